@@ -12,7 +12,7 @@ function tools.calculate(given)
   if given.expression:find "[^%d%s%.%+%-%*/%%%^()]" then return "only numbers, + - * / % ^ and brackets are known" end
   local chunk = load("return " .. given.expression, "=expression", "t", {})
   local ok, value = pcall(chunk or error)
-  return ok and tostring(value) or "this is no expression"
+  return ok and tostring(value) or "this is not an expression"
 end
 
 -- Lines of the folder's files that contain a text.

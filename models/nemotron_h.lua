@@ -111,7 +111,7 @@ function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      local mixer = mixers[kind(i)] or error(("'%s' is no kind of layer"):format(tostring(kind(i))), 0)
+      local mixer = mixers[kind(i)] or error(("'%s' is not a kind of layer"):format(tostring(kind(i))), 0)
       x = b:add(x, mixer(b:rms_norm(x, "attn_norm")))
     end)
   end

@@ -51,7 +51,7 @@ local function labels(cfg)
     local n = 0
     for key, name in pairs(map) do
       local i = math.tointeger(tonumber(key))
-      if not i or i < 0 or type(name) ~= "string" then error(("id2label: entry %s is no class and name"):format(tostring(key)), 0) end
+      if not i or i < 0 or type(name) ~= "string" then error(("id2label: entry %s is not a class and name"):format(tostring(key)), 0) end
       list[i + 1], n = name, n + 1
     end
     if #list ~= n then error("id2label: the classes have gaps", 0) end

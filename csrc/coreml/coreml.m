@@ -82,7 +82,7 @@ static ane_status describe(NSDictionary<NSString *, MLFeatureDescription *> *fea
     f.name = name;
     r->name = [f.name UTF8String];
     if (!constraint || !ane_coreml_dtype(constraint.dataType, &r->dtype) || [constraint.shape count] > ANE_DYN_RANK)
-      return ane_fail(err, ANE_UNSUPPORTED, "feature %s is no array of fp16, fp32 or int32", [name UTF8String]);
+      return ane_fail(err, ANE_UNSUPPORTED, "feature %s is not an array of fp16, fp32 or int32", [name UTF8String]);
     r->rank = (int32_t)[constraint.shape count];
     for (int32_t i = 0; i < r->rank; i++) r->dim[i] = [constraint.shape[(NSUInteger)i] longLongValue];
     [list addObject:f];

@@ -33,7 +33,7 @@ ane_status ane_coreml_residency(NSURL *compiled, MLModelConfiguration *configura
   dispatch_semaphore_wait(done, DISPATCH_TIME_FOREVER);
   if (!plan) return ane_coreml_fail(err, @"say where operations will run", fault);
   MLModelStructureProgram *program = plan.modelStructure.program;
-  if (!program) return ane_fail(err, ANE_UNSUPPORTED, "the model is no ML Program");
+  if (!program) return ane_fail(err, ANE_UNSUPPORTED, "the model is not an ML Program");
   MLModelStructureProgramFunction *chosen = program.functions[function ? function : @"main"];
   if (!chosen && !function && [program.functions count] == 1) chosen = [program.functions allValues][0];
   if (!chosen) return ane_fail(err, ANE_UNSUPPORTED, "there is no function %s", function ? [function UTF8String] : "main");

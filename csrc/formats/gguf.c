@@ -268,7 +268,8 @@ static ane_status read_tensor_info(struct part *p, uint32_t i) {
   t->offset = ane_read_u64(&p->r); /* the start of the data is added later */
   t->file = p->file;
   if (t->offset % p->alignment == 0) return ANE_OK;
-  st = ane_fail(p->err, ANE_FORMAT, "its offset %" PRIu64 " is no multiple of the alignment %" PRIu64, t->offset, p->alignment);
+  st =
+      ane_fail(p->err, ANE_FORMAT, "its offset %" PRIu64 " is not a multiple of the alignment %" PRIu64, t->offset, p->alignment);
   return tensor_fail(p, t->name, at, st);
 }
 
@@ -325,7 +326,7 @@ static ane_status check_overlap(const struct part *p) {
 static ane_status read_header(struct part *p) {
   const uint8_t *magic = ane_read_bytes(&p->r, 4);
   if (!magic || memcmp(magic, "GGUF", 4) != 0)
-    return ane_fail(p->err, ANE_FORMAT, "is no GGUF file: it does not begin with \"GGUF\"");
+    return ane_fail(p->err, ANE_FORMAT, "is not a GGUF file: it does not begin with \"GGUF\"");
   ane_status st = need(p, 4);
   if (st) return st;
   uint32_t version = ane_read_u32(&p->r);

@@ -162,7 +162,7 @@ static ane_status refuse_unknown(const struct ane_source *s, struct ane_error *e
   const struct ane_map *m = &s->files[0].map;
   char hex[3 * 8 + 1] = "";
   for (size_t i = 0; i < 8 && i < m->size; i++) sprintf(hex + 3 * i, " %02x", m->data[i]);
-  return ane_fail(err, ANE_UNSUPPORTED, "%s: is no model file known here, wanted " WANTED "; it begins with the bytes%s",
+  return ane_fail(err, ANE_UNSUPPORTED, "%s: is not a model file known here, wanted " WANTED "; it begins with the bytes%s",
                   ane_path_tail(s->path), hex);
 }
 

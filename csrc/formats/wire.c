@@ -43,7 +43,7 @@ static ane_status read_item(struct walk *w, const ProtobufCMessageDescriptor *d,
                             struct item *it) {
   uint64_t tag, len;
   size_t n = read_varint(p, end, &tag);
-  if (!n) return wrong(w, d, p, "the tag is no varint of at most ten bytes");
+  if (!n) return wrong(w, d, p, "the tag is not a varint of at most ten bytes");
   *it = (struct item){.number = tag >> 3, .wire = tag & 7, .from = p, .p = p + n};
   if (it->number == 0 || it->number > 0x1FFFFFFF) return wrong(w, d, p, "the field number is not in 1 .. 2^29 - 1");
   switch ((unsigned)it->wire) {
@@ -53,7 +53,7 @@ static ane_status read_item(struct walk *w, const ProtobufCMessageDescriptor *d,
     case WIRE_FIXED64: it->size = 8; break;
     case WIRE_FIXED32: it->size = 4; break;
     case WIRE_BYTES:
-      if (!(n = read_varint(it->p, end, &len))) return wrong(w, d, it->p, "a length is no varint of at most ten bytes");
+      if (!(n = read_varint(it->p, end, &len))) return wrong(w, d, it->p, "a length is not a varint of at most ten bytes");
       it->p += n;
       it->size = len;
       break;

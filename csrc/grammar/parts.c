@@ -84,7 +84,7 @@ static ane_status add_part(struct ane_grammar *g, const struct ane_part *x, cons
   if (x->from >= p->n_places || x->to >= p->n_places) return ane_fail(err, ANE_INVALID, "a part leads to no place");
   struct parts_node *from = &p->nodes[x->from];
   if (from->value || from->pattern || (x->kind != ANE_PART_LITERAL && from->links))
-    return ane_fail(err, ANE_INVALID, "a part that is no literal must be the only one of its place");
+    return ane_fail(err, ANE_INVALID, "a part that is not a literal must be the only one of its place");
   if (x->kind == ANE_PART_LITERAL) return add_literal(p, x, err);
   from->after = x->to;
   return x->kind == ANE_PART_JSON ? add_value(g, x, options, err) : add_pattern(g, x, err);
@@ -112,7 +112,7 @@ ane_status parts_make(struct ane_grammar *g, const struct ane_part *list, size_t
   p->n_places = n_places;
   for (size_t i = 0; i < n && st == ANE_OK; i++) st = add_part(g, &list[i], options, err);
   for (size_t i = 0; i < n_ends && st == ANE_OK; i++) {
-    if (ends[i] >= n_places) return ane_fail(err, ANE_INVALID, "an end is no place");
+    if (ends[i] >= n_places) return ane_fail(err, ANE_INVALID, "an end is not a place");
     p->nodes[ends[i]].accepts = true;
   }
   if (st == ANE_OK) g->start.parts = enter(g, 0, 0);

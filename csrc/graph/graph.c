@@ -206,7 +206,8 @@ ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int
   int32_t *r = ane_arena_array(&g->arena, (size_t)n, sizeof *r);
   if (!r) return no_memory("results", err);
   for (int i = 0; i < n; i++) {
-    if (values[i] < 0 || values[i] >= g->n_values) return ane_fail(err, ANE_INVALID, "result %d of the graph is no value", i + 1);
+    if (values[i] < 0 || values[i] >= g->n_values)
+      return ane_fail(err, ANE_INVALID, "result %d of the graph is not a value", i + 1);
     r[i] = values[i];
   }
   g->results = r;

@@ -68,7 +68,7 @@ static ane_status check_inputs(const struct ane_graph *g, const struct ane_node 
   for (int i = 0; i < n->n_inputs; i++) {
     int32_t v = n->inputs[i];
     if (v == ANE_NONE ? i < (rest ? 1 : op->min_inputs) : v < 0 || v >= g->n_values)
-      return ane_fail(err, ANE_INVALID, "input %d of %s is no value", i + 1, op->name);
+      return ane_fail(err, ANE_INVALID, "input %d of %s is not a value", i + 1, op->name);
     if (v != ANE_NONE && g->values[v].kind == ANE_VALUE_RESULT && g->values[v].node == ANE_NONE)
       return ane_fail(err, ANE_INVALID, "input %d of %s is %s, which no node makes", i + 1, op->name, g->values[v].name);
   }

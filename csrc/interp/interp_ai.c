@@ -526,13 +526,13 @@ static ane_status lut(struct translation *t, const struct call *c) {
 static ane_status read_state(struct translation *t, const struct call *c) {
   struct param p = {.name = "input", .slot = c->in[0]};
   return c->in[0]->type.kind == ANE_MIL_STATE ? emit(t, "read_state", &p, 1, c->out, 1)
-                                              : fail(t, ANE_FORMAT, "reads what is no state");
+                                              : fail(t, ANE_FORMAT, "reads what is not a state");
 }
 
 static ane_status write_state(struct translation *t, const struct call *c) {
   struct param p[] = {{.name = "input", .slot = c->in[0]}, {.name = "data", .slot = c->in[1]}};
   return c->in[0]->type.kind == ANE_MIL_STATE ? emit(t, "write_state", p, 2, NULL, 0)
-                                              : fail(t, ANE_FORMAT, "writes to what is no state");
+                                              : fail(t, ANE_FORMAT, "writes to what is not a state");
 }
 
 /* ---- Functions
@@ -671,7 +671,7 @@ static ane_status name_outputs(struct translation *t, const struct ane_ai_functi
     if (f->outputs[i].value->type.kind != ANE_AI_TENSOR) continue;
     struct slot named = {.type = s->type};
     struct param p = {.name = "x", .slot = s};
-    if (!s->name) return ane_fail(t->err, ANE_FORMAT, "output %.64s is no tensor", f->outputs[i].name);
+    if (!s->name) return ane_fail(t->err, ANE_FORMAT, "output %.64s is not a tensor", f->outputs[i].name);
     st = emit(t, "identity", &p, 1, &named, 1);
     if (st) return st;
     struct ane_mil_op *op = (struct ane_mil_op *)(void *)t->ops.data + (t->ops.size / sizeof *op - 1);

@@ -88,7 +88,7 @@ static ane_status binding(struct mil_import *t, const struct ane_mil_op *op, con
     ane_status st = mil_constant(t, "", b->value, out);
     return st || *out != INTERP_NONE
                ? st
-               : mil_op_fail(t, op, ANE_UNSUPPORTED, "a parameter is a constant that is no tensor of a supported type");
+               : mil_op_fail(t, op, ANE_UNSUPPORTED, "a parameter is a constant that is not a tensor of a supported type");
   }
   const struct mil_name *n = mil_find(t, b->name);
   if (!n || n->value == INTERP_NONE) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%.100s cannot be used here", b->name);
@@ -237,7 +237,7 @@ static ane_status import_block(struct mil_import *t, const struct ane_mil_block 
   for (uint32_t i = 0; !st && i < b->n_outputs; i++) {
     const struct mil_name *n = mil_find(t, b->outputs[i]);
     if (!n || n->value == INTERP_NONE)
-      st = ane_fail(t->err, ANE_UNSUPPORTED, "output %.100s is no tensor of a supported type", b->outputs[i]);
+      st = ane_fail(t->err, ANE_UNSUPPORTED, "output %.100s is not a tensor of a supported type", b->outputs[i]);
     else
       to->outputs[i] = n->value;
   }
@@ -279,7 +279,7 @@ static ane_status state_op(struct mil_import *t, const struct ane_mil_op *op, bo
   const struct ane_mil_arg *a = ane_mil_op_arg(op, "input");
   const struct mil_name *s = a && a->n_bindings == 1 && a->bindings[0].name ? mil_find(t, a->bindings[0].name) : NULL;
   struct interp_node n = {.name = node_name(op), .kind = write ? INTERP_WRITE : INTERP_READ, .n_in = write, .n_out = !write};
-  if (!s || s->state < 0) return mil_op_fail(t, op, ANE_FORMAT, "parameter input is no state");
+  if (!s || s->state < 0) return mil_op_fail(t, op, ANE_FORMAT, "parameter input is not a state");
   if (op->n_outputs != (uint32_t)n.n_out)
     return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted %d", op->n_outputs, (int)n.n_out);
   n.at = s->state;
@@ -299,7 +299,7 @@ static ane_status update_state(struct mil_import *t, const struct ane_mil_op *op
   const struct ane_mil_arg *a = ane_mil_op_arg(op, "state");
   const struct mil_name *s = a && a->n_bindings == 1 && a->bindings[0].name ? mil_find(t, a->bindings[0].name) : NULL;
   struct interp_node n = {.name = node_name(op), .kind = INTERP_WRITE, .n_in = 1};
-  if (!s || s->state < 0 || op->n_outputs > 1) return mil_op_fail(t, op, ANE_FORMAT, "parameter state is no state");
+  if (!s || s->state < 0 || op->n_outputs > 1) return mil_op_fail(t, op, ANE_FORMAT, "parameter state is not a state");
   n.at = s->state;
   n.in = ane_arena_array(&t->g->arena, 1, sizeof *n.in);
   n.out = ane_arena_array(&t->g->arena, 1, sizeof *n.out);

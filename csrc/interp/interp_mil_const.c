@@ -29,7 +29,7 @@ const struct ane_mil_value *mil_const_tensor(const struct mil_import *t, const s
   }
   bool ok = (v->kind == ANE_MIL_NUMBERS || v->kind == ANE_MIL_BLOB) && v->type.kind == ANE_MIL_TENSOR && v->type.rank <= rank &&
             (v->data || !v->count);
-  if (!ok) mil_op_fail(t, op, ANE_FORMAT, "parameter %s is no tensor of at most %d dimensions with data", name, (int)rank);
+  if (!ok) mil_op_fail(t, op, ANE_FORMAT, "parameter %s is not a tensor of at most %d dimensions with data", name, (int)rank);
   return ok ? v : NULL;
 }
 

@@ -237,7 +237,7 @@ ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
   for (int k = 0; k < 2; k++) {
     const struct ane_onnx_attr *a = ane_onnx_attr(n, names[k]);
     if (!a || a->type != ANE_ONNX_GRAPH || a->g->n_inputs || a->g->n_outputs != n->n_out)
-      return onnx_node_fail(t, n, ANE_FORMAT, "%s is no graph without inputs and with %d outputs", names[k], (int)n->n_out);
+      return onnx_node_fail(t, n, ANE_FORMAT, "%s is not a graph without inputs and with %d outputs", names[k], (int)n->n_out);
     struct interp_block *b = ane_arena_alloc(&t->g->arena, sizeof *b);
     if (!b) return interp_no_memory(t->err);
     node.blocks[k] = b;

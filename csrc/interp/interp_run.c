@@ -52,7 +52,8 @@ static ane_status run_prim(struct run *r, const struct interp_node *n) {
 
 static ane_status run_if(struct run *r, const struct interp_node *n) {
   const struct ane_dyn *cond = value_of(r, n->in[0]);
-  if (!cond || cond->count != 1 || cond->dtype != ANE_BOOL) return ane_fail(r->err, ANE_SHAPE, "the condition is no single bool");
+  if (!cond || cond->count != 1 || cond->dtype != ANE_BOOL)
+    return ane_fail(r->err, ANE_SHAPE, "the condition is not a single bool");
   const struct interp_block *b = n->blocks[*(const uint8_t *)cond->data == 0];
   ane_status st = run_block(r, b);
   for (int32_t i = 0; !st && i < n->n_out; i++) {
@@ -94,7 +95,7 @@ static ane_status run_iteration(struct run *r, const struct interp_block *b, con
 static ane_status condition(struct run *r, const struct interp_block *b, const struct ane_dyn *cur, bool *on) {
   struct ane_dyn c = {0};
   ane_status st = run_iteration(r, b, cur, &c);
-  if (!st && (c.count != 1 || c.dtype != ANE_BOOL)) st = ane_fail(r->err, ANE_SHAPE, "the condition is no single bool");
+  if (!st && (c.count != 1 || c.dtype != ANE_BOOL)) st = ane_fail(r->err, ANE_SHAPE, "the condition is not a single bool");
   *on = !st && *(const uint8_t *)c.data != 0;
   ane_dyn_drop(r->m, &c);
   return st;

@@ -14,7 +14,7 @@ ane_status prim_transpose(struct ane_prim_call *c) {
   prim_strides(x->rank, x->dim, own);
   for (int i = 0; i < x->rank; i++) {
     int64_t p = n < 0 ? x->rank - 1 - i : perm[i] < 0 ? perm[i] + x->rank : perm[i];
-    if (p < 0 || p >= x->rank || seen >> p & 1) return prim_fail(c, ANE_INVALID, "perm is no permutation of %d axes", x->rank);
+    if (p < 0 || p >= x->rank || seen >> p & 1) return prim_fail(c, ANE_INVALID, "perm is not a permutation of %d axes", x->rank);
     seen |= 1u << p;
     dim[i] = x->dim[p];
     stride[i] = own[p];

@@ -145,7 +145,7 @@ static ane_status arg_best(struct ane_prim_call *c, bool largest) {
   bool keep = prim_bool(c, "keep_dims", false), last = prim_bool(c, "last", false), floats = prim_is_float(x->dtype);
   ane_dtype t = prim_dtype(c, "output_dtype", ANE_I32);
   if (c->status) return c->status;
-  if (t == ANE_F32 || t == ANE_BOOL) return prim_fail(c, ANE_INVALID, "output_dtype is no integer type");
+  if (t == ANE_F32 || t == ANE_BOOL) return prim_fail(c, ANE_INVALID, "output_dtype is not an integer type");
   struct lines l = lines_of(x, axis);
   int64_t dim[ANE_DYN_RANK];
   int rank = 0;

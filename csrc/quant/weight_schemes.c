@@ -97,7 +97,7 @@ ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows
   uint64_t count, row;
   bool matrix = s->rank >= 1 && ane_shape_count(s, &count) && count > 0 && count <= INT64_MAX;
   for (uint32_t i = 2; matrix && i < s->rank; i++) matrix = s->dim[i] == 1;
-  if (!matrix || (t->transposed && s->rank != 2)) return ane_fail(err, ANE_SHAPE, "is no matrix: %s", ane_shape_text(s, text));
+  if (!matrix || (t->transposed && s->rank != 2)) return ane_fail(err, ANE_SHAPE, "is not a matrix: %s", ane_shape_text(s, text));
   if (!ane_decoder(t->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s cannot be decoded", ane_dtype_info(t->dtype)->name);
   *out = (struct ane_weight_rows){s->dim[0], (int64_t)(count / (uint64_t)s->dim[0]),
                                   t->gather       ? read_gathered

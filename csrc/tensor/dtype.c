@@ -55,7 +55,7 @@ ane_status ane_to_f32(ane_dtype t, const void *src, float *dst, uint64_t n, stru
     case ANE_BOOL: EACH(uint8_t, v ? 1.0f : 0.0f);
     case ANE_F8E4M3: EACH(uint8_t, ane_f8e4m3_f32(v));
     case ANE_F8E5M2: EACH(uint8_t, ane_f8e5m2_f32(v));
-    default: return ane_fail(err, ANE_UNSUPPORTED, "%s is no plain element type", infos[t].name);
+    default: return ane_fail(err, ANE_UNSUPPORTED, "%s is not a plain element type", infos[t].name);
   }
 #undef EACH
 }

@@ -28,7 +28,7 @@ static int32_t part(const struct ane_tokenizer *t, const char *s, size_t len) {
 }
 
 static ane_status no_token(const struct ane_token_pair *m, size_t rank, const char *which, struct ane_error *err) {
-  return ane_fail(err, ANE_FORMAT, "merge %zu, '%.*s' and '%.*s': %s is no token", rank, (int)ANE_MIN(m->left.len, (size_t)40),
+  return ane_fail(err, ANE_FORMAT, "merge %zu, '%.*s' and '%.*s': %s is not a token", rank, (int)ANE_MIN(m->left.len, (size_t)40),
                   m->left.data, (int)ANE_MIN(m->right.len, (size_t)40), m->right.data, which);
 }
 

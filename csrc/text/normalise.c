@@ -182,7 +182,7 @@ ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struc
 ane_status ane_normal_form(struct ane_text text, ane_normaliser_kind form, struct ane_buffer *out, struct ane_error *err) {
   struct ane_aligned a = {0};
   if (form < ANE_NORMALISE_NFC || form > ANE_NORMALISE_NFKD)
-    return ane_fail(err, ANE_INVALID, "normaliser %d is no normal form", (int)form);
+    return ane_fail(err, ANE_INVALID, "normaliser %d is not a normal form", (int)form);
   ane_status st = ane_normalise(&(struct ane_change){.n.kind = form}, 1, &(struct ane_change_context){0}, text, false, &a, err);
   if (!st && !ane_buffer_append(out, a.bytes.data, a.bytes.size))
     st = ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", text.len);

@@ -29,7 +29,7 @@ static ane_status want_bool(const struct gguf_tokenizer *g, const char *key, boo
 static ane_status want_id(const struct gguf_tokenizer *g, const char *key, bool lenient, int32_t *id, struct ane_error *err) {
   const struct ane_meta *m = ane_source_meta(g->source, key);
   if (!m) return ANE_OK;
-  if (m->kind != ANE_META_UINT && m->kind != ANE_META_INT) return ane_fail(err, ANE_FORMAT, "%s is no integer", key);
+  if (m->kind != ANE_META_UINT && m->kind != ANE_META_INT) return ane_fail(err, ANE_FORMAT, "%s is not an integer", key);
   uint64_t v = m->kind == ANE_META_INT ? (uint64_t)m->i : m->u;
   *id = ANE_NO_TOKEN;
   if (v == UINT64_MAX || v == UINT32_MAX || (lenient && v >= g->desc.n_tokens)) return ANE_OK;

@@ -3,7 +3,7 @@ local tree = require "support.tree"
 
 describe("make dist", function()
   it("makes a tarball and a rock that install and run", function()
-    if not tree.run "git rev-parse HEAD" then return pending "this is no git repository" end
+    if not tree.run "git rev-parse HEAD" then return pending "this is not a git repository" end
     if not tree.has "luarocks" then return pending "luarocks is not installed" end
     local ok, text = tree.run "make --no-print-directory dist"
     assert.is_true(ok, text)

@@ -56,7 +56,7 @@ describe("embeddings", function()
     assert.matches("is an embedding model: it makes vectors of texts %(embed%), and writes none", message)
     assert.equal("unsupported", code)
     _, message = bert:rerank(nil, { { 1, 2 } })
-    assert.matches("is no reranker", message)
+    assert.matches("is not a reranker", message)
   end)
 end)
 

@@ -42,7 +42,7 @@ describe("bench/compare", function()
     local code, out = compare "-r 1"
     assert.equal(1, code)
     assert.matches("^llama%-cpp%-python is not installed.- nothing to compare with\n$", out)
-    for _, case in ipairs { { "--ik /nonexistent", "/nonexistent is no program" }, { "--ik /tmp", "/tmp is no program" },
+    for _, case in ipairs { { "--ik /nonexistent", "/nonexistent is not a program" }, { "--ik /tmp", "/tmp is not a program" },
       { "-r 0", "argument %-r: invalid" }, { "-p -3", "argument %-p: " }, { "-d x", "argument %-d: invalid" } } do
       code, out = compare(case[1])
       assert.equal(2, code)
@@ -85,7 +85,7 @@ echo "|     4 |      2 |    3 |     18 |    0.010 |    30.00 |    0.020 |    40.
     assert.equal(2, (compare "--sequences 1,x"))
   end)
 
-  test("shows what a peer wrote that is no result", function()
+  test("shows what a peer wrote that is not a result", function()
     local peer = program "echo out of luck"
     local code, out = compare("-r 1 -p 4 -n 2 -d 8 --ik " .. peer)
     os.remove(peer)

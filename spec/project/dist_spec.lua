@@ -32,7 +32,7 @@ describe("a release", function()
   end)
 
   it("is packed with all files of the last commit, the same bytes each time", function()
-    if not tree.run "git rev-parse HEAD" then return pending "this is no git repository" end
+    if not tree.run "git rev-parse HEAD" then return pending "this is not a git repository" end
     for _, program in ipairs { "luarocks", "zip", "unzip" } do
       if not tree.has(program) then return pending(program .. " is not installed") end
     end

@@ -140,7 +140,7 @@ static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
     const char *kind = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     size_t which = 0;
     while (which < ANE_COUNT(kinds) && strcmp(kinds[which], kind) != 0) which++;
-    if (which == ANE_COUNT(kinds) || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "part %d is no part", (int)i + 1);
+    if (which == ANE_COUNT(kinds) || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "part %d is not a part", (int)i + 1);
     list[i].kind = which;
     list[i].from = (uint32_t)bind_integer(L, -4, 1, INT32_MAX) - 1;
     list[i].to = (uint32_t)bind_integer(L, -3, 1, INT32_MAX) - 1;

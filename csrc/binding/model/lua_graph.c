@@ -63,7 +63,7 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
       const char *sym = lua_tostring(L, -1);
       s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_OUT_ROWS : ANE_DIM_CONTEXT;
       if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0)
-        luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
+        luaL_error(L, "dimension %s is not a symbol; known are: T, W, context", sym);
     } else {
       s->dim[i] = luaL_checkinteger(L, -1);
       if (s->dim[i] < 0) luaL_error(L, "dimension %d of the shape is negative", (int)i + 1);
@@ -92,7 +92,7 @@ static int meth_input(lua_State *L) {
   struct ane_shape s;
   struct ane_error err;
   int32_t v;
-  luaL_argcheck(L, t != ANE_DTYPE_COUNT, 3, "is no dtype");
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, 3, "is not a dtype");
   check_shape(L, 4, &s);
   return ane_graph_input(g, name, t, &s, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
@@ -303,7 +303,7 @@ static struct ane_attr check_floats(lua_State *L, const char *name) {
   float *v = lua_newuserdatauv(L, (n ? n : 1) * sizeof *v, 0);
   for (lua_Unsigned i = 0; i < n; i++) {
     lua_rawgeti(L, -2, (lua_Integer)i + 1);
-    if (!lua_isnumber(L, -1)) luaL_error(L, "attribute %s: entry %d is no number", name, (int)i + 1);
+    if (!lua_isnumber(L, -1)) luaL_error(L, "attribute %s: entry %d is not a number", name, (int)i + 1);
     v[i] = (float)lua_tonumber(L, -1);
     lua_pop(L, 1);
   }

@@ -90,7 +90,7 @@ static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
     lua_rawgeti(L, -2, 2);
     rules[i].encoding = check_weights(L, "option mixed");
     lua_rawgeti(L, -3, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option mixed: pattern %d is no string", (int)i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option mixed: pattern %d is not a string", (int)i + 1);
     rules[i].pattern = lua_tostring(L, -1);
     rules[i].ordered = lua_toboolean(L, -3);
     lua_pop(L, 4);

@@ -9,7 +9,7 @@
 static void read_shape(lua_State *L, const char *name, struct ane_dyn *t) {
   lua_getfield(L, -1, "shape");
   t->rank = lua_istable(L, -1) ? (int32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_DYN_RANK + 1) : ANE_DYN_RANK + 1;
-  if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_DYN_RANK);
+  if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is not a list of at most %d dimensions", name, ANE_DYN_RANK);
   t->count = 1;
   for (int32_t i = 0; i < t->rank; i++) {
     lua_rawgeti(L, -1, i + 1);

@@ -194,7 +194,7 @@ struct describe {
 static struct ane_text text_field(lua_State *L, int table, const char *name) {
   struct ane_text s = {NULL, 0};
   if (lua_getfield(L, table, name) != LUA_TNIL) {
-    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "description: %s is no string", name);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "description: %s is not a string", name);
     s.data = lua_tolstring(L, -1, &s.len);
   }
   lua_pop(L, 1);
@@ -206,7 +206,7 @@ static lua_Integer integer_field(lua_State *L, int table, const char *name, lua_
   if (lua_getfield(L, table, name) != LUA_TNIL) {
     int whole;
     value = lua_tointegerx(L, -1, &whole);
-    if (!whole || value < lo || value > hi) luaL_error(L, "description: %s is no integer of its range", name);
+    if (!whole || value < lo || value > hi) luaL_error(L, "description: %s is not an integer of its range", name);
   }
   lua_pop(L, 1);
   return value;

@@ -90,7 +90,7 @@ static struct ane_ai_state *state_of(struct ane_ai_build *b, ane_ai_value handle
       if (!list[i].token) list[i].token = ane_ai_op(b, ANE_AI_CREATE_TOKEN, NULL, 0);
       return &list[i];
     }
-  if (!b->status) ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a value that is no state is read or written as one"));
+  if (!b->status) ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a value that is not a state is read or written as one"));
   return NULL;
 }
 

@@ -462,6 +462,6 @@ ane_status ane_ai_infer(ane_ai_op_id id, const struct ane_ai_value *const *in, u
   if (!ane_ai_fits(id, n, n_out))
     return ane_fail(err, ANE_INVALID, "%s: %u operands, %u results", ai_rows[id].name, (unsigned)n, (unsigned)n_out);
   for (uint32_t i = 0; i < n && !takes_states(id); i++)
-    if (type(&f, i)->kind != ANE_AI_TENSOR) return fail(&f, ANE_INVALID, "an operand is no tensor");
+    if (type(&f, i)->kind != ANE_AI_TENSOR) return fail(&f, ANE_INVALID, "an operand is not a tensor");
   return rules[id](&f);
 }

@@ -76,7 +76,7 @@ static ane_status read_sections(struct ai_file *f) {
   struct ai_span s = ai_span_of(f, 0, f->size);
   uint64_t version, length, align;
   uint8_t id;
-  if (f->size < sizeof magic || memcmp(f->data, magic, sizeof magic) != 0) return ai_wrong(f, 0, "is no MLIR bytecode");
+  if (f->size < sizeof magic || memcmp(f->data, magic, sizeof magic) != 0) return ai_wrong(f, 0, "is not MLIR bytecode");
   s.at = sizeof magic;
   if (!ai_read_number(&s, &version)) return cut(f, &s, "the header");
   if (version != AI_BYTECODE)
@@ -240,7 +240,7 @@ static ane_status read_resources(struct ai_file *f) {
           size > data->end - at)
         st = cut(f, s, "a resource");
       else if (kind != 0)
-        st = ai_wrong(f, s->at, "resource %s is no blob", f->strings[key]);
+        st = ai_wrong(f, s->at, "resource %s is not a blob", f->strings[key]);
       if (!st) st = read_resource(f, at, size, &e);
       if (!st && !ane_buffer_append(&list, &e, sizeof e)) st = ane_fail(f->err, ANE_NOMEM, "no memory for the program");
       at += st ? 0 : size;

@@ -97,7 +97,7 @@ static ane_status read_string(const struct ai_file *f, uint64_t index, const cha
   ane_status st = open_attribute(f, index, &s, &code, at);
   if (st) return st;
   if (code != AI_ATTR_STRING || !ai_read_index(&s, f->n_strings, &n))
-    return ai_wrong(f, s.at, "attribute %" PRIu64 " is no string", index);
+    return ai_wrong(f, s.at, "attribute %" PRIu64 " is not a string", index);
   *out = f->strings[n];
   return ANE_OK;
 }
@@ -108,7 +108,7 @@ static ane_status open_array(const struct ai_file *f, uint64_t index, struct ai_
   if (st) return st;
   return code == AI_ATTR_ARRAY && ai_read_number(s, n) && *n <= s->end - s->at
              ? ANE_OK
-             : ai_wrong(f, s->at, "attribute %" PRIu64 " is no array", index);
+             : ai_wrong(f, s->at, "attribute %" PRIu64 " is not an array", index);
 }
 
 /* The name in the attributes of a port. */
@@ -444,7 +444,8 @@ ane_status ai_unpack_program(struct ai_file *f) {
   if (!ai_read_number(&s, &n) || n != 1 << 1) return ai_wrong(f, s.at, "the module does not hold one operation");
   ane_status st = read_head(f, &s, &h);
   if (st) return st;
-  if (strcmp(h.name, "serialization.asset") != 0 || !(h.mask & AI_HAS_REGIONS)) return ai_wrong(f, h.at, "is no Core AI asset");
+  if (strcmp(h.name, "serialization.asset") != 0 || !(h.mask & AI_HAS_REGIONS))
+    return ai_wrong(f, h.at, "is not a Core AI asset");
   if (!ai_read_number(&s, &n) || n != (1 << 1 | 1) || !ai_read_byte(&s, &id) || id != AI_IR || !ai_read_number(&s, &size) ||
       size > s.end - s.at)
     return ai_wrong(f, s.at, "the region of the asset is cut");

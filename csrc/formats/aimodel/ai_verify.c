@@ -115,7 +115,7 @@ static ane_status check_function(struct verify *v) {
   }
   v->op = NULL;
   for (uint32_t i = 0; i < f->n_outputs && !st; i++)
-    if (!known(v, f->outputs[i].value)) st = wrong(v, "an output is no value of the function");
+    if (!known(v, f->outputs[i].value)) st = wrong(v, "an output is not a value of the function");
   return st;
 }
 

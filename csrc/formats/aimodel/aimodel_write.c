@@ -129,7 +129,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
   ane_status st = check_complete(w, err);
   if (st) return st;
   if (type->kind != ANE_AI_TENSOR || !ane_ai_count(type, &count) || !ane_ai_bytes(type->dtype, count, &bytes) || !bytes)
-    return ane_fail(err, ANE_INVALID, "%s is no blob", ane_ai_type_text(text, type));
+    return ane_fail(err, ANE_INVALID, "%s is not a blob", ane_ai_type_text(text, type));
   size_t n = w->entries.size / sizeof from;
   if (n == INT32_MAX) return ane_fail(err, ANE_INVALID, "more blobs than an asset can count");
   st = append_number(w, AI_ALIGN, err);

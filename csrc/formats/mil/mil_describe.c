@@ -102,7 +102,7 @@ static ane_status unpack_feature(struct mil_unpack *u, const AneMl__FeatureDescr
                  : !!t->int64type + !!t->doubletype + !!t->stringtype + !!t->imagetype + !!t->multiarraytype +
                        !!t->dictionarytype + !!t->sequencetype + !!t->statetype;
   if (kinds != 1) return ane_fail(u->err, ANE_FORMAT, kinds ? "has more than one type" : "has no type");
-  if (state != !!t->statetype) return ane_fail(u->err, ANE_FORMAT, state ? "is no state" : "is a state, wanted an array");
+  if (state != !!t->statetype) return ane_fail(u->err, ANE_FORMAT, state ? "is not a state" : "is a state, wanted an array");
   out->optional = t->isoptional;
   out->kind = state ? ANE_MIL_ARRAY_STATE : ANE_MIL_ARRAY;
   if (state) return unpack_array(u, t->statetype->arraytype, out);

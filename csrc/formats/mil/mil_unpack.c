@@ -256,7 +256,7 @@ static ane_status unpack_tensor(struct mil_unpack *u, const AneMl__TensorValue *
 }
 
 static ane_status unpack_blob(struct mil_unpack *u, const AneMl__BlobFileValue *b, struct ane_mil_value *out) {
-  if (out->type.kind != ANE_MIL_TENSOR) return ane_fail(u->err, ANE_FORMAT, "a blob that is no tensor");
+  if (out->type.kind != ANE_MIL_TENSOR) return ane_fail(u->err, ANE_FORMAT, "a blob that is not a tensor");
   if (!ane_mil_dtype_blob(out->type.dtype))
     return ane_fail(u->err, ANE_FORMAT, "a blob of %s, which blobs cannot hold", ane_mil_dtype_name(out->type.dtype));
   out->kind = ANE_MIL_BLOB;

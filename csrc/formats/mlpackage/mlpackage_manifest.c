@@ -61,7 +61,7 @@ static ane_status read_items(struct manifest *m, const json_t *root, const char 
     if (st) return st;
     if (strcmp(key, id) == 0) *location = found;
   }
-  return *location ? ANE_OK : fail(m, ANE_FORMAT, "rootModelIdentifier \"%s\" is no item", ane_quote(q, id, strlen(id)));
+  return *location ? ANE_OK : fail(m, ANE_FORMAT, "rootModelIdentifier \"%s\" is not an item", ane_quote(q, id, strlen(id)));
 }
 
 /* A manifest has two items; a larger file is refused. */

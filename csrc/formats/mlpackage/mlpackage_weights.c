@@ -41,7 +41,7 @@ static ane_status check_record(const struct ane_map *map, uint64_t i, uint64_t a
 
 /* Collects the offsets of all records in `list`. */
 static ane_status walk_records(const struct ane_map *map, struct ane_buffer *list, struct ane_error *err) {
-  if (map->size < BLOB_HEADER) return ane_fail(err, ANE_FORMAT, "%" PRIu64 " bytes are no weight file", map->size);
+  if (map->size < BLOB_HEADER) return ane_fail(err, ANE_FORMAT, "%" PRIu64 " bytes are not a weight file", map->size);
   uint32_t count = ane_load_u32(map->data), version = ane_load_u32(map->data + 4);
   if (version != BLOB_VERSION)
     return ane_fail(err, ANE_FORMAT, "version %" PRIu32 " of weight files, known is %d", version, BLOB_VERSION);
@@ -102,7 +102,7 @@ ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane
                                   struct ane_error *err) {
   ane_mil_dtype t = v->type.dtype;
   if (v->offset % BLOB_ALIGN)
-    return ane_fail(err, ANE_FORMAT, "the blob's offset %" PRIu64 " is no multiple of %d", v->offset, BLOB_ALIGN);
+    return ane_fail(err, ANE_FORMAT, "the blob's offset %" PRIu64 " is not a multiple of %d", v->offset, BLOB_ALIGN);
   uint32_t i = mlpackage_weights_record(f, v->offset);
   if (i == UINT32_MAX)
     return ane_fail(err, ANE_FORMAT, "there is no blob at %" PRIu64 " in the file of %" PRIu64 " bytes", v->offset, f->map.size);

@@ -74,7 +74,7 @@ ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtyp
   ane_status st = check_complete(w, err);
   if (st) return st;
   if (!b.code || !ane_mil_bytes(dtype, count, &b.bytes))
-    return ane_fail(err, ANE_INVALID, "%" PRIu64 " elements of %s are no blob", count, ane_mil_dtype_name(dtype));
+    return ane_fail(err, ANE_INVALID, "%" PRIu64 " elements of %s are not a blob", count, ane_mil_dtype_name(dtype));
   if (w->blobs.size / sizeof b == UINT32_MAX) return ane_fail(err, ANE_INVALID, "more blobs than a weight file can count");
   if (w->weights.fd < 0) st = begin_weights(w, err);
   if (!st) st = append(w, zeros, (size_t)(-w->at % BLOB_ALIGN), err);

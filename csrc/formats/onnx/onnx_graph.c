@@ -296,7 +296,7 @@ static ane_status read_io(struct onnx_reader *r, const AneOnnx__ValueInfo *v, co
   *out = (struct ane_onnx_io){.name = onnx_copy(r, v->name), .dtype = ANE_DTYPE_COUNT, .rank = -1};
   if (!out->name) return onnx_no_memory(r);
   if (t && (t->sequence_type || t->map_type || t->sparse_tensor_type || t->optional_type))
-    return onnx_fail(r, ANE_UNSUPPORTED, "%s %s is no tensor", what, q);
+    return onnx_fail(r, ANE_UNSUPPORTED, "%s %s is not a tensor", what, q);
   if (!t || !t->tensor_type) return ANE_OK;
   for (int d = 0; t->tensor_type->elem_type > 0 && d < ANE_DTYPE_COUNT; d++)
     if (ane_dtype_info((ane_dtype)d)->onnx == t->tensor_type->elem_type) out->dtype = (ane_dtype)d;

@@ -43,7 +43,7 @@ static int width(ane_dtype t) { return t == ANE_U4 || t == ANE_I4 ? 4 : (int)ane
 
 static ane_status plain(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
                         struct ane_gather *g) {
-  if (!is_float(t->dtype)) return fail(w, ANE_UNSUPPORTED, "its numbers are no floats");
+  if (!is_float(t->dtype)) return fail(w, ANE_UNSUPPORTED, "its numbers are not floats");
   g->dtype = t->dtype;
   g->row_step = p->transposed ? 1 : p->cols;
   g->col_step = p->transposed ? p->rows : 1;
@@ -60,7 +60,7 @@ static ane_status nbits(struct weights *w, const struct ane_onnx_piece *p, const
     return fail(w, ANE_UNSUPPORTED, "its codes are of another type than uint8, uint4, int4");
   g->bits = t->dtype == ANE_U8 ? p->bits : 4;
   g->is_signed = t->dtype == ANE_I4;
-  if (row * g->bits % 8) return fail(w, ANE_UNSUPPORTED, "its rows are no whole bytes");
+  if (row * g->bits % 8) return fail(w, ANE_UNSUPPORTED, "its rows are not whole bytes");
   g->row_step = row, g->col_step = 1;
   g->scale_row = nb, g->scale_col = 1, g->block = block, g->row_block = 1;
   if (__builtin_mul_overflow(p->matrix, p->rows * row, &g->base)) return fail(w, ANE_SHAPE, "is too large");
@@ -108,7 +108,7 @@ static ane_status dequantize(struct weights *w, const struct ane_onnx_piece *p, 
 
 static ane_status check_g_idx(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
                               int64_t blocks) {
-  if (t->dtype != ANE_I32 || t->count < (uint64_t)p->cols) return fail(w, ANE_SHAPE, "g_idx is no int32 list of its columns");
+  if (t->dtype != ANE_I32 || t->count < (uint64_t)p->cols) return fail(w, ANE_SHAPE, "g_idx is not an int32 list of its columns");
   for (int64_t c = 0; c < p->cols; c++) {
     int32_t b;
     memcpy(&b, t->data + 4 * c, 4);
@@ -120,8 +120,8 @@ static ane_status check_g_idx(struct weights *w, const struct ane_onnx_piece *p,
 static ane_status bind_scales(struct weights *w, const struct ane_onnx_piece *p, struct ane_gather *g) {
   const struct ane_onnx_tensor *scales = constant(w, p->scales), *zeros = constant(w, p->zeros), *idx = constant(w, p->g_idx);
   if (!scales || (p->zeros >= 0 && !zeros) || (p->g_idx >= 0 && !idx))
-    return fail(w, ANE_UNSUPPORTED, "its scales, zero points or g_idx are no constants");
-  if (!is_float(scales->dtype)) return fail(w, ANE_UNSUPPORTED, "its scales are no floats");
+    return fail(w, ANE_UNSUPPORTED, "its scales, zero points or g_idx are not constants");
+  if (!is_float(scales->dtype)) return fail(w, ANE_UNSUPPORTED, "its scales are not floats");
   int64_t blocks = (p->cols + g->block - 1) / g->block;
   int64_t last = farthest(g->scale_base, (p->rows + g->row_block - 1) / g->row_block, g->scale_row, blocks, g->scale_col);
   if (last < 0 || (uint64_t)last >= scales->count) return fail(w, ANE_SHAPE, "it has too few scales");
@@ -142,7 +142,7 @@ static ane_status bind_scales(struct weights *w, const struct ane_onnx_piece *p,
 static ane_status bind(struct weights *w, const struct ane_onnx_piece *p, struct ane_gather *g) {
   const struct ane_onnx_tensor *t = constant(w, p->data);
   int64_t elements;
-  if (!t) return fail(w, ANE_UNSUPPORTED, "it is no constant");
+  if (!t) return fail(w, ANE_UNSUPPORTED, "it is not a constant");
   if (p->rows < 1 || p->cols < 1 || p->rows > INT32_MAX || p->cols > INT32_MAX || p->matrix < 0 || p->block < 0 ||
       p->block > INT32_MAX || __builtin_mul_overflow(p->rows, p->cols, &elements) ||
       p->matrix > (int64_t)(t->bytes / (uint64_t)ANE_MAX(elements / 4, 1)) ||
@@ -207,7 +207,7 @@ static ane_status weight(struct weights *w, const struct ane_onnx_weight *from, 
   to->tensor = parts[0];
   to->tensor.shape = from->shape;
   if (to->tensor.gather && from->shape.rank != 2)
-    return fail(w, ANE_UNSUPPORTED, "it is no matrix, but its rows do not lie as such");
+    return fail(w, ANE_UNSUPPORTED, "it is not a matrix, but its rows do not lie as such");
   if (from->n_pieces > 1) to->parts = parts, to->n_parts = from->n_pieces, to->tensor.gather = NULL;
   return ANE_OK;
 }

@@ -60,7 +60,7 @@ end
 local function patterns(path, text, config, field)
   local list, from = {}, text:find(('"%s"'):format(field), 1, true) or 1
   for key, value in pairs(type(config[field]) == "table" and config[field] or {}) do
-    if type(value) ~= "number" then raise("format", "%s: %s[%q] is no number", path, field, key) end
+    if type(value) ~= "number" then raise("format", "%s: %s[%q] is not a number", path, field, key) end
     list[#list + 1] = { at = text:find(core.json_encode(key), from, true) or 0, key = key, value = value, pattern = lua_pattern(path, key) }
   end
   table.sort(list, function(a, b)
@@ -143,7 +143,7 @@ local function measure(path, m, config, ranks, alphas)
     return
   end
   if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
-  if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are no matrices", path, m.a.name, m.b.name) end
+  if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are not matrices", path, m.a.name, m.b.name) end
   local rank = find(ranks, m.module, config.r)
   if m.a.shape[1] ~= rank or m.b.shape[2] ~= rank then
     raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of rank %d, which the configuration gives", path, m.a.name,

@@ -65,7 +65,7 @@ function M.read(path)
   local settings = core.json_decode(head)
   if type(settings) ~= "table" or settings.ane_batch == nil then
     file:close()
-    return nil, ("%s: is no journal of a batch"):format(path), "format"
+    return nil, ("%s: is not a journal of a batch"):format(path), "format"
   end
   local block, at = "", 1
   local reader = { settings = settings, size = #head }

@@ -77,7 +77,7 @@ local function of_plain(value, settings)
   for name, v in pairs(value) do
     if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
   end
-  if value.task ~= nil and not M.kinds[value.task] then fields.wrong("task", "is no task: choose %s", names_of(M.kinds)) end
+  if value.task ~= nil and not M.kinds[value.task] then fields.wrong("task", "is not a task: choose %s", names_of(M.kinds)) end
   local task = value.task or settings.task or DEFAULT[settings.kind] or (body.messages ~= nil and "chat" or "completion")
   if FIELD[task] then FIELD[task](body) end
   return task, body

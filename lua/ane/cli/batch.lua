@@ -127,7 +127,7 @@ local function body_of(args)
   if text then
     body, message = core.json_decode(text)
     if type(body) ~= "table" or getmetatable(body) and getmetatable(body).__jsontype == "array" then
-      return options.wrong("--body is no JSON object%s", message and ": " .. message or "")
+      return options.wrong("--body is not a JSON object%s", message and ": " .. message or "")
     end
   end
   body.max_tokens = body.max_tokens or args.max_tokens

@@ -81,7 +81,7 @@ function M.adapter(text)
   local path, scale = text:match "^(.+)=([^=/]*)$"
   if not path then return text ~= "" and { path = text, scale = 1 } or nil, "the path is empty" end
   local number = tonumber(scale)
-  if not number then return nil, ("the scale of '%s' is '%s', which is no number"):format(path, scale) end
+  if not number then return nil, ("the scale of '%s' is '%s', which is not a number"):format(path, scale) end
   return { path = path, scale = number }
 end
 

@@ -124,8 +124,8 @@ local function read_call(call)
   if type(call) ~= "table" then return nil, "wanted an object with `inputs`" end
   call = without_null(call)
   if type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
-  if call["function"] ~= nil and type(call["function"]) ~= "string" then return nil, "function is no name" end
-  if call.state ~= nil and type(call.state) ~= "string" and type(call.state) ~= "number" then return nil, "state is no name" end
+  if call["function"] ~= nil and type(call["function"]) ~= "string" then return nil, "function is not a name" end
+  if call.state ~= nil and type(call.state) ~= "string" and type(call.state) ~= "number" then return nil, "state is not a name" end
   if call.reset_state ~= nil and type(call.reset_state) ~= "boolean" then return nil, "reset_state is neither true nor false" end
   call.inputs = without_null(call.inputs)
   local fault = call.outputs ~= nil and fault_of_outputs(call.outputs)

@@ -60,7 +60,7 @@ end
 
 local function list(t, key, where, may)
   if t[key] == nil and may then return {} end
-  if type(t[key]) ~= "table" then refuse("format", "%s: %s is no list", where, key) end
+  if type(t[key]) ~= "table" then refuse("format", "%s: %s is not a list", where, key) end
   return t[key]
 end
 
@@ -100,7 +100,7 @@ local function read_functions(p, where)
 end
 
 local function read_package(p, where)
-  if type(p) ~= "table" then refuse("format", "%s is no object", where) end
+  if type(p) ~= "table" then refuse("format", "%s is not an object", where) end
   M.inside(p.path, where)
   where = ("%s (%s)"):format(where, p.path)
   if not KINDS[p.kind] then refuse("format", "%s: kind is %s", where, tostring(p.kind)) end
@@ -114,7 +114,7 @@ local function read_package(p, where)
   end
   if p.kind == "experts" then
     local e = list(p, "experts", where)
-    if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then refuse("format", "%s: experts are no range", where) end
+    if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then refuse("format", "%s: experts are not a range", where) end
   end
   if p.kind == "head" and integer(p, "vocab_end", 1, where) <= integer(p, "vocab_start", 0, where) then
     refuse("format", "%s: vocab_end is not behind vocab_start", where)
@@ -176,25 +176,25 @@ end
 local function read_ropes(meta)
   for i, rope in ipairs(list(meta, "ropes", "ropes", true)) do
     local where = ("ropes[%d]"):format(i)
-    if type(rope) ~= "table" then refuse("format", "%s is no object", where) end
+    if type(rope) ~= "table" then refuse("format", "%s is not an object", where) end
     for k, f in ipairs(list(rope, "inv_freq", where)) do
-      if type(f) ~= "number" or f ~= f then refuse("format", "%s: inv_freq %d is no number", where, k) end
+      if type(f) ~= "number" or f ~= f then refuse("format", "%s: inv_freq %d is not a number", where, k) end
     end
     if rope.long_freq ~= nil then
       if #list(rope, "long_freq", where) ~= #rope.inv_freq then refuse("format", "%s: long_freq and inv_freq differ in length", where) end
       for k, f in ipairs(rope.long_freq) do
-        if type(f) ~= "number" or f ~= f then refuse("format", "%s: long_freq %d is no number", where, k) end
+        if type(f) ~= "number" or f ~= f then refuse("format", "%s: long_freq %d is not a number", where, k) end
       end
       rope.original = integer(rope, "original", 1, where)
     end
-    if rope.magnitude ~= nil and type(rope.magnitude) ~= "number" then refuse("format", "%s: magnitude is no number", where) end
+    if rope.magnitude ~= nil and type(rope.magnitude) ~= "number" then refuse("format", "%s: magnitude is not a number", where) end
   end
 end
 
 local function read_profiles(meta)
   for i, profile in ipairs(list(meta, "profiles", "the set", true)) do
     local where = ("profiles[%d]"):format(i)
-    if type(profile) ~= "table" then refuse("format", "%s is no object", where) end
+    if type(profile) ~= "table" then refuse("format", "%s is not an object", where) end
     if profile.max_seq_len ~= nil then profile.max_seq_len = integer(profile, "max_seq_len", 1, where) end
     for k, p in ipairs(list(profile, "packages", where)) do read_package(p, ("%s.packages[%d]"):format(where, k)) end
   end
@@ -229,7 +229,7 @@ function M.read(folder, context)
   if meta.kind == "token_classifier" then
     rows = #list(meta, "labels", "the model")
     for i, label in ipairs(meta.labels) do
-      if type(label) ~= "string" then refuse("format", "label %d is no text", i) end
+      if type(label) ~= "string" then refuse("format", "label %d is not text", i) end
     end
   end
   if #list(meta, "packages", "the set") == 0 then refuse("format", "packages is empty") end

@@ -97,7 +97,7 @@ end
 
 local function check_mask(meta, p, f, port)
   port.window, port.ahead = whole(port.window or 0, 0), whole(port.ahead or 0, 0)
-  if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are no numbers", p.path, port.name) end
+  if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are not numbers", p.path, port.name) end
   local keys, held = port.shape[4], f.context or meta.max_seq_len
   if #port.shape ~= 4 or keys ~= held and #f.states > 0 then
     refuse("format", "%s: input %s has the shape of %s keys, the states hold %d", p.path, port.name, tostring(keys), held)

@@ -112,7 +112,7 @@ local function input(name, v)
     shape, values = v.shape, v.data or v
     local count = count_of(name, shape)
     if type(values) == "string" then return v end
-    if type(values) ~= "table" then error(("predict: input %s: data is no list"):format(name), 0) end
+    if type(values) ~= "table" then error(("predict: input %s: data is not a list"):format(name), 0) end
     if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
     local list = {}
     flatten(name, values, 1, {}, list)

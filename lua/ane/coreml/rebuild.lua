@@ -25,7 +25,7 @@ local function differs(format, ...) refuse("unsupported", format, ...) end
 local function object(t, key)
   local v = t[key]
   if v == nil then return {} end
-  return type(v) == "table" and v or differs("recipe.%s of %s is no object", key, meta_file.NAME)
+  return type(v) == "table" and v or differs("recipe.%s of %s is not an object", key, meta_file.NAME)
 end
 
 -- Shapes of tensors by name.

@@ -106,7 +106,7 @@ local function answers(bundle)
   local tokenizer, message, code = encode.tokenizer(bundle)
   if not tokenizer then return nil, message, code end
   local yes, no = single_id(tokenizer, "yes"), single_id(tokenizer, "no")
-  if not (yes and no and tokenizer:id "<|im_start|>") then return nil, "the model is no reranker that is known here", "unsupported" end
+  if not (yes and no and tokenizer:id "<|im_start|>") then return nil, "the model is not a reranker that is known here", "unsupported" end
   return {
     sequence = template, want = "last",
     score = function(session, raw)
@@ -137,7 +137,7 @@ local function scorer(model, bundle)
   if cfg.kind == "reranker" and cfg.both_sides then return cross_encoder(bundle) end
   if cfg.kind == "reranker" then return two_rows(bundle) end
   if cfg.kind == nil and cfg.architecture == "qwen3" then return answers(bundle) end
-  return nil, ("%s is no reranker"):format(tostring(model)), "unsupported"
+  return nil, ("%s is not a reranker"):format(tostring(model)), "unsupported"
 end
 
 -- ---- Reranking -------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ end
 
 -- The prompts of decoded JSON; nil, message, code.
 local function read_prompts(path, json, only)
-  if type(json) ~= "table" or type(json.prompts) ~= "table" then return fault(path, "no list \"prompts\": this is no golden") end
+  if type(json) ~= "table" or type(json.prompts) ~= "table" then return fault(path, "no list \"prompts\": this is not a golden") end
   local prompts, names = {}, {}
   for i, p in ipairs(json.prompts) do
     local ids = type(p) == "table" and integers(p.input_ids)

@@ -91,7 +91,7 @@ local function follow(self, url, opts)
     if not location then return answer end
     local target = target_of(location, url)
     local origin, scheme = origin_of(target)
-    if not origin then return nil, "the hub redirects to what is no address of HTTP", "format" end
+    if not origin then return nil, "the hub redirects to what is not an address of HTTP", "format" end
     if scheme == "http" and url:match "^https:" then return nil, "the hub redirects from HTTPS to HTTP", "format" end
     url = target
   end

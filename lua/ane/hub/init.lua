@@ -27,7 +27,7 @@ function M.parse(name)
     if rest ~= "" and not wanted then repo = nil end
   end
   if not repo or repo:find("..", 1, true) or (revision or ""):find("..", 1, true) then
-    return nil, ("%q is no name of a model: hf:OWNER/NAME, hf:OWNER/NAME:QUANTISATION or hf:OWNER/NAME:FILE"):format(name), "invalid"
+    return nil, ("%q is not a name of a model: hf:OWNER/NAME, hf:OWNER/NAME:QUANTISATION or hf:OWNER/NAME:FILE"):format(name), "invalid"
   end
   return { repo = repo, revision = revision ~= "" and revision or "main", wanted = wanted }
 end

@@ -160,7 +160,7 @@ local function find_roles(source, path, decoder)
     total_length = role(inputs, from.total_sequence_length or from.current_sequence_length, "total_sequence_length"),
     logits = role(outputs, to.logits, "logits"), states = find_caches(inputs, outputs, decoder),
   }
-  if not roles.ids then refuse("unsupported", "%s: the graph has no input input_ids: it is no model that runs on token ids", path) end
+  if not roles.ids then refuse("unsupported", "%s: the graph has no input input_ids: it is not a model that runs on token ids", path) end
   if not roles.logits then refuse("unsupported", "%s: the graph has no output logits", path) end
   for _, io in ipairs(outputs) do
     if io.name == roles.logits then roles.vocab = math.tointeger(io.shape and io.shape[#io.shape]) end

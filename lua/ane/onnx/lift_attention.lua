@@ -131,7 +131,7 @@ return function(RULES, M)
       q, k = rope(q, head, layout, tab, node), rope(k, head, layout, tab, node)
     end
     local sinks
-    if (inputs[12] or 0) > 0 then sinks = M.vector(lift, inputs[12], heads) or refuse(node, "has a head_sink that is no constant") end
+    if (inputs[12] or 0) > 0 then sinks = M.vector(lift, inputs[12], heads) or refuse(node, "has a head_sink that is not a constant") end
     local window = at.local_window_size or -1
     return M.columns(attention(node, q.e, k.e, v.e, {
       heads = heads, kv_heads = kv_heads, scale = at.scale, softcap = at.softcap, window = window > 0 and window or 0, sinks = sinks,
@@ -289,10 +289,12 @@ return function(RULES, M)
     check_cache(lift, node, inputs[4] or 0, node.outputs[2] or 0)
     if order(x) ~= "c1 s" then refuse(node, "takes values that do not lie as channels and tokens") end
     local data, shape = M.reshaped(lift, inputs[2])
-    if not shape then refuse(node, "has a weight that is no constant") end
+    if not shape then refuse(node, "has a weight that is not a constant") end
     if #shape ~= 3 or shape[1] ~= x.e.channels or shape[2] ~= 1 then refuse(node, "has a weight that is not [channels, 1, taps]") end
     local bias
-    if (inputs[3] or 0) > 0 then bias = M.vector(lift, inputs[3], x.e.channels) or refuse(node, "has a bias that is no constant vector") end
+    if (inputs[3] or 0) > 0 then
+      bias = M.vector(lift, inputs[3], x.e.channels) or refuse(node, "has a bias that is not a constant vector")
+    end
     local piece = { kind = "plain", data = data, rows = shape[1], cols = shape[3] }
     local e = {
       op = "conv_causal", node = node, x = x.e, channels = x.e.channels, taps = shape[3], b = bias,

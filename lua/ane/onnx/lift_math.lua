@@ -80,7 +80,7 @@ return function(RULES, M)
     if maker and maker.op == "DequantizeLinear" then
       local data, shape = reshaped(lift, maker.inputs[1])
       local scales, zeros = g:through(maker.inputs[2]), maker.inputs[3] or 0
-      if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is no constant matrix") end
+      if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is not a constant matrix") end
       local axis = maker.attrs.axis or 1
       return {
         kind = "dequantize", data = data, scales = scales, zeros = zeros > 0 and g:through(zeros) or 0,
@@ -128,7 +128,7 @@ return function(RULES, M)
     local piece = matrix(lift, node.inputs[2], (at.transB or 0) ~= 0, node)
     local bias
     if (node.inputs[3] or 0) > 0 then
-      bias = (at.beta or 1) == 1 and vector(lift, node.inputs[3], piece.rows) or refuse(node, "has a bias that is no constant vector")
+      bias = (at.beta or 1) == 1 and vector(lift, node.inputs[3], piece.rows) or refuse(node, "has a bias that is not a constant vector")
     end
     return linear(x, piece, node, bias)
   end
@@ -144,9 +144,9 @@ return function(RULES, M)
         padded = true,
       zero_default = 2.0 ^ (bits - 1),
     }
-    if not g:constant(piece.data) or not g:constant(piece.scales) then refuse(node, "has weights that are no constants") end
+    if not g:constant(piece.data) or not g:constant(piece.scales) then refuse(node, "has weights that are not constants") end
     local bias
-    if (inputs[6] or 0) > 0 then bias = vector(lift, inputs[6], at.N) or refuse(node, "has a bias that is no constant vector") end
+    if (inputs[6] or 0) > 0 then bias = vector(lift, inputs[6], at.N) or refuse(node, "has a bias that is not a constant vector") end
     return linear(lift:columns(inputs[1], node), piece, node, bias)
   end
 
@@ -175,7 +175,7 @@ return function(RULES, M)
     if not is_ids(lift, node.inputs[2]) then refuse(node, "takes rows by other numbers than the token ids") end
     local codes = g:constant(data)
     local block, bits = at.block_size or 128, at.bits or 4
-    if not codes or not g:constant(scales) then refuse(node, "has weights that are no constants") end
+    if not codes or not g:constant(scales) then refuse(node, "has weights that are not constants") end
     if codes.dtype ~= "uint8" then bits = 4 end
     local elements, rows = 1, shape[1] or 0
     for _, d in ipairs(shape) do elements = elements * d end
@@ -203,7 +203,7 @@ return function(RULES, M)
   local function norm(lift, x, weight, eps, node)
     local n = M.inner(x)
     if not n or n < 2 then refuse(node, "norms over something else than channels") end
-    local w = vector(lift, weight, n) or refuse(node, "has a weight that is no constant vector of %d", n)
+    local w = vector(lift, weight, n) or refuse(node, "has a weight that is not a constant vector of %d", n)
     return { e = { op = "rms_norm", node = node, x = x.e, channels = x.e.channels, groups = x.e.channels // n, w = w, eps = eps },
       dims = x.dims }
   end
@@ -227,7 +227,7 @@ return function(RULES, M)
   function RULES.SkipSimplifiedLayerNormalization(lift, node)
     local sum = add(lift:value(node.inputs[1]), lift:value(node.inputs[2]), node)
     if (node.inputs[4] or 0) > 0 then
-      local bias = vector(lift, node.inputs[4], sum.e.channels) or refuse(node, "has a bias that is no constant vector")
+      local bias = vector(lift, node.inputs[4], sum.e.channels) or refuse(node, "has a bias that is not a constant vector")
       local b = sum.e.b
       if b.op ~= "linear" or b.b then refuse(node, "adds a bias to something else than a product") end
       sum.e.b = { op = "linear", node = b.node, x = b.x, channels = b.channels, w = b.w, b = bias }
@@ -292,7 +292,7 @@ return function(RULES, M)
 
   function RULES.Exp(lift, node)
     local x = lift:value(node.inputs[1])
-    if x.e.op ~= "neg" then refuse(node, "is no part of a sigmoid") end
+    if x.e.op ~= "neg" then refuse(node, "is not a part of a sigmoid") end
     return { e = { op = "exp_neg", x = x.e.x, channels = x.e.channels }, dims = x.dims }
   end
 

@@ -11,7 +11,7 @@ return function(RULES, M)
     local x = lift:value(node.inputs[1])
     local k = lift.graph:number(node.inputs[2])
     if (node.attrs.axis or -1) % #x.dims ~= #x.dims - 1 or (node.attrs.largest or 1) ~= 1 or
-      not k then refuse(node, "is no choice of experts") end
+      not k then refuse(node, "is not a choice of experts") end
     local score, bias = x.e, nil
     if score.op == "biased" then score, bias = x.e.x, x.e.b end
     if not is_score(score) then refuse(node, "chooses by something else than a sigmoid") end
@@ -32,7 +32,7 @@ return function(RULES, M)
     local x = lift:value(node.inputs[1])
     local axes = node.attrs.axes or ((node.inputs[2] or 0) > 0 and lift.graph:numbers(node.inputs[2])) or {}
     if x.e.op ~= "chosen" or #axes ~= 1 or axes[1] % #x.dims ~= #x.dims - 1 or
-      (node.attrs.keepdims or 1) ~= 1 then refuse(node, "is no sum of chosen scores") end
+      (node.attrs.keepdims or 1) ~= 1 then refuse(node, "is not a sum of chosen scores") end
     local dims = table.move(x.dims, 1, #x.dims, 1, {})
     dims[#dims] = {}
     return { e = { op = "chosen_sum", route = x.e.route, channels = 1 }, dims = dims }
@@ -92,7 +92,7 @@ return function(RULES, M)
   local function stack(lift, node, i, what)
     if (node.inputs[i] or 0) <= 0 then return 0, nil end
     local v, shape = M.reshaped(lift, node.inputs[i])
-    if not shape then refuse(node, "has %s that are no constants", what) end
+    if not shape then refuse(node, "has %s that are not constants", what) end
     return v, { shape = shape }
   end
 

@@ -37,7 +37,7 @@ function M.prompts(server, prompt, path)
       out[i] = table.move(one, 1, #one, 1, {})
       for _, id in ipairs(one) do
         if math.type(id) ~= "integer" or id < 0 or id >= server.model.vocab then
-          fields.wrong(at, "holds what is no token id of 0 .. %d", server.model.vocab - 1)
+          fields.wrong(at, "holds what is not a token id of 0 .. %d", server.model.vocab - 1)
         end
       end
     elseif type(one) == "string" then

@@ -46,7 +46,7 @@ function M.detokenize(server, call, body)
   local tokenizer = tokenizer_of(server)
   for i, id in ipairs(values.tokens) do
     if math.type(id) ~= "integer" or id < 0 or id >= #tokenizer then
-      fields.wrong(("tokens[%d]"):format(i - 1), "is no token id of 0 .. %d", #tokenizer - 1)
+      fields.wrong(("tokens[%d]"):format(i - 1), "is not a token id of 0 .. %d", #tokenizer - 1)
     end
   end
   local text, message, code = tokenizer:decode(table.move(values.tokens, 1, #values.tokens, 1, {}), { utf8 = "replace" })

@@ -296,7 +296,7 @@ describe("a hub", function()
     assert.matches("^ane pull: org/gguf: no file of the quantisation Q3_K", text)
     ok, text = ane "pull nonsense"
     assert.is_false(ok)
-    assert.matches("is no name of a model", text)
+    assert.matches("is not a name of a model", text)
     ok, text = ane "info hf:org/one" -- fetched, and then no model
     assert.is_false(ok)
     assert.matches("only.gguf", text)

@@ -204,7 +204,7 @@ describe("config.json", function()
     { "images besides text", { text_config = { hidden_size = 3 } }, "key text_config: 'llama' takes more than text", "unsupported" },
     { "layer types for other layers", { layer_types = { "full_attention", "full_attention" } },
       "key layer_types has 2 words, wanted one for each of 1 layers" },
-    { "layer types that are no words", { layer_types = { 1 } }, "key layer_types[0] is 1, wanted a string" },
+    { "layer types that are not words", { layer_types = { 1 } }, "key layer_types[0] is 1, wanted a string" },
     { "an unknown rope type", { rope_scaling = { type = "sphere" } },
       "key rope_scaling.type: rope type 'sphere' is not known; known are: default, " .. known,
       "unsupported" },
@@ -239,8 +239,8 @@ describe("config.json", function()
   local texts = {
     { "broken JSON", '{"model_type": "llama",}', "/config.json: line 1, column 24: " },
     { "a key twice", '{"hidden_size": 1, "hidden_size": 2}', "the name appears twice in the object" },
-    { "a list", "[1]", "/config.json: is no JSON object" },
-    { "a number", "3", "/config.json: is no JSON object" },
+    { "a list", "[1]", "/config.json: is not a JSON object" },
+    { "a number", "3", "/config.json: is not a JSON object" },
     { "ten thousand brackets", ("["):rep(10000), "nested too deeply" },
   }
   for _, case in ipairs(texts) do

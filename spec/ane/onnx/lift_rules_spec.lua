@@ -193,8 +193,8 @@ describe("lifting tables and products", function()
   it("makes Gemm a linear with its bias", function()
     gives("linear(x, w48[0+4], bias g4[0+4])", { node("Gemm", { "x", "w48", "g4" }, { transB = 1 }) })
     refused("scales or transposes its product", { node("Gemm", { "x", "w84" }, { alpha = 2.0 }) })
-    refused("bias that is no constant vector", { node("Gemm", { "x", "w84", "g8" }) })
-    refused("bias that is no constant vector", { node("Gemm", { "x", "w84", "g4" }, { beta = 0.5 }) })
+    refused("bias that is not a constant vector", { node("Gemm", { "x", "w84", "g8" }) })
+    refused("bias that is not a constant vector", { node("Gemm", { "x", "w84", "g4" }, { beta = 0.5 }) })
   end)
 
   it("makes products by stored codes a linear", function()
@@ -203,8 +203,8 @@ describe("lifting tables and products", function()
     gives("linear(x, nb[0+4], bias g4[0+4])",
       { node("MatMulNBits", { "x", "nb", "nbs", "", "", "g4" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
     refused("has N 0, wanted a whole number", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 0, K = 8, block_size = 16 }, nil, MS) })
-    refused("weights that are no constants", { node("MatMulNBits", { "x", "x", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
-    refused("bias that is no constant", { node("MatMulNBits",
+    refused("weights that are not constants", { node("MatMulNBits", { "x", "x", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
+    refused("bias that is not a constant", { node("MatMulNBits",
       { "x", "nb", "nbs", "", "", "g8" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
   end)
 
@@ -240,7 +240,7 @@ describe("lifting norms", function()
     gives(sum:format "", { m, skip { "x", "m", "g8" } }, "sum")
     gives("rms_norm(" .. sum:format ", bias g8[0+8]" .. ", g8[0+8], eps=1e-05, groups=1)", { m, skip { "x", "m", "g8", "g8" } })
     refused("bias to something else than a product", { skip { "x", "x", "g8", "g8" } })
-    refused("bias that is no constant", { m, skip { "x", "m", "g8", "g4" } })
+    refused("bias that is not a constant", { m, skip { "x", "m", "g8", "g4" } })
     refused("adds values that do not lie alike", { node("MatMul", { "x", "w84" }, nil, "m"), skip { "x", "m", "g8" } })
   end)
 
@@ -294,7 +294,7 @@ describe("lifting activation functions", function()
         { "one", "a" }, nil, "s"),
       node("Mul", { "x", "s" }),
     })
-    refused("is no part of a sigmoid", { node("Exp", { "x" }) })
+    refused("is not a part of a sigmoid", { node("Exp", { "x" }) })
   end)
 
   it("takes a softcap, and factors", function()
@@ -441,7 +441,7 @@ describe("lifting attention", function()
         for i = 8, 10 do inputs[i] = "" end
         inputs[11] = "g8"
       end,
-      ["a head_sink that is no constant"] = function(inputs)
+      ["a head_sink that is not a constant"] = function(inputs)
         for i = 8, 11 do inputs[i] = "" end
         inputs[12] = "g4"
       end,
@@ -519,10 +519,10 @@ describe("lifting causal convolutions", function()
   it("refuses others", function()
     refused("do not lie as channels and tokens", conv { "x", "conv", "", "past.conv" })
     refused("not %[channels, 1, taps%]", conv { "t", "conv2", "", "past.conv" })
-    refused("bias that is no constant vector", conv { "t", "conv", "g4", "past.conv" })
+    refused("bias that is not a constant vector", conv { "t", "conv", "g4", "past.conv" })
     refused("activation that is not known", conv(nil, { activation = "relu" }))
     refused("no cache among the inputs", conv { "t", "conv" })
-    refused("weight that is no constant", conv { "t", "t", "", "past.conv" })
+    refused("weight that is not a constant", conv { "t", "t", "", "past.conv" })
   end)
 end)
 
@@ -567,7 +567,7 @@ describe("lifting mixtures of experts", function()
     refused("alpha, beta or limit", moe { swiglu_limit = 7.0 })
     refused("biases of experts", moe(nil, { "x", "logits3", "fc1", "one12", "fc2" }))
     refused("three matrices an expert", moe(nil, { "x", "logits3", "fc1", "", "fc2", "", "fc1" }))
-    refused("weights that are no constants", moe(nil, { "x", "logits3", "x", "", "fc2" }))
+    refused("weights that are not constants", moe(nil, { "x", "logits3", "x", "", "fc2" }))
     refused("weights of an unknown shape", moe(nil, { "x", "logits3", "w84", "", "fc2" }))
     refused("weights of an unknown shape", { ROUTER, node("QMoE", { "x", "logits3", "q84", "q1s", "", "q2", "q2s" }, attrs(), nil, MS) })
     refused("weights of its router apart", { ROUTER,
@@ -598,10 +598,10 @@ describe("lifting mixtures of experts", function()
 
   it("refuse other choices", function()
     refused("chooses by something else than a sigmoid", { ROUTER, { "TopK", { "logits3", "k2" }, { "v", "y" }, attrs = { axis = -1 } } })
-    refused("is no choice of experts", sigmoid_route { [4] = { "TopK", { "biased", "k2" }, { "best", "index" }, attrs = { axis = 1 } } })
+    refused("is not a choice of experts", sigmoid_route { [4] = { "TopK", { "biased", "k2" }, { "best", "index" }, attrs = { axis = 1 } } })
     refused("picks something else than the scores", sigmoid_route { [5] = node("GatherElements",
       { "x", "index" }, { axis = -1 }, "chosen") })
-    refused("is no sum of chosen scores", sigmoid_route { [6] = node("ReduceSum", { "s", "im1" }, nil, "sum") })
+    refused("is not a sum of chosen scores", sigmoid_route { [6] = node("ReduceSum", { "s", "im1" }, nil, "sum") })
     refused("divides in a way that no recipe does", sigmoid_route { [8] = node("Div", { "sum", "sum" }, nil, "share") })
     refused("bounds activations", sigmoid_route { [10] = node("Clip", { "chosen", "half" }, nil, "clipped") })
     refused("Log%) is of no choice", sigmoid_route { [11] = node("Log", { "s" }, nil, "log") })

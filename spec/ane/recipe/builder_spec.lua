@@ -47,7 +47,7 @@ describe("the builder", function()
       assert.equal(method.params, listed[name].documented, name)
       assert.not_equal("", listed[name].text, name)
     end
-    for name in pairs(listed) do assert.is_truthy(here[name], name .. " is no method of the builder") end
+    for name in pairs(listed) do assert.is_truthy(here[name], name .. " is not a method of the builder") end
   end)
 
   it("documents each parameter, and what a method gives", function()

@@ -125,7 +125,7 @@ local malformed = {
   { "a header that begins with a blank", header " {}", "the header begins with byte 0x20" },
   { "a header that ends too early", header '{"a":', "the JSON is broken at byte %d+, behind .*: " },
   { "two values in the header", header "{} {}", "the JSON is broken at byte 12, .*end of file expected" },
-  { "a text that is no UTF-8", header '{"\xff":1}', "the JSON is broken at byte %d+, behind .*: unable to decode byte 0xff" },
+  { "a text that is not UTF-8", header '{"\xff":1}', "the JSON is broken at byte %d+, behind .*: unable to decode byte 0xff" },
   { "a surrogate in UTF-8", header '{"\xed\xa0\x80":1}', "unable to decode" },
   { "a name with NUL", header '{"a\\u0000b":1}', "the JSON is broken at byte %d+, .*NUL byte in object key" },
   { "a name twice", header '{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
@@ -302,7 +302,7 @@ describe("an index of safetensors files", function()
   local index = "model.safetensors.index.json"
   --- what, change, message, code ("format" where not given)
   local cases = {
-    { "an index that is no JSON", function(f) f[index] = '{"weight_map"' end, "index.json: the JSON is broken at byte 13" },
+    { "an index that is not JSON", function(f) f[index] = '{"weight_map"' end, "index.json: the JSON is broken at byte 13" },
     { "an index without a map", function(f) f[index] = { json = { weights = {} } } end, "weight_map is missing, wanted an object" },
     { "a map that is a list", function(f) f[index] = '{"weight_map":[]}' end, "weight_map is an array, wanted an object" },
     { "an empty map", function(f) f[index] = '{"weight_map":{}}' end, "weight_map is empty" },
@@ -321,7 +321,7 @@ describe("an index of safetensors files", function()
     { "files that are missing", function(_, map) map.x, map.y = "no.safetensors", "nor.safetensors" end,
       "index.json: of its 3 files, missing: no.safetensors, nor.safetensors", "io" },
     { "a file that is malformed", function(f) f["two.safetensors"].tail = "x" end, "two.safetensors: bytes %d+ to %d+, the end" },
-    { "a file that is no safetensors file", function(_, map) map.z = "config.json" end, "config.json: has 2 bytes, wanted at least 8" },
+    { "a file that is not a safetensors file", function(_, map) map.z = "config.json" end, "config.json: has 2 bytes, wanted at least 8" },
     { "a tensor that is in no file", function(_, map) map.w = "one.safetensors" end,
       "weight_map: tensor w should be in one.safetensors, is in none of the files" },
     { "a tensor in another file", function(_, map) map.x = "two.safetensors" end,

@@ -40,7 +40,7 @@ describe("shape inference", function()
     { "conv1x1", { "x", "wide" }, nil, "node: weight wide is [6, 9], wanted [N, 8] for an input of 8 channels" },
     { "conv1x1", { "x", "w", "n" }, nil, "node: bias n is [8], wanted [6]" },
     { "conv1x1", { "ids", "w" }, nil, "node: ids is int32[1, ?], wanted an activation fp32[1, C, T, 1]" },
-    { "conv1x1", { "x", false }, nil, "node: input 2 of conv1x1 is no value" },
+    { "conv1x1", { "x", false }, nil, "node: input 2 of conv1x1 is not a value" },
     { "conv1x1", { "x" }, nil, "node: conv1x1 takes 2 to 3 inputs, got 1" },
     { "rms_norm", { "x", "n" }, { eps = 1 }, "1, 8, T, 1" },
     { "rms_norm", { "x", "n4" }, { groups = 2 }, "1, 8, T, 1" },
@@ -103,7 +103,7 @@ describe("the builder", function()
     assert.equal("node: attribute heads wants an integer, got a number", add("rope", { "x", "r" }, { heads = 2.5 }))
     assert.equal("node: attribute inv_freq wants a list of numbers, got a string", add("rope_table", { "positions" }, { inv_freq = "1" }))
     assert.equal("node: attribute act wants a string, got an integer", add("act", { "x" }, { act = 1 }))
-    assert.equal("attribute inv_freq: entry 2 is no number", add("rope_table", { "positions" }, { inv_freq = { 1, "x" } }))
+    assert.equal("attribute inv_freq: entry 2 is not a number", add("rope_table", { "positions" }, { inv_freq = { 1, "x" } }))
     assert.equal("node: no op softmax", add("softmax", { "x" }))
   end)
 
@@ -133,10 +133,10 @@ describe("the builder", function()
 
   it("checks dimensions and types", function()
     local g <close> = assert(core.graph "g")
-    assert.error(function() g:input("a", "int32", { 1, "S" }) end, "dimension S is no symbol; known are: T, W, context")
+    assert.error(function() g:input("a", "int32", { 1, "S" }) end, "dimension S is not a symbol; known are: T, W, context")
     assert.error(function() g:input("a", "int32", { 1, -1 }) end, "dimension 2 of the shape is negative")
     assert.error(function() g:input("a", "int32", { 1, 1, 1, 1, 1, 1 }) end, "a shape has at most 5 dimensions, got 6")
-    assert.error_matches(function() g:input("a", "float", { 1 }) end, "is no dtype")
+    assert.error_matches(function() g:input("a", "float", { 1 }) end, "is not a dtype")
     assert.same({ 1, "T", "W", "context" }, g:shape(g:input("b", "int32", { 1, "T", "W", "context" })))
   end)
 

@@ -86,7 +86,7 @@ describe("a Core ML program that cannot run", function()
     assert.same({ "node y (mul): the input y is missing", "invalid" }, { told(op("mul", { { "x", { "x" } } }, { { "y", vector } })) })
     assert.same({ "function main: op mul (y): s cannot be used here", "unsupported" },
       { told(op("mul", { { "x", { "x" } }, { "y", { "s" } } }, { { "y", vector } })) })
-    assert.same({ "function main: op read_state (y): parameter input is no state", "format" },
+    assert.same({ "function main: op read_state (y): parameter input is not a state", "format" },
       { told(op("read_state", { { "input", { "x" } } }, { { "y", vector } })) })
     assert.same({ "function main: op concat (y): parameter values is missing", "format" },
       { told(op("concat", { { "axis", { "n" } } }, { { "y", vector } })) })

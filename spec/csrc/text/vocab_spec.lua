@@ -114,8 +114,8 @@ describe("tokenizer metadata", function()
     ["scores of integers"] = spm { [T .. "scores"] = { "array", { "int32", { 0, 0, 0, 0, 0, 0 } } } },
     ["scores of strings"] = spm { [T .. "scores"] = { "array", { "string", { "", "", "", "", "", "" } } } },
     ["too few scores"] = spm { [T .. "scores"] = { "array", { "float32", { 0, 0, 0 } } } },
-    ["a score that is no number"] = spm { [T .. "scores"] = { "array", { "float32", { 0, 0, 0, 0, 0, 0 / 0 } } } },
-    ["a space rule that is no bool"] = spm { [T .. "add_space_prefix"] = { "uint8", 1 } },
+    ["a score that is not a number"] = spm { [T .. "scores"] = { "array", { "float32", { 0, 0, 0, 0, 0, 0 / 0 } } } },
+    ["a space rule that is not a bool"] = spm { [T .. "add_space_prefix"] = { "uint8", 1 } },
   }
   for what, list in pairs(wrong) do
     it("are refused: " .. what, function()

@@ -25,7 +25,7 @@ local function decode(path, text)
   text = text:gsub("([:%[,]%s*)%-?Infinity(%s*[,%]}])", "%1null%2")
   local raw, message, code = core.json_decode(text)
   if not raw then failure.raise(code, "%s: %s", path, message) end
-  if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is no JSON object", path) end
+  if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is not a JSON object", path) end
   return raw
 end
 
