@@ -176,7 +176,7 @@ describe("classify", function()
     local llama <close> = tiny.load()
     spans, message, code = llama:classify "text"
     assert.is_nil(spans)
-    assert.matches("no token classifier", message)
+    assert.matches("not a token classifier", message)
     assert.equal("unsupported", code)
     local bare <close> = assert(ane.load(filter.path))
     spans, message = bare:classify "text"

@@ -239,7 +239,7 @@ describe("a hub", function()
     env.HF_TOKEN = "a b"
     assert.matches("characters that no token has", select(2, pull "hf:org/private"))
     env.HF_TOKEN = nil
-    for name, want in pairs { gated = "licence may have to be accepted", leaks = "no address of HTTP", loops = "more than 10 times",
+    for name, want in pairs { gated = "licence may have to be accepted", leaks = "not an address of HTTP", loops = "more than 10 times",
       absent = "org/absent: is not there",
       bare = "no GGUF file", several = "name one of a%-Q5_0.gguf, b%-Q6_K.gguf" } do
       path, message = pull("hf:org/" .. name)
