@@ -51,9 +51,11 @@ static ane_status open_asset(struct bind_package *box, const char *path, struct 
 }
 
 static ane_status open_box(struct bind_package *box, const char *path, struct ane_error *err) {
+  bool asset;
   ane_status st = ane_interp_shared_create(&box->shared, err);
+  if (!st) st = ane_aimodel_at(path, &asset, err);
   if (st) return st;
-  return ane_aimodel_at(path) ? open_asset(box, path, err) : ane_mlpackage_open(&box->p, path, err);
+  return asset ? open_asset(box, path, err) : ane_mlpackage_open(&box->p, path, err);
 }
 
 /* package(path) -> package; or nil, message, code */

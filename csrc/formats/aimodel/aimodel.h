@@ -26,8 +26,8 @@ struct ane_aimodel {
  * declared types are kept as they stand. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT ("byte N: ..."), ANE_UNSUPPORTED (a
  * part of MLIR that the dialect does not need; more than 8 dimensions), ANE_NOMEM. */
 ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err);
-/* Does the folder hold an asset's main.mlirb? */
-bool ane_aimodel_at(const char *path);
+/* Sets *at: the folder holds an asset's main.mlirb. Errors: ANE_NOMEM. */
+ane_status ane_aimodel_at(const char *path, bool *at, struct ane_error *err);
 /* NULL is fine. */
 void ane_aimodel_close(struct ane_aimodel *m);
 

@@ -17,14 +17,14 @@ static ane_status read_program(struct ane_aimodel *m, struct ane_error *err) {
   return ANE_OK;
 }
 
-bool ane_aimodel_at(const char *path) {
+ane_status ane_aimodel_at(const char *path, bool *at, struct ane_error *err) {
   char *file = ane_calloc(1, strlen(path) + sizeof "/main.mlirb");
-  if (!file) return false;
+  if (!file) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   ane_folder_restore(path);
   sprintf(file, "%s/main.mlirb", path); /* room: as allocated */
-  bool there = ane_path_kind(file) == 'f';
+  *at = ane_path_kind(file) == 'f';
   ane_free(file);
-  return there;
+  return ANE_OK;
 }
 
 ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err) {
