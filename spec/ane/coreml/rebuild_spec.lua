@@ -106,7 +106,7 @@ describe("a package set run by a recipe", function()
       assert(core.write_file(out .. "/config.json", core.json_encode(config)))
       local set <close> = assert(ane.load(out, { activations = "fp32" }))
       assert.same({ "recipe" }, { set.engine, set.engine_reason })
-      assert.same(logits(source):tostring(), logits(set):tostring())
+      assert(logits(set):compare(logits(source)).max_scaled < 1e-4)
       config.rms_norm_eps = 0.5
       assert(core.write_file(out .. "/config.json", core.json_encode(config)))
       local other <close> = assert(ane.load(out))
