@@ -379,8 +379,8 @@ static ane_dtype dtype_option(lua_State *L, const char *name) {
 }
 
 /* gather{data, dtype, bits, signed, base, row_step, col_step, scales, scale_dtype, scale_base, scale_row, scale_col, block,
- * row_block, zeros, zero_dtype, zero_bits, zero_row_bytes, zero_blocks, zero_default, g_idx, row0}(rows, cols) -> dtype, list of
- * rows in that type, list of rows as float32 bytes */
+ * row_block, zeros, zero_dtype, zero_bits, zero_row_bytes, zero_blocks, zero_default, g_idx, table, table_dtype, row0}(rows,
+ * cols) -> dtype, list of rows in that type, list of rows as float32 bytes */
 static int gather(lua_State *L) {
 #define INT(name, def) .name = bind_opt_integer_option(L, 1, #name, def, INT32_MIN, INT32_MAX)
   size_t len, unused;
@@ -407,7 +407,9 @@ static int gather(lua_State *L) {
                          INT(zero_row_bytes, 0),
                          INT(zero_blocks, 1),
                          .zero_default = (float)bind_opt_number_option(L, 1, "zero_default", 0, -1e9, 1e9),
-                         .g_idx = g_idx};
+                         .g_idx = g_idx,
+                         .table = bytes_option(L, "table", &unused),
+                         .table_dtype = dtype_option(L, "table_dtype")};
   struct ane_tensor t = {.dtype = ane_gather_dtype(&g, rows, cols),
                          .shape = {2, {rows, cols}},
                          .gather = &g,

@@ -148,3 +148,24 @@ describe("a gathered matrix of floats", function()
     assert.equal("fp32", name)
   end)
 end)
+
+describe("a gathered matrix of table entries", function()
+  it("has for each code the entry of its rows' table", function()
+    local codes, table_, halves = {}, {}, {}
+    local next_code = random(5)
+    for i = 1, ROWS * COLS do codes[i] = next_code(16) end
+    for i = 1, 2 * 16 do table_[i] = (i * i - 200) / 16 end
+    for i, v in ipairs(table_) do halves[i] = ("<I2"):pack((testing.half((("<I4"):unpack(("<f"):pack(v)))))) end
+    for name, bytes in pairs { fp16 = table.concat(halves), fp32 = ("<" .. ("f"):rep(32)):pack(table.unpack(table_)) } do
+      local got, stored, plain = testing.gather({ data = packed(codes, 4), bits = 4, table = bytes, table_dtype = name,
+        row_block = ROWS // 2 }, ROWS, COLS)
+      assert.equal(name, got)
+      for r = 0, ROWS - 1 do
+        local want = {}
+        for c = 0, COLS - 1 do want[c + 1] = table_[r // (ROWS // 2) * 16 + codes[r * COLS + c + 1] + 1] end
+        assert.same(want, floats(plain[r + 1]))
+        assert.same(want, floats(testing.to_f32(name, stored[r + 1])))
+      end
+    end
+  end)
+end)
