@@ -1,5 +1,4 @@
-/* Vectors of 8 floats in AVX2 with FMA and F16C. vec_avx512.h documents the operations, and why x86/matmul_lanes_avx2.h is a set
- * of its own. */
+/* Vectors of 8 floats in AVX2 with FMA and F16C. vec_avx512.h documents the operations. */
 #ifndef ANE_KERNELS_VEC_AVX2_H
 #define ANE_KERNELS_VEC_AVX2_H
 
@@ -54,8 +53,8 @@ V_FN void v_store_n(float *p, vf a, int64_t n) {
   else
     _mm256_maskstore_ps(p, v_first_lanes(n), a);
 }
-V_FN vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-V_FN vf v_load_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+V_FN vf v_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+V_FN vf v_load_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 V_FN void v_store_f16(uint16_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 V_FN void v_store_i8(int8_t *p, vf a) {
   __m256i i = _mm256_cvtps_epi32(a);

@@ -2,8 +2,7 @@
  *
  * vec_*.h serve the templates in vec/ and mathfn.h (attention, norms, elementwise functions, low rank, recurrent blocks). All
  * levels have the same names, so one template serves x86 and NEON. The elements are fp32; fp16, int8 and int16 are loaded and
- * stored; int16 pairs have a dot. On x86 the matmul templates use x86/matmul_lanes_*.h instead, whose elements are 8-bit codes.
- * About 15 wrappers are in both under different names: loads, stores, masks and fp32 arithmetic. */
+ * stored; int16 pairs have a dot. x86/matmul_lanes_*.h adds what the x86 matmul templates need: operations on 8-bit codes. */
 #ifndef ANE_KERNELS_VEC_AVX512_H
 #define ANE_KERNELS_VEC_AVX512_H
 
@@ -54,8 +53,8 @@ V_FN void v_store_n(float *p, vf a, int64_t n) {
   else
     _mm512_mask_storeu_ps(p, v_first_lanes(n), a);
 }
-V_FN vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-V_FN vf v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+V_FN vf v_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+V_FN vf v_load_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 /* Store VL fp16 or int8, rounded to nearest even. Floats for int8 must be in -127 .. 127. */
 V_FN void v_store_f16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 V_FN void v_store_i8(int8_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))); }

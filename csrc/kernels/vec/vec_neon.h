@@ -64,8 +64,8 @@ V_FN void v_store_n(float *p, vf a, int64_t n) {
   v_store(some, a);
   for (int64_t i = 0; i < n; i++) p[i] = some[i];
 }
-V_FN vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-V_FN vf v_load_i8(const int8_t *p) {
+V_FN vf v_load_f16(const void *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+V_FN vf v_load_i8(const void *p) {
   uint32_t four;
   memcpy(&four, p, 4);
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));

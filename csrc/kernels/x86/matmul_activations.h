@@ -92,20 +92,20 @@ INLINE vf run_max(const struct blocks *k) {
   vf m[LANES];
 #pragma GCC unroll 16
   for (int b = 0; b < LANES; b++) {
-    m[b] = vf_zero();
+    m[b] = v_set(0);
     if (b >= k->n) continue;
     const float *x = block_of(k, b);
 #pragma GCC unroll 4
-    for (int i = 0; i < ANE_BLOCK; i += LANES) m[b] = vf_max(m[b], vf_abs(vf_load(x + i)));
+    for (int i = 0; i < ANE_BLOCK; i += LANES) m[b] = v_max(m[b], v_abs(v_load(x + i)));
   }
-  return vf_max_each(m);
+  return v_max_each(m);
 }
 
 /* ane_outlier_limit from the lanes' sums of squares. */
 INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool precise) {
   float l[16];
 #pragma GCC unroll 2
-  for (int i = 0; i < 16 / LANES; i++) vf_store(l + LANES * i, sums[i]);
+  for (int i = 0; i < 16 / LANES; i++) v_store(l + LANES * i, sums[i]);
   __m128 a = _mm_add_ps(_mm_loadu_ps(l), _mm_loadu_ps(l + 8)), b = _mm_add_ps(_mm_loadu_ps(l + 4), _mm_loadu_ps(l + 12));
   a = _mm_add_ps(a, b);
   a = _mm_add_ps(a, _mm_movehl_ps(a, a));
@@ -171,17 +171,17 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
 /* Scales d of LANES blocks with the largest values amax, and 127 / span; both 0 for tiny blocks. Returns a bit for each outlier
  * block. least: lower limit of the span of an outlier block. */
 INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
-  const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
-  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), vf_set(least));
+  const vf most = v_set(ANE_CODE_MAX), tiny = v_set(ANE_TINY);
+  vf span = v_max(v_mul(amax, v_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), v_set(least));
 #if defined(__AVX512F__)
-  __mmask16 plain = _mm512_cmp_ps_mask(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
+  __mmask16 plain = _mm512_cmp_ps_mask(v_mul(amax, amax), v_set(limit), _CMP_LE_OQ);
   span = _mm512_mask_mov_ps(span, plain, amax);
   __mmask16 some = _mm512_cmp_ps_mask(span, tiny, _CMP_GE_OQ);
   *inverse = _mm512_maskz_div_ps(some, most, span);
   *d = _mm512_maskz_div_ps(some, span, most);
   return (uint16_t)~plain;
 #else
-  __m256 plain = _mm256_cmp_ps(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
+  __m256 plain = _mm256_cmp_ps(v_mul(amax, amax), v_set(limit), _CMP_LE_OQ);
   span = _mm256_blendv_ps(span, amax, plain);
   __m256 some = _mm256_cmp_ps(span, tiny, _CMP_GE_OQ);
   *inverse = _mm256_and_ps(some, _mm256_div_ps(most, span));
@@ -195,10 +195,10 @@ INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb,
                          float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
   vf steps, inverses;
-  const uint32_t outlier = scales_of(vf_load_n(d, k->n), limit, least, &steps, &inverses);
-  vf_store(inverse, inverses);
-  vf_store(step, steps);
-  vf_store_n(d, steps, k->n);
+  const uint32_t outlier = scales_of(v_load_masked(d, k->n), limit, least, &steps, &inverses);
+  v_store(inverse, inverses);
+  v_store(step, steps);
+  v_store_masked(d, steps, k->n);
   for (int b = 0; b < k->n;) {
     const int64_t at = t * nb + b0 + b, at_outlier = (b0 + b) * a->outlier_ld + t;
     if (b + 4 <= k->whole && !(outlier >> b & 15)) {
@@ -223,14 +223,14 @@ static void quantise_i8(const struct ane_activations *activations, const float *
     const float *row = x + t * ld;
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     vf sums[16 / LANES];
-    for (int i = 0; i < 16 / LANES; i++) sums[i] = vf_zero();
+    for (int i = 0; i < 16 / LANES; i++) sums[i] = v_set(0);
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
       const vf m = k.whole == LANES ? run_max(&(struct blocks){k.x, NULL, LANES, LANES}) : run_max(&k);
       vf *sum = &sums[b / LANES % (16 / LANES)];
-      vf_store_n(amax + b, m, k.n);
-      *sum = vf_add(*sum, vf_mul(m, m));
+      v_store_masked(amax + b, m, k.n);
+      *sum = v_add(*sum, v_mul(m, m));
     }
     const float limit = limit_of(sums, nb, a->precise),
                 least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));

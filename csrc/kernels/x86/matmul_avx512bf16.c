@@ -21,7 +21,7 @@ INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64
   for (int i = 0; i < nv; i++) {
     w[i] = j->w->data + (size_t)(g + i) * j->w->group_bytes;
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) acc[i][t] = vf_zero();
+    for (int t = 0; t < nt; t++) acc[i][t] = v_set(0);
   }
   for (int64_t k = 0; k < j->pairs; k++) {
     vi pair[MAX_NV];
@@ -41,7 +41,7 @@ INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-      vf_store_n(j->out + (t0 + t) * j->ld_out + (g + i) * LANES, acc[i][t], j->w->rows - (g + i) * LANES);
+      v_store_masked(j->out + (t0 + t) * j->ld_out + (g + i) * LANES, acc[i][t], j->w->rows - (g + i) * LANES);
 }
 
 INLINE void bf16_tiles(int nv, const struct bf16_job *j, int64_t g) {
@@ -90,7 +90,7 @@ static void convert_bf16(const struct ane_activations *a, const float *x, int64_
   for (int64_t t = t_from; t < t_to; t++) {
     uint16_t *to = (uint16_t *)a->bf16 + t * pad;
     for (int64_t i = 0; i < a->cols; i += 16) {
-      __mmask16 some = first_lanes(a->cols - i);
+      __mmask16 some = v_first_lanes(a->cols - i);
       __m512 v = _mm512_maskz_loadu_ps(some, x + t * ld + i);
       __m512i u = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
       __m512i half = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7FFF)), 16);

@@ -7,7 +7,7 @@ enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
 
 INLINE void bound_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                          const uint8_t *group, int part, float *bound, float *base) {
-  vf acc = vf_set(ANE_BOUND_START), norm_sum = vf_zero();
+  vf acc = v_set(ANE_BOUND_START), norm_sum = v_set(0);
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
     const uint8_t *from = group + b * SPLIT_BLOCK;
     vi c[8], sum[1][FUSED_NT] = {{vi_zero()}}, run[1][FUSED_NT];
@@ -19,14 +19,14 @@ INLINE void bound_vector(const struct ane_packed *w, const struct ane_activation
       fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->residual + b * x->outlier_ld * ANE_BLOCK, 0, residual, run);
       sum[0][0] = vi_add(sum[0][0], vi_times_128(residual[0][0]));
     }
-    vf dot = vf_int(vi_add(vi_shl_by(sum[0][0], 5), vi_set(blocks[b].start)));
-    vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
-    acc = vf_fma(vf_mul(dot, scale), vf_set(blocks[b].by), acc);
-    acc = vf_fma(size, vf_set(blocks[b].slack), acc);
-    norm_sum = vf_fma(size, vf_mul(vf_u8(from + 288 + part * LANES), vf_set(blocks[b].norm)), norm_sum);
+    vf dot = v_float(vi_add(vi_shl_by(sum[0][0], 5), vi_set(blocks[b].start)));
+    vf scale = v_load_f16(from + 256 + part * LANES * 2), size = v_abs(scale);
+    acc = v_fma(v_mul(dot, scale), v_set(blocks[b].by), acc);
+    acc = v_fma(size, v_set(blocks[b].slack), acc);
+    norm_sum = v_fma(size, v_mul(v_load_u8(from + 288 + part * LANES), v_set(blocks[b].norm)), norm_sum);
   }
-  vf_store(base + part * LANES, acc);
-  vf_store(bound + part * LANES, vf_add(acc, norm_sum));
+  v_store(base + part * LANES, acc);
+  v_store(bound + part * LANES, v_add(acc, norm_sum));
 }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,

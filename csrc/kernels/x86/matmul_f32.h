@@ -19,12 +19,12 @@ struct f32_job {
 /* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
 INLINE vf fetch(ane_layout f, const uint8_t *p, int64_t k, int odd) {
   switch (f) {
-    case ANE_LAYOUT_F16: return vf_half(p + 32 * k);
+    case ANE_LAYOUT_F16: return v_load_f16(p + 32 * k);
     case ANE_LAYOUT_BF16: {
       vi pair = vi_load(p + 32 * (k - odd));
-      return vf_bits(odd ? vi_and(pair, vi_set((int)0xFFFF0000)) : vi_shl_by(pair, 16));
+      return v_bits(odd ? vi_and(pair, vi_set((int)0xFFFF0000)) : vi_shl_by(pair, 16));
     }
-    default: return vf_load((const float *)(p + 64 * k));
+    default: return v_load((const float *)(p + 64 * k));
   }
 }
 
@@ -35,9 +35,9 @@ INLINE void f32_step(ane_layout f, int nv, int nt, const uint8_t *const p[], con
   for (int i = 0; i < nv; i++) w[i] = fetch(f, p[i], k + odd, odd);
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) {
-    vf v = vf_set(x[t * ld + k + odd]);
+    vf v = v_set(x[t * ld + k + odd]);
 #pragma GCC unroll 4
-    for (int i = 0; i < nv; i++) acc[i][t] = vf_fma(w[i], v, acc[i][t]);
+    for (int i = 0; i < nv; i++) acc[i][t] = v_fma(w[i], v, acc[i][t]);
   }
 }
 
@@ -51,7 +51,7 @@ INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int6
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-      acc[i][t] = j->k && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
+      acc[i][t] = j->k && left > i * LANES ? v_load_masked(out + t * j->ld_out + i * LANES, left - i * LANES) : v_set(0);
   int64_t k = 0;
   for (; k + 1 < n; k += 2) {
     if (f != ANE_LAYOUT_F32) /* two columns are one cache line. F32 needs no prefetch, and its panels are in the cache */
@@ -65,7 +65,7 @@ INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int6
   for (int i = 0; i < nv; i++)
     if (left > i * LANES)
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+      for (int t = 0; t < nt; t++) v_store_masked(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
 }
 
 /* All tokens for nv vectors, in tiles of nearly equal width. */
@@ -108,26 +108,25 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
   int part = (int)(vc % PARTS);
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
   const struct code_table values = code_table(f, w, false);
-  struct vf_tables table;
-  if (f == ANE_LAYOUT_LUT4) table = vf_tables_load(w->lut + vc * LANES * 2);
+  struct v_tables table;
+  if (f == ANE_LAYOUT_LUT4) table = v_load_tables(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
     struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
     if (part == 0) prefetch_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
     unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, values, c);
-    vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+    vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : v_set(0);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
-      vf scale = f == ANE_LAYOUT_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, values, part, half);
+      vf scale = f == ANE_LAYOUT_I8 ? v_load(w->row_scale + vc * LANES) : unpack_scale(f, at, values, part, half);
       if (layout_has_sub_min(f)) min = unpack_sub_min(at, part, half);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
-        vf number = vf_int(vi_sub(code, vi_set(layout_zero(f))));
-        vf value =
-            f == ANE_LAYOUT_LUT4 ? vf_table(table, code) : vf_mul(scale, layout_has_offset(f) ? vf_add(number, min) : number);
-        if (layout_has_sub_min(f) || (layout_has_min(f) && !layout_has_offset(f))) value = vf_add(value, min);
-        vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
+        vf number = v_float(vi_sub(code, vi_set(layout_zero(f))));
+        vf value = f == ANE_LAYOUT_LUT4 ? v_table(table, code) : v_mul(scale, layout_has_offset(f) ? v_add(number, min) : number);
+        if (layout_has_sub_min(f) || (layout_has_min(f) && !layout_has_offset(f))) value = v_add(value, min);
+        v_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
     }
   }

@@ -76,7 +76,7 @@ INLINE void make_start_sums(ane_layout f, const struct i8_job *j) {
   for (int64_t t = 0; t < j->x->t; t++) {
     const int32_t *sums = layout_subs(f) == 1 ? j->x->minus_sum + t * n : j->x->isum + t * n;
     for (int64_t i = 0; i < n; i += LANES) {
-      vi sum = n - i >= LANES ? vi_load(sums + i) : vi_load_n(sums + i, n - i);
+      vi sum = n - i >= LANES ? vi_load(sums + i) : vi_load_masked(sums + i, n - i);
       vi_store(j->start_sums + t * j->start_ld + i, vi_shl_by(layout_subs(f) == 1 ? sum : vi_sub(vi_zero(), sum), j->shift));
     }
   }
@@ -96,19 +96,19 @@ INLINE vi residual_start(ane_layout f, const int32_t *isum, int shift, int half)
 
 /* The scaled dot of half `half` of the columns. before: the scaled dot of the first half. */
 INLINE vf scaled(ane_layout f, int half, vi sum, vf scale, vf before) {
-  vf x = vf_int(sum);
-  return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
+  vf x = v_float(sum);
+  return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? v_mul(x, scale) : v_fma(x, scale, before);
 }
 
 /* dot += sum of q over 16 columns times their minimum. */
 INLINE vf add_sub_min(ane_layout f, vf dot, vf min, const int32_t *isum) {
-  return layout_has_sub_min(f) ? vf_fma(vf_int(vi_word(isum)), min, dot) : dot;
+  return layout_has_sub_min(f) ? v_fma(v_float(vi_word(isum)), min, dot) : dot;
 }
 
 /* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
 INLINE vf add_block(ane_layout f, vf dot, vf min, float d, float dsum, vf acc) {
-  acc = vf_fma(dot, vf_set(d), acc);
-  return layout_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
+  acc = v_fma(dot, v_set(d), acc);
+  return layout_has_min(f) ? v_fma(min, v_set(dsum), acc) : acc;
 }
 
 /* sum[i][t] += planes c[i] of nv vectors times the codes at q + t * ld. */
@@ -138,11 +138,11 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
   const int32_t *start_sums = j->start_sums + t0 * j->start_ld;
   vf residual_sum[FUSED_NT];
 #pragma GCC unroll 8
-  for (int t = 0; t < nt; t++) residual_sum[t] = vf_zero();
+  for (int t = 0; t < nt; t++) residual_sum[t] = v_set(0);
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) acc[i][t] = vf_zero();
+    for (int t = 0; t < nt; t++) acc[i][t] = v_set(0);
   for (int64_t b = 0; b < j->nb; b++) {
     vi c[FUSED_NV][8], sum[FUSED_NV][FUSED_NT], run[FUSED_NV][FUSED_NT];
     struct at at[FUSED_NV];
@@ -166,7 +166,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
       for (int i = 0; i < nv; i++) {
         const int part = (int)((vc + i) % PARTS);
         scale[i][half] = unpack_scale(f, at[i], table, part, half);
-        sub_min[i][half] = layout_has_sub_min(f) ? unpack_sub_min(at[i], part, half) : vf_zero();
+        sub_min[i][half] = layout_has_sub_min(f) ? unpack_sub_min(at[i], part, half) : v_set(0);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
           dot[i][t] = scaled(f, half, sum[i][t], scale[i][half], dot[i][t]);
@@ -176,7 +176,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
-      const vf min = layout_has_min(f) ? unpack_min(f, at[i], (int)((vc + i) % PARTS)) : vf_zero();
+      const vf min = layout_has_min(f) ? unpack_min(f, at[i], (int)((vc + i) % PARTS)) : v_set(0);
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
     }
@@ -193,7 +193,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) out[i][t] = nv == 1 ? vf_add(acc[i][t], residual_sum[t]) : acc[i][t];
+    for (int t = 0; t < nt; t++) out[i][t] = nv == 1 ? v_add(acc[i][t], residual_sum[t]) : acc[i][t];
 }
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
@@ -211,11 +211,11 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int n
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
 #pragma GCC unroll 2
       for (int half = 0; half < layout_subs(f); half++)
-        vf_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, table, part, half));
+        v_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, table, part, half));
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++)
-        if (layout_has_sub_min(f)) vf_store(minima + (half * PANEL_NV + i) * LANES, unpack_sub_min(at, part, half));
-      if (layout_has_min(f)) vf_store(minima + i * LANES, unpack_min(f, at, part));
+        if (layout_has_sub_min(f)) v_store(minima + (half * PANEL_NV + i) * LANES, unpack_sub_min(at, part, half));
+      if (layout_has_min(f)) v_store(minima + i * LANES, unpack_min(f, at, part));
     }
   }
 }
@@ -260,7 +260,7 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
     if (PARTS > 1) __builtin_prefetch(out + t * j->ld_out, 1); /* stores at the end meet these lines; wider tiles gain nothing */
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++)
-      acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
+      acc[i][t] = j->b_from && left > i * LANES ? v_load_masked(out + t * j->ld_out + i * LANES, left - i * LANES) : v_set(0);
   }
   const int64_t ahead_at = (t0 - j->t_from) / nt * j->nb * j->ahead_lines * 64;
   const int ahead_lines = ahead_at < j->ahead_bytes ? j->ahead_lines : 0;
@@ -282,18 +282,18 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
       tile_dots(f, nv, nt, codes + from * PLANE, planes, q, b * ANE_BLOCK + 4 * from, sum, run);
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++) {
-        vf scale = vf_load(scales + (half * PANEL_NV + i) * LANES);
+        vf scale = v_load(scales + (half * PANEL_NV + i) * LANES);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) dot[i][t] = scaled(f, half, sum[i][t], scale, dot[i][t]);
         if (!layout_has_sub_min(f)) continue;
-        const vf min = vf_load(minima + (half * PANEL_NV + i) * LANES);
+        const vf min = v_load(minima + (half * PANEL_NV + i) * LANES);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) dot[i][t] = add_sub_min(f, dot[i][t], min, j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
       }
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
-      vf min = layout_has_min(f) ? vf_load(minima + i * LANES) : vf_zero();
+      vf min = layout_has_min(f) ? v_load(minima + i * LANES) : v_set(0);
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb], dsum[t * j->nb], acc[i][t]);
     }
@@ -304,10 +304,10 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
       if (j->b_to == j->nb) {
-        acc[i][t] = vf_add(acc[i][t], vf_load(j->residual_sums + ((t0 + t - j->t_from) * PANEL_NV + p + i) * LANES));
-        if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
+        acc[i][t] = v_add(acc[i][t], v_load(j->residual_sums + ((t0 + t - j->t_from) * PANEL_NV + p + i) * LANES));
+        if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = v_mul(acc[i][t], v_load(j->w->row_scale + (vc + i) * LANES));
       }
-      vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+      v_store_masked(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
   }
 }

@@ -1,19 +1,15 @@
 /* Vectors of 8 rows for the x86 matmul templates (x86/matmul_*.h); a group of 16 rows is two of them. With ANE_LANES_VNNI the
  * 8-bit dot is one instruction. Without it, products of unsigned codes and signed activations are first summed in 16 bits.
  *
- * The elements are 8-bit codes: vi holds LANES x 4 of them, or LANES int32, or bytes of a lookup table; vf holds LANES floats.
- * vec/vec_avx2.h is the other set. It serves the fp32 templates of vec/ on all levels. Bit operations, lookups, byte conversions,
- * tile sizes and dot_step are only here; division, stores of narrower types, sums of lanes and transposition are only there.
- * Loads, stores, masks and fp32 arithmetic are in both. Both define vf, vi and vi_zero, so a file can include only one. Merging
- * would need one name for each of these, and the `_n` functions here require n >= 1 and always mask. */
+ * These operations add to those of vec/vec_avx2.h, which are loads, stores and arithmetic in fp32. Their elements are 8-bit
+ * codes: vi holds LANES x 4 of them, or LANES int32, or bytes of a lookup table. */
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 
 #include "kernels/matmul_layouts.h"
+#include "kernels/vec/vec_avx2.h"
 
-#include <immintrin.h>
-
-enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
+enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 /* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
  * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
@@ -22,12 +18,8 @@ enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3,
 enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 4, SIGNED_BYTES = 1 };
 #endif
 
-typedef __m256i vi;
-typedef __m256 vf;
-
 INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
-INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
 INLINE vi vi_word(const void *p) { return _mm256_set1_epi32((int)ane_word(p)); }
 INLINE vi vi_byte(int b) { return _mm256_set1_epi8((char)b); }
 INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
@@ -68,38 +60,23 @@ INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   return n < 32 ? m & (((uint64_t)1 << n) - 1) : m;
 }
 
-INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
-INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
-INLINE vi first_lanes(int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n >= 8 ? 8 : (int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-/* The first n lanes, n >= 1. */
-INLINE vf vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); }
-INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm256_maskstore_ps(p, first_lanes(n), a); }
-INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm256_maskload_epi32(p, first_lanes(n)); }
-INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
-INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
-INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
-INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+/* The first n lanes. Unlike v_load_n and v_store_n they have no branch: n differs from call to call. */
+INLINE vf v_load_masked(const float *p, int64_t n) { return _mm256_maskload_ps(p, v_first_lanes(n)); }
+INLINE void v_store_masked(float *p, vf a, int64_t n) { _mm256_maskstore_ps(p, v_first_lanes(n), a); }
+INLINE vi vi_load_masked(const int32_t *p, int64_t n) { return _mm256_maskload_epi32(p, v_first_lanes(n)); }
+INLINE vf v_bits(vi a) { return _mm256_castsi256_ps(a); }
 /* Convert a byte of each of LANES rows: to int32; to floats of the byte, its low nibble or its high nibble; to 2^(byte - 128). */
-INLINE vi vi_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
-INLINE vf vf_u8(const void *p) { return vf_int(vi_u8(p)); }
-INLINE vf vf_low(const void *p) { return vf_int(vi_and(vi_u8(p), vi_set(15))); }
-INLINE vf vf_high(const void *p) { return vf_int(vi_shr_by(vi_u8(p), 4)); }
-INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
-  const vi e = vi_u8(p);
-  return vf_max(vf_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), vf_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
+INLINE vi vi_load_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
+INLINE vf v_load_u8(const void *p) { return v_float(vi_load_u8(p)); }
+INLINE vf v_load_low(const void *p) { return v_float(vi_and(vi_load_u8(p), vi_set(15))); }
+INLINE vf v_load_high(const void *p) { return v_float(vi_shr_by(vi_load_u8(p), 4)); }
+INLINE vf v_load_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
+  const vi e = vi_load_u8(p);
+  return v_max(v_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), v_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
 }
-INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
 /* Lane i of the result is the largest lane of a[i]. */
-INLINE vf vf_max_each(const vf a[LANES]) {
+INLINE vf v_max_each(const vf a[LANES]) {
   vf four[2];
 #pragma GCC unroll 2
   for (int i = 0; i < 2; i++) { /* four[i]: in each 128 bits a lane for each of a[4 i] .. a[4 i + 3] */
@@ -112,11 +89,11 @@ INLINE vf vf_max_each(const vf a[LANES]) {
 }
 
 /* A table of 16 floats, indexed by codes 0 .. 15. */
-struct vf_tables {
+struct v_tables {
   vf a, b;
 };
-INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 8)}; }
-INLINE vf vf_table(struct vf_tables t, vi code) {
+INLINE struct v_tables v_load_tables(const float *p) { return (struct v_tables){v_load(p), v_load(p + 8)}; }
+INLINE vf v_table(struct v_tables t, vi code) {
   vf low = _mm256_permutevar8x32_ps(t.a, code),
      high = _mm256_permutevar8x32_ps(t.b, code); /* three bits index a half, the fourth selects it */
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));

@@ -1,14 +1,13 @@
 /* Vectors of 16 rows for the x86 matmul templates (x86/matmul_*.h). With ANE_LANES_VNNI the 8-bit dot is one instruction. Without
  * it, products of unsigned codes and signed activations are first summed in 16 bits. matmul_lanes_avx2.h documents the
- * operations, and why vec/vec_avx512.h, with fp32 elements, is a set of its own. */
+ * operations. They add to those of vec/vec_avx512.h. */
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 
 #include "kernels/matmul_layouts.h"
+#include "kernels/vec/vec_avx512.h"
 
-#include <immintrin.h>
-
-enum { LANES = 16, F32_NV = 2, F32_NT = 6 };
+enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 /* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
  * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
@@ -17,12 +16,8 @@ enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FUSED_NT1 = 4, FUSED_NV = 2, FEW = 16
 enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 12, SIGNED_BYTES = 1 };
 #endif
 
-typedef __m512i vi;
-typedef __m512 vf;
-
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
-INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
 INLINE vi vi_word(const void *p) { return _mm512_set1_epi32((int)ane_word(p)); }
 INLINE vi vi_byte(int b) { return _mm512_set1_epi8((char)b); }
 INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
@@ -66,36 +61,23 @@ INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   return n < 64 ? m & (((uint64_t)1 << n) - 1) : m;
 }
 
-INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
-INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
-INLINE __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xFFFF : (__mmask16)((1u << n) - 1); }
-/* The first n lanes, n >= 1. */
-INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
-INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm512_maskz_loadu_epi32(first_lanes(n), p); }
-INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
-INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
-INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
-INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
-INLINE vf vf_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+/* The first n lanes, always by mask. */
+INLINE vf v_load_masked(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first_lanes(n), p); }
+INLINE void v_store_masked(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, v_first_lanes(n), a); }
+INLINE vi vi_load_masked(const int32_t *p, int64_t n) { return _mm512_maskz_loadu_epi32(v_first_lanes(n), p); }
+INLINE vf v_bits(vi a) { return _mm512_castsi512_ps(a); }
 /* Convert a byte of each of LANES rows: to int32; to floats of the byte, its low nibble or its high nibble; to 2^(byte - 128). */
-INLINE vi vi_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
-INLINE vf vf_u8(const void *p) { return vf_int(vi_u8(p)); }
-INLINE vf vf_low(const void *p) { return vf_int(vi_and(vi_u8(p), vi_set(15))); }
-INLINE vf vf_high(const void *p) { return vf_int(vi_shr_by(vi_u8(p), 4)); }
-INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
-  const vi e = vi_u8(p);
-  return vf_max(vf_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), vf_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
+INLINE vi vi_load_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+INLINE vf v_load_u8(const void *p) { return v_float(vi_load_u8(p)); }
+INLINE vf v_load_low(const void *p) { return v_float(vi_and(vi_load_u8(p), vi_set(15))); }
+INLINE vf v_load_high(const void *p) { return v_float(vi_shr_by(vi_load_u8(p), 4)); }
+INLINE vf v_load_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
+  const vi e = vi_load_u8(p);
+  return v_max(v_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), v_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
 }
-INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 
 /* Lane i of the result is the largest lane of a[i]. */
-INLINE vf vf_max_each(const vf a[LANES]) {
+INLINE vf v_max_each(const vf a[LANES]) {
   vf four[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) { /* four[i]: in each 128 bits a lane for each of a[4 i] .. a[4 i + 3] */
@@ -110,11 +92,11 @@ INLINE vf vf_max_each(const vf a[LANES]) {
 }
 
 /* Two tables of 16 floats, for lanes 0 .. 7 and 8 .. 15, indexed by codes 0 .. 15. */
-struct vf_tables {
+struct v_tables {
   vf a, b;
 };
-INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 16)}; }
-INLINE vf vf_table(struct vf_tables t, vi code) {
+INLINE struct v_tables v_load_tables(const float *p) { return (struct v_tables){v_load(p), v_load(p + 16)}; }
+INLINE vf v_table(struct v_tables t, vi code) {
   const vi second = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16);
   return _mm512_permutex2var_ps(t.a, _mm512_or_si512(code, second), t.b);
 }

@@ -25,7 +25,7 @@ INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const vf 
     dot = scaled(f, half, RESIDUAL_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[RESIDUAL_CHAINS - 1][0]), scale[half], dot);
     dot = add_sub_min(f, dot, sub_min[half], isum + half);
   }
-  return vf_fma(dot, vf_set(d), residual_sum);
+  return v_fma(dot, v_set(d), residual_sum);
 }
 
 /* A run of tokens of `fused`: [t0, t0 + nt), and the blocks in which one of them is an outlier, in ascending order. */
@@ -72,7 +72,7 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
 #pragma GCC unroll 2
   for (int half = 0; half < layout_subs(f); half++) {
     scale[half] = unpack_scale(f, at, table, part, half);
-    sub_min[half] = layout_has_sub_min(f) ? unpack_sub_min(at, part, half) : vf_zero();
+    sub_min[half] = layout_has_sub_min(f) ? unpack_sub_min(at, part, half) : v_set(0);
   }
   for (uint64_t m = outlier_bytes(x->outlier + first, r->nt); m;) {
     const int t = __builtin_ctzll(m) / 8;
@@ -91,12 +91,12 @@ INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t v
     const int64_t row = (vc + i) * LANES;
     vf residual_sum[FUSED_NT];
     if (row >= j->w->rows) return;
-    for (int t = 0; nv == 2 && t < r->nt; t++) residual_sum[t] = vf_zero();
+    for (int t = 0; nv == 2 && t < r->nt; t++) residual_sum[t] = v_set(0);
     for (int32_t k = 0; nv == 2 && k < r->n_blocks; k++) fused_residuals(f, j, vc + i, r->blocks[k], r, residual_sum);
     for (int t = 0; t < r->nt; t++) {
-      vf y = nv == 2 ? vf_add(sum[i][t], residual_sum[t]) : sum[i][t];
-      if (layout_scale(f) == LAYOUT_NONE) y = vf_mul(y, vf_load(j->w->row_scale + row));
-      vf_store_n(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
+      vf y = nv == 2 ? v_add(sum[i][t], residual_sum[t]) : sum[i][t];
+      if (layout_scale(f) == LAYOUT_NONE) y = v_mul(y, v_load(j->w->row_scale + row));
+      v_store_masked(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
     }
   }
 }
@@ -156,15 +156,15 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
-      dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
+      dot[i] = scaled(f, h, sum[i], v_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
       if (layout_has_sub_min(f)) /* minima follow the scales of both halves */
-        dot[i] = add_sub_min(f, dot[i], vf_load(k.scales + ((2 + half) * PANEL_NV + i) * LANES), k.isum + 2 * t + half);
+        dot[i] = add_sub_min(f, dot[i], v_load(k.scales + ((2 + half) * PANEL_NV + i) * LANES), k.isum + 2 * t + half);
     }
   }
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)
-    vf_store(residual_sum + (t * PANEL_NV + i) * LANES,
-             vf_fma(dot[i], vf_set(k.d[t]), vf_load(residual_sum + (t * PANEL_NV + i) * LANES)));
+    v_store(residual_sum + (t * PANEL_NV + i) * LANES,
+            v_fma(dot[i], v_set(k.d[t]), v_load(residual_sum + (t * PANEL_NV + i) * LANES)));
 }
 
 /* residual_sums += residual codes of block b for the tokens of the run. */

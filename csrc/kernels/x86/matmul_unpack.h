@@ -26,9 +26,9 @@ struct code_table {
   vf factor;
 };
 INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w, bool make_signed) {
-  if (!layout_has_table(f)) return (struct code_table){vi_zero(), vf_zero()};
+  if (!layout_has_table(f)) return (struct code_table){vi_zero(), v_set(0)};
   const struct ane_code_values *k = ane_code_values(w->dtype);
-  return (struct code_table){vi_xor(vi_table(k->value), vi_byte(make_signed ? 0 : 0x80)), vf_set(k->factor)};
+  return (struct code_table){vi_xor(vi_table(k->value), vi_byte(make_signed ? 0 : 0x80)), v_set(k->factor)};
 }
 
 /* Codes of 2 or 3 bits. */
@@ -125,37 +125,37 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 /* Scale of half `half` of the columns; 1 where the layout has none. */
 INLINE vf unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
-  vf unit = layout_is_k(f) ? vf_half(a.unit + part * LANES * 2) : vf_zero();
-  if (layout_is_k(f) && layout_has_table(f)) unit = vf_mul(unit, table.factor);
+  vf unit = layout_is_k(f) ? v_load_f16(a.unit + part * LANES * 2) : v_set(0);
+  if (layout_is_k(f) && layout_has_table(f)) unit = v_mul(unit, table.factor);
   switch (layout_scale(f)) {
-    case LAYOUT_F16: return vf_half(p + part * LANES * 2);
-    case LAYOUT_F32: return vf_load((const float *)(const void *)(p + part * LANES * 4));
-    case LAYOUT_F16_U8: return vf_mul(unit, vf_u8(p + part * LANES));
-    case LAYOUT_F16_I8: return vf_mul(unit, vf_i8(p + part * LANES));
-    case LAYOUT_F16_U4: return vf_mul(unit, vf_low(p + part * LANES));
+    case LAYOUT_F16: return v_load_f16(p + part * LANES * 2);
+    case LAYOUT_F32: return v_load((const float *)(const void *)(p + part * LANES * 4));
+    case LAYOUT_F16_U8: return v_mul(unit, v_load_u8(p + part * LANES));
+    case LAYOUT_F16_I8: return v_mul(unit, v_load_i8(p + part * LANES));
+    case LAYOUT_F16_U4: return v_mul(unit, v_load_low(p + part * LANES));
     case LAYOUT_UNIT: return unit;
-    case LAYOUT_E8M0: return vf_e8m0(p + part * LANES);
-    default: return vf_set(1);
+    case LAYOUT_E8M0: return v_load_e8m0(p + part * LANES);
+    default: return v_set(1);
   }
 }
 
 /* zero - zero point of each row, a whole number. */
 INLINE vf unpack_offset(ane_layout f, struct at a, int part) {
-  return vf_fma(vf_u8(a.minima + part * LANES), vf_set(-1), vf_set((float)layout_zero(f)));
+  return v_fma(v_load_u8(a.minima + part * LANES), v_set(-1), v_set((float)layout_zero(f)));
 }
 
 INLINE vf unpack_min(ane_layout f, struct at a, int part) {
   switch (layout_min(f)) {
     case LAYOUT_POINT:
-      return vf_mul(vf_load((const float *)(const void *)(a.scales + part * LANES * 4)), unpack_offset(f, a, part));
-    case LAYOUT_F16: return vf_half(a.minima + part * LANES * 2);
-    default: return vf_mul(vf_half(a.unit + 32 + part * LANES * 2), vf_u8(a.minima + part * LANES));
+      return v_mul(v_load((const float *)(const void *)(a.scales + part * LANES * 4)), unpack_offset(f, a, part));
+    case LAYOUT_F16: return v_load_f16(a.minima + part * LANES * 2);
+    default: return v_mul(v_load_f16(a.unit + 32 + part * LANES * 2), v_load_u8(a.minima + part * LANES));
   }
 }
 
 /* Minimum of half `half` of the columns. */
 INLINE vf unpack_sub_min(struct at a, int part, int half) {
-  return vf_mul(vf_half(a.unit + 32 + part * LANES * 2), vf_high(a.scales + 16 * half + part * LANES));
+  return v_mul(v_load_f16(a.unit + 32 + part * LANES * 2), v_load_high(a.scales + 16 * half + part * LANES));
 }
 
 /* 16-bit products of each code width that may be added without overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
