@@ -113,9 +113,15 @@ static const int8_t e2m1[15] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8
 static const uint8_t e2m1_code[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
 
 static int nearest(const struct ane_form *f, float v) {
-  int k = 0;
-  while (k < f->top && v > 0.5f * (float)(f->table[k] + f->table[k + 1])) k++;
-  return k;
+  int lo = 0, hi = f->top; /* the nearest is in lo .. hi */
+  while (lo < hi) {
+    int k = (lo + hi) / 2;
+    if (v > 0.5f * (float)(f->table[k] + f->table[k + 1]))
+      lo = k + 1;
+    else
+      hi = k;
+  }
+  return lo;
 }
 
 /* Weighted squared error at a scale; *better: the least squares scale for the codes. */
@@ -136,8 +142,8 @@ static float table_scale(const struct ane_form *f, const float *x, const float *
     if (fabsf(x[i]) > fabsf(far)) far = x[i];
   if (far == 0) return 0;
   for (int end = 0; end < 2; end++)
-    for (int k = -4; k <= 6; k++) {
-      float scale = far / ((float)f->table[end ? f->top : 0] * (1 + 0.04f * (float)k));
+    for (int k = -2; k <= 3; k++) {
+      float scale = far / ((float)f->table[end ? f->top : 0] * (1 + 0.07f * (float)k));
       table_error(f, x, w, n, scale, &better);
       float error = table_error(f, x, w, n, better, &scale);
       if (error < least) least = error, best = better;
