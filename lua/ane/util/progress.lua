@@ -9,6 +9,16 @@ local M = {}
 local WIDTH = 30
 local INTERVAL = 0.05 -- seconds between two drawings
 
+-- Seconds of a stage before its remaining time is shown.
+local SETTLED = 2
+
+-- The remaining time at the present rate; "" at first.
+local function remaining(elapsed, share)
+  if elapsed < SETTLED or share <= 0 then return "" end
+  local left = math.ceil(elapsed / share - elapsed)
+  return ("  %-14s"):format(("%d:%02d left"):format(left // 60, left % 60)) -- as wide as the one before it
+end
+
 --- A progress function that draws a bar, or one that does nothing if standard error is no terminal.
 -- @param out a file to draw to; default io.stderr (and then only where that is a terminal)
 function M.bar(out)
@@ -16,12 +26,13 @@ function M.bar(out)
     if not core.isatty(2) then return function() end end
     out = io.stderr
   end
-  local last, open = -math.huge, nil
+  local last, open, begun = -math.huge, nil, 0
   return function(stage, done, total)
     local finished = done >= total
     local now = core.clock()
     if not finished and stage == open and now - last < INTERVAL then return end
     last = now
+    if stage ~= open then begun = now end
     if finished then
       if open == stage then out:write("\r\27[K") end
       open = nil
@@ -29,7 +40,8 @@ function M.bar(out)
       open = stage
       local share = total > 0 and done / total or 0
       local filled = math.floor(share * WIDTH)
-      out:write(("\r%-10s [%s%s] %3d%%"):format(stage, ("#"):rep(filled), ("."):rep(WIDTH - filled), math.floor(share * 100)))
+      out:write(("\r%-10s [%s%s] %3d%%%s"):format(stage, ("#"):rep(filled), ("."):rep(WIDTH - filled), math.floor(share * 100),
+        remaining(now - begun, share)))
     end
     out:flush()
   end

@@ -17,6 +17,19 @@ describe("progress", function()
     assert.equal("", parts[3] or "")
   end)
 
+  it("shows the remaining time after two seconds", function()
+    local core = require "ane.core"
+    local clock, now, parts = core.clock, 0, {}
+    core.clock = function() return now end
+    local report = progress.bar { write = function(_, ...) parts[#parts + 1] = table.concat { ... } end, flush = function() end }
+    report("calibrate", 0, 100)
+    now = 30
+    report("calibrate", 25, 100)
+    core.clock = clock
+    assert.is_nil(parts[1]:find "left")
+    assert.matches(" 25%%  1:30 left", parts[2])
+  end)
+
   it("is silent where standard error is no terminal", function()
     local core = require "ane.core"
     local isatty = core.isatty
