@@ -1,247 +1,20 @@
-/* Writes weights in their schemes as MIL operations, and streams matrices into the weight file. */
-#include "mil/export.h"
+/* Writes shards as packages, with one function or several. */
+#include "mil/export_internal.h"
 
 #include "mil/partition.h"
-#include "tensor/half.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Constants below this size lie in the model file, as coremltools does it. */
-enum { BLOB_FROM = 10 };
-
-/* A constant in the weight file. A later request for equal bytes uses the same record. */
-struct stored {
-  struct ane_mil_type type;
-  uint64_t bytes, offset, hash;
-  const void *data; /* in the arena */
-};
-
-struct exporting {
-  struct ane_mil_export *e;
-  struct ane_mlpackage_writer *w;
-  struct ane_arena *arena;
-  struct ane_error *err;
-  struct ane_strmap known;     /* text of a request -> index into answers */
-  struct ane_buffer answers;   /* of struct ane_mil_weight: functions share them */
-  struct ane_buffer constants; /* of struct stored */
-};
-
-/* Stores `count` elements at `data` as a value. `data` need not outlive the call. */
-static ane_status store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out) {
-  uint64_t count = 1, bytes;
-  for (int32_t i = 0; i < type.rank; i++) count *= (uint64_t)type.dim[i];
-  if (!ane_mil_bytes(type.dtype, count, &bytes)) return ane_fail(x->err, ANE_SHAPE, "too large");
-  *out = (struct ane_mil_value){.type = type, .kind = ANE_MIL_NUMBERS, .count = count, .bytes = bytes};
-  if (count >= BLOB_FROM) {
-    ane_status st = ane_mlpackage_blob(x->w, type.dtype, count, &out->offset, x->err);
-    out->kind = ANE_MIL_BLOB;
-    out->file = ANE_MLPACKAGE_WEIGHTS;
-    return st ? st : ane_mlpackage_data(x->w, data, bytes, x->err);
-  }
-  void *copy = ane_arena_alloc(x->arena, (size_t)bytes + 1);
-  if (!copy) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
-  out->data = memcpy(copy, data, bytes);
-  return ANE_OK;
-}
-
-/* Stores n fp16 numbers as fp16 or fp32. */
-static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v,
-                               uint64_t n, struct ane_mil_value *out) {
-  struct ane_mil_type type = ane_mil_tensor_type(t, rank, dim);
-  if (t == ANE_MIL_FP16) return store(x, type, v, out);
-  float *wide = ane_arena_array(x->arena, n, sizeof *wide);
-  if (!wide) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
-  for (uint64_t i = 0; i < n; i++) wide[i] = ane_f16_f32(v[i]);
-  return store(x, type, wide, out);
-}
-
-static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name) {
-  struct ane_mil_attr *a = &out->params[out->n_params++];
-  a->name = name;
-  return &a->value;
-}
-
-/* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
-
-static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
-                            struct ane_mil_weight *out) {
-  out->op = "const";
-  return store_halves(x, ask->dtype, ask->rank, ask->dim, (const uint16_t *)(const void *)w->payload,
-                      (uint64_t)w->rows * (uint64_t)w->cols, param(out, "val"));
-}
-
-static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
-                           struct ane_mil_weight *out) {
-  static const int8_t zero = 0;
-  static const int32_t axis = 0;
-  int64_t rows = w->spec.scheme == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
-  out->op = "constexpr_affine_dequantize";
-  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
-  if (!st) st = store_halves(x, ask->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
-  if (!st) st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, 0, NULL), &zero, param(out, "zero_point"));
-  return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
-}
-
-static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
-                             struct ane_mil_weight *out) {
-  int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
-  out->op = "constexpr_blockwise_shift_scale";
-  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
-  return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
-}
-
-/* iOS 16 has one lookup table for the whole matrix, with the codes as bytes and the shape as a separate parameter. iOS 18 has one
- * table per run of rows. */
-static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
-                            struct ane_mil_weight *out) {
-  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1},
-          bytes = (int64_t)w->sizes.payload, four = 4;
-  out->op = "constexpr_lut_to_dense";
-  bool old = ask->version < 9;
-  struct ane_mil_type codes =
-      old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
-  ane_status st = store(x, codes, w->payload, param(out, "indices"));
-  if (!st) st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)tables * 16, param(out, "lut"));
-  if (st || !old) return st;
-  uint32_t shape[4] = {(uint32_t)ask->dim[0], (uint32_t)ask->dim[1], (uint32_t)ask->dim[2], (uint32_t)ask->dim[3]};
-  return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
-}
-
-static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
-                      struct ane_mil_weight *out) {
-  switch (w->spec.scheme) {
-    case ANE_WEIGHT_INT8:
-    case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
-    case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
-    case ANE_WEIGHT_LUT4: return put_table(x, ask, w, out);
-    default: return put_plain(x, ask, w, out);
-  }
-}
-
-static struct ane_weight_spec spec_of(const struct ane_mil_export *e, int32_t value) {
-  const struct ane_shape *s = &e->graph->values[value].shape;
-  struct ane_weight_spec asked = e->specs ? e->specs[value] : (struct ane_weight_spec){ANE_WEIGHT_FP16, 0};
-  return ane_weight_spec_fit(asked, s->dim[0], s->dim[1]);
-}
-
-/* ---- Weights, one after another ---------------------------------------------------------------------------------------- */
-
-/* Rows of a stored matrix. Pages that have been read are released, so that only the part being processed is in memory. */
-struct drained {
-  struct ane_weight_rows inner;
-  const struct ane_tensor *stored;
-  const struct ane_mil_export *e;
-};
-
-static void read_drained(const void *arg, int64_t from, int64_t n, float *dst) {
-  const struct drained *d = arg;
-  uint64_t row = d->stored->bytes / (uint64_t)d->inner.rows;
-  d->inner.read(d->inner.arg, from, n, dst);
-  d->e->release(d->e->arg, (const uint8_t *)d->stored->data + (uint64_t)from * row, (uint64_t)n * row);
-}
-
-static struct ane_weight_rows drain(struct drained *d) {
-  if (!d->e->release || d->stored->transposed || d->stored->gather) return d->inner;
-  return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
-}
-
-static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                         struct ane_error *err) {
-  struct exporting *x = arg;
-  struct ane_mil_export *e = x->e;
-  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
-  if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
-  int32_t v = ask->value;
-  struct drained source = {.stored = &e->graph->values[v].data, .e = e};
-  struct ane_weights w = {0};
-  const float *importance = e->importance ? e->importance[v] : NULL;
-  ane_status st = ane_weight_rows_of(source.stored, &source.inner, err);
-  struct ane_weight_rows rows = st ? (struct ane_weight_rows){0} : drain(&source);
-  if (!st && !e->fitted[v]) {
-    st = ane_weight_fit(&e->fits[v], e->pool, &rows, spec_of(e, v), importance, err);
-    e->fitted[v] = !st;
-  }
-  e->fits[v].factor = NULL;
-  if (!st && e->factor) st = e->factor(e->arg, v, e->fits[v].spec, &e->fits[v].factor, err);
-  if (!st) st = ane_weights_encode(&w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
-  if (!st) st = put(x, ask, &w, out);
-  if (!st && e->wrote) st = e->wrote(e->arg, v, ask->from, ask->to, &w, err);
-  ane_weights_free(&w);
-  return st;
-}
-
-/* Returns the cached answer to a repeated request: functions that ask for the same weight share its record. */
-static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                          struct ane_error *err) {
-  struct exporting *x = arg;
-  char text[256];
-  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", ask->value, ask->from, ask->to,
-                     ask->matrix, (int)ask->dtype, (double)ask->add, (double)ask->times);
-  for (int32_t i = 0; i < ask->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, ask->dim[i]);
-  uint32_t at = ane_strmap_get(&x->known, text, (size_t)len);
-  if (at != UINT32_MAX) return memcpy(out, x->answers.data + at * sizeof *out, sizeof *out), ANE_OK;
-  ane_status st = encode(arg, arena, ask, out, err);
-  if (st) return st;
-  const char *key = ane_arena_strndup(x->arena, text, (size_t)len);
-  at = (uint32_t)(x->answers.size / sizeof *out);
-  bool kept = key && ane_buffer_append(&x->answers, out, sizeof *out) && ane_strmap_put(&x->known, key, (size_t)len, at, NULL);
-  return kept ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
-}
-
 /* Do the matrices of the shard need operations of iOS 18? */
 static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *p) {
   for (int32_t i = 0; i < p->n_consts; i++) {
     if (e->graph->values[p->consts[i]].shape.rank != 2) continue;
-    struct ane_weight_spec s = spec_of(e, p->consts[i]);
+    struct ane_weight_spec s = export_spec_of(e, p->consts[i]);
     if (s.scheme == ANE_WEIGHT_INT4_BLOCK || (s.scheme == ANE_WEIGHT_LUT4 && s.size)) return true;
   }
   return false;
-}
-
-/* Does the file already hold a constant with these bytes? */
-static bool find_stored(const struct exporting *x, const struct ane_mil_value *v, uint64_t hash, uint64_t *offset) {
-  const struct stored *list = (const void *)x->constants.data;
-  for (size_t i = 0; i < x->constants.size / sizeof *list; i++)
-    if (list[i].hash == hash && list[i].bytes == v->bytes && list[i].type.dtype == v->type.dtype &&
-        memcmp(list[i].data, v->data, v->bytes) == 0)
-      return *offset = list[i].offset, true;
-  return false;
-}
-
-static ane_status store_constant(struct exporting *x, struct ane_mil_value *v) {
-  struct ane_mil_hash h = {0};
-  ane_mil_hash_add(&h, v->data, v->bytes);
-  struct stored s = {.type = v->type, .bytes = v->bytes, .hash = ane_mil_hash_end(&h), .data = v->data};
-  if (find_stored(x, v, s.hash, &s.offset)) {
-    v->kind = ANE_MIL_BLOB;
-    v->file = ANE_MLPACKAGE_WEIGHTS;
-    v->offset = s.offset;
-    v->data = NULL;
-    return ANE_OK;
-  }
-  ane_status st = store(x, v->type, v->data, v);
-  s.offset = v->offset;
-  if (!st && !ane_buffer_append(&x->constants, &s, sizeof s)) st = ane_fail(x->err, ANE_NOMEM, "no memory for the program");
-  return st;
-}
-
-/* Stores the constants that lowering left in memory: norms, biases, tables. */
-static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m) {
-  ane_status st = ANE_OK;
-  for (uint32_t f = 0; f < m->program.n_functions; f++) {
-    const struct ane_mil_block *block = &m->program.functions[f].block;
-    for (uint32_t i = 0; i < block->n_ops && !st; i++) {
-      const struct ane_mil_op *op = &block->ops[i];
-      if (strcmp(op->type, "const") != 0) continue;
-      struct ane_mil_value *v = (struct ane_mil_value *)(uintptr_t)ane_mil_op_attr(op, "val");
-      if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32))
-        continue;
-      st = store_constant(x, v);
-    }
-  }
-  return st;
 }
 
 /* ---- Functions ---------------------------------------------------------------------------------------------------------*/
@@ -294,15 +67,26 @@ ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_grap
 
 /* ---- Packages ----------------------------------------------------------------------------------------------------------*/
 
-static void free_exporting(struct exporting *x) {
-  ane_strmap_free(&x->known);
-  ane_buffer_free(&x->answers);
-  ane_buffer_free(&x->constants);
+static ane_status begin_record(void *to, const struct ane_mil_type *type, uint64_t count, uint64_t *offset,
+                               struct ane_error *err) {
+  return ane_mlpackage_blob(to, type->dtype, count, offset, err);
+}
+
+static ane_status add_data(void *to, const void *data, uint64_t bytes, struct ane_error *err) {
+  return ane_mlpackage_data(to, data, bytes, err);
+}
+
+static ane_status begin_package(struct exporting *x, const char *path) {
+  x->sink = (struct export_sink){.begin = begin_record, .data = add_data};
+  struct ane_mlpackage_writer *w;
+  ane_status st = ane_mlpackage_create(&w, path, x->err);
+  x->sink.to = w;
+  return st;
 }
 
 static struct ane_mil_options own_options(struct exporting *x, const struct ane_shard *shard, const struct ane_mil_options *o) {
   struct ane_mil_options own = *o;
-  own.weight = provide;
+  own.weight = export_provide;
   own.weight_arg = x;
   own.ios18_weights = needs_ios18(x->e, shard);
   return own;
@@ -310,12 +94,12 @@ static struct ane_mil_options own_options(struct exporting *x, const struct ane_
 
 /* Finishes the package of a model whose matrices are in the file. */
 static ane_status finish(struct exporting *x, const struct ane_mil_model *m, ane_status st) {
-  if (!st) st = store_rest(x, m);
+  if (!st) st = export_store_rest(x, m);
   if (st)
-    ane_mlpackage_abandon(x->w);
+    ane_mlpackage_abandon(x->sink.to);
   else
-    st = ane_mlpackage_commit(x->w, m, x->err);
-  free_exporting(x);
+    st = ane_mlpackage_commit(x->sink.to, m, x->err);
+  export_free(x);
   return st;
 }
 
@@ -323,7 +107,7 @@ ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shar
                           const char *path, struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
   *out = NULL;
-  ane_status st = ane_mlpackage_create(&x.w, path, err);
+  ane_status st = begin_package(&x, path);
   if (st) return st;
   struct ane_mil_options own = own_options(&x, shard, o);
   struct ane_mil_lowered *lowered = NULL;
@@ -337,7 +121,7 @@ ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_s
                                     const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
                                     struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
-  ane_status st = ane_mlpackage_create(&x.w, path, err);
+  ane_status st = begin_package(&x, path);
   if (st) return st;
   struct ane_mil_options own = own_options(&x, shard, o);
   struct ane_mil_model *m = NULL;

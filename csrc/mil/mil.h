@@ -3,6 +3,7 @@
 #define ANE_MIL_MIL_H
 
 #include "mil/partition.h"
+#include "mil/coreai_export.h"
 #include "mil/export.h"
 #include "mil/residency.h"
 #include "mil/lower.h"

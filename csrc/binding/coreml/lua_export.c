@@ -227,6 +227,77 @@ static int exporter_write(lua_State *L) {
   return 1;
 }
 
+/* Sets `key` of the table on top: a list of {name, dtype, shape} of the ports of this kind. */
+static void push_ai_ports(lua_State *L, const char *key, const struct ane_ai_port *list, uint32_t n, ane_ai_kind kind) {
+  lua_newtable(L);
+  for (uint32_t i = 0, k = 0; i < n; i++) {
+    const struct ane_ai_type *t = &list[i].value->type;
+    if (t->kind != kind) continue;
+    lua_createtable(L, 0, 3);
+    bind_set_text(L, "name", list[i].name);
+    bind_set_text(L, "dtype", ane_ai_dtype_name(t->dtype));
+    lua_createtable(L, t->rank, 0);
+    for (int32_t d = 0; d < t->rank; d++) lua_pushinteger(L, t->dim[d]), lua_rawseti(L, -2, d + 1);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, (lua_Integer)++k);
+  }
+  lua_setfield(L, -2, key);
+}
+
+static void push_ai_functions(lua_State *L, const struct ane_ai_program *p) {
+  lua_createtable(L, (int)p->n_functions, 0);
+  for (uint32_t i = 0; i < p->n_functions; i++) {
+    const struct ane_ai_function *f = &p->functions[i];
+    lua_createtable(L, 0, 5);
+    bind_set_text(L, "name", f->name);
+    push_ai_ports(L, "inputs", f->inputs, f->n_inputs, ANE_AI_TENSOR);
+    push_ai_ports(L, "outputs", f->outputs, f->n_outputs, ANE_AI_TENSOR);
+    push_ai_ports(L, "states", f->inputs, f->n_inputs, ANE_AI_HANDLE);
+    lua_pushinteger(L, f->n_ops);
+    lua_setfield(L, -2, "operations");
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
+/* The list of whole numbers at this index; a userdata, pushed. */
+static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
+  luaL_checktype(L, at, LUA_TTABLE);
+  *n = (uint32_t)lua_rawlen(L, at);
+  int64_t *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
+  for (uint32_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, at, (lua_Integer)i + 1);
+    list[i] = luaL_checkinteger(L, -1);
+    lua_pop(L, 1);
+    luaL_argcheck(L, list[i] >= 1 && list[i] <= 1 << 24, at, "numbers from 1 to 16777216");
+  }
+  return list;
+}
+
+/* coreai(path, contexts, tokens [, wrote]) -> list of functions {name, inputs, outputs, states, operations}: the whole model as
+ * one asset of Core AI at `path`; inputs, outputs and states are lists of {name, dtype, shape}; or nil, message, code. contexts,
+ * tokens: ascending lists; wrote: as in write */
+static int exporter_coreai(lua_State *L) {
+  struct lua_exporter *ud = check_exporter(L);
+  const char *path = bind_text(L, 2);
+  struct ane_coreai_plan plan = {0};
+  luaL_checkstack(L, 16, "export");
+  lua_settop(L, 5);
+  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 5) ? 5 : 0};
+  plan.contexts = push_numbers(L, 3, &plan.n_contexts);
+  plan.tokens = push_numbers(L, 4, &plan.n_tokens);
+  struct ane_ai_program program;
+  struct ane_error err;
+  ud->e.wrote = on_wrote;
+  ud->e.release = on_release;
+  ud->e.arg = &x;
+  ane_status st = ane_coreai_export(&ud->e, ud->partition, &plan, path, &ud->arena, &program, &err);
+  if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
+  if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
+  push_ai_functions(L, &program);
+  ane_arena_free(&ud->arena);
+  return 1;
+}
+
 static int exporter_count(lua_State *L) {
   lua_pushinteger(L, check_exporter(L)->partition->n_shards);
   return 1;
@@ -299,8 +370,13 @@ static int exporter_table(lua_State *L) {
 }
 
 void bind_export(lua_State *L) {
-  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"table", exporter_table},
-                                     {"write", exporter_write}, {"close", exporter_close},   {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"count", exporter_count},
+                                     {"tables", exporter_tables},
+                                     {"table", exporter_table},
+                                     {"write", exporter_write},
+                                     {"coreai", exporter_coreai},
+                                     {"close", exporter_close},
+                                     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", exporter_close}, {"__close", exporter_close}, {NULL, NULL}};
   bind_class(L, EXPORTER_CLASS, methods, meta);
   lua_pushcfunction(L, exporter_new);

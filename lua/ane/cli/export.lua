@@ -63,6 +63,22 @@ local function calibrate(args, opts)
   return calibration, message, code
 end
 
+local function names(list)
+  local out = {}
+  for i, port in ipairs(list) do out[i] = port.name end
+  return table.concat(out, ", ")
+end
+
+local function show_asset(report)
+  for _, f in ipairs(report.functions) do
+    io.stdout:write(("%-28s %s -> %s%s\n"):format(f.name, names(f.inputs), names(f.outputs),
+      f.states[1] and "; states " .. names(f.states) or ""))
+  end
+  io.stdout:write(("%s: %s, %.1f s; never compiled for or run on a Neural Engine\n"):format(report.path,
+    common.bytes(report.shards[1].bytes), report.seconds))
+  return true
+end
+
 function M.run(args)
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   local opts = packages.read(args)
@@ -75,8 +91,11 @@ function M.run(args)
   local report
   report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
-  if not args.json then return show(report) end
+  if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
+  for _, f in ipairs(report.functions or {}) do
+    f.inputs, f.outputs, f.states = common.list(f.inputs), common.list(f.outputs), common.list(f.states)
+  end
   return common.print_json(report)
 end
 

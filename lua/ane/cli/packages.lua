@@ -25,6 +25,14 @@ local function megabytes(text)
   return math.max(1, math.floor(n * 1e6))
 end
 
+-- For options.add: the name of a target, or megabytes.
+local function target(text)
+  if text == "coreml" or text == "coreai" or text == "both" then return text end
+  local n = megabytes(text)
+  if n then return n end
+  return nil, ("'%s' is neither coreml, coreai, both nor a number of megabytes"):format(text)
+end
+
 function M.options(parser)
   options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ") .. "; default int8.", rules.weights)
     :argname "W"
@@ -45,7 +53,8 @@ function M.options(parser)
   options.add(parser, "--layers", "Maximum layers of a package.", rules.layers):argname "N"
   options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
     rules.experts):argname "HOW"
-  options.add(parser, "--target", "Megabytes of weights to aim at for each package.", megabytes):argname "MB"
+  options.add(parser, "--target", "coreml: packages (default); coreai: one Core AI asset in a bundle; both (plan only). A number: "
+    .. "megabytes of weights to aim at for each package.", target):argname "TARGET"
   options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks.",
     megabytes):argname "MB"
   options.add(parser, "--law", "Old name of --size-limit.", megabytes):argname "MB"

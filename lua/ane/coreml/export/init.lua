@@ -7,6 +7,7 @@
 -- hashed as it is written. At the end OUT.partial replaces OUT in one step. After an interruption, the next call with the same
 -- model and options keeps the packages whose hashes match. The same model and options give the same bytes.
 
+local coreai = require "ane.coreml.export.coreai"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local meta = require "ane.coreml.export.meta"
@@ -18,7 +19,7 @@ local tokens = require "ane.coreml.export.tokens"
 
 local M = {}
 
---- Options: those of ane.coreml.plan, and
+--- Options: those of ane.coreml.plan (with target = "coreai" the result is a bundle of ane.coreml.export.coreai), and
 --   argmax: the head gives the best row and its value instead of logits
 --   importance: {weight's name = tensor}: the weight of each column's error, for int4 and lut4
 --   method: "rtn" (default): each weight is rounded by itself; "gptq": roundings compensate each other's errors, which needs calibration
@@ -313,9 +314,12 @@ function M.run(bundle, out, opts, level)
   if out == "" then error("export: path is empty", level + 1) end
   if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
   opts.threads = opts.threads or core.cpu_cores()
+  local target
+  opts, target = planner.split_target(opts)
+  if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  return failure.catch(export, bundle, out, opts)
+  return failure.catch(target == "coreai" and coreai.write or export, bundle, out, opts)
 end
 
 --- Exports a model file or a folder.

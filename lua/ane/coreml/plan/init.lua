@@ -43,6 +43,11 @@ local function wrong_profiles(list)
   end
 end
 
+local function wrong_target(v)
+  if type(v) == "string" and v ~= "coreml" and v ~= "coreai" and v ~= "both" then return "must be coreml, coreai, both or bytes" end
+  if type(v) == "number" and v < 1 then return "must be at least 1" end
+end
+
 --- Options of plan.
 --   weights: scheme of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16)
 --   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
@@ -52,7 +57,7 @@ end
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
 --   chip: whose limits hold
---   target: bytes of a package planned for; size_limit: bytes above which a layer is partitioned further (old name: law)
+--   target: "coreml" (packages), "coreai" (one asset) or, for plans, "both"; or bytes of a package planned for; size_limit: bytes above which a layer is partitioned further (old name: law)
 --   rows: of a slice of the head; slices: of the head; layers: most in a package; experts: auto, whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
@@ -60,7 +65,7 @@ M.rules = {
   mixed = { type = "table", check = known_schemes },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
-  target = { type = "integer", min = 1 }, size_limit = { type = "integer", min = 1 }, law = { type = "integer", min = 1 },
+  target = { type = { "integer", "string" }, check = wrong_target }, size_limit = { type = "integer", min = 1 }, law = { type = "integer", min = 1 },
   rows = { type = "integer", min = 1, max = 1 << 30 },
   slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
@@ -75,6 +80,16 @@ M.rules = {
 
 --- Fixed T of causal models with many functions, unless others are given: decoding, verifying, prefill.
 M.many_t = { 1, 4, 128 }
+
+--- Takes the name of a target out of checked options: what is left has only bytes as its target.
+-- @return options (a copy where there was a name), name ("coreml" where there was none)
+function M.split_target(opts)
+  if type(opts.target) ~= "string" then return opts, "coreml" end
+  local own = {}
+  for key, value in pairs(opts) do own[key] = value end
+  own.target = nil
+  return own, opts.target
+end
 
 --- The chip of this name.
 function M.chip(name)

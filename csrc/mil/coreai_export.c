@@ -1,0 +1,468 @@
+/* The functions of an asset: each is the shards of the model one after another, on the inputs of the contract. */
+#include "mil/coreai_export.h"
+
+#include "mil/coreai.h"
+#include "mil/export_internal.h"
+#include "tensor/half.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The contract's value of a mask where a key is not seen. */
+#define HIDDEN_SCORE (-40000.0)
+
+struct asset {
+  struct exporting x;
+  const struct ane_partition *partition;
+  const struct ane_graph *g;
+  struct ane_arena *arena;
+  struct ane_error *err;
+  struct ane_aimodel_writer *w;
+  struct ane_ai_type table_type; /* fp16 [V, 1, H] */
+  int32_t table;                 /* resource of the embedding */
+  struct ane_mil_ropes ropes;
+  struct ane_mil_masks masks;
+  struct ane_buffer functions; /* of struct ane_ai_function */
+};
+
+/* One function with layers. */
+struct body {
+  struct asset *a;
+  struct ane_ai_build b;
+  int64_t context, t;
+  bool both_sides, head;
+  struct ane_mil_lowered **parts; /* by shard */
+  int32_t n_parts;
+  ane_ai_value positions;  /* int32 [1, T] */
+  ane_ai_value step;       /* int32 [1] */
+  ane_ai_value given_mask; /* fp16 [1, 1, T, S], or [1, 1, 1, T] with both sides */
+  ane_ai_value *edges;     /* by value of the graph: [1, C, T, 1] */
+  ane_ai_value *cos, *sin; /* by rope: [1, r / 2, T, 1] */
+  ane_ai_value *mask;      /* by mask: [1, 1, T, S] */
+  ane_ai_value *logits;    /* slices [1, N, T, 1] */
+  uint32_t n_logits;
+  struct coreai_state *states;
+  int32_t *state_values; /* of the graph, by state */
+  uint32_t n_states;
+};
+
+/* ---- Resources ---------------------------------------------------------------------------------------------------------*/
+
+static ane_status begin_resource(void *to, const struct ane_mil_type *type, uint64_t count, uint64_t *offset,
+                                 struct ane_error *err) {
+  struct ane_ai_type t = coreai_type(type);
+  int32_t resource = 0;
+  (void)count;
+  ane_status st = ane_aimodel_blob(to, &t, &resource, err);
+  *offset = (uint64_t)resource;
+  return st;
+}
+
+static ane_status add_data(void *to, const void *data, uint64_t bytes, struct ane_error *err) {
+  return ane_aimodel_data(to, data, bytes, err);
+}
+
+/* Rows that are decoded at once. */
+enum { TABLE_ROWS = 1024 };
+
+/* The embedding as fp16 rows. */
+static ane_status write_table(struct asset *a) {
+  const struct ane_tensor *t = &a->g->values[a->partition->table].data;
+  const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
+  struct ane_weight_rows rows;
+  ane_status st = ane_weight_rows_of(t, &rows, a->err);
+  if (st) return st;
+  a->table_type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){rows.rows, 1, rows.cols});
+  st = ane_aimodel_blob(a->w, &a->table_type, &a->table, a->err);
+  for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
+    struct ane_weights part = {0};
+    st = ane_weights_encode(&part, a->x.e->pool, &rows, &plain, from, ANE_MIN(from + TABLE_ROWS, rows.rows), NULL, a->err);
+    if (!st) st = ane_aimodel_data(a->w, part.payload, part.sizes.payload, a->err);
+    ane_weights_free(&part);
+  }
+  return st;
+}
+
+/* ---- Inputs that the shards share -----------------------------------------------------------------------------------------*/
+
+static void *allocate(struct body *f, size_t n, size_t size) {
+  void *p = ane_arena_array(f->a->arena, n + 1, size);
+  if (!p && !f->b.status) ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_NOMEM, "no memory for the program"));
+  return p;
+}
+
+/* fp16 [positions, r / 2], gathered at the positions of the call: [1, r / 2, T, 1]. The angle is an fp32 product, as in the
+ * executor. */
+static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
+  const struct ane_attr *inv = ane_node_attr(n, "inv_freq"), *far = ane_node_attr(n, "long_freq");
+  int64_t half = inv->fv.n, dim[] = {f->context, half};
+  bool beyond = far->fv.n && f->context > ane_node_int(n, "original");
+  float magnitude = (float)ane_node_float(n, "magnitude");
+  if (beyond) {
+    ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED,
+                                      "%s has other factors beyond %" PRId64 " positions: an asset has a context of at most that",
+                                      n->name, ane_node_int(n, "original")));
+    return ane_ai_int(&f->b, ANE_AI_INT32, 0);
+  }
+  uint16_t *data = allocate(f, (size_t)half * (size_t)f->context, sizeof *data);
+  for (int64_t p = 0; data && p < f->context; p++)
+    for (int64_t i = 0; i < half; i++) {
+      float angle = (float)p * inv->fv.v[i];
+      data[p * half + i] = ane_f32_f16((sine ? sinf(angle) : cosf(angle)) * magnitude);
+    }
+  if (!data) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
+  uint64_t count = (uint64_t)half * (uint64_t)f->context;
+  struct ane_mil_value v = {.type = ane_mil_tensor_type(ANE_MIL_FP16, 2, dim),
+                            .kind = ANE_MIL_NUMBERS,
+                            .count = count,
+                            .data = data,
+                            .bytes = 2 * count};
+  ane_status st = export_store_constant(&f->a->x, &v);
+  if (st) ane_ai_build_fail(&f->b, st);
+  struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 2, dim);
+  ane_ai_value table =
+      v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
+  ane_ai_value rows = ane_ai_transpose(&f->b, ane_ai_gather(&f->b, table, f->positions), (int32_t[]){0, 2, 1});
+  return ane_ai_reshape(&f->b, rows, 4, (int64_t[]){1, half, f->t, 1});
+}
+
+static ane_ai_value rope_of(struct body *f, int32_t number, bool sine) {
+  ane_ai_value *slot = sine ? &f->sin[number] : &f->cos[number];
+  if (!*slot) *slot = rope_table(f, &f->a->g->nodes[f->a->ropes.nodes[number]], sine);
+  return *slot;
+}
+
+/* int32 0 .. n - 1 in this shape. */
+static ane_ai_value counted(struct body *f, int64_t n, const int64_t dim[4]) {
+  int64_t *v = allocate(f, (size_t)n, sizeof *v);
+  for (int64_t i = 0; v && i < n; i++) v[i] = i;
+  return v ? ane_ai_reshape(&f->b, ane_ai_ints(&f->b, ANE_AI_INT32, v, (int32_t)n), 4, dim) : f->positions;
+}
+
+/* -40000 where x is greater than limit, else 0. */
+static ane_ai_value hide(struct body *f, ane_ai_value x, int64_t limit) {
+  ane_ai_value beyond = ane_ai_binary(&f->b, ANE_AI_GREATER, x, ane_ai_int(&f->b, ANE_AI_INT32, limit));
+  return ane_ai_binary(&f->b, ANE_AI_MUL, ane_ai_cast(&f->b, beyond, ANE_AI_FP16),
+                       ane_ai_number(&f->b, ANE_AI_FP16, HIDDEN_SCORE));
+}
+
+/* The mask that is given, narrowed to the window: keys 0 .. window - 1 positions back, and `ahead` positions ahead. */
+static ane_ai_value mask_of(struct body *f, int32_t number) {
+  if (f->mask[number]) return f->mask[number];
+  const struct ane_mil_mask *m = &f->a->masks.list[number];
+  int64_t keys = f->both_sides ? f->t : f->context;
+  ane_ai_value y = f->given_mask;
+  ane_ai_value query = ane_ai_reshape(&f->b, f->positions, 4, (int64_t[]){1, 1, f->t, 1});
+  if (f->both_sides) y = ane_ai_broadcast_to(&f->b, y, 4, (int64_t[]){1, 1, f->t, keys});
+  if (m->window > 0 && m->window < keys) {
+    ane_ai_value back = ane_ai_binary(&f->b, ANE_AI_SUB, query, counted(f, keys, (int64_t[]){1, 1, 1, keys}));
+    y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, back, m->window - 1));
+  }
+  if (f->both_sides && m->ahead < keys) {
+    ane_ai_value ahead = ane_ai_binary(&f->b, ANE_AI_SUB, counted(f, keys, (int64_t[]){1, 1, 1, keys}), query);
+    y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, ahead, m->ahead));
+  }
+  return f->mask[number] = y;
+}
+
+/* ---- States --------------------------------------------------------------------------------------------------------------*/
+
+static bool is_kind(const struct ane_mil_port *p, ane_mil_port_kind kind) { return p->kind == kind; }
+
+/* The number of states of this kind; *same: all have the same number of channels, *channels. */
+static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *same, int64_t *channels) {
+  int64_t n = 0;
+  *same = true;
+  for (int32_t i = 0; i < f->n_parts; i++)
+    for (uint32_t j = 0; j < f->parts[i]->n_states; j++) {
+      const struct ane_mil_port *p = &f->parts[i]->states[j];
+      if (!is_kind(p, kind)) continue;
+      if (n++ == 0) *channels = p->dim[1] * p->dim[3];
+      *same &= p->dim[1] * p->dim[3] == *channels;
+    }
+  return n;
+}
+
+/* The layout that the contract asks for: channels interleaved by 8. */
+static ane_ai_value stack(struct body *f, const char *name, int64_t layers, int64_t channels) {
+  struct ane_ai_type t = ane_ai_tensor(ANE_AI_FP16, 5, (int64_t[]){layers, 1, channels, 1, f->context});
+  if (channels % 8 == 0)
+    for (int i = 0; i < 5; i++) t.interleave[i] = i == 2 ? 8 : 1;
+  return ane_ai_state(&f->b, name, t);
+}
+
+static void add_state(struct body *f, const struct ane_mil_port *p, ane_ai_value state, bool stacked, int64_t layer) {
+  f->states[f->n_states] = (struct coreai_state){p->name, state, stacked, layer};
+  f->state_values[f->n_states++] = p->value;
+}
+
+static void declare_kind(struct body *f, ane_mil_port_kind kind, const char *name) {
+  bool same;
+  int64_t channels = 0, n = count_states(f, kind, &same, &channels), layer = 0;
+  ane_ai_value all = n && same && name ? stack(f, name, n, channels) : NULL;
+  for (int32_t i = 0; i < f->n_parts; i++)
+    for (uint32_t j = 0; j < f->parts[i]->n_states; j++) {
+      const struct ane_mil_port *p = &f->parts[i]->states[j];
+      if (!is_kind(p, kind)) continue;
+      ane_ai_value own = all ? all : ane_ai_state(&f->b, p->name, ane_ai_tensor(ANE_AI_FP16, p->rank, p->dim));
+      add_state(f, p, own, all != NULL, layer++);
+    }
+}
+
+static void declare_states(struct body *f) {
+  size_t n = 0;
+  for (int32_t i = 0; i < f->n_parts; i++) n += f->parts[i]->n_states;
+  f->states = allocate(f, n, sizeof *f->states);
+  f->state_values = allocate(f, n, sizeof *f->state_values);
+  if (!f->states || !f->state_values) return;
+  declare_kind(f, ANE_MIL_PORT_KEYS, "key_cache");
+  declare_kind(f, ANE_MIL_PORT_VALUES, "value_cache");
+  declare_kind(f, ANE_MIL_PORT_COLUMNS, NULL);
+}
+
+/* ---- Shards ----------------------------------------------------------------------------------------------------------------*/
+
+static ane_status lower_parts(struct body *f) {
+  struct ane_mil_options o = {.norm = ANE_MIL_NORM_FP32,
+                              .context = f->context,
+                              .fixed_t = f->t,
+                              .max_t = f->t,
+                              .function = f->b.f.name,
+                              .several = true,
+                              .ios18_weights = true,
+                              .weight = export_provide,
+                              .weight_arg = &f->a->x};
+  f->parts = allocate(f, (size_t)f->a->partition->n_shards, sizeof *f->parts);
+  if (!f->parts) return f->b.status;
+  for (int32_t i = 0; i < f->a->partition->n_shards; i++) {
+    const struct ane_shard *p = &f->a->partition->shards[i];
+    if (p->kind == ANE_SHARD_HEAD && !f->head) continue;
+    struct ane_mil_lowered **part = &f->parts[f->n_parts];
+    ane_status st = ane_mil_lower(f->a->arena, f->a->g, p, &o, part, f->a->err);
+    if (!st) st = export_store_rest(&f->a->x, (*part)->model);
+    if (st) return st;
+    f->n_parts++;
+  }
+  return ANE_OK;
+}
+
+static ane_ai_value input_of(struct body *f, const struct ane_mil_port *p) {
+  switch (p->kind) {
+    case ANE_MIL_PORT_HIDDEN:
+    case ANE_MIL_PORT_EDGE: return f->edges[p->value];
+    case ANE_MIL_PORT_POSITION: return f->step;
+    case ANE_MIL_PORT_COS:
+    case ANE_MIL_PORT_SIN: return rope_of(f, p->index, p->kind == ANE_MIL_PORT_SIN);
+    case ANE_MIL_PORT_MASK: return mask_of(f, p->index);
+    default: return NULL;
+  }
+}
+
+static void lower_part(struct body *f, const struct ane_mil_lowered *part) {
+  struct coreai_scope s = coreai_scope_begin(&f->b, f->a->arena);
+  s.states = f->states;
+  s.n_states = f->n_states;
+  for (uint32_t i = 0; i < part->n_inputs && !f->b.status; i++) {
+    ane_ai_value x = input_of(f, &part->inputs[i]);
+    if (x)
+      coreai_bind(&s, part->inputs[i].name, x);
+    else
+      ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED, "nothing gives %.64s", part->inputs[i].name));
+  }
+  coreai_lower(&s, &part->model->program.functions[0]);
+  for (uint32_t i = 0; i < part->n_outputs && !f->b.status; i++) {
+    const struct ane_mil_port *p = &part->outputs[i];
+    ane_ai_value y = coreai_value(&s, p->name);
+    if (p->kind == ANE_MIL_PORT_LOGITS)
+      f->logits[f->n_logits++] = y;
+    else
+      f->edges[p->value] = y;
+  }
+  coreai_scope_free(&s);
+}
+
+/* ---- Functions ------------------------------------------------------------------------------------------------------------*/
+
+static ane_status keep(struct asset *a, struct ane_ai_build *b, ane_status st) {
+  struct ane_ai_function f;
+  const char *name = b->f.name;
+  if (st) ane_ai_build_fail(b, st);
+  st = ane_ai_build_end(b, &f);
+  if (st) return ane_fail_in(a->err, st, "function %s", name);
+  return ane_buffer_append(&a->functions, &f, sizeof f) ? ANE_OK : ane_fail(a->err, ANE_NOMEM, "no memory for the program");
+}
+
+static const char *name_of(struct asset *a, const char *format, int64_t x, int64_t y) {
+  char text[96];
+  int len = y   ? snprintf(text, sizeof text, "%s_%" PRId64 "_%" PRId64, format, x, y)
+            : x ? snprintf(text, sizeof text, "%s_%" PRId64, format, x)
+                : snprintf(text, sizeof text, "%s", format);
+  return ane_arena_strndup(a->arena, text, (size_t)len);
+}
+
+/* The table's layout in the contract. */
+static struct ane_ai_type laid_out(struct ane_ai_type t) {
+  if (t.dim[0] % 8 == 0) t.interleave[0] = 8, t.interleave[1] = t.interleave[2] = 1;
+  return t;
+}
+
+static ane_status load_embeddings(struct asset *a) {
+  struct ane_ai_build b;
+  ane_ai_build_begin(&b, a->arena, "load_embeddings", a->err);
+  ane_ai_output(&b, "embedding_table", ane_ai_resource(&b, a->table_type, a->table));
+  return keep(a, &b, ANE_OK);
+}
+
+static ane_status gather_embeddings(struct asset *a, int64_t t) {
+  struct ane_ai_build b;
+  const char *name = name_of(a, "gather_embeddings", t, 0);
+  if (!name) return ane_fail(a->err, ANE_NOMEM, "no memory for the program");
+  ane_ai_build_begin(&b, a->arena, name, a->err);
+  ane_ai_value ids = ane_ai_input(&b, "in_new_token_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
+  ane_ai_value table = ane_ai_input(&b, "embedding_table", laid_out(a->table_type));
+  ane_ai_output(&b, "gathered_embeddings", ane_ai_gather(&b, table, ids));
+  return keep(a, &b, ANE_OK);
+}
+
+static ane_status begin_body(struct body *f, const char *name) {
+  struct asset *a = f->a;
+  if (!name) return ane_fail(a->err, ANE_NOMEM, "no memory for the program");
+  ane_ai_build_begin(&f->b, a->arena, name, a->err);
+  f->edges = allocate(f, (size_t)a->g->n_values, sizeof *f->edges);
+  f->cos = allocate(f, (size_t)a->ropes.n, sizeof *f->cos);
+  f->sin = allocate(f, (size_t)a->ropes.n, sizeof *f->sin);
+  f->mask = allocate(f, (size_t)a->masks.n, sizeof *f->mask);
+  f->logits = allocate(f, (size_t)a->partition->n_shards, sizeof *f->logits);
+  return f->b.status;
+}
+
+/* Hidden state [1, T, 1, H] as an activation. */
+static void give_hidden(struct body *f, ane_ai_value x) {
+  f->edges[f->a->partition->embedding] = ane_ai_transpose(&f->b, x, (int32_t[]){0, 3, 1, 2});
+}
+
+static ane_ai_value all_logits(struct body *f) {
+  return f->n_logits > 1 ? ane_ai_concat(&f->b, f->logits, f->n_logits, 1) : f->logits[0];
+}
+
+/* One element of what the layers give: the scalar of prompt_opt. */
+static ane_ai_value one_element(struct body *f) {
+  const struct ane_mil_lowered *last = f->parts[f->n_parts - 1];
+  ane_ai_value x = f->edges[last->outputs[last->n_outputs - 1].value];
+  for (int32_t axis = 0; axis < x->type.rank; axis++)
+    if (x->type.dim[axis] > 1) x = ane_ai_slice(&f->b, x, axis, 0, 1, 1);
+  return ane_ai_reshape(&f->b, x, 0, NULL);
+}
+
+static void run_parts(struct body *f) {
+  for (int32_t i = 0; i < f->n_parts && !f->b.status; i++) lower_part(f, f->parts[i]);
+}
+
+static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head) {
+  struct body f = {.a = a, .context = context, .t = t, .head = head};
+  const struct ane_ai_type hidden = ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, t, 1, a->table_type.dim[2]});
+  ane_status st = begin_body(&f, name_of(a, head ? "extend" : "prompt_opt", context, t));
+  if (!st) st = lower_parts(&f);
+  if (st) return keep(a, &f.b, st);
+  give_hidden(&f, ane_ai_input(&f.b, "transformer_input", hidden));
+  ane_ai_value ids = ane_ai_input(&f.b, "position_ids", ane_ai_tensor(ANE_AI_UINT16, 2, (int64_t[]){1, t}));
+  f.step = ane_ai_input(&f.b, "in_step", ane_ai_tensor(ANE_AI_INT32, 1, (int64_t[]){1}));
+  ane_ai_value mask = ane_ai_input(&f.b, "causal_mask", ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, context, 1, t}));
+  ane_ai_input(&f.b, "embedding_table", laid_out(a->table_type));
+  f.positions = ane_ai_cast(&f.b, ids, ANE_AI_INT32);
+  f.given_mask = ane_ai_transpose(&f.b, mask, (int32_t[]){0, 2, 3, 1});
+  declare_states(&f);
+  run_parts(&f);
+  if (!f.b.status && head)
+    ane_ai_output(&f.b, "out_logits", ane_ai_transpose(&f.b, all_logits(&f), (int32_t[]){0, 2, 3, 1}));
+  else if (!f.b.status)
+    ane_ai_output(&f.b, "out_prompt_opt", one_element(&f));
+  return keep(a, &f.b, ANE_OK);
+}
+
+/* Attention to both sides: all tokens in one call, no state. */
+static ane_status classify(struct asset *a, int64_t t, const char *name) {
+  struct body f = {.a = a, .context = t, .t = t, .head = true, .both_sides = true};
+  ane_status st = begin_body(&f, name);
+  if (!st) st = lower_parts(&f);
+  if (st) return keep(a, &f.b, st);
+  ane_ai_value ids = ane_ai_input(&f.b, "input_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
+  ane_ai_value seen = ane_ai_input(&f.b, "attention_mask", ane_ai_tensor(ANE_AI_FP16, 2, (int64_t[]){1, t}));
+  give_hidden(&f, ane_ai_gather(&f.b, ane_ai_resource(&f.b, a->table_type, a->table), ids));
+  f.positions = ane_ai_reshape(&f.b, counted(&f, t, (int64_t[]){1, 1, 1, t}), 2, (int64_t[]){1, t});
+  f.step = ane_ai_ints(&f.b, ANE_AI_INT32, (int64_t[]){0}, 1);
+  ane_ai_value padding = ane_ai_binary(&f.b, ANE_AI_SUB, ane_ai_number(&f.b, ANE_AI_FP16, 1), seen);
+  padding = ane_ai_binary(&f.b, ANE_AI_MUL, padding, ane_ai_number(&f.b, ANE_AI_FP16, HIDDEN_SCORE));
+  f.given_mask = ane_ai_reshape(&f.b, padding, 4, (int64_t[]){1, 1, 1, t});
+  declare_states(&f);
+  run_parts(&f);
+  if (!f.b.status) {
+    ane_ai_value y = ane_ai_transpose(&f.b, all_logits(&f), (int32_t[]){0, 2, 1, 3});
+    ane_ai_output(&f.b, "logits", ane_ai_reshape(&f.b, y, 3, (int64_t[]){1, t, ane_ai_dim(y, 2)}));
+  }
+  return keep(a, &f.b, ANE_OK);
+}
+
+/* ---- The asset ----------------------------------------------------------------------------------------------------------*/
+
+static bool sees_ahead(const struct asset *a) {
+  bool any = false;
+  for (int32_t i = 0; i < a->masks.n; i++) any |= a->masks.list[i].ahead > 0;
+  return any;
+}
+
+static ane_status write_functions(struct asset *a, const struct ane_coreai_plan *plan) {
+  ane_status st = ANE_OK;
+  if (sees_ahead(a)) {
+    for (uint32_t i = 0; i < plan->n_tokens && !st; i++)
+      st = classify(a, plan->tokens[i], name_of(a, "main", plan->n_tokens > 1 ? plan->tokens[i] : 0, 0));
+    return st;
+  }
+  st = load_embeddings(a);
+  for (uint32_t i = 0; i < plan->n_tokens && !st; i++) st = gather_embeddings(a, plan->tokens[i]);
+  for (uint32_t c = 0; c < plan->n_contexts; c++)
+    for (uint32_t i = 0; i < plan->n_tokens && !st; i++) {
+      if (plan->tokens[i] > plan->contexts[c]) continue;
+      st = extend(a, plan->contexts[c], plan->tokens[i], true);
+      if (!st) st = extend(a, plan->contexts[c], plan->tokens[i], false);
+    }
+  return st;
+}
+
+static ane_status check(const struct asset *a, const struct ane_coreai_plan *plan) {
+  if (a->partition->embedding == ANE_NONE || a->partition->table == ANE_NONE)
+    return ane_fail(a->err, ANE_UNSUPPORTED, "the model has no embedding: Core AI's runner needs one");
+  for (uint32_t i = 0; i < plan->n_contexts; i++)
+    if (plan->contexts[i] > UINT16_MAX)
+      return ane_fail(a->err, ANE_UNSUPPORTED, "a context of %" PRId64 " positions: Core AI's runner counts them up to %d",
+                      plan->contexts[i], UINT16_MAX);
+  return ANE_OK;
+}
+
+ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
+                             const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err) {
+  struct asset a = {.x = {.e = e, .arena = arena, .err = err}, .partition = partition, .g = e->graph, .arena = arena, .err = err};
+  *out = (struct ane_ai_program){0};
+  ane_status st = check(&a, plan);
+  if (!st) st = ane_mil_ropes(arena, a.g, &a.ropes, err);
+  if (!st) st = ane_mil_masks(arena, a.g, &a.masks, err);
+  if (!st) st = ane_aimodel_create(&a.w, path, err);
+  if (st) return st;
+  a.x.sink = (struct export_sink){a.w, begin_resource, add_data};
+  st = write_table(&a);
+  if (!st) st = write_functions(&a, plan);
+  struct ane_ai_function *list = ane_arena_array(arena, a.functions.size / sizeof *list + 1, sizeof *list);
+  if (!st && !list) st = ane_fail(err, ANE_NOMEM, "no memory for the program");
+  if (!st) {
+    memcpy(list, a.functions.data, a.functions.size);
+    *out = (struct ane_ai_program){list, (uint32_t)(a.functions.size / sizeof *list)};
+    st = ane_aimodel_commit(a.w, out, err);
+  } else {
+    ane_aimodel_abandon(a.w);
+  }
+  ane_buffer_free(&a.functions);
+  export_free(&a.x);
+  return st;
+}

@@ -1,0 +1,37 @@
+/* Writes a whole model as one asset of Core AI, with the functions that Apple's runner of language models calls
+ * (apple/coreai-models, as read; names, shapes and types below are its contract). With V rows of the table, H channels, q tokens
+ * of a call, a context of C positions, L layers that have keys:
+ *
+ *   load_embeddings         -> embedding_table fp16 [V, 1, H]
+ *   gather_embeddings_{q}   in_new_token_ids int32 [1, q], embedding_table -> gathered_embeddings fp16 [1, q, 1, H]
+ *   extend_{C}_{q}          transformer_input fp16 [1, q, 1, H], position_ids uint16 [1, q], in_step int32 [1] (tokens that are
+ * in the states already), causal_mask fp16 [1, C, 1, q] (0: seen, -40000: not), embedding_table
+ *                           -> out_logits fp16 [1, q, 1, V]
+ *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar; only the states matter
+ *   states of the last two  key_cache, value_cache fp16 [L, 1, kv heads * head dim, 1, C]
+ *
+ * The columns in_step .. in_step + q - 1 of the states are written, so a call that is padded at its end does no harm: the next
+ * one overwrites the padding. Beyond the contract: where layers differ in kv heads * head dim, each has states of its own, [1, kv
+ * heads, C, head dim]; causal convolutions have states [1, channels, K - 1, 1], which allow no padding. A model with attention to
+ * both sides (a classifier) has instead, for each T:
+ *
+ *   main, or main_{T}       input_ids int32 [1, T], attention_mask fp16 [1, T] (1: a token, 0: padding) -> logits fp16 [1, T, N]
+ */
+#ifndef ANE_MIL_COREAI_EXPORT_H
+#define ANE_MIL_COREAI_EXPORT_H
+
+#include "formats/aimodel/aimodel.h"
+#include "mil/export.h"
+
+struct ane_coreai_plan {
+  const int64_t *contexts, *tokens; /* ascending, >= 1; pairs with more tokens than positions are left out */
+  uint32_t n_contexts, n_tokens;
+};
+
+/* Writes the asset at `path` (see ane_aimodel_create). Of the options only the description counts. The weights lie in the asset
+ * once, for all functions. `out` lives in the arena. Errors: those of ane_mil_lower, ANE_UNSUPPORTED (no embedding; an operation
+ * without counterpart; positions beyond 65,535), of the encoder and of the writer; the message begins with the function. */
+ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
+                             const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err);
+
+#endif

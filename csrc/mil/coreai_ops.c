@@ -1,0 +1,485 @@
+/* How each MIL primitive is made of Core AI's operations. Axes, bounds and shapes are constants in both: those of MIL are read
+ * when a row runs, and the builder makes Core AI's. Norms have no operation of their own; they are written out in fp32. */
+#include "mil/coreai.h"
+
+#include "tensor/half.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a name stands for: a value, or an operation that makes it when it is first used (constants, and updates of a state). */
+struct coreai_named {
+  ane_ai_value v;
+  const struct ane_mil_op *op; /* that makes it; NULL: an input */
+};
+
+/* ---- Names and types -------------------------------------------------------------------------------------------------*/
+
+struct coreai_scope coreai_scope_begin(struct ane_ai_build *b, struct ane_arena *arena) {
+  return (struct coreai_scope){.b = b, .arena = arena};
+}
+
+void coreai_scope_free(struct coreai_scope *s) {
+  ane_strmap_free(&s->names);
+  ane_buffer_free(&s->values);
+}
+
+static void no_memory(struct coreai_scope *s) {
+  if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_NOMEM, "no memory for the program"));
+}
+
+static void put(struct coreai_scope *s, const char *name, struct coreai_named x) {
+  uint32_t at = (uint32_t)(s->values.size / sizeof x);
+  if (!ane_buffer_append(&s->values, &x, sizeof x) || !ane_strmap_put(&s->names, name, strlen(name), at, NULL)) no_memory(s);
+}
+
+void coreai_bind(struct coreai_scope *s, const char *name, ane_ai_value x) { put(s, name, (struct coreai_named){.v = x}); }
+
+/* NULL: nothing has this name. */
+static struct coreai_named *find(const struct coreai_scope *s, const char *name) {
+  uint32_t at = ane_strmap_get(&s->names, name, strlen(name));
+  return at == UINT32_MAX ? NULL : (struct coreai_named *)(void *)s->values.data + at;
+}
+
+bool coreai_dtype(ane_mil_dtype t, ane_ai_dtype *out) {
+  static const struct {
+    ane_mil_dtype mil;
+    ane_ai_dtype ai;
+  } pairs[] = {{ANE_MIL_BOOL, ANE_AI_BOOL},     {ANE_MIL_FP16, ANE_AI_FP16},     {ANE_MIL_FP32, ANE_AI_FP32},
+               {ANE_MIL_INT32, ANE_AI_INT32},   {ANE_MIL_UINT32, ANE_AI_UINT32}, {ANE_MIL_INT8, ANE_AI_INT8},
+               {ANE_MIL_UINT8, ANE_AI_UINT8},   {ANE_MIL_INT4, ANE_AI_INT4},     {ANE_MIL_UINT4, ANE_AI_UINT4},
+               {ANE_MIL_UINT16, ANE_AI_UINT16}, {ANE_MIL_INT16, ANE_AI_INT16}};
+  for (size_t i = 0; i < ANE_COUNT(pairs); i++)
+    if (pairs[i].mil == t) return *out = pairs[i].ai, true;
+  return false;
+}
+
+struct ane_ai_type coreai_type(const struct ane_mil_type *t) {
+  ane_ai_dtype dtype = ANE_AI_FP16;
+  (void)coreai_dtype(t->dtype, &dtype);
+  return ane_ai_tensor(dtype, t->rank, t->dim);
+}
+
+/* ---- Constants -------------------------------------------------------------------------------------------------------*/
+
+/* A constant in another shape with the same elements. */
+static ane_ai_value constant_as(struct coreai_scope *s, const struct ane_mil_value *c, int32_t rank, const int64_t *dim) {
+  struct ane_mil_type type = ane_mil_tensor_type(c->type.dtype, rank, dim);
+  struct ane_ai_type t = coreai_type(&type);
+  return c->kind == ANE_MIL_BLOB ? ane_ai_resource(s->b, t, (int32_t)c->offset) : ane_ai_constant(s->b, t, c->data);
+}
+
+static ane_ai_value constant(struct coreai_scope *s, const struct ane_mil_value *c) {
+  return constant_as(s, c, c->type.rank, c->type.dim);
+}
+
+/* The constant that a parameter is bound to, or an attribute; NULL: the parameter is absent or computed. */
+static const struct ane_mil_value *known(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
+  const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
+  if (!a || a->n_bindings != 1) return ane_mil_op_attr(op, name);
+  if (a->bindings[0].value) return a->bindings[0].value;
+  const struct coreai_named *x = find(s, a->bindings[0].name);
+  return x && x->op && strcmp(x->op->type, "const") == 0 ? ane_mil_op_attr(x->op, "val") : NULL;
+}
+
+static int64_t whole(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t otherwise) {
+  const struct ane_mil_value *c = known(s, op, name);
+  return c && i < c->count ? ane_mil_integer(c, i) : otherwise;
+}
+
+static double real(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
+  const struct ane_mil_value *c = known(s, op, name);
+  return c && c->count ? ane_mil_number(c, 0) : 0;
+}
+
+static void lazy(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x);
+
+ane_ai_value coreai_value(struct coreai_scope *s, const char *name) {
+  struct coreai_named *x = find(s, name);
+  if (!x) {
+    if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "nothing makes %.64s", name));
+    return ane_ai_int(s->b, ANE_AI_INT32, 0);
+  }
+  if (!x->v) lazy(s, x->op, x);
+  return find(s, name)->v;
+}
+
+/* The parameter `name`; NULL: absent. */
+static ane_ai_value arg(struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
+  const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
+  if (!a || a->n_bindings != 1) return NULL;
+  return a->bindings[0].value ? constant(s, a->bindings[0].value) : coreai_value(s, a->bindings[0].name);
+}
+
+/* ---- Elementwise -------------------------------------------------------------------------------------------------------*/
+
+typedef ane_ai_value (*row_fn)(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id);
+
+static ane_ai_value unary(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)op;
+  return ane_ai_unary(s->b, (ane_ai_op_id)id, x);
+}
+
+static ane_ai_value binary(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  return ane_ai_binary(s->b, (ane_ai_op_id)id, x, arg(s, op, "y"));
+}
+
+static ane_ai_value number(struct coreai_scope *s, ane_ai_value like, double v) {
+  return ane_ai_number(s->b, like->type.dtype, v);
+}
+
+static ane_ai_value plus(struct coreai_scope *s, ane_ai_value x, double v) {
+  return ane_ai_binary(s->b, ANE_AI_ADD, x, number(s, x, v));
+}
+
+static ane_ai_value rsqrt(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  return ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, x, real(s, op, "epsilon")));
+}
+
+static ane_ai_value clip(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  x = ane_ai_binary(s->b, ANE_AI_MAXIMUM, x, number(s, x, real(s, op, "alpha")));
+  return ane_ai_binary(s->b, ANE_AI_MINIMUM, x, number(s, x, real(s, op, "beta")));
+}
+
+static ane_ai_value cast(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  return ane_ai_cast(s->b, x, coreai_type(&op->outputs[0].type).dtype);
+}
+
+static ane_ai_value gelu(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  const struct ane_mil_value *mode = known(s, op, "mode");
+  bool exact = !mode || mode->kind != ANE_MIL_STRINGS || strcmp(mode->strings[0], "TANH_APPROXIMATION") != 0;
+  return ane_ai_gelu(s->b, exact ? ANE_AI_GELU_ERF : ANE_AI_GELU_TANH, x);
+}
+
+static ane_ai_value identity(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)s, (void)op, (void)id;
+  return x;
+}
+
+/* ---- Along an axis -------------------------------------------------------------------------------------------------------*/
+
+static int32_t axis_of(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, ane_ai_value x) {
+  int64_t axis = whole(s, op, name, 0, 0);
+  return (int32_t)(axis < 0 ? axis + x->type.rank : axis);
+}
+
+static ane_ai_value softmax(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  return ane_ai_softmax(s->b, x, axis_of(s, op, "axis", x));
+}
+
+static ane_ai_value reduce(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  return ane_ai_reduce(s->b, (ane_ai_op_id)id, x, axis_of(s, op, "axes", x));
+}
+
+/* (x - mean) / sqrt(mean square + eps), in fp32: squares of fp16 may overflow. */
+static ane_ai_value layer_norm(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  int32_t axis = axis_of(s, op, "axes", x);
+  ane_ai_value wide = ane_ai_cast(s->b, x, ANE_AI_FP32);
+  wide = ane_ai_binary(s->b, ANE_AI_SUB, wide, ane_ai_reduce(s->b, ANE_AI_REDUCE_MEAN, wide, axis));
+  ane_ai_value square = ane_ai_reduce(s->b, ANE_AI_REDUCE_MEAN, ane_ai_binary(s->b, ANE_AI_MUL, wide, wide), axis);
+  ane_ai_value scale = ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, square, real(s, op, "epsilon")));
+  return ane_ai_cast(s->b, ane_ai_binary(s->b, ANE_AI_MUL, wide, scale), x->type.dtype);
+}
+
+static ane_ai_value reshape_to(struct coreai_scope *s, ane_ai_value x, const struct ane_mil_type *t) {
+  return ane_ai_reshape(s->b, x, t->rank, t->dim);
+}
+
+static ane_ai_value argmax(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  ane_ai_value best = ane_ai_cast(s->b, ane_ai_argmax(s->b, x, axis_of(s, op, "axis", x)), ANE_AI_INT32);
+  return reshape_to(s, best, &op->outputs[0].type);
+}
+
+/* The indices; lowerings use no others of topk's results. */
+static ane_ai_value topk(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  int32_t axis = axis_of(s, op, "axis", x);
+  return ane_ai_slice(s->b, ane_ai_argsort(s->b, x, axis, true), axis, 0, whole(s, op, "k", 0, 1), 1);
+}
+
+static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  const struct ane_mil_arg *values = ane_mil_op_arg(op, "values");
+  ane_ai_value *list = ane_arena_array(s->arena, values->n_bindings + 1, sizeof *list);
+  if (!list) return no_memory(s), ane_ai_int(s->b, ANE_AI_INT32, 0);
+  for (uint32_t i = 0; i < values->n_bindings; i++) list[i] = coreai_value(s, values->bindings[i].name);
+  int32_t axis = axis_of(s, op, "axis", list[0]);
+  if (values->n_bindings == 1) return list[0];
+  if (!whole(s, op, "interleave", 0, 0)) return ane_ai_concat(s->b, list, values->n_bindings, axis);
+  /* elements in turn: a new axis behind the joined one */
+  for (uint32_t i = 0; i < values->n_bindings; i++) {
+    struct ane_ai_type t = list[i]->type;
+    for (int32_t d = t.rank; d > axis + 1; d--) t.dim[d] = t.dim[d - 1];
+    t.dim[axis + 1] = 1;
+    list[i] = ane_ai_reshape(s->b, list[i], t.rank + 1, t.dim);
+  }
+  return reshape_to(s, ane_ai_concat(s->b, list, values->n_bindings, axis + 1), &op->outputs[0].type);
+}
+
+static ane_ai_value tile(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  for (int32_t axis = 0; axis < x->type.rank; axis++) {
+    int64_t times = whole(s, op, "reps", (uint32_t)axis, 1);
+    if (times == 1) continue;
+    ane_ai_value *list = ane_arena_array(s->arena, (size_t)times, sizeof *list);
+    if (!list) return no_memory(s), x;
+    for (int64_t i = 0; i < times; i++) list[i] = x;
+    x = ane_ai_concat(s->b, list, (uint32_t)times, axis);
+  }
+  return x;
+}
+
+/* ---- Parts of a tensor ---------------------------------------------------------------------------------------------------*/
+
+static ane_ai_value slice(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  for (int32_t axis = 0, rank = x->type.rank; axis < rank; axis++) {
+    uint32_t i = (uint32_t)axis;
+    int64_t n = x->type.dim[axis], from = whole(s, op, "begin", i, 0), to = whole(s, op, "end", i, 0),
+            stride = whole(s, op, "stride", i, 1);
+    if (whole(s, op, "begin_mask", i, 0)) from = 0;
+    if (whole(s, op, "end_mask", i, 0)) to = n;
+    if (from < 0) from += n;
+    if (to < 0) to += n;
+    if (from != 0 || to != n || stride != 1) x = ane_ai_slice(s->b, x, axis, from, to, stride);
+  }
+  return reshape_to(s, x, &op->outputs[0].type); /* an axis may be squeezed */
+}
+
+static ane_ai_value int32s(struct coreai_scope *s, const int64_t *v, int32_t n) { return ane_ai_ints(s->b, ANE_AI_INT32, v, n); }
+
+static ane_ai_value slice_size(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  struct ane_ai_type type = coreai_type(&op->outputs[0].type);
+  ane_ai_value begin = arg(s, op, "begin"), end = ane_ai_binary(s->b, ANE_AI_ADD, begin, int32s(s, type.dim, type.rank));
+  return ane_ai_slice_at(s->b, x, begin, end, type);
+}
+
+/* In MIL a masked end is the end of the axis, whatever `end` has there. */
+static ane_ai_value slice_update(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  int64_t rest[ANE_AI_RANK];
+  for (int32_t i = 0; i < x->type.rank; i++) rest[i] = whole(s, op, "end_mask", (uint32_t)i, 0) ? x->type.dim[i] : 0;
+  ane_ai_value end = ane_ai_binary(s->b, ANE_AI_ADD, arg(s, op, "end"), int32s(s, rest, x->type.rank));
+  return ane_ai_slice_update(s->b, x, arg(s, op, "begin"), end, arg(s, op, "update"));
+}
+
+static ane_ai_value reshape(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  return reshape_to(s, x, &op->outputs[0].type);
+}
+
+static ane_ai_value transpose(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  int32_t perm[ANE_AI_RANK];
+  for (int32_t i = 0; i < x->type.rank; i++) perm[i] = (int32_t)whole(s, op, "perm", (uint32_t)i, i);
+  return ane_ai_transpose(s->b, x, perm);
+}
+
+/* x with its axis moved to the front, or back from there. */
+static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t from, int32_t to) {
+  int32_t perm[ANE_AI_RANK], n = 0;
+  if (from == to) return x;
+  for (int32_t i = 0; i < x->type.rank; i++) {
+    if (i == to) {
+      perm[i] = from;
+      continue;
+    }
+    if (n == from) n++;
+    perm[i] = n++;
+  }
+  return ane_ai_transpose(s->b, x, perm);
+}
+
+static ane_ai_value gather(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  int32_t axis = axis_of(s, op, "axis", x);
+  return move_axis(s, ane_ai_gather(s->b, move_axis(s, x, axis, 0), arg(s, op, "indices")), 0, axis);
+}
+
+/* 0 .. n - 1 where T is known: a constant. */
+static ane_ai_value range(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  int64_t n = op->outputs[0].type.dim[0], *v = ane_arena_array(s->arena, (size_t)n + 1, sizeof *v);
+  if (!v) return no_memory(s), ane_ai_int(s->b, ANE_AI_INT32, 0);
+  for (int64_t i = 0; i < n; i++) v[i] = i;
+  return int32s(s, v, (int32_t)n);
+}
+
+/* ---- Products and weights --------------------------------------------------------------------------------------------------*/
+
+static ane_ai_value swap(struct coreai_scope *s, ane_ai_value x) {
+  int32_t perm[ANE_AI_RANK], r = x->type.rank;
+  for (int32_t i = 0; i < r; i++) perm[i] = i < r - 2 ? i : 2 * r - 3 - i;
+  return ane_ai_transpose(s->b, x, perm);
+}
+
+static ane_ai_value matmul(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  ane_ai_value y = arg(s, op, "y");
+  return ane_ai_matmul(s->b, x, whole(s, op, "transpose_y", 0, 0) ? swap(s, y) : y);
+}
+
+static ane_ai_value conv(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)id;
+  ane_ai_value bias = arg(s, op, "bias"), y = ane_ai_conv(s->b, x, arg(s, op, "weight"), whole(s, op, "groups", 0, 1));
+  if (!bias) return y;
+  return ane_ai_binary(s->b, ANE_AI_ADD, y, ane_ai_reshape(s->b, bias, 4, (int64_t[]){1, ane_ai_dim(y, 1), 1, 1}));
+}
+
+/* int8: one scale, or one for each row. */
+static ane_ai_value affine(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  const struct ane_mil_value *codes = known(s, op, "quantized_data"), *scale = known(s, op, "scale");
+  int64_t dim[ANE_MIL_RANK];
+  for (int32_t i = 0; i < codes->type.rank; i++) dim[i] = i == 0 ? (int64_t)scale->count : 1;
+  return ane_ai_blockwise(s->b, constant(s, codes), constant_as(s, scale, codes->type.rank, dim));
+}
+
+static ane_ai_value blockwise(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  return ane_ai_blockwise(s->b, constant(s, known(s, op, "data")), constant(s, known(s, op, "scale")));
+}
+
+static ane_ai_value lut(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  return ane_ai_lut(s->b, constant(s, known(s, op, "indices")), constant(s, known(s, op, "lut")));
+}
+
+/* ---- States ------------------------------------------------------------------------------------------------------------*/
+
+static const struct coreai_state *state_of(struct coreai_scope *s, const struct ane_mil_op *op) {
+  const char *name = ane_mil_op_arg(op, "input")->bindings[0].name;
+  for (uint32_t i = 0; i < s->n_states; i++)
+    if (strcmp(s->states[i].name, name) == 0) return &s->states[i];
+  if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "nothing is state %.64s", name));
+  return NULL;
+}
+
+/* A layer of the stack, [1, n, S, d]. */
+static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  const struct coreai_state *st = state_of(s, op);
+  const struct ane_mil_type *t = &op->outputs[0].type;
+  if (!st) return ane_ai_int(s->b, ANE_AI_INT32, 0);
+  ane_ai_value all = ane_ai_read(s->b, st->state);
+  if (!st->stacked) return all;
+  ane_ai_value layer = ane_ai_dim(all, 0) == 1 ? all : ane_ai_slice(s->b, all, 0, st->layer, st->layer + 1, 1);
+  return swap(s, ane_ai_reshape(s->b, layer, 4, (int64_t[]){1, t->dim[1], t->dim[3], t->dim[2]}));
+}
+
+/* Is x an update of rows of the state, as it was read? */
+static const struct ane_mil_op *row_update(struct coreai_scope *s, const struct ane_mil_op *write) {
+  const struct coreai_named *data = find(s, ane_mil_op_arg(write, "data")->bindings[0].name);
+  return data && data->op && strcmp(data->op->type, "slice_update") == 0 ? data->op : NULL;
+}
+
+/* Writes columns position .. position + T - 1 of a layer: rows [1, n, T, d] become [1, 1, C, 1, T]. */
+static void write_columns(struct coreai_scope *s, const struct coreai_state *st, const struct ane_mil_op *update) {
+  ane_ai_value rows = arg(s, update, "update"), begin = arg(s, update, "begin"), all = ane_ai_read(s->b, st->state);
+  int64_t t = ane_ai_dim(rows, 2), c = ane_ai_dim(rows, 1) * ane_ai_dim(rows, 3);
+  ane_ai_value columns = ane_ai_reshape(s->b, swap(s, rows), 5, (int64_t[]){1, 1, c, 1, t});
+  ane_ai_value at[] = {int32s(s, (int64_t[]){st->layer, 0, 0, 0}, 4), ane_ai_slice(s->b, begin, 0, 2, 3, 1)};
+  ane_ai_value from = ane_ai_concat(s->b, at, 2, 0);
+  ane_ai_value to = ane_ai_binary(s->b, ANE_AI_ADD, from, int32s(s, (int64_t[]){1, 1, c, 1, t}, 5));
+  ane_ai_write(s->b, st->state, ane_ai_slice_update(s->b, all, from, to, columns));
+}
+
+static ane_ai_value write_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
+  (void)none, (void)id;
+  const struct coreai_state *st = state_of(s, op);
+  const struct ane_mil_op *update = row_update(s, op);
+  if (st && !st->stacked)
+    ane_ai_write(s->b, st->state, arg(s, op, "data"));
+  else if (st && update)
+    write_columns(s, st, update);
+  else if (st && !s->b->status)
+    ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_UNSUPPORTED, "a state of a stack is written as a whole"));
+  return NULL;
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------------------------*/
+
+static const struct row {
+  const char *type;
+  row_fn make;
+  int id;
+} rows[] = {
+    {"add", binary, ANE_AI_ADD},
+    {"sub", binary, ANE_AI_SUB},
+    {"mul", binary, ANE_AI_MUL},
+    {"real_div", binary, ANE_AI_DIVIDE},
+    {"minimum", binary, ANE_AI_MINIMUM},
+    {"maximum", binary, ANE_AI_MAXIMUM},
+    {"equal", binary, ANE_AI_EQUAL},
+    {"sigmoid", unary, ANE_AI_SIGMOID},
+    {"silu", unary, ANE_AI_SILU},
+    {"relu", unary, ANE_AI_RELU},
+    {"tanh", unary, ANE_AI_TANH},
+    {"gelu", gelu, 0},
+    {"rsqrt", rsqrt, 0},
+    {"clip", clip, 0},
+    {"cast", cast, 0},
+    {"identity", identity, 0},
+    {"softmax", softmax, 0},
+    {"layer_norm", layer_norm, 0},
+    {"reduce_mean", reduce, ANE_AI_REDUCE_MEAN},
+    {"reduce_sum", reduce, ANE_AI_REDUCE_SUM},
+    {"reduce_max", reduce, ANE_AI_REDUCE_MAX},
+    {"reduce_argmax", argmax, 0},
+    {"topk", topk, 0},
+    {"concat", concat, 0},
+    {"tile", tile, 0},
+    {"slice_by_index", slice, 0},
+    {"slice_by_size", slice_size, 0},
+    {"slice_update", slice_update, 0},
+    {"reshape", reshape, 0},
+    {"transpose", transpose, 0},
+    {"gather", gather, 0},
+    {"range_1d", range, 0},
+    {"matmul", matmul, 0},
+    {"conv", conv, 0},
+    {"constexpr_affine_dequantize", affine, 0},
+    {"constexpr_blockwise_shift_scale", blockwise, 0},
+    {"constexpr_lut_to_dense", lut, 0},
+    {"read_state", read_state, 0},
+    {"write_state", write_state, 0},
+};
+
+/* Made on first use: constants, since Core AI needs few of MIL's; updates of a state and what they read, which a write of columns
+ * does not need. What is read is used before the state's next write: lowerings keep to that. */
+static bool is_lazy(const struct ane_mil_op *op) {
+  return strcmp(op->type, "const") == 0 || strcmp(op->type, "slice_update") == 0 || strcmp(op->type, "read_state") == 0;
+}
+
+static ane_ai_value make(struct coreai_scope *s, const struct ane_mil_op *op) {
+  for (size_t i = 0; i < ANE_COUNT(rows); i++)
+    if (strcmp(rows[i].type, op->type) == 0) return rows[i].make(s, op, arg(s, op, "x"), rows[i].id);
+  if (!s->b->status)
+    ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_UNSUPPORTED, "%.64s has no counterpart in Core AI", op->type));
+  return ane_ai_int(s->b, ANE_AI_INT32, 0);
+}
+
+static void lazy(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x) {
+  ane_ai_value v = strcmp(op->type, "const") == 0 ? constant(s, ane_mil_op_attr(op, "val")) : make(s, op);
+  x = find(s, op->outputs[0].name); /* the list may have moved */
+  x->v = v;
+}
+
+void coreai_lower(struct coreai_scope *s, const struct ane_mil_function *f) {
+  for (uint32_t i = 0; i < f->block.n_ops && !s->b->status; i++) {
+    const struct ane_mil_op *op = &f->block.ops[i];
+    ane_ai_value v = is_lazy(op) ? NULL : make(s, op);
+    if (s->b->status && op->n_outputs) ane_fail_in(s->b->err, s->b->status, "%s", op->outputs[0].name);
+    /* topk's value is its indices, the last result */
+    if (op->n_outputs) put(s, op->outputs[op->n_outputs - 1].name, (struct coreai_named){v, op});
+  }
+}

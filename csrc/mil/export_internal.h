@@ -1,0 +1,51 @@
+/* What the two exports share (export.c: packages of Core ML, coreai_export.c: assets of Core AI): weights in their schemes,
+ * encoded one after another straight into a file. */
+#ifndef ANE_MIL_EXPORT_INTERNAL_H
+#define ANE_MIL_EXPORT_INTERNAL_H
+
+#include "mil/export.h"
+
+/* Constants below this size lie in the model file, as coremltools does it. */
+enum { BLOB_FROM = 10 };
+
+/* Where the bytes of constants go: the weight file of a package, or the resources of an asset. */
+struct export_sink {
+  void *to;
+  /* Begins a constant of this type; *offset is what a value of kind BLOB has for it. */
+  ane_status (*begin)(void *to, const struct ane_mil_type *type, uint64_t count, uint64_t *offset, struct ane_error *err);
+  ane_status (*data)(void *to, const void *data, uint64_t bytes, struct ane_error *err);
+};
+
+/* A constant in the file. A later request for equal bytes uses the same record. */
+struct stored {
+  struct ane_mil_type type;
+  uint64_t bytes, offset, hash;
+  const void *data; /* in the arena */
+};
+
+struct exporting {
+  struct ane_mil_export *e;
+  struct export_sink sink;
+  struct ane_arena *arena;
+  struct ane_error *err;
+  struct ane_strmap known;     /* text of a request -> index into answers */
+  struct ane_buffer answers;   /* of struct ane_mil_weight: functions share them */
+  struct ane_buffer constants; /* of struct stored */
+};
+
+/* Stores the elements at `data` as a value. `data` need not outlive the call. */
+ane_status export_store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out);
+/* Provides weights in their schemes (ane_mil_weight_fn; arg: struct exporting). Returns the cached answer to a repeated request:
+ * functions that ask for the same weight share its record. */
+ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+                          struct ane_error *err);
+/* The scheme of a matrix of the graph, fitted to its shape. */
+struct ane_weight_spec export_spec_of(const struct ane_mil_export *e, int32_t value);
+/* Moves the numbers of a constant in memory to the file, where equal ones are stored once. Its data stays with the caller for as
+ * long as x. */
+ane_status export_store_constant(struct exporting *x, struct ane_mil_value *v);
+/* Stores the constants that lowering left in memory: norms, biases, tables. */
+ane_status export_store_rest(struct exporting *x, const struct ane_mil_model *m);
+void export_free(struct exporting *x);
+
+#endif

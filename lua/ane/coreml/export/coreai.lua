@@ -1,0 +1,149 @@
+--- Writes a model as one Core AI asset, in a bundle as Apple's runner of language models takes it.
+-- Needs ane.core, ane.coreml.export.recipe, ane.coreml.export.tokens, ane.coreml.files, ane.coreml.plan and ane.util.failure.
+-- Usage: `local report = coreai.write(bundle, "out", opts)`
+--
+-- The bundle is a folder: NAME.aimodel (NAME is the folder's own), tokenizer/, and metadata.json (version 0.2: kind "llm", or
+-- "encoder" where attention sees both sides, which Apple's runner does not know). The names and shapes of the functions are in
+-- csrc/mil/coreai_export.h. The bundle is built in OUT.partial, which then replaces OUT in one step. Nothing here was ever compiled
+-- for or run on a Neural Engine.
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local package_files = require "ane.coreml.files"
+local planner = require "ane.coreml.plan"
+local recipe = require "ane.coreml.export.recipe"
+local tokens = require "ane.coreml.export.tokens"
+
+local M = {}
+
+local try, refuse = failure.try, failure.raise
+local META, VERSION = "metadata.json", "0.2"
+
+--- Tokens of a call and the smallest context that Apple's runner has functions for; contexts double from there.
+M.tokens, M.context = { 8, 16, 64 }, 256
+
+-- May `out` be written? Yes if it is absent, an empty folder, or a bundle.
+local function check_out(out)
+  local kind = core.path_kind(out)
+  if not kind then return end
+  if kind ~= "folder" then refuse("invalid", "%s: is a %s, wanted a folder for the bundle", out, kind) end
+  local names = try(core.list_dir(out))
+  if #names == 0 then return end
+  local text = core.read_file(out .. "/" .. META)
+  local old = text and core.json_decode(text)
+  if type(old) ~= "table" or type(old.assets) ~= "table" or type(old.assets.main) ~= "string" then
+    refuse("invalid", "%s: is a folder with other things than a bundle (no %s of one); name another one or remove it", out, META)
+  end
+  local own = { [META] = true, [old.assets.main] = true, tokenizer = true, [".DS_Store"] = true }
+  for _, name in ipairs(names) do
+    if not own[name] then refuse("invalid", "%s: holds %s beside a bundle; name another output, or move that away", out, name) end
+  end
+end
+
+-- Causal convolutions and delays keep the last inputs, which padding would push out: such a model needs calls of one token too.
+local function has_columns(graph)
+  local text = graph:dump()
+  return text:find("conv_causal", 1, true) ~= nil or text:find("delay", 1, true) ~= nil
+end
+
+-- The numbers of tokens of a call.
+local function tokens_of(run, context)
+  if run.opts.fixed_t then return run.opts.fixed_t end
+  if run.encoder then return planner.profiles(run.config, run.opts) end
+  local list = {}
+  if has_columns(run.graph) then list[1] = 1 end
+  for _, t in ipairs(M.tokens) do
+    if t <= context then list[#list + 1] = t end
+  end
+  return list[1] and list or { math.min(context, M.tokens[1]) }
+end
+
+-- The contexts: those of `tiers`, else 256 doubling, and the full one.
+local function contexts_of(opts, full)
+  local list = {}
+  if opts.tiers then
+    table.move(opts.tiers, 1, #opts.tiers, 1, list)
+  else
+    local context = M.context
+    while context < full do
+      list[#list + 1], context = context, 2 * context
+    end
+  end
+  list[#list + 1] = full
+  return list
+end
+
+local function collect(list)
+  return function(w)
+    local snr = w.error > 0 and w.signal > 0 and 10 * math.log(w.signal / w.error, 10) or nil
+    list[#list + 1] = { name = w.name, from = w.from, to = w.to, form = w.form, bytes = w.bytes, max_abs = w.max_abs, snr_db = snr }
+  end
+end
+
+-- The folder of the tokenizer, as tokens.write takes it.
+local function inner(folder)
+  return {
+    path = function() return folder:path() .. "/tokenizer" end,
+    make = function(_, name) return folder:make("tokenizer/" .. name) end,
+    remove = function(_, name) return folder:remove("tokenizer/" .. name) end,
+  }
+end
+
+local function metadata(run, asset, full, files)
+  local cfg = run.config
+  return {
+    metadata_version = VERSION, kind = run.encoder and "encoder" or "llm", name = cfg.name, assets = { main = asset },
+    language = {
+      tokenizer = #files.names > 0 and "tokenizer" or nil, vocab_size = cfg.vocab_size, max_context_length = full,
+      embedded_tokenizer = #files.names > 0,
+    },
+  }
+end
+
+local function write(run, out)
+  local opts, variant = run.opts, run.parts[#run.parts]
+  variant = variant[#variant] or variant
+  local full = variant.context
+  local options = planner.core_options(run.graph, run.config, opts, variant)
+  options.threads, options.importance = opts.threads, opts.importance
+  local partition = try(core.mil_plan(run.graph, options))
+  local exporter <close> = try(core.mil_exporter(run.graph, options))
+  local asset, weights, bytes = run.name .. ".aimodel", {}, 0
+  for _, p in ipairs(partition.shards) do bytes = bytes + p.bytes end
+  local contexts = run.encoder and { full } or contexts_of(opts, full)
+  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), collect(weights)))
+  try(run.folder:make "tokenizer")
+  local files = tokens.write(run.bundle, inner(run.folder), try)
+  try(core.write_file(run.folder:path() .. "/" .. META,
+    core.json_encode(metadata(run, asset, full, files), { sort = true, indent = 1 })))
+  local size, hash = package_files.measure(run.folder:path() .. "/" .. asset)
+  try(size, hash)
+  try(run.folder:commit())
+  return {
+    path = out .. "/" .. asset, bundle = out, ok = true, target = "coreai", functions = functions, weights = weights, kept = 0,
+    shards = { { path = asset, kind = "whole", bytes = size, weight_bytes = bytes, sha256 = hash, verdict = "risk" } },
+    embed_bytes = 2 * (partition.table_rows or 0), weight_bytes = bytes, seconds = core.clock() - run.started,
+  }
+end
+
+--- Writes the bundle `out` as a whole or not at all. An existing bundle is replaced. The same model and options give the same bytes.
+-- @param opts as ane.coreml.export.run takes them; of these layout, norm, rope, max_t, functions and argmax have no effect: the
+--   runner's contract settles them. fixed_t: tokens of a call (8, 16, 64; with causal convolutions 1 too), tiers: smaller contexts
+--   (default: 256 doubling)
+-- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, functions = list of {name,
+--   inputs, outputs, states (lists of {name, dtype, shape}), operations}; or nil, message, code
+function M.write(bundle, out, opts)
+  local started = core.clock()
+  out = #out > 1 and out:gsub("/+$", "") or out
+  check_out(out)
+  local graph <close> = try(recipe.graph(bundle))
+  local parts = try(planner.parts(bundle.config, opts, graph))
+  local folder <close> = try(core.folder(out))
+  for _, name in ipairs(try(core.list_dir(folder:path()))) do try(folder:remove(name)) end
+  return write({
+    bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, parts = parts, started = started,
+    encoder = bundle.config.kind == "token_classifier", name = out:match "([^/]+)$" or "model",
+  }, out)
+end
+
+return M
