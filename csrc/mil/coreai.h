@@ -3,17 +3,28 @@
 #ifndef ANE_MIL_COREAI_H
 #define ANE_MIL_COREAI_H
 
-#include "formats/aimodel/aimodel.h"
+#include "formats/formats.h"
 #include "mil/lower.h"
 
-/* A state of the function being lowered: one layer of a stacked state [layers, 1, C, 1, S], in which a MIL state
- * [1, n, S, C / n] lies channels first (stacked), or a state of its own with MIL's shape. */
-struct coreai_state {
-  const char *name;   /* of the MIL state */
+/* A state of Core AI. It is read once, before its first use, and written once, at the end: Apple's library for Linux damages
+ * states that a function writes several times. */
+struct coreai_store {
   ane_ai_value state; /* from ane_ai_state */
+  ane_ai_value now;   /* its tensor after the updates so far; NULL: not read yet */
+  bool changed;
+};
+
+/* A state of MIL: one layer of a store [layers, 1, C, 1, S], in which the MIL state [1, n, S, C / n] lies channels first
+ * (stacked), or a store of its own with MIL's shape. */
+struct coreai_state {
+  const char *name; /* of the MIL state */
+  struct coreai_store *store;
   bool stacked;
   int64_t layer;
 };
+
+/* Writes a store, if it was changed. */
+void coreai_store_end(struct ane_ai_build *b, struct coreai_store *store);
 
 /* The values that names of a MIL function stand for. */
 struct coreai_scope {
@@ -37,8 +48,7 @@ ane_ai_value coreai_value(struct coreai_scope *s, const char *name);
  * the message names the operation's result. */
 void coreai_lower(struct coreai_scope *s, const struct ane_mil_function *f);
 
-/* The type of Core AI with the same elements; false: there is none (strings). */
-bool coreai_dtype(ane_mil_dtype t, ane_ai_dtype *out);
+/* The type of Core AI with the same elements. There is none of strings, which no tensor has. */
 struct ane_ai_type coreai_type(const struct ane_mil_type *t);
 
 #endif

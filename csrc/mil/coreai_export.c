@@ -44,8 +44,8 @@ struct body {
   ane_ai_value *logits;    /* slices [1, N, T, 1] */
   uint32_t n_logits;
   struct coreai_state *states;
-  int32_t *state_values; /* of the graph, by state */
-  uint32_t n_states;
+  struct coreai_store *stores; /* at most one a state */
+  uint32_t n_states, n_stores;
 };
 
 /* ---- Resources ---------------------------------------------------------------------------------------------------------*/
@@ -185,29 +185,26 @@ static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *
   return n;
 }
 
-/* The layout that the contract asks for: channels interleaved by 8. */
-static ane_ai_value stack(struct body *f, const char *name, int64_t layers, int64_t channels) {
-  struct ane_ai_type t = ane_ai_tensor(ANE_AI_FP16, 5, (int64_t[]){layers, 1, channels, 1, f->context});
-  if (channels % 8 == 0)
-    for (int i = 0; i < 5; i++) t.interleave[i] = i == 2 ? 8 : 1;
-  return ane_ai_state(&f->b, name, t);
+static struct coreai_store *add_store(struct body *f, const char *name, struct ane_ai_type type) {
+  struct coreai_store *store = &f->stores[f->n_stores++];
+  store->state = ane_ai_state(&f->b, name, type);
+  return store;
 }
 
-static void add_state(struct body *f, const struct ane_mil_port *p, ane_ai_value state, bool stacked, int64_t layer) {
-  f->states[f->n_states] = (struct coreai_state){p->name, state, stacked, layer};
-  f->state_values[f->n_states++] = p->value;
+static struct ane_ai_type stack(const struct body *f, int64_t layers, int64_t channels) {
+  return ane_ai_tensor(ANE_AI_FP16, 5, (int64_t[]){layers, 1, channels, 1, f->context});
 }
 
 static void declare_kind(struct body *f, ane_mil_port_kind kind, const char *name) {
   bool same;
   int64_t channels = 0, n = count_states(f, kind, &same, &channels), layer = 0;
-  ane_ai_value all = n && same && name ? stack(f, name, n, channels) : NULL;
+  struct coreai_store *all = n && same && name ? add_store(f, name, stack(f, n, channels)) : NULL;
   for (int32_t i = 0; i < f->n_parts; i++)
     for (uint32_t j = 0; j < f->parts[i]->n_states; j++) {
       const struct ane_mil_port *p = &f->parts[i]->states[j];
       if (!is_kind(p, kind)) continue;
-      ane_ai_value own = all ? all : ane_ai_state(&f->b, p->name, ane_ai_tensor(ANE_AI_FP16, p->rank, p->dim));
-      add_state(f, p, own, all != NULL, layer++);
+      struct coreai_store *own = all ? all : add_store(f, p->name, ane_ai_tensor(ANE_AI_FP16, p->rank, p->dim));
+      f->states[f->n_states++] = (struct coreai_state){p->name, own, all != NULL, layer++};
     }
 }
 
@@ -215,8 +212,8 @@ static void declare_states(struct body *f) {
   size_t n = 0;
   for (int32_t i = 0; i < f->n_parts; i++) n += f->parts[i]->n_states;
   f->states = allocate(f, n, sizeof *f->states);
-  f->state_values = allocate(f, n, sizeof *f->state_values);
-  if (!f->states || !f->state_values) return;
+  f->stores = allocate(f, n, sizeof *f->stores);
+  if (!f->states || !f->stores) return;
   declare_kind(f, ANE_MIL_PORT_KEYS, "key_cache");
   declare_kind(f, ANE_MIL_PORT_VALUES, "value_cache");
   declare_kind(f, ANE_MIL_PORT_COLUMNS, NULL);
@@ -302,12 +299,6 @@ static const char *name_of(struct asset *a, const char *format, int64_t x, int64
   return ane_arena_strndup(a->arena, text, (size_t)len);
 }
 
-/* The table's layout in the contract. */
-static struct ane_ai_type laid_out(struct ane_ai_type t) {
-  if (t.dim[0] % 8 == 0) t.interleave[0] = 8, t.interleave[1] = t.interleave[2] = 1;
-  return t;
-}
-
 static ane_status load_embeddings(struct asset *a) {
   struct ane_ai_build b;
   ane_ai_build_begin(&b, a->arena, "load_embeddings", a->err);
@@ -321,7 +312,7 @@ static ane_status gather_embeddings(struct asset *a, int64_t t) {
   if (!name) return ane_fail(a->err, ANE_NOMEM, "no memory for the program");
   ane_ai_build_begin(&b, a->arena, name, a->err);
   ane_ai_value ids = ane_ai_input(&b, "in_new_token_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
-  ane_ai_value table = ane_ai_input(&b, "embedding_table", laid_out(a->table_type));
+  ane_ai_value table = ane_ai_input(&b, "embedding_table", a->table_type);
   ane_ai_output(&b, "gathered_embeddings", ane_ai_gather(&b, table, ids));
   return keep(a, &b, ANE_OK);
 }
@@ -358,6 +349,7 @@ static ane_ai_value one_element(struct body *f) {
 
 static void run_parts(struct body *f) {
   for (int32_t i = 0; i < f->n_parts && !f->b.status; i++) lower_part(f, f->parts[i]);
+  for (uint32_t i = 0; i < f->n_stores && !f->b.status; i++) coreai_store_end(&f->b, &f->stores[i]);
 }
 
 static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head) {
@@ -370,7 +362,7 @@ static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head)
   ane_ai_value ids = ane_ai_input(&f.b, "position_ids", ane_ai_tensor(ANE_AI_UINT16, 2, (int64_t[]){1, t}));
   f.step = ane_ai_input(&f.b, "in_step", ane_ai_tensor(ANE_AI_INT32, 1, (int64_t[]){1}));
   ane_ai_value mask = ane_ai_input(&f.b, "causal_mask", ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, context, 1, t}));
-  ane_ai_input(&f.b, "embedding_table", laid_out(a->table_type));
+  ane_ai_input(&f.b, "embedding_table", a->table_type);
   f.positions = ane_ai_cast(&f.b, ids, ANE_AI_INT32);
   f.given_mask = ane_ai_transpose(&f.b, mask, (int32_t[]){0, 2, 3, 1});
   declare_states(&f);

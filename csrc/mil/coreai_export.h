@@ -10,6 +10,9 @@
  *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar; only the states matter
  *   states of the last two  key_cache, value_cache fp16 [L, 1, kv heads * head dim, 1, C]
  *
+ * Apple's own exports also ask for layouts (channels of the states and rows of the table interleaved by 8). These are left out:
+ * with them, Apple's library for Linux ends the process when a function writes its states.
+ *
  * The columns in_step .. in_step + q - 1 of the states are written, so a call that is padded at its end does no harm: the next
  * one overwrites the padding. Beyond the contract: where layers differ in kv heads * head dim, each has states of its own, [1, kv
  * heads, C, head dim]; causal convolutions have states [1, channels, K - 1, 1], which allow no padding. A model with attention to
@@ -20,7 +23,7 @@
 #ifndef ANE_MIL_COREAI_EXPORT_H
 #define ANE_MIL_COREAI_EXPORT_H
 
-#include "formats/aimodel/aimodel.h"
+#include "formats/formats.h"
 #include "mil/export.h"
 
 struct ane_coreai_plan {

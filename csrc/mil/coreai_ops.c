@@ -42,7 +42,7 @@ static struct coreai_named *find(const struct coreai_scope *s, const char *name)
   return at == UINT32_MAX ? NULL : (struct coreai_named *)(void *)s->values.data + at;
 }
 
-bool coreai_dtype(ane_mil_dtype t, ane_ai_dtype *out) {
+static bool dtype_of(ane_mil_dtype t, ane_ai_dtype *out) {
   static const struct {
     ane_mil_dtype mil;
     ane_ai_dtype ai;
@@ -57,7 +57,7 @@ bool coreai_dtype(ane_mil_dtype t, ane_ai_dtype *out) {
 
 struct ane_ai_type coreai_type(const struct ane_mil_type *t) {
   ane_ai_dtype dtype = ANE_AI_FP16;
-  (void)coreai_dtype(t->dtype, &dtype);
+  (void)dtype_of(t->dtype, &dtype);
   return ane_ai_tensor(dtype, t->rank, t->dim);
 }
 
@@ -214,7 +214,7 @@ static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, 
   int32_t axis = axis_of(s, op, "axis", list[0]);
   if (values->n_bindings == 1) return list[0];
   if (!whole(s, op, "interleave", 0, 0)) return ane_ai_concat(s->b, list, values->n_bindings, axis);
-  /* elements in turn: a new axis behind the joined one */
+  /* interleaved: a new axis behind the joined one */
   for (uint32_t i = 0; i < values->n_bindings; i++) {
     struct ane_ai_type t = list[i]->type;
     for (int32_t d = t.rank; d > axis + 1; d--) t.dim[d] = t.dim[d - 1];
@@ -256,9 +256,33 @@ static ane_ai_value slice(struct coreai_scope *s, const struct ane_mil_op *op, a
 
 static ane_ai_value int32s(struct coreai_scope *s, const int64_t *v, int32_t n) { return ane_ai_ints(s->b, ANE_AI_INT32, v, n); }
 
+/* Element i of a parameter that is a constant or a concat of constants; false: it is computed. */
+static bool joined(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t *out) {
+  const struct ane_mil_value *c = known(s, op, name);
+  const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
+  const struct coreai_named *x = a && a->n_bindings == 1 && a->bindings[0].name ? find(s, a->bindings[0].name) : NULL;
+  if (c) return i < c->count ? *out = ane_mil_integer(c, i), true : false;
+  if (!x || !x->op || strcmp(x->op->type, "concat") != 0) return false;
+  const struct ane_mil_arg *values = ane_mil_op_arg(x->op, "values");
+  for (uint32_t j = 0; j < values->n_bindings; j++) {
+    const struct coreai_named *part = find(s, values->bindings[j].name);
+    c = part && part->op && strcmp(part->op->type, "const") == 0 ? ane_mil_op_attr(part->op, "val") : NULL;
+    if (!c) return false;
+    if (i < c->count) return *out = ane_mil_integer(c, i), true;
+    i -= (uint32_t)c->count;
+  }
+  return false;
+}
+
 static ane_ai_value slice_size(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   struct ane_ai_type type = coreai_type(&op->outputs[0].type);
+  int64_t from[ANE_AI_RANK];
+  bool fixed = true;
+  for (int32_t i = 0; i < type.rank; i++) fixed &= joined(s, op, "begin", (uint32_t)i, &from[i]);
+  for (int32_t i = 0; fixed && i < type.rank; i++)
+    if (type.dim[i] != x->type.dim[i]) x = ane_ai_slice(s->b, x, i, from[i], from[i] + type.dim[i], 1);
+  if (fixed) return x;
   ane_ai_value begin = arg(s, op, "begin"), end = ane_ai_binary(s->b, ANE_AI_ADD, begin, int32s(s, type.dim, type.rank));
   return ane_ai_slice_at(s->b, x, begin, end, type);
 }
@@ -364,13 +388,27 @@ static const struct coreai_state *state_of(struct coreai_scope *s, const struct 
   return NULL;
 }
 
+static ane_ai_value current(struct coreai_scope *s, struct coreai_store *store) {
+  if (!store->now) store->now = ane_ai_read(s->b, store->state);
+  return store->now;
+}
+
+static void change(struct coreai_store *store, ane_ai_value x) {
+  store->now = x;
+  store->changed = true;
+}
+
+void coreai_store_end(struct ane_ai_build *b, struct coreai_store *store) {
+  if (store->changed) ane_ai_write(b, store->state, store->now);
+}
+
 /* A layer of the stack, [1, n, S, d]. */
 static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   const struct coreai_state *st = state_of(s, op);
   const struct ane_mil_type *t = &op->outputs[0].type;
   if (!st) return ane_ai_int(s->b, ANE_AI_INT32, 0);
-  ane_ai_value all = ane_ai_read(s->b, st->state);
+  ane_ai_value all = current(s, st->store);
   if (!st->stacked) return all;
   ane_ai_value layer = ane_ai_dim(all, 0) == 1 ? all : ane_ai_slice(s->b, all, 0, st->layer, st->layer + 1, 1);
   return swap(s, ane_ai_reshape(s->b, layer, 4, (int64_t[]){1, t->dim[1], t->dim[3], t->dim[2]}));
@@ -384,13 +422,13 @@ static const struct ane_mil_op *row_update(struct coreai_scope *s, const struct 
 
 /* Writes columns position .. position + T - 1 of a layer: rows [1, n, T, d] become [1, 1, C, 1, T]. */
 static void write_columns(struct coreai_scope *s, const struct coreai_state *st, const struct ane_mil_op *update) {
-  ane_ai_value rows = arg(s, update, "update"), begin = arg(s, update, "begin"), all = ane_ai_read(s->b, st->state);
+  ane_ai_value rows = arg(s, update, "update"), begin = arg(s, update, "begin"), all = current(s, st->store);
   int64_t t = ane_ai_dim(rows, 2), c = ane_ai_dim(rows, 1) * ane_ai_dim(rows, 3);
   ane_ai_value columns = ane_ai_reshape(s->b, swap(s, rows), 5, (int64_t[]){1, 1, c, 1, t});
   ane_ai_value at[] = {int32s(s, (int64_t[]){st->layer, 0, 0, 0}, 4), ane_ai_slice(s->b, begin, 0, 2, 3, 1)};
   ane_ai_value from = ane_ai_concat(s->b, at, 2, 0);
   ane_ai_value to = ane_ai_binary(s->b, ANE_AI_ADD, from, int32s(s, (int64_t[]){1, 1, c, 1, t}, 5));
-  ane_ai_write(s->b, st->state, ane_ai_slice_update(s->b, all, from, to, columns));
+  change(st->store, ane_ai_slice_update(s->b, all, from, to, columns));
 }
 
 static ane_ai_value write_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
@@ -398,7 +436,7 @@ static ane_ai_value write_state(struct coreai_scope *s, const struct ane_mil_op 
   const struct coreai_state *st = state_of(s, op);
   const struct ane_mil_op *update = row_update(s, op);
   if (st && !st->stacked)
-    ane_ai_write(s->b, st->state, arg(s, op, "data"));
+    change(st->store, arg(s, op, "data"));
   else if (st && update)
     write_columns(s, st, update);
   else if (st && !s->b->status)

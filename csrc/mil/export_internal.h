@@ -33,8 +33,6 @@ struct exporting {
   struct ane_buffer constants; /* of struct stored */
 };
 
-/* Stores the elements at `data` as a value. `data` need not outlive the call. */
-ane_status export_store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out);
 /* Provides weights in their schemes (ane_mil_weight_fn; arg: struct exporting). Returns the cached answer to a repeated request:
  * functions that ask for the same weight share its record. */
 ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-ane_status export_store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out) {
+/* Stores the elements at `data` as a value. `data` need not outlive the call. */
+static ane_status store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out) {
   uint64_t count = 1, bytes;
   for (int32_t i = 0; i < type.rank; i++) count *= (uint64_t)type.dim[i];
   if (!ane_mil_bytes(type.dtype, count, &bytes)) return ane_fail(x->err, ANE_SHAPE, "too large");
@@ -29,11 +30,11 @@ ane_status export_store(struct exporting *x, struct ane_mil_type type, const voi
 static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v,
                                uint64_t n, struct ane_mil_value *out) {
   struct ane_mil_type type = ane_mil_tensor_type(t, rank, dim);
-  if (t == ANE_MIL_FP16) return export_store(x, type, v, out);
+  if (t == ANE_MIL_FP16) return store(x, type, v, out);
   float *wide = ane_arena_array(x->arena, n, sizeof *wide);
   if (!wide) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
   for (uint64_t i = 0; i < n; i++) wide[i] = ane_f16_f32(v[i]);
-  return export_store(x, type, wide, out);
+  return store(x, type, wide, out);
 }
 
 static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name) {
@@ -57,18 +58,17 @@ static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask 
   static const int32_t axis = 0;
   int64_t rows = w->spec.scheme == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
   out->op = "constexpr_affine_dequantize";
-  ane_status st =
-      export_store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
+  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
   if (!st) st = store_halves(x, ask->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
-  if (!st) st = export_store(x, ane_mil_tensor_type(ANE_MIL_INT8, 0, NULL), &zero, param(out, "zero_point"));
-  return st ? st : export_store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
+  if (!st) st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, 0, NULL), &zero, param(out, "zero_point"));
+  return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
 }
 
 static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                              struct ane_mil_weight *out) {
   int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
   out->op = "constexpr_blockwise_shift_scale";
-  ane_status st = export_store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
+  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
   return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
 }
 
@@ -82,11 +82,11 @@ static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask
   bool old = ask->version < 9;
   struct ane_mil_type codes =
       old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
-  ane_status st = export_store(x, codes, w->payload, param(out, "indices"));
+  ane_status st = store(x, codes, w->payload, param(out, "indices"));
   if (!st) st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)tables * 16, param(out, "lut"));
   if (st || !old) return st;
   uint32_t shape[4] = {(uint32_t)ask->dim[0], (uint32_t)ask->dim[1], (uint32_t)ask->dim[2], (uint32_t)ask->dim[3]};
-  return export_store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
+  return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
 }
 
 static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
@@ -190,7 +190,7 @@ ane_status export_store_constant(struct exporting *x, struct ane_mil_value *v) {
     v->data = NULL;
     return ANE_OK;
   }
-  ane_status st = export_store(x, v->type, v->data, v);
+  ane_status st = store(x, v->type, v->data, v);
   s.offset = v->offset;
   if (!st && !ane_buffer_append(&x->constants, &s, sizeof s)) st = ane_fail(x->err, ANE_NOMEM, "no memory for the program");
   return st;

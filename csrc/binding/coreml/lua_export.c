@@ -273,21 +273,22 @@ static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
   return list;
 }
 
-/* coreai(path, contexts, tokens [, wrote]) -> list of functions {name, inputs, outputs, states, operations}: the whole model as
- * one asset of Core AI at `path`; inputs, outputs and states are lists of {name, dtype, shape}; or nil, message, code. contexts,
- * tokens: ascending lists; wrote: as in write */
+/* coreai(path, contexts, tokens [, wrote [, factor]]) -> list of functions {name, inputs, outputs, states, operations}: the whole
+ * model as one asset of Core AI at `path`; inputs, outputs and states are lists of {name, dtype, shape}; or nil, message, code.
+ * contexts, tokens: ascending lists; wrote, factor: as in write */
 static int exporter_coreai(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   const char *path = bind_text(L, 2);
   struct ane_coreai_plan plan = {0};
   luaL_checkstack(L, 16, "export");
-  lua_settop(L, 5);
-  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 5) ? 5 : 0};
+  lua_settop(L, 7);
+  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 5) ? 5 : 0, .factor = lua_isfunction(L, 6) ? 6 : 0};
   plan.contexts = push_numbers(L, 3, &plan.n_contexts);
   plan.tokens = push_numbers(L, 4, &plan.n_tokens);
   struct ane_ai_program program;
   struct ane_error err;
   ud->e.wrote = on_wrote;
+  ud->e.factor = x.factor ? on_factor : NULL;
   ud->e.release = on_release;
   ud->e.arg = &x;
   ane_status st = ane_coreai_export(&ud->e, ud->partition, &plan, path, &ud->arena, &program, &err);

@@ -111,7 +111,8 @@ local function write(run, out)
   local asset, weights, bytes = run.name .. ".aimodel", {}, 0
   for _, p in ipairs(partition.shards) do bytes = bytes + p.bytes end
   local contexts = run.encoder and { full } or contexts_of(opts, full)
-  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), collect(weights)))
+  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), collect(weights),
+    run.factor))
   try(run.folder:make "tokenizer")
   local files = tokens.write(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
@@ -122,7 +123,8 @@ local function write(run, out)
   return {
     path = out .. "/" .. asset, bundle = out, ok = true, target = "coreai", functions = functions, weights = weights, kept = 0,
     shards = { { path = asset, kind = "whole", bytes = size, weight_bytes = bytes, sha256 = hash, verdict = "risk" } },
-    embed_bytes = 2 * (partition.table_rows or 0), weight_bytes = bytes, seconds = core.clock() - run.started,
+    embed_bytes = partition.embedding and 2 * partition.embedding.shape[1] * partition.embedding.shape[2] or 0,
+    weight_bytes = bytes, seconds = core.clock() - run.started,
   }
 end
 
@@ -130,9 +132,10 @@ end
 -- @param opts as ane.coreml.export.run takes them; of these layout, norm, rope, max_t, functions and argmax have no effect: the
 --   runner's contract settles them. fixed_t: tokens of a call (8, 16, 64; with causal convolutions 1 too), tiers: smaller contexts
 --   (default: 256 doubling)
+-- @param factor as exporter:write of the core takes it, or nil
 -- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, functions = list of {name,
 --   inputs, outputs, states (lists of {name, dtype, shape}), operations}; or nil, message, code
-function M.write(bundle, out, opts)
+function M.write(bundle, out, opts, factor)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
   check_out(out)
@@ -142,7 +145,7 @@ function M.write(bundle, out, opts)
   for _, name in ipairs(try(core.list_dir(folder:path()))) do try(folder:remove(name)) end
   return write({
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, parts = parts, started = started,
-    encoder = bundle.config.kind == "token_classifier", name = out:match "([^/]+)$" or "model",
+    factor = factor, encoder = bundle.config.kind == "token_classifier", name = out:match "([^/]+)$" or "model",
   }, out)
 end
 

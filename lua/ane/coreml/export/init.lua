@@ -319,7 +319,10 @@ function M.run(bundle, out, opts, level)
   if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  return failure.catch(target == "coreai" and coreai.write or export, bundle, out, opts)
+  if target == "coreai" then
+    return failure.catch(function() return coreai.write(bundle, out, opts, factor_function(opts)) end)
+  end
+  return failure.catch(export, bundle, out, opts)
 end
 
 --- Exports a model file or a folder.

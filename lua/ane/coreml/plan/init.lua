@@ -6,6 +6,7 @@
 -- partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def). summary adds up. Bytes come
 -- from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
 
+local coreai = require "ane.coreml.plan.coreai"
 local core = require "ane.core"
 local loader = require "ane.model.loader"
 local reported = require "ane.coreml.plan.reported"
@@ -57,7 +58,9 @@ end
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
 --   chip: whose limits hold
---   target: "coreml" (packages), "coreai" (one asset) or, for plans, "both"; or bytes of a package planned for; size_limit: bytes above which a layer is partitioned further (old name: law)
+--   target: "coreml" (packages), "coreai" (one asset) or, for plans, "both"; or bytes of a package
+--   planned for
+--   size_limit: bytes above which a layer is partitioned further (old name: law)
 --   rows: of a slice of the head; slices: of the head; layers: most in a package; experts: auto, whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
@@ -65,7 +68,8 @@ M.rules = {
   mixed = { type = "table", check = known_schemes },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
-  target = { type = { "integer", "string" }, check = wrong_target }, size_limit = { type = "integer", min = 1 }, law = { type = "integer", min = 1 },
+  target = { type = { "integer", "string" }, check = wrong_target },
+  size_limit = { type = "integer", min = 1 }, law = { type = "integer", min = 1 },
   rows = { type = "integer", min = 1, max = 1 << 30 },
   slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
@@ -248,7 +252,7 @@ end
 function M.limits(opts)
   local chip = M.chip(opts.chip)
   local limit = opts.size_limit or opts.law
-  local target = opts.target or math.min(chip.target, limit or chip.target)
+  local target = math.type(opts.target) and opts.target or math.min(chip.target, limit or chip.target)
   return target, limit or math.max(chip.size_limit, target)
 end
 
@@ -422,6 +426,10 @@ local function summary(partitioned, bundle, opts, profiles, copies)
   end
   out.state_bytes = state_bytes(partitioned.shards, out.context)
   out.laws, out.reported = rules_that_hold(held), report_of(cfg)
+  if opts.target == "coreai" or opts.target == "both" then
+    out.coreai = { facts = coreai.facts(out, opts), only = opts.target == "coreai" }
+    out.coreai.rules = coreai.judge(out.coreai.facts)
+  end
   return setmetatable(out, meta)
 end
 
@@ -431,7 +439,7 @@ end
 -- last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions
 -- (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
 -- (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size limit),
--- reported; methods dot(), svg(); or nil, message, code
+-- reported, coreai (with target coreai or both: facts and rules, see ane.coreml.plan.coreai); methods dot(), svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end

@@ -58,8 +58,25 @@ function M.calls(plan)
   return table.concat(what, "; ") .. ", each with packages of its own"
 end
 
---- The plan as a table of packages, totals, residency rules and reports.
+-- The rules of the plan as one Core AI asset.
+local function asset(plan, out)
+  local f = plan.coreai.facts
+  out[#out + 1] = ("%s as one Core AI asset: %s of weights and embedding, context %d "
+    .. "(nothing was compiled for or run on a Neural Engine)"):format(plan.path, M.bytes(f.bytes), f.context)
+  for _, rule in ipairs(plan.coreai.rules) do
+    local text = ("%s [%s]"):format(rule.text, rule.source)
+    out[#out + 1] = ("  %-6s %-14s %s"):format(rule.verdict, rule.id, wrap(text, 110, (" "):rep(24)))
+  end
+end
+
+--- The plan as a table of packages, totals, residency rules and reports; with target coreai, the rules of an asset instead, with
+-- target both, also.
 function M.text(plan)
+  if plan.coreai and plan.coreai.only then
+    local lines = {}
+    asset(plan, lines)
+    return table.concat(lines, "\n")
+  end
   local out = { ("%s: %s, %s, %s weights, context %d, for %s (predicted: nothing was run on a Neural Engine)"):format(plan.path,
     plan.architecture, plan.kind, plan.weights, plan.context, plan.chip) }
   packages(plan, out)
@@ -79,6 +96,7 @@ function M.text(plan)
     out[#out + 1] = "reported: " .. wrap(plan.reported.reported, 120, (" "):rep(10))
     out[#out + 1] = "why:      " .. wrap(plan.reported.why, 120, (" "):rep(10))
   end
+  if plan.coreai then asset(plan, out) end
   return table.concat(out, "\n")
 end
 

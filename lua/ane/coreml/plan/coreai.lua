@@ -1,0 +1,79 @@
+--- Rules for a model as one Core AI asset: what Apple and others published of the Neural Engine under macOS and iOS 27.
+-- Needs nothing. Usage: `local rules = coreai.judge({ bytes = 4e8, context = 512, ... })`
+--
+-- Every rule names its source. None was tried here: nothing was compiled for or run on a Neural Engine.
+
+local M = {}
+
+local function always() return true end
+local function has(scheme) return function(f) return f.weights:find(scheme, 1, true) == 1 end end
+
+local RULES = "apple/coreai-models:neural_engine_rules.md"
+local RUNNER = "apple/coreai-models: runner of language models"
+
+--- id, verdict ("engine", "risk", "cpu"), text, source, test(facts)
+M.rules = {
+  { "static", "engine", "every shape is static: one function for each number of tokens and context", RULES, always },
+  { "rank", "engine", "no tensor has more than 5 dimensions", RULES, always },
+  { "types", "engine", "activations are fp16, weights fp16 or int8 or tables; norms are computed in fp32 between casts", RULES, always },
+  { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
+  { "mask", "engine", "masks have -40000, never minus infinity", RULES, always },
+  { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
+  { "heads", "risk", "attention is computed for all heads in one product; Apple's rules want one product a head", RULES, always },
+  { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, always },
+  { "chunk", "risk",
+    "a call of more than 64 tokens: the runner has functions for 8, 16 and 64", RUNNER, function(f) return f.tokens > 64 end },
+  { "context-width", "risk",
+    "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
+    function(f) return f.kv > f.context end },
+  { "background", "risk",
+    "iOS 27 restricts the engine for apps in the background", "reported of iOS 27, by no document that can be named", always },
+  { "int4-block", "risk", "linear int4 compiled in silence to an asset for the GPU only; tables (lut4) compiled for the engine",
+    "apple/coreai-models#55, #205", has "int4" },
+  { "lut4", "risk", "4-bit tables compiled for the engine in reports; not tried here", "apple/coreai-models#205", has "lut4" },
+  { "static-corrupt", "risk",
+    "one report has wrong results of a static export whose eager model was exact", "apple/coreai-models#257", always },
+  { "size-1gb", "risk",
+    "more than 1 GB of weights in one asset: Core ML's compiler failed at that size; --target coreml makes packages", "laws 4, of Core ML",
+    function(f) return f.bytes > 1e9 end },
+  { "size-2gb", "cpu",
+    "more than 2 GB in one asset: beyond what iOS loads",
+    "reported of iOS, by no document that can be named", function(f) return f.bytes > 2e9 end },
+}
+
+local WORSE = { engine = 1, risk = 2, cpu = 3 }
+
+--- The rules that hold, the worst verdicts first.
+-- @param facts bytes (weights and embedding), context, kv (channels of the widest state of keys), tokens (most of a call), weights (scheme)
+-- @return list of {id, verdict, text, source}
+function M.judge(facts)
+  local list = {}
+  for at, r in ipairs(M.rules) do
+    if r[5](facts) then list[#list + 1] = { id = r[1], verdict = r[2], text = r[3], source = r[4], at = at } end
+  end
+  table.sort(list, function(a, b)
+    if a.verdict ~= b.verdict then return WORSE[a.verdict] > WORSE[b.verdict] end
+    return a.at < b.at
+  end)
+  for _, r in ipairs(list) do r.at = nil end
+  return list
+end
+
+--- The facts of a plan of ane.coreml.plan.
+function M.facts(plan, opts)
+  local kv, tokens = 0, 0
+  for _, p in ipairs(plan.packages) do
+    for _, s in ipairs(p.states) do
+      if #s.shape == 3 or #s.shape == 4 then
+        local n = 1
+        for _, d in ipairs(s.shape) do n = n * (math.type(d) == "integer" and d or 1) end
+        kv = math.max(kv, n)
+      end
+    end
+  end
+  for _, t in ipairs(opts.fixed_t or { 64 }) do tokens = math.max(tokens, t) end
+  return { bytes = plan.bytes + plan.embed_bytes, context = plan.context, kv = kv, tokens = math.min(tokens, plan.context),
+           weights = opts.weights }
+end
+
+return M
