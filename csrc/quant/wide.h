@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/* A function with one copy for each width of vectors; the loader picks one. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* A function with one copy for each width of vectors; the loader of glibc picks one. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define ANE_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define ANE_WIDE
