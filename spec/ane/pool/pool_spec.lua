@@ -1,6 +1,7 @@
 -- Pools: replies that are computed together are those computed alone, whatever the schedule.
 local ane = require "ane"
 local core = require "ane.core"
+local draws = require "support.draws"
 local tiny = require "support.tiny"
 
 -- Every architecture: rings of sliding windows, states of convolutions, mixtures, longrope.
@@ -9,21 +10,6 @@ local MODELS = {
   "hf/hunyuan_v1_dense", "hf/lfm2-odd", "hf/lfm2_moe-odd", "hf/phi3", "hf/qwen2_moe_window-odd", "hf/qwen3-odd", "hf/smollm3-odd",
   "hf/zaya-odd", "gguf/olmo2-odd.gguf",
 }
-
--- A stream of whole numbers 0 .. n - 1.
-local function numbers(seed)
-  local at = 0
-  return function(n)
-    at = at + 1
-    return math.floor(core.random(seed, at) * n)
-  end
-end
-
-local function ids_of(random, n, vocab)
-  local ids = {}
-  for i = 1, n do ids[i] = random(vocab) end
-  return ids
-end
 
 -- A processor that writes down all logits it sees, to the bit.
 local function recorder()
@@ -38,7 +24,7 @@ end
 local function random_request(random, vocab, starts)
   local ids = {}
   if random(2) == 0 and #starts > 0 then table.move(starts[1 + random(#starts)], 1, 40, 1, ids) end
-  local tail = ids_of(random, 1 + random(70), vocab)
+  local tail = draws.ids(random, 1 + random(70), vocab)
   table.move(tail, 1, #tail, #ids + 1, ids)
   local opts = { max_tokens = 1 + random(12), ignore_eos = true }
   if random(2) == 0 then opts.temperature, opts.seed, opts.top_k = 0.9, random(1000), 20 end
@@ -70,11 +56,11 @@ end
 describe("a pool", function()
   for at, name in ipairs(MODELS) do
     it("gives each reply that it has alone, whatever the schedule: " .. name, function()
-      local random = numbers(at)
+      local random = draws.numbers(at)
       local kv = ({ "fp16", "int8", "fp32" })[1 + at % 3]
       local model <close> = assert(ane.load("spec/fixtures/" .. name, { context = 256, threads = 1 + at % 2, kv = kv }))
       local vocab = model.vocab
-      local starts = { ids_of(random, 40, vocab), ids_of(random, 40, vocab) }
+      local starts = { draws.ids(random, 40, vocab), draws.ids(random, 40, vocab) }
       local requests = {}
       for i = 1, 9 do requests[i] = random_request(random, vocab, starts) end
       local want = alone(model, requests)
@@ -115,10 +101,10 @@ describe("a pool", function()
 
   it("puts the newest reply off where states take too much memory, and loses nothing", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(5)
+    local random = draws.numbers(5)
     local prompts, want = {}, {}
     for i = 1, 4 do
-      prompts[i] = ids_of(random, 100 + 30 * i, model.vocab)
+      prompts[i] = draws.ids(random, 100 + 30 * i, model.vocab)
       want[i] = model:generate(prompts[i], { max_tokens = 20, ignore_eos = true, details = true }).ids
     end
     local s <close> = assert(model:session())
@@ -133,10 +119,10 @@ describe("a pool", function()
 
   it("puts the newest reply off where the system has no memory, and loses nothing", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(6)
+    local random = draws.numbers(6)
     local prompts, want = {}, {}
     for i = 1, 4 do
-      prompts[i] = ids_of(random, 60 + 30 * i, model.vocab)
+      prompts[i] = draws.ids(random, 60 + 30 * i, model.vocab)
       want[i] = model:generate(prompts[i], { max_tokens = 20, ignore_eos = true, details = true }).ids
     end
     local pool <close> = model:pool { sessions = 4, step_tokens = 64 }
@@ -223,8 +209,8 @@ describe("a pool", function()
 
   it("begins behind the longest start that a session holds", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(9)
-    local start = ids_of(random, 200, model.vocab)
+    local random = draws.numbers(9)
+    local start = draws.ids(random, 200, model.vocab)
     local pool <close> = model:pool { sessions = 4 }
     local results = {}
     for i = 1, 4 do
@@ -246,12 +232,12 @@ describe("a pool", function()
 
   it("does not let a long prompt hold up a short one", function()
     local model <close> = tiny.load(nil, { context = 1024 })
-    local random = numbers(3)
+    local random = draws.numbers(3)
     local pool <close> = model:pool { sessions = 4, step_tokens = 32 }
-    local long = assert(pool:add(ids_of(random, 900, model.vocab), { max_tokens = 1 }))
+    local long = assert(pool:add(draws.ids(random, 900, model.vocab), { max_tokens = 1 }))
     pool:step()
     pool:step()
-    local short = assert(pool:add(ids_of(random, 10, model.vocab), { max_tokens = 1, ignore_eos = true }))
+    local short = assert(pool:add(draws.ids(random, 10, model.vocab), { max_tokens = 1, ignore_eos = true }))
     pool:step()
     assert.is_true(short.done or (pool:step() and short.done))
     assert.is_false(long.done)
@@ -379,7 +365,7 @@ describe("a pool", function()
     local _, empty, code = pool:add({})
     assert.equal("invalid", code)
     assert.matches("the prompt is empty", empty)
-    local r = assert(pool:add(ids_of(numbers(1), 65, model.vocab)))
+    local r = assert(pool:add(draws.ids(draws.numbers(1), 65, model.vocab)))
     local _, message, why = r:finish()
     assert.equal("range", why)
     assert.matches("65 tokens, the context holds 64", message)
@@ -427,8 +413,8 @@ describe("prompts of a pool that begin alike", function()
 
   it("are read once, also where all come at the same time", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(19)
-    local start = ids_of(random, 300, model.vocab)
+    local random = draws.numbers(19)
+    local start = draws.ids(random, 300, model.vocab)
     local pool <close> = model:pool { sessions = 32, step_tokens = 64 }
     local made = {}
     for i = 1, 40 do made[i] = assert(pool:add(with(start, i, 2), { max_tokens = 3, ignore_eos = true })) end
@@ -443,8 +429,8 @@ describe("prompts of a pool that begin alike", function()
 
   it("take the memory of one prefix and of their tails", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(23)
-    local start = ids_of(random, 320, model.vocab)
+    local random = draws.numbers(23)
+    local start = draws.ids(random, 320, model.vocab)
     local pool <close> = model:pool { sessions = 32 }
     assert(assert(pool:add(with(start, 1), { max_tokens = 1 })):finish())
     local page = pool:stats().prefix_bytes // 6
@@ -457,12 +443,12 @@ describe("prompts of a pool that begin alike", function()
 
   it("give known prefixes up within the limit of their memory, the least recently used first", function()
     local model <close> = tiny.load(nil, { context = 512 })
-    local random = numbers(29)
+    local random = draws.numbers(29)
     local s <close> = assert(model:session())
-    assert(s:feed(ids_of(random, 64, model.vocab)))
+    assert(s:feed(draws.ids(random, 64, model.vocab)))
     local pool <close> = model:pool { prefix_memory = 6 * s:kv_bytes() }
     for _ = 1, 8 do
-      assert(assert(pool:add(ids_of(random, 100, model.vocab), { max_tokens = 2 })):finish())
+      assert(assert(pool:add(draws.ids(random, 100, model.vocab), { max_tokens = 2 })):finish())
       assert.is_true(pool:stats().prefix_bytes <= 6 * s:kv_bytes())
     end
     assert.is_true(pool:stats().prefix_bytes >= 4 * s:kv_bytes())
@@ -472,7 +458,7 @@ describe("prompts of a pool that begin alike", function()
     local folder = os.tmpname()
     os.remove(folder)
     local model <close> = tiny.load(nil, { context = 512 })
-    local start = ids_of(numbers(31), 200, model.vocab)
+    local start = draws.ids(draws.numbers(31), 200, model.vocab)
     do
       local pool <close> = model:pool()
       assert(assert(pool:add(start, { max_tokens = 2, ignore_eos = true })):finish())
@@ -498,7 +484,7 @@ describe("prompts of a pool that begin alike", function()
   it("are those of the turns before: a later turn begins behind them", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local pool <close> = model:pool()
-    local first = ids_of(numbers(37), 90, model.vocab)
+    local first = draws.ids(draws.numbers(37), 90, model.vocab)
     local r = assert(pool:add(first, { max_tokens = 30, ignore_eos = true }))
     assert(r:finish())
     local second = with(first, table.unpack(r.result.ids))

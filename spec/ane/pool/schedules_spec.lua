@@ -4,6 +4,7 @@
 -- A few seconds here; ANE_SCHEDULES=1000 runs so many schedules, ANE_SCHEDULES_SEED another series.
 local ane = require "ane"
 local core = require "ane.core"
+local draws = require "support.draws"
 
 local COUNT = tonumber(os.getenv "ANE_SCHEDULES")
 local SEED = tonumber(os.getenv "ANE_SCHEDULES_SEED") or 1
@@ -21,21 +22,6 @@ local function fixtures()
   return list
 end
 
--- A stream of whole numbers 0 .. n - 1.
-local function numbers(seed)
-  local at = 0
-  return function(n)
-    at = at + 1
-    return math.floor(core.random(seed, at) * n)
-  end
-end
-
-local function ids_of(random, n, vocab)
-  local ids = {}
-  for i = 1, n do ids[i] = random(vocab) end
-  return ids
-end
-
 local function pick(random, list) return list[1 + random(#list)] end
 
 -- A processor that writes down all logits it sees, to the bit.
@@ -50,7 +36,7 @@ local function request_of(random, vocab, starts)
     local start = pick(random, starts)
     table.move(start, 1, 1 + random(#start), 1, ids)
   end
-  local tail = ids_of(random, 1 + random(random(4) == 0 and 90 or 12), vocab)
+  local tail = draws.ids(random, 1 + random(random(4) == 0 and 90 or 12), vocab)
   table.move(tail, 1, #tail, #ids + 1, ids)
   local r = { ids = ids, record = random(2) == 0, opts = { max_tokens = 1 + random(14), ignore_eos = true } }
   if random(2) == 0 then r.opts.temperature, r.opts.seed, r.opts.top_k = 0.9, random(1000), 20 end
@@ -86,7 +72,7 @@ end
 
 -- One schedule. Requests come in between steps; one goes on from what another has said, one is stopped.
 local function run(model, random)
-  local starts = { ids_of(random, 130, model.vocab), ids_of(random, 40, model.vocab), ids_of(random, 70, model.vocab) }
+  local starts = { draws.ids(random, 130, model.vocab), draws.ids(random, 40, model.vocab), draws.ids(random, 70, model.vocab) }
   local pool <close> = assert(model:pool {
     sessions = 1 + random(6), step_tokens = pick(random, { 16, 32, 64, 256 }), memory = pick(random, { nil, 60000, 200000 }) or (1 << 30),
     prefix_memory = pick(random, { 1, 100000, 1 << 30 }),
@@ -127,7 +113,7 @@ describe("a random schedule", function()
   local list, started, done = fixtures(), core.clock(), 0
 
   local function schedule(at)
-    local random = numbers(SEED * 100003 + at)
+    local random = draws.numbers(SEED * 100003 + at)
     local name = list[1 + (at * 7919 + SEED) % #list]
     local model <close> = ane.load("spec/fixtures/" .. name, {
       context = 320, threads = 1 + random(2), kv = pick(random, { "fp16", "fp32", "int8" }), isa = pick(random, levels),

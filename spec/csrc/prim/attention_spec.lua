@@ -1,22 +1,10 @@
 -- Grouped attention and rotary embeddings against sums in double precision, on odd sizes: heads that share keys, caches that grow,
 -- windows, soft caps, sinks, packed operands, rope inside the op.
+local lists = require "support.numbers"
 local onnx = require "support.onnx_writer"
 
 local MS = "com.microsoft"
-
--- n numbers in -1 .. 1 that float32 holds exactly.
-local function numbers(n, seed)
-  local list = {}
-  for i = 1, n do list[i] = ((i * 7919 + seed * 104729) % 2049 - 1024) / 1024 end
-  return list
-end
-
-local function near(want, got, tolerance)
-  assert.equal(#want, #got)
-  for i, v in ipairs(want) do
-    assert.is_true(math.abs(v - got[i]) <= (tolerance or 1e-5) * (1 + math.abs(v)), ("%d: %s, wanted %s"):format(i, got[i], v))
-  end
-end
+local numbers, near = lists.made, lists.near_within(1e-5)
 
 -- ---- Rope ----------------------------------------------------------------------------------------------------------------
 

@@ -1,26 +1,14 @@
 -- Products by quantised codes and mixtures of experts against sums in double precision, on odd sizes.
+local lists = require "support.numbers"
 local onnx = require "support.onnx_writer"
 
 local MS = "com.microsoft"
-
--- n numbers in -1 .. 1 that float32 holds exactly.
-local function numbers(n, seed)
-  local list = {}
-  for i = 1, n do list[i] = ((i * 7919 + seed * 104729) % 2049 - 1024) / 1024 end
-  return list
-end
+local numbers, near = lists.made, lists.near_within(2e-5)
 
 local function codes(n, bits, seed)
   local list = {}
   for i = 1, n do list[i] = (i * 7919 + seed * 104729) // 7 % (1 << bits) end
   return list
-end
-
-local function near(want, got, tolerance)
-  assert.equal(#want, #got)
-  for i, v in ipairs(want) do
-    assert.is_true(math.abs(v - got[i]) <= (tolerance or 2e-5) * (1 + math.abs(v)), ("%d: %s, wanted %s"):format(i, got[i], v))
-  end
 end
 
 -- Codes as bytes, the lower bits first; each run of `run` codes begins at a byte.

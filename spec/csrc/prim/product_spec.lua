@@ -1,20 +1,9 @@
 -- Products, convolutions and attention against sums in double precision, through ONNX nodes. Weights are given as inputs and as
 -- constants, which are packed.
+local lists = require "support.numbers"
 local onnx = require "support.onnx_writer"
 
--- n numbers in -1 .. 1 that float32 holds exactly.
-local function numbers(n, seed)
-  local list = {}
-  for i = 1, n do list[i] = ((i * 7919 + seed * 104729) % 2049 - 1024) / 1024 end
-  return list
-end
-
-local function near(want, got, tolerance)
-  assert.equal(#want, #got)
-  for i, v in ipairs(want) do
-    assert.is_true(math.abs(v - got[i]) <= (tolerance or 1e-5) * (1 + math.abs(v)), ("%d: %s, wanted %s"):format(i, got[i], v))
-  end
-end
+local numbers, near = lists.made, lists.near_within(1e-5)
 
 -- [m, k] x [k, n], lists from offsets
 local function product(a, b, m, k, n, at_a, at_b)

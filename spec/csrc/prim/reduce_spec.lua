@@ -1,16 +1,10 @@
 -- Reductions and norms against closed forms in double precision, through ONNX nodes.
+local near = require("support.numbers").near_within(2e-6)
 local onnx = require "support.onnx_writer"
 
 local A = { 1, -2, 3, 4, 0.5, -6, 7, 8, 9, -10, 11, 0.25 } -- [2, 3, 2]
 
 local function x() return onnx.floats({ 2, 3, 2 }, A) end
-
-local function near(want, got)
-  assert.equal(#want, #got)
-  for i, v in ipairs(want) do
-    assert.is_true(math.abs(v - got[i]) <= 2e-6 * (1 + math.abs(v)), ("%d: %s, wanted %s"):format(i, got[i], v))
-  end
-end
 
 -- f(list) of each line of A along its middle axis: [2, 2].
 local function along(f)
