@@ -100,3 +100,17 @@ static int64_t argmax(const float *x, int64_t n, float *best) {
     if (x[i] == *best) return i;
   return 0;
 }
+
+/* Enters the kernels of this file in the table. */
+static inline void overlay_elementwise(struct ane_kernels *k) {
+  k->add = add;
+  k->mul = mul;
+  k->scale = scale;
+  k->softcap = softcap;
+  k->silu = silu;
+  k->gelu_tanh = gelu_tanh;
+  k->gelu_erf = gelu_erf;
+  k->sigmoid = sigmoid;
+  k->rope = rope;
+  k->argmax = argmax;
+}

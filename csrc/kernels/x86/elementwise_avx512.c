@@ -1,15 +1,4 @@
 #include "kernels/vec/vec_avx512.h"
 #include "kernels/vec/elementwise_vec.h"
 
-void ane_elementwise_avx512(struct ane_kernels *k) {
-  k->add = add;
-  k->mul = mul;
-  k->scale = scale;
-  k->softcap = softcap;
-  k->silu = silu;
-  k->gelu_tanh = gelu_tanh;
-  k->gelu_erf = gelu_erf;
-  k->sigmoid = sigmoid;
-  k->rope = rope;
-  k->argmax = argmax;
-}
+void ane_elementwise_avx512(struct ane_kernels *k) { overlay_elementwise(k); }
