@@ -56,36 +56,16 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
   return -1;
 }
 
-struct sweep {
-  const char *path, *base;
-  size_t folder; /* length of the folder part of path, including the slash */
-};
-
 /* Removes the temporary file of a writer that was killed, which is one that nobody has locked. */
-static bool sweep_one(void *arg, const char *name) {
-  struct sweep *s = arg;
-  char path[PATH_MAX];
+static void remove_dead(const char *temp) {
   struct stat mine, there;
-  if (!ane_is_temp(name, s->base)) return true;
-  if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return true;
+  int fd = open(temp, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
   /* If its writer has just renamed it, the name is gone or refers to another writer's file. */
-  bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) && lstat(path, &there) == 0 &&
+  bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) && lstat(temp, &there) == 0 &&
               mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
-  if (dead) unlink(path);
+  if (dead) unlink(temp);
   close(fd);
-  return true;
-}
-
-/* Removes temporary files that killed writers of `path` left beside it. */
-static void sweep(const char *path) {
-  const char *slash = strrchr(path, '/');
-  struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0};
-  char parent[PATH_MAX];
-  if (s.folder >= sizeof parent) return;
-  snprintf(parent, sizeof parent, "%.*s", (int)s.folder, path);
-  (void)ane_folder_each(s.folder ? parent : ".", sweep_one, &s, NULL);
 }
 
 /* ---- Writing -------------------------------------------------------------------------------------------------------*/
@@ -111,7 +91,7 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
     release(w);
     return ane_fail(err, ANE_NOMEM, "%s: not enough memory to write", path);
   }
-  sweep(w->path);
+  ane_sweep_temps(w->path, remove_dead);
   w->fd = open_temp(w, room);
   if (w->fd < 0) {
     ane_fail(err, ANE_IO, "%s: cannot create: %s", path, strerror(errno));

@@ -65,7 +65,8 @@ static char *resolve(const char *path) {
   return copy_path(path, len);
 }
 
-bool ane_is_temp(const char *name, const char *base) {
+/* Is name "base.<pid>-<n>.tmp"? */
+static bool is_temp(const char *name, const char *base) {
   size_t n = strlen(base);
   if (strncmp(name, base, n) != 0 || name[n] != '.') return false;
   const char *s = name + n + 1;
@@ -79,28 +80,32 @@ bool ane_is_temp(const char *name, const char *base) {
 struct sweep {
   const char *path, *base;
   size_t folder; /* length of the folder part of path, including the slash */
+  void (*remove_dead)(const char *temp);
 };
 
-/* Removes a temporary folder that no writer has locked. */
 static bool sweep_one(void *arg, const char *name) {
   struct sweep *s = arg;
   char path[PATH_MAX];
-  if (!ane_is_temp(name, s->base)) return true;
-  if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
-  if (fd < 0) return true;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(path); /* under the lock: a writer that has just created it waits */
-  close(fd);
+  if (!is_temp(name, s->base)) return true;
+  if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) < (int)sizeof path) s->remove_dead(path);
   return true;
 }
 
-static void sweep(const char *path) {
+void ane_sweep_temps(const char *path, void (*remove_dead)(const char *temp)) {
   const char *slash = strrchr(path, '/');
-  struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0};
+  struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0, remove_dead};
   char parent[PATH_MAX];
   if (s.folder >= sizeof parent) return;
   snprintf(parent, sizeof parent, "%.*s", (int)s.folder, path);
   (void)ane_folder_each(s.folder ? parent : ".", sweep_one, &s, NULL);
+}
+
+/* Removes a temporary folder that no writer has locked. */
+static void remove_dead(const char *temp) {
+  int fd = open(temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  if (fd < 0) return;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(temp); /* under the lock: a writer that has just created it waits */
+  close(fd);
 }
 
 /* ---- Writing -------------------------------------------------------------------------------------------------------*/
@@ -142,7 +147,7 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   size_t room = w->path ? strlen(w->path) + 48 : 0;
   w->temp = room ? ane_calloc(1, room) : NULL;
   if (room && !w->temp) errno = ENOMEM;
-  if (w->temp) sweep(w->path);
+  if (w->temp) ane_sweep_temps(w->path, remove_dead);
   if (!w->temp || !make_temp(w, room)) {
     ane_status st = errno == ENOMEM ? ANE_NOMEM : ANE_IO;
     ane_fail(err, st, "%s: cannot create: %s", path, strerror(errno));

@@ -8,8 +8,9 @@
 bool ane_fd_write(int fd, const void *data, size_t size);
 /* Syncs to the disk. Returns 0, or -1 with errno. */
 int ane_fd_sync(int fd);
-/* Is `name` a temporary name for base: "base.<digits>-<digits>.tmp"? */
-bool ane_is_temp(const char *name, const char *base);
+/* Calls remove_dead(p) for each path p beside `path` that names a temporary file or folder of a writer of `path`,
+ * "path.<pid>-<n>.tmp". remove_dead removes what no writer has locked; a failure there is not an error. */
+void ane_sweep_temps(const char *path, void (*remove_dead)(const char *temp));
 /* Makes a rename in the folder of `path` durable. Ignores errors: some file systems cannot sync folders, and the rename itself
  * has succeeded. Truncates `path` at its last slash. */
 void ane_sync_folder_of(char *path);
