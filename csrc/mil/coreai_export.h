@@ -11,7 +11,7 @@
  *   states of the last two  key_cache, value_cache fp16 [L, 1, kv heads * head dim, 1, C]
  *
  * Apple's own exports also ask for layouts (channels of the states and rows of the table interleaved by 8). These are left out:
- * with them, Apple's library for Linux ends the process when a function writes its states.
+ * in a trial with them, Apple's library for Linux ended the process.
  *
  * The columns in_step .. in_step + q - 1 of the states are written, so a call that is padded at its end does no harm: the next
  * one overwrites the padding. Beyond the contract: where layers differ in kv heads * head dim, each has states of its own, [1, kv
