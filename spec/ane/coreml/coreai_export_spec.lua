@@ -127,4 +127,17 @@ describe("a model as a Core AI asset", function()
       end
     end
   end)
+
+  -- ANE_COREAI_PYTHON: a Python with Apple's coreai-core. Without it this is not run.
+  local python = os.getenv "ANE_COREAI_PYTHON"
+  for _, name in ipairs(python and { "llama", "gemma3", "gpt_oss-odd", "lfm2-odd", "privacy_filter" } or {}) do
+    it("passes the checks of Apple's library: " .. name, function()
+      local report = export(name, { weights = "lut4", fixed_t = { 8 }, context = name ~= "privacy_filter" and 16 or nil })
+      local pipe = assert(io.popen(("%s spec/fixtures/aimodel/verify.py %s 2>&1"):format(python, report.path)))
+      local text, names = pipe:read "a", {}
+      for i, f in ipairs(report.functions) do names[i] = f.name end
+      assert.is_true(pipe:close(), text)
+      assert.truthy(text:find(table.concat(names, " "), 1, true), text)
+    end)
+  end
 end)
