@@ -82,7 +82,7 @@ describe("ane batch", function()
     assert.equal(400, command.json({ "batch", tiny.path(), input, "-o", want, "--ordered" }).rows)
     local line = ("'%s' batch '%s' '%s' -o '%s' --ordered --resume"):format(command.path(), tiny.path(), input, output)
     for i = 1, 8 do
-      os.execute(("timeout -s KILL %.3f %s >/dev/null 2>&1"):format(0.1 + 0.25 * core.random(3, i), line))
+      os.execute(("timeout --foreground -s KILL %.3f %s >/dev/null 2>&1"):format(0.1 + 0.25 * core.random(3, i), line))
     end
     local summary = command.json { "batch", tiny.path(), input, "-o", output, "--ordered", "--resume" }
     assert.equal(400, summary.rows)
