@@ -140,7 +140,7 @@ ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *p
 
 /* Moves the unsent bytes to the front of the buffer if that is worthwhile. */
 static void compact(struct ane_http_exchange *x) {
-  if (x->sent < x->output.size / 2) return;
+  if (x->sent == 0 || x->sent < x->output.size / 2) return;
   memmove(x->output.data, x->output.data + x->sent, x->output.size - x->sent);
   x->output.size -= x->sent;
   x->sent = 0;
