@@ -3,12 +3,12 @@
 
 #include "base/alloc.h"
 #include "platform/platform.h"
+#include "platform/signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static bool open_pipe(int files[2]) {
   return true;
 }
 
-/* Starts the thread, with all signals blocked. */
+/* Starts the thread, with signals blocked. */
 static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http_options *o, const struct addrinfo *at) {
   unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (o->cert) flags |= MHD_USE_TLS;
@@ -80,16 +80,15 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   const struct MHD_OptionItem tls[] = {
       {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->cert}, {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->key}, {MHD_OPTION_END, 0, NULL}};
   const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigset_t before;
+  ane_signals_block(&before);
   struct MHD_Daemon *d = ane_mhd.start_daemon(
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
       ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_SOCK_ADDR, at->ai_addr,
       MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
       o->header_bytes + (size_t)(32 << 10), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ceil(o->receive_s),
       MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert ? tls : none, MHD_OPTION_END);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  ane_signals_restore(&before);
   return d;
 }
 

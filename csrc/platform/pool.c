@@ -3,6 +3,7 @@
 #include "platform/pool_internal.h"
 
 #include "base/alloc.h"
+#include "platform/signals.h"
 
 /* An idle worker spins this long for the next step: steps over a long prompt take milliseconds. */
 #define IDLE_SPIN_SECONDS 1e-3
@@ -152,13 +153,22 @@ static void *worker_main(void *arg) {
   }
 }
 
+/* Signals of the process are left to its host's threads. */
+static bool start_worker(pthread_t *handle, struct worker_arg *arg) {
+  sigset_t before;
+  ane_signals_block(&before);
+  bool started = pthread_create(handle, NULL, worker_main, arg) == 0;
+  ane_signals_restore(&before);
+  return started;
+}
+
 static bool start_workers(struct ane_pool *p, int n) {
   for (p->n_workers = 1; p->n_workers < n; p->n_workers++) {
     struct worker_arg *arg = ane_malloc(sizeof *arg);
     if (!arg) return false;
     *arg = (struct worker_arg){p, p->n_workers};
     atomic_store(&p->workers[p->n_workers].awake, UINT32_MAX);
-    if (pthread_create(&p->workers[p->n_workers].handle, NULL, worker_main, arg) != 0) {
+    if (!start_worker(&p->workers[p->n_workers].handle, arg)) {
       ane_free(arg);
       return false;
     }
