@@ -8,7 +8,7 @@ local tiny = require "support.tiny"
 local function drive(args, lines, begun)
   local folder = os.tmpname()
   os.remove(folder)
-  local function wait(condition) return ("n=0; until %s || [ $n -gt 400 ]; do sleep 0.05; n=$((n+1)); done"):format(condition) end
+  local function wait(condition) return ("n=0; until %s || [ $n -gt 1200 ]; do sleep 0.05; n=$((n+1)); done"):format(condition) end
   local script = {
     "mkdir " .. folder, "mkfifo " .. folder .. "/in", "touch " .. folder .. "/out",
     ("%s %s <%s/in >%s/out 2>&1 & pid=$!"):format(command.path(), args, folder, folder),
@@ -37,9 +37,10 @@ describe("Ctrl-C", function()
   end)
 
   it("ends each reply of ane chat", function()
-    local args, more = "chat " .. tiny.path() .. " --context 200000", "[ $(wc -c <$out) -gt $((size + 500)) ]"
-    local code, out = drive(args, { "Hi", "Hi", "Hi" }, more)
-    assert.equal(0, code)
+    local replies = "[ $(grep -ac /quit $out) -ge $i ] && ! tail -c 500 $out | grep -aq /quit" -- /help ends with less behind /quit
+    local line = "/help\nHi" -- its text shows that the reply before has ended
+    local code, out = drive("chat " .. tiny.path() .. " --context 200000", { line, line, line }, replies)
+    assert.equal(0, code, ("exit code %s: %s"):format(code, out))
     assert.is_true(#out < 30000, #out .. " bytes were written, one whole reply has more")
   end)
 
@@ -59,10 +60,10 @@ local function type_in(args, steps)
   local out = os.tmpname()
   local script = { "(" }
   for _, step in ipairs(steps) do
-    script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 600 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
+    script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 1200 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
       :format(step[1], out, step[3] or 1, step[2])
   end
-  local line = ("HOME=/nonexistent timeout 200 script -qec '%s %s' /dev/null"):format(command.path(), args)
+  local line = ("HOME=/nonexistent timeout 400 script -qec '%s %s' /dev/null"):format(command.path(), args)
   script[#script + 1] = (") | %s >%s 2>&1; echo $?; cat %s; rm %s"):format(line, out, out, out)
   local pipe <close> = assert(io.popen(table.concat(script, "\n")))
   local code = pipe:read "n"
