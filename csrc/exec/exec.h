@@ -18,6 +18,42 @@
 struct ane_program;
 struct ane_session;
 
+/* ---- Stages of a pipeline --------------------------------------------------------------------------------------------*/
+
+/* The steps of a graph that went through the "cpu" pipeline fall into a body, on all tokens, and a tail, on output rows. The body
+ * steps are numbered from 0 in the graph's order. A pipeline cuts the body into ranges, one for each of several processes, which
+ * all plan the same graph and then do the same calls on their sessions in the same order. A program that is a stage has the
+ * weights and the state of its steps only. Since its steps, kernels and layouts are those of the whole program, so are its bits.
+ *
+ * At the begin of a run a stage receives the values that earlier stages made and that are still needed; at the end it sends
+ * those that later ones need. Rope tables do not count: each stage computes its own. */
+struct ane_stage_link {
+  /* Fills `data` with the message of the stage before, which has as many bytes; and sends one to the stage after. Both are called
+   * on the caller's thread. A failure fails the run, and sessions of different stages then differ. */
+  ane_status (*receive)(void *arg, void *data, size_t bytes, struct ane_error *err);
+  ane_status (*send)(void *arg, const void *data, size_t bytes, struct ane_error *err);
+  void *arg;
+};
+struct ane_stage {
+  int32_t from, to; /* body steps [from, to); the stage that ends with the body also has the tail */
+  bool fp16;        /* values are sent as fp16, which halves the traffic and changes bits */
+  struct ane_stage_link link;
+};
+
+/* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored. */
+struct ane_step_cost {
+  const char *name; /* borrowed from the graph */
+  uint64_t weights; /* of its weights, tables of embeddings left out */
+  uint64_t read;    /* those of them that one token reads: of a mixture, the chosen experts */
+  uint64_t table;   /* tables of embeddings */
+  int64_t kv;       /* numbers of K and V that it caches per token */
+  int64_t crossing; /* floats per token that a cut before this step sends */
+};
+/* The rows of all body steps and of the tail, from ane_malloc; *n of them. Errors: ANE_NOMEM. */
+ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err);
+/* A hash of the graph's text and of a few bytes of each constant, by which processes compare their models. */
+ane_status ane_stage_identity(const struct ane_graph *g, uint64_t *out, struct ane_error *err);
+
 /* ---- Program -------------------------------------------------------------------------------------------------------*/
 
 /* How matrices are held in memory. FILE: as stored. DTYPE: re-encoded to a dtype; a matrix whose rows are not whole blocks of
@@ -47,9 +83,10 @@ struct ane_program_options {
   ane_head_mode head;
   struct ane_weights_encoding weights;
   const struct ane_weights_rule *rules; /* other encodings for some matrices: the last match counts; read only during create */
-  int32_t n_rules;
-  int64_t context; /* maximum positions of a session, >= 1 */
-  int64_t chunk;   /* maximum tokens of one run, 1 .. 4096 */
+  int32_t n_rules;                      /* a stage does not check that each rule matches some matrix */
+  const struct ane_stage *stage;        /* the program is this stage of a pipeline; copied. NULL: the whole */
+  int64_t context;                      /* maximum positions of a session, >= 1 */
+  int64_t chunk;                        /* maximum tokens of one run, 1 .. 4096 */
   /* Called on the caller's thread while weights are packed. done, total: bytes of the source weights. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   /* Called when the stored bytes of a weight, or of some of its rows, have been packed. The caller may then drop them from
@@ -86,6 +123,7 @@ struct ane_program_info {
   int64_t n_ids, vocab; /* valid ids: 0 .. n_ids - 1; logits per position */
   bool int8;
   uint64_t weight_bytes, scratch_bytes; /* packed weights; activations and per-thread memory */
+  uint64_t stored_bytes;                /* of the weights as stored: what creating the program has read */
   uint64_t kv_bytes_per_token;          /* at fp16 */
   int64_t long_rope_after;              /* sequences longer than this use the long rope factors; 0: there are none */
   int32_t n_matrices, n_steps;
@@ -221,6 +259,7 @@ uint64_t ane_session_adapters_key(const struct ane_session *s);
 
 /* ---- Run -----------------------------------------------------------------------------------------------------------*/
 
+/* A stage that does not end with the body leaves no rows, whatever `want` is. */
 struct ane_run_item {
   struct ane_session *session; /* occurs at most once in a run */
   const int32_t *ids;          /* 0 .. vocab - 1 */

@@ -144,6 +144,14 @@ static void mark_precise(struct planner *pl) {
   }
 }
 
+/* What a stage must know of a node that it does not hold. */
+static ane_status note_node(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  if (n->op == ANE_OP_EMBED) return planner_limits(pl, n, err);
+  if (n->op == ANE_OP_ROPE_TABLE) return planner_long_rope(pl, n, err);
+  if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) pl->p->bidirectional |= ane_node_int(n, "ahead") > 0;
+  return ANE_OK;
+}
+
 /* Plans the steps on all tokens first, then those on output rows. No node of the body reads a value of the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
@@ -151,43 +159,45 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   p->steps = ane_arena_array(&p->arena, (size_t)g->n_nodes, sizeof *p->steps);
   p->token_lists = ane_arena_alloc(&p->arena, sizeof *p->token_lists);
   if (!p->steps || !p->token_lists) return no_memory(err);
+  int32_t n_tail = 0;
   for (int tail = 0; tail < 2; tail++) {
     for (int32_t i = 0; i < g->n_nodes; i++) {
       const struct ane_node *n = &g->nodes[i];
-      if (p->slots[n->outputs[0]].tail != (tail == 1)) continue;
-      ane_status st = plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err);
+      if ((pl->place[i] == pl->n_body) != (tail == 1)) continue;
+      n_tail += tail;
+      ane_status st = pl->held[i] ? plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err) : note_node(pl, n, err);
       if (st) return st;
-      p->n_steps++;
+      p->n_steps += pl->held[i];
     }
     if (!tail) p->n_body = p->n_steps;
   }
-  if (p->n_steps - p->n_body < 2)
-    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not gather its output rows before the head", g->name);
+  if (n_tail < 2) return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not gather its output rows before the head", g->name);
   return ANE_OK;
 }
 
-/* Gives a conv_causal or delay node its ring. A ring belongs to one node. */
-static ane_status plan_ring(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+/* Gives a conv_causal or delay node its ring. A ring belongs to one node. Here and below, a state whose node the program does not
+ * hold is counted, so that all stages decide alike what a rewind must compute again, and has no bytes. */
+static ane_status plan_ring(struct planner *pl, const struct ane_node *n, bool held, struct ane_error *err) {
   struct ane_program *p = pl->p;
   int32_t v = n->inputs[n->op == ANE_OP_DELAY ? 1 : 4];
   const struct ane_value *s = &pl->g->values[v];
   if (pl->ring_of[v] >= 0) return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another node", n->name, s->name);
   pl->ring_of[v] = p->n_rings;
-  p->ring_channels[p->n_rings++] = s->shape.dim[1];
+  p->ring_channels[p->n_rings++] = held ? s->shape.dim[1] : 0;
   p->ring_taps = ANE_MAX(p->ring_taps, s->shape.dim[2] + 1);
   p->ring_length = p->ring_taps - 1 + RING_KEEP;
   return ANE_OK;
 }
 
 /* Gives an ssm_scan or delta_rule node its state, which belongs to it alone. */
-static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node *n, bool held, struct ane_error *err) {
   struct ane_program *p = pl->p;
   const struct ane_value *s = &pl->g->values[n->inputs[5]];
   if (pl->recurrent_of[n->inputs[5]] >= 0)
     return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another node", n->name, s->name);
   pl->recurrent_of[n->inputs[5]] = p->n_recurrent;
   p->recurrent[p->n_recurrent++] = p->recurrent_floats;
-  p->recurrent_floats += s->shape.dim[1] * s->shape.dim[2] * s->shape.dim[3];
+  if (held) p->recurrent_floats += s->shape.dim[1] * s->shape.dim[2] * s->shape.dim[3];
   return ANE_OK;
 }
 
@@ -202,11 +212,11 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
     if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY) {
-      ane_status st = plan_ring(pl, n, err);
+      ane_status st = plan_ring(pl, n, pl->held[i], err);
       if (st) return st;
     }
     if (n->op == ANE_OP_SSM_SCAN || n->op == ANE_OP_DELTA_RULE) {
-      ane_status st = plan_recurrent_state(pl, n, err);
+      ane_status st = plan_recurrent_state(pl, n, pl->held[i], err);
       if (st) return st;
     }
     if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_FUSED_ATTENTION) continue;
@@ -217,7 +227,7 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
       pl->kv_of[n->inputs[j]] = p->n_kv;
     }
     const struct ane_shape *s = &g->values[k].shape;
-    p->kv[p->n_kv++] = (struct kv_spec){s->dim[1], s->dim[3]};
+    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? s->dim[1] : 0, s->dim[3]};
   }
   return ANE_OK;
 }
@@ -245,7 +255,10 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
   pl->recurrent_of = ane_malloc(n * sizeof *pl->recurrent_of);
   pl->precise = ane_calloc(n, sizeof *pl->precise);
-  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->recurrent_of || !pl->precise)
+  pl->place = ane_malloc(((size_t)pl->g->n_nodes + 1) * sizeof *pl->place);
+  pl->held = ane_calloc((size_t)pl->g->n_nodes + 1, sizeof *pl->held);
+  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->recurrent_of || !pl->precise ||
+      !pl->place || !pl->held)
     return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->recurrent_of, 0xFF, n * sizeof *pl->recurrent_of);
@@ -261,7 +274,8 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   size_t activations;
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
-      (st = memplan(pl, &activations, err)) || (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
+      (st = memplan(pl, &activations, err)) || (st = stage_places(pl, err)) || (st = stage_plan(pl, err)) ||
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
     return st;
   pruned_head_plan(p);
   if ((st = plan_scratch(p, activations, err)) || (st = pruned_head_reserve(p, err))) return st;
@@ -269,12 +283,13 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   if (!ane_graph_print(pl->g, &text))
     st = no_memory(err);
   else
-    p->fingerprint = fingerprint_graph(p, pl->g, &text);
+    p->fingerprint = fingerprint_graph(pl, &text);
   ane_buffer_free(&text);
   if (!st) st = weights_pack(p, err);
   p->fingerprint = fingerprint_packed(p);
   p->o.rules = NULL; /* borrowed only for this call */
   p->o.n_rules = 0;
+  p->o.stage = NULL;
   return st;
 }
 
@@ -313,6 +328,8 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   ane_free(pl.ring_of);
   ane_free(pl.recurrent_of);
   ane_free(pl.precise);
+  ane_free(pl.place);
+  ane_free(pl.held);
   if (st) {
     ane_program_destroy(p);
     return st;
@@ -332,6 +349,7 @@ void ane_program_destroy(struct ane_program *p) {
   ane_free(p->aux);
   ane_free(p->adapter_scratch.memory);
   ane_free(p->profile);
+  ane_free(p->stage.message);
   ane_arena_free(&p->arena);
   ane_free(p);
 }

@@ -13,6 +13,9 @@ struct planner {
   int32_t *ring_of;      /* by value of a ring state: index of the ring, or -1 */
   int32_t *recurrent_of; /* by value of a recurrent state: its index, or -1 */
   bool *precise;         /* by value: the product that makes it takes precise activations */
+  int32_t *place;        /* by node: its number among the body's steps; n_body: a step of the tail */
+  bool *held;            /* by node: the program has its step. False only in a stage */
+  int32_t n_body;
 };
 
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
@@ -37,12 +40,21 @@ const struct slot *planner_slot(struct planner *pl, int32_t value);
 /* memplan.c: gives every result value of the graph a slot. *bytes is the size of the activation arena. */
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 
+/* stage.c: fills place, held and n_body. Errors: ANE_INVALID (steps that the body does not have), ANE_NOMEM. */
+ane_status stage_places(struct planner *pl, struct ane_error *err);
+/* stage.c: finds the values that the stage receives and sends, and allocates the message. After memplan. */
+ane_status stage_plan(struct planner *pl, struct ane_error *err);
+/* The facts of a program that hold for all its stages: step_embed.c, the limits of ids; step_rope.c, the length from which the
+ * long factors are used. Called for nodes that the program holds, and for those that it does not. */
+ane_status planner_limits(struct planner *pl, const struct ane_node *n, struct ane_error *err);
+ane_status planner_long_rope(struct planner *pl, const struct ane_node *n, struct ane_error *err);
+
 /* plan_scratch.c: allocates the scratch memory. activations: bytes of the activation arena. */
 ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err);
 
-/* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), and their layouts and
- * activation types. It decides whether a saved state fits. */
-uint64_t fingerprint_graph(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text);
+/* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight that the program holds (samples of large ones), and
+ * their layouts and activation types. It decides whether a saved state fits. */
+uint64_t fingerprint_graph(const struct planner *pl, const struct ane_buffer *text);
 /* The fingerprint including the errors of re-encoded weights, which differ between schemes and between the importance data used.
  * */
 uint64_t fingerprint_packed(const struct ane_program *p);

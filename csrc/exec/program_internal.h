@@ -43,8 +43,19 @@ struct adapter_scratch {
   float *memory; /* shared [chunk][ranks]; then for each thread [ranks], and ADAPTER_TEMP floats */
 };
 
+/* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */
+struct program_stage {
+  bool first, last; /* holds the begin of the body; its end, and the tail */
+  bool fp16;
+  struct ane_stage_link link;
+  const struct slot **in, **out; /* the values that are received and sent */
+  int32_t n_in, n_out;
+  float *message; /* [chunk * floats of a token]; NULL: nothing is exchanged */
+};
+
 struct ane_program {
   struct ane_program_options o;
+  struct program_stage stage;
   const struct ane_kernels *k;
   struct ane_pool *pool;
   struct ane_arena arena; /* everything small */

@@ -24,10 +24,9 @@ struct candidate {
 
 /* The head's matrix, if it is a single Q8_0 matrix whose product is the result; otherwise NULL. */
 static const struct matrix *head_matrix(const struct ane_program *p) {
+  if (p->n_steps == p->n_body) return NULL;
   const struct step *s = &p->steps[p->n_steps - 1];
-  if (p->n_steps - p->n_body < 1 || s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] ||
-      !s->out[0]->result)
-    return NULL;
+  if (s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] || !s->out[0]->result) return NULL;
   const struct matrix *m = s->linear.w[0];
   if (s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 ||
       m->packed.layout != ANE_LAYOUT_Q8_0)

@@ -1,6 +1,7 @@
 /* Runs a program: active threads run each step, then synchronise. */
 #include "base/alloc.h"
 #include "exec/session_recurrent.h"
+#include "exec/stage.h"
 #include "exec/thread_ctx.h"
 
 #include <inttypes.h>
@@ -93,17 +94,22 @@ static bool run_idle(void *program, int worker) { return prefetch_more(&((struct
 
 static void run_all(struct run *r) {
   struct ane_program *p = r->p;
-  int64_t blocks = (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK;
+  int64_t blocks = p->stage.last ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
   r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
   struct ane_pool_steps steps = {
       .count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
-  ane_pool_run_steps(p->pool, &steps);
+  if (steps.count > 0) ane_pool_run_steps(p->pool, &steps);
   if (steps.count > 0) reset_counters(r, steps.count - 1);
   if (p->profile) profile_next(r, -1);
 }
 
 static int64_t out_rows_of(const struct ane_run_item *i) { return ane_want_rows(i->want, i->n); }
+
+/* Does the run leave logits for this item? */
+static bool keeps_logits(const struct ane_program *p, const struct ane_run_item *i) {
+  return p->stage.last && (i->want == ANE_WANT_LAST || i->want == ANE_WANT_ALL);
+}
 
 static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
   const struct ane_session *s = it->session;
@@ -156,7 +162,7 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
     if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
   for (int32_t i = 0; i < n; i++) {
     struct ane_session *s = items[i].session;
-    ane_status st = session_room(s, items[i].want == ANE_WANT_ARGMAX ? 0 : out_rows_of(&items[i]), err);
+    ane_status st = session_room(s, keeps_logits(p, &items[i]) ? out_rows_of(&items[i]) : 0, err);
     if (!st) st = state_own(s, s->length, items[i].n, err);
     if (st) return st;
   }
@@ -198,7 +204,7 @@ static void finish(const struct run *r, const float *rows) {
   for (int32_t i = 0; i < r->n_items; i++) {
     const struct ane_run_item *it = &r->items[i];
     struct ane_session *s = it->session;
-    int64_t n = out_rows_of(it);
+    int64_t n = r->p->stage.last ? out_rows_of(it) : 0;
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
     for (int64_t page = s->length / ANE_TILE; page < (s->length + it->n) / ANE_TILE; page++) s->pages[page]->whole = true;
     s->length += it->n;
@@ -207,7 +213,7 @@ static void finish(const struct run *r, const float *rows) {
     s->want = it->want;
     memcpy(s->best, r->best + at, (size_t)n * sizeof *s->best);
     memcpy(s->best_logit, r->best_logit + at, (size_t)n * sizeof *s->best_logit);
-    if (it->want == ANE_WANT_LAST || it->want == ANE_WANT_ALL) {
+    if (keeps_logits(r->p, it)) {
       size_t bytes = (size_t)(n * r->p->vocab) * sizeof(float);
       if (rows && s->logits != rows) memcpy(s->logits, rows + at * r->p->vocab, bytes);
     }
@@ -216,17 +222,21 @@ static void finish(const struct run *r, const float *rows) {
 }
 
 /* Runs items that have been checked. results: room for the logits of the output rows; NULL: only the best ids are kept. */
-static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap,
-                      void *tap_arg) {
+static ane_status run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results,
+                            ane_tap_fn tap, void *tap_arg, struct ane_error *err) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) {
     r.tokens += items[i].n;
     recurrent_begin(items[i].session, items[i].n);
   }
+  ane_status st = stage_receive(p, r.tokens, err);
+  if (st) return st;
   fill_lists(p->token_lists, &r);
   r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
   run_all(&r);
+  if ((st = stage_send(p, r.tokens, err))) return st;
   finish(&r, results);
+  return ANE_OK;
 }
 
 ane_status run_replay(struct ane_session *s, int64_t from, int64_t length, struct ane_error *err) {
@@ -238,8 +248,8 @@ ane_status run_replay(struct ane_session *s, int64_t from, int64_t length, struc
     struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
     if (atomic_exchange(&s->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
     ane_status st = state_own(s, s->length, it.n, err);
+    if (!st) st = run_items(p, &it, 1, NULL, NULL, NULL, err);
     if (st) return st;
-    run_items(p, &it, 1, NULL, NULL, NULL);
     s->replayed += it.n;
   }
   return ANE_OK;
@@ -269,7 +279,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
   ane_status st = check_items(p, items, n_items, &tokens, err);
   if (st || n_items == 0) return st;
   bool keep = false;
-  for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
+  for (int32_t i = 0; i < n_items; i++) keep |= keeps_logits(p, &items[i]);
   float *results = keep && n_items == 1 ? items[0].session->logits : NULL;
   if (keep && n_items > 1) {
     int64_t rows = 0;
@@ -278,7 +288,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
   st = choose_rope(p, items, n_items, err); /* last, because it changes sessions */
-  if (!st) run_items(p, items, n_items, results, tap, tap_arg);
+  if (!st) st = run_items(p, items, n_items, results, tap, tap_arg, err);
   ane_free(shared);
   return st;
 }

@@ -38,12 +38,17 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
 /* Lowers *rows to the size of the smallest table that a list is looked up in; 0: none yet. */
 static void limit(int64_t *rows, int64_t table) { *rows = *rows ? ANE_MIN(*rows, table) : table; }
 
-/* Determines which list the step reads, and the limit of its numbers. */
-static ane_status plan_list(struct planner *pl, const struct ane_node *n, struct step *s, int64_t rows, struct ane_error *err) {
-  struct ane_program *p = pl->p;
+/* The list that an embedding looks up. */
+static int kind_of_list(const struct planner *pl, const struct ane_node *n) {
   const char *name = pl->g->values[n->inputs[0]].name;
-  s->embed.list = strcmp(name, "types") == 0 ? EMBED_TYPES : strcmp(name, "positions") == 0 ? EMBED_POSITIONS : EMBED_IDS;
-  limit(s->embed.list == EMBED_IDS ? &p->n_ids : s->embed.list == EMBED_TYPES ? &p->n_types : &p->n_positions, rows);
+  return strcmp(name, "types") == 0 ? EMBED_TYPES : strcmp(name, "positions") == 0 ? EMBED_POSITIONS : EMBED_IDS;
+}
+
+ane_status planner_limits(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  int list = kind_of_list(pl, n);
+  int64_t rows = pl->g->values[n->inputs[1]].shape.dim[0];
+  limit(list == EMBED_IDS ? &p->n_ids : list == EMBED_TYPES ? &p->n_types : &p->n_positions, rows);
   if (p->n_positions && p->o.context > p->n_positions)
     return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", the model has embeddings for %" PRId64 " positions", p->o.context,
                     p->n_positions);
@@ -69,5 +74,6 @@ ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step 
   *table = t->data;
   s->embed.table = table;
   s->run = run_embed;
-  return plan_list(pl, n, s, t->shape.dim[0], err);
+  s->embed.list = kind_of_list(pl, n);
+  return planner_limits(pl, n, err);
 }

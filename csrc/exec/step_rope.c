@@ -42,6 +42,15 @@ static ane_status copy_floats(struct planner *pl, const struct ane_attr *a, cons
   return ANE_OK;
 }
 
+ane_status planner_long_rope(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  if (!ane_node_attr(n, "long_freq")->fv.n) return ANE_OK;
+  int64_t at = ane_node_int(n, "original");
+  if (pl->p->long_rope_after && pl->p->long_rope_after != at)
+    return ane_fail(err, ANE_UNSUPPORTED, "two rope tables have long_freq with different values of `original`");
+  pl->p->long_rope_after = at;
+  return ANE_OK;
+}
+
 ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   if (n->op == ANE_OP_ROPE) {
     s->run = run_rope;
@@ -57,11 +66,8 @@ ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *
   s->rope.magnitude = (float)ane_node_float(n, "magnitude");
   ane_status st = copy_floats(pl, ane_node_attr(n, "inv_freq"), &s->rope.inv_freq, err);
   if (st || !ane_node_attr(n, "long_freq")->fv.n) return st;
-  int64_t at = ane_node_int(n, "original");
-  if (pl->p->long_rope_after && pl->p->long_rope_after != at)
-    return ane_fail(err, ANE_UNSUPPORTED, "two rope tables have long_freq with different values of `original`");
-  pl->p->long_rope_after = at;
-  return copy_floats(pl, ane_node_attr(n, "long_freq"), &s->rope.long_freq, err);
+  st = copy_floats(pl, ane_node_attr(n, "long_freq"), &s->rope.long_freq, err);
+  return st ? st : planner_long_rope(pl, n, err);
 }
 
 static void run_position_scale(struct thread_ctx *tc, const struct step *s) {

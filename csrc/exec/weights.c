@@ -95,7 +95,7 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
             "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order", name,
             q->pattern, r->pattern);
   }
-  return found ? ANE_OK : ane_fail(err, ANE_INVALID, "option mixed: no weight matches \"%s\"", r->pattern);
+  return found || p->o.stage ? ANE_OK : ane_fail(err, ANE_INVALID, "option mixed: no weight matches \"%s\"", r->pattern);
 }
 
 /* ---- Packing -------------------------------------------------------------------------------------------------------*/

@@ -27,8 +27,21 @@ struct bind_program_box {
   struct ane_adapter *adapters[ANE_SESSION_ADAPTERS]; /* default adapters of sessions; owned */
   float scales[ANE_SESSION_ADAPTERS];
   int n_adapters;
+  struct bind_link *link; /* of a stage; NULL: the program is whole */
 };
 void bind_program_release(struct bind_program_box *box);
+
+/* lua_stage.c: the option stage = {from =, to = (body steps), fp16 =, receive = function(bytes) -> string, send =
+ * function(string)} of core.program at stack index `t`, into *out; false: there is none. The functions return nil, message where
+ * they fail. */
+struct bind_link;
+bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out);
+/* Says in which state the functions of a stage are called from now on: that of the current call. */
+void bind_link_enter(struct bind_program_box *box, lua_State *L);
+void bind_link_free(struct bind_program_box *box);
+/* graph:costs() and graph:identity(), see lua_stage.c. */
+int bind_graph_costs(lua_State *L);
+int bind_graph_identity(lua_State *L);
 
 /* Returns the open session at `arg`, and its program in *box; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);

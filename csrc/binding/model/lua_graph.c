@@ -427,10 +427,22 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_graph(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"input", meth_input}, {"state", meth_state},     {"const", meth_const}, {"blank", meth_blank}, {"consts", meth_consts},
-      {"add", meth_add},     {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},   {"verify", meth_verify},
-      {"pass", meth_pass},   {"passes", meth_passes},   {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"input", meth_input},
+                                     {"state", meth_state},
+                                     {"const", meth_const},
+                                     {"blank", meth_blank},
+                                     {"consts", meth_consts},
+                                     {"add", meth_add},
+                                     {"results", meth_results},
+                                     {"shape", meth_shape},
+                                     {"dump", meth_dump},
+                                     {"verify", meth_verify},
+                                     {"pass", meth_pass},
+                                     {"passes", meth_passes},
+                                     {"close", meth_close},
+                                     {"costs", bind_graph_costs},
+                                     {"identity", bind_graph_identity},
+                                     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, GRAPH_CLASS, methods, meta);
   lua_pushcfunction(L, graph_new);

@@ -19,6 +19,7 @@ void bind_program_release(struct bind_program_box *box) {
   if (!box || --box->refs > 0) return;
   while (box->n_adapters > 0) ane_adapter_release(box->adapters[--box->n_adapters]);
   ane_program_destroy(box->program);
+  bind_link_free(box);
   while (box->n_sources > 0) ane_source_close(box->sources[--box->n_sources]);
   ane_free(box);
 }
@@ -26,6 +27,7 @@ void bind_program_release(struct bind_program_box *box) {
 static struct bind_program_box *check_program(lua_State *L, int arg) {
   struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
   if (!ud->box) luaL_error(L, "program is closed");
+  bind_link_enter(ud->box, L);
   return ud->box;
 }
 
@@ -155,11 +157,12 @@ static void keep_sources(struct bind_program_box *box, const struct bind_graph *
   }
 }
 
-/* program(graph, options) -> program; or nil, message, code */
+/* program(graph, options) -> program; or nil, message, code. Options: see check_options, and stage (lua_stage.c) */
 static int program_new(lua_State *L) {
   struct bind_graph *g = bind_check_graph(L, 1);
   struct loading load = {.progress.L = L};
   struct ane_program_options o = {0};
+  struct ane_stage stage;
   struct ane_error err;
   if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
   check_options(L, 2, &o, &load);
@@ -170,6 +173,7 @@ static int program_new(lua_State *L) {
   ud->box->refs = 1;
   load.box = ud->box;
   keep_sources(ud->box, g);
+  if (bind_stage_option(L, 2, ud->box, &stage)) o.stage = &stage;
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
@@ -202,10 +206,10 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   bind_set_number(L, "signal", m->error.signal);
 }
 
-/* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value that it is multiplied
- * by, or nil), weights (scheme of packages, or nil); where it was re-encoded max_abs, error, signal (sums of squares of before -
- * after, and of before)} */
+/* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, stored_bytes, scratch_bytes,
+ * kv_bytes_per_token, steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value that
+ * it is multiplied by, or nil), weights (scheme of packages, or nil); where it was re-encoded max_abs, error, signal (sums of
+ * squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);
@@ -217,6 +221,7 @@ static int meth_info(lua_State *L) {
   bind_set_integer(L, "chunk", i.chunk);
   bind_set_integer(L, "vocab", i.vocab);
   bind_set_integer(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  bind_set_integer(L, "stored_bytes", (lua_Integer)i.stored_bytes);
   bind_set_integer(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
   bind_set_integer(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);
   bind_set_integer(L, "steps", i.n_steps);

@@ -18,6 +18,7 @@ struct lua_session {
 static struct lua_session *check_session(lua_State *L, int arg) {
   struct lua_session *ud = luaL_checkudata(L, arg, SESSION_CLASS);
   if (!ud->session) luaL_error(L, "session is closed");
+  bind_link_enter(ud->box, L);
   return ud;
 }
 

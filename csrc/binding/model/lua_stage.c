@@ -1,0 +1,129 @@
+/* Stages of a pipeline: the option `stage` of core.program, whose link calls Lua functions, and what a cut is chosen by. */
+#include "binding/model/bind_model.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+struct bind_link {
+  lua_State *L, *main; /* of the current call; the main thread, which outlives it */
+  int receive, send;   /* references in the registry */
+};
+
+/* Calls the function on the stack, below one argument, for one result. After an error nothing is left on the stack. */
+static ane_status call(lua_State *L, const char *what, struct ane_error *err) {
+  if (lua_pcall(L, 1, 2, 0) != LUA_OK) {
+    ane_status st = ane_fail(err, ANE_IO, "%s: %s", what, luaL_tolstring(L, -1, NULL));
+    lua_pop(L, 2);
+    return st;
+  }
+  if (lua_toboolean(L, -2)) return lua_pop(L, 1), ANE_OK;
+  ane_status st = ane_fail(err, ANE_IO, "%s", luaL_tolstring(L, -1, NULL));
+  lua_pop(L, 3);
+  return st;
+}
+
+static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  size_t got = 0;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
+  lua_pushinteger(L, (lua_Integer)bytes);
+  ane_status st = call(L, "receiving from the stage before", err);
+  if (st) return st;
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
+  if (!text || got != bytes)
+    st = ane_fail(err, ANE_INVALID, "the stage before sent %zu bytes, wanted %zu: it has another cut or another build", got,
+                  bytes);
+  else
+    memcpy(data, text, bytes);
+  lua_pop(L, 1);
+  return st;
+}
+
+static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
+  lua_pushlstring(L, data, bytes);
+  ane_status st = call(L, "sending to the stage after", err);
+  if (!st) lua_pop(L, 1);
+  return st;
+}
+
+/* Makes a reference to a function of the table at `t`. */
+static int function_field(lua_State *L, int t, const char *name) {
+  if (lua_getfield(L, t, name) != LUA_TFUNCTION)
+    luaL_error(L, "option stage: %s is a %s, not a function", name, luaL_typename(L, -1));
+  return luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out) {
+  if (lua_getfield(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int stage = lua_gettop(L);
+  struct bind_link *link = ane_calloc(1, sizeof *link);
+  if (!link) luaL_error(L, "no memory for a stage");
+  box->link = link;
+  link->receive = link->send = LUA_NOREF;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  link->main = lua_tothread(L, -1);
+  link->L = L;
+  lua_pop(L, 1);
+  link->receive = function_field(L, stage, "receive");
+  link->send = function_field(L, stage, "send");
+  *out = (struct ane_stage){.from = (int32_t)bind_integer_option(L, stage, "from", 0, INT32_MAX),
+                            .to = (int32_t)bind_integer_option(L, stage, "to", 0, INT32_MAX),
+                            .fp16 = bind_boolean_option(L, stage, "fp16"),
+                            .link = {on_receive, on_send, link}};
+  lua_settop(L, stage - 1);
+  return true;
+}
+
+void bind_link_enter(struct bind_program_box *box, lua_State *L) {
+  if (box->link) box->link->L = L;
+}
+
+void bind_link_free(struct bind_program_box *box) {
+  struct bind_link *link = box->link;
+  if (!link) return;
+  luaL_unref(link->main, LUA_REGISTRYINDEX, link->receive);
+  luaL_unref(link->main, LUA_REGISTRYINDEX, link->send);
+  ane_free(link);
+  box->link = NULL;
+}
+
+/* costs() -> list of {name, weights, read, table (bytes), kv (numbers), crossing (floats per token)}, one of each step of the
+ * body and a last one of the tail: see struct ane_step_cost. After passes("cpu"). */
+int bind_graph_costs(lua_State *L) {
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  struct ane_step_cost *costs;
+  int32_t n;
+  struct ane_error err;
+  if (ane_stage_costs(g, &costs, &n, &err)) return bind_fail(L, &err);
+  /* Only memory that is out can raise before the list is freed. */
+  lua_createtable(L, n, 0);
+  for (int32_t i = 0; i < n; i++) {
+    lua_createtable(L, 0, 6);
+    bind_set_text(L, "name", costs[i].name);
+    bind_set_integer(L, "weights", (lua_Integer)costs[i].weights);
+    bind_set_integer(L, "read", (lua_Integer)costs[i].read);
+    bind_set_integer(L, "table", (lua_Integer)costs[i].table);
+    bind_set_integer(L, "kv", costs[i].kv);
+    bind_set_integer(L, "crossing", costs[i].crossing);
+    lua_rawseti(L, -2, i + 1);
+  }
+  ane_free(costs);
+  return 1;
+}
+
+/* identity() -> integer: a hash of the graph and of a few bytes of each constant; or nil, message, code */
+int bind_graph_identity(lua_State *L) {
+  struct ane_error err;
+  uint64_t h;
+  if (ane_stage_identity(bind_check_graph(L, 1)->graph, &h, &err)) return bind_fail(L, &err);
+  lua_pushinteger(L, (lua_Integer)h);
+  return 1;
+}

@@ -1,0 +1,211 @@
+/* Stages of a pipeline: which steps a program holds, what it receives and sends, and what steps cost. */
+#include "exec/stage.h"
+
+#include "base/alloc.h"
+#include "exec/planner.h"
+#include "tensor/half.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the stages of a graph"); }
+
+/* ---- Places ------------------------------------------------------------------------------------------------------------*/
+
+/* Is node n computed in each stage that needs it? It has no weights and reads only what each run is given. */
+static bool is_everywhere(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
+
+/* Fills place by node, and returns the number of body steps. */
+static int32_t find_places(const struct ane_graph *g, int32_t *place) {
+  int32_t n_body = 0;
+  for (int32_t i = 0; i < g->n_nodes; i++) {
+    bool tail = g->values[g->nodes[i].outputs[0]].shape.dim[2] == ANE_DIM_OUT_ROWS;
+    place[i] = tail ? INT32_MAX : n_body++;
+  }
+  for (int32_t i = 0; i < g->n_nodes; i++) place[i] = ANE_MIN(place[i], n_body);
+  return n_body;
+}
+
+/* The place of the node that makes a value; -1: none does, or each stage makes it. */
+static int32_t made_at(const struct ane_graph *g, const int32_t *place, int32_t value) {
+  const struct ane_value *v = &g->values[value];
+  if (v->kind != ANE_VALUE_RESULT || v->node == ANE_NONE || is_everywhere(&g->nodes[v->node])) return -1;
+  return place[v->node];
+}
+
+/* Sets last[value] to the place of its last use; -1: it has none. */
+static void find_uses(const struct ane_graph *g, const int32_t *place, int32_t *last) {
+  for (int32_t v = 0; v < g->n_values; v++) last[v] = -1;
+  for (int32_t i = 0; i < g->n_nodes; i++)
+    for (int32_t j = 0; j < g->nodes[i].n_inputs; j++) {
+      int32_t v = g->nodes[i].inputs[j];
+      if (v != ANE_NONE) last[v] = ANE_MAX(last[v], place[i]);
+    }
+}
+
+/* Does a node of places [from, to) use an output of n? The tail belongs to the stage that ends with the body. */
+static bool used_in(const struct planner *pl, const struct ane_node *n, int32_t from, int32_t to) {
+  for (int32_t i = 0; i < pl->g->n_nodes; i++) {
+    const struct ane_node *user = &pl->g->nodes[i];
+    bool in = pl->place[i] >= from && (pl->place[i] < to || to == pl->n_body);
+    for (int32_t j = 0; in && j < user->n_inputs; j++)
+      if (user->inputs[j] == n->outputs[0]) return true;
+  }
+  return false;
+}
+
+ane_status stage_places(struct planner *pl, struct ane_error *err) {
+  const struct ane_stage *stage = pl->p->o.stage;
+  pl->n_body = find_places(pl->g, pl->place);
+  int32_t from = stage ? stage->from : 0, to = stage ? stage->to : pl->n_body;
+  if (from < 0 || to < from || to > pl->n_body)
+    return ane_fail(err, ANE_INVALID, "a stage of the steps %" PRId32 " to %" PRId32 ": the graph %s has %" PRId32, from, to,
+                    pl->g->name, pl->n_body);
+  for (int32_t i = 0; i < pl->g->n_nodes; i++) {
+    const struct ane_node *n = &pl->g->nodes[i];
+    pl->held[i] = pl->place[i] >= from && (pl->place[i] < to || to == pl->n_body);
+    if (stage && is_everywhere(n)) pl->held[i] = used_in(pl, n, from, to);
+  }
+  pl->p->stage.first = from == 0;
+  pl->p->stage.last = to == pl->n_body;
+  return ANE_OK;
+}
+
+/* ---- Messages ------------------------------------------------------------------------------------------------------------*/
+
+/* Lists the values that are made before place `cut` and used from there on. *floats: of a token. */
+static ane_status find_crossing(struct planner *pl, const int32_t *last, int32_t cut, const struct slot ***out, int32_t *n,
+                                int64_t *floats, struct ane_error *err) {
+  const struct slot **list = ane_arena_array(&pl->p->arena, (size_t)pl->g->n_values + 1, sizeof *list);
+  if (!list) return no_memory(err);
+  *floats = 0;
+  for (int32_t v = 0; v < pl->g->n_values; v++) {
+    int32_t made = made_at(pl->g, pl->place, v);
+    if (made < 0 || made >= cut || last[v] < cut) continue;
+    list[(*n)++] = &pl->p->slots[v];
+    *floats += pl->p->slots[v].channels;
+  }
+  *out = list;
+  return ANE_OK;
+}
+
+ane_status stage_plan(struct planner *pl, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  const struct ane_stage *stage = p->o.stage;
+  if (!stage) return ANE_OK;
+  p->stage.fp16 = stage->fp16;
+  p->stage.link = stage->link;
+  int32_t *last = ane_malloc(((size_t)pl->g->n_values + 1) * sizeof *last);
+  if (!last) return no_memory(err);
+  find_uses(pl->g, pl->place, last);
+  int64_t in = 0, out = 0;
+  ane_status st = ANE_OK;
+  if (!p->stage.first) st = find_crossing(pl, last, stage->from, &p->stage.in, &p->stage.n_in, &in, err);
+  if (!st && !p->stage.last) st = find_crossing(pl, last, stage->to, &p->stage.out, &p->stage.n_out, &out, err);
+  ane_free(last);
+  if (st) return st;
+  size_t bytes;
+  if (!ane_mul_size((size_t)ANE_MAX(in, out) * sizeof(float), (size_t)p->o.chunk, &bytes) ||
+      !(p->stage.message = ane_malloc(ANE_MAX(bytes, (size_t)1))))
+    return no_memory(err);
+  return ANE_OK;
+}
+
+/* Copies n floats of a value to the message, or back. Returns the place after them. */
+static uint8_t *move(const struct program_stage *s, uint8_t *at, float *value, int64_t n, bool back) {
+  if (!s->fp16) {
+    memcpy(back ? (void *)value : at, back ? at : (const void *)value, (size_t)n * sizeof *value);
+    return at + (size_t)n * sizeof *value;
+  }
+  uint16_t *half = (uint16_t *)(void *)at;
+  for (int64_t i = 0; i < n; i++) {
+    if (back)
+      value[i] = ane_f16_f32(half[i]);
+    else
+      half[i] = ane_f32_f16(value[i]);
+  }
+  return at + (size_t)n * sizeof *half;
+}
+
+static size_t message_bytes(const struct program_stage *s, const struct slot *const *list, int32_t n, int64_t tokens) {
+  int64_t floats = 0;
+  for (int32_t i = 0; i < n; i++) floats += list[i]->channels;
+  return (size_t)(floats * tokens) * (s->fp16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+static float *slot_data(const struct ane_program *p, const struct slot *slot) {
+  return (float *)(void *)(p->scratch + slot->offset);
+}
+
+ane_status stage_receive(struct ane_program *p, int64_t tokens, struct ane_error *err) {
+  const struct program_stage *s = &p->stage;
+  if (s->n_in == 0) return ANE_OK;
+  uint8_t *at = (uint8_t *)s->message;
+  ane_status st = s->link.receive(s->link.arg, at, message_bytes(s, s->in, s->n_in, tokens), err);
+  for (int32_t i = 0; !st && i < s->n_in; i++) at = move(s, at, slot_data(p, s->in[i]), tokens * s->in[i]->channels, true);
+  return st;
+}
+
+ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *err) {
+  const struct program_stage *s = &p->stage;
+  if (s->n_out == 0) return ANE_OK;
+  uint8_t *at = (uint8_t *)s->message;
+  for (int32_t i = 0; i < s->n_out; i++) at = move(s, at, slot_data(p, s->out[i]), tokens * s->out[i]->channels, false);
+  return s->link.send(s->link.arg, s->message, message_bytes(s, s->out, s->n_out, tokens), err);
+}
+
+/* ---- Costs ------------------------------------------------------------------------------------------------------------*/
+
+/* The share of a mixture's experts that a token chooses; 1 for other nodes. */
+static double share_read(const struct ane_graph *g, const struct ane_node *n) {
+  if (n->op != ANE_OP_EXPERTS || ane_node_int(n, "soft")) return 1;
+  const struct ane_value *route = &g->values[n->inputs[1]];
+  double count = (double)ane_node_int(n, "count");
+  return route->shape.dim[1] / 2 < count ? (double)(route->shape.dim[1] / 2) / count : 1;
+}
+
+static void add_cost(const struct ane_graph *g, const struct ane_node *n, struct ane_step_cost *c) {
+  uint64_t weights = 0;
+  for (int32_t j = 0; j < n->n_inputs; j++) {
+    if (n->inputs[j] == ANE_NONE) continue;
+    const struct ane_value *v = &g->values[n->inputs[j]];
+    if (v->kind == ANE_VALUE_STATE && (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION))
+      c->kv += v->shape.dim[1] * v->shape.dim[3];
+    if (v->kind != ANE_VALUE_CONST) continue;
+    if (n->op == ANE_OP_EMBED)
+      c->table += v->data.bytes;
+    else
+      weights += v->data.bytes;
+  }
+  c->weights += weights;
+  c->read += (uint64_t)((double)weights * share_read(g, n));
+}
+
+ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err) {
+  int32_t *place = ane_malloc(((size_t)g->n_nodes + 1) * sizeof *place);
+  int32_t *last = ane_malloc(((size_t)g->n_values + 1) * sizeof *last);
+  struct ane_step_cost *costs = ane_calloc((size_t)g->n_nodes + 1, sizeof *costs);
+  if (!place || !last || !costs) {
+    ane_free(place);
+    ane_free(last);
+    ane_free(costs);
+    return no_memory(err);
+  }
+  int32_t n_body = find_places(g, place);
+  find_uses(g, place, last);
+  for (int32_t i = 0; i < g->n_nodes; i++) {
+    struct ane_step_cost *c = &costs[place[i]];
+    if (!c->name) c->name = g->nodes[i].name;
+    add_cost(g, &g->nodes[i], c);
+  }
+  for (int32_t v = 0; v < g->n_values; v++) {
+    int32_t made = made_at(g, place, v);
+    for (int32_t cut = made + 1; made >= 0 && cut <= ANE_MIN(last[v], n_body); cut++)
+      costs[cut].crossing += g->values[v].shape.dim[1];
+  }
+  ane_free(place);
+  ane_free(last);
+  *out = costs;
+  *n = n_body + 1;
+  return ANE_OK;
+}

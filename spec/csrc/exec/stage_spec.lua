@@ -1,0 +1,173 @@
+-- Stages of a pipeline have the bits of the whole program, wherever it is cut.
+local core = require "ane.core"
+local programs = require "support.programs"
+local stages = require "support.stages"
+
+-- Dense, tied and untied heads; windows; shared K and V; mixtures; latent attention; convolutions; recurrent states.
+local MODELS = {
+  "gguf/llama-mixed.gguf", "gguf/llama-kquants.gguf", "gguf/gemma3-q8_0.gguf", "gguf/qwen2-bf16.gguf", "hf/gemma3n-odd", "hf/gemma4-odd",
+  "hf/qwen3_moe-odd", "hf/gpt_oss_mxfp4-odd", "hf/deepseek_v2-odd", "hf/lfm2-odd", "hf/falcon_h1-odd", "hf/qwen3_5-odd", "hf/zaya-odd",
+  "hf/cohere2-odd", "hf/phi3",
+}
+
+local function ids_of(n, seed) return programs.ids(n, 30, seed) end
+
+-- Body steps before which a model of `steps` is cut, for `n` stages; some stages may be empty.
+local function cuts_of(steps, n, seed)
+  local cuts = {}
+  for i = 1, n - 1 do cuts[i] = math.floor(core.random(seed, i) * steps) end
+  table.sort(cuts)
+  return cuts
+end
+
+local function steps_of(path)
+  local graph <close>, source = stages.graph(path)
+  local n = #graph:costs() - 1
+  source:close()
+  return n
+end
+
+-- What the calls of a session give, by a pipeline or a whole program.
+local function story(line)
+  local rows = {}
+  local function feed(...)
+    line:feed(...)
+    rows[#rows + 1] = line:rows()
+  end
+  feed(ids_of(37, 1), "all", 11)
+  feed(ids_of(1, 2), "all")
+  line:each("rewind", 33) -- rings and recurrent states: some tokens are fed again
+  feed(ids_of(5, 3), "all")
+  line:each("rewind", 2)
+  feed(ids_of(40, 4), "all")
+  line:each("rewind", 0)
+  feed(ids_of(9, 5), "last", 4)
+  return rows
+end
+
+describe("stages of a pipeline", function()
+  for _, name in ipairs(MODELS) do
+    it("have the bits of the whole: " .. name, function()
+      local path = "spec/fixtures/" .. name
+      local steps = steps_of(path)
+      for _, int8 in ipairs { true, false } do
+        local opts = { context = 96, int8 = int8 }
+        local whole <close> = stages.open(path, {}, { context = 96, int8 = int8, whole = true })
+        local want = story(whole)
+        for n = 1, 4 do
+          local cuts = cuts_of(steps, n, n)
+          local line <close> = stages.open(path, cuts, opts)
+          local got = story(line)
+          for i = 1, #want do assert(got[i] == want[i], ("call %d differs, cut at %s"):format(i, table.concat(cuts, ", "))) end
+          assert.equal(0, line:left())
+        end
+      end
+    end)
+  end
+
+  it("change over to the long factors of rope together", function()
+    local path = "spec/fixtures/hf/phi3"
+    local whole <close> = stages.open(path, {}, { context = 128, chunk = 128, whole = true })
+    local line <close> = stages.open(path, { 3, 8 }, { context = 128, chunk = 128 })
+    for i, n in ipairs { 20, 60, 10 } do
+      whole:feed(ids_of(n, i), "all")
+      line:feed(ids_of(n, i), "all")
+      assert(whole:rows() == line:rows())
+    end
+    assert.equal(whole.sessions[1]:replayed(), line.sessions[2]:replayed())
+    assert(whole.sessions[1]:replayed() > 0)
+  end)
+
+  it("hold their own weights and states, and together those of the whole", function()
+    local path = "spec/fixtures/gguf/llama-mixed.gguf"
+    local whole <close> = stages.open(path, {}, { whole = true })
+    local line <close> = stages.open(path, { 4, 9 })
+    local all, sum, kv = whole.programs[1]:info(), 0, 0
+    for _, p in ipairs(line.programs) do
+      local info = p:info()
+      assert(info.stored_bytes < all.stored_bytes)
+      sum, kv = sum + info.stored_bytes, kv + info.kv_bytes_per_token
+    end
+    assert.equal(all.stored_bytes, sum)
+    assert.equal(all.kv_bytes_per_token, kv)
+  end)
+
+  it("list what steps cost, which sums up to the model", function()
+    local graph <close>, source = stages.graph "spec/fixtures/hf/qwen3_moe-odd"
+    local costs, bytes = graph:costs(), 0
+    for _, c in ipairs(costs) do
+      bytes = bytes + c.weights + c.table
+      assert(c.read <= c.weights)
+    end
+    assert.equal(0, costs[1].crossing)
+    assert(costs[2].crossing > 0)
+    assert(bytes >= source:bytes() * 0.9, "costs leave out weights")
+    source:close()
+  end)
+
+  it("save and restore each their own part", function()
+    local path = "spec/fixtures/hf/qwen3_5-odd"
+    local line <close> = stages.open(path, { 7 })
+    local again <close> = stages.open(path, { 7 })
+    line:feed(ids_of(21, 1), "last")
+    for i, s in ipairs(line.sessions) do
+      local file = os.tmpname()
+      assert(s:save(file))
+      assert(again.sessions[i]:restore(file))
+      local ok, _, code = again.sessions[3 - i]:restore(file)
+      os.remove(file)
+      assert.equal(nil, ok)
+      assert.equal("state", code)
+    end
+    line:feed(ids_of(5, 2), "all")
+    again:feed(ids_of(5, 2), "all")
+    assert(line:rows() == again:rows())
+  end)
+
+  it("send half the bytes as fp16, which is close", function()
+    local path = "spec/fixtures/gguf/llama-mixed.gguf"
+    local exact <close> = stages.open(path, { 6 }, { int8 = false })
+    local half <close> = stages.open(path, { 6 }, { fp16 = true, int8 = false })
+    local bytes = {}
+    for i, line in ipairs { exact, half } do
+      assert(line.sessions[1]:feed(ids_of(8, 1), "none"))
+      bytes[i] = #line.queues[1][1]
+      assert(line.sessions[2]:feed(ids_of(8, 1), "last"))
+    end
+    assert.equal(bytes[1], 2 * bytes[2])
+    local a, b = exact.sessions[2]:logits(-1):totable(), half.sessions[2]:logits(-1):totable()
+    for i = 1, #a do assert(math.abs(a[i] - b[i]) < 0.05 * (1 + math.abs(a[i]))) end
+  end)
+
+  it("fail a run whose message does not come or has another size, and leave its session as it was", function()
+    local path = "spec/fixtures/gguf/llama-mixed.gguf"
+    local line <close> = stages.open(path, { 6 })
+    local second = line.sessions[2]
+    local ok, _, code = second:feed(ids_of(4, 1), "last")
+    assert.equal(nil, ok)
+    assert.equal("io", code)
+    assert(line.sessions[1]:feed(ids_of(5, 1), "last"))
+    local message
+    ok, message = second:feed(ids_of(4, 1), "last")
+    assert.equal(nil, ok)
+    assert.matches("wanted", message)
+    assert.equal(0, second:length())
+  end)
+
+  it("refuse steps that the graph does not have", function()
+    local ok, message = pcall(stages.open, "spec/fixtures/gguf/llama-mixed.gguf", { 1000 })
+    assert.equal(false, ok)
+    assert.matches("the graph", message)
+  end)
+
+  it("tell models apart by a few bytes of each weight", function()
+    local function identity(name)
+      local graph <close>, source = stages.graph("spec/fixtures/gguf/" .. name)
+      local hash = assert(graph:identity())
+      source:close()
+      return hash
+    end
+    assert.equal(identity "llama-mixed.gguf", identity "llama-mixed.gguf")
+    assert.are_not.equal(identity "llama-mixed.gguf", identity "llama-q8_0.gguf")
+  end)
+end)
