@@ -33,8 +33,7 @@ ane_status ane_append_open(struct ane_append *f, const char *path, struct ane_er
   *f = (struct ane_append){.fd = -1, .path = ane_strndup(path, strlen(path))};
   if (!f->path) return ane_fail(err, ANE_NOMEM, "%s: not enough memory to write", path);
   ane_status st;
-  do f->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-  while (f->fd < 0 && errno == EINTR);
+  f->fd = ane_fd_open(AT_FDCWD, path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK, 0666);
   if (f->fd < 0)
     st = fail(f, "write", err);
   else

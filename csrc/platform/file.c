@@ -37,6 +37,13 @@ static const char *real_target(const char *path, char buf[PATH_MAX]) {
 
 /* ---- Temporary files -----------------------------------------------------------------------------------------------*/
 
+int ane_fd_open(int folder, const char *path, int flags, unsigned mode) {
+  int fd;
+  do fd = openat(folder, path, flags | O_CLOEXEC, mode);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
 /* Takes the lock that a writer holds during its lifetime. Succeeds if the file system has no locks. */
 static bool lock(int fd, int how) { return flock(fd, how) == 0 || errno == ENOLCK || errno == EOPNOTSUPP; }
 
@@ -46,8 +53,8 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
   for (int tries = 0; tries < 100; tries++) {
     struct stat st;
     snprintf(w->temp, room, "%s.%ld-%u.tmp", w->path, (long)getpid(), atomic_fetch_add(&counter, 1));
-    int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 && errno != EINTR && errno != EEXIST) return fd;
+    int fd = ane_fd_open(AT_FDCWD, w->temp, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0 && errno != EEXIST) return fd;
     if (fd < 0) continue;
     /* A sweep may have removed the file between open and lock. */
     if (lock(fd, LOCK_EX) && fstat(fd, &st) == 0 && st.st_nlink > 0) return fd;
@@ -59,7 +66,7 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
 /* Removes the temporary file of a writer that was killed, which is one that nobody has locked. */
 static void remove_dead(const char *temp) {
   struct stat mine, there;
-  int fd = open(temp, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  int fd = ane_fd_open(AT_FDCWD, temp, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (fd < 0) return;
   /* If its writer has just renamed it, the name is gone or refers to another writer's file. */
   bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) && lstat(temp, &there) == 0 &&
@@ -151,7 +158,7 @@ int ane_fd_sync(int fd) {
 void ane_sync_folder_of(char *path) {
   char *slash = strrchr(path, '/');
   if (slash) slash[slash == path] = '\0';
-  int fd = open(slash ? path : ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  int fd = ane_fd_open(AT_FDCWD, slash ? path : ".", O_RDONLY | O_DIRECTORY, 0);
   if (fd < 0) return;
   (void)ane_fd_sync(fd);
   close(fd);

@@ -31,8 +31,11 @@ static bool walk_tree(int fd, bool remove, int depth) {
   if (!d) close(fd);
   for (struct dirent *e; ok && (e = readdir(d));) {
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-    int inner = openat(fd, e->d_name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
-    if (inner >= 0) ok = walk_tree(inner, remove, depth + 1);
+    int inner = ane_fd_open(fd, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+    if (inner >= 0)
+      ok = walk_tree(inner, remove, depth + 1);
+    else
+      ok = errno == ENOTDIR || errno == ELOOP || errno == ENOENT; /* a file, a link, gone */
     if (remove && ok) ok = unlinkat(fd, e->d_name, inner >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
   }
   if (d && !remove && ok) ok = ane_fd_sync(fd) == 0 || errno == EINVAL; /* EINVAL: the file system cannot sync folders */
@@ -41,7 +44,7 @@ static bool walk_tree(int fd, bool remove, int depth) {
 }
 
 static void remove_tree(const char *path) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  int fd = ane_fd_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
   if (fd >= 0 && walk_tree(fd, true, 0)) rmdir(path);
 }
 
@@ -102,7 +105,7 @@ void ane_sweep_temps(const char *path, void (*remove_dead)(const char *temp)) {
 
 /* Removes a temporary folder that no writer has locked. */
 static void remove_dead(const char *temp) {
-  int fd = open(temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  int fd = ane_fd_open(AT_FDCWD, temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
   if (fd < 0) return;
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(temp); /* under the lock: a writer that has just created it waits */
   close(fd);
@@ -127,7 +130,7 @@ static bool make_temp(struct ane_folder_writer *w, size_t room) {
       if (errno == EEXIST || errno == EINTR) continue;
       return false;
     }
-    w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    w->fd = ane_fd_open(AT_FDCWD, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     /* A sweep may have removed it between mkdir and the lock. */
     if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 &&
         st.st_nlink > 0)
@@ -164,7 +167,7 @@ static bool lock_partial(struct ane_folder_writer *w) {
   for (int tries = 0; tries < 100; tries++) {
     struct stat mine, there;
     if (mkdir(w->temp, 0777) != 0 && errno != EEXIST) return false;
-    w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    w->fd = ane_fd_open(AT_FDCWD, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (w->fd < 0 && errno != ENOENT) return false;
     if (w->fd < 0) continue;
     if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
@@ -205,7 +208,7 @@ ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, stru
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
   if (strchr(name, '/') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0)
     return ane_fail(err, ANE_INVALID, "%s: is not the name of an entry of the folder", name);
-  int fd = openat(w->fd, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  int fd = ane_fd_open(w->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
   bool ok = fd < 0 || walk_tree(fd, true, 0);
   if (ok) ok = unlinkat(w->fd, name, fd >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
   return ok ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot remove: %s", w->path, name, strerror(errno));
@@ -220,8 +223,7 @@ ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct
 ane_status ane_folder_open(struct ane_folder_writer *w, const char *name, struct ane_folder_file *f, struct ane_error *err) {
   *f = (struct ane_folder_file){-1, name};
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  do f->fd = openat(w->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-  while (f->fd < 0 && errno == EINTR);
+  f->fd = ane_fd_open(w->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
   return f->fd >= 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));
 }
 
@@ -331,7 +333,7 @@ static bool replace(struct ane_folder_writer *w) {
 
 ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  int fd = openat(w->fd, ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  int fd = ane_fd_open(w->fd, ".", O_RDONLY | O_DIRECTORY, 0);
   if (fd < 0 || !walk_tree(fd, false, 0) || !replace(w)) {
     ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
     ane_folder_abandon(w);

@@ -1,5 +1,5 @@
 /* Files mapped for reading. */
-#include "platform/platform.h"
+#include "platform/platform_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +26,7 @@ static ane_status map_fd(struct ane_map *map, int fd, const char *path, struct a
 
 ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err) {
   *map = (struct ane_map){0};
-  int fd;
-  do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
-  while (fd < 0 && errno == EINTR);
+  int fd = ane_fd_open(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* O_NONBLOCK: opening a FIFO must not block */
   if (fd < 0) return ane_fail(err, ANE_IO, "%s: %s", path, strerror(errno));
   ane_status st = map_fd(map, fd, path, err);
   close(fd); /* the mapping keeps the file open */
@@ -51,16 +49,16 @@ static int open_linked(const char *beside, const char *path) {
   size_t n = folder_length(to);
   errno = ELOOP;
   if (n != folder_length(target) || memcmp(to, target, n) != 0) return -1;
-  return open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+  return ane_fd_open(AT_FDCWD, target, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0);
 }
 
 /* Opens each path component below the folder in turn, without following links. */
 static int open_below(const char *folder, char *location) {
-  int at = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  int at = ane_fd_open(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, 0);
   for (char *part = location, *slash; at >= 0; part = slash + 1) {
     slash = strchr(part, '/');
     if (slash) *slash = '\0';
-    int next = openat(at, *part ? part : ".", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (slash ? O_DIRECTORY : O_NONBLOCK | O_NOCTTY));
+    int next = ane_fd_open(at, *part ? part : ".", O_RDONLY | O_NOFOLLOW | (slash ? O_DIRECTORY : O_NONBLOCK | O_NOCTTY), 0);
     int why = errno;
     close(at);
     errno = why;

@@ -1,9 +1,11 @@
-/* Shared by file.c and folder.c. */
+/* Shared by append.c, file.c, folder.c and mmap.c. */
 #ifndef ANE_PLATFORM_PLATFORM_INTERNAL_H
 #define ANE_PLATFORM_PLATFORM_INTERNAL_H
 
 #include "platform/platform.h"
 
+/* openat, repeated after interruptions; always with O_CLOEXEC. `mode` counts where a file is created. */
+int ane_fd_open(int folder, const char *path, int flags, unsigned mode);
 /* Writes everything, resuming after interruptions. false: see errno; errno 0: no progress. */
 bool ane_fd_write(int fd, const void *data, size_t size);
 /* Syncs to the disk. Returns 0, or -1 with errno. */
