@@ -130,30 +130,57 @@ struct writing {
   bool raised;
 };
 
+/* Calls fn(data, function) in protected mode: nothing may be raised through the exporter, not even for want of memory. The
+ * results, or the message, stay on the stack. */
+static ane_status call_protected(struct writing *x, lua_CFunction fn, void *data, int function, int results,
+                                 struct ane_error *err) {
+  lua_pushcfunction(x->L, fn);
+  lua_pushlightuserdata(x->L, data);
+  lua_pushvalue(x->L, function);
+  x->raised = lua_pcall(x->L, 2, results, 0) != LUA_OK;
+  return x->raised ? ane_fail(err, ANE_STOPPED, "stopped") : ANE_OK;
+}
+
+struct asked_factor {
+  const struct ane_value *value;
+  struct ane_weight_spec spec;
+  const struct ane_factor *factor; /* NULL: none */
+};
+
+/* (struct asked_factor *, function(name, scheme, columns) -> factor, or nil) -> the factor */
+static int ask_factor(lua_State *L) {
+  struct asked_factor *a = lua_touserdata(L, 1);
+  lua_pushstring(L, a->value->name);
+  lua_pushstring(L, ane_weight_spec_name(a->spec));
+  lua_pushinteger(L, a->value->shape.dim[1]);
+  lua_call(L, 3, 1);
+  a->factor = lua_isnil(L, -1) ? NULL : bind_check_factor(L, lua_gettop(L), a->value->shape.dim[1]);
+  return 1;
+}
+
 /* factor(name, scheme, columns) -> factor, or nil */
 static ane_status on_factor(void *arg, int32_t value, struct ane_weight_spec spec, const struct ane_factor **out,
                             struct ane_error *err) {
   struct writing *x = arg;
-  lua_State *L = x->L;
-  const struct ane_value *v = &x->ud->e.graph->values[value];
+  struct asked_factor a = {&x->ud->e.graph->values[value], spec, NULL};
   if (spec.scheme == ANE_WEIGHT_FP16) return ANE_OK;
-  lua_pushvalue(L, x->factor);
-  lua_pushstring(L, v->name);
-  lua_pushstring(L, ane_weight_spec_name(spec));
-  lua_pushinteger(L, v->shape.dim[1]);
-  x->raised = lua_pcall(L, 3, 1, 0) != LUA_OK; /* the message stays on the stack */
-  if (x->raised) return ane_fail(err, ANE_STOPPED, "stopped");
-  lua_replace(L, x->factor + 1);
-  *out = lua_isnil(L, x->factor + 1) ? NULL : bind_check_factor(L, x->factor + 1, v->shape.dim[1]);
+  ane_status st = call_protected(x, ask_factor, &a, x->factor, 1, err);
+  if (st) return st;
+  lua_replace(x->L, x->factor + 1);
+  *out = a.factor;
   return ANE_OK;
 }
 
-/* wrote{name, from, to, scheme, bytes, max_abs, error, signal, count} */
-static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w,
-                           struct ane_error *err) {
-  struct writing *x = arg;
-  lua_State *L = x->L;
-  if (!x->wrote) return ANE_OK;
+struct written {
+  const char *name;
+  int64_t from, to;
+  const struct ane_weights *weights;
+};
+
+/* (struct written *, function) */
+static int tell_written(lua_State *L) {
+  const struct written *a = lua_touserdata(L, 1);
+  const struct ane_weights *w = a->weights;
   const struct {
     const char *name;
     lua_Number v;
@@ -161,15 +188,23 @@ static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, c
   const struct {
     const char *name;
     lua_Integer v;
-  } integers[] = {{"from", from}, {"to", to}, {"bytes", (lua_Integer)w->sizes.bytes}, {"count", (lua_Integer)w->error.count}};
-  lua_pushvalue(L, x->wrote);
+  } integers[] = {
+      {"from", a->from}, {"to", a->to}, {"bytes", (lua_Integer)w->sizes.bytes}, {"count", (lua_Integer)w->error.count}};
   lua_createtable(L, 0, 9);
-  bind_set_text(L, "name", x->ud->e.graph->values[value].name);
+  bind_set_text(L, "name", a->name);
   bind_set_text(L, "form", ane_weight_spec_name(w->spec));
   for (size_t i = 0; i < ANE_COUNT(numbers); i++) lua_pushnumber(L, numbers[i].v), lua_setfield(L, -2, numbers[i].name);
   for (size_t i = 0; i < ANE_COUNT(integers); i++) lua_pushinteger(L, integers[i].v), lua_setfield(L, -2, integers[i].name);
-  x->raised = lua_pcall(L, 1, 0, 0) != LUA_OK; /* the message stays on the stack */
-  return x->raised ? ane_fail(err, ANE_STOPPED, "stopped") : ANE_OK;
+  lua_call(L, 1, 0);
+  return 0;
+}
+
+/* wrote{name, from, to, form, bytes, max_abs, error, signal, count} */
+static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w,
+                           struct ane_error *err) {
+  struct writing *x = arg;
+  struct written a = {x->ud->e.graph->values[value].name, from, to, w};
+  return x->wrote ? call_protected(x, tell_written, &a, x->wrote, 0, err) : ANE_OK;
 }
 
 static void on_release(void *arg, const void *data, uint64_t bytes) {
