@@ -1,5 +1,5 @@
 --- A corpus through a model: rows of a file, folder or pipe in, one line of JSON for each row out.
--- Needs ane.core, ane.batch.desk, input, journal, output, ranks, rows, ane.classify.redact, ane.pool and ane.util.schema.
+-- Needs ane.core, ane.batch.desk, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and schema.
 -- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
 --
 -- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on what is
@@ -7,6 +7,7 @@
 
 local core = require "ane.core"
 local desks = require "ane.batch.desk"
+local failures = require "ane.util.failure"
 local inputs = require "ane.batch.input"
 local journal = require "ane.batch.journal"
 local outputs = require "ane.batch.output"
@@ -97,22 +98,29 @@ end
 
 -- ---- Settings ------------------------------------------------------------------------------------------------------------------
 
+local function open_file(path)
+  local file, message = io.open(path, "rb")
+  if not file then return nil, message, "io" end
+  return file
+end
+
 -- Bytes at the start of a file that stand for it.
 local HEAD = 1 << 20
 
--- What tells a file, or the files of a folder, from others: names, sizes and first bytes.
+-- What tells a file, or the files of a folder, from others: names, sizes and first bytes. Raises a failure where one cannot be read.
 local function fingerprint(path)
   local parts = {}
   local function add(name, file)
-    local open <close> = io.open(file, "rb")
-    if not open then return end
+    local open <close> = failures.try(open_file(file))
     parts[#parts + 1] = ("%s %d %s"):format(name, open:seek "end", (open:seek("set", 0)))
-    parts[#parts + 1] = core.sha256(open:read(HEAD) or "")
+    local head, message = open:read(HEAD)
+    if message then failures.raise("io", "%s: %s", file, message) end
+    parts[#parts + 1] = core.sha256(head or "")
   end
   if core.path_kind(path) ~= "folder" then
     add("", path)
   else
-    local names = core.list_dir(path) or {}
+    local names = failures.try(core.list_dir(path))
     table.sort(names)
     for _, name in ipairs(names) do
       if core.path_kind(path .. "/" .. name) == "file" then add(name, path .. "/" .. name) end
@@ -141,6 +149,7 @@ end
 -- Options that change answers.
 local ANSWER = { "task", "body", "temperature", "threshold", "window", "pseudonyms", "key", "shard", "max_row" }
 
+-- The settings; raises a failure where a file of the model cannot be read.
 local function settings_of(model, opts, form)
   local out = { ane_batch = 1, model = model_settings(model), options = { form = form } }
   for _, name in ipairs(ANSWER) do out.options[name] = opts[name] end
@@ -363,7 +372,10 @@ function M.run(model, opts, level)
   local self = setmetatable({
     opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0, here = 0, on_line = nil,
   }, Run)
-  local _ <close> = setmetatable({}, { __close = function() self:close() end })
+  local _ <close> = setmetatable({}, { __close = function(_, raised)
+    self:close()
+    if raised then collectgarbage() end -- what was open when it was raised is closed now: its locks end
+  end })
   local ok, message, code = join(self, opts)
   if ok and self.rank == 0 then ok, message, code = M.check(opts) end
   if not ok then return nil, message, code end
@@ -383,7 +395,9 @@ function M.run(model, opts, level)
   if is_file(opts.output) then
     for _, path in pairs(outputs.names(opts.output)) do own[#own + 1] = path end
   end
-  local settings = settings_of(model, opts, form)
+  local settings
+  settings, message, code = failures.catch(settings_of, model, opts, form)
+  if not settings then return nil, message, code end
   if self.rank > 0 then return work(self, settings) end
   self.on_line = function(...) write(self, ...) end
   self.input, message, code = inputs.open { path = opts.input, form = form, most = opts.max_row, own = own }

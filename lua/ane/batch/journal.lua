@@ -56,8 +56,14 @@ end
 -- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil where there is no
 -- whole first line; or nil, message, code
 function M.read(path)
-  local file = io.open(path, "rb")
-  local head = file and file:read "L"
+  local file, fault = io.open(path, "rb")
+  if not file and core.path_kind(path) then return nil, fault, "io" end
+  local head
+  if file then head, fault = file:read "L" end
+  if file and fault then
+    file:close()
+    return nil, ("%s: %s"):format(path, fault), "io"
+  end
   if not head or head:sub(-1) ~= "\n" then
     if file then file:close() end
     return nil
@@ -82,6 +88,14 @@ function M.read(path)
   return reader
 end
 
+--- os.rename, with a message that names the file.
+-- @return true; or nil, message, code
+function M.rename(from, to)
+  local ok, message = os.rename(from, to)
+  if not ok then return nil, ("%s: cannot rename to %s: %s"):format(from, to, message), "io" end
+  return true
+end
+
 -- Is the next line of the output the one that a record names?
 local function is_line(data, bytes, flags, check)
   if flags & M.GONE ~= 0 then return bytes == 0 end
@@ -100,7 +114,11 @@ function M.check(path, output, index)
   local reader, message, code = M.read(path)
   if not reader then return nil, message, code end
   local found = { settings = reader.settings, size = reader.size, bytes = 0, records = 0, ascending = true, last = 0 }
-  local data = io.open(output, "rb")
+  local data, fault = io.open(output, "rb")
+  if not data and core.path_kind(output) then
+    reader.close()
+    return nil, fault, "io"
+  end
   if data then
     data:setvbuf("full", BLOCK)
     for number, key, bytes, flags, check in reader.next do

@@ -107,8 +107,8 @@ local function into_file(path, work)
   if ok then rows, failed, code = work(function(text) return out:write(text) end) end
   if not rows then return nil, failed or message, code or "io" end
   ok, message, code = out:sync()
-  if ok then ok, message = os.rename(path .. ".part", path) end
-  if not ok then return nil, message, code or "io" end
+  if ok then ok, message, code = journal.rename(path .. ".part", path) end
+  if not ok then return nil, message, code end
   return rows, failed
 end
 

@@ -102,8 +102,8 @@ end
 local function begin(self)
   local names = self.names
   if self.data == names.out then
-    local ok, message = os.rename(names.out, names.part)
-    if not ok then return nil, message, "io" end
+    local ok, message, code = journal.rename(names.out, names.part)
+    if not ok then return nil, message, code end
     self.data = names.part
   end
   local part, message, code = core.append(names.part)
@@ -128,6 +128,7 @@ local function continue(self, lock, settings)
     return nil, ("%s: was made with other settings: %s; option restart begins anew"):format(names.journal, other), "invalid"
   end
   self.data = data_of(names, old)
+  if not core.path_kind(self.data) then return false end -- ended before its first line
   self.index, message, code = journal.index(names.index)
   if not self.index then return nil, message, code end
   local found
@@ -142,12 +143,13 @@ end
 -- Begins anew.
 local function fresh(self, lock, settings, restart)
   local names = self.names
-  local found = not restart and core.path_kind(names.part) and journal.check(names.journal, names.part)
+  local found, message, code
+  if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, names.part) end
+  if message then return nil, message, code end
   if found and found.records > 0 then
     local what = "%s: %d rows of a run that has not ended are here: option resume goes on with them, option restart begins anew"
     return nil, what:format(names.part, found.records), "state"
   end
-  local message, code
   self.journal, message, code = journal.create(lock, settings)
   if not self.journal then return nil, message, code end
   os.remove(names.part)
@@ -220,7 +222,9 @@ local function copy_rows(self, index, out, new, last)
     if number <= last then key, offset, bytes, flags = index:get(number) end
     if key then
       if at ~= offset then data:seek("set", offset) end
-      local line = data:read(bytes) or ""
+      local line
+      line, message = data:read(bytes)
+      if not line or #line ~= bytes then return nil, ("%s: row %d: %s"):format(self.data, number, message or "ends early"), "io" end
       at = offset + bytes
       parts[#parts + 1], size, count = line, size + #line, count + 1
       ok, message, code = new:add(number, key, line, flags)
@@ -262,9 +266,9 @@ local function rewrite(self, last)
   end
   ok, message, code = out:sync()
   if ok then ok, message, code = lock:sync() end
-  if ok then ok, message = os.rename(names.sorted, names.out) end
-  if ok then ok, message = os.rename(names.journal_new, names.journal) end
-  if not ok then return nil, message, code or "io" end
+  if ok then ok, message, code = journal.rename(names.sorted, names.out) end
+  if ok then ok, message, code = journal.rename(names.journal_new, names.journal) end
+  if not ok then return nil, message, code end
   if self.data ~= names.out then os.remove(self.data) end
   return true
 end
@@ -279,8 +283,8 @@ function File:finish(last)
   end
   local ok, message, code = self.part:sync()
   if ok then ok, message, code = self.lock:sync() end
-  if ok then ok, message = os.rename(self.names.part, self.names.out) end
-  if not ok then return nil, message, code or "io" end
+  if ok then ok, message, code = journal.rename(self.names.part, self.names.out) end
+  if not ok then return nil, message, code end
   return true
 end
 
