@@ -37,7 +37,7 @@ static bool grow(void **array, int32_t n, int32_t *room, size_t size) {
 }
 
 static ane_status no_memory(const char *name, struct ane_error *err) {
-  return ane_fail(err, ANE_NOMEM, "no memory for %s in the graph", name);
+  return ane_fail(err, ANE_NOMEM, "not enough memory for %s in the graph", name);
 }
 
 static ane_status add_value(struct ane_graph *g, const char *name, ane_value_kind kind, ane_dtype t, const struct ane_shape *s,

@@ -1,10 +1,11 @@
 --- Loads a path as a planned program.
--- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer and ane.model.weights.
+-- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer, ane.model.weights and ane.util.failure.
 -- Usage: `local bundle = assert(loader.load(path, opts))`
 
 local adapter = require "ane.adapter"
 local config = require "ane.model.config"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local recipe = require "ane.recipe"
 local weights = require "ane.model.weights"
 
@@ -35,7 +36,7 @@ local function find_recipe(architecture, given)
   if given == nil then return recipe.find(architecture) end
   if type(given) == "string" then return recipe.from_file(given) end
   local ok, r = pcall(recipe.check, given, "option recipe")
-  if not ok then return nil, r, "invalid" end
+  if not ok then return nil, tostring(r), failure.code(r, "invalid") end
   return r
 end
 

@@ -51,10 +51,19 @@ function M.register(r)
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
+-- Names of the files of ane.models; or nil, message, code.
+local function models()
+  local llama = package.searchpath("ane.models.llama", package.path)
+  if not llama then
+    return nil, "no recipe can be read: ane.models.llama is not below package.path, or no file can be opened for want of memory or " ..
+      "of open files", "io"
+  end
+  return core.list_dir(llama:match "^(.*)/[^/]*$")
+end
+
 -- Iterates over the recipes of ane.models: file name, recipe. Skips files that do not load.
 local function each_model()
-  local llama = package.searchpath("ane.models.llama", package.path)
-  local files = llama and core.list_dir(llama:match "^(.*)/[^/]*$") or {}
+  local files = models() or {}
   table.sort(files)
   local i = 0
   return function()
@@ -91,18 +100,20 @@ function M.find(architecture)
   local module = module_name(architecture)
   if module and package.searchpath(module, package.path) then
     local ok, r = pcall(function() return M.check(require(module), module) end)
-    if not ok then return nil, tostring(r), "invalid" end
+    if not ok then return nil, tostring(r), failure.code(r, "invalid") end
     return r
   end
   for name, r in each_model() do
     for _, served in ipairs(r.architectures or {}) do
       if served == architecture then
         local ok, message = pcall(M.check, r, "ane.models." .. name)
-        if not ok then return nil, tostring(message), "invalid" end
+        if not ok then return nil, tostring(message), failure.code(message, "invalid") end
         return r
       end
     end
   end
+  local listed, message, code = models()
+  if not listed then return nil, message, code end
   local known, file = table.concat(M.known(), ", "), architecture:gsub("[^%w_]", "_")
   return nil, ("architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in " ..
     "models/%s.lua"):format(architecture, known, file), "unsupported"
@@ -114,7 +125,7 @@ function M.from_file(path)
   local chunk, message = loadfile(path, "t")
   if not chunk then return nil, message, "io" end
   local ok, r = pcall(function() return M.check(chunk(), path) end)
-  if not ok then return nil, tostring(r), "invalid" end
+  if not ok then return nil, tostring(r), failure.code(r, "invalid") end
   return r
 end
 
@@ -218,17 +229,18 @@ function M.build(r, cfg, source, examine)
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
   local fine, message, code = finish()
   if not fine then return nil, message, code end
+  if not ok and type(result) == "string" then return nil, source:path() .. ": out of memory", "memory" end -- the handler is not called then
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   if not ok then
     -- The core blames builder.lua for the error. That line says nothing about the file, so it is removed.
     local where = result.path and result.path .. ": " or ""
     result.message = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
-    return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"
+    return nil, ("%s: %s%s"):format(source:path(), where, result.message), failure.code(result.message, "shape")
   end
   local given, complaint = pcall(b.graph.results, b.graph, result)
   if not given then
     local what = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
-    return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), "invalid"
+    return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), failure.code(complaint, "invalid")
   end
   fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end

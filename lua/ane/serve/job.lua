@@ -1,11 +1,12 @@
 --- A call that waits for replies of the pool. After each step it takes their new pieces and passes them to the endpoint's form.
--- Needs ane.serve.errors.
+-- Needs ane.serve.errors and ane.util.failure.
 -- Usage: `server:generate(call, { { prompt = messages, opts = opts } }, form)`
 --
 -- A form has methods; for whole answers: whole(job) -> value for JSON. For streams: open(job), piece(job, i, text), closed(job, i) and
 -- close(job), which write events, and, if it likes, after(job, i), called for each reply after each step.
 
 local errors = require "ane.serve.errors"
+local failures = require "ane.util.failure"
 
 local M = {}
 
@@ -20,6 +21,7 @@ end
 -- Adds a request; throws if the pool refuses it.
 local function add(server, asked)
   local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
+  if not ok and failures.code(r) == "memory" then error(errors.of("not enough memory", "memory"), 0) end
   if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
   if not r then error(errors.of(message, code), 0) end
   local context = server.model.context
@@ -67,6 +69,7 @@ end
 
 local function fail(self, r)
   if r.raised then self.server:complain("a reply failed: " .. tostring(r.message)) end
+  if r.raised and failures.code(r.message) == "memory" then return self:fail(errors.of("not enough memory", "memory")) end
   self:fail(r.raised and errors.new(500, "the reply failed") or errors.of(r.message, r.code))
 end
 

@@ -25,7 +25,7 @@ local function results(place, ok, value, ...)
   if ok then return value, ... end
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
   if not place or type(value) ~= "string" or value:find("interrupted!", 1, true) then error(value, 0) end
-  if value:find("not enough memory", 1, true) then return nil, place .. ": out of memory", "memory" end
+  if M.code(value) == "memory" then return nil, place .. ": out of memory", "memory" end
   return nil, ("%s: holds what nobody expected (%s)"):format(place, value), "format"
 end
 
@@ -34,6 +34,13 @@ end
 -- @raise any other error, unchanged
 function M.catch(fn, ...)
   return results(nil, pcall(fn, ...))
+end
+
+--- The code of an error that a function of Lua or of the core raised as a text.
+-- @param raised the error
+-- @param otherwise code of errors other than want of memory
+function M.code(raised, otherwise)
+  return tostring(raised):find("not enough memory", 1, true) and "memory" or otherwise
 end
 
 --- Calls a function that reads a file and calls no code of the user. Its other errors mean a malformed file that no check caught.

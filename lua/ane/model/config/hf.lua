@@ -47,6 +47,7 @@ local function open(source)
     return setmetatable({ path = path, folder = path:match "^(.*)/[^/]*$" or ".", raw = decode(path, text) }, Reader)
   end
   text, message = core.read_file(folder .. "/config.json")
+  if not text and core.path_kind(folder .. "/config.json") == "file" then failure.raise("io", "%s", message) end
   if not text then
     folder = path:match "^(.*)/[^/]*$" or "."
     text = core.read_file(folder .. "/config.json")
