@@ -1,6 +1,6 @@
 # make             builds build/ane/core.so and build/bin/ane
 # make help        lists the other targets (scripts/tasks.mk)
-# config=release|debug|sanitize|coverage   each in its own folder build/<config>/
+# config=release|debug|sanitize|coverage|faults   each in its own folder build/<config>/
 
 config ?= release
 LUA ?= lua5.4
@@ -28,8 +28,10 @@ else ifeq ($(config),sanitize)
 else ifeq ($(config),coverage)
   override CFLAGS += -O1 --coverage -Wno-maybe-uninitialized
   LDFLAGS_SO += --coverage
+else ifeq ($(config),faults)
+  override CFLAGS += -U_FORTIFY_SOURCE
 else ifneq ($(config),release)
-  $(error config=$(config): choose release, debug, sanitize or coverage)
+  $(error config=$(config): choose release, debug, sanitize, coverage or faults)
 endif
 ifdef WERROR
   override CFLAGS += -Werror

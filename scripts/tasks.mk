@@ -18,6 +18,7 @@ help:
 	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check only looks"
+	@echo "make faults      every allocation, system call and start of a thread fails once, and from then on (SAMPLE=N: about N of each kind)"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make mpi         build/<config>/ane/mpi.so, for batches under mpirun; needs mpicc (MPICC names one)"
@@ -27,7 +28,7 @@ help:
 	@echo "make uninstall   what install put there, away again"
 	@echo "make dist        build/dist/: a tarball and a rock of the last commit, each installed into an empty prefix and tried"
 	@echo "make clean       remove build/"
-	@echo "config=release (default), debug, sanitize or coverage chooses flags and the folder build/<config>/"
+	@echo "config=release (default), debug, sanitize, coverage or faults chooses flags and the folder build/<config>/"
 
 deps:
 	@scripts/deps build demo test
@@ -95,6 +96,18 @@ format:
 	@$(NEED_FORMAT)
 	@$(CLANG_FORMAT) -i $(FORMATTED)
 
+# A program whose allocations and system calls fail on demand: scripts/faults/driver.c. It counts calls of all libraries.
+$(BUILD)/bin/faults: scripts/faults/driver.c
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -Wno-missing-prototypes -rdynamic -I$(LUA_INCDIR) -o $@ $< -l$(LUA) -ldl -lpthread
+
+faults: override config = faults
+faults:
+	@scripts/deps build test
+	@$(MAKE) $(REMAKE) config=faults all build/faults/bin/faults
+	@scripts/faults/run build/faults $(if $(SAMPLE),--sample $(SAMPLE)) $(SCENARIOS)
+
 valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
@@ -155,4 +168,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: faults dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
