@@ -51,6 +51,6 @@ describe("make", function()
   it("refuses a configuration that there is not", function()
     local ok, text = tree.run "make config=fast"
     assert.is_false(ok)
-    assert.matches("config=fast: choose release, debug, sanitize or coverage", text, 1, true)
+    assert.matches("config=fast: choose release, debug, sanitize, coverage or faults", text, 1, true)
   end)
 end)
