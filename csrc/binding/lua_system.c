@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/glob.h"
 #include "kernels/kernels.h"
+#include "platform/map_guard.h"
 #include "platform/platform.h"
 
 #include <poll.h>
@@ -151,8 +152,9 @@ static int read_file(lua_State *L) {
   struct ane_error err;
   if (ane_map_open(map, path, &err)) return bind_fail(L, &err);
   lua_pushlstring(L, map->data ? (const char *)map->data : "", (size_t)map->size);
+  ane_status st = ane_map_check(map, &err);
   ane_map_close(map);
-  return 1;
+  return st ? bind_fail(L, &err) : 1;
 }
 
 /* isatty(fd) -> boolean */

@@ -2,6 +2,7 @@
  * used ranges in the order of state_each_used), "logits" (fp32, of the last token, if the last run kept them) and "note". The
  * fingerprint determines heads and dimensions; the context size may differ between writer and reader. */
 #include "exec/session_recurrent.h"
+#include "platform/map_guard.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -115,6 +116,7 @@ ane_status ane_session_restore(struct ane_session *s, const char *path, struct a
   if (!st) st = state_own(s, 0, f.length, err);
   if (!st) st = ane_saved_note(&file, note, err);
   if (!st) adopt(s, &f);
+  if (!st && (st = ane_map_check(&file.map, err))) ane_session_rewind(s, 0, NULL); /* it got zeros */
   ane_saved_close(&file);
   return st;
 }

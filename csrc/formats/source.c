@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/utf8.h"
+#include "platform/map_guard.h"
 #include "tensor/half.h"
 
 #include <inttypes.h>
@@ -94,6 +95,12 @@ const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, co
 const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key) {
   uint32_t i = ane_strmap_get(&s->by_key, key, strlen(key));
   return i == UINT32_MAX ? NULL : &s->values[i];
+}
+
+ane_status ane_source_check(const struct ane_source *s, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (uint32_t i = 0; !st && i < s->n_files; i++) st = ane_map_check(&s->files[i].map, err);
+  return st;
 }
 
 bool ane_source_holds(const struct ane_source *s, const char *path) {

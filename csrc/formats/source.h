@@ -96,6 +96,9 @@ void ane_source_retain(struct ane_source *s);
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name);
 const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key);
 
+/* Fails with ANE_IO and the path if a file of the source has lost pages (platform/map_guard.h). */
+ane_status ane_source_check(const struct ane_source *s, struct ane_error *err);
+
 /* Is `path` one of the files of the source, under whatever name? */
 bool ane_source_holds(const struct ane_source *s, const char *path);
 

@@ -2,6 +2,7 @@
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
+#include "platform/map_guard.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -166,6 +167,10 @@ void ane_sync_folder_of(char *path) {
 
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  if (ane_maps_check(err)) { /* what was written may come from that file */
+    ane_file_abandon(w);
+    return ANE_IO;
+  }
   /* The file is closed only after the rename: its lock keeps sweeps away until then. */
   if (ane_fd_sync(w->fd) != 0 || rename(w->temp, w->path) != 0) {
     ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));

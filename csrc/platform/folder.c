@@ -2,6 +2,7 @@
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
+#include "platform/map_guard.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -333,6 +334,10 @@ static bool replace(struct ane_folder_writer *w) {
 
 ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  if (ane_maps_check(err)) { /* what was written may come from that file */
+    ane_folder_abandon(w);
+    return ANE_IO;
+  }
   int fd = ane_fd_open(w->fd, ".", O_RDONLY | O_DIRECTORY, 0);
   if (fd < 0 || !walk_tree(fd, false, 0) || !replace(w)) {
     ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));

@@ -21,7 +21,9 @@ static ane_status map_fd(struct ane_map *map, int fd, const char *path, struct a
   void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (p == MAP_FAILED) return ane_fail(err, errno == ENOMEM ? ANE_NOMEM : ANE_IO, "%s: cannot map: %s", path, strerror(errno));
   *map = (struct ane_map){p, (uint64_t)st.st_size};
-  return ANE_OK;
+  if (ane_map_guard(map, path)) return ANE_OK;
+  ane_map_close(map);
+  return ane_fail(err, ANE_NOMEM, "%s: not enough memory to map", path);
 }
 
 ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err) {
@@ -87,7 +89,10 @@ ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const ch
 }
 
 void ane_map_close(struct ane_map *map) {
-  if (map->data) munmap((void *)(uintptr_t)map->data, (size_t)map->size);
+  if (map->data) {
+    ane_map_unguard(map);
+    munmap((void *)(uintptr_t)map->data, (size_t)map->size);
+  }
   *map = (struct ane_map){0};
 }
 

@@ -53,8 +53,8 @@ uint64_t ane_memory_available(void);
 /* ---- Files -------------------------------------------------------------------------------------------------------*/
 
 /* A whole file mapped for reading. The address is page aligned; an empty file has data = NULL. The mapping is private. If another
- * process truncates the file, reading a page beyond its new end raises SIGBUS, which ends the process: the signal is not handled
- * here. If the file is replaced by a rename, the mapping keeps the old contents. */
+ * process truncates the file, reading a page beyond its new end gives zeros, and ane_map_check fails from then on (map_guard.h).
+ * If the file is replaced by a rename, the mapping keeps the old contents. */
 struct ane_map {
   const uint8_t *data;
   uint64_t size;

@@ -1,4 +1,4 @@
-/* Shared by append.c, file.c, folder.c and mmap.c. */
+/* Shared by append.c, file.c, folder.c, map_guard.c and mmap.c. */
 #ifndef ANE_PLATFORM_PLATFORM_INTERNAL_H
 #define ANE_PLATFORM_PLATFORM_INTERNAL_H
 
@@ -16,5 +16,9 @@ void ane_sweep_temps(const char *path, void (*remove_dead)(const char *temp));
 /* Makes a rename in the folder of `path` durable. Ignores errors: some file systems cannot sync folders, and the rename itself
  * has succeeded. Truncates `path` at its last slash. */
 void ane_sync_folder_of(char *path);
+
+/* Guards a mapped file against lost pages until ane_map_unguard: see map_guard.h. false: out of memory. */
+bool ane_map_guard(const struct ane_map *map, const char *path);
+void ane_map_unguard(const struct ane_map *map);
 
 #endif

@@ -5,6 +5,7 @@
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/alloc.h"
+#include "platform/map_guard.h"
 
 #include <string.h>
 
@@ -124,6 +125,7 @@ static int program_run(lua_State *L) {
   if (s && s->box != ud->box) return luaL_error(L, "the state belongs to another package");
   struct ane_dyn *in = bind_dyn_inputs(L, 2, &inputs), *out = bind_dyn_list(L, outputs.n);
   ane_status st = ane_interp_run_states(ud->graph, memory, s ? s->states : NULL, in, out, &err);
+  if (!st) st = ane_maps_check(&err);
   return bind_dyn_results(L, st, &err, &outputs, out, memory);
 }
 

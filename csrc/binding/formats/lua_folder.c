@@ -2,6 +2,7 @@
 #include "binding/bind.h"
 
 #include "base/sha256.h"
+#include "platform/map_guard.h"
 #include "platform/platform.h"
 
 #include <string.h>
@@ -99,6 +100,7 @@ static int sha256_file(lua_State *L) {
   char out[ANE_SHA256_TEXT];
   if (ane_map_open(map, path, &err)) return bind_fail(L, &err);
   hash_map(map, out);
+  if (ane_map_check(map, &err)) return ane_map_close(map), bind_fail(L, &err);
   lua_pushstring(L, out);
   lua_pushinteger(L, (lua_Integer)map->size);
   ane_map_close(map);

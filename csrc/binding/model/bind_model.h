@@ -30,6 +30,8 @@ struct bind_program_box {
   struct bind_link *link; /* of a stage; NULL: the program is whole */
 };
 void bind_program_release(struct bind_program_box *box);
+/* Fails with ANE_IO and the path if a file that the weights are read from has lost pages. Call it after each run. */
+ane_status bind_program_check(const struct bind_program_box *box, struct ane_error *err);
 
 /* lua_stage.c: the option stage = {from =, to = (body steps), fp16 =, receive = function(bytes) -> string, send =
  * function(string)} of core.program at stack index `t`, into *out; false: there is none. The functions return nil, message where

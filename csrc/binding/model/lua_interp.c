@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "platform/map_guard.h"
 
 #include <string.h>
 
@@ -165,6 +166,7 @@ static int meth_run(lua_State *L) {
   drop_outputs(ud);
   if (!(ud->outputs = ane_calloc((size_t)outputs.n + 1, sizeof *ud->outputs))) return luaL_error(L, "no memory for outputs");
   ane_status st = ane_interp_run(ud->graph, &ud->memory, in, ud->outputs, &err);
+  if (!st) st = ane_maps_check(&err);
   if (st) return bind_fail(L, &err);
   lua_createtable(L, 0, outputs.n);
   for (int32_t i = 0; i < outputs.n; i++) {

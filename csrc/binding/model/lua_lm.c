@@ -4,6 +4,7 @@
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/alloc.h"
+#include "platform/map_guard.h"
 
 #include <string.h>
 
@@ -216,7 +217,8 @@ static int session_feed(lua_State *L) {
   size_t n;
   struct ane_error err;
   const int32_t *ids = bind_ids(L, 2, &n);
-  return bind_done(L, ane_lm_feed(ud->session, ids, (int64_t)n, want, &err), &err);
+  ane_status st = ane_lm_feed(ud->session, ids, (int64_t)n, want, &err);
+  return bind_done(L, st ? st : ane_maps_check(&err), &err);
 }
 
 static int session_logits(lua_State *L) {

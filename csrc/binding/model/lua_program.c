@@ -150,6 +150,12 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->arg = load;
 }
 
+ane_status bind_program_check(const struct bind_program_box *box, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (int i = 0; !st && i < box->n_sources; i++) st = ane_source_check(box->sources[i], err);
+  return st;
+}
+
 static void keep_sources(struct bind_program_box *box, const struct bind_graph *g) {
   for (int i = 0; i < g->n_sources; i++) {
     ane_source_retain(g->sources[i]);
@@ -176,6 +182,7 @@ static int program_new(lua_State *L) {
   if (bind_stage_option(L, 2, ud->box, &stage)) o.stage = &stage;
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
   if (load.progress.raised) return lua_error(L);
+  if (!st) st = bind_program_check(ud->box, &err);
   if (st) return bind_fail(L, &err);
   lua_pushvalue(L, self);
   return 1;
@@ -404,9 +411,8 @@ static int meth_run(lua_State *L) {
     lua_copy(L, item + 3, item);
     lua_settop(L, item + 1);
   }
-  if (ane_run(box->program, items, (int32_t)n, &err)) return bind_fail(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  ane_status st = ane_run(box->program, items, (int32_t)n, &err);
+  return bind_done(L, st ? st : bind_program_check(box, &err), &err);
 }
 
 static int meth_tostring(lua_State *L) {

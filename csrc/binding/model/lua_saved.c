@@ -2,6 +2,8 @@
 #include "binding/model/bind_saved.h"
 #include "binding/tensor/bind_tensor.h"
 
+#include "platform/map_guard.h"
+
 #include <string.h>
 
 #define BUFFER_CLASS "ane.buffer"
@@ -99,8 +101,9 @@ static int load_session(lua_State *L) {
     lua_pushlstring(L, (const char *)part.data, (size_t)part.bytes);
     lua_rawset(L, -3);
   }
+  ane_status st = ane_map_check(&s->map, &err);
   ane_saved_close(s);
-  return 2;
+  return st ? bind_fail(L, &err) : 2;
 }
 
 void bind_saved(lua_State *L) {

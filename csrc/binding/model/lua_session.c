@@ -62,7 +62,8 @@ static int meth_feed(lua_State *L) {
   item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
-  return bind_done(L, ane_run(ud->box->program, &item, 1, &err), &err);
+  ane_status st = ane_run(ud->box->program, &item, 1, &err);
+  return bind_done(L, st ? st : bind_program_check(ud->box, &err), &err);
 }
 
 /* The values that a trace collects: [tokens][channels] for each requested name. */
@@ -152,7 +153,7 @@ static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, con
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   struct trace *t = check_names(L, 3);
-  if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err)) {
+  if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err) || bind_program_check(ud->box, &err)) {
     bind_fail(L, &err);
     return NULL;
   }
