@@ -1,57 +1,121 @@
-/* JSON documents of model files, read by jansson: safetensors headers and indices, package manifests, genai_config.json.
+/* JSON documents of model files: safetensors headers and indices, package manifests, genai_config.json.
  *
- * Three readers of JSON exist, each for a reason:
- *   - This one, for small documents of C code: jansson builds a tree, refuses equal names, and needs no code here.
- *   - base/json_reader.h, for large documents and for exact numbers: it streams, builds no tree, takes a tenth of jansson's time
- *     for a tokenizer.json, tells integers from floats and keeps integers beyond 64 bits as floats. core.json_decode, the
- *     vocabularies and the grammars use it. jansson has either integers that overflow as an error or floats only.
+ * Two readers of JSON exist, each for a reason:
+ *   - base/json_reader.h streams, builds no tree, tells integers from floats and keeps integers beyond 64 bits as floats.
+ *     core.json_decode, the vocabularies and the grammars use it. Here it fills a tree of jansson, for small documents of C code.
+ *     The parser of jansson (2.14) is not used: it ignores failed allocations inside tokens, and then reads beyond them.
  *   - lua/ane/jinja/json.lua, for template variables: it keeps the order of names and the digits of every integer, and
  *     ane.jinja is plain Lua.
  *
  * The allocations of jansson are its own. Its hooks for them are global to the process, which may use jansson too, and would
- * outlive an unloaded module. jansson refuses texts nested deeper than 2048, strings with NUL, and invalid UTF-8. */
+ * outlive an unloaded module. Equal names in an object, and strings with NUL, are refused. */
 #include "base/alloc.h"
 #include "base/json_reader.h"
 #include "formats/formats_internal.h"
 
+#include <float.h>
 #include <string.h>
 
-/* jansson's message up to the text that it quotes. That text is the file's and may hold anything. */
-static size_t reason_length(const char *text) {
-  const char *near = strstr(text, " near '");
-  return near ? (size_t)(near - text) : strlen(text);
+/* Returns a new value, or NULL: `j` says what is wrong. */
+static json_t *read_value(struct ane_json *j);
+
+static json_t *made(struct ane_json *j, json_t *v) {
+  if (!v) j->no_memory = true, ane_json_fail(j, j->p, "not enough memory");
+  return v;
 }
 
-/* Did an allocation fail? Inside a token, jansson reports that as a fault of the text; elsewhere with no code and no text. So a
- * text that the other reader accepts has no fault. */
-static bool no_memory(const json_error_t *e, const char *text, size_t size) {
-  enum json_error_code code = json_error_code(e);
-  struct ane_buffer scratch = {0};
-  struct ane_json j;
-  if (code == json_error_out_of_memory || !e->text[0]) return true;
-  if (code != json_error_invalid_syntax && code != json_error_premature_end_of_input && code != json_error_unknown) return false;
-  char *copy = ane_strndup(text, size); /* the reader wants a NUL behind the text */
-  if (!copy) return true;
-  ane_json_start(&j, copy, size, &scratch);
-  bool valid = ane_json_skip(&j) && ane_json_finish(&j);
-  bool none = valid || j.no_memory;
-  ane_buffer_free(&scratch);
+static json_t *refuse(struct ane_json *j, const char *at, const char *why) {
+  ane_json_fail(j, at, why);
+  return NULL;
+}
+
+static json_t *read_string(struct ane_json *j) {
+  const char *s, *at = j->p;
+  size_t len;
+  if (!ane_json_string(j, &s, &len)) return NULL;
+  if (memchr(s, '\0', len)) return refuse(j, at, "a string with NUL");
+  return made(j, json_stringn_nocheck(s, len));
+}
+
+static json_t *read_number(struct ane_json *j) {
+  const char *at = j->p;
+  bool integer;
+  int64_t i;
+  double d;
+  if (!ane_json_number(j, &integer, &i, &d)) return NULL;
+  if (!integer && (d > DBL_MAX || d < -DBL_MAX)) return refuse(j, at, "the number is too large");
+  return made(j, integer ? json_integer(i) : json_real(d));
+}
+
+static json_t *read_word(struct ane_json *j, const char *word, json_t *v) { return ane_json_word(j, word) ? v : NULL; }
+
+/* Reads a member of an object. */
+static bool read_member(struct ane_json *j, json_t *object) {
+  const char *name, *at = j->p;
+  size_t len;
+  if (!ane_json_name(j, &name, &len)) return false;
+  if (memchr(name, '\0', len)) return refuse(j, at, "a name with NUL"), false;
+  char *copy = ane_strndup(name, len);
+  if (!copy) return made(j, NULL), false;
+  json_t *v = json_object_get(object, copy) ? refuse(j, at, "the name appears twice in its object") : read_value(j);
+  bool ok = v && (json_object_set_new_nocheck(object, copy, v) == 0 || made(j, NULL));
   ane_free(copy);
-  return none;
+  return ok;
+}
+
+static json_t *read_list(struct ane_json *j, char bracket) {
+  json_t *list = made(j, bracket == '{' ? json_object() : json_array());
+  bool more, ok = list && ane_json_enter(j, bracket);
+  for (bool first = true; ok && (ok = ane_json_next(j, bracket, first, &more)) && more; first = false) {
+    if (bracket == '{') {
+      ok = read_member(j, list);
+    } else {
+      json_t *v = read_value(j);
+      ok = v && (json_array_append_new(list, v) == 0 || made(j, NULL));
+    }
+  }
+  if (ok) return list;
+  json_decref(list);
+  return NULL;
+}
+
+/* Recursion ends at ANE_JSON_DEPTH: the reader refuses to enter a deeper list. */
+static json_t *read_value(struct ane_json *j) { /* NOLINT(misc-no-recursion) */
+  char c = ane_json_peek(j);
+  switch (c) {
+    case '\0': return NULL;
+    case '{':
+    case '[': return read_list(j, c);
+    case '"': return read_string(j);
+    case 'n': return read_word(j, "null", json_null());
+    case 't': return read_word(j, "true", json_true());
+    case 'f': return read_word(j, "false", json_false());
+    default: return read_number(j);
+  }
 }
 
 ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err) {
-  json_error_t e;
-  *out = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &e);
+  struct ane_buffer scratch = {0};
+  struct ane_json j = {.no_memory = true};
+  char *copy = ane_strndup(text, (size_t)size); /* the reader wants a NUL behind the text */
+  *out = NULL;
+  if (copy) {
+    ane_json_start(&j, copy, (size_t)size, &scratch);
+    *out = read_value(&j);
+  }
+  if (*out && !ane_json_finish(&j)) {
+    json_decref(*out);
+    *out = NULL;
+  }
+  size_t place = copy ? (size_t)(j.p - copy) : 0;
+  ane_buffer_free(&scratch);
+  ane_free(copy);
   if (*out) return ANE_OK;
-  if (no_memory(&e, text, (size_t)size))
-    return ane_fail(err, ANE_NOMEM, "not enough memory to read %" PRIu64 " bytes of JSON", size);
-  uint64_t place = e.position > 0 ? (uint64_t)e.position : 0;
-  char quoted[ANE_QUOTE_TEXT], reason[ANE_QUOTE_TEXT];
-  uint64_t from = place > 24 ? place - 24 : 0;
-  ane_quote(quoted, (const char *)text + from, ANE_MIN(size, place) - ANE_MIN(size, from));
-  ane_quote(reason, e.text, reason_length(e.text));
-  return ane_fail(err, ANE_FORMAT, "the JSON is broken at byte %" PRIu64 ", behind \"%s\": %s", at + place, quoted, reason);
+  if (j.no_memory) return ane_fail(err, ANE_NOMEM, "not enough memory to read %" PRIu64 " bytes of JSON", size);
+  char quoted[ANE_QUOTE_TEXT];
+  size_t from = place > 24 ? place - 24 : 0;
+  ane_quote(quoted, (const char *)text + from, place - from);
+  return ane_fail(err, ANE_FORMAT, "the JSON is broken at byte %" PRIu64 ", behind \"%s\": %s", at + place, quoted, j.why);
 }
 
 const char *ane_json_kind(const json_t *v) {
@@ -61,7 +125,7 @@ const char *ane_json_kind(const json_t *v) {
     case JSON_ARRAY: return "an array";
     case JSON_STRING: return "a string";
     case JSON_INTEGER: return "a whole number";
-    case JSON_REAL: return "a number with a fraction or exponent";
+    case JSON_REAL: return "a number with a fraction or exponent, or beyond 64 bits";
     case JSON_NULL: return "null";
     default: return "true or false";
   }

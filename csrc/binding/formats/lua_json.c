@@ -4,7 +4,7 @@
  *   array -> sequence with a metatable whose __jsontype is "array"; object -> table, an empty one with __jsontype "object"
  *
  * Integers beyond 64 bits become floats (tokenizer_config.json files hold "model_max_length":
- * 1000000000000000019884624838656). base/json_reader.h does the reading; formats/json.c says why it is not jansson. */
+ * 1000000000000000019884624838656). base/json_reader.h does the reading. */
 #include "binding/formats/bind_json.h"
 
 #include "base/bytes.h"
