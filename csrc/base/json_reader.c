@@ -244,35 +244,6 @@ bool ane_json_name(struct ane_json *j, const char **s, size_t *len) {
   return true;
 }
 
-static bool skip_elements(struct ane_json *j, char bracket) {
-  bool more, first = true;
-  const char *s;
-  size_t len;
-  if (!ane_json_enter(j, bracket)) return false;
-  for (; ane_json_next(j, bracket, first, &more) && more; first = false)
-    if ((bracket == '{' && !ane_json_name(j, &s, &len)) || !ane_json_skip(j)) return false;
-  return !j->why;
-}
-
-bool ane_json_skip(struct ane_json *j) {
-  const char *s;
-  size_t len;
-  bool integer;
-  int64_t i;
-  double d;
-  char c = ane_json_peek(j);
-  switch (c) {
-    case '\0': return false;
-    case '{':
-    case '[': return skip_elements(j, c);
-    case '"': return ane_json_string(j, &s, &len);
-    case 'n': return ane_json_word(j, "null");
-    case 't': return ane_json_word(j, "true");
-    case 'f': return ane_json_word(j, "false");
-    default: return ane_json_number(j, &integer, &i, &d);
-  }
-}
-
 bool ane_json_finish(struct ane_json *j) {
   skip_blanks(j);
   return j->p == j->end || ane_json_fail(j, j->p, "wanted the end of the text");

@@ -36,8 +36,6 @@ bool ane_json_enter(struct ane_json *j, char bracket);
 bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more);
 /* Reads the name of a member and the colon after it. */
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len);
-/* Skips the next value, of any type. */
-bool ane_json_skip(struct ane_json *j);
 /* Are only blanks left? */
 bool ane_json_finish(struct ane_json *j);
 
