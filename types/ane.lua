@@ -350,7 +350,7 @@ local model = {}
 ---@field arguments? string the next part of the JSON text
 
 ---@class ane.tools_lib
----@field parse fun(text: string, opts: { form?: string, template?: string }): string?, ane.tool_call[]|string, ane.code? the text of a reply that is no call, and its calls
+---@field parse fun(text: string, opts: { form?: string, template?: string, tools?: ane.tool[]|string }): string?, ane.tool_call[]|string, ane.code? the text of a reply that is no call, and its calls
 ---@field arguments fun(call: ane.tool_call): table?, string?, ane.code? the arguments of a call as a table
 
 ---@class ane.template_options

@@ -9,7 +9,7 @@ local M = {}
 
 -- Returns the control tokens that the calls of a form are written with.
 local function controls_of(form, tokenizer)
-  local list = { form.first, form.call, form.last, form.quote or "" }
+  local list = { form.first, form.call, form.last, form.quote or "", form.channels or "" }
   table.move(form.others or {}, 1, #(form.others or {}), #list + 1, list)
   table.move(form.triggers, 1, #form.triggers, #list + 1, list)
   local found, seen = {}, {}
@@ -30,7 +30,7 @@ Lazy.__index = Lazy
 Lazy.__name = "ane.constraint"
 
 -- A trigger that counts only at the beginning must appear within this many bytes of a reply.
-local BEGINNING = 64
+local BEGINNING = 80
 
 -- Returns where a call begins in the text, which is the reply so far or its tail; nil if none begins.
 local function find_trigger(self, text)
@@ -153,7 +153,9 @@ function M.constraint(plan, grammar, tokenizer, ends)
     return setmetatable({ open = { inner, other } }, Either)
   end
   local longest = 0
-  for _, trigger in ipairs(plan.form.triggers) do longest = math.max(longest, #trigger) end
+  for _, form in ipairs { plan.form, plan.form.bare } do
+    for _, trigger in ipairs(form.triggers) do longest = math.max(longest, #trigger) end
+  end
   return setmetatable({ inner = inner, form = plan.form, tail = "", longest = longest, banned = {} }, Lazy)
 end
 
@@ -219,7 +221,7 @@ function M.view(plan, tokenizer, opts, watch)
   local view = setmetatable({
     tokenizer = tokenizer, controls = controls, skip_special = opts.skip_special, decoder = tokenizer:stream { skip_special = false },
   }, View)
-  local r = reader.new(plan.form, { within = plan.required, at_start = opts.grammar ~= nil })
+  local r = reader.new(plan.form, { within = plan.required, at_start = opts.grammar ~= nil, schemas = plan.schemas })
   return view, setmetatable({ plan = plan, reader = r, watch = watch }, Split), r
 end
 

@@ -1,9 +1,11 @@
---- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar and ane.tools.reader.
+--- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar and ane.tools.reader,
+-- tagged.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local reader = require "ane.tools.reader"
+local tagged = require "ane.tools.tagged"
 
 local M = {}
 
@@ -108,21 +110,22 @@ local MEMBERS = { properties = true, required = true, additionalProperties = tru
 -- Members in sequence, ordered by name. Optional ones may be left out. member(from, name, schema) writes each one, after the
 -- literal `before(name)`, and returns the place behind it.
 -- @param close literal after the last member, which leads to the place `to`
-function Builder:members(from, schema, close, to, before, member)
+-- @param read bytes of the first literal that are part of the text before `from`; default 0
+function Builder:members(from, schema, close, to, before, member, read)
   local required = {}
   for _, name in ipairs(schema.required or {}) do required[name] = true end
   local names = sorted_names(schema.properties)
-  -- Places where the next member may begin, each with the separator needed there.
-  local open = { { from, "" } }
+  -- Places where the next member may begin, each with the separator needed there, and the bytes of it that were read.
+  local open = { { from, "", read or 0 } }
   for _, name in ipairs(names) do
     local begins = self:place()
-    for _, at in ipairs(open) do self:add(at[1], begins, "literal", at[2] .. before(name)) end
+    for _, at in ipairs(open) do self:add(at[1], begins, "literal", (at[2] .. before(name)):sub(at[3] + 1)) end
     local behind, message, code = member(begins, name, schema.properties[name])
     if not behind then return nil, message, code end
     if required[name] then open = {} end
-    open[#open + 1] = { behind, self.comma }
+    open[#open + 1] = { behind, self.comma, 0 }
   end
-  for _, at in ipairs(open) do self:add(at[1], to, "literal", close) end
+  for _, at in ipairs(open) do self:add(at[1], to, "literal", close:sub(at[3] + 1)) end
   return to
 end
 
@@ -153,6 +156,20 @@ function ARGUMENTS.python(self, from, tail, to, schema)
     self:add(at, behind, "json", value_text(value, schema))
     return behind
   end)
+end
+
+function ARGUMENTS.tagged(self, from, tail, to, schema)
+  local message, code = refuse_others(schema, MEMBERS, "")
+  if message then return nil, message, code end
+  local member = self.form.member
+  for _, name in ipairs(sorted_names(schema.properties)) do
+    if not tagged.can_name(name, self.form) then
+      return nil, ("properties: the name %q cannot be written in this model's form of tool calls"):format(name), "unsupported"
+    end
+  end
+  return self:members(from, schema, tail, to, function(name) return member[1] .. name .. member[2] end, function(at, name, value)
+    return tagged.add_value(self, at, value, schema, value_text(value, schema), "/properties/" .. name)
+  end, self.form.mark and #self.form.mark or 0)
 end
 
 -- Do JSON and the form write the values of a schema alike?
@@ -267,12 +284,12 @@ end
 function Builder:calls(form, tools, many)
   local layout, heads = reader.layout(form)
   table.remove(layout, 1) -- the name
-  self.form, self.comma = form, form.arguments == "gemma" and "," or ", "
+  self.form, self.comma = form, form.arguments == "gemma" and "," or form.arguments == "tagged" and "" or ", "
   local done = self:place() -- the place after a call
   for _, tool in ipairs(tools) do
     -- The literal after the name is part of the name, so that no name is a prefix of another.
     local literal = type(layout[1]) == "string"
-    local mark = literal and layout[1] or form.arguments == "gemma" and "{" or ""
+    local mark = literal and layout[1] or form.mark or ""
     local named = self:place()
     for _, head in ipairs(heads) do
       self:add(1, named, "literal", form.first .. head .. tool.name .. mark)

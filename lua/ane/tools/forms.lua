@@ -11,6 +11,14 @@ local BARE = {
   arguments = "json",
 }
 
+-- A form whose calls begin with the name of a tool.
+local function recipients(form, names)
+  local first, later = {}, {}
+  for i, name in ipairs(names) do first[i], later[i] = name .. "\n", ">>>" .. name .. "\n" end
+  local bare = setmetatable({ triggers = later }, { __index = form.bare })
+  return setmetatable({ triggers = first, bare = bare }, { __index = form })
+end
+
 --- The rows, in the order in which they are tried.
 --   name      of the form, for the option tool_form
 --   has       texts that a template of the family contains, all of them; lacks: texts that it does not contain
@@ -22,10 +30,17 @@ local BARE = {
 --   triggers  texts from which on a reply must be a call; default: the beginning of a call up to the name's quotation mark
 --   at_start  the triggers count at the beginning of a reply only
 --   arguments how arguments are written: "json", "python" (name=value, as in a call of Python), "gemma" ({name:value}, texts between
---             `quote`)
+--             `quote`), "tagged" (each between the texts of `member`: before the name, between name and value, after the value)
+--   mark      the byte with which all that may follow the name begins, where that is not one text
 --   bare      a second form that models of the family fall into, a row of its own
+--   tools     function(form, names) -> a form with triggers made of the names of tools
+--   says      text before a reply that is no call
+--   channels  replies are messages of channels, as ane.tools.channels reads them; the control tokens they are written with
 --   writes    the template does not write calls of earlier turns: they are put into the content of their messages
---   inject    the template takes the tools as JSON in the field `tools` of the system's message
+--   texts     the template takes the arguments of earlier calls as JSON text
+--   empty     "none": the template writes calls only of messages whose content is none
+--   inject    the template takes the tools as JSON in the field `tools` of the system's message; "text": where the template has no
+--             variable `tools`, they are described in the system's message
 -- Sources: the models' own templates and cards; what llama.cpp and vLLM parse (common/chat.cpp, tool_parsers/).
 M.rows = {
   { -- Qwen2.5, Qwen3, Hermes 2 Pro and 3, SmolLM3
@@ -37,6 +52,50 @@ M.rows = {
     name = "hermes", has = { "<tool_call>", "arguments" }, lacks = { "<function=", "<arg_key>" },
     first = "", call = '<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', between = "\n", last = "",
     triggers = { "<tool_call>" }, arguments = "json", bare = BARE,
+  },
+  { -- Qwen3-Coder, Qwen3.5
+    name = "qwen3-coder", has = { "<tool_call>", "<function=", "<parameter=" },
+    first = "", call = "<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>", between = "\n", last = "",
+    triggers = { "<tool_call>" }, arguments = "tagged", member = { "<parameter=", ">\n", "\n</parameter>\n" },
+  },
+  { -- GLM-4.7: as GLM-4.5, without line ends
+    name = "glm-4.7", has = { "<tool_call>", "</arg_key><arg_value>" },
+    first = "", call = "<tool_call>{name}{arguments}</tool_call>", between = "", last = "", mark = "<",
+    triggers = { "<tool_call>" }, arguments = "tagged", member = { "<arg_key>", "</arg_key><arg_value>", "</arg_value>" },
+  },
+  { -- GLM-4.5, 4.6
+    name = "glm-4.5", has = { "<tool_call>", "<arg_key>" },
+    first = "", call = "<tool_call>{name}\n{arguments}</tool_call>", between = "\n", last = "",
+    triggers = { "<tool_call>" }, arguments = "tagged", member = { "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n" },
+  },
+  { -- DeepSeek V3, R1 and its distillations
+    name = "deepseek-v3", has = { "<｜tool▁sep｜>", "```json" },
+    first = "<｜tool▁calls▁begin｜>",
+    call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>", between = "\n",
+    last = "<｜tool▁calls▁end｜>", triggers = { "<｜tool▁calls▁begin｜>" }, arguments = "json", texts = true, empty = "none",
+    inject = "text",
+  },
+  { -- DeepSeek V3.1
+    name = "deepseek-v3.1", has = { "<｜tool▁sep｜>" },
+    first = "<｜tool▁calls▁begin｜>", call = "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>", between = "",
+    last = "<｜tool▁calls▁end｜>", triggers = { "<｜tool▁calls▁begin｜>" }, arguments = "json", texts = true, inject = "text",
+  },
+  { -- gpt-oss (Harmony): one call, which ends the reply
+    name = "harmony", has = { "<|channel|>commentary", "to=", "<|message|>" },
+    first = "", call = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
+    others = { "<|channel|>analysis to=functions." }, last = "",
+    triggers = { "<|channel|>commentary to=", "<|channel|>analysis to=" }, arguments = "json",
+    channels = "<|start|><|channel|><|message|><|end|>",
+    bare = { -- as the template writes it, behind <|start|>assistant
+      first = "", call = " to=functions.{name}<|channel|>commentary json<|message|>{arguments}", last = "",
+      triggers = { " to=functions." }, arguments = "json",
+    },
+  },
+  { -- Functionary 3.2: the prompt ends with the >>> of the first recipient
+    name = "functionary-v3.2", has = { ">>>all" },
+    first = "", call = "{name}\n{arguments}", between = ">>>", last = "", at_start = true, triggers = {}, arguments = "json",
+    texts = true, says = "all\n", tools = recipients,
+    bare = { first = ">>>", call = "{name}\n{arguments}", between = ">>>", last = "", triggers = {}, arguments = "json" },
   },
   { -- Functionary 3.1, Llama 3 with tags
     name = "functionary", has = { "<function=" }, lacks = { "<parameter=", "<tool_call>" },
@@ -87,12 +146,12 @@ M.rows = {
   { -- FunctionGemma
     name = "functiongemma", has = { "<start_function_call>" },
     first = "", call = "<start_function_call>call:{name}{arguments}<end_function_call>", between = "", last = "",
-    triggers = { "<start_function_call>" }, arguments = "gemma", quote = "<escape>",
+    triggers = { "<start_function_call>" }, arguments = "gemma", mark = "{", quote = "<escape>",
   },
   { -- Gemma 4
     name = "gemma4", has = { "<|tool_call>" },
     first = "", call = "<|tool_call>call:{name}{arguments}<tool_call|>", between = "", last = "",
-    triggers = { "<|tool_call>" }, arguments = "gemma", quote = '<|"|>',
+    triggers = { "<|tool_call>" }, arguments = "gemma", mark = "{", quote = '<|"|>',
   },
 }
 
@@ -126,6 +185,10 @@ function M.named(name)
     if row.name == name then return row end
   end
 end
+
+--- A form for given tools: some forms begin calls with the tool's name.
+-- @param names list
+function M.with_names(form, names) return form.tools and form.tools(form, names) or form end
 
 --- The form of a chat template.
 -- @param template its text

@@ -139,11 +139,24 @@ local function grammar_of(form, tools, many)
   return made
 end
 
+-- The form for tools that were checked.
+local function with_names(form, list)
+  local names = {}
+  for i, tool in ipairs(list) do names[i] = tool.name end
+  return forms.with_names(form, names)
+end
+
+local function schemas_of(list)
+  local schemas = {}
+  for _, tool in ipairs(list) do schemas[tool.name] = tool.schema end
+  return schemas
+end
+
 --- Form and grammar of a reply that may call tools.
 -- @param template the text of the model's chat template
 -- @param opts see rules
--- @return {form, grammar (of the calls), required (the reply holds only calls), many}; nil if no tools are offered; or nil,
--- message, code
+-- @return {form, grammar (of the calls), required (the reply holds only calls), many, schemas (of the arguments, by name)}; nil if no
+-- tools are offered; or nil, message, code
 function M.plan(template, opts)
   if not M.offered(opts) then return nil end
   local tools, message, code = M.check(opts.tools)
@@ -153,17 +166,21 @@ function M.plan(template, opts)
   if not form then return nil, message, code end
   choice, message, code = choice_of(opts.tool_choice, tools)
   if not choice then return nil, message, code end
+  form = with_names(form, tools)
   local one = type(choice) == "table"
   local many = form.between ~= nil and not one and opts.parallel_tool_calls ~= false
   local grammar
   grammar, message, code = grammar_of(form, one and { choice.tool } or tools, many)
   if not grammar then return nil, message, code end
-  return { form = form, grammar = grammar, required = choice ~= "auto", many = many, on_tool_call = opts.on_tool_call }
+  return {
+    form = form, grammar = grammar, required = choice ~= "auto", many = many, on_tool_call = opts.on_tool_call, schemas = schemas_of(tools),
+  }
 end
 
 --- Parses the calls in a whole reply.
 -- @param text with control tokens spelled
--- @param opts form: name of a form, or template: a chat template's text
+-- @param opts form: name of a form, or template: a chat template's text; tools: what could be called, for forms whose arguments have
+-- no quotation marks, or whose calls begin with the name
 -- @return the text outside the calls; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments =
 -- JSON text}};
 -- or nil, message, code
@@ -174,7 +191,14 @@ function M.parse(text, opts)
     message = message or ("form must be one of %s, is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
     return nil, message, code or "invalid"
   end
-  local r = reader.new(form)
+  local list
+  if opts.tools then
+    list, message, code = M.check(opts.tools)
+    if not list then return nil, message, code end
+  elseif form.tools then
+    return nil, ("calls of the form %s cannot be told from text without the option tools"):format(form.name), "invalid"
+  end
+  local r = reader.new(with_names(form, list or {}), { schemas = schemas_of(list or {}) })
   local said = r:push(text)
   local rest, complete = r:finish()
   if #r.calls > 0 and not complete then r.calls[#r.calls] = nil end
@@ -235,10 +259,15 @@ local function ordered(v, depth)
   return require("ane.jinja").dict(pairs_of)
 end
 
--- A call in the form that templates take: its arguments are a value, in the order of the text.
-local function call_for_template(call)
+-- A call in the form that templates take: its arguments are a value, in the order of the text, or JSON text where the form asks for
+-- it.
+local function call_for_template(call, form)
   local f = get(call, "function")
   local text = type(f) == "table" and get(f, "arguments")
+  if form.texts then
+    if type(text) ~= "table" then return ordered(call) end
+    return ordered(with(call, { ["function"] = with(f, { arguments = core.json_encode(plain(text)) }) }))
+  end
   if type(text) ~= "string" then return ordered(call) end
   local value = require("ane.jinja").decode(text ~= "" and text or "{}")
   if value == nil then return ordered(call) end
@@ -284,7 +313,8 @@ function M.messages(messages, template)
         out[i] = { role = get(message, "role"), content = content .. text }
       else
         local calls_too = setmetatable({}, getmetatable(list))
-        for k, call in ipairs(list) do calls_too[k] = call_for_template(call) end
+        for k, call in ipairs(list) do calls_too[k] = call_for_template(call, form) end
+        if form.empty == "none" and content == "" then content = require("ane.jinja").null end
         out[i] = with(message, { content = content, tool_calls = calls_too })
       end
     end
@@ -300,19 +330,37 @@ function M.for_template(list)
   return ordered(calls.with_objects(list, function() return jinja.dict {} end))
 end
 
---- Puts the tools into the system message, if the template reads them there.
--- @return messages, true if it does
+-- Tools and their form in words, for models whose template has no place for them.
+local function in_words(functions, form)
+  local parts = { "## Tools\nYou have access to the following tools:\n" }
+  for _, f in ipairs(functions) do
+    parts[#parts + 1] = ("\n### %s\nDescription: %s\n\nParameters: %s\n"):format(f.name, f.description or "",
+      core.json_encode(f.parameters or {}))
+  end
+  local call = form.call:gsub("{(%l+)}", { name = "tool_name", arguments = "arguments as JSON" })
+  parts[#parts + 1] = ("\nTo call tools, write exactly this, with as many calls as needed:\n%s%s%s"):format(form.first, call, form.last)
+  return table.concat(parts)
+end
+
+-- Has a template the variable `tools`?
+local function takes_tools(template) return template:find "%f[%w_]tools%f[^%w_]" ~= nil end
+
+--- Puts the tools into the system message, if the template reads them there or has no place for them.
+-- @return messages, true if they were put there
 function M.inject(messages, list, template)
   local form = forms.of(template)
-  if not form or not form.inject then return messages, false end
+  if not form or not form.inject or form.inject == "text" and takes_tools(template) then return messages, false end
   local functions = {}
   for i, tool in ipairs(type(list) == "string" and core.json_decode(list) or plain(list)) do functions[i] = tool["function"] or tool end
   local out = table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
-  local fields = { tools = core.json_encode(functions) }
-  if out[1] and get(out[1], "role") == "system" then
-    out[1] = with(out[1], fields)
+  local system = out[1] and get(out[1], "role") == "system"
+  if not system then table.insert(out, 1, { role = "system", content = "" }) end
+  if form.inject == "text" then
+    local content = get(out[1], "content")
+    local said = type(content) == "string" and content ~= "" and content .. "\n\n" or ""
+    out[1] = with(out[1], { content = said .. in_words(functions, form) })
   else
-    table.insert(out, 1, { role = "system", content = "", tools = fields.tools })
+    out[1] = with(out[1], { tools = core.json_encode(functions) })
   end
   return out, true
 end

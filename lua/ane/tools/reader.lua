@@ -1,8 +1,11 @@
---- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.literals.
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.channels, literals,
+-- tagged.
 -- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
 
+local channels = require "ane.tools.channels"
 local core = require "ane.core"
 local literals = require "ane.tools.literals"
+local tagged = require "ane.tools.tagged"
 
 local M = {}
 
@@ -51,7 +54,8 @@ end
 
 --- A reader.
 -- @param form of ane.tools.forms
--- @param opts within: the reply starts inside a call; at_start: calls may begin only at the start
+-- @param opts within: the reply starts inside a call; at_start: calls may begin only at the start; schemas: of the arguments, by the
+-- name of the tool
 function M.new(form, opts)
   local ways = {}
   for i, way in ipairs { form, form.bare } do
@@ -64,8 +68,8 @@ function M.new(form, opts)
     ways[i] = { form = way, parts = parts, starts = starts, nexts = nexts }
   end
   return setmetatable({
-    ways = ways, calls = {}, buffer = "", at_start = opts and opts.at_start,
-    state = opts and opts.within and "start" or "text", begun = false,
+    ways = ways, calls = {}, buffer = "", at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
+    says = form.says, channels = form.channels and channels.new(), state = opts and opts.within and "start" or "text", begun = false,
   }, Reader)
 end
 
@@ -131,6 +135,13 @@ end
 local STATES = {}
 
 function STATES.text(self)
+  if self.says then -- before the first text
+    local n = begin(self.buffer, { self.says })
+    if n == nil then return false end
+    if n > 0 then advance(self, n) end
+    if n > 0 or #self.buffer > 0 then self.says = nil end
+    if n > 0 then self.begun = true end
+  end
   local at, held = find_trigger(self)
   if at then
     self.out[#self.out + 1] = self.buffer:sub(1, at - 1)
@@ -153,17 +164,21 @@ local function start(self, n)
   return true
 end
 
+-- Does a call of a way begin without a text before the name?
+local function starts_bare(way) return way.starts[1] == "" end
+
 function STATES.start(self)
-  local open = self.buffer == ""
+  local open, chosen, length = self.buffer == "", nil, 0
   for _, way in ipairs(self.ways) do
     local n = begin(self.buffer, way.starts)
-    if n and n > 0 then
-      self.form, self.parts, self.nexts = way.form, way.parts, way.nexts
-      return start(self, n)
-    end
     open = open or n == nil
+    if n and (n > length or not chosen and starts_bare(way)) then chosen, length = way, n end
   end
-  if open then return false end
+  if open and length == 0 then return false end
+  if chosen then
+    self.form, self.parts, self.nexts = chosen.form, chosen.parts, chosen.nexts
+    return start(self, length)
+  end
   self.state = "broken"
   return true
 end
@@ -213,6 +228,19 @@ function STATES.id(self)
   return true
 end
 
+-- Arguments that are not JSON, at the beginning of the buffer.
+-- @return their length; nil: they are incomplete; their JSON text; nil: they cannot be read
+local function arguments_of(self, name)
+  local form = self.form
+  if form.arguments == "tagged" then
+    local n = tagged.last_of(self.buffer, form, self.parts[self.at + 1])
+    if n == nil then return nil end
+    return n or 0, n and tagged.to_json(self.buffer:sub(1, n), form, self.schemas[name]) or nil
+  end
+  local n = literals.last_of(self.buffer, form)
+  return n, n and literals.to_json(self.buffer:sub(1, n), form)
+end
+
 function STATES.arguments(self)
   if self.buffer == "" then return false end
   local call = self.calls[#self.calls]["function"]
@@ -224,9 +252,9 @@ function STATES.arguments(self)
     text = self.buffer:sub(1, n)
     advance(self, n)
   else
-    local n = literals.last_of(self.buffer, self.form)
-    if not n then return false end
-    text = literals.to_json(self.buffer:sub(1, n), self.form)
+    local n
+    n, text = arguments_of(self, call.name)
+    if n == nil then return false end
     if not text then
       self.state = "broken"
       return true
@@ -274,7 +302,8 @@ function Reader:push(text)
   self.buffer = self.buffer .. text
   self.out, self.deltas = {}, {}
   while STATES[self.state](self) do end
-  return table.concat(self.out), self.deltas
+  local said = table.concat(self.out)
+  return self.channels and self.channels:push(said) or said, self.deltas
 end
 
 --- Is the reader inside a call?
@@ -285,8 +314,13 @@ function Reader:within() return self.state ~= "text" end
 function Reader:finish()
   local text = self.buffer
   self.buffer = ""
-  if self.state == "text" or self.state == "start" or self.state == "broken" then return text, self.complete end
-  return "", self.complete
+  if self.state ~= "text" and self.state ~= "start" and self.state ~= "broken" then text = "" end
+  if self.channels then
+    local said = self.channels:push(text)
+    local rest = self.channels:finish()
+    text = said .. (#self.calls > 0 and not self.channels.seen and "" or rest)
+  end
+  return text, self.complete
 end
 
 return M

@@ -14,6 +14,10 @@ local GET = { type = "function", ["function"] = { name = "get", parameters = { t
 -- Arguments as a form writes them: of the first tool, of the second, and some that the schema forbids.
 local function written(form)
   if form.arguments == "json" then return '{"city": "R\u{f4}m {1}", "days": 3}', "{}", '{"city": "x", "days": 33}' end
+  if form.arguments == "tagged" then
+    local function member(name, value) return form.member[1] .. name .. form.member[2] .. value .. form.member[3] end
+    return member("city", "R\u{f4}m {1}") .. member("days", "3"), "", member("city", "x") .. member("days", "33")
+  end
   if form.arguments == "python" then return 'city="R\u{f4}m {1}", days=3', "", 'city="x", days=33' end
   local function city(text, days) return ("{city:%s%s%s,days:%d}"):format(form.quote, text, form.quote, days) end
   return city("R\u{f4}m {1}", 3), "{}", city("x", 33)
@@ -21,6 +25,17 @@ end
 
 local function call(form, name, arguments)
   return (form.call:gsub("{(%l+)}", { name = name, id = "a1B2c3D4e", arguments = (arguments:gsub("%%", "%%%%")) }))
+end
+
+-- A form for the two tools.
+local function form_of(name) return forms.with_names(forms.named(name), { "get_weather", "get" }) end
+
+-- What a reply may say before its calls: as it is written, and as it is read.
+local function preface(form)
+  if form.at_start then return "", "" end
+  if not form.channels then return "Let me see. ", "Let me see. " end
+  return "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see. <|end|><|start|>assistant",
+    "Let me see. "
 end
 
 -- A reply that calls both tools, or the first one where a form has one call at most.
@@ -54,10 +69,10 @@ describe("the form of calls", function()
   end)
 
   it("is an error where it is not known, never another one", function()
-    for _, text in ipairs { "{{ tools }}<tool_call><function=x><parameter=y>", "{{ tools }}<tool_call>f<arg_key>", "{{ tools }}" } do
+    for _, text in ipairs { "{{ tools }}<|tool_calls_section_begin|>", "{{ tools }}<minimax:tool_call><invoke name=", "{{ tools }}" } do
       local form, message, code = forms.of(text)
       assert.same({ nil, "unsupported" }, { form, code })
-      assert.matches("not known; where it is one of these, say so with tool_form: hermes, functionary", message)
+      assert.matches("not known; where it is one of these, say so with tool_form: hermes, qwen3%-coder, glm", message)
     end
     local form, message, code = forms.of "{{ messages }}"
     assert.same({ nil, "the model's chat template takes no tools", "unsupported" }, { form, message, code })
@@ -68,7 +83,7 @@ describe("calls", function()
   local list = assert(tools.check { WEATHER, GET })
 
   for _, name in ipairs(forms.names()) do
-    local form = forms.named(name)
+    local form = form_of(name)
 
     it("of the form " .. name .. " are what its grammar takes", function()
       local first, second, wrong = written(form)
@@ -84,9 +99,11 @@ describe("calls", function()
 
     it("of the form " .. name .. " are read in pieces of any size", function()
       local first, second = written(form)
-      local text = (form.at_start and "" or "Let me see. ") .. reply(form, first, second)
+      local before, shown = preface(form)
+      local text, schemas = before .. reply(form, first, second), {}
+      for _, tool in ipairs(list) do schemas[tool.name] = tool.schema end
       for size = 1, 9 do
-        local r, said, told = reader.new(form), {}, {}
+        local r, said, told = reader.new(form, { schemas = schemas }), {}, {}
         for at = 1, #text, size do
           local more, deltas = r:push(text:sub(at, at + size - 1))
           said[#said + 1] = more
@@ -99,7 +116,7 @@ describe("calls", function()
         local rest, whole = r:finish()
         said[#said + 1] = rest
         assert.is_true(whole)
-        assert.equal(form.at_start and "" or "Let me see. ", table.concat(said))
+        assert.equal(shown, table.concat(said))
         assert.equal(form.between and 2 or 1, #r.calls)
         for i, c in ipairs(r.calls) do
           assert.same({ name = c["function"].name, id = c.id, arguments = c["function"].arguments }, told[i])

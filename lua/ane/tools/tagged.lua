@@ -1,0 +1,188 @@
+--- Arguments that are written one by one between tags, as Qwen3-Coder and GLM do: <parameter=NAME>\nVALUE\n</parameter>\n.
+-- A form's `member` lists the three texts around name and value. Values whose schema is a string are written as they are; all others
+-- are JSON. Needs ane.core.
+-- Usage: `tagged.to_json("<parameter=a>\n1\n</parameter>\n", form, schema) --> {"a": 1}`
+
+local core = require "ane.core"
+
+local M = {}
+
+local NOTES = {
+  type = true, description = true, title = true, default = true, examples = true, ["$schema"] = true, ["$comment"] = true,
+}
+local STRING = { minLength = true, maxLength = true, enum = true, const = true }
+
+-- References followed in a row before a schema is taken for one without a type.
+local MOST_REFERENCES = 16
+
+-- The schema that a local reference names. Schemas with other keywords beside $ref stay.
+local function resolved(schema, root)
+  for _ = 1, MOST_REFERENCES do
+    if type(schema) ~= "table" or type(schema["$ref"]) ~= "string" then return schema end
+    for key in pairs(schema) do
+      if key ~= "$ref" and not NOTES[key] then return schema end
+    end
+    local place, name = schema["$ref"]:match "^#/(%$?%w+)/([^/~%%]+)$"
+    local found = place and type(root[place]) == "table" and root[place][name]
+    if not found then return schema end
+    schema = found
+  end
+  return schema
+end
+
+-- The types that a schema names: a list; nil where it names none.
+local function types_of(schema)
+  if type(schema.type) == "table" then return schema.type end
+  if schema.type then return { schema.type } end
+  for _, value in ipairs(schema.enum or { schema.const }) do
+    if type(value) ~= "string" then return nil end
+  end
+  return (schema.enum or schema.const ~= nil) and { "string" } or nil
+end
+
+local function is_null(schema) return type(schema) == "table" and schema.type == "null" end
+
+--- Is a value of this schema written as it is, without quotation marks? So are strings, and strings or null.
+-- @param schema of the value
+-- @param root the schema of all arguments
+-- @return the schema of the string, or nil; whether null is allowed, too
+function M.text_schema(schema, root)
+  schema = resolved(schema, root)
+  if type(schema) ~= "table" then return nil end
+  local either = schema.anyOf or schema.oneOf
+  if either and #either == 2 and schema.type == nil and (is_null(either[1]) or is_null(either[2])) then
+    local other = M.text_schema(either[is_null(either[1]) and 2 or 1], root)
+    return other, other ~= nil
+  end
+  local types, texts, null = types_of(schema), false, false
+  for _, name in ipairs(types or {}) do
+    if name == "string" then texts = true elseif name == "null" then null = true else return nil end
+  end
+  return texts and schema or nil, null
+end
+
+-- ---- Grammar -------------------------------------------------------------------------------------------------------------
+
+-- A text as a pattern.
+local function quoted(text)
+  return (text:gsub("[%^%$%(%)%[%]%.%*%+%?{}|\\/]", "\\%0"):gsub("\n", "\\n"))
+end
+
+-- Adds the value of a string and the text behind it.
+-- @return the place behind; or nil, message, code
+local function add_text(builder, from, schema, null, close, path)
+  for key in pairs(schema) do
+    if not NOTES[key] and not STRING[key] then
+      return nil, ("%s: %s/%s cannot be enforced in this model's form of tool calls"):format(key, path, key), "unsupported"
+    end
+  end
+  local behind = builder:place()
+  local choices = schema.enum or schema.const ~= nil and { schema.const } or nil
+  if not choices then
+    local most = schema.maxLength and math.tointeger(schema.maxLength) or ""
+    local least = math.tointeger(schema.minLength or 0)
+    local null_too = null and (least > 4 or most ~= "" and most < 4) and "|null" or ""
+    builder:add(from, behind, "pattern", ("(?:(?:(?!%s)[^]){%d,%s}%s)%s"):format(quoted(close), least, most, null_too, quoted(close)))
+    return behind
+  end
+  local seen = {}
+  for _, value in ipairs(choices) do
+    if value == core.null then value = "null" end
+    if type(value) ~= "string" or value:find(close, 1, true) then
+      return nil, ("enum: %s/enum cannot be enforced in this model's form of tool calls"):format(path), "unsupported"
+    end
+    if not seen[value] then builder:add(from, behind, "literal", value .. close) end
+    seen[value] = true
+  end
+  if null and not seen.null then builder:add(from, behind, "literal", "null" .. close) end
+  return behind
+end
+
+--- Adds the value of an argument and the text behind it to a grammar of parts.
+-- @param builder of ane.tools.calls
+-- @param from place
+-- @param schema of the value
+-- @param root the schema of all arguments
+-- @param json the value's schema as JSON text, complete with its definitions
+-- @param path of the schema, for messages
+-- @return the place behind; or nil, message, code
+function M.add_value(builder, from, schema, root, json, path)
+  local close = builder.form.member[3]
+  local text, null = M.text_schema(schema, root)
+  if text then return add_text(builder, from, text, null, close, path) end
+  local behind = builder:place()
+  builder:add(from, behind, "json", json)
+  return builder:literal(behind, close)
+end
+
+--- Can an argument have this name? The tags must be told from the name.
+function M.can_name(name, form) return name ~= "" and not name:find("[<>\n]") and not name:find(form.member[2], 1, true) end
+
+-- ---- Reading -------------------------------------------------------------------------------------------------------------
+
+-- Does a text have `word` at a position? nil: the text ends before that is known.
+local function has(text, at, word)
+  local part = text:sub(at, at + #word - 1)
+  if part == word then return true end
+  if #part < #word and word:sub(1, #part) == part then return nil end
+  return false
+end
+
+-- The member at a position: its name, its value, the position behind it; nil where it is incomplete.
+local function member_at(text, at, form)
+  local open, middle, close = form.member[1], form.member[2], form.member[3]
+  local name_at = at + #open
+  local name_end, value_at = text:find(middle, name_at, true)
+  if not name_end then return nil end
+  local value_end, stop = text:find(close, value_at + 1, true)
+  if not value_end then return nil end
+  return text:sub(name_at, name_end - 1), text:sub(value_at + 1, value_end - 1), stop + 1
+end
+
+--- Length of the arguments at the beginning of a text.
+-- @param tail the text that ends them
+-- @return bytes; nil: they are incomplete; false: these are no arguments
+function M.last_of(text, form, tail)
+  local at = 1
+  while true do
+    local ends, opens = has(text, at, tail), has(text, at, form.member[1])
+    if ends then return at - 1 end
+    if not opens then
+      if ends == false and opens == false then return false end
+      return nil
+    end
+    local _, _, behind = member_at(text, at, form)
+    if not behind then return nil end
+    at = behind
+  end
+end
+
+local WORDS = { True = "true", False = "false", None = "null" }
+
+-- The value of an argument as JSON. Without a schema, a text that is JSON is taken as such.
+local function json_of(text, schema, root)
+  local kind, null
+  if schema ~= nil then kind, null = M.text_schema(schema, root) end
+  if kind and not (null and text == "null") then return core.json_encode(text) end
+  local word = WORDS[text] or text
+  if core.json_decode("[" .. word .. "]") then return word end
+  return core.json_encode(text)
+end
+
+--- Converts arguments to a JSON object, in their order.
+-- @param text the arguments, as last_of finds them
+-- @param form of ane.tools.forms
+-- @param schema of the arguments, or nil
+-- @return JSON text
+function M.to_json(text, form, schema)
+  local at, list = 1, {}
+  local properties = schema and schema.properties or {}
+  while at <= #text do
+    local name, value, behind = member_at(text, at, form)
+    list[#list + 1] = core.json_encode(name) .. ": " .. json_of(value, properties[name], schema)
+    at = behind
+  end
+  return "{" .. table.concat(list, ", ") .. "}"
+end
+
+return M
