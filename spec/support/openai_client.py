@@ -45,6 +45,23 @@ with client.chat.completions.stream(model=model, messages=hello, max_tokens=12, 
     for _ in stream:
         pass
 
+tool = {"name": "add", "description": "Adds.", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"], "additionalProperties": False}}
+called = client.chat.completions.create(model=model, messages=hello, max_tokens=90, temperature=0, tool_choice="required",
+                                        tools=[{"type": "function", "function": tool}], parallel_tool_calls=False)
+call = called.choices[0].message.tool_calls[0]
+assert call.function.name == "add" and json.loads(call.function.arguments)["a"] <= 9
+asked = {"model": model, "input": "Hello", "temperature": 0, "max_output_tokens": 90, "tool_choice": "required",
+         "parallel_tool_calls": False, "tools": [{"type": "function", "strict": True, **tool}]}
+first = client.responses.create(**asked)
+assert first.output[0].type == "function_call" and json.loads(first.output[0].arguments)["a"] <= 9
+with client.responses.stream(**asked) as stream:
+    assert stream.get_final_response().output[0].arguments == first.output[0].arguments
+then = client.responses.create(model=model, max_output_tokens=5, input=[
+    {"role": "user", "content": "Hello"}, *[item.to_dict() for item in first.output],
+    {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"}])
+assert then.output[0].type == "message"
+
 for wrong, kind in [({"model": "other"}, openai.NotFoundError), ({"frequency_penalty": 1}, openai.BadRequestError)]:
     try:
         client.chat.completions.create(**{"model": model, "messages": hello, **wrong})

@@ -62,6 +62,20 @@ local function calls_of(list, path)
   return out
 end
 
+--- Checks a message.
+-- @param message of JSON
+-- @param at its path
+-- @return a message for the template
+function M.one(message, at)
+  local checked = fields.check(MESSAGE, message, at)
+  if checked.role == "developer" then checked.role = "system" end
+  if checked.content then checked.content = M.text_of(checked.content, at .. ".content") end
+  if checked.tool_calls then checked.tool_calls = calls_of(checked.tool_calls, at .. ".tool_calls") end
+  if not checked.content and not checked.tool_calls then fields.wrong(at .. ".content", "is missing") end
+  checked.content, checked.annotations = checked.content or "", nil
+  return checked
+end
+
 --- Checks a list of messages.
 -- @param list of JSON
 -- @param path of the field
@@ -69,16 +83,7 @@ end
 function M.read(list, path)
   if #list == 0 then fields.wrong(path, "is empty") end
   local out = {}
-  for i, message in ipairs(list) do
-    local at = ("%s[%d]"):format(path, i - 1)
-    local checked = fields.check(MESSAGE, message, at)
-    if checked.role == "developer" then checked.role = "system" end
-    if checked.content then checked.content = M.text_of(checked.content, at .. ".content") end
-    if checked.tool_calls then checked.tool_calls = calls_of(checked.tool_calls, at .. ".tool_calls") end
-    if not checked.content and not checked.tool_calls then fields.wrong(at .. ".content", "is missing") end
-    checked.content, checked.annotations = checked.content or "", nil
-    out[i] = checked
-  end
+  for i, message in ipairs(list) do out[i] = M.one(message, ("%s[%d]"):format(path, i - 1)) end
   return out
 end
 

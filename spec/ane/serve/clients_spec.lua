@@ -6,6 +6,13 @@ local tiny = require "support.tiny"
 
 local python = os.getenv "ANE_CLIENTS_PYTHON" or "python3"
 
+-- A template that takes tools, in the form of Hermes.
+local TEMPLATE = [[{% if tools %}{{ tools | tojson }}<tool_call>{"name": .., "arguments": ..}</tool_call>{% endif %}
+{%- for m in messages %}
+{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}
+{%- endfor %}
+assistant:]]
+
 -- Runs a program of spec/support against a server, which takes its turns meanwhile.
 -- @return what it printed
 local function run(server, program)
@@ -28,6 +35,7 @@ describe("clients of OpenAI's API", function()
       local there = os.execute(("timeout 60 %s -c 'import %s' >/dev/null 2>&1"):format(python, name))
       if not there then pending(name .. " is not installed for " .. python) end
       local model <close> = tiny.load()
+      model.tokenizer.chat_templates = { default = TEMPLATE }
       local server <close> = assert(ane.serve(model, { port = 0, api_key = "sesame" }))
       local text = run(server, name .. "_client.py")
       assert.matches('{"ok": true', text, 1, true)
