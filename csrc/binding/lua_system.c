@@ -7,6 +7,8 @@
 #include "platform/map_guard.h"
 #include "platform/platform.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -155,6 +157,17 @@ static int read_file(lua_State *L) {
   ane_status st = ane_map_check(map, &err);
   ane_map_close(map);
   return st ? bind_fail(L, &err) : 1;
+}
+
+/* fill_standard_files(): standard streams that are closed become files that can be neither read nor written as such, so that no
+ * file opened later takes their place and receives messages */
+static int fill_standard_files(lua_State *L) {
+  (void)L;
+  for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) break; /* the lowest that is free */
+  }
+  return 0;
 }
 
 /* isatty(fd) -> boolean */
@@ -361,6 +374,7 @@ static const luaL_Reg functions[] = {
     {"path_kind", path_kind},
     {"write_file", write_file},
     {"read_file", read_file},
+    {"fill_standard_files", fill_standard_files},
     {"isatty", is_tty},
     {"wait_input", wait_input},
     {"terminal_mode", terminal_mode},

@@ -42,7 +42,12 @@ int ane_fd_open(int folder, const char *path, int flags, unsigned mode) {
   int fd;
   do fd = openat(folder, path, flags | O_CLOEXEC, mode);
   while (fd < 0 && errno == EINTR);
-  return fd;
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  /* A standard stream of the process is closed. What is written to it must not end up in this file. */
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), why = errno;
+  close(fd);
+  errno = why;
+  return high;
 }
 
 /* Takes the lock that a writer holds during its lifetime. Succeeds if the file system has no locks. */

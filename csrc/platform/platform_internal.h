@@ -4,7 +4,7 @@
 
 #include "platform/platform.h"
 
-/* openat, repeated after interruptions; always with O_CLOEXEC. `mode` counts where a file is created. */
+/* openat, repeated after interruptions; always with O_CLOEXEC. `mode` counts where a file is created. Never returns 0, 1 or 2. */
 int ane_fd_open(int folder, const char *path, int flags, unsigned mode);
 /* Writes everything, resuming after interruptions. false: see errno; errno 0: no progress. */
 bool ane_fd_write(int fd, const void *data, size_t size);

@@ -202,6 +202,7 @@ end
 -- @param argv list of arguments
 -- @return the exit code
 function M.main(argv)
+  core.fill_standard_files()
   local ok, result = run(argv)
   core.catch_termination(false)
   if ok then return result end

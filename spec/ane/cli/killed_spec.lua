@@ -2,6 +2,7 @@
 local command = require "support.command"
 local core = require "ane.core"
 local tiny = require "support.tiny"
+local tree = require "support.tree"
 
 -- A command that is stopped in the middle: it reads its model, has begun to write and then waits in its progress.
 local SLOW = [[
@@ -74,5 +75,32 @@ describe("the temporary file of a writer that lives", function()
     assert(first:commit())
     assert.same({ "out.gguf" }, names())
     assert.equal("GGUF", core.read_file(folder .. "/out.gguf"):sub(1, 4))
+  end)
+end)
+
+describe("a command whose standard streams are closed", function()
+  local MODEL = tiny.path "llama-odd"
+
+  local function run(words, streams) return (os.execute(("%s %s %s"):format(command.path(), words, streams))) == true end
+
+  it("writes no message into its output, and fails where its result cannot be shown", function()
+    assert.is_true(run(("quantise %s %s/want.gguf --weights q8_0"):format(MODEL, folder), ">/dev/null 2>&1"))
+    local want = core.read_file(folder .. "/want.gguf")
+    local works = { ["<&- >/dev/null 2>&1"] = true, [">/dev/null 2>&-"] = true, ["<&- >/dev/null 2>&-"] = true,
+      [">&- 2>&-"] = false, ["<&- >&- 2>&-"] = false }
+    for streams, wanted in pairs(works) do
+      local out = folder .. "/out.gguf"
+      assert.equal(wanted, run(("quantise %s %s --weights q8_0"):format(MODEL, out), streams), streams)
+      assert.equal(want, core.read_file(out), streams)
+      os.remove(out)
+    end
+    assert.is_false(run("info " .. MODEL, ">&- 2>/dev/null"))
+  end)
+
+  it("in a folder that cannot be written says so", function()
+    if core.path_kind "/proc/sys" ~= "folder" then return pending "needs a folder that not even root can write" end
+    local ok, text = tree.run(("%s quantise %s /proc/out.gguf --weights q8_0"):format(command.path(), MODEL))
+    assert.is_false(ok)
+    assert.matches("/proc/out.gguf: cannot create: ", text)
   end)
 end)
