@@ -19,6 +19,7 @@ help:
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check only looks"
 	@echo "make faults      every allocation, system call and start of a thread fails once, and from then on (SAMPLE=N: about N of each kind)"
+	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make mpi         build/<config>/ane/mpi.so, for batches under mpirun; needs mpicc (MPICC names one)"
@@ -108,6 +109,12 @@ faults:
 	@$(MAKE) $(REMAKE) config=faults all build/faults/bin/faults
 	@scripts/faults/run build/faults $(if $(SAMPLE),--sample $(SAMPLE)) $(SCENARIOS)
 
+KILLS ?= 200
+kills:
+	@scripts/deps build test
+	@$(MAKE) $(REMAKE) all
+	@ANE_BUILD=$(BUILD) LUA=$(LUA) $(LUA) scripts/faults/kills.lua --kills $(KILLS)
+
 valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
@@ -168,4 +175,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: faults dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: faults kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

@@ -8,9 +8,17 @@ describe("a call that fails", function()
   it("leaves no leak, no half-written file and no broken object, whichever of a sample it is", function()
     if not made and not text:find "error:" then return pending "needs Linux, a compiler and the library of Lua" end
     assert(made, text)
-    local ok, report = tree.run(("scripts/faults/run %s --sample 4"):format(build))
+    local ok, report = tree.run(("scripts/faults/run %s --sample 2"):format(build))
     assert(ok, report)
     local scenarios, runs = report:match "(%d+) scenarios, (%d+) runs with a fault, 0 problems"
-    assert(tonumber(scenarios) >= 12 and tonumber(runs) > 600, report)
+    assert(tonumber(scenarios) >= 12 and tonumber(runs) > 300, report)
+  end)
+end)
+
+describe("a command that is killed", function()
+  it("leaves outputs whole or as before, and work that the next run ends", function()
+    if not tree.run "timeout --version" then return pending "needs timeout" end
+    local ok, report = tree.run((os.getenv "LUA" or "lua5.4") .. " scripts/faults/kills.lua --kills 2 quantise export save batch")
+    assert(ok, report)
   end)
 end)
