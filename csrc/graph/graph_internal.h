@@ -34,6 +34,8 @@ bool infer_is_activation(const struct ane_value *v);
 ane_status infer_want_activation(const struct ane_value *v, struct ane_error *err);
 /* A vector of n elements; absent (v NULL) is fine. `what` names it in the message. */
 ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *what, struct ane_error *err);
+/* `groups` divide the channels of x. */
+ane_status infer_want_groups(const struct ane_value *x, int64_t groups, struct ane_error *err);
 ane_status infer_want_matrix(const struct ane_value *v, int64_t cols, struct ane_error *err);
 struct infer_out infer_activation(int64_t channels, int64_t tokens);
 static inline int64_t infer_channels(const struct ane_value *v) { return v->shape.dim[1]; }

@@ -34,6 +34,11 @@ ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *w
   return ane_fail(err, ANE_SHAPE, "%s %s is %s, wanted [%" PRId64 "]", what, v->name, ane_shape_text(&v->shape, s), n);
 }
 
+ane_status infer_want_groups(const struct ane_value *x, int64_t groups, struct ane_error *err) {
+  if (groups >= 1 && infer_channels(x) % groups == 0) return ANE_OK;
+  return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, infer_channels(x));
+}
+
 ane_status infer_want_matrix(const struct ane_value *v, int64_t cols, struct ane_error *err) {
   if (v && v->shape.rank == 2 && v->shape.dim[1] == cols && v->shape.dim[0] > 0) return ANE_OK;
   if (!v) return ane_fail(err, ANE_SHAPE, "the weight is absent");

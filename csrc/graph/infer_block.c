@@ -45,9 +45,7 @@ ane_status infer_norm(const struct ane_graph *g, const struct ane_node *n, struc
   const struct ane_value *x = infer_in(g, n, 0);
   int64_t groups = ane_node_int(n, "groups");
   ane_status st = infer_want_activation(x, err);
-  if (st) return st;
-  if (groups < 1 || infer_channels(x) % groups)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, infer_channels(x));
+  if (st || (st = infer_want_groups(x, groups, err))) return st;
   if ((st = infer_want_vector(infer_in(g, n, 1), infer_channels(x) / groups, "weight", err)) ||
       (st = infer_want_vector(infer_in(g, n, 2), infer_channels(x) / groups, "bias", err)))
     return st;

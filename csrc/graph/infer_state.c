@@ -30,9 +30,7 @@ ane_status infer_l2_norm(const struct ane_graph *g, const struct ane_node *n, st
   const struct ane_value *x = infer_in(g, n, 0);
   int64_t groups = ane_node_int(n, "groups");
   ane_status st = infer_want_activation(x, err);
-  if (st) return st;
-  if (groups < 1 || infer_channels(x) % groups)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, infer_channels(x));
+  if (st || (st = infer_want_groups(x, groups, err))) return st;
   if ((st = infer_want_vector(infer_in(g, n, 1), groups, "weight", err))) return st;
   out[0] = infer_activation(infer_channels(x), infer_tokens(x));
   return ANE_OK;
@@ -69,8 +67,7 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
   if (!w) return ane_fail(err, ANE_SHAPE, "the weight is absent");
   bool flat = w->shape.rank == 2; /* [C, K] */
   int64_t c = infer_channels(x), taps = w->shape.rank ? w->shape.dim[w->shape.rank - 1] : 0;
-  if (groups < 1 || c % groups)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, c);
+  if ((st = infer_want_groups(x, groups, err))) return st;
   if (w->shape.rank < 2 || w->shape.rank > 3 || taps < 2 || w->shape.dim[0] % groups ||
       (flat ? 1 : w->shape.dim[1]) != c / groups) {
     char text[ANE_SHAPE_TEXT];

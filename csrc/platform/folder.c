@@ -163,6 +163,22 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   return ANE_OK;
 }
 
+static bool count_one(void *arg, const char *name ANE_UNUSED) { return ++*(int *)arg < 1; }
+
+ane_status ane_folder_replaceable(const char *path, const char *marker, const char *what, struct ane_error *err) {
+  int entries = 0;
+  if (ane_path_kind(path) != 'd') return ANE_OK; /* what is no folder is refused by ane_folder_create */
+  size_t room = strlen(path) + strlen(marker) + 2;
+  char *known = ane_calloc(1, room);
+  if (!known) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", path);
+  snprintf(known, room, "%s/%s", path, marker);
+  bool replaceable = ane_path_kind(known) == 'f';
+  ane_free(known);
+  ane_status st = replaceable ? ANE_OK : ane_folder_each(path, count_one, &entries, err);
+  if (st || !entries) return st;
+  return ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not %s to be replaced", path, what);
+}
+
 /* Opens or creates w->temp and locks it. false: see errno; EWOULDBLOCK: another writer has it. */
 static bool lock_partial(struct ane_folder_writer *w) {
   for (int tries = 0; tries < 100; tries++) {

@@ -91,6 +91,9 @@ struct ane_folder_writer {
 /* Creates a folder. One that exists at `path` stays until the commit. If `path` is a symbolic link, the commit replaces its
  * target. */
 ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, struct ane_error *err);
+/* Fails with ANE_INVALID if `path` is a folder that holds other things than `what` ("a package"), which is known by a file
+ * `marker` in it. An empty folder, or none, is fine. */
+ane_status ane_folder_replaceable(const char *path, const char *marker, const char *what, struct ane_error *err);
 /* The same in a folder PATH.partial, which stays if ane_folder_leave or a kill ends the work; the next call continues in it.
  * ANE_STATE: another writer has it. */
 ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err);

@@ -70,26 +70,9 @@ static ane_status begin(struct ane_aimodel_writer *w, struct ane_error *err) {
   return st;
 }
 
-/* Only an asset or an empty folder may be replaced. */
-static bool count_one(void *arg, const char *name ANE_UNUSED) { return ++*(int *)arg < 1; }
-
-static ane_status check_target(const char *path, struct ane_error *err) {
-  int entries = 0;
-  if (ane_path_kind(path) != 'd') return ANE_OK; /* what is no folder is refused by ane_folder_create */
-  char *program = ane_calloc(1, strlen(path) + sizeof "/main.mlirb");
-  if (!program) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  sprintf(program, "%s/main.mlirb", path); /* room: as allocated */
-  bool asset = ane_path_kind(program) == 'f';
-  ane_free(program);
-  ane_status st = asset ? ANE_OK : ane_folder_each(path, count_one, &entries, err);
-  return st || !entries ? st
-                        : ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not an asset to be replaced",
-                                   ane_path_tail(path));
-}
-
 ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err) {
   *out = NULL;
-  ane_status st = check_target(path, err);
+  ane_status st = ane_folder_replaceable(path, "main.mlirb", "an asset", err);
   if (st) return st;
   struct ane_aimodel_writer *w = ane_calloc(1, sizeof *w);
   if (!w) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));

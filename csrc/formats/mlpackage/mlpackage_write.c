@@ -209,26 +209,9 @@ static ane_status write_model(struct ane_mlpackage_writer *w, const struct ane_m
 
 /* ---- The whole -----------------------------------------------------------------------------------------------------*/
 
-static bool count_one(void *arg, const char *name ANE_UNUSED) { return ++*(int *)arg < 1; }
-
-/* Only a package or an empty folder may be replaced. */
-static ane_status check_target(const char *path, struct ane_error *err) {
-  int entries = 0;
-  if (ane_path_kind(path) != 'd') return ANE_OK; /* what is no folder is refused by ane_folder_create */
-  char *manifest = ane_calloc(1, strlen(path) + sizeof "/Manifest.json");
-  if (!manifest) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  sprintf(manifest, "%s/Manifest.json", path); /* room: as allocated */
-  bool package = ane_path_kind(manifest) == 'f';
-  ane_free(manifest);
-  ane_status st = package ? ANE_OK : ane_folder_each(path, count_one, &entries, err);
-  return st || !entries ? st
-                        : ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not a package to be replaced",
-                                   ane_path_tail(path));
-}
-
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err) {
   *out = NULL;
-  ane_status st = check_target(path, err);
+  ane_status st = ane_folder_replaceable(path, "Manifest.json", "a package", err);
   if (st) return st;
   struct ane_mlpackage_writer *w = ane_calloc(1, sizeof *w);
   if (!w) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
