@@ -60,7 +60,11 @@ local function mixture(cfg)
   local gguf, glm = cfg.format == "gguf", cfg.architecture == "glm4_moe_lite"
   local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
   local sigmoid = glm or gguf and cfg.meta("expert_gating_func", "count") == 2
-  local grouped = glm or gguf or cfg.meta "topk_method" == "group_limited_greedy"
+  local method = not (glm or gguf) and cfg.meta "topk_method" or "greedy"
+  if method ~= "greedy" and method ~= "group_limited_greedy" then
+    error(("topk_method is '%s', known are greedy and group_limited_greedy"):format(tostring(method)), 0)
+  end
+  local grouped = glm or gguf or method == "group_limited_greedy"
   local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or 0, cfg.meta "mlp_layer_types"
   local norm = gguf and cfg.meta("expert_weights_norm", "flag") or glm and cfg.meta("norm_topk_prob", "flag") ~= false
   return {

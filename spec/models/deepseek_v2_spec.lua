@@ -5,4 +5,9 @@ describe("DeepSeek-V2", function()
   for _, case in ipairs(decoders.cases "deepseek_v2") do it(table.unpack(case)) end
   local more = decoders.cases("deepseek_v2_groups", { folder_only = true, stays = "groups of experts first" })
   for _, case in ipairs(more) do it(table.unpack(case)) end
+
+  it("refuses an unknown choice of experts", function()
+    assert.matches("topk_method is 'noaux', known are greedy and group_limited_greedy",
+      decoders.refusal("deepseek_v2", function(cfg) cfg.topk_method = "noaux" end), 1, true)
+  end)
 end)

@@ -222,6 +222,7 @@ describe("config.json", function()
     { "longrope with factors that are none", { rope_scaling = { type = "longrope", short_factor = { 1, "x" }, long_factor = { 1, 1 } } },
       "key rope_scaling.short_factor[1] is 'x', wanted a number" },
     { "an odd part of the head", { partial_rotary_factor = 0.75 }, "partial_rotary_factor 0.75 of a head of 4 gives 3 rotary dimensions" },
+    { "a negative epsilon of the norms", { rms_norm_eps = -1e-5 }, "key rms_norm_eps is -1e-05, wanted a number above 0" },
     { "an end token with a fraction", { eos_token_id = { 1.5 } }, "key eos_token_id holds 1.5, wanted whole numbers" },
     { "an end token that is a string", { eos_token_id = "</s>" }, "key eos_token_id is '</s>', wanted a number" },
   }

@@ -453,8 +453,8 @@ function M.read(source)
   end
   cfg.d_ff, cfg.vocab_size = read_width(self), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
-  cfg.norm_eps = self:number "rms_norm_eps" or self:number "norm_eps" or self:number "norm_epsilon"
-    or self:number "layer_norm_eps" or self:number "layer_norm_epsilon"
+  cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
+    or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"
   cfg.act = read_act(self)
   cfg.tied = self:flag "tie_word_embeddings"
   cfg.attention_bias, cfg.mlp_bias = self:flag "attention_bias", self:flag "mlp_bias"
