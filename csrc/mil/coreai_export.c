@@ -1,4 +1,4 @@
-/* The functions of an asset: each is the shards of the model one after another, on the inputs of the contract. */
+/* Builds the functions of an asset. Each runs the shards of the model in sequence, on the inputs of the contract. */
 #include "mil/coreai_export.h"
 
 #include "mil/coreai.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The contract's value of a mask where a key is not seen. */
+/* The contract's mask value for a hidden key. */
 #define HIDDEN_SCORE (-40000.0)
 
 struct asset {
@@ -32,19 +32,19 @@ struct body {
   struct asset *a;
   struct ane_ai_build b;
   int64_t context, t;
-  bool both_sides, head;
+  bool bidirectional, head;
   struct ane_mil_lowered **parts; /* by shard */
   int32_t n_parts;
   ane_ai_value positions;  /* int32 [1, T] */
   ane_ai_value step;       /* int32 [1] */
-  ane_ai_value given_mask; /* fp16 [1, 1, T, S], or [1, 1, 1, T] with both sides */
+  ane_ai_value given_mask; /* fp16 [1, 1, T, S], or [1, 1, 1, T] if bidirectional */
   ane_ai_value *edges;     /* by value of the graph: [1, C, T, 1] */
   ane_ai_value *cos, *sin; /* by rope: [1, r / 2, T, 1] */
   ane_ai_value *mask;      /* by mask: [1, 1, T, S] */
   ane_ai_value *logits;    /* slices [1, N, T, 1] */
   uint32_t n_logits;
   struct coreai_state *states;
-  struct coreai_store *stores; /* at most one a state */
+  struct coreai_store *stores; /* at most one per state */
   uint32_t n_states, n_stores;
 };
 
@@ -67,7 +67,7 @@ static ane_status add_data(void *to, const void *data, uint64_t bytes, struct an
 /* Rows that are decoded at once. */
 enum { TABLE_ROWS = 1024 };
 
-/* The embedding as fp16 rows. */
+/* Writes the embedding as fp16 rows. */
 static ane_status write_table(struct asset *a) {
   const struct ane_tensor *t = &a->g->values[a->partition->table].data;
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
@@ -93,8 +93,8 @@ static void *allocate(struct body *f, size_t n, size_t size) {
   return p;
 }
 
-/* fp16 [positions, r / 2], gathered at the positions of the call: [1, r / 2, T, 1]. The angle is an fp32 product, as in the
- * executor. */
+/* The cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table [context, r / 2].
+ * The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
   const struct ane_attr *inv = ane_node_attr(n, "inv_freq"), *far = ane_node_attr(n, "long_freq");
   int64_t half = inv->fv.n, dim[] = {f->context, half};
@@ -102,7 +102,8 @@ static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool si
   float magnitude = (float)ane_node_float(n, "magnitude");
   if (beyond) {
     ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED,
-                                      "%s has other factors beyond %" PRId64 " positions: an asset has a context of at most that",
+                                      "%s has other frequencies beyond %" PRId64
+                                      " positions; a larger context is not supported in an asset",
                                       n->name, ane_node_int(n, "original")));
     return ane_ai_int(&f->b, ANE_AI_INT32, 0);
   }
@@ -134,34 +135,34 @@ static ane_ai_value rope_of(struct body *f, int32_t number, bool sine) {
   return *slot;
 }
 
-/* int32 0 .. n - 1 in this shape. */
-static ane_ai_value counted(struct body *f, int64_t n, const int64_t dim[4]) {
+/* int32 0 .. n - 1 in the shape dim. */
+static ane_ai_value iota(struct body *f, int64_t n, const int64_t dim[4]) {
   int64_t *v = allocate(f, (size_t)n, sizeof *v);
   for (int64_t i = 0; v && i < n; i++) v[i] = i;
   return v ? ane_ai_reshape(&f->b, ane_ai_ints(&f->b, ANE_AI_INT32, v, (int32_t)n), 4, dim) : f->positions;
 }
 
-/* -40000 where x is greater than limit, else 0. */
+/* HIDDEN_SCORE where x > limit, else 0. */
 static ane_ai_value hide(struct body *f, ane_ai_value x, int64_t limit) {
   ane_ai_value beyond = ane_ai_binary(&f->b, ANE_AI_GREATER, x, ane_ai_int(&f->b, ANE_AI_INT32, limit));
   return ane_ai_binary(&f->b, ANE_AI_MUL, ane_ai_cast(&f->b, beyond, ANE_AI_FP16),
                        ane_ai_number(&f->b, ANE_AI_FP16, HIDDEN_SCORE));
 }
 
-/* The mask that is given, narrowed to the window: keys 0 .. window - 1 positions back, and `ahead` positions ahead. */
+/* The given mask, restricted to the window: keys 0 .. window - 1 positions back and at most `ahead` positions ahead. */
 static ane_ai_value mask_of(struct body *f, int32_t number) {
   if (f->mask[number]) return f->mask[number];
   const struct ane_mil_mask *m = &f->a->masks.list[number];
-  int64_t keys = f->both_sides ? f->t : f->context;
+  int64_t keys = f->bidirectional ? f->t : f->context;
   ane_ai_value y = f->given_mask;
   ane_ai_value query = ane_ai_reshape(&f->b, f->positions, 4, (int64_t[]){1, 1, f->t, 1});
-  if (f->both_sides) y = ane_ai_broadcast_to(&f->b, y, 4, (int64_t[]){1, 1, f->t, keys});
+  if (f->bidirectional) y = ane_ai_broadcast_to(&f->b, y, 4, (int64_t[]){1, 1, f->t, keys});
   if (m->window > 0 && m->window < keys) {
-    ane_ai_value back = ane_ai_binary(&f->b, ANE_AI_SUB, query, counted(f, keys, (int64_t[]){1, 1, 1, keys}));
+    ane_ai_value back = ane_ai_binary(&f->b, ANE_AI_SUB, query, iota(f, keys, (int64_t[]){1, 1, 1, keys}));
     y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, back, m->window - 1));
   }
-  if (f->both_sides && m->ahead < keys) {
-    ane_ai_value ahead = ane_ai_binary(&f->b, ANE_AI_SUB, counted(f, keys, (int64_t[]){1, 1, 1, keys}), query);
+  if (f->bidirectional && m->ahead < keys) {
+    ane_ai_value ahead = ane_ai_binary(&f->b, ANE_AI_SUB, iota(f, keys, (int64_t[]){1, 1, 1, keys}), query);
     y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, ahead, m->ahead));
   }
   return f->mask[number] = y;
@@ -171,7 +172,7 @@ static ane_ai_value mask_of(struct body *f, int32_t number) {
 
 static bool is_kind(const struct ane_mil_port *p, ane_mil_port_kind kind) { return p->kind == kind; }
 
-/* The number of states of this kind; *same: all have the same number of channels, *channels. */
+/* Number of states of this kind. *same: all of them have *channels channels. */
 static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *same, int64_t *channels) {
   int64_t n = 0;
   *same = true;
@@ -266,7 +267,8 @@ static void lower_part(struct body *f, const struct ane_mil_lowered *part) {
     if (x)
       coreai_bind(&s, part->inputs[i].name, x);
     else
-      ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED, "nothing gives %.64s", part->inputs[i].name));
+      ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED, "input %.64s has no counterpart in Core AI's contract",
+                                        part->inputs[i].name));
   }
   coreai_lower(&s, &part->model->program.functions[0]);
   for (uint32_t i = 0; i < part->n_outputs && !f->b.status; i++) {
@@ -329,16 +331,16 @@ static ane_status begin_body(struct body *f, const char *name) {
   return f->b.status;
 }
 
-/* Hidden state [1, T, 1, H] as an activation. */
-static void give_hidden(struct body *f, ane_ai_value x) {
+/* Binds the hidden state [1, T, 1, H] as the graph's embedding, [1, H, T, 1]. */
+static void bind_hidden(struct body *f, ane_ai_value x) {
   f->edges[f->a->partition->embedding] = ane_ai_transpose(&f->b, x, (int32_t[]){0, 3, 1, 2});
 }
 
-static ane_ai_value all_logits(struct body *f) {
+static ane_ai_value join_logits(struct body *f) {
   return f->n_logits > 1 ? ane_ai_concat(&f->b, f->logits, f->n_logits, 1) : f->logits[0];
 }
 
-/* One element of what the layers give: the scalar of prompt_opt. */
+/* The scalar of prompt_opt: one element of the last shard's output, so that its computation is not removed. */
 static ane_ai_value one_element(struct body *f) {
   const struct ane_mil_lowered *last = f->parts[f->n_parts - 1];
   ane_ai_value x = f->edges[last->outputs[last->n_outputs - 1].value];
@@ -358,7 +360,7 @@ static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head)
   ane_status st = begin_body(&f, name_of(a, head ? "extend" : "prompt_opt", context, t));
   if (!st) st = lower_parts(&f);
   if (st) return keep(a, &f.b, st);
-  give_hidden(&f, ane_ai_input(&f.b, "transformer_input", hidden));
+  bind_hidden(&f, ane_ai_input(&f.b, "transformer_input", hidden));
   ane_ai_value ids = ane_ai_input(&f.b, "position_ids", ane_ai_tensor(ANE_AI_UINT16, 2, (int64_t[]){1, t}));
   f.step = ane_ai_input(&f.b, "in_step", ane_ai_tensor(ANE_AI_INT32, 1, (int64_t[]){1}));
   ane_ai_value mask = ane_ai_input(&f.b, "causal_mask", ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, context, 1, t}));
@@ -368,22 +370,22 @@ static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head)
   declare_states(&f);
   run_parts(&f);
   if (!f.b.status && head)
-    ane_ai_output(&f.b, "out_logits", ane_ai_transpose(&f.b, all_logits(&f), (int32_t[]){0, 2, 3, 1}));
+    ane_ai_output(&f.b, "out_logits", ane_ai_transpose(&f.b, join_logits(&f), (int32_t[]){0, 2, 3, 1}));
   else if (!f.b.status)
     ane_ai_output(&f.b, "out_prompt_opt", one_element(&f));
   return keep(a, &f.b, ANE_OK);
 }
 
-/* Attention to both sides: all tokens in one call, no state. */
+/* A model with bidirectional attention: all tokens in one call, without states. */
 static ane_status classify(struct asset *a, int64_t t, const char *name) {
-  struct body f = {.a = a, .context = t, .t = t, .head = true, .both_sides = true};
+  struct body f = {.a = a, .context = t, .t = t, .head = true, .bidirectional = true};
   ane_status st = begin_body(&f, name);
   if (!st) st = lower_parts(&f);
   if (st) return keep(a, &f.b, st);
   ane_ai_value ids = ane_ai_input(&f.b, "input_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
   ane_ai_value seen = ane_ai_input(&f.b, "attention_mask", ane_ai_tensor(ANE_AI_FP16, 2, (int64_t[]){1, t}));
-  give_hidden(&f, ane_ai_gather(&f.b, ane_ai_resource(&f.b, a->table_type, a->table), ids));
-  f.positions = ane_ai_reshape(&f.b, counted(&f, t, (int64_t[]){1, 1, 1, t}), 2, (int64_t[]){1, t});
+  bind_hidden(&f, ane_ai_gather(&f.b, ane_ai_resource(&f.b, a->table_type, a->table), ids));
+  f.positions = ane_ai_reshape(&f.b, iota(&f, t, (int64_t[]){1, 1, 1, t}), 2, (int64_t[]){1, t});
   f.step = ane_ai_ints(&f.b, ANE_AI_INT32, (int64_t[]){0}, 1);
   ane_ai_value padding = ane_ai_binary(&f.b, ANE_AI_SUB, ane_ai_number(&f.b, ANE_AI_FP16, 1), seen);
   padding = ane_ai_binary(&f.b, ANE_AI_MUL, padding, ane_ai_number(&f.b, ANE_AI_FP16, HIDDEN_SCORE));
@@ -391,7 +393,7 @@ static ane_status classify(struct asset *a, int64_t t, const char *name) {
   declare_states(&f);
   run_parts(&f);
   if (!f.b.status) {
-    ane_ai_value y = ane_ai_transpose(&f.b, all_logits(&f), (int32_t[]){0, 2, 1, 3});
+    ane_ai_value y = ane_ai_transpose(&f.b, join_logits(&f), (int32_t[]){0, 2, 1, 3});
     ane_ai_output(&f.b, "logits", ane_ai_reshape(&f.b, y, 3, (int64_t[]){1, t, ane_ai_dim(y, 2)}));
   }
   return keep(a, &f.b, ANE_OK);
@@ -399,7 +401,7 @@ static ane_status classify(struct asset *a, int64_t t, const char *name) {
 
 /* ---- The asset ----------------------------------------------------------------------------------------------------------*/
 
-static bool sees_ahead(const struct asset *a) {
+static bool is_bidirectional(const struct asset *a) {
   bool any = false;
   for (int32_t i = 0; i < a->masks.n; i++) any |= a->masks.list[i].ahead > 0;
   return any;
@@ -407,7 +409,7 @@ static bool sees_ahead(const struct asset *a) {
 
 static ane_status write_functions(struct asset *a, const struct ane_coreai_plan *plan) {
   ane_status st = ANE_OK;
-  if (sees_ahead(a)) {
+  if (is_bidirectional(a)) {
     for (uint32_t i = 0; i < plan->n_tokens && !st; i++)
       st = classify(a, plan->tokens[i], name_of(a, "main", plan->n_tokens > 1 ? plan->tokens[i] : 0, 0));
     return st;
@@ -425,10 +427,10 @@ static ane_status write_functions(struct asset *a, const struct ane_coreai_plan 
 
 static ane_status check(const struct asset *a, const struct ane_coreai_plan *plan) {
   if (a->partition->embedding == ANE_NONE || a->partition->table == ANE_NONE)
-    return ane_fail(a->err, ANE_UNSUPPORTED, "the model has no embedding: Core AI's runner needs one");
+    return ane_fail(a->err, ANE_UNSUPPORTED, "the model has no embedding, which Core AI's runner needs");
   for (uint32_t i = 0; i < plan->n_contexts; i++)
     if (plan->contexts[i] > UINT16_MAX)
-      return ane_fail(a->err, ANE_UNSUPPORTED, "a context of %" PRId64 " positions: Core AI's runner counts them up to %d",
+      return ane_fail(a->err, ANE_UNSUPPORTED, "a context of %" PRId64 " positions; Core AI's runner supports at most %d",
                       plan->contexts[i], UINT16_MAX);
   return ANE_OK;
 }

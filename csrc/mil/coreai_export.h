@@ -1,22 +1,23 @@
-/* Writes a whole model as one asset of Core AI, with the functions that Apple's runner of language models calls
- * (apple/coreai-models, as read; names, shapes and types below are its contract). With V rows of the table, H channels, q tokens
- * of a call, a context of C positions, L layers that have keys:
+/* Writes a whole model as one asset of Core AI, with the functions that Apple's runner of language models calls (source:
+ * apple/coreai-models; names, shapes and types below are its contract). V: rows of the embedding, H: channels, q: tokens per
+ * call, C: positions of the context, L: layers with keys.
  *
  *   load_embeddings         -> embedding_table fp16 [V, 1, H]
  *   gather_embeddings_{q}   in_new_token_ids int32 [1, q], embedding_table -> gathered_embeddings fp16 [1, q, 1, H]
- *   extend_{C}_{q}          transformer_input fp16 [1, q, 1, H], position_ids uint16 [1, q], in_step int32 [1] (tokens that are
- * in the states already), causal_mask fp16 [1, C, 1, q] (0: seen, -40000: not), embedding_table
+ *   extend_{C}_{q}          transformer_input fp16 [1, q, 1, H], position_ids uint16 [1, q], in_step int32 [1] (tokens that the
+ *                           states hold already), causal_mask fp16 [1, C, 1, q] (0: visible, -40000: hidden), embedding_table
  *                           -> out_logits fp16 [1, q, 1, V]
- *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar; only the states matter
+ *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar without meaning: only the states matter
  *   states of the last two  key_cache, value_cache fp16 [L, 1, kv heads * head dim, 1, C]
  *
- * Apple's own exports also ask for layouts (channels of the states and rows of the table interleaved by 8). These are left out:
- * in a trial with them, Apple's library for Linux ended the process.
+ * Apple's own exports also ask for layouts (channels of the states and rows of the table interleaved by 8). They are left out: in
+ * a trial with them, Apple's library for Linux aborted.
  *
- * The columns in_step .. in_step + q - 1 of the states are written, so a call that is padded at its end does no harm: the next
- * one overwrites the padding. Beyond the contract: where layers differ in kv heads * head dim, each has states of its own, [1, kv
- * heads, C, head dim]; causal convolutions have states [1, channels, K - 1, 1], which allow no padding. A model with attention to
- * both sides (a classifier) has instead, for each T:
+ * A call writes positions in_step .. in_step + q - 1 of the states. Padding at its end is harmless: the next call overwrites it.
+ *
+ * Beyond the contract: if layers differ in kv heads * head dim, each has states of its own, [1, kv heads, C, head dim]. Causal
+ * convolutions have states [1, channels, K - 1, 1], which do not allow padding. A model with bidirectional attention (a
+ * classifier) has instead, for each T:
  *
  *   main, or main_{T}       input_ids int32 [1, T], attention_mask fp16 [1, T] (1: a token, 0: padding) -> logits fp16 [1, T, N]
  */
@@ -27,13 +28,14 @@
 #include "mil/export.h"
 
 struct ane_coreai_plan {
-  const int64_t *contexts, *tokens; /* ascending, >= 1; pairs with more tokens than positions are left out */
+  const int64_t *contexts, *tokens; /* C and q: ascending, >= 1; pairs with q > C are skipped */
   uint32_t n_contexts, n_tokens;
 };
 
-/* Writes the asset at `path` (see ane_aimodel_create). Of the options only the description counts. The weights lie in the asset
- * once, for all functions. `out` lives in the arena. Errors: those of ane_mil_lower, ANE_UNSUPPORTED (no embedding; an operation
- * without counterpart; positions beyond 65,535), of the encoder and of the writer; the message begins with the function. */
+/* Writes the asset at `path` (see ane_aimodel_create). Of e's options only the description is used. All functions share one copy
+ * of the weights. *out, the program, is in the arena. Errors: those of ane_mil_lower, ANE_UNSUPPORTED (no embedding; an operation
+ * without a counterpart; a context above 65,535 positions), those of the encoder and of the writer. The message begins with the
+ * name of the function. */
 ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
                              const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err);
 

@@ -1,5 +1,5 @@
-/* How each MIL primitive is made of Core AI's operations. Axes, bounds and shapes are constants in both: those of MIL are read
- * when a row runs, and the builder makes Core AI's. Norms have no operation of their own; they are written out in fp32. */
+/* Translates each MIL primitive into operations of Core AI, by the table at the end. Axes, bounds and shapes are constants: a row
+ * reads MIL's and the builder makes Core AI's. Core AI has no norm operation, so norms are expanded in fp32. */
 #include "mil/coreai.h"
 
 #include "tensor/half.h"
@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a name stands for: a value, or an operation that makes it when it is first used (constants, and updates of a state). */
+/* A name of the MIL function: a value, or an operation that is translated when the name is first used (see is_lazy). */
 struct coreai_named {
   ane_ai_value v;
-  const struct ane_mil_op *op; /* that makes it; NULL: an input */
+  const struct ane_mil_op *op; /* whose result it is; NULL: an input */
 };
 
 /* ---- Names and types -------------------------------------------------------------------------------------------------*/
@@ -36,7 +36,7 @@ static void put(struct coreai_scope *s, const char *name, struct coreai_named x)
 
 void coreai_bind(struct coreai_scope *s, const char *name, ane_ai_value x) { put(s, name, (struct coreai_named){.v = x}); }
 
-/* NULL: nothing has this name. */
+/* NULL: the name is unknown. */
 static struct coreai_named *find(const struct coreai_scope *s, const char *name) {
   uint32_t at = ane_strmap_get(&s->names, name, strlen(name));
   return at == UINT32_MAX ? NULL : (struct coreai_named *)(void *)s->values.data + at;
@@ -63,7 +63,7 @@ struct ane_ai_type coreai_type(const struct ane_mil_type *t) {
 
 /* ---- Constants -------------------------------------------------------------------------------------------------------*/
 
-/* A constant in another shape with the same elements. */
+/* A constant with the elements of c in another shape. */
 static ane_ai_value constant_as(struct coreai_scope *s, const struct ane_mil_value *c, int32_t rank, const int64_t *dim) {
   struct ane_mil_type type = ane_mil_tensor_type(c->type.dtype, rank, dim);
   struct ane_ai_type t = coreai_type(&type);
@@ -74,8 +74,8 @@ static ane_ai_value constant(struct coreai_scope *s, const struct ane_mil_value 
   return constant_as(s, c, c->type.rank, c->type.dim);
 }
 
-/* The constant that a parameter is bound to, or an attribute; NULL: the parameter is absent or computed. */
-static const struct ane_mil_value *known(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
+/* The constant that a parameter is bound to, or an attribute. NULL: the parameter is absent or computed. */
+static const struct ane_mil_value *constant_param(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   if (!a || a->n_bindings != 1) return ane_mil_op_attr(op, name);
   if (a->bindings[0].value) return a->bindings[0].value;
@@ -83,29 +83,30 @@ static const struct ane_mil_value *known(const struct coreai_scope *s, const str
   return x && x->op && strcmp(x->op->type, "const") == 0 ? ane_mil_op_attr(x->op, "val") : NULL;
 }
 
-static int64_t whole(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t otherwise) {
-  const struct ane_mil_value *c = known(s, op, name);
+static int64_t int_param(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i,
+                         int64_t otherwise) {
+  const struct ane_mil_value *c = constant_param(s, op, name);
   return c && i < c->count ? ane_mil_integer(c, i) : otherwise;
 }
 
-static double real(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
-  const struct ane_mil_value *c = known(s, op, name);
+static double float_param(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
+  const struct ane_mil_value *c = constant_param(s, op, name);
   return c && c->count ? ane_mil_number(c, 0) : 0;
 }
 
-static void lazy(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x);
+static void translate_lazily(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x);
 
 ane_ai_value coreai_value(struct coreai_scope *s, const char *name) {
   struct coreai_named *x = find(s, name);
   if (!x) {
-    if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "nothing makes %.64s", name));
+    if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "value %.64s is not defined", name));
     return ane_ai_int(s->b, ANE_AI_INT32, 0);
   }
-  if (!x->v) lazy(s, x->op, x);
+  if (!x->v) translate_lazily(s, x->op, x);
   return find(s, name)->v;
 }
 
-/* The parameter `name`; NULL: absent. */
+/* The value of a parameter; NULL: absent. */
 static ane_ai_value arg(struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   if (!a || a->n_bindings != 1) return NULL;
@@ -135,13 +136,13 @@ static ane_ai_value plus(struct coreai_scope *s, ane_ai_value x, double v) {
 
 static ane_ai_value rsqrt(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
-  return ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, x, real(s, op, "epsilon")));
+  return ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, x, float_param(s, op, "epsilon")));
 }
 
 static ane_ai_value clip(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
-  x = ane_ai_binary(s->b, ANE_AI_MAXIMUM, x, number(s, x, real(s, op, "alpha")));
-  return ane_ai_binary(s->b, ANE_AI_MINIMUM, x, number(s, x, real(s, op, "beta")));
+  x = ane_ai_binary(s->b, ANE_AI_MAXIMUM, x, number(s, x, float_param(s, op, "alpha")));
+  return ane_ai_binary(s->b, ANE_AI_MINIMUM, x, number(s, x, float_param(s, op, "beta")));
 }
 
 static ane_ai_value cast(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
@@ -151,7 +152,7 @@ static ane_ai_value cast(struct coreai_scope *s, const struct ane_mil_op *op, an
 
 static ane_ai_value gelu(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
-  const struct ane_mil_value *mode = known(s, op, "mode");
+  const struct ane_mil_value *mode = constant_param(s, op, "mode");
   bool exact = !mode || mode->kind != ANE_MIL_STRINGS || strcmp(mode->strings[0], "TANH_APPROXIMATION") != 0;
   return ane_ai_gelu(s->b, exact ? ANE_AI_GELU_ERF : ANE_AI_GELU_TANH, x);
 }
@@ -164,7 +165,7 @@ static ane_ai_value identity(struct coreai_scope *s, const struct ane_mil_op *op
 /* ---- Along an axis -------------------------------------------------------------------------------------------------------*/
 
 static int32_t axis_of(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, ane_ai_value x) {
-  int64_t axis = whole(s, op, name, 0, 0);
+  int64_t axis = int_param(s, op, name, 0, 0);
   return (int32_t)(axis < 0 ? axis + x->type.rank : axis);
 }
 
@@ -177,14 +178,14 @@ static ane_ai_value reduce(struct coreai_scope *s, const struct ane_mil_op *op, 
   return ane_ai_reduce(s->b, (ane_ai_op_id)id, x, axis_of(s, op, "axes", x));
 }
 
-/* (x - mean) / sqrt(mean square + eps), in fp32: squares of fp16 may overflow. */
+/* (x - mean) * rsqrt(variance + eps), in fp32: squares of fp16 values may overflow. */
 static ane_ai_value layer_norm(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axes", x);
   ane_ai_value wide = ane_ai_cast(s->b, x, ANE_AI_FP32);
   wide = ane_ai_binary(s->b, ANE_AI_SUB, wide, ane_ai_reduce(s->b, ANE_AI_REDUCE_MEAN, wide, axis));
   ane_ai_value square = ane_ai_reduce(s->b, ANE_AI_REDUCE_MEAN, ane_ai_binary(s->b, ANE_AI_MUL, wide, wide), axis);
-  ane_ai_value scale = ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, square, real(s, op, "epsilon")));
+  ane_ai_value scale = ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, square, float_param(s, op, "epsilon")));
   return ane_ai_cast(s->b, ane_ai_binary(s->b, ANE_AI_MUL, wide, scale), x->type.dtype);
 }
 
@@ -198,11 +199,11 @@ static ane_ai_value argmax(struct coreai_scope *s, const struct ane_mil_op *op, 
   return reshape_to(s, best, &op->outputs[0].type);
 }
 
-/* The indices; lowerings use no others of topk's results. */
+/* The indices. Lowerings do not use the values, topk's other result. */
 static ane_ai_value topk(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axis", x);
-  return ane_ai_slice(s->b, ane_ai_argsort(s->b, x, axis, true), axis, 0, whole(s, op, "k", 0, 1), 1);
+  return ane_ai_slice(s->b, ane_ai_argsort(s->b, x, axis, true), axis, 0, int_param(s, op, "k", 0, 1), 1);
 }
 
 static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
@@ -213,8 +214,8 @@ static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, 
   for (uint32_t i = 0; i < values->n_bindings; i++) list[i] = coreai_value(s, values->bindings[i].name);
   int32_t axis = axis_of(s, op, "axis", list[0]);
   if (values->n_bindings == 1) return list[0];
-  if (!whole(s, op, "interleave", 0, 0)) return ane_ai_concat(s->b, list, values->n_bindings, axis);
-  /* interleaved: a new axis behind the joined one */
+  if (!int_param(s, op, "interleave", 0, 0)) return ane_ai_concat(s->b, list, values->n_bindings, axis);
+  /* interleaved: joined along a new axis behind `axis` */
   for (uint32_t i = 0; i < values->n_bindings; i++) {
     struct ane_ai_type t = list[i]->type;
     for (int32_t d = t.rank; d > axis + 1; d--) t.dim[d] = t.dim[d - 1];
@@ -227,7 +228,7 @@ static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, 
 static ane_ai_value tile(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   for (int32_t axis = 0; axis < x->type.rank; axis++) {
-    int64_t times = whole(s, op, "reps", (uint32_t)axis, 1);
+    int64_t times = int_param(s, op, "reps", (uint32_t)axis, 1);
     if (times == 1) continue;
     ane_ai_value *list = ane_arena_array(s->arena, (size_t)times, sizeof *list);
     if (!list) return no_memory(s), x;
@@ -243,22 +244,22 @@ static ane_ai_value slice(struct coreai_scope *s, const struct ane_mil_op *op, a
   (void)id;
   for (int32_t axis = 0, rank = x->type.rank; axis < rank; axis++) {
     uint32_t i = (uint32_t)axis;
-    int64_t n = x->type.dim[axis], from = whole(s, op, "begin", i, 0), to = whole(s, op, "end", i, 0),
-            stride = whole(s, op, "stride", i, 1);
-    if (whole(s, op, "begin_mask", i, 0)) from = 0;
-    if (whole(s, op, "end_mask", i, 0)) to = n;
+    int64_t n = x->type.dim[axis], from = int_param(s, op, "begin", i, 0), to = int_param(s, op, "end", i, 0),
+            stride = int_param(s, op, "stride", i, 1);
+    if (int_param(s, op, "begin_mask", i, 0)) from = 0;
+    if (int_param(s, op, "end_mask", i, 0)) to = n;
     if (from < 0) from += n;
     if (to < 0) to += n;
     if (from != 0 || to != n || stride != 1) x = ane_ai_slice(s->b, x, axis, from, to, stride);
   }
-  return reshape_to(s, x, &op->outputs[0].type); /* an axis may be squeezed */
+  return reshape_to(s, x, &op->outputs[0].type); /* MIL may squeeze an axis */
 }
 
 static ane_ai_value int32s(struct coreai_scope *s, const int64_t *v, int32_t n) { return ane_ai_ints(s->b, ANE_AI_INT32, v, n); }
 
-/* Element i of a parameter that is a constant or a concat of constants; false: it is computed. */
-static bool joined(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t *out) {
-  const struct ane_mil_value *c = known(s, op, name);
+/* Element i of a parameter that is a constant or a concat of constants. False: it is computed. */
+static bool joined_int(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t *out) {
+  const struct ane_mil_value *c = constant_param(s, op, name);
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   const struct coreai_named *x = a && a->n_bindings == 1 && a->bindings[0].name ? find(s, a->bindings[0].name) : NULL;
   if (c) return i < c->count ? *out = ane_mil_integer(c, i), true : false;
@@ -279,7 +280,7 @@ static ane_ai_value slice_size(struct coreai_scope *s, const struct ane_mil_op *
   struct ane_ai_type type = coreai_type(&op->outputs[0].type);
   int64_t from[ANE_AI_RANK];
   bool fixed = true;
-  for (int32_t i = 0; i < type.rank; i++) fixed &= joined(s, op, "begin", (uint32_t)i, &from[i]);
+  for (int32_t i = 0; i < type.rank; i++) fixed &= joined_int(s, op, "begin", (uint32_t)i, &from[i]);
   for (int32_t i = 0; fixed && i < type.rank; i++)
     if (type.dim[i] != x->type.dim[i]) x = ane_ai_slice(s->b, x, i, from[i], from[i] + type.dim[i], 1);
   if (fixed) return x;
@@ -287,11 +288,11 @@ static ane_ai_value slice_size(struct coreai_scope *s, const struct ane_mil_op *
   return ane_ai_slice_at(s->b, x, begin, end, type);
 }
 
-/* In MIL a masked end is the end of the axis, whatever `end` has there. */
+/* In MIL a masked end means the end of the axis. The axis's size is added to `end` there; Core AI clamps what lies beyond it. */
 static ane_ai_value slice_update(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int64_t rest[ANE_AI_RANK];
-  for (int32_t i = 0; i < x->type.rank; i++) rest[i] = whole(s, op, "end_mask", (uint32_t)i, 0) ? x->type.dim[i] : 0;
+  for (int32_t i = 0; i < x->type.rank; i++) rest[i] = int_param(s, op, "end_mask", (uint32_t)i, 0) ? x->type.dim[i] : 0;
   ane_ai_value end = ane_ai_binary(s->b, ANE_AI_ADD, arg(s, op, "end"), int32s(s, rest, x->type.rank));
   return ane_ai_slice_update(s->b, x, arg(s, op, "begin"), end, arg(s, op, "update"));
 }
@@ -304,11 +305,11 @@ static ane_ai_value reshape(struct coreai_scope *s, const struct ane_mil_op *op,
 static ane_ai_value transpose(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t perm[ANE_AI_RANK];
-  for (int32_t i = 0; i < x->type.rank; i++) perm[i] = (int32_t)whole(s, op, "perm", (uint32_t)i, i);
+  for (int32_t i = 0; i < x->type.rank; i++) perm[i] = (int32_t)int_param(s, op, "perm", (uint32_t)i, i);
   return ane_ai_transpose(s->b, x, perm);
 }
 
-/* x with its axis moved to the front, or back from there. */
+/* x with axis `from` moved to place `to`. */
 static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t from, int32_t to) {
   int32_t perm[ANE_AI_RANK], n = 0;
   if (from == to) return x;
@@ -329,7 +330,7 @@ static ane_ai_value gather(struct coreai_scope *s, const struct ane_mil_op *op, 
   return move_axis(s, ane_ai_gather(s->b, move_axis(s, x, axis, 0), arg(s, op, "indices")), 0, axis);
 }
 
-/* 0 .. n - 1 where T is known: a constant. */
+/* range_1d as a constant 0 .. n - 1: T is static. */
 static ane_ai_value range(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   int64_t n = op->outputs[0].type.dim[0], *v = ane_arena_array(s->arena, (size_t)n + 1, sizeof *v);
@@ -340,7 +341,8 @@ static ane_ai_value range(struct coreai_scope *s, const struct ane_mil_op *op, a
 
 /* ---- Products and weights --------------------------------------------------------------------------------------------------*/
 
-static ane_ai_value swap(struct coreai_scope *s, ane_ai_value x) {
+/* x with its last two axes exchanged. */
+static ane_ai_value swap_last_axes(struct coreai_scope *s, ane_ai_value x) {
   int32_t perm[ANE_AI_RANK], r = x->type.rank;
   for (int32_t i = 0; i < r; i++) perm[i] = i < r - 2 ? i : 2 * r - 3 - i;
   return ane_ai_transpose(s->b, x, perm);
@@ -349,20 +351,20 @@ static ane_ai_value swap(struct coreai_scope *s, ane_ai_value x) {
 static ane_ai_value matmul(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   ane_ai_value y = arg(s, op, "y");
-  return ane_ai_matmul(s->b, x, whole(s, op, "transpose_y", 0, 0) ? swap(s, y) : y);
+  return ane_ai_matmul(s->b, x, int_param(s, op, "transpose_y", 0, 0) ? swap_last_axes(s, y) : y);
 }
 
 static ane_ai_value conv(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
-  ane_ai_value bias = arg(s, op, "bias"), y = ane_ai_conv(s->b, x, arg(s, op, "weight"), whole(s, op, "groups", 0, 1));
+  ane_ai_value bias = arg(s, op, "bias"), y = ane_ai_conv(s->b, x, arg(s, op, "weight"), int_param(s, op, "groups", 0, 1));
   if (!bias) return y;
   return ane_ai_binary(s->b, ANE_AI_ADD, y, ane_ai_reshape(s->b, bias, 4, (int64_t[]){1, ane_ai_dim(y, 1), 1, 1}));
 }
 
-/* int8: one scale, or one for each row. */
+/* int8 codes with one scale, or one per row. */
 static ane_ai_value affine(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
-  const struct ane_mil_value *codes = known(s, op, "quantized_data"), *scale = known(s, op, "scale");
+  const struct ane_mil_value *codes = constant_param(s, op, "quantized_data"), *scale = constant_param(s, op, "scale");
   int64_t dim[ANE_MIL_RANK];
   for (int32_t i = 0; i < codes->type.rank; i++) dim[i] = i == 0 ? (int64_t)scale->count : 1;
   return ane_ai_blockwise(s->b, constant(s, codes), constant_as(s, scale, codes->type.rank, dim));
@@ -370,12 +372,12 @@ static ane_ai_value affine(struct coreai_scope *s, const struct ane_mil_op *op, 
 
 static ane_ai_value blockwise(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
-  return ane_ai_blockwise(s->b, constant(s, known(s, op, "data")), constant(s, known(s, op, "scale")));
+  return ane_ai_blockwise(s->b, constant(s, constant_param(s, op, "data")), constant(s, constant_param(s, op, "scale")));
 }
 
 static ane_ai_value lut(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
-  return ane_ai_lut(s->b, constant(s, known(s, op, "indices")), constant(s, known(s, op, "lut")));
+  return ane_ai_lut(s->b, constant(s, constant_param(s, op, "indices")), constant(s, constant_param(s, op, "lut")));
 }
 
 /* ---- States ------------------------------------------------------------------------------------------------------------*/
@@ -384,7 +386,7 @@ static const struct coreai_state *state_of(struct coreai_scope *s, const struct 
   const char *name = ane_mil_op_arg(op, "input")->bindings[0].name;
   for (uint32_t i = 0; i < s->n_states; i++)
     if (strcmp(s->states[i].name, name) == 0) return &s->states[i];
-  if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "nothing is state %.64s", name));
+  if (!s->b->status) ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_INVALID, "state %.64s is not defined", name));
   return NULL;
 }
 
@@ -402,7 +404,7 @@ void coreai_store_end(struct ane_ai_build *b, struct coreai_store *store) {
   if (store->changed) ane_ai_write(b, store->state, store->now);
 }
 
-/* A layer of the stack, [1, n, S, d]. */
+/* The state's tensor as MIL has it, [1, n, S, d]. */
 static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   const struct coreai_state *st = state_of(s, op);
@@ -411,20 +413,20 @@ static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *
   ane_ai_value all = current(s, st->store);
   if (!st->stacked) return all;
   ane_ai_value layer = ane_ai_dim(all, 0) == 1 ? all : ane_ai_slice(s->b, all, 0, st->layer, st->layer + 1, 1);
-  return swap(s, ane_ai_reshape(s->b, layer, 4, (int64_t[]){1, t->dim[1], t->dim[3], t->dim[2]}));
+  return swap_last_axes(s, ane_ai_reshape(s->b, layer, 4, (int64_t[]){1, t->dim[1], t->dim[3], t->dim[2]}));
 }
 
-/* Is x an update of rows of the state, as it was read? */
+/* The slice_update that makes the written data; NULL: another operation does. */
 static const struct ane_mil_op *row_update(struct coreai_scope *s, const struct ane_mil_op *write) {
   const struct coreai_named *data = find(s, ane_mil_op_arg(write, "data")->bindings[0].name);
   return data && data->op && strcmp(data->op->type, "slice_update") == 0 ? data->op : NULL;
 }
 
-/* Writes columns position .. position + T - 1 of a layer: rows [1, n, T, d] become [1, 1, C, 1, T]. */
+/* Writes positions begin .. begin + T - 1 of a layer: rows [1, n, T, d] become [1, 1, C, 1, T]. */
 static void write_columns(struct coreai_scope *s, const struct coreai_state *st, const struct ane_mil_op *update) {
   ane_ai_value rows = arg(s, update, "update"), begin = arg(s, update, "begin"), all = current(s, st->store);
   int64_t t = ane_ai_dim(rows, 2), c = ane_ai_dim(rows, 1) * ane_ai_dim(rows, 3);
-  ane_ai_value columns = ane_ai_reshape(s->b, swap(s, rows), 5, (int64_t[]){1, 1, c, 1, t});
+  ane_ai_value columns = ane_ai_reshape(s->b, swap_last_axes(s, rows), 5, (int64_t[]){1, 1, c, 1, t});
   ane_ai_value at[] = {int32s(s, (int64_t[]){st->layer, 0, 0, 0}, 4), ane_ai_slice(s->b, begin, 0, 2, 3, 1)};
   ane_ai_value from = ane_ai_concat(s->b, at, 2, 0);
   ane_ai_value to = ane_ai_binary(s->b, ANE_AI_ADD, from, int32s(s, (int64_t[]){1, 1, c, 1, t}, 5));
@@ -440,7 +442,7 @@ static ane_ai_value write_state(struct coreai_scope *s, const struct ane_mil_op 
   else if (st && update)
     write_columns(s, st, update);
   else if (st && !s->b->status)
-    ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_UNSUPPORTED, "a state of a stack is written as a whole"));
+    ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_UNSUPPORTED, "a stacked state is written as a whole"));
   return NULL;
 }
 
@@ -448,7 +450,7 @@ static ane_ai_value write_state(struct coreai_scope *s, const struct ane_mil_op 
 
 static const struct row {
   const char *type;
-  row_fn make;
+  row_fn translate;
   int id;
 } rows[] = {
     {"add", binary, ANE_AI_ADD},
@@ -492,22 +494,22 @@ static const struct row {
     {"write_state", write_state, 0},
 };
 
-/* Made on first use: constants, since Core AI needs few of MIL's; updates of a state and what they read, which a write of columns
- * does not need. What is read is used before the state's next write: lowerings keep to that. */
+/* Is the operation translated only when its result is used? Constants: Core AI needs few of MIL's. read_state and slice_update: a
+ * write of positions replaces them. Lowerings use what they read before the state's next write, so the order is kept. */
 static bool is_lazy(const struct ane_mil_op *op) {
   return strcmp(op->type, "const") == 0 || strcmp(op->type, "slice_update") == 0 || strcmp(op->type, "read_state") == 0;
 }
 
-static ane_ai_value make(struct coreai_scope *s, const struct ane_mil_op *op) {
+static ane_ai_value translate(struct coreai_scope *s, const struct ane_mil_op *op) {
   for (size_t i = 0; i < ANE_COUNT(rows); i++)
-    if (strcmp(rows[i].type, op->type) == 0) return rows[i].make(s, op, arg(s, op, "x"), rows[i].id);
+    if (strcmp(rows[i].type, op->type) == 0) return rows[i].translate(s, op, arg(s, op, "x"), rows[i].id);
   if (!s->b->status)
     ane_ai_build_fail(s->b, ane_fail(s->b->err, ANE_UNSUPPORTED, "%.64s has no counterpart in Core AI", op->type));
   return ane_ai_int(s->b, ANE_AI_INT32, 0);
 }
 
-static void lazy(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x) {
-  ane_ai_value v = strcmp(op->type, "const") == 0 ? constant(s, ane_mil_op_attr(op, "val")) : make(s, op);
+static void translate_lazily(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x) {
+  ane_ai_value v = strcmp(op->type, "const") == 0 ? constant(s, ane_mil_op_attr(op, "val")) : translate(s, op);
   x = find(s, op->outputs[0].name); /* the list may have moved */
   x->v = v;
 }
@@ -515,9 +517,9 @@ static void lazy(struct coreai_scope *s, const struct ane_mil_op *op, struct cor
 void coreai_lower(struct coreai_scope *s, const struct ane_mil_function *f) {
   for (uint32_t i = 0; i < f->block.n_ops && !s->b->status; i++) {
     const struct ane_mil_op *op = &f->block.ops[i];
-    ane_ai_value v = is_lazy(op) ? NULL : make(s, op);
+    ane_ai_value v = is_lazy(op) ? NULL : translate(s, op);
     if (s->b->status && op->n_outputs) ane_fail_in(s->b->err, s->b->status, "%s", op->outputs[0].name);
-    /* topk's value is its indices, the last result */
+    /* the last result: of topk, its indices */
     if (op->n_outputs) put(s, op->outputs[op->n_outputs - 1].name, (struct coreai_named){v, op});
   }
 }

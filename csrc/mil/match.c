@@ -22,31 +22,32 @@ struct side {
   struct ane_strmap names; /* of values -> index into values */
   struct value *values;
   uint32_t n_values;
-  uint32_t *writes; /* by operation: how many writes of the same state come before it; for reads and writes of states */
+  uint32_t *writes; /* by operation that reads or writes a state: number of earlier writes of that state */
 };
 
 struct comparing {
   struct ane_mil_match *m;
-  struct side ours, theirs; /* the lowered function, the package's */
+  struct side ours, theirs; /* the lowered function; the package's function */
   const struct ane_buffer *asks;
-  int32_t *mate;           /* by value of ours: the value of theirs that it is compared with; NONE: not met yet */
-  struct ane_buffer queue; /* of uint32_t: values of ours whose operations are still to be compared */
+  int32_t *pair_of;        /* by value of ours: its counterpart in theirs; NONE: not paired yet */
+  struct ane_buffer queue; /* of int32_t: paired values of ours whose operations are not compared yet */
   struct ane_arena scratch;
   struct ane_error *err;
 };
 
-/* ---- Blanks ------------------------------------------------------------------------------------------------------------*/
+/* ---- Placeholders
+ * ------------------------------------------------------------------------------------------------------------*/
 
-/* What stands in place of a weight: a constant in a file of this name, whose offset is the number of the request. */
-static const char BLANK[] = "blank";
+/* A placeholder is a constant in a file of this name. Its offset is the number of the request for the weight. */
+static const char PLACEHOLDER[] = "placeholder";
 
-struct blanks {
+struct placeholders {
   struct ane_buffer asks; /* of struct ane_mil_weight_ask */
 };
 
-static ane_status give_blank(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                             struct ane_error *err) {
-  struct blanks *x = arg;
+static ane_status give_placeholder(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+                                   struct ane_mil_weight *out, struct ane_error *err) {
+  struct placeholders *x = arg;
   uint64_t count = 1, bytes;
   (void)arena;
   for (int32_t i = 0; i < ask->rank; i++) count *= (uint64_t)ask->dim[i];
@@ -57,14 +58,14 @@ static ane_status give_blank(void *arg, struct ane_arena *arena, const struct an
                                                 .kind = ANE_MIL_BLOB,
                                                 .count = count,
                                                 .bytes = bytes,
-                                                .file = BLANK,
+                                                .file = PLACEHOLDER,
                                                 .offset = x->asks.size / sizeof *ask};
   return ane_buffer_append(&x->asks, ask, sizeof *ask) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
-/* The request that a constant of ours stands for; NULL: it is a constant with a value. */
+/* The request of a placeholder; NULL: v is a constant with a value. */
 static const struct ane_mil_weight_ask *ask_of(const struct comparing *c, const struct ane_mil_value *v) {
-  if (v->kind != ANE_MIL_BLOB || v->file != BLANK) return NULL;
+  if (v->kind != ANE_MIL_BLOB || v->file != PLACEHOLDER) return NULL;
   return (const struct ane_mil_weight_ask *)(const void *)c->asks->data + v->offset;
 }
 
@@ -74,7 +75,7 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 
 static bool is_op(const struct ane_mil_op *op, const char *type) { return strcmp(op->type, type) == 0; }
 
-/* The value that a name stands for; NONE: there is none. */
+/* The value of this name; NONE: there is none. */
 static int32_t value_of(const struct side *s, const char *name) { return (int32_t)ane_strmap_get(&s->names, name, strlen(name)); }
 
 static const struct ane_mil_op *op_of(const struct side *s, int32_t value) {
@@ -107,7 +108,7 @@ static ane_status fill_side(struct comparing *c, struct side *s, const struct an
   for (uint32_t i = 0; i < f->block.n_ops; i++) {
     const struct ane_mil_op *op = &f->block.ops[i];
     if (op->n_blocks)
-      return ane_fail(c->err, ANE_UNSUPPORTED, "operation %.60s has blocks of its own, which no recipe makes", op->type);
+      return ane_fail(c->err, ANE_UNSUPPORTED, "operation %.60s has nested blocks, which no recipe makes", op->type);
     int32_t state = state_of(s, op);
     if (state != NONE) s->writes[i] = is_op(op, "write_state") ? count[state]++ : count[state];
     for (uint32_t j = 0; j < op->n_outputs; j++)
@@ -128,7 +129,7 @@ static const struct ane_mil_value *constant(const struct side *s, const struct a
 
 enum { VALUE_TEXT = 96 };
 
-/* Element i of a constant, or the type of one without numbers, for a message. */
+/* Element i of a constant for a message, or its type if it has no numbers. */
 static const char *value_text(char out[VALUE_TEXT], const struct ane_mil_value *v, uint64_t i) {
   if (!v)
     snprintf(out, VALUE_TEXT, "a computed value");
@@ -141,7 +142,7 @@ static const char *value_text(char out[VALUE_TEXT], const struct ane_mil_value *
   return out;
 }
 
-/* Are two constants equal? *at: the first element that differs; UINT64_MAX: their types differ. */
+/* Are two constants equal? If not, *at: the first element that differs; UINT64_MAX: their types differ. */
 static bool same_constant(const struct ane_mil_value *a, const struct ane_mil_value *b, uint64_t *at) {
   *at = UINT64_MAX;
   if (!b || !ane_mil_type_equal(&a->type, &b->type) || a->count != b->count) return false;
@@ -172,7 +173,7 @@ static ane_status bind_weight(struct comparing *c, const struct ane_mil_weight_a
   const char *name = c->m->graph->values[ask->value].name;
   char text[ANE_MIL_OP_TEXT];
   if (!op || (!is_op(op, "const") && strncmp(op->type, "constexpr_", 10) != 0))
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s stands where the recipe has the weight %.80s", place(text, c, theirs), name);
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has the weight %.80s here", place(text, c, theirs), name);
   struct ane_mil_type want = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim);
   if (!ane_mil_type_equal(&want, &c->theirs.values[theirs].named->type))
     return ane_fail(c->err, ANE_UNSUPPORTED, "%s has another type or shape than the recipe's weight %.80s",
@@ -181,18 +182,18 @@ static ane_status bind_weight(struct comparing *c, const struct ane_mil_weight_a
   return ane_buffer_append(&c->m->bound, &b, sizeof b) ? ANE_OK : no_memory(c->err);
 }
 
-/* Pairs two values. What makes them is compared later. */
+/* Pairs two values. Their operations are compared later. */
 static ane_status pair(struct comparing *c, int32_t ours, int32_t theirs) {
   char text[ANE_MIL_OP_TEXT];
-  if (c->mate[ours] == theirs) return ANE_OK;
-  if (c->mate[ours] != NONE || op_of(&c->ours, ours) == NULL)
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s stands where the recipe has %.80s", place(text, c, theirs),
+  if (c->pair_of[ours] == theirs) return ANE_OK;
+  if (c->pair_of[ours] != NONE || op_of(&c->ours, ours) == NULL)
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", place(text, c, theirs),
                     c->ours.values[ours].named->name);
-  c->mate[ours] = theirs;
+  c->pair_of[ours] = theirs;
   return ane_buffer_append(&c->queue, &ours, sizeof ours) ? ANE_OK : no_memory(c->err);
 }
 
-/* Compares what two parameters are bound to. `at`: the operation of the package. */
+/* Compares what two parameters are bound to. at: the package's operation, for messages. */
 static ane_status same_binding(struct comparing *c, const struct ane_mil_op *at, const char *param,
                                const struct ane_mil_binding *a, const struct ane_mil_binding *b) {
   int32_t ours = value_of(&c->ours, a->name), theirs = b->name ? value_of(&c->theirs, b->name) : NONE;
@@ -218,7 +219,7 @@ static ane_status same_binding(struct comparing *c, const struct ane_mil_op *at,
 static ane_status same_op(struct comparing *c, const struct ane_mil_op *a, const struct ane_mil_op *b) {
   char text[ANE_MIL_OP_TEXT];
   if (strcmp(a->type, b->type) != 0 || a->n_outputs != b->n_outputs)
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s stands where the recipe has %.60s", ane_mil_op_text(text, b), a->type);
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.60s here", ane_mil_op_text(text, b), a->type);
   if (a->n_inputs != b->n_inputs)
     return ane_fail(c->err, ANE_UNSUPPORTED, "%s has %" PRIu32 " parameters, in the recipe %" PRIu32, ane_mil_op_text(text, b),
                     b->n_inputs, a->n_inputs);
@@ -226,26 +227,28 @@ static ane_status same_op(struct comparing *c, const struct ane_mil_op *a, const
   for (uint32_t i = 0; !st && i < a->n_inputs; i++) {
     const struct ane_mil_arg *x = &a->inputs[i], *y = ane_mil_op_arg(b, x->name);
     if (!y || x->n_bindings != y->n_bindings)
-      return ane_fail(c->err, ANE_UNSUPPORTED, "%s has no parameter %.40s as the recipe has it", ane_mil_op_text(text, b),
-                      x->name);
+      return ane_fail(c->err, ANE_UNSUPPORTED,
+                      "%s: parameter %.40s is missing or has another number of values than in the recipe",
+                      ane_mil_op_text(text, b), x->name);
     for (uint32_t j = 0; !st && j < x->n_bindings; j++) st = same_binding(c, b, x->name, &x->bindings[j], &y->bindings[j]);
   }
   return st;
 }
 
-/* Compares what makes a paired value. */
+/* Compares the operations of a paired value. */
 static ane_status same_maker(struct comparing *c, int32_t ours) {
-  const struct value *a = &c->ours.values[ours], *b = &c->theirs.values[c->mate[ours]];
+  const struct value *a = &c->ours.values[ours], *b = &c->theirs.values[c->pair_of[ours]];
   char text[ANE_MIL_OP_TEXT];
   if (a->op == NONE && b->op == NONE) return ANE_OK;
   bool same = a->op != NONE && b->op != NONE && a->output == b->output;
   if (same && is_op(&c->ours.f->block.ops[a->op], "read_state")) same = c->ours.writes[a->op] == c->theirs.writes[b->op];
   if (!same)
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s stands where the recipe has %.80s", place(text, c, c->mate[ours]),
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", place(text, c, c->pair_of[ours]),
                     a->named->name);
   return same_op(c, &c->ours.f->block.ops[a->op], &c->theirs.f->block.ops[b->op]);
 }
 
+/* Compares the operations of all queued values, and of those that they queue. */
 static ane_status drain(struct comparing *c) {
   ane_status st = ANE_OK;
   while (!st && c->queue.size) {
@@ -274,7 +277,7 @@ static ane_status pair_inputs(struct comparing *c, ane_mil_rename_fn rename, voi
       return ane_fail(c->err, ANE_UNSUPPORTED, "it has no input %.80s", f->inputs[i].name);
     if (!ane_mil_type_equal(&f->inputs[i].type, &c->theirs.values[theirs].named->type))
       return ane_fail(c->err, ANE_UNSUPPORTED, "input %.80s has another type or shape than in the recipe", name);
-    c->mate[i] = theirs;
+    c->pair_of[i] = theirs;
   }
   return ANE_OK;
 }
@@ -310,7 +313,7 @@ static uint32_t count_writes(const struct side *s) {
   return n;
 }
 
-/* Compares what is written to the states. */
+/* Compares the writes of the states. */
 static ane_status pair_writes(struct comparing *c) {
   if (count_writes(&c->ours) != count_writes(&c->theirs))
     return ane_fail(c->err, ANE_UNSUPPORTED, "it writes its states %" PRIu32 " times, the recipe %" PRIu32,
@@ -320,7 +323,7 @@ static ane_status pair_writes(struct comparing *c) {
     const struct ane_mil_op *op = &c->ours.f->block.ops[i];
     int32_t state = is_op(op, "write_state") ? state_of(&c->ours, op) : NONE;
     if (state == NONE) continue;
-    const struct ane_mil_op *other = write_of(&c->theirs, c->mate[state], c->ours.writes[i]);
+    const struct ane_mil_op *other = write_of(&c->theirs, c->pair_of[state], c->ours.writes[i]);
     if (!other)
       return ane_fail(c->err, ANE_UNSUPPORTED, "state %.80s is not written as in the recipe", c->ours.values[state].named->name);
     st = same_op(c, op, other);
@@ -333,9 +336,9 @@ static ane_status compare(struct comparing *c, const struct ane_mil_function *ou
   ane_status st = fill_side(c, &c->ours, ours);
   if (!st) st = fill_side(c, &c->theirs, theirs);
   if (st) return st;
-  c->mate = ane_arena_array(&c->scratch, (size_t)c->ours.n_values + 1, sizeof *c->mate);
-  if (!c->mate) return no_memory(c->err);
-  for (uint32_t i = 0; i < c->ours.n_values; i++) c->mate[i] = NONE;
+  c->pair_of = ane_arena_array(&c->scratch, (size_t)c->ours.n_values + 1, sizeof *c->pair_of);
+  if (!c->pair_of) return no_memory(c->err);
+  for (uint32_t i = 0; i < c->ours.n_values; i++) c->pair_of[i] = NONE;
   st = pair_inputs(c, rename, arg);
   if (!st) st = pair_outputs(c, rename, arg);
   if (!st) st = pair_writes(c);
@@ -345,12 +348,12 @@ static ane_status compare(struct comparing *c, const struct ane_mil_function *ou
 ane_status ane_mil_match(struct ane_mil_match *m, const struct ane_shard *shard, const struct ane_mil_options *o,
                          const struct ane_mil_function *f, int32_t version, ane_mil_rename_fn rename, void *arg,
                          struct ane_mil_lowered **out, struct ane_error *err) {
-  struct blanks blanks = {0};
+  struct placeholders placeholders = {0};
   struct ane_mil_options own = *o;
-  own.weight = give_blank;
-  own.weight_arg = &blanks;
+  own.weight = give_placeholder;
+  own.weight_arg = &placeholders;
   own.ios18_weights = version >= 9;
-  struct comparing c = {.m = m, .asks = &blanks.asks, .err = err};
+  struct comparing c = {.m = m, .asks = &placeholders.asks, .err = err};
   ane_status st = ane_mil_lower(m->arena, m->graph, shard, &own, out, err);
   if (!st && (*out)->model->version != version)
     st = ane_fail(err, ANE_UNSUPPORTED, "it has specification version %" PRId32 ", in the recipe %" PRId32, version,
@@ -359,7 +362,7 @@ ane_status ane_mil_match(struct ane_mil_match *m, const struct ane_shard *shard,
   ane_strmap_free(&c.ours.names);
   ane_strmap_free(&c.theirs.names);
   ane_buffer_free(&c.queue);
-  ane_buffer_free(&blanks.asks);
+  ane_buffer_free(&placeholders.asks);
   ane_arena_free(&c.scratch);
   return st;
 }

@@ -1,4 +1,4 @@
-/* The weights of a graph, read from the packages that were found equal to it: see match.h. */
+/* Reads the weights of a graph from packages that are equal to it: ane_mil_match_weights. */
 #include "mil/match.h"
 
 #include "tensor/half.h"
@@ -11,7 +11,7 @@
 struct finding {
   struct ane_mil_match *m;
   struct ane_error *err;
-  const char *name; /* of the weight at hand */
+  const char *name; /* of the current weight */
 };
 
 static ane_status unread(const struct finding *x, const char *what) {
@@ -22,7 +22,7 @@ static ane_status no_memory(const struct finding *x) { return ane_fail(x->err, A
 
 /* ---- Stored forms ------------------------------------------------------------------------------------------------------*/
 
-/* A parameter of the operation: an attribute, a value in place, or a constant by name. NULL: it has none. */
+/* A parameter of the operation: an attribute, an immediate value, or a constant by name. NULL: absent. */
 static const struct ane_mil_value *find_param(const struct ane_mil_bound *b, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(b->op, name);
   const struct ane_mil_arg *arg = v ? NULL : ane_mil_op_arg(b->op, name);
@@ -36,7 +36,7 @@ static const struct ane_mil_value *find_param(const struct ane_mil_bound *b, con
   return NULL;
 }
 
-/* The same; NULL also where it holds no numbers. */
+/* The same; NULL also if it has no numbers. */
 static const struct ane_mil_value *param(const struct ane_mil_bound *b, const char *name) {
   const struct ane_mil_value *v = find_param(b, name);
   return v && v->type.kind == ANE_MIL_TENSOR && v->kind != ANE_MIL_STRINGS && v->data && v->count ? v : NULL;
@@ -44,7 +44,7 @@ static const struct ane_mil_value *param(const struct ane_mil_bound *b, const ch
 
 static bool is_float(const struct ane_mil_value *v) { return v->type.dtype == ANE_MIL_FP16 || v->type.dtype == ANE_MIL_FP32; }
 
-/* Codes of 4 or 8 bits; false: of another type. */
+/* Sets g to codes of 4 or 8 bits. False: they have another type. */
 static bool codes_of(const struct ane_mil_value *v, struct ane_gather *g) {
   ane_mil_dtype t = v->type.dtype;
   g->bits = t == ANE_MIL_INT8 || t == ANE_MIL_UINT8 ? 8 : t == ANE_MIL_INT4 || t == ANE_MIL_UINT4 ? 4 : 0;
@@ -59,7 +59,7 @@ static void scales_of(const struct ane_mil_value *v, struct ane_gather *g) {
   g->scale_dtype = ane_mil_dtype_plain(v->type.dtype);
 }
 
-/* Zero points, `count` of them or a single one; NULL: none. False where they are something else. */
+/* Sets g's zero points, of which v has `count` or one. v NULL: none. False: another count or type. */
 static bool zeros_of(const struct ane_mil_value *v, uint64_t count, struct ane_gather *g) {
   if (!v) return true;
   if (v->count == 1) return g->zero_default = (float)ane_mil_number(v, 0), true;
@@ -68,7 +68,7 @@ static bool zeros_of(const struct ane_mil_value *v, uint64_t count, struct ane_g
   return v->count == count && g->zero_dtype != ANE_DTYPE_COUNT;
 }
 
-/* constexpr_affine_dequantize: one scale, or one for each row. */
+/* constexpr_affine_dequantize: one scale, or one per row. */
 static ane_status affine(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, int64_t cols,
                          struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "quantized_data"), *scale = param(b, "scale"), *zero = param(b, "zero_point"),
@@ -85,7 +85,7 @@ static ane_status affine(const struct finding *x, const struct ane_mil_bound *b,
   return zeros_of(zero, scale->count, g) ? ANE_OK : unread(x, "has zero points of an unknown type");
 }
 
-/* constexpr_blockwise_shift_scale: a scale for each block of columns, or of rows and columns. */
+/* constexpr_blockwise_shift_scale: one scale per block of columns, or of rows and columns. */
 static ane_status blockwise(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, int64_t cols,
                             struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "data"), *scale = param(b, "scale"), *offset = param(b, "offset");
@@ -101,14 +101,14 @@ static ane_status blockwise(const struct finding *x, const struct ane_mil_bound 
   return zeros_of(offset, scale->count, g) ? ANE_OK : unread(x, "has offsets of an unknown type");
 }
 
-/* constexpr_lut_to_dense with tables of 16 numbers: one, or one for each run of rows. */
+/* constexpr_lut_to_dense with tables of 16 numbers: one, or one per group of consecutive rows. */
 static ane_status table(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "indices"), *lut = param(b, "lut");
   if (!data || !lut || !is_float(lut) || lut->count % 16 || !lut->count) return unread(x, "has no tables of 16 numbers");
   int64_t tables = (int64_t)(lut->count / 16);
   bool old = data->type.dtype == ANE_MIL_UINT8 && lut->type.rank == 1 && tables == 1,
        new = data->type.dtype == ANE_MIL_UINT4 && lut->type.rank == 6 && lut->type.dim[0] == tables && lut->type.dim[4] == 16;
-  if ((!old && !new) || rows % tables) return unread(x, "has tables of a kind that is not read");
+  if ((!old && !new) || rows % tables) return unread(x, "has tables of an unsupported kind");
   g->bits = 4;
   g->data = data->data;
   g->bytes = data->bytes;
@@ -119,7 +119,7 @@ static ane_status table(const struct finding *x, const struct ane_mil_bound *b, 
   return ANE_OK;
 }
 
-/* Rows [0, rows) of a matrix as an operation stores them. */
+/* Reads rows [0, rows) of a matrix in the form that an operation stores. */
 static ane_status read_piece(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, int64_t cols,
                              struct ane_gather *g) {
   const char *type = b->op->type;
@@ -139,7 +139,7 @@ static ane_status read_piece(const struct finding *x, const struct ane_mil_bound
   } else if (strcmp(type, "constexpr_lut_to_dense") == 0) {
     st = table(x, b, rows, g);
   } else {
-    return ane_fail(x->err, ANE_UNSUPPORTED, "weight %.80s is a %.60s, which no kernel reads", x->name, type);
+    return ane_fail(x->err, ANE_UNSUPPORTED, "weight %.80s: %.60s is not supported", x->name, type);
   }
   if (st) return st;
   unsigned bits = g->bits ? (unsigned)g->bits : ane_dtype_info(g->dtype)->bytes * 8;
@@ -155,7 +155,7 @@ static bool same_value(const struct ane_mil_value *a, const struct ane_mil_value
          (a->data == b->data || (a->data && b->data && memcmp(a->data, b->data, (size_t)a->bytes) == 0));
 }
 
-/* Do two operations hold the same weight? */
+/* Do two operations store the same weight? */
 static bool same_stored(const struct ane_mil_bound *a, const struct ane_mil_bound *b) {
   static const char *const params[] = {"val",    "quantized_data", "data",    "scale", "zero_point",
                                        "offset", "axis",           "indices", "lut"};
@@ -165,7 +165,7 @@ static bool same_stored(const struct ane_mil_bound *a, const struct ane_mil_boun
   return true;
 }
 
-/* The matrix that consists of the pieces of list [0, n), which are in the order of their rows. */
+/* Joins the pieces list [0, n), in the order of their rows, to a matrix. */
 static ane_status find_matrix(const struct finding *x, const struct ane_mil_bound *list, size_t n, struct ane_tensor *out) {
   const struct ane_shape *s = &x->m->graph->values[list->ask.value].shape;
   int64_t cols = s->dim[1], at = 0;
@@ -197,19 +197,19 @@ static ane_status find_matrix(const struct finding *x, const struct ane_mil_boun
 
 /* ---- Other constants -----------------------------------------------------------------------------------------------------*/
 
-/* Does w give the stored number v after the recipe's arithmetic? */
+/* Does the recipe's arithmetic on w give the stored number v? */
 static bool gives(const struct ane_mil_weight_ask *ask, float w, double v) {
   float y = (w + ask->add) * ask->times;
   if (ask->dtype == ANE_MIL_FP16) return ane_f16_f32(ane_f32_f16(y)) == (float)v || (isnan(v) && isnan(y));
   return fabs((double)y - v) <= 1e-6 * fabs(v);
 }
 
-/* Fills rows of w from a stored constant; or, where they are filled already, compares them with it. */
+/* Fills the rows of w from row `filled` on from a stored constant, and compares earlier rows with it. per: elements per row. */
 static ane_status fill_plain(const struct finding *x, const struct ane_mil_bound *b, int64_t filled, uint64_t per, float *w) {
   const struct ane_mil_weight_ask *ask = &b->ask;
   const struct ane_mil_value *v = strcmp(b->op->type, "const") == 0 ? param(b, "val") : NULL;
   if (!v || !v->data || !is_float(v) || v->count != (uint64_t)(ask->to - ask->from) * per)
-    return unread(x, "is stored in a form that is read of matrices only");
+    return unread(x, "is stored in a form that is supported for matrices only");
   float *row = w + (uint64_t)ask->from * per;
   for (uint64_t i = 0; i < v->count; i++) {
     double stored = ane_mil_number(v, i);
@@ -226,7 +226,8 @@ static ane_status find_plain(const struct finding *x, const struct ane_mil_bound
   *out = (struct ane_tensor){.dtype = ANE_F32, .shape = value->shape};
   if (!ane_shape_count(&value->shape, &count) || !count || value->shape.rank < 1) return unread(x, "has no elements");
   const struct ane_mil_value *v = n == 1 && strcmp(list->op->type, "const") == 0 ? param(list, "val") : NULL;
-  if (v && v->data && is_float(v) && v->count == count && ask->add == 0 && ask->times == 1) { /* as stored */
+  if (v && v->data && is_float(v) && v->count == count && ask->add == 0 &&
+      ask->times == 1) { /* use the stored numbers in place */
     out->dtype = ane_mil_dtype_plain(v->type.dtype);
     out->data = v->data;
     out->bytes = v->bytes;
@@ -246,7 +247,7 @@ static ane_status find_plain(const struct finding *x, const struct ane_mil_bound
   return filled == value->shape.dim[0] ? ANE_OK : unread(x, "is stored in parts that lack rows");
 }
 
-/* ---- All of them -------------------------------------------------------------------------------------------------------*/
+/* ---- All weights ------------------------------------------------------------------------------------------------------*/
 
 static int by_place(const void *a, const void *b) {
   const struct ane_mil_weight_ask *x = &((const struct ane_mil_bound *)a)->ask, *y = &((const struct ane_mil_bound *)b)->ask;

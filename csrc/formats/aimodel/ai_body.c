@@ -1,28 +1,28 @@
-/* What operations that are no primitives are made of. An asset carries these bodies; a compiler that knows the operation need not
- * look at them. The inputs of a body are the operands, and it computes the same as the operation; where operands are constants
- * outside (axes), bodies use the values, not the input. */
+/* Builds the bodies of operations that are not primitives: their decompositions, which an asset carries beside them. A compiler
+ * that knows the operation may ignore its body. The inputs of a body are the operands of the operation. Where an operand is a
+ * constant (axes), the body uses its value, not the input. */
 #include "formats/aimodel/ai_internal.h"
 
 #include <float.h>
 #include <string.h>
 
-struct making {
+struct body_builder {
   struct ane_ai_build b;
   const struct ane_ai_op *op;
   ane_ai_value in[2]; /* the body's inputs */
 };
 
-static ane_ai_value two(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x, ane_ai_value y) {
+static ane_ai_value emit_binary(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x, ane_ai_value y) {
   ane_ai_value in[] = {x, y};
   return ane_ai_op(b, id, in, 2);
 }
 
-static ane_ai_value widened(struct ane_ai_build *b, ane_ai_value x, int32_t rank, const int64_t *dim) {
+static ane_ai_value broadcast_if_needed(struct ane_ai_build *b, ane_ai_value x, int32_t rank, const int64_t *dim) {
   bool same = x->type.rank == rank && memcmp(x->type.dim, dim, (size_t)rank * sizeof *dim) == 0;
   return same ? x : ane_ai_broadcast_to(b, x, rank, dim);
 }
 
-/* The primitive of a broadcasting operation. */
+/* The operation of the same meaning whose operands must have equal shapes. */
 static ane_ai_op_id primitive(ane_ai_op_id id) {
   switch (id) {
     case ANE_AI_BROADCASTING_SUB: return ANE_AI_SUB;
@@ -38,14 +38,15 @@ static ane_ai_op_id primitive(ane_ai_op_id id) {
   }
 }
 
-static ane_ai_value body_broadcast(struct making *m) {
+static ane_ai_value body_broadcast(struct body_builder *m) {
   const struct ane_ai_type *t = &m->op->out->type;
-  ane_ai_value x = widened(&m->b, m->in[0], t->rank, t->dim), y = widened(&m->b, m->in[1], t->rank, t->dim);
-  return two(&m->b, primitive(m->op->id), x, y);
+  ane_ai_value x = broadcast_if_needed(&m->b, m->in[0], t->rank, t->dim),
+               y = broadcast_if_needed(&m->b, m->in[1], t->rank, t->dim);
+  return emit_binary(&m->b, primitive(m->op->id), x, y);
 }
 
-/* Broadcasts the leading dimensions; the last two stay. */
-static ane_ai_value body_broadcast_matmul(struct making *m) {
+/* Broadcasts the leading dimensions, not the last emit_binary. */
+static ane_ai_value body_broadcast_matmul(struct body_builder *m) {
   const struct ane_ai_type *t = &m->op->out->type;
   ane_ai_value in[2];
   for (int i = 0; i < 2; i++) {
@@ -53,31 +54,31 @@ static ane_ai_value body_broadcast_matmul(struct making *m) {
     int64_t dim[ANE_AI_RANK];
     memcpy(dim, t->dim, sizeof dim);
     memcpy(dim + t->rank - 2, own->dim + own->rank - 2, 2 * sizeof *dim);
-    in[i] = widened(&m->b, m->in[i], t->rank, dim);
+    in[i] = broadcast_if_needed(&m->b, m->in[i], t->rank, dim);
   }
-  return two(&m->b, ANE_AI_BATCH_MATMUL, in[0], in[1]);
+  return emit_binary(&m->b, ANE_AI_BATCH_MATMUL, in[0], in[1]);
 }
 
-static ane_ai_value body_sigmoid(struct making *m) {
+static ane_ai_value body_sigmoid(struct body_builder *m) {
   struct ane_ai_build *b = &m->b;
   ane_ai_value x = m->in[0], one = ane_ai_number(b, x->type.dtype, 1), zero = ane_ai_number(b, x->type.dtype, 0);
   ane_ai_value e = ane_ai_unary(b, ANE_AI_EXP, ane_ai_binary(b, ANE_AI_SUB, zero, x));
   return ane_ai_binary(b, ANE_AI_DIVIDE, one, ane_ai_binary(b, ANE_AI_ADD, e, one));
 }
 
-static ane_ai_value body_silu(struct making *m) {
-  return two(&m->b, ANE_AI_MUL, m->in[0], ane_ai_unary(&m->b, ANE_AI_SIGMOID, m->in[0]));
+static ane_ai_value body_silu(struct body_builder *m) {
+  return emit_binary(&m->b, ANE_AI_MUL, m->in[0], ane_ai_unary(&m->b, ANE_AI_SIGMOID, m->in[0]));
 }
 
-static ane_ai_value body_relu(struct making *m) {
+static ane_ai_value body_relu(struct body_builder *m) {
   return ane_ai_binary(&m->b, ANE_AI_MAXIMUM, m->in[0], ane_ai_number(&m->b, m->in[0]->type.dtype, 0));
 }
 
-/* ---- Reductions --------------------------------------------------------------------------------------------------------*/
+/* ---- Reductions -----------------------------------------------------------------------------------------------------*/
 
 struct reduction {
   ane_ai_op_id id, combine;
-  double first; /* -1, 1: the least, the largest number */
+  double first; /* initial value; -1 and 1 stand for the lowest and the largest number */
 };
 static const struct reduction reductions[] = {
     {ANE_AI_REDUCE_SUM, ANE_AI_ADD, 0},
@@ -85,23 +86,24 @@ static const struct reduction reductions[] = {
     {ANE_AI_REDUCE_MIN, ANE_AI_MINIMUM, 1},
 };
 
-/* The largest finite number of a type. */
+/* The largest finite number of fp16, fp32 or int32. */
 static double largest(ane_ai_dtype t) { return t == ANE_AI_FP16 ? 65504 : t == ANE_AI_FP32 ? (double)FLT_MAX : INT32_MAX; }
 
-/* Combines the value so far with an element: a sum of fp16 is kept in fp32. */
+/* The function that combines the accumulator (type `sum`) with an element. */
 static ane_status combiner(struct ane_arena *arena, ane_ai_op_id id, ane_ai_dtype sum, ane_ai_dtype element,
                            struct ane_ai_function *out, struct ane_error *err) {
   struct ane_ai_build b;
   ane_ai_build_begin(&b, arena, "", err);
   ane_ai_value x = ane_ai_input(&b, "", ane_ai_tensor(sum, 0, NULL)), y = ane_ai_input(&b, "", ane_ai_tensor(element, 0, NULL));
-  ane_ai_output(&b, "", two(&b, id, x, ane_ai_cast(&b, y, sum)));
+  ane_ai_output(&b, "", emit_binary(&b, id, x, ane_ai_cast(&b, y, sum)));
   return ane_ai_build_end(&b, out);
 }
 
-static ane_ai_value body_reduce(struct making *m) {
+static ane_ai_value body_reduce(struct body_builder *m) {
   struct ane_ai_build *b = &m->b;
   const struct reduction *r = reductions;
-  while (r->id != m->op->id) r++; /* rows with this body are listed above */
+  while (r->id != m->op->id) r++; /* all rows of ai_op.def with the body REDUCE are listed */
+  /* sums of fp16 are accumulated in fp32 */
   ane_ai_dtype element = m->in[0]->type.dtype, sum = element == ANE_AI_FP16 && r->combine == ANE_AI_ADD ? ANE_AI_FP32 : element;
   struct ane_ai_function *f = ane_arena_alloc(b->arena, sizeof *f);
   ane_status st = f ? combiner(b->arena, r->combine, sum, element, f, b->err) : ane_fail(b->err, ANE_NOMEM, "not enough memory");
@@ -112,15 +114,15 @@ static ane_ai_value body_reduce(struct making *m) {
   return x;
 }
 
-/* The first of the largest elements: a later one must be greater. */
-static ane_ai_value body_argmax(struct making *m) {
+/* Index of the largest element, the first of equal ones: an element replaces the best one only if it is greater. */
+static ane_ai_value body_argmax(struct body_builder *m) {
   struct ane_ai_build *b = &m->b, c;
   ane_ai_dtype t = m->in[0]->type.dtype;
   struct ane_ai_function *f = ane_arena_alloc(b->arena, sizeof *f);
   if (!f) return ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "not enough memory")), m->in[0];
   ane_ai_build_begin(&c, b->arena, "", b->err);
   ane_ai_value best = ane_ai_input(&c, "", ane_ai_tensor(t, 0, NULL)), next = ane_ai_input(&c, "", ane_ai_tensor(t, 0, NULL));
-  ane_ai_output(&c, "", two(&c, ANE_AI_GREATER, next, best));
+  ane_ai_output(&c, "", emit_binary(&c, ANE_AI_GREATER, next, best));
   ane_ai_build_fail(b, ane_ai_build_end(&c, f));
   ane_ai_value in[] = {m->in[0], m->in[1], ane_ai_number(b, t, -largest(t)), ane_ai_int(b, ANE_AI_UINT32, 0)};
   ane_ai_value x = ane_ai_typed(b, ANE_AI_REDUCE_INDEX, in, 4, m->op->out->type);
@@ -128,7 +130,7 @@ static ane_ai_value body_argmax(struct making *m) {
   return x;
 }
 
-static ane_ai_value body_mean(struct making *m) {
+static ane_ai_value body_mean(struct body_builder *m) {
   struct ane_ai_build *b = &m->b;
   uint64_t all, kept;
   if (!ane_ai_count(&m->in[0]->type, &all) || !ane_ai_count(&m->op->out->type, &kept) || !kept) all = kept = 1;
@@ -138,7 +140,7 @@ static ane_ai_value body_mean(struct making *m) {
   return ane_ai_binary(b, ANE_AI_DIVIDE, x, ane_ai_number(b, m->in[0]->type.dtype, (double)(all / kept)));
 }
 
-static ane_ai_value body_softmax(struct making *m) {
+static ane_ai_value body_softmax(struct body_builder *m) {
   struct ane_ai_build *b = &m->b;
   int64_t axis = 0;
   (void)ai_constant_int(m->op->in[1], 0, &axis);
@@ -147,10 +149,10 @@ static ane_ai_value body_softmax(struct making *m) {
   return ane_ai_binary(b, ANE_AI_DIVIDE, e, ane_ai_reduce(b, ANE_AI_REDUCE_SUM, e, (int32_t)axis));
 }
 
-/* ---- The call ------------------------------------------------------------------------------------------------------------*/
+/* ---- Interface ------------------------------------------------------------------------------------------------------*/
 
 ane_status ai_body_make(struct ane_arena *arena, const struct ane_ai_op *op, struct ane_ai_function *out, struct ane_error *err) {
-  struct making m = {.op = op};
+  struct body_builder m = {.op = op};
   ane_ai_value x;
   ane_ai_build_begin(&m.b, arena, "", err);
   for (uint32_t i = 0; i < op->n_in && i < ANE_COUNT(m.in); i++) m.in[i] = ane_ai_input(&m.b, "", op->in[i]->type);

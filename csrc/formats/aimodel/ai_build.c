@@ -1,12 +1,12 @@
-/* The builder of Core AI functions: features, constants, operations in order. */
+/* The builder of Core AI functions: inputs, outputs, states, operations and constants. */
 #include "formats/aimodel/ai_internal.h"
 #include "tensor/half.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Calls return this value after a failure. Nobody reads it any more; its dimensions are harmless. */
-static const struct ane_ai_value nothing = {
+/* The placeholder that calls return after a failure. Its type is valid, so that callers may read it. */
+static const struct ane_ai_value placeholder = {
     .type = {.kind = ANE_AI_TENSOR, .dtype = ANE_AI_FP16, .rank = 4, .dim = {1, 1, 1, 1, 1, 1, 1, 1}}};
 
 enum { SHARED_BYTES = 256 };
@@ -14,7 +14,7 @@ enum { SHARED_BYTES = 256 };
 /* A state of the function, with the token of its last read or write. */
 struct ane_ai_state {
   const char *name;
-  ane_ai_value handle, token, start; /* start: of create_token; NULL: not used yet */
+  ane_ai_value handle, token; /* token NULL: not read or written yet */
   bool written;
 };
 
@@ -46,7 +46,8 @@ void ane_ai_build_begin(struct ane_ai_build *b, struct ane_arena *arena, const c
   b->f.name = keep(b, function, strlen(function) + 1);
 }
 
-/* ---- Features ----------------------------------------------------------------------------------------------------------*/
+/* ---- Inputs, outputs and states
+ * ----------------------------------------------------------------------------------------------------------*/
 
 static struct ane_ai_value *new_values(struct ane_ai_build *b, uint32_t n, const struct ane_ai_type *types,
                                        const struct ane_ai_op *op) {
@@ -58,10 +59,10 @@ static struct ane_ai_value *new_values(struct ane_ai_build *b, uint32_t n, const
 static ane_ai_value port(struct ane_ai_build *b, const char *name, const struct ane_ai_type *type) {
   struct ane_ai_port p = {keep(b, name, strlen(name) + 1), new_values(b, 1, type, NULL)};
   append(b, &b->inputs, &p, sizeof p);
-  return b->status ? &nothing : p.value;
+  return b->status ? &placeholder : p.value;
 }
 
-/* A tensor as operations take it. */
+/* The tensor without a layout, as operations need it. */
 static ane_ai_value plain(struct ane_ai_build *b, ane_ai_value x) {
   return x->type.interleave[0] ? ane_ai_op(b, ANE_AI_COPY_PLAIN, &x, 1) : x;
 }
@@ -96,9 +97,9 @@ static struct ane_ai_state *state_of(struct ane_ai_build *b, ane_ai_value handle
 
 ane_ai_value ane_ai_read(struct ane_ai_build *b, ane_ai_value state) {
   struct ane_ai_state *s = state_of(b, state);
-  if (!s) return &nothing;
+  if (!s) return &placeholder;
   ane_ai_value in[] = {state, s->token}, x = ane_ai_op(b, ANE_AI_READ_HANDLE, in, 2);
-  if (b->status) return &nothing;
+  if (b->status) return &placeholder;
   s->token = x + 1;
   return plain(b, x);
 }
@@ -114,7 +115,7 @@ void ane_ai_write(struct ane_ai_build *b, ane_ai_value state, ane_ai_value data)
   s->written = true;
 }
 
-/* Tokens of the written states, then the tensors. */
+/* Sets the function's outputs: tokens of the written states, then tensors. */
 static void close_outputs(struct ane_ai_build *b) {
   const struct ane_ai_state *states = (const void *)b->states.data;
   uint32_t n = (uint32_t)(b->outputs.size / sizeof(struct ane_ai_port)), k = 0;
@@ -127,7 +128,7 @@ static void close_outputs(struct ane_ai_build *b) {
   b->f.n_outputs = k + n;
 }
 
-/* Numbers the values: inputs, then results in order. */
+/* Numbers the values: inputs first, then results in order. */
 static void number_values(struct ane_ai_function *f) {
   for (uint32_t i = 0; i < f->n_inputs; i++) ((struct ane_ai_value *)(uintptr_t)f->inputs[i].value)->number = f->n_values++;
   for (uint32_t i = 0; i < f->n_ops; i++)
@@ -148,7 +149,7 @@ ane_status ane_ai_build_end(struct ane_ai_build *b, struct ane_ai_function *out)
   return b->status;
 }
 
-/* ---- Operations ----------------------------------------------------------------------------------------------------------*/
+/* ---- Operations -----------------------------------------------------------------------------------------------------*/
 
 static const char *op_name(struct ane_ai_build *b, ane_ai_op_id id) {
   char text[96];
@@ -156,7 +157,7 @@ static const char *op_name(struct ane_ai_build *b, ane_ai_op_id id) {
   return keep(b, text, (size_t)len + 1);
 }
 
-/* Appends an operation with results of these types. */
+/* Appends an operation with results of these types. NULL: a failure is recorded. */
 static struct ane_ai_op *emit(struct ane_ai_build *b, ane_ai_op_id id, const ane_ai_value *in, uint32_t n,
                               const struct ane_ai_type *types, uint32_t n_out) {
   struct ane_ai_op *op = allocate(b, 1, sizeof *op);
@@ -168,19 +169,19 @@ static struct ane_ai_op *emit(struct ane_ai_build *b, ane_ai_op_id id, const ane
   return b->status ? NULL : op;
 }
 
-enum { MOST_RESULTS = 2 };
+enum { MAX_RESULTS = 2 };
 
-/* The operation, after its results are inferred. `wanted`: what the operands do not say. */
+/* Infers the result types and appends the operation. given: the result type as far as operands do not determine it, or NULL. */
 static ane_ai_value infer(struct ane_ai_build *b, ane_ai_op_id id, const ane_ai_value *in, uint32_t n,
-                          const struct ane_ai_type *wanted) {
-  if (b->status) return &nothing;
-  struct ane_ai_type types[MOST_RESULTS] = {wanted ? *wanted : (struct ane_ai_type){.kind = ANE_AI_TENSOR}};
+                          const struct ane_ai_type *given) {
+  if (b->status) return &placeholder;
+  struct ane_ai_type types[MAX_RESULTS] = {given ? *given : (struct ane_ai_type){.kind = ANE_AI_TENSOR}};
   int n_out = ai_rows[id].out;
   ane_status st = ane_ai_infer(id, in, n, types, (uint32_t)n_out, b->err);
   if (st && b->scope) ane_fail_in(b->err, st, "%s", b->scope);
   ane_ai_build_fail(b, st);
   struct ane_ai_op *op = emit(b, id, in, n, types, (uint32_t)n_out);
-  return op ? op->out : &nothing;
+  return op ? op->out : &placeholder;
 }
 
 ane_ai_value ane_ai_op(struct ane_ai_build *b, ane_ai_op_id id, const ane_ai_value *in, uint32_t n) {
@@ -198,21 +199,21 @@ ane_ai_value ane_ai_invoke(struct ane_ai_build *b, const struct ane_ai_function 
   if (types && !fits) ane_ai_build_fail(b, ane_fail(b->err, ANE_SHAPE, "the arguments of %s do not fit", callee->name));
   for (uint32_t i = 0; types && i < callee->n_outputs; i++) types[i] = callee->outputs[i].value->type;
   struct ane_ai_op *op = b->status ? NULL : emit(b, ANE_AI_INVOKE, in, n, types, callee->n_outputs);
-  if (!op) return &nothing;
+  if (!op) return &placeholder;
   op->callee = callee->name;
   return op->out;
 }
 
-/* ---- Constants -----------------------------------------------------------------------------------------------------------*/
+/* ---- Constants ------------------------------------------------------------------------------------------------------*/
 
 static ane_ai_value constant(struct ane_ai_build *b, const struct ane_ai_type *type, struct ane_ai_data data) {
   struct ane_ai_op *op = b->status ? NULL : emit(b, ANE_AI_CONSTANT, NULL, 0, type, 1);
-  if (!op) return &nothing;
+  if (!op) return &placeholder;
   op->data = data;
   return op->out;
 }
 
-/* Type and bytes of a small constant, as a key. */
+/* The key of a small constant in b->constants: its type and bytes. */
 static const char *key_of(struct ane_ai_build *b, const struct ane_ai_type *t, const void *data, uint64_t bytes, size_t *size) {
   size_t dims = (size_t)t->rank * sizeof *t->dim;
   uint8_t *key = allocate(b, 2 + dims + (size_t)bytes, 1);
@@ -228,10 +229,10 @@ static const char *key_of(struct ane_ai_build *b, const struct ane_ai_type *t, c
 ane_ai_value ane_ai_constant(struct ane_ai_build *b, struct ane_ai_type type, const void *data) {
   uint64_t count, bytes;
   size_t size = 0;
-  if (b->status) return &nothing;
+  if (b->status) return &placeholder;
   if (!ane_ai_count(&type, &count) || !ane_ai_bytes(type.dtype, count, &bytes)) {
-    ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a constant of no known size"));
-    return &nothing;
+    ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a constant of unknown size"));
+    return &placeholder;
   }
   const char *key = bytes <= SHARED_BYTES ? key_of(b, &type, data, bytes, &size) : NULL;
   uint32_t at = key ? ane_strmap_get(&b->constants, key, size) : UINT32_MAX;
@@ -249,11 +250,11 @@ ane_ai_value ane_ai_resource(struct ane_ai_build *b, struct ane_ai_type type, in
   uint64_t count = 0;
   struct ane_ai_data d = {.resource = resource};
   if (!ane_ai_count(&type, &count) || !ane_ai_bytes(type.dtype, count, &d.bytes))
-    ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a constant of no known size"));
+    ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "a constant of unknown size"));
   return constant(b, &type, d);
 }
 
-/* A number in an element type. Integers are cut to the type's width. */
+/* Encodes a number: `v` for floats, `whole` for integers, which are truncated to the type's width. */
 static void encode(ane_ai_dtype t, int64_t whole, double v, uint8_t out[8]) {
   uint32_t bits = ane_ai_dtype_bits(t);
   float f = (float)v;
@@ -268,7 +269,7 @@ ane_ai_value ane_ai_ints(struct ane_ai_build *b, ane_ai_dtype t, const int64_t *
   int64_t dim = n;
   uint8_t *data = allocate(b, (size_t)n + 1, 8);
   for (int32_t i = 0; data && i < n; i++) encode(t, v[i], (double)v[i], data + (size_t)i * size);
-  return data ? ane_ai_constant(b, ane_ai_tensor(t, 1, &dim), data) : &nothing;
+  return data ? ane_ai_constant(b, ane_ai_tensor(t, 1, &dim), data) : &placeholder;
 }
 
 ane_ai_value ane_ai_int(struct ane_ai_build *b, ane_ai_dtype t, int64_t v) {

@@ -1,4 +1,4 @@
-/* The operations that lowerings use: constant operands for axes, bounds and shapes are made here. */
+/* Builder functions of the operations that lowerings use. They make the constant operands: axes, bounds and shapes. */
 #include "formats/aimodel/ai_internal.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static bool same_shape(ane_ai_value x, ane_ai_value y) {
   return x->type.rank == y->type.rank && memcmp(x->type.dim, y->type.dim, (size_t)x->type.rank * sizeof *x->type.dim) == 0;
 }
 
-/* The operation of the same meaning that broadcasts. */
+/* The operation of the same meaning that broadcasts its operands. */
 static ane_ai_op_id broadcasting(ane_ai_op_id id) {
   switch (id) {
     case ANE_AI_ADD: return ANE_AI_BROADCASTING_ADD;
@@ -130,7 +130,7 @@ ane_ai_value ane_ai_broadcast_to(struct ane_ai_build *b, ane_ai_value x, int32_t
 ane_ai_value ane_ai_gather(struct ane_ai_build *b, ane_ai_value x, ane_ai_value rows) {
   int64_t dim[ANE_AI_RANK] = {0};
   int32_t rank = rows->type.rank;
-  if (rank >= ANE_AI_RANK) rank = ANE_AI_RANK - 1; /* which the inference refuses */
+  if (rank >= ANE_AI_RANK) rank = ANE_AI_RANK - 1; /* rule_GATHER_ND refuses it */
   memcpy(dim, rows->type.dim, (size_t)rank * sizeof *dim);
   dim[rank] = 1;
   ane_ai_value in[] = {x, ane_ai_reshape(b, rows, rank + 1, dim)};
@@ -148,7 +148,7 @@ ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai
   const struct ane_ai_type *s = &scale->type;
   uint64_t n = 0, bytes = 0;
   struct ane_ai_type first = ane_ai_tensor(codes->type.dtype, s->rank, s->dim);
-  bool fits = ane_ai_count(&first, &n) && ane_ai_bytes(s->dtype, n, &bytes); /* the wider type of both */
+  bool fits = ane_ai_count(&first, &n) && ane_ai_bytes(s->dtype, n, &bytes); /* the larger of both: scales are floats */
   void *zeros = fits ? ane_arena_alloc(b->arena, (size_t)bytes + 1) : NULL;
   if (!zeros) return ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program")), codes;
   ane_ai_value in[] = {codes, scale, ane_ai_constant(b, first, zeros), ane_ai_constant(b, *s, zeros)};

@@ -1,4 +1,5 @@
-/* Result types of operations, a function for each rule of ai_op.def. The meanings: docstrings of coreai-core 1.0.0b3. */
+/* Infers the result types of operations, with one function per rule of ai_op.def. Semantics: docstrings of coreai-core 1.0.0b3.
+ */
 #include "formats/aimodel/ai_internal.h"
 
 #include <inttypes.h>
@@ -15,7 +16,7 @@ struct inference {
 };
 typedef ane_status (*rule_fn)(struct inference *f);
 
-/* Operands whose types a message shows. */
+/* Messages show the types of the first operands. */
 enum { SHOWN = 3, OPERANDS_TEXT = SHOWN * (ANE_AI_TYPE_TEXT + 2) };
 
 static const struct ane_ai_type *type(const struct inference *f, uint32_t i) { return &f->in[i]->type; }
@@ -52,9 +53,9 @@ static bool axis_of(const struct inference *f, uint32_t i, uint64_t k, int32_t r
   return true;
 }
 
-/* ---- Rules -----------------------------------------------------------------------------------------------------------*/
+/* ---- Rules ----------------------------------------------------------------------------------------------------------*/
 
-/* The operation itself says what its results are. */
+/* The caller gives the result type. */
 static ane_status rule_GIVEN(struct inference *f) {
   return ane_ai_dtype_bits(f->out[0].dtype) ? ANE_OK : fail(f, ANE_INVALID, "no result type is given");
 }
@@ -64,7 +65,7 @@ static ane_status rule_CAST(struct inference *f) {
   ane_ai_dtype t = f->out[0].dtype;
   f->out[0] = *type(f, 0);
   f->out[0].dtype = t;
-  return ane_ai_dtype_bits(t) ? ANE_OK : fail(f, ANE_INVALID, "the new element type is none");
+  return ane_ai_dtype_bits(t) ? ANE_OK : fail(f, ANE_INVALID, "the new element type is not a type");
 }
 
 static ane_status rule_PAIR(struct inference *f) {
@@ -85,7 +86,7 @@ static ane_status rule_WHERE(struct inference *f) {
   return f->out[0] = *type(f, 1), ANE_OK;
 }
 
-/* Broadcasts the first n dimensions of two shapes, aligned at the right. False: they do not fit. */
+/* Broadcasts two shapes, aligned at the right: out [max(n_a, n_b)]. False: they do not fit. */
 static bool broadcast(const int64_t *a, int32_t n_a, const int64_t *b, int32_t n_b, int64_t *out) {
   int32_t n = ANE_MAX(n_a, n_b);
   for (int32_t i = 1; i <= n; i++) {
@@ -140,16 +141,16 @@ static ane_status rule_CONV(struct inference *f) {
     if (!ai_constant_int(f->in[2], i, &stride) || !ai_constant_int(f->in[3], i, &dilation) || stride < 1 || dilation < 1 ||
         dilation > INT32_MAX || w->dim[2 + i] > INT32_MAX || w->dim[2 + i] < 1)
       return fail(f, ANE_INVALID, "stride and dilation must be constants above 0");
-    int64_t seen = dilation * (w->dim[2 + i] - 1) + 1;
-    if (seen > x->dim[2 + i]) return shapes(f);
-    dim[2 + i] = (x->dim[2 + i] - seen) / stride + 1;
+    int64_t extent = dilation * (w->dim[2 + i] - 1) + 1; /* of the dilated kernel */
+    if (extent > x->dim[2 + i]) return shapes(f);
+    dim[2 + i] = (x->dim[2 + i] - extent) / stride + 1;
   }
   return f->out[0] = ane_ai_tensor(x->dtype, 4, dim), ANE_OK;
 }
 
 static ane_status axis_or_fail(struct inference *f, int32_t *axis) {
   bool ok = type(f, 1)->rank == 0 && axis_of(f, 1, 0, type(f, 0)->rank, axis);
-  return ok ? ANE_OK : fail(f, ANE_INVALID, "the axis must be a constant, one of the tensor's");
+  return ok ? ANE_OK : fail(f, ANE_INVALID, "the axis must be a constant within the tensor's rank");
 }
 
 static ane_status rule_AXIS_SAME(struct inference *f) {
@@ -176,7 +177,7 @@ static ane_status rule_ARGSORT(struct inference *f) {
   return st;
 }
 
-/* Marks the axes that the constant operand 1 lists: of a tensor of `rank` dimensions, each once. */
+/* Marks the axes that the constant operand 1 lists. False: not a constant, out of range for `rank`, or listed twice. */
 static bool listed_axes(const struct inference *f, int32_t rank, bool *marked) {
   if (!is_vector(f, 1, -1)) return false;
   for (int64_t i = 0; i < type(f, 1)->dim[0]; i++) {
@@ -187,11 +188,12 @@ static bool listed_axes(const struct inference *f, int32_t rank, bool *marked) {
   return true;
 }
 
-static const char AXES[] = "the axes must be constants, different ones of the tensor's";
+static const char AXES[] = "the axes must be distinct constants within the tensor's rank";
 
 static ane_status rule_REDUCE(struct inference *f) {
   bool marked[ANE_AI_RANK] = {0};
-  if (f->in[1]->op == NULL && ane_ai_dtype_bits(f->out[0].dtype)) return ANE_OK; /* in a body, whose axes are an input */
+  if (f->in[1]->op == NULL && ane_ai_dtype_bits(f->out[0].dtype))
+    return ANE_OK; /* inside a body, where the axes are an input: the caller gives the type */
   f->out[0] = *type(f, 0);
   if (!listed_axes(f, type(f, 0)->rank, marked)) return fail(f, ANE_INVALID, AXES);
   for (int32_t i = 0; i < type(f, 0)->rank; i++)
@@ -223,7 +225,7 @@ static ane_status rule_SHRINK(struct inference *f) {
   return f->out[0] = ane_ai_tensor(x->dtype, rank, dim), ANE_OK;
 }
 
-/* The shape in the constant operand 1. */
+/* Reads the shape from the constant operand 1. */
 static bool constant_shape(const struct inference *f, int64_t *dim, int32_t *rank) {
   if (!is_vector(f, 1, -1) || type(f, 1)->dim[0] > ANE_AI_RANK) return false;
   *rank = (int32_t)type(f, 1)->dim[0];
@@ -281,7 +283,7 @@ static ane_status rule_CONCAT(struct inference *f) {
   const struct ane_ai_type *x = type(f, 1);
   int32_t axis;
   if (type(f, 0)->rank != 0 || !axis_of(f, 0, 0, x->rank, &axis))
-    return fail(f, ANE_INVALID, "the axis must be a constant, one of the tensors'");
+    return fail(f, ANE_INVALID, "the axis must be a constant within the tensors' rank");
   f->out[0] = *x;
   for (uint32_t i = 2; i < f->n; i++) {
     struct ane_ai_type y = *type(f, i);
@@ -294,7 +296,8 @@ static ane_status rule_CONCAT(struct inference *f) {
   return ANE_OK;
 }
 
-/* The elements that [begin : end : stride] takes of n: negative bounds count from the end, once; then they are clamped. */
+/* Number of elements of [begin : end : stride] along an axis of size n. Negative bounds have n added once; then all are clamped.
+ */
 static int64_t slice_size(int64_t n, int64_t begin, int64_t end, int64_t stride) {
   int64_t low = stride > 0 ? 0 : -1, high = stride > 0 ? n : n - 1;
   if (begin < 0) begin += n;
@@ -305,7 +308,7 @@ static int64_t slice_size(int64_t n, int64_t begin, int64_t end, int64_t stride)
   return length > 0 ? (length - 1) / step + 1 : 0;
 }
 
-/* The sizes of the slice that operands 1 .. 3 say; *known false: the bounds of some axis are computed. */
+/* Sizes of the slice with begin, end and stride in operands 1 .. 3. *known false: the bounds of some axis are computed. */
 static ane_status slice_shape(struct inference *f, int64_t *dim, bool *known) {
   const struct ane_ai_type *x = type(f, 0);
   *known = true;
@@ -327,18 +330,18 @@ static ane_status slice_shape(struct inference *f, int64_t *dim, bool *known) {
 
 static ane_status rule_SLICE(struct inference *f) {
   const struct ane_ai_type *x = type(f, 0);
-  struct ane_ai_type wanted = f->out[0];
+  struct ane_ai_type given = f->out[0];
   int64_t dim[ANE_AI_RANK] = {0};
   bool known;
   ane_status st = slice_shape(f, dim, &known);
   if (st) return st;
   f->out[0] = ane_ai_tensor(x->dtype, x->rank, dim);
   if (known) return ANE_OK;
-  if (wanted.rank != x->rank) return fail(f, ANE_INVALID, "its bounds are computed, and no result type is given");
+  if (given.rank != x->rank) return fail(f, ANE_INVALID, "its bounds are computed, and no result type is given");
   for (int32_t i = 0; i < x->rank; i++)
-    if (wanted.dim[i] < 0 || wanted.dim[i] > x->dim[i]) return shapes(f);
-  wanted.dtype = x->dtype;
-  return f->out[0] = wanted, ANE_OK;
+    if (given.dim[i] < 0 || given.dim[i] > x->dim[i]) return shapes(f);
+  given.dtype = x->dtype;
+  return f->out[0] = given, ANE_OK;
 }
 
 static ane_status rule_UPDATE(struct inference *f) {
@@ -356,13 +359,13 @@ static ane_status rule_UPDATE(struct inference *f) {
 
 static ane_status rule_GATHER_ND(struct inference *f) {
   const struct ane_ai_type *x = type(f, 0), *at = type(f, 1);
-  int64_t dim[ANE_AI_RANK], taken = at->rank ? at->dim[at->rank - 1] : 0;
+  int64_t dim[ANE_AI_RANK], indexed = at->rank ? at->dim[at->rank - 1] : 0; /* axes of x that an index selects */
   if (is_float(at->dtype)) return types(f);
-  if (at->rank < 1 || taken < 0 || taken > x->rank) return shapes(f);
-  int32_t rank = at->rank - 1 + x->rank - (int32_t)taken, k = 0;
+  if (at->rank < 1 || indexed < 0 || indexed > x->rank) return shapes(f);
+  int32_t rank = at->rank - 1 + x->rank - (int32_t)indexed, k = 0;
   if (rank > ANE_AI_RANK) return fail(f, ANE_UNSUPPORTED, "too many dimensions");
   for (int32_t i = 0; i < at->rank - 1; i++) dim[k++] = at->dim[i];
-  for (int32_t i = (int32_t)taken; i < x->rank; i++) dim[k++] = x->dim[i];
+  for (int32_t i = (int32_t)indexed; i < x->rank; i++) dim[k++] = x->dim[i];
   return f->out[0] = ane_ai_tensor(x->dtype, rank, dim), ANE_OK;
 }
 
@@ -377,7 +380,7 @@ static ane_status rule_ALONG(struct inference *f) {
   return f->out[0].dtype = x->dtype, ANE_OK;
 }
 
-/* ---- Weights and states -----------------------------------------------------------------------------------------------*/
+/* ---- Weights and states ---------------------------------------------------------------------------------------------*/
 
 static ane_status rule_BLOCKWISE(struct inference *f) {
   const struct ane_ai_type *codes = type(f, 0), *scale = type(f, 1), *first = type(f, 2), *second = type(f, 3);
@@ -396,7 +399,8 @@ static ane_status rule_LUT(struct inference *f) {
   bool code = codes->dtype == ANE_AI_UINT4 || codes->dtype == ANE_AI_UINT2 || codes->dtype == ANE_AI_UINT8;
   if (!code) return types(f);
   if (tables->rank != rank + 2 || tables->dim[rank] != (int64_t)1 << bits || type(f, 2)->rank != 0) return shapes(f);
-  if (rank && !axis_of(f, 2, 0, rank, &axis)) return fail(f, ANE_INVALID, "the axis must be a constant, one of the codes'");
+  if (rank && !axis_of(f, 2, 0, rank, &axis))
+    return fail(f, ANE_INVALID, "the axis must be a constant within the rank of the codes");
   f->out[0] = *codes;
   f->out[0].dtype = tables->dtype;
   for (int32_t i = 0; i < rank; i++)
@@ -414,14 +418,14 @@ static ane_status rule_TOKEN(struct inference *f) {
 static ane_status rule_PLAIN(struct inference *f) {
   f->out[0] = *type(f, 0);
   memset(f->out[0].interleave, 0, sizeof f->out[0].interleave);
-  return type(f, 0)->interleave[0] ? ANE_OK : fail(f, ANE_INVALID, "it has no layout");
+  return type(f, 0)->interleave[0] ? ANE_OK : fail(f, ANE_INVALID, "the tensor has no layout");
 }
 
 static ane_status rule_LAID_OUT(struct inference *f) {
   const struct ane_ai_type *x = type(f, 0);
-  struct ane_ai_type wanted = f->out[0];
-  bool fits = wanted.dtype == x->dtype && same_shape(&wanted, x);
-  for (int32_t i = 0; fits && i < x->rank; i++) fits = wanted.interleave[i] >= 1 && wanted.interleave[i] <= x->dim[i];
+  struct ane_ai_type given = f->out[0];
+  bool fits = given.dtype == x->dtype && same_shape(&given, x);
+  for (int32_t i = 0; fits && i < x->rank; i++) fits = given.interleave[i] >= 1 && given.interleave[i] <= x->dim[i];
   return fits && x->rank ? ANE_OK : fail(f, ANE_INVALID, "the layout does not fit");
 }
 
@@ -439,7 +443,7 @@ static ane_status rule_WRITE(struct inference *f) {
   return ane_ai_type_equal(&held, type(f, 1)) ? rule_TOKEN(f) : shapes(f);
 }
 
-/* ---- The call -------------------------------------------------------------------------------------------------------------*/
+/* ---- Interface ------------------------------------------------------------------------------------------------------*/
 
 static const rule_fn rules[ANE_AI_OPS] = {
 #define ANE_AI_OP(id, name, version, in, out, rule, body) [ANE_AI_##id] = rule_##rule,

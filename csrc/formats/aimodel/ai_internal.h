@@ -1,11 +1,12 @@
-/* What the files of the Core AI format share. */
+/* Declarations that the files of the Core AI format share. */
 #ifndef ANE_FORMATS_AI_INTERNAL_H
 #define ANE_FORMATS_AI_INTERNAL_H
 
 #include "formats/aimodel/aimodel.h"
 
 #define AI_DIALECT "aicode"
-/* MLIR bytecode: sections, by number. */
+
+/* Sections of MLIR bytecode, by number. */
 enum {
   AI_STRINGS,
   AI_DIALECTS,
@@ -20,7 +21,7 @@ enum {
 };
 enum { AI_BYTECODE = 6, AI_DIALECT_VERSION = 2, AI_ASSET_VERSION = 20260317, AI_ALIGN = 16, AI_PAD = 0xCB };
 
-/* Codes of attributes and types of the dialect. */
+/* Codes of the dialect's attributes and types. */
 enum {
   AI_ATTR_STRING = 1,
   AI_ATTR_INTEGER = 2,
@@ -44,10 +45,10 @@ enum {
   AI_TYPE_NONE = 33
 };
 
-/* Where a layout's memory is. */
+/* The memory that a layout asks for. */
 enum { AI_BUFFER, AI_IOSURFACE, AI_HEAP };
 
-/* The bits of an operation's mask: which parts follow, in this order. */
+/* Bits of an operation's mask. The parts that it announces follow in this order. */
 enum {
   AI_HAS_ATTRIBUTES = 0x01,
   AI_HAS_RESULTS = 0x02,
@@ -58,7 +59,7 @@ enum {
   AI_HAS_PROPERTIES = 0x40
 };
 
-/* ---- Rows of ai_op.def --------------------------------------------------------------------------------------------------*/
+/* ---- Rows of ai_op.def ----------------------------------------------------------------------------------------------*/
 
 typedef enum {
   AI_BODY_NONE,
@@ -80,26 +81,27 @@ struct ai_row {
 };
 extern const struct ai_row ai_rows[ANE_AI_OPS];
 
-/* Makes the body of an operation that needs one. Errors: ANE_NOMEM, those of ane_ai_build_end. */
+/* Builds the body of an operation whose row has one. Errors: ANE_NOMEM, those of ane_ai_build_end. */
 ane_status ai_body_make(struct ane_arena *arena, const struct ane_ai_op *op, struct ane_ai_function *out, struct ane_error *err);
 
-/* Element i of an integer constant, or false: not a constant, not in memory, no integer, beyond the end. */
+/* Sets *out to element i of an integer constant. False if v is not a constant, has no data, is not of integers, or has no
+ * element i. */
 bool ai_constant_int(const struct ane_ai_value *v, uint64_t i, int64_t *out);
 
-/* Is v a constant, in the program, of elements below a byte that are all equal? first: one of them. Apple's library takes others
- * of these types from resources only. */
+/* Is v a constant with sub-byte elements that are all equal? Sets *first to their value. Apple's library reads other sub-byte
+ * constants from resources only. */
 bool ai_uniform(const struct ane_ai_value *v, uint8_t *first);
 
-/* ---- Bytes of bytecode ---------------------------------------------------------------------------------------------------*/
+/* ---- Bytes of bytecode ----------------------------------------------------------------------------------------------*/
 
-/* A varint: the number of zero bits at the end of the first byte is the number of bytes that follow. */
+/* A varint. The number of trailing zero bits of the first byte is the number of bytes that follow. Returns its size. */
 enum { AI_VARINT = 9 };
 size_t ai_varint(uint8_t out[AI_VARINT], uint64_t v);
-/* In nine bytes, whatever the value is. */
+/* Writes the form of nine bytes, so that a placeholder can be overwritten with any value. */
 void ai_varint_wide(uint8_t out[AI_VARINT], uint64_t v);
 
-/* What an asset holds besides the resources: the sections that are written behind them. `keys`: bytes of each resource with its
- * header, by number. */
+/* Appends the sections that follow the resources: all of the file except its header and the resource section. entries [n]: bytes
+ * of each resource, with its header. Errors: ANE_NOMEM, those of ai_body_make. */
 ane_status ai_pack(const struct ane_ai_program *p, const uint64_t *entries, uint32_t n, struct ane_buffer *out,
                    struct ane_error *err);
 

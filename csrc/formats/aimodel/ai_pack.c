@@ -1,8 +1,8 @@
-/* Writes a program as MLIR bytecode: strings, attributes, types, operations and properties are numbered as they are first used,
- * and stand in sections of their own.
+/* Writes a program as MLIR bytecode. Strings, attributes, types, operations and properties are numbered in the order of their
+ * first use, each kind in a section of its own.
  *
- * The layout is that of MLIR's bytecode, version 6 (mlir.llvm.org, "MLIR Bytecode Format"); what attributes, types and properties
- * of the aicode dialect hold was observed in assets of coreai-core 1.0.0b3. */
+ * Sources: "MLIR Bytecode Format", version 6 (mlir.llvm.org), for the sections. The encoding of the aicode dialect's attributes,
+ * types and properties was observed in assets of coreai-core 1.0.0b3. */
 #include "formats/aimodel/ai_internal.h"
 
 #include <stdarg.h>
@@ -26,7 +26,7 @@ void ai_varint_wide(uint8_t out[AI_VARINT], uint64_t v) {
   ane_store_u64(out + 1, v);
 }
 
-/* Byte strings, each once, by number. */
+/* Distinct byte strings, by number. */
 struct table {
   struct ane_strmap map;
   struct ane_buffer rows; /* of struct row */
@@ -37,9 +37,9 @@ struct row {
 };
 
 struct packer {
-  struct ane_arena arena; /* bytes of rows, and bodies */
+  struct ane_arena arena; /* of the rows' bytes and of bodies */
   struct table strings, attributes, types, ops, properties;
-  uint32_t location; /* attribute: of the function that is being written */
+  uint32_t location; /* the location attribute of the current function */
   ane_status status; /* the first failure */
   struct ane_error *err;
 };
@@ -64,7 +64,7 @@ static void put_signed(struct packer *p, struct ane_buffer *b, int64_t v) {
 static uint32_t count(const struct table *t) { return (uint32_t)(t->rows.size / sizeof(struct row)); }
 static const struct row *rows(const struct table *t) { return (const struct row *)(const void *)t->rows.data; }
 
-/* The number of these bytes in the table. */
+/* The number of these bytes in the table, which gets a row for them if it has none. */
 static uint32_t number(struct packer *p, struct table *t, const void *data, size_t size) {
   uint32_t old = p->status ? 0 : ane_strmap_get(&t->map, data, size), at = count(t);
   if (old != UINT32_MAX) return old;
@@ -73,7 +73,7 @@ static uint32_t number(struct packer *p, struct table *t, const void *data, size
   return at;
 }
 
-/* The number of a buffer's bytes; frees the buffer. */
+/* The same for the bytes of a buffer, which is freed. */
 static uint32_t number_of(struct packer *p, struct table *t, struct ane_buffer *b) {
   uint32_t n = number(p, t, b->data, b->size);
   ane_buffer_free(b);
@@ -82,7 +82,7 @@ static uint32_t number_of(struct packer *p, struct table *t, struct ane_buffer *
 
 static uint32_t string(struct packer *p, const char *s) { return number(p, &p->strings, s, strlen(s)); }
 
-/* A row of n numbers. */
+/* The same for n numbers (uint32_t), as varints. */
 static uint32_t numbers(struct packer *p, struct table *t, int n, ...) {
   struct ane_buffer b = {0};
   va_list list;
@@ -92,13 +92,13 @@ static uint32_t numbers(struct packer *p, struct table *t, int n, ...) {
   return number_of(p, t, &b);
 }
 
-/* ---- Attributes ----------------------------------------------------------------------------------------------------*/
+/* ---- Attributes -----------------------------------------------------------------------------------------------------*/
 
 static uint32_t attr_string(struct packer *p, const char *s) {
   return numbers(p, &p->attributes, 2, (uint32_t)AI_ATTR_STRING, string(p, s));
 }
 
-/* A flag is an integer of one bit, whose value is a plain byte. */
+/* An integer of one bit: its value is a byte, not a varint. */
 static uint32_t attr_flag(struct packer *p, bool v) {
   uint8_t bytes[4] = {AI_ATTR_INTEGER << 1 | 1, 1 << 1 | 1, 0 << 1 | 1, v};
   return number(p, &p->attributes, bytes, sizeof bytes);
@@ -155,7 +155,7 @@ static uint32_t attr_data(struct packer *p, const struct ane_ai_value *v) {
   uint32_t size = ane_ai_dtype_bits(v->type.dtype) / 8;
   uint64_t bytes = d->bytes;
   uint8_t first;
-  bool packed = ai_uniform(v, &first); /* then one element, in a byte of its own */
+  bool packed = ai_uniform(v, &first); /* then one element, in a byte */
   bool equal = size && v->type.dtype != ANE_AI_BOOL && all_equal(d->data, bytes, size);
   uint8_t splat = d->splat || packed || bytes == size || equal;
   if (splat) bytes = packed ? 1 : size;
@@ -166,7 +166,7 @@ static uint32_t attr_data(struct packer *p, const struct ane_ai_value *v) {
   return number_of(p, &p->attributes, &b);
 }
 
-/* A place without lines in a file without a name, in this function: Apple's library asks for the form. */
+/* An empty location inside this function. Apple's library refuses operations without one. */
 static uint32_t attr_location(struct packer *p, const char *function) {
   uint32_t none = string(p, "");
   uint32_t file = numbers(p, &p->attributes, 4, (uint32_t)AI_ATTR_FILE, none, none, none);
@@ -175,7 +175,7 @@ static uint32_t attr_location(struct packer *p, const char *function) {
   return numbers(p, &p->attributes, 5, (uint32_t)AI_ATTR_LOCATION, source, scope, 0u, 0u);
 }
 
-/* An IOSurface without alignment: rank + 1 factors of alignment, rank of interleaving. */
+/* The layout of an IOSurface: rank + 1 alignment factors, all 1, then rank interleave factors. */
 static uint32_t attr_layout(struct packer *p, const struct ane_ai_type *t) {
   struct ane_buffer b = {0};
   put_number(p, &b, AI_ATTR_LAYOUT);
@@ -187,7 +187,7 @@ static uint32_t attr_layout(struct packer *p, const struct ane_ai_type *t) {
   return number_of(p, &p->attributes, &b);
 }
 
-/* ---- Types -------------------------------------------------------------------------------------------------------------*/
+/* ---- Types ----------------------------------------------------------------------------------------------------------*/
 
 static uint32_t type_of(struct packer *p, const struct ane_ai_type *t) {
   if (t->kind == ANE_AI_TOKEN) return numbers(p, &p->types, 1, (uint32_t)AI_TYPE_TOKEN);
@@ -216,7 +216,7 @@ static uint32_t function_type(struct packer *p, const struct ane_ai_function *f)
   return number_of(p, &p->types, &b);
 }
 
-/* ---- Operations ----------------------------------------------------------------------------------------------------------*/
+/* ---- Operations -----------------------------------------------------------------------------------------------------*/
 
 static void put_section(struct packer *p, struct ane_buffer *out, uint8_t id, const struct ane_buffer *body) {
   put(p, out, &id, 1);
@@ -231,7 +231,7 @@ static uint32_t op_number(struct packer *p, const char *name, int version) {
   return number(p, &p->ops, text, (size_t)len);
 }
 
-/* Name, mask and location of an operation, and its properties if there are any (UINT32_MAX: none). */
+/* Writes name, mask, location and properties (UINT32_MAX: none) of an operation. */
 static void put_head(struct packer *p, struct ane_buffer *b, uint32_t op, uint8_t mask, uint32_t properties) {
   if (properties != UINT32_MAX) mask |= AI_HAS_PROPERTIES;
   put_number(p, b, op);
@@ -240,7 +240,7 @@ static void put_head(struct packer *p, struct ane_buffer *b, uint32_t op, uint8_
   if (properties != UINT32_MAX) put_number(p, b, properties);
 }
 
-/* A region of one block, which sees no values from outside. */
+/* Writes an isolated region with one block. Isolated: it uses no values from outside. */
 static void put_region(struct packer *p, struct ane_buffer *out, const struct ane_buffer *block, uint32_t values) {
   struct ane_buffer region = {0};
   put_number(p, &region, 1);
@@ -289,7 +289,7 @@ static void put_op(struct packer *p, struct ane_buffer *b, const struct ane_ai_o
   if (body) put_body(p, b, op);
 }
 
-/* The one block of a function or body: inputs, operations, and the one that ends it. */
+/* Writes the block of a function or body: inputs, operations, and the terminator `end`. */
 static void put_block(struct packer *p, struct ane_buffer *b, const struct ane_ai_function *f, ane_ai_op_id end) {
   static const uint8_t no_use_orders = 0;
   put_number(p, b, (uint64_t)(f->n_ops + 1) << 1 | (f->n_inputs > 0));
@@ -305,9 +305,9 @@ static void put_block(struct packer *p, struct ane_buffer *b, const struct ane_a
   for (uint32_t i = 0; i < f->n_outputs; i++) put_number(p, b, (uint32_t)f->outputs[i].value->number);
 }
 
-/* ---- Functions -----------------------------------------------------------------------------------------------------------*/
+/* ---- Functions ------------------------------------------------------------------------------------------------------*/
 
-/* The attributes of ports: a name each; states say too that the function changes them. */
+/* The attributes of inputs or outputs: the name; of states also that the function changes them. */
 static uint32_t port_attrs(struct packer *p, const struct ane_ai_port *list, uint32_t n) {
   uint32_t *all = ane_arena_array(&p->arena, (size_t)n + 1, sizeof *all);
   if (!all) return no_memory(p), 0;
@@ -344,21 +344,21 @@ static void put_program(struct packer *p, struct ane_buffer *ir, const struct an
   put_number(p, &block, (uint64_t)program->n_functions << 1);
   for (uint32_t i = 0; i < program->n_functions && !p->status; i++) put_function(p, &block, &program->functions[i]);
   p->location = attr_location(p, "main");
-  put_number(p, ir, 1 << 1); /* the module: one operation, no arguments */
+  put_number(p, ir, 1 << 1); /* the module: one block of one operation, without arguments */
   uint32_t op = op_number(p, "serialization.asset", 0);
-  uint32_t properties = numbers(p, &p->properties, 2, 0u, version << 1 | 1); /* compilation: none; version */
+  uint32_t properties = numbers(p, &p->properties, 2, 0u, version << 1 | 1); /* no compilation; the version */
   put_head(p, ir, op, AI_HAS_REGIONS, properties);
   put_region(p, ir, &block, 0);
   ane_buffer_free(&block);
 }
 
-/* ---- Sections ------------------------------------------------------------------------------------------------------------*/
+/* ---- Sections -------------------------------------------------------------------------------------------------------*/
 
 static void put_dialects(struct packer *p, struct ane_buffer *out) {
   struct ane_buffer b = {0}, version = {0};
   put_number(p, &version, AI_DIALECT_VERSION);
   put_number(p, &b, 1);
-  put_number(p, &b, (uint64_t)string(p, AI_DIALECT) << 1 | 1); /* it has a version */
+  put_number(p, &b, (uint64_t)string(p, AI_DIALECT) << 1 | 1); /* with a version */
   put_section(p, &b, AI_DIALECT_VERSIONS, &version);
   put_number(p, &b, count(&p->ops));
   put_number(p, &b, 0); /* of dialect 0: */
@@ -376,7 +376,7 @@ static void put_rows(struct packer *p, struct ane_buffer *offsets, struct ane_bu
   put_number(p, offsets, 0); /* of dialect 0: */
   put_number(p, offsets, count(t));
   for (uint32_t i = 0; i < count(t); i++) {
-    put_number(p, offsets, (uint64_t)rows(t)[i].size << 1 | 1); /* in the dialect's own form */
+    put_number(p, offsets, (uint64_t)rows(t)[i].size << 1 | 1); /* in the dialect's encoding */
     put(p, data, rows(t)[i].data, rows(t)[i].size);
   }
 }
@@ -395,7 +395,7 @@ static void put_attributes(struct packer *p, struct ane_buffer *out) {
 
 static void put_resources(struct packer *p, struct ane_buffer *out, const uint64_t *entries, uint32_t n) {
   struct ane_buffer b = {0};
-  put_number(p, &b, 0);        /* from outside of dialects */
+  put_number(p, &b, 0);        /* none outside dialects */
   if (n) put_number(p, &b, 0); /* of dialect 0: */
   if (n) put_number(p, &b, n);
   for (uint32_t i = 0; i < n; i++) {
@@ -410,7 +410,7 @@ static void put_resources(struct packer *p, struct ane_buffer *out, const uint64
   ane_buffer_free(&b);
 }
 
-/* Sizes come last string first; the strings end with NUL. */
+/* Writes the strings: their sizes in reverse order, then the bytes, each with a final NUL. */
 static void put_strings(struct packer *p, struct ane_buffer *out) {
   struct ane_buffer b = {0};
   uint32_t n = count(&p->strings);

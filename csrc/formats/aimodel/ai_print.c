@@ -1,4 +1,4 @@
-/* A program as text:
+/* Prints a program as text:
  *
  *   function main
  *     %0 = input x: fp16 [1, 4]
@@ -30,7 +30,7 @@ static void put(struct printer *p, const char *format, ...) {
   p->failed = p->failed || !ane_buffer_append(p->out, text, len);
 }
 
-/* A name of the file: other bytes than printable ones as '?'. */
+/* Prints a name; bytes outside printable ASCII become '?'. */
 static void put_name(struct printer *p, const char *name) {
   for (; *name; name++) put(p, "%c", *name >= ' ' && *name < 127 ? *name : '?');
 }
@@ -67,7 +67,7 @@ static void put_op(struct printer *p, const struct ane_ai_op *op, int depth) {
   put_types(p, op);
   if (op->id == ANE_AI_CONSTANT) put_data(p, &op->data);
   put(p, "\n");
-  if (op->body && op->id == ANE_AI_OPS) put_function(p, op->body, depth + 1); /* what others are made of is known */
+  if (op->body && op->id == ANE_AI_OPS) put_function(p, op->body, depth + 1); /* bodies of known operations are left out */
 }
 
 static void put_function(struct printer *p, const struct ane_ai_function *f, int depth) {

@@ -1,4 +1,4 @@
-/* Element types, types and rows of the Core AI format. */
+/* Element types, tensor types and the rows of ai_op.def. */
 #include "formats/aimodel/ai_internal.h"
 
 #include <inttypes.h>

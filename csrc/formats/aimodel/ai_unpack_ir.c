@@ -5,13 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_DEPTH = 24, MOST_PORT_ATTRS = 64 };
+enum { MAX_DEPTH = 24, MAX_PORT_ATTRS = 64 };
 
 static ane_status no_memory(const struct ai_file *f) { return ane_fail(f->err, ANE_NOMEM, "no memory for the program"); }
 
-/* ---- Types ---------------------------------------------------------------------------------------------------------------*/
+/* ---- Types ----------------------------------------------------------------------------------------------------------*/
 
-/* The bytes of entry `index` of a table, and the code that they begin with. */
+/* Opens entry `index` of a table: sets *s to its bytes behind the code that they begin with, and *code to that code. at: offset
+ * of the index in the file, for messages. */
 static ane_status open_entry(const struct ai_file *f, const struct ai_entry *list, uint32_t n, uint64_t index, const char *what,
                              struct ai_span *s, uint64_t *code, uint64_t at) {
   if (index >= n) return ai_wrong(f, at, "%s %" PRIu64 " of %u", what, index, (unsigned)n);
@@ -34,10 +35,10 @@ static ane_status read_layout(const struct ai_file *f, uint64_t attribute, struc
   int64_t v;
   ane_status st = open_attribute(f, attribute, &s, &code, at);
   if (st) return st;
-  if (code != AI_ATTR_LAYOUT) return ANE_OK; /* of images, of sparse tensors: it does not change what is computed */
+  if (code != AI_ATTR_LAYOUT) return ANE_OK; /* other layouts (images, sparse tensors) do not change results */
   if (!ai_read_number(&s, &n) || n != (uint64_t)t->rank + 1) return ai_wrong(f, s.at, "a layout does not fit its tensor");
   for (uint64_t i = 0; i < n; i++)
-    if (!ai_read_signed(&s, &v)) return ai_wrong(f, s.at, "a layout ends too early");
+    if (!ai_read_signed(&s, &v)) return ai_wrong(f, s.at, "a layout is truncated");
   if (!ai_read_number(&s, &n) || n != (uint64_t)t->rank) return ai_wrong(f, s.at, "a layout does not fit its tensor");
   for (uint64_t i = 0; i < n; i++)
     if (!ai_read_signed(&s, &t->interleave[i]) || t->interleave[i] < 1) return ai_wrong(f, s.at, "a layout is out of range");
@@ -48,22 +49,22 @@ static ane_status read_tensor(const struct ai_file *f, struct ai_span *s, bool l
   uint64_t rank, element, code, layout, at = s->at;
   struct ai_span e;
   *out = (struct ane_ai_type){.kind = ANE_AI_TENSOR};
-  if (!ai_read_number(s, &rank)) return ai_wrong(f, at, "a tensor ends too early");
+  if (!ai_read_number(s, &rank)) return ai_wrong(f, at, "a tensor is truncated");
   if (rank > ANE_AI_RANK)
     return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a tensor of %" PRIu64 " dimensions", at, rank);
   out->rank = (int32_t)rank;
   for (uint64_t i = 0; i < rank; i++) {
-    if (!ai_read_signed(s, &out->dim[i])) return ai_wrong(f, s->at, "a tensor ends too early");
+    if (!ai_read_signed(s, &out->dim[i])) return ai_wrong(f, s->at, "a tensor is truncated");
     if (out->dim[i] < 0) out->dim[i] = ANE_AI_UNKNOWN;
   }
-  if (!ai_read_number(s, &element)) return ai_wrong(f, s->at, "a tensor ends too early");
+  if (!ai_read_number(s, &element)) return ai_wrong(f, s->at, "a tensor is truncated");
   ane_status st = open_type(f, element, &e, &code, s->at);
   if (st) return st;
   if (code > INT32_MAX || !ane_ai_dtype_bits((ane_ai_dtype)code))
     return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a tensor of elements of type %" PRIu64, e.at, code);
   out->dtype = (ane_ai_dtype)code;
   if (!laid_out) return ANE_OK;
-  return ai_read_number(s, &layout) ? read_layout(f, layout, out, s->at) : ai_wrong(f, s->at, "a tensor ends too early");
+  return ai_read_number(s, &layout) ? read_layout(f, layout, out, s->at) : ai_wrong(f, s->at, "a tensor is truncated");
 }
 
 static ane_status read_type(const struct ai_file *f, uint64_t index, struct ane_ai_type *out, uint64_t at) {
@@ -74,7 +75,7 @@ static ane_status read_type(const struct ai_file *f, uint64_t index, struct ane_
   bool handle = code == AI_TYPE_HANDLE;
   if (handle) {
     uint64_t from = s.at;
-    if (!ai_read_number(&s, &inner)) return ai_wrong(f, s.at, "a state ends too early");
+    if (!ai_read_number(&s, &inner)) return ai_wrong(f, s.at, "a state is truncated");
     st = open_type(f, inner, &s, &code, from);
   }
   if (st) return st;
@@ -88,7 +89,7 @@ static ane_status read_type(const struct ai_file *f, uint64_t index, struct ane_
   return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a value of type %" PRIu64, s.at, code);
 }
 
-/* ---- Attributes ------------------------------------------------------------------------------------------------------------*/
+/* ---- Attributes -----------------------------------------------------------------------------------------------------*/
 
 static ane_status read_string(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
   struct ai_span s;
@@ -111,16 +112,16 @@ static ane_status open_array(const struct ai_file *f, uint64_t index, struct ai_
              : ai_wrong(f, s->at, "attribute %" PRIu64 " is not an array", index);
 }
 
-/* The name in the attributes of a port. */
+/* Reads the name of an input or output from its attributes. */
 static ane_status port_name(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
   struct ai_span s, own;
   uint64_t n, item, code, count, text;
   uint32_t key;
   ane_status st = open_array(f, index, &s, &n, at);
-  if (!st && n > MOST_PORT_ATTRS) st = ai_wrong(f, s.at, "%" PRIu64 " attributes of a port", n);
+  if (!st && n > MAX_PORT_ATTRS) st = ai_wrong(f, s.at, "%" PRIu64 " attributes of a port", n);
   for (uint64_t i = 0; i < n && !st; i++) {
     uint64_t from = s.at;
-    st = ai_read_number(&s, &item) ? open_attribute(f, item, &own, &code, from) : ai_wrong(f, s.at, "an array ends too early");
+    st = ai_read_number(&s, &item) ? open_attribute(f, item, &own, &code, from) : ai_wrong(f, s.at, "an array is truncated");
     if (st || code != AI_ATTR_NAMED || !ai_read_index(&own, f->n_strings, &key) ||
         strcmp(f->strings[key], AI_DIALECT ".name") != 0)
       continue;
@@ -141,7 +142,7 @@ static ane_status port_names(struct ai_file *f, uint64_t index, struct ane_ai_po
     uint64_t from = s.at;
     list[i].name = "";
     if (i >= count) continue;
-    st = ai_read_number(&s, &item) ? port_name(f, item, &list[i].name, from) : ai_wrong(f, s.at, "an array ends too early");
+    st = ai_read_number(&s, &item) ? port_name(f, item, &list[i].name, from) : ai_wrong(f, s.at, "an array is truncated");
   }
   return st;
 }
@@ -153,7 +154,7 @@ static ane_status symbol(const struct ai_file *f, uint64_t index, const char **o
   ane_status st = open_attribute(f, index, &s, &code, at);
   if (!st && code == AI_ATTR_SYMBOL) {
     uint64_t from = s.at;
-    st = ai_read_number(&s, &scope) ? open_attribute(f, scope, &s, &code, from) : ai_wrong(f, s.at, "a symbol ends too early");
+    st = ai_read_number(&s, &scope) ? open_attribute(f, scope, &s, &code, from) : ai_wrong(f, s.at, "a symbol is truncated");
   }
   if (st) return st;
   if (code != AI_ATTR_SCOPE || !ai_read_number(&s, &n) || n != 1 || !ai_read_index(&s, f->n_strings, &name))
@@ -162,8 +163,8 @@ static ane_status symbol(const struct ai_file *f, uint64_t index, const char **o
   return ANE_OK;
 }
 
-/* The elements of a constant of this type. Longer resources than the type needs are taken as Apple's runtime takes them: their
- * first bytes. */
+/* Reads the elements of a constant of this type. Of a resource that is longer than the type needs, the first bytes are used, as
+ * in Apple's runtime. */
 static ane_status constant(const struct ai_file *f, uint64_t index, const struct ane_ai_type *t, struct ane_ai_data *out,
                            uint64_t at) {
   struct ai_span s;
@@ -174,9 +175,9 @@ static ane_status constant(const struct ai_file *f, uint64_t index, const struct
   if (st) return st;
   if (t->kind != ANE_AI_TENSOR || !ane_ai_count(t, &count) || !ane_ai_bytes(t->dtype, count, &all) ||
       !ane_ai_bytes(t->dtype, 1, &one))
-    return ai_wrong(f, at, "a constant of no known size");
+    return ai_wrong(f, at, "a constant of unknown size");
   if (code == AI_ATTR_RESOURCE) {
-    if (!ai_read_index(&s, f->n_resources, &resource)) return ai_wrong(f, s.last, "a constant of no known resource");
+    if (!ai_read_index(&s, f->n_resources, &resource)) return ai_wrong(f, s.last, "a constant of an unknown resource");
     const struct ai_entry *e = &f->resources[resource];
     if (e->size < all)
       return ai_wrong(f, e->at, "resource %u has %" PRIu64 " bytes, wanted %" PRIu64, (unsigned)resource, e->size, all);
@@ -191,10 +192,9 @@ static ane_status constant(const struct ai_file *f, uint64_t index, const struct
   return ANE_OK;
 }
 
-/* ---- Operations
- * --------------------------------------------------------------------------------------------------------------*/
+/* ---- Operations -----------------------------------------------------------------------------------------------------*/
 
-/* A region that is being read: what it defines. */
+/* A region that is being read, with the values and operations so far. */
 struct region {
   struct ane_buffer values; /* of struct ane_ai_value * */
   struct ane_buffer ops;    /* of struct ane_ai_op * */
@@ -209,7 +209,7 @@ static void free_region(struct region *r) {
 
 static uint32_t n_values(const struct region *r) { return (uint32_t)(r->values.size / sizeof(struct ane_ai_value *)); }
 
-/* Defines n values of the types whose numbers follow. shift: numbers hold a flag in their lowest bit, and with it a location. */
+/* Defines n values; the indices of their types follow. flagged: the lowest bit of each says that a location follows it. */
 static ane_status define(struct ai_file *f, struct region *r, struct ai_span *s, uint32_t n, bool flagged,
                          const struct ane_ai_op *op, struct ane_ai_value **out) {
   struct ane_ai_value *list = ane_arena_array(f->arena, (size_t)n + 1, sizeof *list);
@@ -217,8 +217,8 @@ static ane_status define(struct ai_file *f, struct region *r, struct ai_span *s,
   for (uint32_t i = 0; i < n; i++) {
     uint64_t type, location, at = s->at;
     struct ane_ai_value *v = &list[i];
-    if (!ai_read_number(s, &type)) return ai_wrong(f, at, "a list of types ends too early");
-    if (flagged && type & 1 && !ai_read_number(s, &location)) return ai_wrong(f, s->at, "a location is cut");
+    if (!ai_read_number(s, &type)) return ai_wrong(f, at, "a list of types is truncated");
+    if (flagged && type & 1 && !ai_read_number(s, &location)) return ai_wrong(f, s->at, "a location is truncated");
     ane_status st = read_type(f, flagged ? type >> 1 : type, &v->type, at);
     if (st) return st;
     v->number = (int32_t)n_values(r);
@@ -238,7 +238,7 @@ static ane_ai_op_id row_of(const char *name) {
   return ANE_AI_OPS;
 }
 
-/* The head of an operation: what is not kept of it is skipped. */
+/* The head of an operation, without what is skipped (location, attributes). */
 struct head {
   const char *name;
   uint8_t mask;
@@ -250,12 +250,12 @@ static ane_status read_head(struct ai_file *f, struct ai_span *s, struct head *h
   uint64_t skipped;
   h->at = s->at;
   h->properties = UINT64_MAX;
-  if (!ai_read_index(s, f->n_ops, &name)) return ai_wrong(f, h->at, "an operation that is not listed");
-  if (!ai_read_byte(s, &h->mask) || !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation ends too early");
+  if (!ai_read_index(s, f->n_ops, &name)) return ai_wrong(f, h->at, "an operation without a name");
+  if (!ai_read_byte(s, &h->mask) || !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation is truncated");
   if (h->mask & ~(AI_HAS_ATTRIBUTES | AI_HAS_RESULTS | AI_HAS_OPERANDS | AI_HAS_REGIONS | AI_HAS_PROPERTIES))
-    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": an operation with successors or orders of uses", h->at);
-  if (h->mask & AI_HAS_ATTRIBUTES && !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation ends too early");
-  if (h->mask & AI_HAS_PROPERTIES && !ai_read_number(s, &h->properties)) return ai_wrong(f, s->at, "an operation ends too early");
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": an operation with successors or use-list orders", h->at);
+  if (h->mask & AI_HAS_ATTRIBUTES && !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation is truncated");
+  if (h->mask & AI_HAS_PROPERTIES && !ai_read_number(s, &h->properties)) return ai_wrong(f, s->at, "an operation is truncated");
   if (h->mask & AI_HAS_PROPERTIES && h->properties >= f->n_properties)
     return ai_wrong(f, s->at, "property %" PRIu64 " of %u", h->properties, (unsigned)f->n_properties);
   h->name = f->ops[name].name;
@@ -267,22 +267,22 @@ static ane_status read_head(struct ai_file *f, struct ai_span *s, struct head *h
              : ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": operation %.64s of another dialect", h->at, h->name);
 }
 
-/* Operands are among the first `known` values. */
+/* Reads the operands, which must be among the first `known` values. */
 static ane_status read_operands(struct ai_file *f, struct ai_span *s, const struct region *r, uint32_t known,
                                 struct ane_ai_op *op) {
   uint64_t at = s->at;
-  if (!ai_read_index(s, s->end - s->at + 1, &op->n_in)) return ai_wrong(f, at, "an operation ends too early");
+  if (!ai_read_index(s, s->end - s->at + 1, &op->n_in)) return ai_wrong(f, at, "an operation is truncated");
   const struct ane_ai_value **in = ane_arena_array(f->arena, (size_t)op->n_in + 1, sizeof *in);
   if (!in) return no_memory(f);
   for (uint32_t i = 0, v; i < op->n_in; i++) {
-    if (!ai_read_index(s, known, &v)) return ai_wrong(f, s->last, "an operand of %.64s that is not made before", op->name);
+    if (!ai_read_index(s, known, &v)) return ai_wrong(f, s->last, "an operand of %.64s is not an earlier value", op->name);
     in[i] = ((struct ane_ai_value **)(void *)r->values.data)[v];
   }
   op->in = in;
   return ANE_OK;
 }
 
-/* Constants, GELU and calls have properties that are kept. */
+/* Reads the properties of constants, GELU and calls. Those of other operations are skipped. */
 static ane_status read_properties(struct ai_file *f, const struct head *h, struct ane_ai_op *op) {
   bool wanted = op->id == ANE_AI_CONSTANT || op->id == ANE_AI_GELU || op->id == ANE_AI_INVOKE;
   if (!wanted) return ANE_OK;
@@ -290,23 +290,23 @@ static ane_status read_properties(struct ai_file *f, const struct head *h, struc
   const struct ai_entry *e = &f->properties[h->properties];
   struct ai_span s = ai_span_of(f, e->at, e->size);
   uint64_t first, second, code;
-  if (!ai_read_number(&s, &first)) return ai_wrong(f, e->at, "the properties of %.64s end too early", op->name);
+  if (!ai_read_number(&s, &first)) return ai_wrong(f, e->at, "the properties of %.64s are truncated", op->name);
   if (op->id == ANE_AI_CONSTANT)
     return op->n_out == 1 ? constant(f, first, &op->out->type, &op->data, e->at)
                           : ai_wrong(f, h->at, "a constant has one result");
   if (op->id == ANE_AI_INVOKE)
-    return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call ends too early");
+    return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call is truncated");
   ane_status st = open_attribute(f, first, &s, &code, e->at);
   if (st) return st;
   if (code != AI_ATTR_GELU || !ai_read_number(&s, &second) || second > ANE_AI_GELU_SIGMOID)
-    return ai_wrong(f, s.at, "a GELU that is not known");
+    return ai_wrong(f, s.at, "unknown kind of GELU");
   op->gelu = (ane_ai_gelu_kind)second;
   return ANE_OK;
 }
 
 static ane_status read_region(struct ai_file *f, struct ai_span *s, struct region *r, int depth);
 
-/* A region that has been read, as a function without names. */
+/* Turns a region that has been read into a function without names. */
 static ane_status close_region(struct ai_file *f, const struct region *r, struct ane_ai_function *out) {
   uint32_t n_out = r->end ? r->end->n_in : 0, n_ops = (uint32_t)(r->ops.size / sizeof(struct ane_ai_op *));
   struct ane_ai_port *in = ane_arena_array(f->arena, (size_t)r->n_inputs + 1, sizeof *in);
@@ -328,22 +328,22 @@ static ane_status close_region(struct ai_file *f, const struct region *r, struct
   return ANE_OK;
 }
 
-/* The regions of an operation; the first is its body. */
+/* Reads the regions of an operation. *first: the first one, its body; *has: there is one. */
 static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char *name, struct ane_ai_function *first, bool *has,
                                int depth) {
   uint64_t n, size, at = s->at;
   uint8_t id;
   *has = false;
-  if (!ai_read_number(s, &n)) return ai_wrong(f, at, "an operation ends too early");
+  if (!ai_read_number(s, &n)) return ai_wrong(f, at, "an operation is truncated");
   bool isolated = n & 1;
   n >>= 1;
-  if (depth >= MOST_DEPTH) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": regions are nested too deep", at);
-  if (n && !isolated) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s sees values from outside", at, name);
+  if (depth >= MAX_DEPTH) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": regions are nested too deep", at);
+  if (n && !isolated) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s uses values from outside", at, name);
   ane_status st = ANE_OK;
   for (uint64_t i = 0; i < n && !st; i++) {
     at = s->at;
     if (!ai_read_byte(s, &id) || id != AI_IR || !ai_read_number(s, &size) || size > s->end - s->at)
-      return ai_wrong(f, at, "a region of %.64s is cut", name);
+      return ai_wrong(f, at, "a region of %.64s is truncated", name);
     struct ai_span inner = ai_span_of(f, s->at, size);
     struct region r = {0};
     s->at += size;
@@ -366,8 +366,8 @@ static ane_status read_op(struct ai_file *f, struct ai_span *s, struct region *r
   uint64_t from = s->at;
   *op = (struct ane_ai_op){.id = row_of(h.name), .name = h.name, .data = {.resource = -1}};
   if (h.mask & AI_HAS_RESULTS && !ai_read_index(s, s->end - s->at + 1, &op->n_out))
-    return ai_wrong(f, from, "an operation ends too early");
-  uint32_t known = n_values(r); /* results stand before the operands, which may not use them */
+    return ai_wrong(f, from, "an operation is truncated");
+  uint32_t known = n_values(r); /* results come before the operands, which may not refer to them */
   st = define(f, r, s, op->n_out, false, op, &op->out);
   if (!st && h.mask & AI_HAS_OPERANDS) st = read_operands(f, s, r, known, op);
   if (!st) st = read_properties(f, &h, op);
@@ -387,16 +387,16 @@ static ane_status read_region(struct ai_file *f, struct ai_span *s, struct regio
   uint64_t blocks, values, head, n, at = s->at;
   uint8_t orders;
   struct ane_ai_value *args;
-  if (!ai_read_number(s, &blocks)) return ai_wrong(f, at, "a region is cut");
+  if (!ai_read_number(s, &blocks)) return ai_wrong(f, at, "a region is truncated");
   if (blocks == 0) return ANE_OK;
   if (blocks != 1) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a region of %" PRIu64 " blocks", at, blocks);
-  if (!ai_read_number(s, &values) || !ai_read_number(s, &head)) return ai_wrong(f, s->at, "a region is cut");
+  if (!ai_read_number(s, &values) || !ai_read_number(s, &head)) return ai_wrong(f, s->at, "a region is truncated");
   if (head & 1) {
     at = s->at;
-    if (!ai_read_index(s, s->end - s->at + 1, &r->n_inputs)) return ai_wrong(f, at, "a block is cut");
+    if (!ai_read_index(s, s->end - s->at + 1, &r->n_inputs)) return ai_wrong(f, at, "a block is truncated");
     ane_status st = define(f, r, s, r->n_inputs, true, NULL, &args);
     if (st) return st;
-    if (!ai_read_byte(s, &orders) || orders) return ai_wrong(f, s->at, "a block with orders of uses");
+    if (!ai_read_byte(s, &orders) || orders) return ai_wrong(f, s->at, "a block with use-list orders");
   }
   n = head >> 1;
   if (n > s->end - s->at) return ai_wrong(f, s->at, "%" PRIu64 " operations in %" PRIu64 " bytes", n, s->end - s->at);
@@ -405,8 +405,7 @@ static ane_status read_region(struct ai_file *f, struct ai_span *s, struct regio
   return st;
 }
 
-/* ---- The program
- * ---------------------------------------------------------------------------------------------------------------*/
+/* ---- The program ----------------------------------------------------------------------------------------------------*/
 
 /* argAttrs, compositeDecl, externalize, functionType, isPrivate, name, noInline, paramDecls, resAttrs */
 enum { P_INPUTS, P_COMPOSITE, P_EXTERNALIZE, P_TYPE, P_PRIVATE, P_NAME, P_NO_INLINE, P_PARAMS, P_OUTPUTS, P_COUNT };
@@ -420,11 +419,11 @@ static ane_status read_function(struct ai_file *f, struct ai_span *s, struct ane
   if (strcmp(h.name, "dataflow.graph_v1") != 0)
     return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s among the functions", h.at, h.name);
   if (h.properties == UINT64_MAX || h.mask & (AI_HAS_RESULTS | AI_HAS_OPERANDS) || !(h.mask & AI_HAS_REGIONS))
-    return ai_wrong(f, h.at, "a function has no properties, or results");
+    return ai_wrong(f, h.at, "a function without properties or region, or with results or operands");
   const struct ai_entry *e = &f->properties[h.properties];
   struct ai_span list = ai_span_of(f, e->at, e->size), flag;
   for (int i = 0; i < P_COUNT; i++)
-    if (!ai_read_number(&list, &p[i])) return ai_wrong(f, e->at, "the properties of a function end too early");
+    if (!ai_read_number(&list, &p[i])) return ai_wrong(f, e->at, "the properties of a function are truncated");
   st = read_regions(f, s, h.name, out, &has, 0);
   if (!st && !has) st = ai_wrong(f, h.at, "a function has no body");
   if (!st) st = read_string(f, p[P_NAME], &out->name, e->at);
@@ -440,7 +439,7 @@ ane_status ai_unpack_program(struct ai_file *f) {
   struct head h;
   uint64_t n, size, blocks, values, head;
   uint8_t id;
-  /* The module: one block with one operation, the asset, which has one isolated region of one block. */
+  /* The module has one block with one operation, the asset. The asset has one isolated region of one block. */
   if (!ai_read_number(&s, &n) || n != 1 << 1) return ai_wrong(f, s.at, "the module does not hold one operation");
   ane_status st = read_head(f, &s, &h);
   if (st) return st;
@@ -448,7 +447,7 @@ ane_status ai_unpack_program(struct ai_file *f) {
     return ai_wrong(f, h.at, "is not a Core AI asset");
   if (!ai_read_number(&s, &n) || n != (1 << 1 | 1) || !ai_read_byte(&s, &id) || id != AI_IR || !ai_read_number(&s, &size) ||
       size > s.end - s.at)
-    return ai_wrong(f, s.at, "the region of the asset is cut");
+    return ai_wrong(f, s.at, "the region of the asset is truncated");
   s.end = s.at + size;
   if (!ai_read_number(&s, &blocks) || blocks != 1 || !ai_read_number(&s, &values) || !ai_read_number(&s, &head) || head & 1 ||
       head >> 1 > s.end - s.at)

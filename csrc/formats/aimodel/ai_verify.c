@@ -1,4 +1,4 @@
-/* Checks a program before it is written. */
+/* Verifies a program: ane_ai_verify. */
 #include "formats/aimodel/ai_internal.h"
 
 #include <inttypes.h>
@@ -8,8 +8,8 @@
 struct verify {
   const struct ane_ai_program *p;
   const struct ane_ai_function *f;
-  const struct ane_ai_op *op; /* NULL: of no operation */
-  bool *defined;              /* by number of a value of f */
+  const struct ane_ai_op *op; /* the operation at hand; NULL: outside operations */
+  bool *defined;              /* [n_values], by number */
   struct ane_error *err;
 };
 
@@ -25,7 +25,7 @@ static bool known(const struct verify *v, const struct ane_ai_value *x) {
 
 static ane_status define(struct verify *v, const struct ane_ai_value *x) {
   if (!x || x->number < 0 || x->number >= v->f->n_values || v->defined[x->number])
-    return wrong(v, "a result is numbered wrongly");
+    return wrong(v, "the number of a result is out of range or used twice");
   v->defined[x->number] = true;
   return ANE_OK;
 }
@@ -36,10 +36,10 @@ static ane_status check_constant(const struct verify *v) {
   char text[128], type[ANE_AI_TYPE_TEXT];
   if (v->op->out->type.kind != ANE_AI_TENSOR || !ane_ai_count(&v->op->out->type, &count) ||
       !ane_ai_bytes(v->op->out->type.dtype, d->splat ? 1 : count, &bytes))
-    return wrong(v, "a constant of no known size");
+    return wrong(v, "a constant of unknown size");
   uint8_t first;
   if (d->resource < 0 && ane_ai_dtype_bits(v->op->out->type.dtype) < 8 && !ai_uniform(v->op->out, &first))
-    return wrong(v, "codes below a byte that differ must lie in a resource");
+    return wrong(v, "sub-byte elements that differ must be in a resource");
   if (d->bytes == bytes && (d->data || d->resource >= 0)) return ANE_OK;
   snprintf(text, sizeof text, "%" PRIu64 " bytes for %.60s, which has %" PRIu64, d->bytes,
            ane_ai_type_text(type, &v->op->out->type), bytes);
@@ -49,31 +49,31 @@ static ane_status check_constant(const struct verify *v) {
 static ane_status check_invoke(const struct verify *v) {
   const struct ane_ai_op *op = v->op;
   const struct ane_ai_function *f = op->callee ? ane_ai_function(v->p, op->callee) : NULL;
-  if (!f || f == v->f) return wrong(v, "calls a function that the asset does not have");
+  if (!f || f == v->f) return wrong(v, "calls a function that is not in the asset");
   bool fits = f->n_inputs == op->n_in && f->n_outputs == op->n_out;
   for (uint32_t i = 0; fits && i < op->n_in; i++) fits = ane_ai_type_equal(&f->inputs[i].value->type, &op->in[i]->type);
   for (uint32_t i = 0; fits && i < op->n_out; i++) fits = ane_ai_type_equal(&f->outputs[i].value->type, &op->out[i].type);
-  return fits ? ANE_OK : wrong(v, "its types are not those of the function that it calls");
+  return fits ? ANE_OK : wrong(v, "its types differ from those of the function that it calls");
 }
 
-enum { MOST_RESULTS = 2 };
+enum { MAX_RESULTS = 2 };
 
 static ane_status check_types(const struct verify *v) {
   const struct ane_ai_op *op = v->op;
-  struct ane_ai_type types[MOST_RESULTS];
+  struct ane_ai_type types[MAX_RESULTS];
   char text[300], is[ANE_AI_TYPE_TEXT], should[ANE_AI_TYPE_TEXT];
   struct ane_error err = {0};
-  if (op->id >= ANE_AI_OPS) return wrong(v, "the operation is not known");
+  if (op->id >= ANE_AI_OPS) return wrong(v, "unknown operation");
   if (op->id == ANE_AI_CONSTANT) return op->n_out == 1 && !op->n_in ? check_constant(v) : wrong(v, "a constant has one result");
   if (op->id == ANE_AI_INVOKE) return check_invoke(v);
   if (op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_REDUCE || op->id == ANE_AI_REDUCE_INDEX)
-    return wrong(v, "stands where it may not");
-  if (op->n_out != (uint32_t)ai_rows[op->id].out) return wrong(v, "the number of its results is wrong");
+    return wrong(v, "is not allowed here");
+  if (op->n_out != (uint32_t)ai_rows[op->id].out) return wrong(v, "has a wrong number of results");
   for (uint32_t i = 0; i < op->n_out; i++) types[i] = op->out[i].type;
   if (ane_ai_infer(op->id, op->in, op->n_in, types, op->n_out, &err)) return wrong(v, err.text);
   for (uint32_t i = 0; i < op->n_out; i++) {
     if (ane_ai_type_equal(&types[i], &op->out[i].type)) continue;
-    snprintf(text, sizeof text, "its result is said to be %s, but is %s", ane_ai_type_text(is, &op->out[i].type),
+    snprintf(text, sizeof text, "its result is declared as %s, but is %s", ane_ai_type_text(is, &op->out[i].type),
              ane_ai_type_text(should, &types[i]));
     return wrong(v, text);
   }
@@ -82,11 +82,12 @@ static ane_status check_types(const struct verify *v) {
 
 static ane_status check_op(struct verify *v) {
   for (uint32_t i = 0; i < v->op->n_in; i++)
-    if (!known(v, v->op->in[i])) return wrong(v, "an operand is used before it is made");
+    if (!known(v, v->op->in[i])) return wrong(v, "an operand is used before it is defined");
   for (uint32_t i = 0; i < v->op->n_out; i++) {
     uint64_t count;
     const struct ane_ai_type *t = &v->op->out[i].type;
-    if (t->kind == ANE_AI_TENSOR && (t->rank > ANE_AI_RANK || !ane_ai_count(t, &count))) return wrong(v, "its size is not known");
+    if (t->kind == ANE_AI_TENSOR && (t->rank > ANE_AI_RANK || !ane_ai_count(t, &count)))
+      return wrong(v, "the size of its result is unknown");
   }
   ane_status st = check_types(v);
   for (uint32_t i = 0; i < v->op->n_out && !st; i++) st = define(v, &v->op->out[i]);
@@ -126,7 +127,7 @@ ane_status ane_ai_verify(const struct ane_ai_program *p, struct ane_error *err) 
     const struct ane_ai_function *f = &p->functions[i];
     struct verify v = {.p = p, .f = f, .err = err};
     v.defined = ane_arena_array(&arena, (size_t)(f->n_values > 0 ? f->n_values : 0) + 1, sizeof *v.defined);
-    if (ane_ai_function(p, f->name) != f) st = wrong(&v, "another function has the name");
+    if (ane_ai_function(p, f->name) != f) st = wrong(&v, "two functions have this name");
     if (!st) st = v.defined ? check_function(&v) : ane_fail(err, ANE_NOMEM, "not enough memory");
     ane_arena_free(&arena);
   }

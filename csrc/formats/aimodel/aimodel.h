@@ -1,6 +1,6 @@
-/* A .aimodel: an asset of Core AI (macOS and iOS 27). A folder:
+/* Reads and writes .aimodel folders, the assets of Core AI (macOS and iOS 27):
  *
- *   NAME.aimodel/main.mlirb       MLIR bytecode of the dialect aicode: the program, and its weights as resources
+ *   NAME.aimodel/main.mlirb       MLIR bytecode of the aicode dialect: the program, with its weights as resources
  *   NAME.aimodel/main.hash        SHA-256 of main.mlirb, 32 bytes
  *   NAME.aimodel/metadata.json    assetVersion, producer */
 #ifndef ANE_FORMATS_AIMODEL_H
@@ -10,45 +10,46 @@
 #include "formats/aimodel/ai_spec.h"
 #include "platform/platform.h"
 
-/* ---- Reading -----------------------------------------------------------------------------------------------------*/
+/* ---- Reading --------------------------------------------------------------------------------------------------------*/
 
 struct ane_aimodel {
   const char *path;                     /* as opened */
-  const struct ane_ai_program *program; /* its constants lie in the mapped file */
-  const char *producer;                 /* who wrote the bytecode */
+  const struct ane_ai_program *program; /* constants point into the mapped file */
+  const char *producer;                 /* the program that wrote the bytecode */
   uint32_t n_resources;
   uint64_t resource_bytes;
   struct ane_map map;
   struct ane_arena arena;
 };
 
-/* Opens an asset of ours or of Apple's library and reads its program. Operations without a row in ai_op.def keep their names;
- * declared types are kept as they stand. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT ("byte N: ..."), ANE_UNSUPPORTED (a
- * part of MLIR that the dialect does not need; more than 8 dimensions), ANE_NOMEM. */
+/* Opens an asset, written by this library or by Apple's, and reads its program. An operation without a row in ai_op.def keeps its
+ * name. Declared types are not checked. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT ("byte N: ..."), ANE_UNSUPPORTED (a
+ * feature of MLIR that the dialect does not use; more than 8 dimensions), ANE_NOMEM. */
 ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err);
-/* Sets *at: the folder holds an asset's main.mlirb. Errors: ANE_NOMEM. */
+/* Sets *at to whether the folder contains main.mlirb, as an asset does. Errors: ANE_NOMEM. */
 ane_status ane_aimodel_at(const char *path, bool *at, struct ane_error *err);
-/* NULL is fine. */
+/* Closes the asset and frees its program. NULL is fine. */
 void ane_aimodel_close(struct ane_aimodel *m);
 
-/* ---- Writing -----------------------------------------------------------------------------------------------------*/
+/* ---- Writing --------------------------------------------------------------------------------------------------------*/
 
 struct ane_aimodel_writer;
 
-/* Begins an asset that will be at `path`. The commit replaces an older asset there, or an empty folder; anything else is an error
- * and stays as it is. Of the weights only 16 bytes a blob stay in memory. */
+/* Begins to write an asset at `path`. The commit replaces an older asset or an empty folder there. Anything else at `path` is an
+ * error and is not touched. Weights are streamed: 16 bytes per blob stay in memory. Errors: ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err);
-/* Begins the blob of a constant of this type; the blob before must be complete. *resource is for ane_ai_resource, in any number
- * of functions. */
+/* Begins the blob of a constant of this type. The previous blob must be complete. *resource is the number that ane_ai_resource
+ * takes, in any number of functions. Errors: ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_type *type, int32_t *resource,
                             struct ane_error *err);
-/* Writes the next bytes of the blob, in portions of any size. */
+/* Appends bytes to the blob, in portions of any size. Errors: ANE_INVALID (more bytes than its type has), ANE_IO. */
 ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Verifies the program, writes it behind the weights, syncs all files and renames the asset into place. A process that is killed
- * leaves the old asset or the new one. The same calls write the same bytes. Frees the writer, also on failure; the old asset is
- * then unchanged. */
+/* Verifies the program, writes it behind the weights, syncs all files and renames the asset into place. A killed process leaves
+ * either the old asset or the new one. The same calls write the same bytes. Frees the writer, also on failure; the old asset is
+ * then unchanged. Errors: those of ane_ai_verify, ANE_INVALID (a blob is incomplete, or a resource was not written), ANE_IO,
+ * ANE_NOMEM. */
 ane_status ane_aimodel_commit(struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err);
-/* Drops what was written. NULL is fine. */
+/* Removes what was written and frees the writer. NULL is fine. */
 void ane_aimodel_abandon(struct ane_aimodel_writer *w);
 
 #endif

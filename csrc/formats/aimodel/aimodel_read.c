@@ -1,4 +1,4 @@
-/* Opens an asset: maps main.mlirb and reads its program; constants point into the mapping. */
+/* Opens an asset: maps main.mlirb and reads its program. Constants point into the mapping. */
 #include "base/alloc.h"
 #include "formats/aimodel/ai_unpack.h"
 #include "formats/formats_internal.h"

@@ -1,5 +1,5 @@
-/* Writes an asset: the resources first, as they come, then the program behind them. MLIR's reader finds sections by their
- * numbers, in any order, so one pass is enough: only the length of the resource section is filled in at the end. */
+/* Writes an asset in one pass: the resources as they come, then the program. MLIR allows sections in any order, so only the
+ * length of the resource section is filled in at the end. */
 #include "base/alloc.h"
 #include "base/sha256.h"
 #include "formats/aimodel/ai_internal.h"
@@ -15,11 +15,11 @@ enum { BUFFER_SIZE = 1 << 18, HASH_BYTES = 1 << 24 };
 struct ane_aimodel_writer {
   struct ane_folder_writer folder;
   struct ane_folder_file file;
-  struct ane_buffer entries;  /* of uint64_t: bytes of each resource with its header */
-  struct ane_buffer sizes;    /* of uint64_t: bytes of its data */
-  uint64_t at, left;          /* position in the file; bytes that the blob still lacks */
-  uint64_t length_at, begins; /* of the resource section: its length, its first byte */
-  uint8_t *pending;           /* BUFFER_SIZE bytes, of which n_pending wait to be written */
+  struct ane_buffer entries;  /* of uint64_t, by resource: bytes with the header */
+  struct ane_buffer sizes;    /* of uint64_t, by resource: bytes of its data */
+  uint64_t at, left;          /* position in the file; missing bytes of the current blob */
+  uint64_t length_at, begins; /* offsets of the resource section's length and first byte */
+  uint8_t *pending;           /* BUFFER_SIZE bytes; the first n_pending are not written yet */
   size_t n_pending;
   bool broken; /* a write has failed */
 };
@@ -54,7 +54,7 @@ static ane_status pad(struct ane_aimodel_writer *w, struct ane_error *err) {
   return append(w, bytes, (size_t)(-w->at % AI_ALIGN), err);
 }
 
-/* Magic, version, producer, and the head of the resource section, whose length follows later. */
+/* Writes magic, version, producer and the head of the resource section, with a placeholder for its length. */
 static ane_status begin(struct ane_aimodel_writer *w, struct ane_error *err) {
   static const uint8_t magic[] = {'M', 'L', 0xEF, 'R', AI_BYTECODE << 1 | 1}, section = AI_RESOURCES | 0x80;
   uint8_t length[AI_VARINT];
@@ -99,7 +99,7 @@ void ane_aimodel_abandon(struct ane_aimodel_writer *w) {
   ane_free(w);
 }
 
-/* Fails unless the blob before is complete. */
+/* Fails unless the current blob is complete. */
 static ane_status check_complete(const struct ane_aimodel_writer *w, struct ane_error *err) {
   if (w->broken) return ane_fail(err, ANE_IO, "the weights could not be written");
   return w->left ? ane_fail(err, ANE_INVALID, "the last blob lacks %" PRIu64 " bytes", w->left) : ANE_OK;
@@ -112,7 +112,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
   ane_status st = check_complete(w, err);
   if (st) return st;
   if (type->kind != ANE_AI_TENSOR || !ane_ai_count(type, &count) || !ane_ai_bytes(type->dtype, count, &bytes) || !bytes)
-    return ane_fail(err, ANE_INVALID, "%s is not a blob", ane_ai_type_text(text, type));
+    return ane_fail(err, ANE_INVALID, "%s: is not a tensor type of known size with elements", ane_ai_type_text(text, type));
   size_t n = w->entries.size / sizeof from;
   if (n == INT32_MAX) return ane_fail(err, ANE_INVALID, "more blobs than an asset can count");
   st = append_number(w, AI_ALIGN, err);
@@ -128,14 +128,14 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
 }
 
 ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err) {
-  if (size > w->left) return ane_fail(err, ANE_INVALID, "%zu bytes for a blob that lacks %" PRIu64, size, w->left);
+  if (size > w->left) return ane_fail(err, ANE_INVALID, "%zu bytes for a blob with %" PRIu64 " bytes left", size, w->left);
   w->left -= size;
   return append(w, data, size, err);
 }
 
-/* ---- Commit ------------------------------------------------------------------------------------------------------------*/
+/* ---- Commit ---------------------------------------------------------------------------------------------------------*/
 
-/* Fails unless the resource of each constant was written, with the bytes of its type. */
+/* Fails unless the resource of each constant was written with the bytes of its type. */
 static ane_status check_resources(const struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err) {
   const uint64_t *sizes = (const void *)w->sizes.data;
   int32_t n = (int32_t)(w->sizes.size / sizeof *sizes);
@@ -175,7 +175,7 @@ static ane_status write_file(struct ane_aimodel_writer *w, const char *name, con
 
 static uint8_t nibble(char c) { return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10); }
 
-/* The length of the section stands before the resources, so the hash can only be taken from the finished file. */
+/* Hashes the finished file: the section's length, which is near its start, is written last. */
 static ane_status write_hash(struct ane_aimodel_writer *w, struct ane_error *err) {
   struct ane_map map;
   struct ane_sha256 sha;
@@ -209,6 +209,6 @@ ane_status ane_aimodel_commit(struct ane_aimodel_writer *w, const struct ane_ai_
   if (!st) st = write_file(w, "metadata.json", metadata, sizeof metadata - 1, err);
   if (st && w->folder.path) ane_fail_in(err, st, "%s", ane_path_tail(w->folder.path));
   if (!st) st = ane_folder_commit(&w->folder, err);
-  ane_aimodel_abandon(w); /* what a commit has not freed */
+  ane_aimodel_abandon(w); /* frees the writer; after a commit there is nothing to remove */
   return st;
 }

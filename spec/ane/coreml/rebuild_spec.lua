@@ -235,9 +235,9 @@ describe("a package set run by a recipe", function()
       local text = core.read_file(out .. "/runtime_meta.json")
       for _, case in ipairs {
         { function(meta) meta.recipe.config.norm_eps = 1e-3 end, "layer_00.mlpackage: .*epsilon is .*, in the recipe 0.00100" },
-        { function(meta) meta.recipe.config.act = "gelu_tanh" end, "stands where the recipe has gelu" },
+        { function(meta) meta.recipe.config.act = "gelu_tanh" end, "but the recipe has gelu" },
         { function(meta) meta.recipe.config.rope.theta = 5000 end, "in the recipe" },
-        { function(meta) meta.recipe.options[1].norm = "fp32" end, "stands where the recipe has" },
+        { function(meta) meta.recipe.options[1].norm = "fp32" end, "but the recipe has" },
         { function(meta) meta.recipe.options[1].layout = "c1t" end, "another type or shape than in the recipe" },
         { function(meta) meta.recipe.config.n_head_kv = 1 end, "" },
         { function(meta) meta.embed_scale = 2 end, "scales its embeddings by 2" },

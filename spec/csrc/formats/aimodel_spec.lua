@@ -102,7 +102,7 @@ describe("aimodel writer", function()
     }))
     local ok, message = write(dir .. "/e.aimodel", { { name = "main", { "constant", "int4", { 4 }, "\1\2" }, { "output", "y", 1 } } })
     assert.is_nil(ok)
-    assert.equal(dir .. "/e.aimodel: function main: primitive.constant_v1 (value 0): codes below a byte that differ must lie in a resource",
+    assert.equal(dir .. "/e.aimodel: function main: primitive.constant_v1 (value 0): sub-byte elements that differ must be in a resource",
       message)
   end)
 
@@ -117,7 +117,7 @@ describe("aimodel writer", function()
       (fails({ "number", "fp16", 1 }, { "constant", "fp16", { 4 }, ("\0"):rep(8) }, { "op", "primitive.add", { 1, 3 } })))
     assert.equal("invalid: main: broadcasting_mul of fp16 [2, 3], fp32 []: their element types do not fit",
       (fails({ "number", "fp32", 1 }, { "binary", "primitive.mul", 1, 2 })))
-    assert.equal("invalid: main: softmax of fp16 [2, 3], int32 []: the axis must be a constant, one of the tensor's",
+    assert.equal("invalid: main: softmax of fp16 [2, 3], int32 []: the axis must be a constant within the tensor's rank",
       (fails { "softmax", 1, 2 }))
   end)
 end)
@@ -178,7 +178,7 @@ function main
     end
     assert.equal("format: byte 0: is not MLIR bytecode", fault "MLxx")
     assert.equal("unsupported: byte 4: bytecode version 7, wanted 6", fault(bytes:sub(1, 4) .. "\15" .. bytes:sub(6)))
-    assert.equal("format: byte 5: the producer ends too early, or a number in it is too large", fault(bytes:sub(1, 7)))
+    assert.equal("format: byte 5: the producer is truncated, or a number in it is too large", fault(bytes:sub(1, 7)))
     for n = 9, #bytes - 1, 7 do assert.truthy(fault(bytes:sub(1, n)):find "^format: byte %d+: ") end
   end)
 
