@@ -22,7 +22,7 @@ help:
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
-	@echo "make mpi         build/<config>/ane/mpi.so, for batches under mpirun; needs mpicc (MPICC names one)"
+	@echo "make mpi         build/<config>/ane/mpi.so, for models and batches under mpirun; needs mpicc (MPICC names one)"
 	@echo "make doc         docs/reference.md from types/; says which functions have no description"
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"

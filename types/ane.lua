@@ -6,6 +6,7 @@
 ---@field null lightuserdata JSON null, where a value is needed for it
 ---@field grammar ane.grammar_lib grammars for constrained replies
 ---@field tools ane.tools_lib calls of tools in replies
+---@field ranks ane.ranks_lib ranks of an MPI program, over which the layers of a model lie
 local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int16"|"int8"
@@ -34,8 +35,20 @@ local ane = {}
 ---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of all sessions that are not given others
+---@field ranks? boolean|ane.ranks_options the layers lie on all ranks of an MPI program, of which this is rank 0 (docs/scale.md)
 ---@field merge? boolean true: the adapters are merged into the weights, which are then fp32 where `weights` names no other type
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
+
+---@class ane.ranks_options
+---@field cut? integer[] the layers that ranks 1, 2, ... begin with; default: chosen by the speed and the memory of the ranks
+---@field fp16? boolean activations go from rank to rank as fp16: half the bytes, other bits. Default false
+---@field tail? number weight of the head in the choice of the cut: 0 where prompts are long, 1 where replies are; default 0.5
+
+---@class ane.ranks_lib
+---@field join fun(opts?: { timeout?: number }): integer?, integer|string, ane.code? joins the processes that mpirun has started; gives the number of this one from 0, and of all. timeout: seconds after which a silent rank counts as lost; default 300
+---@field work fun(opts?: { threads?: integer }): boolean?, string?, ane.code? on all ranks but 0: holds its layers and computes, until rank 0 leaves
+---@field size fun(): integer number of ranks; 1 where none were joined
+---@field leave fun() on rank 0, at its end: ends the work of the others
 
 ---@class ane.grammar_options
 ---@field strict? boolean false: unknown annotations, such as a format's name, are passed over; default: they are errors

@@ -15,6 +15,9 @@ M.null = core.null
 --- Grammars for constrained replies: json_schema, json, regex, choice. See ane.grammar.
 M.grammar = setmetatable({}, { __index = function(_, name) return require("ane.grammar")[name] end })
 
+--- Ranks of an MPI program, over which a model's layers lie: join, work, leave, size. See ane.pipeline.
+M.ranks = setmetatable({}, { __index = function(_, name) return require("ane.pipeline")[name] end })
+
 --- Calls of tools in replies: parse, arguments. See ane.tools.
 M.tools = setmetatable({}, { __index = function(_, name) return require("ane.tools")[name] end })
 

@@ -61,10 +61,11 @@ local LUA = {
   ["onnx"] = "core util generate model recipe tokenizer",
   ["classify"] = "core util model",
   ["embed"] = "core util model tokenizer",
-  ["model"] = "core util adapter generate pool recipe tokenizer quantise coreml onnx classify embed",
+  ["pipeline"] = "core util ane model recipe",
+  ["model"] = "core util adapter generate pipeline pool recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model quantise recipe",
-  ["ane"] = "core util model generate coreml evaluate grammar tools serve batch hub",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub ane "
+  ["ane"] = "core util model generate coreml evaluate grammar tools serve batch hub pipeline",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub pipeline ane "
     .. "argparse readline",
   ["examples"] = "ane recipe luv",
 }

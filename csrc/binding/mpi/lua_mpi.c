@@ -1,5 +1,5 @@
 /* The optional module ane.mpi: messages between the ranks of an MPI program (MPI 3). It knows nothing of models; ane.batch.ranks
- * uses it. Built by `make mpi` with the mpicc of Open MPI or MPICH.
+ * and ane.pipeline.team use it. Built by `make mpi` with the mpicc of Open MPI or MPICH.
  *
  * Messages are byte strings. Sends never wait: their bytes are held until MPI has taken them. Errors of MPI are returned, so that
  * a rank that died does not end the others where the launcher lets them live (Open MPI: mpirun --enable-recovery). */
@@ -7,6 +7,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +24,11 @@ enum { TAG = 1, MOST_BYTES = 1 << 30 };
 struct sending {
   struct sending *next;
   MPI_Request request;
+  size_t size;
   char bytes[];
 };
 static struct sending *sends;
+static size_t sends_bytes; /* of all */
 
 /* nil, message, "io" for an error of MPI. */
 static int fail(lua_State *L, const char *what, int error) {
@@ -77,6 +80,7 @@ static void settle(void) {
       continue;
     }
     *at = s->next;
+    sends_bytes -= s->size;
     free(s);
   }
 }
@@ -97,15 +101,35 @@ static int mpi_send(lua_State *L) {
     return fail(L, "cannot send", error);
   }
   s->next = sends;
+  s->size = len;
   sends = s;
+  sends_bytes += len;
   lua_pushboolean(L, 1);
   return 1;
+}
+
+/* pending() -> bytes of the messages that MPI has not taken yet */
+static int mpi_pending(lua_State *L) {
+  settle();
+  lua_pushinteger(L, (lua_Integer)sends_bytes);
+  return 1;
+}
+
+/* Waits a little. First the processor is only offered to others, because a message of a rank that computes beside this one is
+ * worth microseconds. After SPIN seconds this rank sleeps, and longer where nothing comes. */
+static void rest(double since) {
+  static const double SPIN = 2e-3, SHORT = 50e-3;
+  double waited = MPI_Wtime() - since;
+  if (waited < SPIN)
+    (void)sched_yield();
+  else
+    nanosleep(&(struct timespec){.tv_nsec = waited < SHORT ? 50000 : 1000000}, NULL);
 }
 
 /* poll(wait) -> rank, bytes of the next message; nil: none has come within `wait` seconds; or nil, message, code. Sleeps in
  * between. */
 static int mpi_poll(lua_State *L) {
-  double end = MPI_Wtime() + luaL_optnumber(L, 1, 0);
+  double start = MPI_Wtime(), end = start + luaL_optnumber(L, 1, 0);
   int there = 0;
   MPI_Status status;
   settle();
@@ -113,7 +137,7 @@ static int mpi_poll(lua_State *L) {
     int error = MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &status);
     if (error) return fail(L, "cannot receive", error);
     if (there || MPI_Wtime() >= end) break;
-    nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+    rest(start);
   }
   if (!there) return 0;
   int len = 0, error = MPI_Get_count(&status, MPI_BYTE, &len);
@@ -148,10 +172,17 @@ static int mpi_finish(lua_State *L) {
   return 0;
 }
 
+/* abort(code): ends all ranks at once. */
+static int mpi_abort(lua_State *L) {
+  (void)MPI_Abort(MPI_COMM_WORLD, (int)luaL_optinteger(L, 1, 1));
+  return 0;
+}
+
 EXPORT int luaopen_ane_mpi(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"init", mpi_init},   {"send", mpi_send},     {"poll", mpi_poll}, {"process", mpi_process},
-      {"alive", mpi_alive}, {"finish", mpi_finish}, {NULL, NULL},
+      {"init", mpi_init},       {"send", mpi_send},   {"poll", mpi_poll},
+      {"process", mpi_process}, {"alive", mpi_alive}, {"finish", mpi_finish},
+      {"pending", mpi_pending}, {"abort", mpi_abort}, {NULL, NULL},
   };
   luaL_newlib(L, functions);
   return 1;

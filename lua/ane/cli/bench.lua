@@ -10,6 +10,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Measure the speed of prefill and decoding; of a token classifier, sentences per second."
+M.ranks = true
 
 -- Options that take numbers between commas, several times.
 local LISTS = {

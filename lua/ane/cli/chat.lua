@@ -10,6 +10,7 @@ local prompt_cache = require "ane.cli.prompt_cache"
 local M = {}
 
 M.summary = "Talk with a model."
+M.ranks = true
 
 function M.options(parser)
   options.model(parser)

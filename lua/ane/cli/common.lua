@@ -100,6 +100,7 @@ function M.load(args, extra, silent)
     threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed), importance = importance,
     activations = args.activations, kv = args.kv, head = args.head, engine = args.engine, recipe = args.recipe,
     progress = M.progress(args), verify = args.verify, adapters = given(args.adapter), merge = args.merge,
+    ranks = args.ranks,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   local model, message, code = require("ane.model").load(args.model, opts)

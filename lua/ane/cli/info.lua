@@ -9,6 +9,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Show what a model file holds and which kernels run it; without a file, the machine."
+M.ranks = true
 
 function M.options(parser)
   options.model(parser, true)
@@ -106,6 +107,16 @@ local function show_report(rows)
   end
 end
 
+local function show_ranks(ranks)
+  write "ranks:"
+  for _, r in ipairs(ranks) do
+    local layers = r.first and ("layers %d .. %d"):format(r.first, r.last) or "no layer"
+    local sent = r.sends > 0 and (" and %s sent"):format(common.bytes(r.sends)) or ""
+    write("  %d %s: %d threads, %s, weights %s, %s of cached state%s a token, %s resident", r.rank, r.host, r.threads, layers,
+      common.bytes(r.weight_bytes), common.bytes(r.kv_bytes_per_token), sent, common.bytes(r.resident))
+  end
+end
+
 -- Facts of the file alone, also of one that has no recipe. A package set gives all facts when it is loaded.
 local function file_facts(path, keys)
   if require("ane.coreml.set").find(path) then return {} end
@@ -193,6 +204,7 @@ function M.run(args)
   info.memory = core.memory()
   if args.json then return common.print_json(info) end
   show(info)
+  if info.ranks then show_ranks(info.ranks) end
   if info.weights_report then show_report(info.weights_report) end
   return true
 end

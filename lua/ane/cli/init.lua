@@ -1,11 +1,12 @@
 --- The command `ane`: finds the subcommand, parses its options, turns failures into one line and an exit code.
--- Needs ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
+-- Needs ane.cli.ranks, ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
 --   summary           a sentence
 --   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
 --   writes            true where it writes a model: SIGTERM then cleans up as Ctrl-C does
+--   ranks             true where its model may lie on several ranks (ane.cli.ranks)
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
 --
@@ -13,6 +14,7 @@
 
 local argparse = require "argparse"
 local core = require "ane.core"
+local ranks = require "ane.cli.ranks"
 
 local M = {}
 
@@ -42,6 +44,7 @@ local function parser(show)
     local sub = add_help(p:command(name):summary(command.summary):description(command.summary))
     sub:help_description_margin(32):help_max_width(120)
     command.options(sub)
+    if command.ranks then ranks.options(sub) end
   end
   return p
 end
@@ -141,7 +144,7 @@ local function run_with_model(command, args)
   if message then return nil, message, code end
   args.model = path
   local done
-  done, message, code = command.run(args)
+  done, message, code = ranks.run(command, args)
   return done, message, code
 end
 
@@ -156,7 +159,7 @@ local function run_command(args)
   elseif done then
     return 0
   end
-  complain(args.command, as_typed(message, args))
+  if code ~= "told" then complain(args.command, as_typed(message, args)) end -- else by rank 0
   return (code == "usage" or is_usage(message, args)) and 2 or 1
 end
 
@@ -166,6 +169,7 @@ local function dispatch(argv)
   local args, message = parse(argv)
   if args then return run_command(args) end
   if not message then return 0 end
+  if ranks.is_silent() then return 2 end -- rank 0 says it
   local name = M.has(argv[1]) and argv[1]
   complain(name, message .. (" (see ane %s--help)"):format(name and name .. " " or ""))
   return 2

@@ -7,6 +7,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Show the best tokens and their logits at every position."
+M.ranks = true
 
 -- Logits of one feed are held at a time: without --chunk so few positions that they stay below this many bytes.
 local MOST_BYTES = 32 << 20

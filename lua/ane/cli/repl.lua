@@ -10,6 +10,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Open a Lua prompt with `ane` and, if a model is given, `model`."
+M.ranks = true
 
 function M.options(parser)
   options.model(parser, true)

@@ -10,6 +10,7 @@ local prompt_cache = require "ane.cli.prompt_cache"
 local M = {}
 
 M.summary = "Continue a prompt, a list of token ids or a list of messages."
+M.ranks = true
 
 function M.options(parser)
   options.model(parser)

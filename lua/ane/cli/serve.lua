@@ -9,6 +9,7 @@ local serve = require "ane.serve"
 local M = {}
 
 M.summary = "Serve a model over HTTP: OpenAI's API and a chat page."
+M.ranks = true
 
 function M.options(parser)
   options.model(parser)

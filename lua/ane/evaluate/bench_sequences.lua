@@ -27,12 +27,13 @@ end
 -- Feeds each session its prompt, in runs that hold as many tokens as the program takes. Seconds; or nil, message, code.
 local function prefill(program, sessions, prompts)
   local room = program:max_chunk()
-  local items, used = {}, 0
+  local items, used, tickets = {}, 0, {}
   local started = core.clock()
+  local begin = program.begin or program.run
   local function flush()
     if used == 0 then return true end
-    local ok, message, code = program:run(items, "last")
-    items, used = {}, 0
+    local ok, message, code = begin(program, items, "last")
+    items, used, tickets[#tickets + 1] = {}, 0, ok or nil
     return ok, message, code
   end
   for i, ids in ipairs(prompts) do
@@ -48,12 +49,38 @@ local function prefill(program, sessions, prompts)
     end
   end
   local ok, message, code = flush()
+  for i = 1, ok and program.begin and #tickets or 0 do
+    ok, message, code = program:finish(tickets[i])
+    if not ok then return nil, message, code end
+  end
   if not ok then return nil, message, code end
+  return core.clock() - started
+end
+
+-- Decodes in a program whose runs overlap: as many groups of sessions take turns as it has stages. Seconds; or nil, message, code.
+local function decode_in_turns(program, sessions, tokens, next_ids)
+  local started, lanes, flights = core.clock(), math.min(program:depth(), #sessions), {}
+  for t = 1, tokens do
+    for lane = 1, lanes do
+      local ok, message, code = true, nil, nil
+      if flights[lane] then ok, message, code = program:finish(flights[lane]) end
+      if not ok then return nil, message, code end
+      local items = {}
+      for i = lane, #sessions, lanes do items[#items + 1] = { sessions[i], { next_ids[i][t] } } end
+      flights[lane], message, code = program:begin(items, "argmax")
+      if not flights[lane] then return nil, message, code end
+    end
+  end
+  for lane = 1, lanes do
+    local ok, message, code = program:finish(flights[lane])
+    if not ok then return nil, message, code end
+  end
   return core.clock() - started
 end
 
 -- Decodes `tokens` tokens of each session, one of each per run. Seconds; or nil, message, code.
 local function decode(program, sessions, tokens, next_ids)
+  if program.begin then return decode_in_turns(program, sessions, tokens, next_ids) end
   local started = core.clock()
   for t = 1, tokens do
     local items = {}

@@ -43,6 +43,7 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --     the chosen ones. The results are equal within rounding
 --   adapters: LoRA adapters for all sessions that are not given others: a path, or a list of paths and of {path = ..., scale = ...};
 --     see ane.model.adapters
+--   ranks: true, or {cut, fp16, tail}: the layers lie on all ranks of an MPI program, of which this is rank 0. See ane.pipeline
 --   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
 --   progress: function(stage, done, total), or true for a progress bar on a terminal
 M.rules = {
@@ -62,6 +63,7 @@ M.rules = {
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
   adapters = adapters.paths_rule,
+  ranks = { type = { "table", "boolean" } },
   merge = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },
 }
@@ -90,6 +92,12 @@ function M.load(path, opts)
   local level, message, code = isa.choose(opts.isa)
   if not level then return nil, message, code end
   opts.isa = level
+  if opts.ranks then
+    local pipeline = require "ane.pipeline"
+    opts.ranks = schema.check(pipeline.rules, opts.ranks == true and {} or opts.ranks, "load: ranks", 2)
+    opts.threads = opts.threads or pipeline.threads()
+  end
+  opts.ranks = opts.ranks or nil
   opts.threads = opts.threads or core.cpu_cores()
   opts.kv = opts.kv or (opts.activations == "fp32" and "fp32" or "fp16")
   if opts.progress == true then opts.progress = progress.bar() end
@@ -528,6 +536,7 @@ function Model:info()
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.adapters = adapters.describe(self)
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices
+  out.ranks = program.ranks
   out.weight_bytes, out.scratch_bytes, out.load_s = program.weight_bytes, program.scratch_bytes, self.load_s
   return out
 end

@@ -48,6 +48,28 @@ local function chunk_of(cfg, context)
   return cfg.kind and math.min(math.max(context, MANY_TEXTS), MOST_TOKENS) or 512
 end
 
+-- What a model on several ranks cannot have: option, and the words of the message.
+local ALONE = {
+  { "adapters", "adapters" }, { "importance", "importance" },
+}
+
+-- Plans a graph for the ranks of this process's team.
+local function on_ranks(graph, options, cfg, source, opts)
+  local team, message, code = require("ane.pipeline").team()
+  if not team then return nil, message, code end
+  for _, one in ipairs(ALONE) do
+    if opts[one[1]] then return nil, ("option %s does not go with a model on several ranks"):format(one[2]), "unsupported" end
+  end
+  if type(opts.recipe) == "table" then
+    return nil, "option recipe must be a path for a model on several ranks, which all read it", "unsupported"
+  end
+  local program
+  program, message, code = require("ane.pipeline.lead").program(team, graph, options, {
+    path = source:path(), recipe = opts.recipe, soft_experts = cfg.soft_experts, pipeline = opts.pipeline or "cpu", whole = cfg.kind ~= nil,
+  }, opts.ranks)
+  return program, message, code
+end
+
 --- Plans the graph of a recipe for this machine.
 -- @param r the recipe
 -- @param cfg the configuration
@@ -68,11 +90,16 @@ function M.plan(r, cfg, source, opts)
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
-  program, message, code = core.program(graph, {
+  local options = {
     isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head, weights = opts.weights,
     mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = context,
     chunk = chunk_of(cfg, context), progress = progress and function(done, total) progress("load", done, total) end,
-  })
+  }
+  if opts.ranks then
+    program, message, code = on_ranks(graph, options, cfg, source, opts)
+  else
+    program, message, code = core.program(graph, options)
+  end
   if not program then return nil, ("%s: %s"):format(source:path(), message), code end
   return program, places
 end
@@ -204,6 +231,7 @@ function M.load(path, opts)
   local set = require "ane.coreml.set"
   if set.find(path) then
     if opts.adapters then return nil, ("%s: adapters are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
+    if opts.ranks then return nil, ("%s: ranks are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
     return set.load(path, opts)
   end
   for _, name in ipairs { "precision", "backend", "verify" } do
@@ -213,6 +241,9 @@ function M.load(path, opts)
   if not source then return nil, message, code end
   if source:format() == "onnx" and opts.adapters then
     return nil, ("%s: adapters are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
+  end
+  if source:format() == "onnx" and opts.ranks then
+    return nil, ("%s: ranks are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
   end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
   local r, cfg

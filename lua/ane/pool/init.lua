@@ -94,7 +94,7 @@ function M.new(engine, opts)
   local room = program.max_chunk and program:max_chunk() or opts.step_tokens
   return setmetatable({
     _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _waiting = {}, _running = {},
-    _sessions = held, _price = price.new(), _last = 0,
+    _sessions = held, _price = price.new(), _last = 0, _depth = program.depth and program:depth() or 1, _flights = {},
     _stats = {
       steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
       dropped = 0,
@@ -163,7 +163,7 @@ local function sweep(self)
     for i = #list, 1, -1 do
       local r = list[i]
       if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
-      if r.stopping then
+      if r.stopping and not r.under_way then
         if r.item and not r.preempted then r:_computed(nil, "stopped", "stopped") else r:_complete "stopped" end
       end
     end
@@ -241,7 +241,7 @@ local function preempt(self)
   local order, active = ranked(self)
   for i = #order, 1, -1 do
     local r = order[i]
-    if active > 1 and r.item and not r.preempted then
+    if active > 1 and r.item and not r.preempted and not r.under_way then
       local held = self._sessions:preempt(r.session)
       r.preempted, r.item.replay = r.item.replay or held, nil -- a replay in progress: the session holds a part of it
       self._stats.preempted = self._stats.preempted + 1
@@ -298,8 +298,9 @@ end
 -- next step.
 local function batch_of(self)
   local items, room, prompts = {}, self._step_tokens, {}
+  local most = math.ceil(#self._running / self._depth)
   for _, r in ipairs(self._running) do
-    if r.item and not r.preempted then
+    if r.item and not r.preempted and not r.under_way and #items + #prompts < most then
       local n, decode = left(r.item)
       if not decode then
         prompts[#prompts + 1] = r
@@ -327,7 +328,7 @@ end
 -- Feeds of want "all" or "argmax" that are longer than a share run alone, so that they do not wait for ever.
 local function alone(self)
   for _, r in ipairs(self._running) do
-    if r.item and not r.preempted then return { part_of(r, math.min(left(r.item), self._step_tokens)) } end
+    if r.item and not r.preempted and not r.under_way then return { part_of(r, math.min(left(r.item), self._step_tokens)) } end
   end
   return {}
 end
@@ -394,6 +395,31 @@ local function deliver(self, items)
   end
 end
 
+-- Computes a batch of a program whose runs overlap (ane.pipeline.lead): the batch begins, and where as many are under way as the
+-- program takes, or nothing else can begin, the oldest one ends.
+-- @return the batch that has ended; nil: none
+local function overlap(self, items)
+  local program, flights = self._engine.program, self._flights
+  local ticket = #items > 0 and program:begin(items)
+  if #items > 0 and not ticket then -- one by one, so that only the request at fault fails
+    compute(self, items)
+    return items
+  end
+  if ticket then
+    flights[#flights + 1] = { ticket, items }
+    for _, part in ipairs(items) do part.request.under_way = true end
+    if #flights < self._depth then return nil end
+  end
+  local oldest = table.remove(flights, 1)
+  if not oldest then return nil end
+  local ok, message, code = program:finish(oldest[1])
+  for _, part in ipairs(oldest[2]) do
+    part.request.under_way = nil
+    if not ok then part.failed = { message, code } end
+  end
+  return oldest[2]
+end
+
 --- Computes one batch. A call takes as long as `step_tokens` tokens at most.
 -- @return the tokens that were computed, 0 where callbacks only went on; nil where the pool is idle
 -- @raise inside a callback of one of its requests
@@ -419,12 +445,12 @@ function Pool:_step()
   if #items == 0 then items = alone(self) end
   local stats, total = self._stats, 0
   for _, item in ipairs(items) do total = total + item.n end
-  if total > 0 then
+  if total > 0 or #self._flights > 0 then
     local started = core.clock()
-    compute(self, items)
+    if self._depth > 1 then items = overlap(self, items) or {} else compute(self, items) end
     local seconds = core.clock() - started
     self._last = total
-    self._price:stepped(total, seconds)
+    if total > 0 then self._price:stepped(total, seconds) end
     stats.seconds = stats.seconds + seconds
     stats.steps, stats.largest_step = stats.steps + 1, math.max(stats.largest_step, total)
     deliver(self, items)

@@ -1,0 +1,61 @@
+--- Commands as MPI programs: rank 0 runs the command, the others hold their layers of its model.
+-- Needs ane.cli.options, ane.core and ane.pipeline. Usage: `local done, message, code = ranks.run(command, args)`
+--
+-- A command whose module has `ranks` joins where mpirun or srun has started it with others, or --mpi says so.
+
+local core = require "ane.core"
+local options = require "ane.cli.options"
+local pipeline = require "ane.pipeline"
+
+local M = {}
+
+local LINKS = { "fp32", "fp16" }
+
+--- The options of such commands.
+function M.options(parser)
+  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one. The layers of "
+    .. "the model lie on all ranks.")
+  options.add(parser, "--cut", "Under mpirun: the layers that ranks 1, 2, ... begin with: 8,16. Default: by the speed and the memory of "
+    .. "the ranks.", options.integers("layer", 0)):argname "LIST"
+  parser:option("--link", "Under mpirun: type of activations between ranks; fp32 (default) gives the bits of one process, fp16 sends half.")
+    :choices(LINKS)
+  options.add(parser, "--tail", "Under mpirun: weight of the head in the choice of the cut: 0 for long prompts, 1 for long replies; "
+    .. "default 0.5.", pipeline.rules.tail):argname "X"
+  options.add(parser, "--rank-timeout", "Under mpirun: seconds after which a silent rank counts as lost. Default 300.",
+    { type = "number", above = 0 }):argname "S"
+end
+
+--- Does this process run beside others as one command? The others of rank 0 say nothing of wrong options.
+function M.is_silent()
+  if not pipeline.is_launched() then return false end
+  local rank = tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK")
+  return rank ~= nil and rank > 0
+end
+
+-- Rank 0, once the others are there.
+local function lead(command, args)
+  args.ranks = { cut = args.cut, fp16 = args.link == "fp16", tail = args.tail }
+  args.threads = args.threads or pipeline.threads()
+  local ran, done, message, code = pcall(command.run, args)
+  io.stdout:flush()
+  pipeline.leave()
+  if not ran then error(done, 0) end
+  return done, message, code
+end
+
+--- Runs a command, on one rank or on several. On other ranks than 0 it works until rank 0 ends.
+-- @return as the command's run
+function M.run(command, args)
+  if not command.ranks or not (args.mpi or pipeline.is_launched()) then return command.run(args) end
+  local rank, message, code = pipeline.join { timeout = args.rank_timeout }
+  if not rank then return nil, message, code end
+  if pipeline.size() == 1 then return command.run(args) end
+  if rank == 0 then return lead(command, args) end
+  core.hold_interrupts(true) -- Ctrl-C reaches all ranks: rank 0 answers it
+  local ok
+  ok, message, code = pipeline.work { threads = args.threads }
+  if ok then return true end
+  return nil, message, code == "io" and "told" or code
+end
+
+return M

@@ -1,0 +1,135 @@
+--- Chooses where a model is cut into stages, and predicts what each takes.
+-- Needs nothing. Usage: `local cuts = assert(cut.choose(costs, ranks, opts)); local stages = cut.describe(costs, cuts)`
+--
+-- The time of a stage is that of a decoded token, which reads its weights once, or of a token of a prompt, which multiplies by the
+-- weights of its body: both are proportional to bytes. opts.tail is the weight of the tail (the head) in the sum: 1 is the time of
+-- decoding, 0 that of long prompts. Cuts are made where as few numbers cross as between layers.
+
+local M = {}
+
+--- Default weight of the tail, between prompts and decoding.
+M.TAIL = 0.5
+
+-- The number of the layer in a step's name; nil: it belongs to none.
+local function layer_of(name) return math.tointeger(tonumber(name:match "^layers%.(%d+)%f[%D]")) end
+
+-- Steps to either side among which a cut sends least.
+local NEAR = 4
+
+-- The body steps before which a cut sends no more than at any place nearby. The first step is no place.
+local function places(costs)
+  local list = {}
+  for i = 2, #costs - 1 do
+    local least = math.huge
+    for j = math.max(2, i - NEAR), math.min(#costs - 1, i + NEAR) do least = math.min(least, costs[j].crossing) end
+    if costs[i].crossing == least then list[#list + 1] = i - 1 end
+  end
+  return list
+end
+
+-- Sums of a field over the steps before each one: sums[i + 1] is that of the first i.
+local function sums_of(costs, field)
+  local sums = { 0 }
+  for i, c in ipairs(costs) do sums[i + 1] = sums[i] + c[field] end
+  return sums
+end
+
+--- The body steps at which the layers of a list begin.
+-- @param layers numbers of layers, ascending
+-- @return list of body steps; or nil, message, code
+function M.at_layers(costs, layers)
+  local cuts = {}
+  for i, layer in ipairs(layers) do
+    for at = 1, #costs - 1 do
+      if layer_of(costs[at].name) == layer then
+        cuts[i] = at - 1
+        break
+      end
+    end
+    if not cuts[i] then return nil, ("option cut: the model has no layer %d"):format(layer), "invalid" end
+    if cuts[i - 1] and cuts[i] < cuts[i - 1] then return nil, "option cut: the layers must ascend", "invalid" end
+  end
+  return cuts
+end
+
+--- Chooses the cuts so that the slowest stage takes the least time.
+-- @param costs of graph:costs()
+-- @param ranks list of {speed (relative), room (bytes for weights, or nil)}
+-- @param opts cut (list of layers that ranks 1, 2, ... begin with: used as it is), tail
+-- @return list of body steps before which the model is cut, one less than ranks; or nil, message, code
+function M.choose(costs, ranks, opts)
+  local n = #ranks
+  if opts.cut then
+    if #opts.cut ~= n - 1 then return nil, ("option cut has %d layers, %d ranks need %d"):format(#opts.cut, n, n - 1), "invalid" end
+    return M.at_layers(costs, opts.cut)
+  end
+  local at, read, held = places(costs), sums_of(costs, "read"), sums_of(costs, "weights")
+  table.insert(at, 1, 0)
+  at[#at + 1] = #costs - 1 -- the end of the body: of the last stage only
+  local tail, steps = (opts.tail or M.TAIL) * costs[#costs].read, #costs - 1
+  -- Time of the stage of a rank over the steps [a, b); infinite where it has no room.
+  local function time(rank, a, b)
+    local bytes, stored = read[b + 1] - read[a + 1], held[b + 1] - held[a + 1]
+    if b == steps then bytes, stored = bytes + tail, stored + costs[#costs].weights end
+    if ranks[rank].room and stored > ranks[rank].room then return math.huge end
+    return bytes / ranks[rank].speed
+  end
+  -- best[j]: the least time of the slowest of the stages so far that end at place j. The end of the body is the last rank's.
+  local best, from = {}, {}
+  for rank = 1, n do
+    local now = {}
+    from[rank] = {}
+    for j = 1, rank == n and #at or #at - 1 do
+      if rank == n and j < #at then goto continue end
+      for i = 1, rank == 1 and 1 or math.min(j, #at - 1) do
+        local t = math.max(rank == 1 and 0 or best[i] or math.huge, time(rank, at[i], at[j]))
+        if t < (now[j] or math.huge) then now[j], from[rank][j] = t, i end
+      end
+      ::continue::
+    end
+    best = now
+  end
+  if not best[#at] then
+    local what = "the weights of the model (%.2f GB) do not fit the free memory of the ranks (%s GB)"
+    local rooms = {}
+    for i, one in ipairs(ranks) do rooms[i] = one.room and ("%.2f"):format(one.room / 1e9) or "?" end
+    return nil, what:format(held[#held] / 1e9, table.concat(rooms, " + ")), "memory"
+  end
+  local cuts, j = {}, #at
+  for rank = n, 2, -1 do
+    j = from[rank][j]
+    cuts[rank - 1] = at[j]
+  end
+  return cuts
+end
+
+-- The first and the last layer of the steps [a, b); nil: there are none.
+local function layers_of(costs, a, b)
+  local first, last
+  for i = a + 1, b do
+    local layer = layer_of(costs[i].name)
+    if layer then first, last = math.min(first or layer, layer), math.max(last or layer, layer) end
+  end
+  return first, last
+end
+
+--- What each stage holds, reads and sends.
+-- @param costs of graph:costs()
+-- @param cuts list of body steps
+-- @return list of {from, to (body steps), first, last (layers; nil: none), weights, read, table (bytes), kv (numbers per token), sends
+-- (floats per token to the next; 0 of the last)}
+function M.describe(costs, cuts)
+  local stages, from = {}, 0
+  for i = 1, #cuts + 1 do
+    local to = cuts[i] or #costs - 1
+    local s = { from = from, to = to, weights = 0, read = 0, table = 0, kv = 0, sends = cuts[i] and costs[to + 1].crossing or 0 }
+    for j = from + 1, cuts[i] and to or #costs do
+      for _, field in ipairs { "weights", "read", "table", "kv" } do s[field] = s[field] + costs[j][field] end
+    end
+    s.first, s.last = layers_of(costs, from, cuts[i] and to or #costs)
+    stages[i], from = s, to
+  end
+  return stages
+end
+
+return M

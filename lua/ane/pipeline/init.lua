@@ -1,0 +1,89 @@
+--- A model over several processes or machines: its layers are cut into stages, and each rank of an MPI program holds one.
+-- Needs ane.core, ane.pipeline.team, ane.pipeline.work and the optional module ane.mpi (make mpi).
+-- Usage, in a program that mpirun starts:
+--   local ranks = require "ane.pipeline"
+--   local rank = assert(ranks.join())
+--   if rank > 0 then return assert(ranks.work()) end
+--   local model = assert(ane.load("model.gguf", { ranks = true }))   -- rank 0 goes on as ever; at the end
+--   model:close(); ranks.leave()
+
+local core = require "ane.core"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+-- Names under which launchers give the number of processes (Open MPI; MPICH, Slurm's PMI).
+local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
+
+--- Has a launcher started this process with others?
+function M.is_launched()
+  for _, name in ipairs(SIZES) do
+    if (tonumber(os.getenv(name)) or 1) > 1 then return true end
+  end
+  return false
+end
+
+--- Options of load's `ranks`, a table or true.
+--   cut: the layers that ranks 1, 2, ... begin with; default: chosen so that the slowest rank takes the least time, and each part fits
+--     the memory of its rank
+--   fp16: activations go from rank to rank as fp16: half the bytes, other bits
+--   tail: the weight of the head in the choice of the cut: 0 where prompts are long, 1 where replies are; default 0.5
+M.rules = {
+  cut = { type = "table", check = function(list)
+    for _, layer in ipairs(list) do
+      if math.type(layer) ~= "integer" or layer < 0 then return "must be a list of layers" end
+    end
+  end },
+  fp16 = { type = "boolean", default = false },
+  tail = { type = "number", min = 0, max = 16 },
+}
+
+local JOIN = { timeout = { type = "number", above = 0 }, mpi = { type = "table" } }
+
+-- The ranks of this process; a launcher starts it once.
+local team
+
+--- Joins the other processes that the launcher has started.
+-- @param opts timeout (seconds after which a rank that should answer counts as lost; default 300)
+-- @return the number of this rank from 0, the number of ranks; or nil, message, code
+function M.join(opts)
+  opts = schema.check(JOIN, opts, "join", 2)
+  if team then return team.rank, team.size end
+  local found, mpi = true, opts.mpi
+  if not mpi then found, mpi = pcall(require, "ane.mpi") end
+  if not found then
+    return nil, "this process is one of several of an MPI program, and the module ane.mpi is not built: make mpi", "unsupported"
+  end
+  local made, message, code = require("ane.pipeline.team").new(mpi, {
+    timeout = opts.timeout, version = ("%s, protocol 1"):format(require("ane")._VERSION),
+  })
+  if not made then return nil, message, code end
+  team = made
+  return team.rank, team.size
+end
+
+--- The ranks, for ane.model.loader.
+-- @return a team of at least two ranks; or nil, message, code
+function M.team()
+  if not team then return nil, "option ranks: call join() of ane.pipeline first", "state" end
+  if team.rank > 0 then return nil, "option ranks: only rank 0 loads models; the others call work()", "state" end
+  return team
+end
+
+--- Number of ranks; 1 where none were joined.
+function M.size() return team and team.size or 1 end
+
+--- Works for rank 0, on all other ranks, until it leaves.
+-- @param opts threads (default: this rank's share of the cores of its host)
+-- @return true; or nil, message, code
+function M.work(opts) return require("ane.pipeline.work").run(team, opts or {}) end
+
+--- Threads of a rank that is not told how many: its share of the cores of its host.
+function M.threads() return math.max(1, core.cpu_cores() // (team and team.near or 1)) end
+
+--- Ends the work of all ranks, at rank 0's end.
+function M.leave()
+  if team then team:leave() end
+end
+
+return M

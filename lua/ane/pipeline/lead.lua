@@ -1,0 +1,458 @@
+--- Rank 0 of a pipeline: a program and sessions with the methods of those of ane.core, whose layers lie on all ranks.
+-- Needs ane.core, ane.pipeline.cut, ane.pipeline.orders and ane.pipeline.work.
+-- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
+--
+-- Each call is done on this rank's stage, and is an order to the others, which do the same on theirs. The order goes out before the
+-- first message of the call to the stage after, or else at its end: a call that fails on this rank's checks has reached nobody.
+-- Runs are divided into groups; while a group is computed by a later stage, this one computes the next. Only rows are waited for.
+
+local core = require "ane.core"
+local cut = require "ane.pipeline.cut"
+local orders = require "ane.pipeline.orders"
+local work = require "ane.pipeline.work"
+
+local M = {}
+
+local Program, Session = {}, {}
+Program.__index, Session.__index = Program, Session
+
+-- ---- Orders ------------------------------------------------------------------------------------------------------------------
+
+-- Sends the order that waits.
+local function flush(self)
+  local order = self.order
+  self.order = nil
+  if not order then return true end
+  return self.team:tell("C", order)
+end
+
+-- Remembers that the ranks no longer agree.
+local function broken(self, message, code)
+  self.failed = self.failed or { message, code or "io" }
+  return nil, table.unpack(self.failed)
+end
+
+-- Does a call of this rank's stage and orders the others to do it.
+-- @return what fn gives; or nil, message, code
+local function command(self, order, fn)
+  if self.failed then return nil, table.unpack(self.failed) end
+  self.order = order
+  local result, message, code = fn()
+  if not result and self.order then
+    self.order = nil
+    return nil, message, code
+  end
+  if not result then return broken(self, message, code) end
+  local ok
+  ok, message, code = flush(self)
+  if not ok then return broken(self, message, code) end
+  return result
+end
+
+-- The replies of the other ranks to an order: a list of texts by rank; or nil, message, code of the first that could not do it.
+local function replies(self)
+  local list, failed = {}, nil
+  for rank = 1, self.team.size - 1 do
+    local text, message, code = self.team:take(rank, "K")
+    if not text then return broken(self, message, code) end
+    list[rank] = text:sub(2)
+    if text:sub(1, 1) == "-" and not failed then
+      local word, what = list[rank]:match "^(%S*)\n(.*)$"
+      failed = { ("%s: %s"):format(self.team:name(rank), what), word }
+    end
+  end
+  if failed then return nil, failed[1], failed[2] end
+  return list
+end
+
+-- ---- Sessions ----------------------------------------------------------------------------------------------------------------
+
+local function new_session(program, own, context, kv, id)
+  local self = setmetatable({ program = program, own = own, id = id, kv = kv, most = context, list = {} }, Session)
+  program.sessions[id] = self
+  return self
+end
+
+local function next_id(program)
+  program.count = program.count + 1
+  return program.count
+end
+
+--- Feeds ids: see ane.generate.session.
+function Session:feed(ids, want, upto)
+  return self.program:run { { self, ids, want = want or "last", ["until"] = upto } }
+end
+
+--- Number of rows of the last run.
+function Session:rows() return #self.list end
+
+--- Logits of a row.
+function Session:logits(i) return core.tensor({ self.program:vocab() }, self.list[i or #self.list].logits) end
+
+--- Best id of a row and its logit.
+function Session:argmax(i)
+  local row = self.list[i or #self.list]
+  return row.id, row.value
+end
+
+function Session:length() return self.own:length() end
+function Session:context() return self.own:context() end
+function Session:ids() return self.own:ids() end
+function Session:replayed() return self.own:replayed() end
+
+--- Bytes of the cached state, on all ranks: in proportion to the numbers that each caches per token.
+function Session:kv_bytes()
+  local program, own = self.program, self.own:kv_bytes()
+  local mine = program.infos[0].kv_bytes_per_token
+  if mine == 0 then return program.kv_per_token * self.own:length() end
+  return own * program.kv_per_token // mine
+end
+
+local function change(self, letter, n)
+  local ok, message, code = command(self.program, orders.pack(letter, self.id, n), function()
+    if letter == "Z" then return self.own:rewind(n) end
+    return self.own:part(n)
+  end)
+  if ok then self.list, self.ticket = {}, nil end
+  return ok, message, code
+end
+
+function Session:rewind(n) return change(self, "Z", n) end
+function Session:part(n) return change(self, "P", n) end
+
+function Session:fork()
+  local program, id = self.program, next_id(self.program)
+  local own, message, code = command(program, orders.pack("F", self.id, id), function() return self.own:fork() end)
+  if not own then return nil, message, code end
+  local made = new_session(program, own, self.most, self.kv, id)
+  local done, why, word = replies(program)
+  if done then return made end
+  made:close()
+  return nil, why, word
+end
+
+--- Writes this rank's part to the file, and has the others write theirs to files beside it, PATH.rank1 and so on.
+function Session:save(path, note)
+  local order = orders.pack("S", self.id, path, note or "", note and 1 or 0)
+  local ok, message, code = command(self.program, order, function() return self.own:save(path, note) end)
+  if ok then ok, message, code = replies(self.program) end
+  return ok and true, message, code
+end
+
+-- The row of the last token that the last stage has restored; {}: its file has none.
+local function restored_rows(program, id)
+  local rows = {}
+  local text, message, code = program.team:take(program.team.size - 1, "V")
+  if not text then return broken(program, message, code) end
+  orders.read_rows(text, { { id = id, want = "last" } }, function() return rows end)
+  return rows
+end
+
+--- Reads such files. A failure on any rank leaves the session as it was.
+function Session:restore(path)
+  local program, id = self.program, next_id(self.program)
+  local own, message, code = program.own:session { context = self.most, kv = self.kv }
+  if not own then return nil, message, code end
+  local note, rows
+  local ok
+  ok, message, code = command(program, orders.pack("L", id, self.most, self.kv, path), function()
+    local done, text, word = own:restore(path)
+    note = text
+    return done, text, word
+  end)
+  if ok then ok, message, code = replies(program) end
+  if ok then rows, message, code = restored_rows(program, id) end
+  if not rows then
+    own:close()
+    program:forget(id)
+    return nil, message, code
+  end
+  self.own:close()
+  program:forget(self.id)
+  program.sessions[self.id], program.sessions[id] = nil, self
+  self.own, self.id, self.list, self.ticket = own, id, rows, nil
+  return true, note
+end
+
+--- Adapters are for one process.
+function Session.adapt(_, list)
+  if #list == 0 then return true end
+  return nil, "adapters do not go with a model on several ranks", "unsupported"
+end
+
+function Session.adapters_key() return 0 end
+
+function Session:close()
+  if not self.own then return end
+  self.own:close()
+  self.own = nil
+  self.program.sessions[self.id] = nil
+  self.program:forget(self.id)
+end
+
+Session.__close, Session.__gc = Session.close, Session.close
+
+-- ---- Programs ----------------------------------------------------------------------------------------------------------------
+
+-- The others close a session too.
+function Program:forget(id)
+  if self.own and not self.failed then self.team:tell("C", orders.pack("D", id)) end
+end
+
+function Program:max_chunk() return self.own:max_chunk() end
+function Program:context() return self.own:context() end
+function Program:vocab() return self.own:vocab() end
+function Program:n_ids() return self.own:n_ids() end
+function Program:exact() return self.own:exact() end
+function Program.head() return 0, 0, 0 end
+
+--- Facts of all ranks together, and `ranks`, a list of those of each: rank, host, threads, first and last (layers), weight_bytes,
+-- stored_bytes (of its weights as stored), kv_bytes_per_token, sends (bytes per token), resident (bytes when it had loaded).
+function Program:info()
+  local out = self.own:info()
+  out.ranks = self.ranks
+  for rank = 1, self.team.size - 1 do
+    local info = self.infos[rank]
+    for _, key in ipairs { "weight_bytes", "stored_bytes", "scratch_bytes", "kv_bytes_per_token", "steps", "threads" } do
+      out[key] = out[key] + info[key]
+    end
+    table.move(info.matrices, 1, #info.matrices, #out.matrices + 1, out.matrices)
+  end
+  return out
+end
+
+function Program:session(opts)
+  local id = next_id(self)
+  local own, message, code = command(self, orders.pack("O", id, opts.context, opts.kv or "fp16"), function()
+    return self.own:session { context = opts.context, kv = opts.kv }
+  end)
+  if not own then return nil, message, code end
+  local made = new_session(self, own, opts.context, opts.kv or "fp16", id)
+  local done, why, word = replies(self)
+  if done then return made end
+  made:close()
+  return nil, why, word
+end
+
+-- The items of a run, by session number, with the length at the end of each feed.
+local function items_of(items, want)
+  local list = {}
+  for i, item in ipairs(items) do
+    local s, ids = item[1], item[2]
+    ids = type(ids) == "number" and { ids } or ids
+    list[i] = { id = s.id, ids = ids, want = item.want or want or "last", upto = math.max(item["until"] or 0, s.own:length() + #ids) }
+  end
+  return list
+end
+
+-- Computes this rank's stage of all groups.
+local function run_groups(self, groups)
+  for _, group in ipairs(groups) do
+    local items = {}
+    for i, item in ipairs(group) do
+      items[i] = { self.sessions[item.id].own, item.ids, want = item.want, ["until"] = item.upto }
+    end
+    local ok, message, code = self.own:run(items)
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+-- Is there room for what a run feeds? The first group alone would not tell.
+local function check_room(items)
+  for _, item in ipairs(items) do
+    local s, n = item[1], type(item[2]) == "table" and #item[2] or 1
+    if s.own:length() + n > s.most then
+      local what = "context exceeded: %d positions are used and %d ids are fed, the session holds %d"
+      return nil, what:format(s.own:length(), n, s.most), "range"
+    end
+  end
+  return true
+end
+
+-- Begins a run: see Program:begin and Program:run.
+local function begin(self, items, want, together)
+  local ok, message, code = check_room(items)
+  if not ok then return nil, message, code end
+  local groups = orders.groups(items_of(items, want), self.team.size, self.whole, together)
+  ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
+  if not ok then return nil, message, code end
+  local ticket = { groups = groups, sessions = {} }
+  for _, item in ipairs(items) do
+    local s = item[1]
+    ticket.sessions[s.id], s.ticket, s.list = s, ticket, {}
+  end
+  table.insert(self.tickets, ticket)
+  return ticket
+end
+
+--- Begins a run, and returns when this rank's stage of it is done. Its rows come with finish(). Other runs may begin before, of other
+-- sessions; they finish in the same order.
+-- @param items, want as run()
+-- @return a ticket for finish(); or nil, message, code
+function Program:begin(items, want) return begin(self, items, want, true) end
+
+-- Takes the rows of the oldest run under way.
+local function collect(self)
+  local ticket, rows = table.remove(self.tickets, 1), {}
+  ticket.collected = true
+  for _, group in ipairs(ticket.groups) do
+    if orders.has_rows(group) then
+      local text, message, code = self.team:take(self.team.size - 1, "V")
+      if not text then return broken(self, message, code) end
+      orders.read_rows(text, group, function(id)
+        rows[id] = rows[id] or {}
+        return rows[id]
+      end)
+    end
+  end
+  for id, s in pairs(ticket.sessions) do
+    if s.ticket == ticket then s.list, s.ticket = rows[id] or {}, nil end -- else it was rewound or fed again since
+  end
+  return true
+end
+
+--- Waits for the rows of a run, and of those that began before it.
+-- @return true; or nil, message, code
+function Program:finish(ticket)
+  while not ticket.collected do
+    local ok, message, code = collect(self)
+    if not ok then return nil, message, code end
+  end
+  if self.failed then return nil, table.unpack(self.failed) end
+  return true
+end
+
+--- Runs that should be under way at once, so that all stages have work.
+function Program:depth() return self.team.size end
+
+--- Feeds tokens to sessions, as program:run of ane.core. Rows of the sessions are there when it returns; without any it returns when
+-- this rank's stage is done.
+function Program:run(items, want)
+  local ticket, message, code = begin(self, items, want, false)
+  if not ticket then return nil, message, code end
+  return self:finish(ticket)
+end
+
+function Program.adapter() return nil, "adapters do not go with a model on several ranks", "unsupported" end
+function Program.adapt() end
+
+function Program:close()
+  if not self.own then return end
+  for _, s in pairs(self.sessions) do
+    s.own:close()
+    s.own = nil
+  end
+  self.sessions = {}
+  self.own:close()
+  self.own = nil
+  self.team.busy = nil
+  if not self.failed then self.team:tell("C", orders.pack "Q") end
+end
+
+-- ---- Loading -----------------------------------------------------------------------------------------------------------------
+
+-- Are all ranks on this host? Their speeds then differ only by their threads.
+local function is_one_host(team)
+  for _, one in pairs(team.others) do
+    if one.host ~= team.host then return false end
+  end
+  return true
+end
+
+-- Memory and rates of all ranks, by number from 0. All measure at once, as they compute at once.
+local function ask(self, threads)
+  local measure = not is_one_host(self.team)
+  local ok, message, code = self.team:tell("C", orders.pack("I", measure and 1 or 0))
+  if not ok then return broken(self, message, code) end
+  local list = { [0] = work.facts(threads, measure) }
+  local texts
+  texts, message, code = replies(self)
+  if not texts then return nil, message, code end
+  for rank, text in pairs(texts) do list[rank] = core.json_decode(text) end
+  return list
+end
+
+-- What cut.choose() needs of each rank. Ranks of one host share its memory.
+local function rates(team, facts)
+  local near, list = {}, {}
+  local function host(rank) return rank == 0 and team.host or team.others[rank].host end
+  for rank = 0, team.size - 1 do near[host(rank)] = (near[host(rank)] or 0) + 1 end
+  for rank = 0, team.size - 1 do list[rank + 1] = { speed = facts[rank].speed, room = facts[rank].free // near[host(rank)] } end
+  return list
+end
+
+-- Rates of ranks that differ by less than this are taken for equal: measurements scatter.
+local ALIKE = 0.25
+
+local function level(list)
+  local low, high = math.huge, 0
+  for _, one in ipairs(list) do low, high = math.min(low, one.speed), math.max(high, one.speed) end
+  if low < (1 - ALIKE) * high then return list end
+  for _, one in ipairs(list) do one.speed = 1 end
+  return list
+end
+
+-- The rows of info().ranks.
+local function describe(self, costs, cuts, fp16)
+  local list = {}
+  for i, s in ipairs(cut.describe(costs, cuts)) do
+    local info = self.infos[i - 1]
+    list[i] = {
+      rank = i - 1, host = self.team:name(i - 1):match "%((.*)%)", threads = info.threads, first = s.first, last = s.last,
+      weight_bytes = info.weight_bytes, stored_bytes = info.stored_bytes, kv_bytes_per_token = info.kv_bytes_per_token,
+      sends = s.sends * (fp16 and 2 or 4), resident = info.resident,
+    }
+  end
+  return list
+end
+
+--- Plans a model over all ranks.
+-- @param team of ane.pipeline.team, on rank 0
+-- @param graph after its passes
+-- @param options of core.program, without functions that others would need
+-- @param job path, recipe (path or nil), soft_experts, pipeline (name of the passes), whole (true: items of a run stay whole)
+-- @param opts cut (list of layers), fp16, tail: see ane.pipeline
+-- @return a program; or nil, message, code
+function M.program(team, graph, options, job, opts)
+  if team.busy then return nil, "one model at a time can lie on the ranks: close the other one first", "state" end
+  local self = setmetatable({ team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {} }, Program)
+  local facts, message, code = ask(self, options.threads)
+  if not facts then return nil, message, code end
+  local cuts
+  local costs = graph:costs()
+  cuts, message, code = cut.choose(costs, level(rates(team, facts)), opts)
+  if not cuts then return nil, message, code end
+  local places = { 0, table.unpack(cuts) }
+  places[#places + 1] = #costs - 1
+  local sent = {}
+  for key, value in pairs(options) do
+    if key ~= "progress" and key ~= "threads" then sent[key] = value end
+  end
+  local text = core.json_encode {
+    path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
+    identity = ("%016x"):format(graph:identity()), cuts = places, fp16 = opts.fp16 or false,
+  }
+  local ok
+  ok, message, code = team:tell("C", orders.pack("M", text))
+  if not ok then return nil, message, code end
+  local o = { stage = work.stage(team, places[1], places[2], opts.fp16, function() flush(self) end) }
+  for key, value in pairs(options) do o[key] = value end
+  local own, why, word = core.program(graph, o) -- the others pack their weights at the same time
+  local texts
+  texts, message, code = replies(self)
+  if not own or not texts then
+    if own then own:close() end
+    team:tell("C", orders.pack "Q")
+    if not own then return nil, why, word end
+    return nil, message, code
+  end
+  self.own, team.busy, self.infos[0] = own, true, own:info()
+  for rank, info in pairs(texts) do self.infos[rank] = core.json_decode(info) end
+  self.infos[0].resident, self.kv_per_token = core.memory().resident, 0
+  for rank = 0, team.size - 1 do self.kv_per_token = self.kv_per_token + self.infos[rank].kv_bytes_per_token end
+  self.ranks = describe(self, costs, cuts, opts.fp16)
+  return self
+end
+
+return M

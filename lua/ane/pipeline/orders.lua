@@ -1,0 +1,156 @@
+--- The orders of rank 0 to the other ranks of a pipeline, as bytes: both ends of the format.
+-- Needs nothing. Usage: `team:tell("C", orders.run(groups)); local groups = orders.read_run(text)`
+--
+-- An order is a letter and its fields. I: say what this rank can do (1: measure it); M: load a model (JSON); O: open a session;
+-- R: run; Z: rewind; P: part; F: fork; S: save; L: restore; D: close a session; Q: close the model.
+
+local M = {}
+
+local WANTS = { "none", "last", "all", "argmax" }
+local NUMBER_OF = {}
+for i, want in ipairs(WANTS) do NUMBER_OF[want] = i end
+
+--- Formats of the orders with fixed fields: session first.
+M.fields = { O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4s4B", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B" }
+
+--- An order with fixed fields.
+function M.pack(letter, ...) return letter .. M.fields[letter]:pack(...) end
+
+--- Its letter and fields.
+function M.unpack(text)
+  local letter = text:sub(1, 1)
+  return letter, M.fields[letter]:unpack(text, 2)
+end
+
+-- ---- Runs --------------------------------------------------------------------------------------------------------------------
+
+-- Tokens of a piece of a long feed, at the least.
+local PIECE = 64
+
+-- Pieces that a stage should have of a run, so that no stage waits long for the first of them: a run of g groups on n stages takes
+-- (g + n - 1) / g of the time of one that fills all stages.
+local function groups_wanted(stages) return 2 * stages end
+
+-- Cuts an item of many tokens into pieces, of which each has the item's `until`.
+local function pieces_of(item, size, list)
+  local ids, upto = item.ids, item.upto
+  for first = 1, #ids, size do
+    local last = math.min(first + size - 1, #ids)
+    local want = item.want == "last" and last < #ids and "none" or item.want
+    list[#list + 1] = { id = item.id, ids = table.move(ids, first, last, 1, {}), upto = upto, want = want }
+  end
+end
+
+--- Divides a run into groups, which follow each other through the stages.
+-- @param items list of {id (of the session), ids, want, upto (length of the session at the end of its feed)}
+-- @param stages number of them
+-- @param whole true: items stay whole (models that see tokens on both sides)
+-- @param together true: other runs follow at once, so short feeds are not spread over groups, which would read the weights for each
+-- @return list of lists of {id, ids, upto, want}
+function M.groups(items, stages, whole, together)
+  local tokens = 0
+  for _, item in ipairs(items) do tokens = tokens + #item.ids end
+  local size = math.max(math.ceil(tokens / groups_wanted(stages)), #items > 1 and 1 or PIECE)
+  local pieces = {}
+  for _, item in ipairs(items) do
+    if not whole and #item.ids > math.max(size, PIECE) then
+      pieces_of(item, math.max(size, PIECE), pieces)
+    else
+      pieces[#pieces + 1] = item
+    end
+  end
+  -- Pieces of one session are in different groups; a group has at least `size` tokens, so that few weights are read often.
+  local share = size
+  if #items > 1 then share = math.max(size, math.ceil(tokens / math.min(stages, #items))) end
+  if together then share = math.max(share, PIECE) end
+  local groups, count, seen = { {} }, 0, {}
+  for _, piece in ipairs(pieces) do
+    if count > 0 and (count + #piece.ids > share or seen[piece.id]) then
+      groups[#groups + 1], count, seen = {}, 0, {}
+    end
+    table.insert(groups[#groups], piece)
+    count, seen[piece.id] = count + #piece.ids, true
+  end
+  return groups
+end
+
+--- Does a group leave rows?
+function M.has_rows(group)
+  for _, item in ipairs(group) do
+    if item.want ~= "none" then return true end
+  end
+  return false
+end
+
+--- A run.
+function M.run(groups)
+  local out = { ("<I4"):pack(#groups) }
+  for _, group in ipairs(groups) do
+    out[#out + 1] = ("<I4"):pack(#group)
+    for _, item in ipairs(group) do
+      local n = #item.ids
+      out[#out + 1] = ("<I8BI8I4"):pack(item.id, NUMBER_OF[item.want], item.upto, n)
+      for i = 1, n, 200 do
+        local last = math.min(i + 199, n)
+        out[#out + 1] = ("<" .. ("i4"):rep(last - i + 1)):pack(table.unpack(item.ids, i, last))
+      end
+    end
+  end
+  return "R" .. table.concat(out)
+end
+
+--- The groups of a run.
+function M.read_run(text)
+  local groups, count, at = {}, ("<I4"):unpack(text, 2)
+  for g = 1, count do
+    local n
+    groups[g], n, at = {}, ("<I4"):unpack(text, at)
+    for i = 1, n do
+      local item, want, tokens = { ids = {} }
+      item.id, want, item.upto, tokens, at = ("<I8BI8I4"):unpack(text, at)
+      item.want = WANTS[want]
+      for j = 1, tokens do item.ids[j], at = ("<i4"):unpack(text, at) end
+      groups[g][i] = item
+    end
+  end
+  return groups
+end
+
+-- ---- Rows ----------------------------------------------------------------------------------------------------------------------
+
+--- The rows that a group has left in the sessions of the last stage.
+-- @param group of a run
+-- @param session function(id) -> session of the core
+function M.rows(group, session)
+  local out = {}
+  for _, item in ipairs(group) do
+    local s = session(item.id)
+    local n = item.want == "none" and 0 or s:rows()
+    out[#out + 1] = ("<I4"):pack(n)
+    for i = 1, n do
+      local best, value = s:argmax(i)
+      out[#out + 1] = ("<i4f"):pack(best, value)
+      if item.want ~= "argmax" then out[#out + 1] = ("<s4"):pack(s:logits(i):tostring()) end
+    end
+  end
+  return table.concat(out)
+end
+
+--- Adds such rows to those of sessions.
+-- @param rows function(id) -> list of {id, value, logits (bytes; nil: none were kept)}
+function M.read_rows(text, group, rows)
+  local at = 1
+  for _, item in ipairs(group) do
+    local n
+    n, at = ("<I4"):unpack(text, at)
+    local list = rows(item.id)
+    for _ = 1, n do
+      local row = {}
+      row.id, row.value, at = ("<i4f"):unpack(text, at)
+      if item.want ~= "argmax" then row.logits, at = ("<s4"):unpack(text, at) end
+      list[#list + 1] = row
+    end
+  end
+end
+
+return M

@@ -1,0 +1,174 @@
+--- The ranks of an MPI program, as a pipeline uses them: messages in order by sender and kind, and waits that end.
+-- Needs ane.core and the optional module ane.mpi, which is given as `mpi`.
+-- Usage: `local team = assert(team.new(mpi, opts)); team:send(1, "A", bytes); local reply = assert(team:take(1, "V"))`
+--
+-- A message begins with a letter, its kind. H (hello) is this module's; E and X are known to it: E, to rank 0, says that a rank has
+-- failed, and all waits of rank 0 fail then. X, from rank 0, says that all is done, and waits of the others for what is not a
+-- command (C) end. A rank is lost when its process is gone (on the same host), or when it is silent for `timeout` seconds while
+-- this rank waits for it.
+
+local core = require "ane.core"
+
+local M = {}
+
+--- Default of the option timeout.
+M.TIMEOUT = 300
+
+-- Seconds between looks at the processes of this host; bytes that may be under way before a sender waits.
+local LOOK, UNDER_WAY = 0.25, 16 << 20
+
+local HELLO = "<s4i8s4"
+
+local Team = {}
+Team.__index = Team
+
+-- "rank 2 (host)"
+local function name_of(self, rank)
+  local one = self.others[rank]
+  return one and one.host and ("rank %d (%s)"):format(rank, one.host) or "rank " .. rank
+end
+
+--- The name of a rank in messages: number and host.
+function Team:name(rank) return rank == self.rank and ("rank %d (%s)"):format(rank, self.host) or name_of(self, rank) end
+
+-- Puts a message where take() finds it.
+local function note(self, rank, text)
+  local one, kind = self.others[rank], text:sub(1, 1)
+  if kind == "E" then
+    self.failed = self.failed or ("%s: %s"):format(name_of(self, rank), text:sub(2))
+  elseif kind == "X" then
+    self.ended = true
+  elseif kind == "H" then
+    one.host, one.process, one.version = HELLO:unpack(text, 2)
+  else
+    local list = one.inbox[kind]
+    if not list then
+      list = { first = 1, last = 0 }
+      one.inbox[kind] = list
+    end
+    list.last = list.last + 1
+    list[list.last] = text
+  end
+end
+
+-- The next message of a rank and kind; nil: none has come.
+local function pop(self, rank, kind)
+  local list = self.others[rank].inbox[kind]
+  if not list or list.first > list.last then return nil end
+  local text = list[list.first]
+  list[list.first] = nil
+  list.first = list.first + 1
+  return text:sub(2)
+end
+
+-- The ranks of this host whose processes are gone; nil: all live.
+local function find_dead(self)
+  for rank, one in pairs(self.others) do
+    if one.process and one.host == self.host and not self.mpi.alive(one.process) then return rank end
+  end
+end
+
+-- Takes what has come, for at most `wait` seconds. nil, message, code where a wait must end.
+local function poll(self, wait, kind)
+  if self.failed then return nil, self.failed, "io" end
+  if self.ended and kind ~= "C" then return nil, "rank 0 has ended the work", "stopped" end
+  local rank, text, code = self.mpi.poll(wait)
+  if not rank and text then return nil, text, code end
+  while rank do
+    note(self, rank, text)
+    rank, text = self.mpi.poll(0)
+  end
+  local now = core.clock()
+  if now - self.looked < LOOK or self.ended then return true end
+  self.looked = now
+  local dead = find_dead(self)
+  if dead then self.failed = name_of(self, dead) .. ": the process has ended" end
+  return true
+end
+
+--- Joins the ranks: each says who it is.
+-- @param mpi the module
+-- @param opts timeout (seconds), version (a text that all ranks must have)
+-- @return the team; or nil, message, code
+function M.new(mpi, opts)
+  local rank, size, near, host = mpi.init()
+  if not rank then return nil, size, near end
+  local self = setmetatable({
+    mpi = mpi, rank = rank, size = size, near = near, host = host, timeout = opts.timeout or M.TIMEOUT, others = {}, looked = 0,
+  }, Team)
+  for other = 0, size - 1 do
+    if other ~= rank then self.others[other] = { inbox = {} } end
+  end
+  self:tell("H", HELLO:pack(host, mpi.process(), opts.version))
+  local deadline = core.clock() + self.timeout
+  for other, one in pairs(self.others) do
+    while not one.host do
+      local ok, message, code = poll(self, LOOK)
+      if not ok then return nil, message, code end
+      if core.clock() > deadline then return nil, ("rank %d has not begun within %g s"):format(other, self.timeout), "io" end
+    end
+    if one.version ~= opts.version then
+      return nil, ("%s is of version %s, %s of %s"):format(name_of(self, other), one.version, self:name(rank), opts.version), "invalid"
+    end
+  end
+  return self
+end
+
+--- Sends a message. It waits where much is still under way.
+-- @return true; or nil, message, code
+function Team:send(rank, kind, text)
+  local since = core.clock()
+  while self.mpi.pending() > UNDER_WAY do
+    local ok, message, code = poll(self, 0.001, kind)
+    if not ok then return nil, message, code end
+    if core.clock() - since > self.timeout then
+      return nil, ("%s takes no message for %g s"):format(name_of(self, rank), self.timeout), "io"
+    end
+  end
+  return self.mpi.send(rank, kind .. text)
+end
+
+--- Sends a message to all other ranks.
+function Team:tell(kind, text)
+  for rank = 0, self.size - 1 do
+    local ok, message, code
+    if rank ~= self.rank then ok, message, code = self.mpi.send(rank, kind .. text) end
+    if not ok and message then return nil, message, code end
+  end
+  return true
+end
+
+--- Waits for the next message of a rank and a kind.
+-- @param forever true: as long as the rank lives; default: `timeout` seconds
+-- @return its text; or nil, message, code
+function Team:take(rank, kind, forever)
+  local since = core.clock()
+  while true do
+    local text = pop(self, rank, kind)
+    if text then return text end
+    if self.ended and kind == "C" then return nil, "rank 0 has ended the work", "stopped" end
+    local ok, message, code = poll(self, LOOK, kind)
+    if not ok then return nil, message, code end
+    if not forever and core.clock() - since > self.timeout then
+      return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"
+    end
+  end
+end
+
+--- Tells rank 0 that this rank has failed.
+function Team:complain(message) self.mpi.send(0, "E" .. message) end
+
+--- Leaves MPI, which waits for all ranks. Rank 0 tells the others. Where a rank was lost MPI is left without that, and its launcher
+-- ends what is left.
+function Team:leave()
+  if self.left then return end
+  self.left = true
+  if self.rank == 0 then self:tell("X", "") end
+  if find_dead(self) then
+    self.mpi.poll(LOOK) -- lets the messages go
+    return
+  end
+  self.mpi.finish()
+end
+
+return M

@@ -1,0 +1,190 @@
+--- What the ranks of a pipeline other than 0 do: they load their layers, and run them when rank 0 says so.
+-- Needs ane.core, ane.model.loader, ane.pipeline.orders, ane.recipe and ane.util.isa. Usage: `work.run(team, { threads = 2 })`
+
+local core = require "ane.core"
+local isa = require "ane.util.isa"
+local loader = require "ane.model.loader"
+local orders = require "ane.pipeline.orders"
+local recipe = require "ane.recipe"
+
+local M = {}
+
+local Worker = {}
+Worker.__index = Worker
+
+--- What rank 0 is told before it cuts: free memory (bytes), threads, and speed: bytes that are read a second, or threads.
+-- @param measure true: measure the speed, which takes half a second and half a gigabyte
+function M.facts(threads, measure)
+  local free = core.memory().available
+  return { free = free, threads = threads, speed = measure and core.limits(threads, (isa.choose())).read or threads }
+end
+
+--- The options of a program that is a stage of a team's pipeline.
+-- @param team the ranks
+-- @param from, to body steps
+-- @param before nil, or function() that is called before the first message goes out
+function M.stage(team, from, to, fp16, before)
+  local rank = team.rank
+  return {
+    from = from, to = to, fp16 = fp16,
+    receive = function() return team:take(rank - 1, "A") end,
+    send = function(bytes)
+      if before then before() end
+      return team:send(rank + 1, "A", bytes)
+    end,
+  }
+end
+
+-- Plans this rank's stage. job: what rank 0 sent.
+local function plan(self, job)
+  local team = self.team
+  local source, message, code = core.open(job.path)
+  if not source then return nil, message, code end
+  self.source = source
+  local r, cfg
+  r, cfg, code = loader.identify(source, job.path, { recipe = job.recipe })
+  if not r then return nil, cfg, code end
+  cfg.soft_experts = job.soft_experts
+  local graph
+  graph, message, code = recipe.build(r, cfg, source)
+  if not graph then return nil, message, code end
+  local _ <close> = graph
+  local ok
+  ok, message, code = graph:passes(job.pipeline)
+  if not ok then return nil, message, code end
+  if ("%016x"):format(graph:identity()) ~= job.identity then
+    return nil, job.path .. ": is another model than that of rank 0", "invalid"
+  end
+  local options = job.options
+  options.threads = self.opts.threads
+  options.stage = M.stage(team, job.cuts[team.rank + 1], job.cuts[team.rank + 2], job.fp16)
+  self.program, message, code = core.program(graph, options)
+  if not self.program then return nil, message, code end
+  local info = self.program:info()
+  for _, m in ipairs(info.matrices) do m.input = nil end
+  info.resident, info.rank, info.host = core.memory().resident, team.rank, team.host
+  return core.json_encode(info)
+end
+
+local function acknowledge(self, ok, message, code)
+  if ok then return self.team:send(0, "K", "+" .. (type(ok) == "string" and ok or "")) end
+  return self.team:send(0, "K", ("-%s\n%s"):format(code or "io", message))
+end
+
+-- The file of a session's part on this rank.
+local function part_of(self, path) return ("%s.rank%d"):format(path, self.team.rank) end
+
+local function drop(self)
+  for _, s in pairs(self.sessions) do s:close() end
+  self.sessions = {}
+  if self.program then self.program:close() end
+  if self.source then self.source:close() end
+  self.program, self.source = nil, nil
+end
+
+local function is_last(team) return team.rank == team.size - 1 end
+
+-- Sends the row of a restored session; none where its file has none.
+local function send_restored(self, id)
+  local s = self.sessions[id]
+  local want = s:rows() > 0 and "last" or "none"
+  return self.team:send(0, "V", orders.rows({ { id = id, want = want } }, function() return s end))
+end
+
+local function run(self, text)
+  local sessions, team = self.sessions, self.team
+  local function session(id) return sessions[id] end
+  for _, group in ipairs(orders.read_run(text)) do
+    local items = {}
+    for i, item in ipairs(group) do items[i] = { sessions[item.id], item.ids, want = item.want, ["until"] = item.upto } end
+    local ok, message, code = self.program:run(items)
+    if ok and is_last(team) and orders.has_rows(group) then ok, message, code = team:send(0, "V", orders.rows(group, session)) end
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+-- What each order does: true; or nil, message, code where the pipeline cannot go on.
+local HANDLE = {
+  I = function(self, text)
+    local _, measure = orders.unpack(text)
+    return acknowledge(self, core.json_encode(M.facts(self.opts.threads, measure == 1)))
+  end,
+  M = function(self, text)
+    local _, job = orders.unpack(text)
+    drop(self)
+    return acknowledge(self, plan(self, core.json_decode(job)))
+  end,
+  O = function(self, text)
+    local _, id, context, kv = orders.unpack(text)
+    local s, message, code = self.program:session { context = context, kv = kv }
+    self.sessions[id] = s
+    return acknowledge(self, s ~= nil, message, code)
+  end,
+  R = run,
+  Z = function(self, text)
+    local _, id, n = orders.unpack(text)
+    return self.sessions[id]:rewind(n)
+  end,
+  P = function(self, text)
+    local _, id, n = orders.unpack(text)
+    return self.sessions[id]:part(n)
+  end,
+  F = function(self, text)
+    local _, id, new = orders.unpack(text)
+    local s, message, code = self.sessions[id]:fork()
+    self.sessions[new] = s
+    return acknowledge(self, s ~= nil, message, code)
+  end,
+  S = function(self, text)
+    local _, id, path, note, given = orders.unpack(text)
+    return acknowledge(self, self.sessions[id]:save(part_of(self, path), given == 1 and note or nil))
+  end,
+  L = function(self, text)
+    local _, id, context, kv, path = orders.unpack(text)
+    local s, message, code = self.program:session { context = context, kv = kv }
+    local ok
+    if s then ok, message, code = s:restore(part_of(self, path)) end
+    self.sessions[id] = s
+    if ok and is_last(self.team) then send_restored(self, id) end
+    return acknowledge(self, ok, message, code)
+  end,
+  D = function(self, text)
+    local _, id = orders.unpack(text)
+    if self.sessions[id] then self.sessions[id]:close() end
+    self.sessions[id] = nil
+    return true
+  end,
+  Q = function(self)
+    drop(self)
+    return true
+  end,
+}
+
+--- Works until rank 0 ends the work.
+-- @param team of ane.pipeline.team
+-- @param opts threads (default: this rank's share of the cores of its host)
+-- @return true; or nil, message, code where this rank or another one has failed
+function M.run(team, opts)
+  local threads = opts.threads or math.max(1, core.cpu_cores() // team.near)
+  local self = setmetatable({ team = team, opts = { threads = threads }, sessions = {} }, Worker)
+  local ok, message, code = true, nil, nil
+  while ok do
+    local text
+    text, message, code = team:take(0, "C", true)
+    if not text then break end
+    local ran
+    ran, ok, message, code = pcall(HANDLE[text:sub(1, 1)], self, text)
+    if not ran then ok, message, code = nil, tostring(ok), "io" end
+  end
+  if not ok and code ~= "stopped" then
+    team:complain(message)
+    team:take(0, "C", true) -- until rank 0 ends the work
+  end
+  pcall(drop, self)
+  if not team.failed then team:leave() end
+  if code == "stopped" then return true end
+  return nil, message, code
+end
+
+return M

@@ -1,0 +1,158 @@
+-- Models over the ranks of mpirun, where it and the module ane.mpi are there: bits, commands, and failures that end all ranks.
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+local tree = require "support.tree"
+
+local here = select(2, tree.run "pwd"):gsub("\n", "/")
+
+-- Why it cannot run here; nil: it can.
+local function missing()
+  if not tree.has "mpirun" then return "mpirun is not installed" end
+  if not pcall(require, "ane.mpi") then return "the module ane.mpi is not built: make mpi" end
+end
+
+local function path_of(name) return here .. "spec/fixtures/" .. name end
+
+-- Runs `ane` with these words as n ranks. `each` is shell that each rank runs first, with its number in $rank; `beside` is shell that
+-- runs beside them.
+-- @return did it succeed, standard output, standard error
+local function run(n, words, each, beside)
+  local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
+  local open_mpi = tree.run("mpirun --version | grep -q 'Open MPI'")
+  assert(core.write_file(folder.path .. "/rank.sh", ([[
+    rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; echo $$ > pid.$rank
+    %s
+    exec '%s' "$@"
+  ]]):format(each or "", here .. command.path())))
+  local quoted = {}
+  for i, word in ipairs(words) do quoted[i] = "'" .. word:gsub("'", "'\\''") .. "'" end
+  local ok = tree.run(([[
+    cd '%s'; export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    timeout 100 mpirun %s -n %d sh rank.sh %s > out 2> err < /dev/null & job=$!
+    %s
+    wait $job
+  ]]):format(folder.path, open_mpi and "--oversubscribe --bind-to none" or "", n, table.concat(quoted, " "), beside or ""))
+  return ok, tree.read(folder.path .. "/out"), tree.read(folder.path .. "/err")
+end
+
+local function json(n, words)
+  local all = table.move(words, 1, #words, 1, {})
+  all[#all + 1] = "--json"
+  local ok, out, err = run(n, all)
+  assert(ok, err)
+  return core.json_decode(out)
+end
+
+local function alone(words) return command.json(words) end
+
+-- A list of ids between commas.
+local function ids_of(n)
+  local list = {}
+  for i = 1, n do list[i] = i * 7 % 37 end
+  return table.concat(list, ",")
+end
+
+describe("mpirun ane", function()
+  -- Dense; windows; shared K and V; a mixture with windows and sinks; recurrent states.
+  local MODELS = { "gguf/llama-mixed.gguf", "gguf/gemma3-q8_0.gguf", "hf/gemma3n-odd", "hf/gpt_oss_mxfp4-odd", "hf/qwen3_5-odd" }
+
+  for i, name in ipairs(MODELS) do
+    it("has the bits of one process: " .. name, function()
+      if missing() then return pending(missing()) end
+      local words = { "logits", path_of(name), "--ids", ids_of(5 + 63 * (i % 3)), "--top", "20" }
+      local want = alone(words)
+      for _, n in ipairs(i == 1 and { 2, 3, 4 } or { 2 + i % 3 }) do assert.same(want, json(n, words)) end
+    end)
+  end
+
+  it("writes what one process writes: greedy, sampled, several prompts, a chat", function()
+    if missing() then return pending(missing()) end
+    local model = path_of "gguf/llama-q8_0.gguf"
+    for _, words in ipairs {
+      { "run", model, "-p", "The sky", "-n", "20", "--ignore-eos" },
+      { "run", model, "-p", "The sky", "-n", "12", "--temperature", "0.9", "--seed", "5", "--ignore-eos" },
+      { "run", model, "-p", "One", "-p", "Two and", "-p", "Three", "-n", "9", "--ignore-eos", "--temperature", "1", "--seed", "2" },
+    } do
+      local want, got = alone(words), json(3, words)
+      for _, reply in ipairs(want.replies or { want }) do reply.timings = nil end
+      for _, reply in ipairs(got.replies or { got }) do reply.timings = nil end
+      assert.same(want, got)
+    end
+    local words = { "chat", model, "-p", "Hello", "-n", "10" }
+    local _, want = command.run(words)
+    local ok, out, err = run(2, words)
+    assert(ok, err)
+    assert.equal(want, out)
+  end)
+
+  it("saves and goes on with a prompt, each rank its own part", function()
+    if missing() then return pending(missing()) end
+    local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
+    local cache = folder.path .. "/cache"
+    local words = { "run", path_of "hf/qwen3_5-odd", "--ids", ids_of(30), "-n", "8", "--prompt-cache", cache }
+    local first = json(2, words)
+    assert.is_truthy(tree.read(cache))
+    assert.is_truthy(tree.read(cache .. ".rank1"))
+    local again = json(2, words)
+    assert.same(first.ids, again.ids)
+    assert.is_true(again.timings.cached_tokens > 0)
+  end)
+
+  it("shows what each rank holds, and cuts where it is told to", function()
+    if missing() then return pending(missing()) end
+    local info = json(3, { "info", path_of "gguf/llama-mixed.gguf", "--cut", "1,2" })
+    assert.equal(3, #info.ranks)
+    local stored = 0
+    for i, r in ipairs(info.ranks) do
+      assert.equal(i - 1, r.rank)
+      assert.equal(i - 1, r.first)
+      assert.is_true(r.resident > 0)
+      stored = stored + r.stored_bytes
+    end
+    assert.is_true(info.ranks[1].sends > 0)
+    assert.equal(0, info.ranks[3].sends)
+    assert.is_true(info.ranks[1].stored_bytes < stored / 2)
+  end)
+
+  it("says once what is wrong, and ends", function()
+    if missing() then return pending(missing()) end
+    local model = path_of "gguf/llama-mixed.gguf"
+    for _, case in ipairs {
+      { { "run", "/no/such/file", "-p", "x" }, "/no/such/file: No such file" },
+      { { "run", model, "-p", "x", "--cut", "7" }, "no layer 7" },
+      { { "run", model, "-p", "x", "--cut", "1,2" }, "2 layers, 2 ranks need 1" },
+      { { "run", model, "--nonsense" }, "unknown option" },
+      { { "run", model, "--ids", "1,99999999" }, "99999999" },
+    } do
+      local ok, _, err = run(2, case[1])
+      assert.is_false(ok)
+      local _, count = err:gsub("ane run: ", "")
+      assert.equal(1, count, err)
+      assert.is_truthy(err:find(case[2], 1, true), err)
+    end
+  end)
+
+  it("names the rank that has another model, or none", function()
+    if missing() then return pending(missing()) end
+    for _, case in ipairs {
+      { "llama-q8_0.gguf", "is another model than that of rank 0" },
+      { "no-such.gguf", "No such file" },
+    } do
+      local each = ([[ mkdir -p $rank; cd $rank; ln -s '%s' m.gguf ]])
+      local link = ([[ f=llama-mixed.gguf; [ $rank = 1 ] && f=%s; %s ]]):format(case[1], each:format(path_of "gguf" .. "/'$f'"))
+      local ok, _, err = run(3, { "run", "m.gguf", "-p", "x" }, link)
+      assert.is_false(ok)
+      assert.is_truthy(err:find("rank 1 (", 1, true) and err:find(case[2], 1, true), err)
+    end
+  end)
+
+  it("ends where a rank dies", function()
+    if missing() then return pending(missing()) end
+    local ok = run(3, { "serve", tiny.path():gsub("^", here), "--port", "0" }, nil, [[
+      for i in $(seq 900); do grep -q "listens on" out && break; sleep 0.1; done
+      kill -KILL $(cat pid.1)
+    ]])
+    assert.is_false(ok)
+  end)
+end)

@@ -1,0 +1,105 @@
+-- Messages between ranks: order, waits that end, and ranks that are lost. The module ane.mpi is one that the spec writes.
+local core = require "ane.core"
+local team = require "ane.pipeline.team"
+
+local HELLO = "<s4i8s4"
+
+-- Rank `rank` of `size`; hello: texts that others send at the begin, by rank.
+local function fake(rank, size, hello)
+  local mpi = { sent = {}, inbox = {}, dead = {}, under_way = 0 }
+  function mpi.init() return rank, size, size, "here" end
+  function mpi.send(to, bytes)
+    table.insert(mpi.sent, { to, bytes })
+    return true
+  end
+  function mpi.poll()
+    local one = table.remove(mpi.inbox, 1)
+    if one then return one[1], one[2] end
+  end
+  function mpi.pending() return mpi.under_way end
+  function mpi.process() return 1 end
+  function mpi.alive(pid) return not mpi.dead[pid] end
+  function mpi.finish() mpi.finished = true end
+  for other = 0, size - 1 do
+    local version = hello and hello[other] or "v"
+    if other ~= rank then table.insert(mpi.inbox, { other, "H" .. HELLO:pack("here", 100 + other, version) }) end
+  end
+  return mpi
+end
+
+local function open(rank, size, timeout)
+  local mpi = fake(rank, size)
+  return assert(team.new(mpi, { version = "v", timeout = timeout })), mpi
+end
+
+describe("a team of ranks", function()
+  it("gives messages in order, by sender and kind", function()
+    local ranks, mpi = open(0, 3)
+    for _, one in ipairs { { 1, "A1" }, { 2, "V5" }, { 1, "A2" }, { 2, "A3" }, { 1, "V4" } } do table.insert(mpi.inbox, one) end
+    assert.equal("3", ranks:take(2, "A"))
+    assert.equal("1", ranks:take(1, "A"))
+    assert.equal("4", ranks:take(1, "V"))
+    assert.equal("2", ranks:take(1, "A"))
+    assert.equal("5", ranks:take(2, "V"))
+  end)
+
+  it("refuses ranks of another version, by name", function()
+    local mpi = fake(0, 3, { [2] = "other" })
+    local ranks, message, code = team.new(mpi, { version = "v" })
+    assert.is_nil(ranks)
+    assert.equal("invalid", code)
+    assert.matches("rank 2 %(here%)", message)
+  end)
+
+  it("waits no longer than the timeout, and names who was silent", function()
+    local ranks = open(0, 2, 0.01)
+    local text, message, code = ranks:take(1, "V")
+    assert.is_nil(text)
+    assert.equal("io", code)
+    assert.matches("rank 1 %(here%): nothing has come", message)
+  end)
+
+  it("notices that a process has ended", function()
+    local ranks, mpi = open(0, 3)
+    mpi.dead[102] = true
+    ranks.looked = -math.huge
+    local text, message = ranks:take(1, "V")
+    assert.is_nil(text)
+    assert.matches("rank 2 %(here%): the process has ended", message)
+    ranks:leave()
+    assert.is_nil(mpi.finished) -- it would wait for the dead one
+  end)
+
+  it("fails all waits of rank 0 when a rank says that it has failed", function()
+    local ranks, mpi = open(0, 3)
+    table.insert(mpi.inbox, { 2, "Eno memory" })
+    for _ = 1, 2 do
+      local text, message = ranks:take(1, "V")
+      assert.is_nil(text)
+      assert.equal("rank 2 (here): no memory", message)
+    end
+  end)
+
+  it("ends the waits of the others when rank 0 ends the work", function()
+    local ranks, mpi = open(1, 3)
+    table.insert(mpi.inbox, { 0, "Cone" })
+    table.insert(mpi.inbox, { 0, "X" })
+    assert.equal("one", ranks:take(0, "C", true))
+    local _, _, code = ranks:take(0, "A")
+    assert.equal("stopped", code)
+    _, _, code = ranks:take(0, "C", true)
+    assert.equal("stopped", code)
+    ranks:leave()
+    assert.is_true(mpi.finished)
+  end)
+
+  it("does not send for ever to a rank that takes nothing", function()
+    local ranks, mpi = open(0, 2, 0.01)
+    mpi.under_way = 1 << 30
+    local started = core.clock()
+    local ok, message = ranks:send(1, "A", "x")
+    assert.is_nil(ok)
+    assert.matches("takes no message", message)
+    assert.is_true(core.clock() >= started)
+  end)
+end)
