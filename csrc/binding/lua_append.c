@@ -33,11 +33,11 @@ static int meth_write(lua_State *L) {
   return bind_done(L, ane_append_write(f, bytes, len, &err), &err);
 }
 
-/* cut(size) -> true; or nil, message, code */
-static int meth_cut(lua_State *L) {
+/* truncate(size) -> true; or nil, message, code */
+static int meth_truncate(lua_State *L) {
   struct ane_append *f = check_file(L);
   struct ane_error err;
-  return bind_done(L, ane_append_cut(f, (uint64_t)bind_integer(L, 2, 0, LUA_MAXINTEGER), &err), &err);
+  return bind_done(L, ane_append_truncate(f, (uint64_t)bind_integer(L, 2, 0, LUA_MAXINTEGER), &err), &err);
 }
 
 /* sync() -> true: everything is on the disk; or nil, message, code */
@@ -92,7 +92,8 @@ static int same_file(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"close", append_close}, {"write", meth_write}, {"cut", meth_cut}, {"sync", meth_sync}, {"size", meth_size}, {NULL, NULL},
+    {"close", append_close}, {"write", meth_write}, {"truncate", meth_truncate},
+    {"sync", meth_sync},     {"size", meth_size},   {NULL, NULL},
 };
 static const luaL_Reg meta[] = {{"__gc", append_close}, {"__close", append_close}, {NULL, NULL}};
 static const luaL_Reg functions[] = {

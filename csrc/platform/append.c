@@ -17,7 +17,7 @@ static ane_status fail(const struct ane_append *f, const char *what, struct ane_
 }
 
 /* Checks the kind of an open file, and locks it. Succeeds if the file system has no locks. */
-static ane_status take(struct ane_append *f, struct ane_error *err) {
+static ane_status check_and_lock(struct ane_append *f, struct ane_error *err) {
   struct stat st;
   if (fstat(f->fd, &st) != 0) return fail(f, "open", err);
   if (!S_ISREG(st.st_mode)) return ane_fail(err, ANE_IO, "%s: is not a regular file", f->path);
@@ -37,12 +37,12 @@ ane_status ane_append_open(struct ane_append *f, const char *path, struct ane_er
   if (f->fd < 0)
     st = fail(f, "write", err);
   else
-    st = take(f, err);
+    st = check_and_lock(f, err);
   if (st) ane_append_close(f);
   return st;
 }
 
-static int cut(int fd, uint64_t size) {
+static int truncate_fd(int fd, uint64_t size) {
   int r;
   do r = ftruncate(fd, (off_t)size);
   while (r != 0 && errno == EINTR);
@@ -52,18 +52,18 @@ static int cut(int fd, uint64_t size) {
 ane_status ane_append_write(struct ane_append *f, const void *data, size_t size, struct ane_error *err) {
   if (!ane_fd_write(f->fd, data, size)) {
     ane_status st = fail(f, "write", err);
-    (void)cut(f->fd, f->size);
+    (void)truncate_fd(f->fd, f->size);
     return st;
   }
   f->size += size;
   return ANE_OK;
 }
 
-ane_status ane_append_cut(struct ane_append *f, uint64_t size, struct ane_error *err) {
+ane_status ane_append_truncate(struct ane_append *f, uint64_t size, struct ane_error *err) {
   if (size > f->size)
-    return ane_fail(err, ANE_RANGE, "%s: has %llu bytes, cannot be cut to %llu", f->path, (unsigned long long)f->size,
+    return ane_fail(err, ANE_RANGE, "%s: has %llu bytes, cannot be truncated to %llu", f->path, (unsigned long long)f->size,
                     (unsigned long long)size);
-  if (cut(f->fd, size) != 0) return fail(f, "cut", err);
+  if (truncate_fd(f->fd, size) != 0) return fail(f, "truncate", err);
   f->size = size;
   return ANE_OK;
 }

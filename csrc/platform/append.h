@@ -10,13 +10,13 @@ struct ane_append {
   char *path;    /* owned; NULL: closed */
   uint64_t size; /* bytes of the file */
 };
-/* Opens or creates the file and locks it. ANE_IO: the path cannot be written, or is no regular file. ANE_STATE: another process
- * has it open. On failure `f` is closed. */
+/* Opens or creates the file and locks it. ANE_IO: the path cannot be written, or is not a regular file. ANE_STATE: another
+ * process has it open. On failure `f` is closed. */
 ane_status ane_append_open(struct ane_append *f, const char *path, struct ane_error *err);
-/* Appends bytes. On failure (ANE_IO, such as a full disk) what was written of them is cut off again. */
+/* Appends bytes. On failure (ANE_IO, such as a full disk) the file is truncated to its old size. */
 ane_status ane_append_write(struct ane_append *f, const void *data, size_t size, struct ane_error *err);
-/* Cuts the file to `size` bytes, at most its present size. */
-ane_status ane_append_cut(struct ane_append *f, uint64_t size, struct ane_error *err);
+/* Truncates the file to `size` bytes, at most its present size (else ANE_RANGE). */
+ane_status ane_append_truncate(struct ane_append *f, uint64_t size, struct ane_error *err);
 /* Writes everything to the disk. */
 ane_status ane_append_sync(struct ane_append *f, struct ane_error *err);
 /* Closes. Does nothing on a closed file. */

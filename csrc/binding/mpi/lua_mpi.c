@@ -1,8 +1,8 @@
-/* The optional module ane.mpi: messages between the ranks of an MPI program (MPI 3). It knows nothing of models; ane.batch.ranks
- * and ane.pipeline.team use it. Built by `make mpi` with the mpicc of Open MPI or MPICH.
+/* The optional module ane.mpi: sends byte strings between the ranks of an MPI 3 program. ane.batch.ranks and ane.pipeline.team
+ * use it. `make mpi` builds it with the mpicc of Open MPI or MPICH.
  *
- * Messages are byte strings. Sends never wait: their bytes are held until MPI has taken them. Errors of MPI are returned, so that
- * a rank that died does not end the others where the launcher lets them live (Open MPI: mpirun --enable-recovery). */
+ * Sends do not block: a copy of the bytes is kept until MPI has sent them. Errors of MPI are returned, so that a dead rank does
+ * not end the others if the launcher allows that (Open MPI: mpirun --enable-recovery). */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
@@ -18,7 +18,7 @@
 
 int luaopen_ane_mpi(lua_State *L);
 
-enum { TAG = 1, MOST_BYTES = 1 << 30 };
+enum { TAG = 1, MAX_BYTES = 1 << 30 };
 
 /* A send in progress. */
 struct sending {
@@ -41,13 +41,15 @@ static int fail(lua_State *L, const char *what, int error) {
   return 3;
 }
 
-/* MPICH's launcher tells ranks by SIGUSR1 that another one has died, which ends a process that does not expect it. */
-static void ignore_news(void) {
+/* Ignores SIGUSR1 unless the host handles it. MPICH's launcher sends it to all ranks when one has died; its default ends the
+ * process. */
+static void ignore_sigusr1(void) {
   struct sigaction now;
   if (sigaction(SIGUSR1, NULL, &now) == 0 && now.sa_handler == SIG_DFL) (void)signal(SIGUSR1, SIG_IGN);
 }
 
-/* init() -> rank (from 0), number of ranks, number of ranks on this host, name of the host; or nil, message, code. Once. */
+/* init() -> rank (from 0), number of ranks, number of ranks on this host, name of the host; or nil, message, code. May be
+ * repeated. */
 static int mpi_init(lua_State *L) {
   int had, level, rank, size, near, len = 0;
   char host[MPI_MAX_PROCESSOR_NAME] = "";
@@ -62,7 +64,7 @@ static int mpi_init(lua_State *L) {
   if (!error) error = MPI_Get_processor_name(host, &len);
   if (!error) error = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (error) return fail(L, "cannot start", error);
-  ignore_news();
+  ignore_sigusr1();
   lua_pushinteger(L, rank);
   lua_pushinteger(L, size);
   lua_pushinteger(L, near);
@@ -70,8 +72,8 @@ static int mpi_init(lua_State *L) {
   return 4;
 }
 
-/* Frees the sends that are complete. */
-static void settle(void) {
+/* Frees the completed sends. */
+static void free_completed(void) {
   for (struct sending **at = &sends; *at;) {
     struct sending *s = *at;
     int complete = 0;
@@ -85,13 +87,13 @@ static void settle(void) {
   }
 }
 
-/* send(rank, bytes) -> true; or nil, message, code. */
+/* send(rank, bytes) -> true; or nil, message, code. At most 1 GiB. */
 static int mpi_send(lua_State *L) {
   int rank = (int)luaL_checkinteger(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
-  luaL_argcheck(L, len <= MOST_BYTES, 2, "a message has at most 1 GiB");
-  settle();
+  luaL_argcheck(L, len <= MAX_BYTES, 2, "a message has at most 1 GiB");
+  free_completed();
   struct sending *s = malloc(sizeof *s + len);
   if (!s) return luaL_error(L, "not enough memory");
   memcpy(s->bytes, bytes, len);
@@ -108,16 +110,16 @@ static int mpi_send(lua_State *L) {
   return 1;
 }
 
-/* pending() -> bytes of the messages that MPI has not taken yet */
+/* pending() -> bytes of the messages that MPI has not sent yet. */
 static int mpi_pending(lua_State *L) {
-  settle();
+  free_completed();
   lua_pushinteger(L, (lua_Integer)sends_bytes);
   return 1;
 }
 
-/* Waits a little. First the processor is only offered to others, because a message of a rank that computes beside this one is
- * worth microseconds. After SPIN seconds this rank sleeps, and longer where nothing comes. */
-static void rest(double since) {
+/* Pauses between probes; since: when the wait began. For SPIN seconds the thread only yields, because the latency of messages
+ * counts in a pipeline. Then it sleeps, longer after SHORT seconds. */
+static void pause_between_probes(double since) {
   static const double SPIN = 2e-3, SHORT = 50e-3;
   double waited = MPI_Wtime() - since;
   if (waited < SPIN)
@@ -126,18 +128,18 @@ static void rest(double since) {
     nanosleep(&(struct timespec){.tv_nsec = waited < SHORT ? 50000 : 1000000}, NULL);
 }
 
-/* poll(wait) -> rank, bytes of the next message; nil: none has come within `wait` seconds; or nil, message, code. Sleeps in
- * between. */
+/* poll(wait) -> rank, bytes of the next message; nothing if none arrives within `wait` seconds (default 0); or nil, message,
+ * code. Sleeps between probes. */
 static int mpi_poll(lua_State *L) {
   double start = MPI_Wtime(), end = start + luaL_optnumber(L, 1, 0);
   int there = 0;
   MPI_Status status;
-  settle();
+  free_completed();
   for (;;) {
     int error = MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &status);
     if (error) return fail(L, "cannot receive", error);
     if (there || MPI_Wtime() >= end) break;
-    rest(start);
+    pause_between_probes(start);
   }
   if (!there) return 0;
   int len = 0, error = MPI_Get_count(&status, MPI_BYTE, &len);
@@ -151,23 +153,23 @@ static int mpi_poll(lua_State *L) {
   return 2;
 }
 
-/* process() -> id of this process */
+/* process() -> id of this process. */
 static int mpi_process(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)getpid());
   return 1;
 }
 
-/* alive(process) -> whether a process of this host runs */
+/* alive(process) -> whether a process of this host exists. */
 static int mpi_alive(lua_State *L) {
   pid_t pid = (pid_t)luaL_checkinteger(L, 1);
   lua_pushboolean(L, kill(pid, 0) == 0 || errno == EPERM);
   return 1;
 }
 
-/* finish(): ends MPI, together with all other ranks. Not where a rank has died: it would wait for it. */
+/* finish(): waits for the sends and finalises MPI. Blocks until all ranks do so: not to be called after a rank has died. */
 static int mpi_finish(lua_State *L) {
   (void)L;
-  for (; sends; settle()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+  for (; sends; free_completed()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
   (void)MPI_Finalize();
   return 0;
 }

@@ -1,12 +1,12 @@
---- A corpus through a model: rows of a file, folder or pipe in, one line of JSON for each row out.
--- Needs ane.core, ane.batch.desk, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and schema.
+--- Runs a corpus through a model: reads rows from a file, folder or pipe, and writes one line of JSON per row.
+-- Needs ane.core, ane.batch.worker, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and schema.
 -- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
 --
--- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on what is
--- computed beside it; so a run that was killed and resumed gives the lines of one that was not.
+-- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on the rows that
+-- are computed beside it. So a run that was killed and resumed gives the same lines as an uninterrupted one.
 
 local core = require "ane.core"
-local desks = require "ane.batch.desk"
+local workers = require "ane.batch.worker"
 local failures = require "ane.util.failure"
 local inputs = require "ane.batch.input"
 local journal = require "ane.batch.journal"
@@ -19,7 +19,7 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
--- Parses "2/8" as {2, 8}; nil if it is no shard.
+-- Parses "2/8" as {2, 8}; nil if the text is not a shard.
 local function shard_of(text)
   local i, n = tostring(text):match "^(%d+)/(%d+)$"
   i, n = math.tointeger(tonumber(i)), math.tointeger(tonumber(n))
@@ -28,24 +28,26 @@ local function shard_of(text)
 end
 
 --- Options.
---   input: path of a file of lines, a text file or a folder; "-": standard input; or a function that gives a line (or a table) in each
---     call, nil at the end
---   output: path of a file; "-": standard output; or a function that gets each line
---   form: "jsonl"; "lines": each line is a text; "files": each file is a text. Default: files for a folder and for .txt, .text, .md
---   task: of plain rows: chat, completion, score, embed, rerank, classify, redact; default: by the model and the row's fields
---   body: fields of rows that do not have them: { max_tokens = 64, response_format = ... }
---   ordered: lines in the order of the rows
---   resume: go on with what an earlier run has left; restart: begin anew, whatever is there
+--   input: path of a file of lines, a text file or a folder; "-": standard input; or a function that returns one line (or table) per
+--     call, and nil at the end
+--   output: path of a file; "-": standard output; or a function that is called with each line
+--   form: "jsonl": each line is a JSON object; "lines": each line is a text; "files": each file is a text. Default: files for a folder
+--     and for .txt, .text, .md, else jsonl
+--   task: of plain rows: chat, completion, score, embed, rerank, classify, redact; default: from the model and the row's fields
+--   body: defaults of fields: { max_tokens = 64, response_format = ... }
+--   ordered: write lines in the order of the rows
+--   resume: continue an earlier run; restart: begin again and discard what an earlier run has written
 --   shard: "2/8": rows 2, 10, 18, ...
---   max_errors: the run ends with more rows that failed than this
---   max_row: bytes of a row; larger ones fail
+--   max_errors: end the run when more rows than this have failed
+--   max_row: maximum bytes of a row; larger rows fail
 --   sessions, step_tokens, memory: of the pool (ane.pool); prefix_memory: of the pool, default a sixteenth of the weights' bytes
---   temperature: of requests in OpenAI's form that name none (1, as in that API; plain rows are greedy)
---   mpi: true: the program is one of the ranks of an MPI program (the optional module ane.mpi). Rank 0 reads and writes, and all ranks
---     compute; each is called with the same options. MPI has ended when the call returns
+--   temperature: default of requests in OpenAI's form (1, as in that API; plain rows are greedy)
+--   mpi: this process is a rank of an MPI program (the optional module ane.mpi). Rank 0 reads and writes, and all ranks compute. Each
+--     rank makes the same call. MPI is finalised when the call returns
 --   rank_timeout: seconds after which a silent rank counts as dead (default 300)
 --   threshold, window, pseudonyms, key: of classify and redact
---   progress: function(state), called as rows end: rows, errors, resumed, tokens, seconds, done, total (bytes or files; total may be nil)
+--   progress: function(state), called when a row ends: rows, errors, resumed, tokens, seconds, done, total (of the input: bytes or files;
+--     total may be nil)
 M.rules = {
   input = { type = { "string", "callable" } },
   output = { type = { "string", "callable" } },
@@ -73,8 +75,8 @@ M.rules = {
 
 local function is_file(path) return type(path) == "string" and path ~= "-" end
 
--- Is the output a file that can be continued?
-local function keeps(output)
+-- Is the output a regular file, or may become one? Only then can a run be resumed.
+local function is_resumable(output)
   return is_file(output) and core.path_kind(output) ~= "other"
 end
 
@@ -84,7 +86,7 @@ end
 function M.check(opts)
   local input, output = opts.input, opts.output
   if opts.resume and opts.restart then return nil, "option resume does not go with restart", "invalid" end
-  if opts.resume and not keeps(output) then return nil, "option resume needs an output file", "invalid" end
+  if opts.resume and not is_resumable(output) then return nil, "option resume needs an output file", "invalid" end
   if is_file(input) and not core.path_kind(input) then return nil, ("%s: no such file or folder"):format(input), "io" end
   if not is_file(output) then return true end
   if core.path_kind(output) == "folder" then return nil, ("%s: is a folder, wanted a file"):format(output), "io" end
@@ -104,10 +106,10 @@ local function open_file(path)
   return file
 end
 
--- Bytes at the start of a file that stand for it.
+-- Bytes at the start of a file that its fingerprint covers.
 local HEAD = 1 << 20
 
--- What tells a file, or the files of a folder, from others: names, sizes and first bytes. Raises a failure where one cannot be read.
+-- A hash of the name, size and first bytes of a file, or of all files of a folder. Raises a failure if a file cannot be read.
 local function fingerprint(path)
   local parts = {}
   local function add(name, file)
@@ -129,7 +131,7 @@ local function fingerprint(path)
   return core.sha256(table.concat(parts, "\n"))
 end
 
--- What a model's answers depend on.
+-- The facts about a model that its answers depend on.
 local function model_settings(model)
   local info = model:info()
   local out = {
@@ -146,14 +148,14 @@ local function model_settings(model)
   return out
 end
 
--- Options that change answers.
+-- Options that answers depend on.
 local ANSWER = { "task", "body", "temperature", "threshold", "window", "pseudonyms", "key", "shard", "max_row" }
 
--- The settings; raises a failure where a file of the model cannot be read.
+-- The settings of the journal. Raises a failure if a file of the model cannot be read.
 local function settings_of(model, opts, form)
   local out = { ane_batch = 1, model = model_settings(model), options = { form = form } }
   for _, name in ipairs(ANSWER) do out.options[name] = opts[name] end
-  if opts.key then out.options.key = core.sha256(opts.key) end -- a secret stays out of the file
+  if opts.key then out.options.key = core.sha256(opts.key) end -- the secret itself is not written
   return out
 end
 
@@ -162,7 +164,7 @@ end
 local Run = {}
 Run.__index = Run
 
--- Writes a line. A failed write ends the run.
+-- Writes the line of a row. A failed write ends the run.
 local function write(self, row, line, flags, tokens)
   local ok, message, code = self.output:put(row, line, flags)
   if not ok then
@@ -173,7 +175,7 @@ local function write(self, row, line, flags, tokens)
   self:report()
 end
 
--- Passes an answer on: to `write`, or to rank 0.
+-- Passes the line of an answer to on_line, which writes it or sends it to rank 0.
 local function answered(self, row, asked, status, body)
   local usage = status == 200 and type(body.usage) == "table" and body.usage
   local tokens = usage and usage.total_tokens or 0
@@ -189,7 +191,7 @@ function Run:report()
   }
 end
 
--- Is a row of this run's shard?
+-- Does a row belong to this run's shard?
 local function is_mine(self, number)
   local shard = self.shard
   return not shard or (number - 1) % shard[2] == shard[1] - 1
@@ -198,36 +200,36 @@ end
 local function begin(self, row)
   local asked = {}
   local ok, raised = pcall(rows.read, asked, row, self.reading)
-  if ok then return self.desk:begin(row, asked) end
-  local failure = desks.failure(raised)
+  if ok then return self.worker:begin(row, asked) end
+  local failure = workers.failure(raised)
   answered(self, row, asked, failure.status, failure:object())
 end
 
--- Rows that rank 0 begins itself before it looks after the others.
-local HERE = 8
+-- Rows that rank 0 begins itself before it polls the other ranks.
+local LOCAL_ROWS = 8
 
--- Gives a row to another rank that has room, or begins it here.
-local function give(self, row)
-  if self.ranks and self.ranks:has_room() then return self.ranks:deal(row) end
-  self.here = self.here + 1
+-- Assigns a row to another rank with room, or begins it in this process.
+local function dispatch(self, row)
+  if self.ranks and self.ranks:has_room() then return self.ranks:assign(row) end
+  self.local_rows = self.local_rows + 1
   begin(self, row)
 end
 
--- Takes the lines of other ranks, and gives the rows of ranks that died to others.
-local function look_after(self, stepped)
+-- Receives the lines of other ranks, and dispatches the rows of dead ranks again. stepped: this process has computed something.
+local function poll_ranks(self, stepped)
   local team = self.ranks
   if not team then return end
   local ok, message, code = team:poll(not stepped and team.active > 0 and 0.02 or 0)
   if not ok then self.failed = self.failed or { message, code } end
-  while #team.again > 0 and (team:has_room() or self.desk.active < self.room) do give(self, table.remove(team.again)) end
+  while #team.requeued > 0 and (team:has_room() or self.worker.active < self.room) do dispatch(self, table.remove(team.requeued)) end
 end
 
--- Takes a row: one that is done already, or is blank, is passed over.
-local function take(self, row)
+-- Dispatches a row of the input, unless it is blank, already done, or of another shard.
+local function accept(self, row)
   self.last = row.number
   if not is_mine(self, row.number) then return end
   if self.reading.form ~= "files" and not row.fault and not row.text:find "%S" then
-    local ok, message, code = self.output:gone(row)
+    local ok, message, code = self.output:remove(row)
     if not ok then self.failed = { message, code } end
     return
   end
@@ -239,22 +241,22 @@ local function take(self, row)
   end
   self.count = self.count + 1
   row.place = self.count
-  give(self, row)
+  dispatch(self, row)
 end
 
--- Is there room for a row, here or in another rank?
+-- Is there room for a row, in this process or another rank?
 local function has_room(self)
   if self.output:full() then return false end
-  return self.desk.active < self.room or self.ranks and self.ranks:has_room()
+  return self.worker.active < self.room or self.ranks and self.ranks:has_room()
 end
 
 -- Number of rows in progress.
-local function active(self) return self.desk.active + (self.ranks and self.ranks.active or 0) end
+local function active(self) return self.worker.active + (self.ranks and self.ranks.active or 0) end
 
--- Begins rows while there is room. false: none has come yet; nil: the input has ended.
+-- Begins rows while there is room. Returns true; false if the input has no row yet; nil at its end or after a failure.
 local function fill(self)
-  local until_count = self.ranks and self.here + HERE or math.huge -- so that other ranks are looked after
-  while has_room(self) and self.here < until_count do
+  local limit = self.ranks and self.local_rows + LOCAL_ROWS or math.huge -- then the other ranks are polled
+  while has_room(self) and self.local_rows < limit do
     if self.failed or self:too_many() then return nil end
     local row, message, code = self.input:next(active(self) == 0)
     if row == nil then
@@ -262,26 +264,26 @@ local function fill(self)
       return nil
     end
     if row == false and active(self) > 0 then return false end
-    if row then take(self, row) end
+    if row then accept(self, row) end
   end
   return true
 end
 
 function Run:too_many() return self.opts.max_errors ~= nil and self.errors > self.opts.max_errors end
 
--- Computes until the input has ended and everything is answered.
+-- Computes until the input has ended and all rows are answered.
 local function compute(self)
   local more = true
-  while more ~= nil or active(self) > 0 or self.ranks and #self.ranks.again > 0 do
+  while more ~= nil or active(self) > 0 or self.ranks and #self.ranks.requeued > 0 do
     if more ~= nil then more = fill(self) end
     if self.failed or self:too_many() then return end
-    local stepped = self.desk:step()
-    if not stepped then self.desk:flush() end
-    look_after(self, stepped or more)
+    local stepped = self.worker:step()
+    if not stepped then self.worker:flush() end
+    poll_ranks(self, stepped or more)
   end
 end
 
--- The summary; ok: all rows have a line, and no more failed than max_errors.
+-- The summary. ok: all rows have a line, and at most max_errors of them failed.
 local function summary(self)
   local out = {
     ok = not self:too_many(), rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens,
@@ -307,7 +309,7 @@ local function open_output(opts, settings)
       return ok, message
     end, opts.ordered)
   end
-  if keeps(output) then return outputs.file(output, settings, opts) end
+  if is_resumable(output) then return outputs.file(output, settings, opts) end
   local file, message = io.open(output, "wb")
   if not file then return nil, message, "io" end
   return outputs.stream(function(line) return file:write(line) end, opts.ordered, function() file:close() end)
@@ -325,7 +327,7 @@ end
 
 -- ---- Ranks -------------------------------------------------------------------------------------------------------------------
 
--- Finds the place of this process among the ranks; without MPI it is rank 0 of one.
+-- Sets the rank of this process. Without MPI it is rank 0, the only one.
 local function join(self, opts)
   self.rank = 0
   if not opts.mpi then return true end
@@ -338,22 +340,22 @@ local function join(self, opts)
   return true
 end
 
--- Begins the work of rank 0: the other ranks get rows while this one computes too.
-local function lead(self, settings)
+-- Starts the other ranks. Rank 0 computes rows too.
+local function start_ranks(self, settings)
   if not self.mpi then return end
-  local room = self.desk.kind == "text" and self.opts.sessions + self.opts.sessions // 4 or 128
+  local room = self.worker.kind == "text" and self.opts.sessions + self.opts.sessions // 4 or 128
   self.room = math.min(self.room, room)
   self.team:begin(room, core.json_encode(settings, { sort = true }), self.on_line)
   self.ranks = self.team
 end
 
--- The work of another rank: its summary counts the rows that it has answered.
-local function work(self, settings)
+-- Runs a rank other than 0. Its summary counts the rows that it has answered.
+local function run_rank(self, settings)
   self.on_line = function(row, line, flags, tokens)
     self.rows, self.errors, self.tokens = self.rows + 1, self.errors + (flags & journal.ERROR), self.tokens + tokens
     ranks.send_line(self.mpi, row, line, flags, tokens)
   end
-  local ok, message, code = ranks.work(self.mpi, self.desk, function(row) begin(self, row) end, {
+  local ok, message, code = ranks.work(self.mpi, self.worker, function(row) begin(self, row) end, {
     host = self.host, timeout = self.opts.rank_timeout, settings = core.json_encode(settings, { sort = true }),
   })
   if not ok then return nil, message, code end
@@ -361,35 +363,36 @@ local function work(self, settings)
 end
 
 --- Runs a batch.
--- @param model a loaded one
--- @param opts see rules
--- @param level of errors for misuse, as error()'s
--- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code. ok is false where more than max_errors rows failed
--- (message says so): what was done is kept for `resume`
+-- @param model a loaded model
+-- @param opts see M.rules
+-- @param level of error() for misuse
+-- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code. ok is false if more than max_errors rows failed: then
+-- message says so, and the output is kept for `resume`
 function M.run(model, opts, level)
   opts = schema.check(M.rules, opts, "batch", (level or 1) + 1)
   if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
   local self = setmetatable({
-    opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0, here = 0, on_line = nil,
+    opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0, local_rows = 0,
+    on_line = nil,
   }, Run)
   local _ <close> = setmetatable({}, { __close = function(_, raised)
     self:close()
-    if raised then collectgarbage() end -- what was open when it was raised is closed now: its locks end
+    if raised then collectgarbage() end -- closes files that were open when the error was raised, which releases their locks
   end })
   local ok, message, code = join(self, opts)
   if ok and self.rank == 0 then ok, message, code = M.check(opts) end
   if not ok then return nil, message, code end
   local form = opts.form or inputs.form(opts.input)
-  local desk
-  desk, message, code = desks.new(model, opts, function(...) answered(self, ...) end)
-  if not desk then return nil, message, code end
-  self.desk, self.shard = desk, opts.shard and shard_of(opts.shard)
-  if opts.task and rows.kinds[opts.task] ~= desk.kind then
+  local worker
+  worker, message, code = workers.new(model, opts, function(...) answered(self, ...) end)
+  if not worker then return nil, message, code end
+  self.worker, self.shard = worker, opts.shard and shard_of(opts.shard)
+  if opts.task and rows.kinds[opts.task] ~= worker.kind then
     return nil, ("%s does not do the task %s"):format(tostring(model), opts.task), "unsupported"
   end
-  self.room = desk.kind == "text" and 2 * opts.sessions or 1024
+  self.room = worker.kind == "text" and 2 * opts.sessions or 1024
   self.reading = {
-    form = form, task = opts.task, kind = desk.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds,
+    form = form, task = opts.task, kind = worker.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds,
   }
   local own = {}
   if is_file(opts.output) then
@@ -398,13 +401,13 @@ function M.run(model, opts, level)
   local settings
   settings, message, code = failures.catch(settings_of, model, opts, form)
   if not settings then return nil, message, code end
-  if self.rank > 0 then return work(self, settings) end
+  if self.rank > 0 then return run_rank(self, settings) end
   self.on_line = function(...) write(self, ...) end
   self.input, message, code = inputs.open { path = opts.input, form = form, most = opts.max_row, own = own }
   if not self.input then return nil, message, code end
   self.output, message, code = open_output(opts, settings)
   if not self.output then return nil, message, code end
-  lead(self, settings)
+  start_ranks(self, settings)
   local result
   result, message, code = run(self, opts)
   return result, message, code
@@ -412,7 +415,7 @@ end
 
 function Run:close()
   if self.team then self.team:close() end
-  if self.desk then self.desk:close() end
+  if self.worker then self.worker:close() end
   if self.input then self.input:close() end
   if self.output then self.output:close() end
 end

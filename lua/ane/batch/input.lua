@@ -1,12 +1,12 @@
---- Rows of a batch: lines of a file, of a pipe or of a function, or the files of a folder. Holds one row and one block at a time.
--- Needs ane.core. A row is {number, text}, or {number, text, fault} where it cannot be used: number counts lines or files from 1.
+--- Reads the rows of a batch: lines of a file, a pipe or a function, or the files of a folder. One row and one block are in memory.
+-- Needs ane.core. A row is {number, text}, or {number, text, fault} if it cannot be used. number: of the line or file, from 1.
 -- Usage: `local rows = input.open { path = "in.jsonl", most = 1 << 24 }; for row in function() return rows:next() end do ... end`
 
 local core = require "ane.core"
 
 local M = {}
 
--- Bytes that are read at a time.
+-- Bytes per read.
 local BLOCK = 1 << 16
 
 local BOM = "\xEF\xBB\xBF"
@@ -16,8 +16,8 @@ local BOM = "\xEF\xBB\xBF"
 local Lines = {}
 Lines.__index = Lines
 
--- Adds the bytes first .. last of the block to the line. Those beyond the limit are counted, not kept.
-local function gather(self, first, last)
+-- Appends the bytes first .. last of the block to the line. Bytes beyond the limit are counted, not kept.
+local function append(self, first, last)
   local part = self.block:sub(first, last)
   self.size = self.size + #part
   if self.kept < self.most then
@@ -26,7 +26,7 @@ local function gather(self, first, last)
   end
 end
 
--- The line that was gathered, as a row.
+-- Returns the current line as a row, and begins the next one.
 local function row_of(self)
   local text = table.concat(self.parts)
   self.number = self.number + 1
@@ -42,17 +42,17 @@ local function row_of(self)
 end
 
 --- The next row.
--- @param wait false: do not wait for input that has not come yet
--- @return a row; nil: the end; false: there is none yet; or nil, message, code
+-- @param wait false: do not wait for input
+-- @return a row; nil at the end; false if there is none yet; or nil, message, code
 function Lines:next(wait)
   while true do
     local stop = self.block:find("\n", self.at, true)
     if stop then
-      gather(self, self.at, stop - 1)
+      append(self, self.at, stop - 1)
       self.at = stop + 1
       return row_of(self)
     end
-    gather(self, self.at, -1)
+    append(self, self.at, -1)
     self.block, self.at = "", 1
     local block, message, code = self.read(wait)
     if block == false then return false end
@@ -91,7 +91,7 @@ local function file_lines(path, most)
   end, most, { file = file, total = total })
 end
 
--- Lines that a function gives, one in each call.
+-- Lines that a function returns, one per call.
 local function called(f, most)
   return lines(function()
     local text = f()
@@ -106,7 +106,7 @@ end
 local Files = {}
 Files.__index = Files
 
--- Paths of the files in a folder and those in it, relative to it. Names that begin with a dot are left out.
+-- Adds the relative paths of all files in a folder and its subfolders to `list`. Names that begin with a dot are skipped.
 local function walk(folder, inside, list)
   local names, message, code = core.list_dir(inside == "" and folder or folder .. "/" .. inside)
   if not names then return nil, message, code end
@@ -143,7 +143,7 @@ end
 
 function Files.close() end
 
--- Is a file one of the run's own?
+-- Is a file one of the run's output files?
 local function is_own(path, own)
   for _, other in ipairs(own) do
     if core.same_file(path, other) then return true end
@@ -168,7 +168,7 @@ end
 
 local TEXTS = { txt = true, text = true, md = true }
 
---- The form of an input that says none: files where it is a folder or a text file, else jsonl.
+--- The default form of an input: files for a folder or a text file, else jsonl.
 function M.form(path)
   if type(path) ~= "string" or path == "-" then return "jsonl" end
   if core.path_kind(path) == "folder" then return "files" end
@@ -176,9 +176,9 @@ function M.form(path)
 end
 
 --- Opens an input.
--- @param opts path ("-": standard input; or a function that gives a line in each call), form ("jsonl", "lines", "files"), most
--- (bytes of a row), own (list of paths that are no input: the output's)
--- @return rows with next(wait), close(), done and total (bytes or files; total nil: not known); or nil, message, code
+-- @param opts path ("-": standard input; or a function that returns one line per call), form ("jsonl", "lines", "files"), most
+-- (maximum bytes of a row), own (list of paths to skip: the run's output files)
+-- @return rows with next(wait), close(), done and total (bytes or files; total nil: unknown); or nil, message, code
 function M.open(opts)
   if type(opts.path) == "function" then return called(opts.path, opts.most) end
   if opts.path == "-" then return standard_input(opts.most) end

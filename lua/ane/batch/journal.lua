@@ -1,7 +1,7 @@
---- The journal of an output: what it was made with, and which line is the answer to which row. It decides what a resumed run has done.
--- Needs ane.core. OUT.journal has a line of JSON (the settings), then a record of 32 bytes for each line of the output, in the order
--- of the lines: row u64, key of the row u64, bytes of the line u32, flags u32, check of the line u64, all little-endian. A record is
--- written when its line is. A run that was killed leaves at most a line without a record, or a part of a record; both are cut off.
+--- The journal of an output: its settings, and the row that each line answers. A resumed run reads from it which rows are done.
+-- Needs ane.core. OUT.journal has one line of JSON (the settings), then one record of 32 bytes per line of the output, in the same order:
+-- row u64, key of the row u64, bytes of the line u32, flags u32, hash of the line u64, all little-endian. A record is written after its
+-- line. A killed run leaves at most a line without a record, or an incomplete record; both are truncated.
 -- Usage: `local j = journal.create("out.jsonl.journal", settings); j:add(row, key, line, false)`
 
 local core = require "ane.core"
@@ -10,39 +10,39 @@ local M = {}
 
 local RECORD, SIZE = "<i8i8I4I4i8", 32
 
---- Flags of a record: the line is an error; the row is not in the input any more and has no line.
-M.ERROR, M.GONE = 1, 2
+--- Flags of a record: the line is an error; the row was removed from the input and has no line.
+M.ERROR, M.REMOVED = 1, 2
 
--- Records that are read at a time; bytes of output that are checked at a time.
+-- Records per read; bytes of output per read.
 local RECORDS, BLOCK = 2048, 1 << 20
 
---- 64 bits of the SHA-256 of a text.
+--- The first 64 bits of the SHA-256 of a text.
 function M.hash(text) return tonumber(core.sha256(text):sub(1, 16), 16) end
 
 local Journal = {}
 Journal.__index = Journal
 
---- Begins a journal. What the file had is lost.
+--- Begins a journal in an open file, which is truncated.
 -- @param file of core.append
--- @param settings a table for JSON
+-- @param settings table that is written as JSON
 -- @return the journal; or nil, message, code
 function M.create(file, settings)
-  local ok, message, code = file:cut(0)
+  local ok, message, code = file:truncate(0)
   if ok then ok, message, code = file:write(core.json_encode(settings, { sort = true }) .. "\n") end
   if not ok then return nil, message, code end
   return setmetatable({ file = file, settings = settings }, Journal)
 end
 
 --- Continues a journal.
--- @param size bytes of it that hold
+-- @param size bytes of the file that are valid
 function M.continue(file, settings, size)
-  local ok, message, code = file:cut(size)
+  local ok, message, code = file:truncate(size)
   if not ok then return nil, message, code end
   return setmetatable({ file = file, settings = settings }, Journal)
 end
 
 --- Adds a record.
--- @param line with its line end; "" with the flag GONE
+-- @param line with its line end; "" with the flag REMOVED
 -- @return true; or nil, message, code
 function Journal:add(number, key, line, flags)
   local ok, message, code = self.file:write(RECORD:pack(number, key, #line, flags, M.hash(line)))
@@ -52,9 +52,9 @@ end
 -- ---- Reading -------------------------------------------------------------------------------------------------------------------
 
 --- Reads a journal.
--- @param path of it
--- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil where there is no
--- whole first line; or nil, message, code
+-- @param path of the journal
+-- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil if the first line is
+-- missing or incomplete; or nil, message, code
 function M.read(path)
   local file, fault = io.open(path, "rb")
   if not file and core.path_kind(path) then return nil, fault, "io" end
@@ -96,20 +96,20 @@ function M.rename(from, to)
   return true
 end
 
--- Is the next line of the output the one that a record names?
+-- Is the next line of the output the one that the record describes?
 local function is_line(data, bytes, flags, check)
-  if flags & M.GONE ~= 0 then return bytes == 0 end
+  if flags & M.REMOVED ~= 0 then return bytes == 0 end
   if bytes == 0 or bytes > 1 << 31 then return false end
   local line = data:read(bytes)
   return line ~= nil and #line == bytes and line:sub(-1) == "\n" and M.hash(line) == check
 end
 
---- Checks an output against its journal, and writes an index of its rows.
+--- Checks an output against its journal, up to the first difference, and fills an index of its rows.
 -- @param path of the journal
 -- @param output path of the output
 -- @param index of M.index, or nil
--- @return {settings, size (bytes of the journal that hold), bytes (of the output that do), records, ascending}; nil where there is no
--- journal; or nil, message, code
+-- @return {settings, size and bytes (of journal and output, as far as they agree), records, ascending (rows are in order), last (largest
+-- row)}; nil if there is no journal; or nil, message, code
 function M.check(path, output, index)
   local reader, message, code = M.read(path)
   if not reader then return nil, message, code end
@@ -124,7 +124,7 @@ function M.check(path, output, index)
     for number, key, bytes, flags, check in reader.next do
       if number < 1 or not is_line(data, bytes, flags, check) then break end
       if index then index:set(number, key, found.bytes, bytes, flags) end
-      found.ascending = found.ascending and number > found.last and flags & M.GONE == 0
+      found.ascending = found.ascending and number > found.last and flags & M.REMOVED == 0
       found.last = math.max(found.last, number)
       found.records, found.bytes, found.size = found.records + 1, found.bytes + bytes, found.size + SIZE
     end
@@ -141,7 +141,8 @@ local SLOT, SLOT_SIZE = "<i8i8I4I4", 24
 local Index = {}
 Index.__index = Index
 
---- An index of rows in a temporary file: slot n is that of row n. Memory does not depend on the number of rows.
+--- Makes an index of rows in a temporary file: slot n describes row n. Memory does not depend on the number of rows.
+-- @param path of the file, which is replaced
 -- @return index; or nil, message, code
 function M.index(path)
   local file, message = io.open(path, "w+b")
@@ -149,19 +150,20 @@ function M.index(path)
   return setmetatable({ file = file, path = path, at = -1 }, Index)
 end
 
+-- Moves to slot n. A seek is also needed between reads and writes.
 local function seek(self, n, writes)
   if self.at ~= n or self.writes ~= writes then self.file:seek("set", n * SLOT_SIZE) end
   self.at, self.writes = n + 1, writes
 end
 
---- Sets the slot of a row; a later one replaces it. With the flag GONE the row has none.
+--- Sets the slot of a row. The flag REMOVED clears it.
 function Index:set(number, key, offset, bytes, flags)
   seek(self, number, true)
-  if flags & M.GONE ~= 0 then offset = -1 end
+  if flags & M.REMOVED ~= 0 then offset = -1 end
   self.file:write(SLOT:pack(key, offset + 1, bytes, flags))
 end
 
---- The key of a row, the offset of its line, the line's bytes and flags; nil: it has none.
+--- Returns the key of a row, the offset of its line, the line's bytes and its flags; nil if the row has no line.
 function Index:get(number)
   seek(self, number, false)
   local slot = self.file:read(SLOT_SIZE)

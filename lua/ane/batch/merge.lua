@@ -10,22 +10,22 @@ local M = {}
 
 local BLOCK = 1 << 20
 
--- The journal of a complete output; or nil, message, code.
+-- The settings in the journal of a complete output; or nil, message, code.
 local function complete(path)
   local names = outputs.names(path)
   if core.path_kind(path) ~= "file" then return nil, ("%s: no such file"):format(path), "io" end
   local reader, message, code = journal.read(names.journal)
   if message then return nil, message, code end
-  if not reader then return nil, ("%s: is not there; merge orders rows by the journals of the outputs"):format(names.journal), "io" end
+  if not reader then return nil, ("%s: no such file; a merge needs the journal of each output"):format(names.journal), "io" end
   local settings = reader.settings
   reader.close()
   if core.path_kind(names.part) and not settings.final then
-    return nil, ("%s: the run has not ended; resume it first"):format(path), "state"
+    return nil, ("%s: the run is incomplete; resume it first"):format(path), "state"
   end
   return settings
 end
 
--- What settings have in common with those of other shards, as a text.
+-- The settings that all shards of a run share, as a text.
 local function common(settings)
   local options = {}
   for name, value in pairs(settings.options) do
@@ -34,7 +34,7 @@ local function common(settings)
   return core.json_encode({ settings.model, options }, { sort = true })
 end
 
--- Checks that the outputs are the shards of one run, each once.
+-- Checks that the outputs are all shards of one run, each once.
 local function check_shards(paths, all)
   local seen, n = {}, nil
   for i, settings in ipairs(all) do
@@ -44,8 +44,8 @@ local function check_shards(paths, all)
     local shard = settings.options.shard or "1/1"
     local part, of = shard:match "^(%d+)/(%d+)$"
     n = n or of
-    if of ~= n then return nil, ("%s: is shard %s, others are of %s"):format(paths[i], shard, n), "invalid" end
-    if seen[part] then return nil, ("%s: is shard %s, as %s is"):format(paths[i], shard, seen[part]), "invalid" end
+    if of ~= n then return nil, ("%s: is shard %s, the others are of %s"):format(paths[i], shard, n), "invalid" end
+    if seen[part] then return nil, ("%s: is shard %s, and so is %s"):format(paths[i], shard, seen[part]), "invalid" end
     seen[part] = paths[i]
   end
   for i = 1, tonumber(n) do
@@ -54,7 +54,7 @@ local function check_shards(paths, all)
   return true
 end
 
--- Opens an index (a file TEMP.indexN) and the lines of each output. Returns the largest row; or nil, message, code.
+-- Opens each output and an index of it (a file TEMP.indexN), in turn, into `opened`. Returns the largest row; or nil, message, code.
 local function open_all(paths, temp, opened)
   local last = 0
   for i, path in ipairs(paths) do
@@ -69,14 +69,14 @@ local function open_all(paths, temp, opened)
     found, message, code = journal.check(outputs.names(path).journal, path, index)
     if not found then return nil, message, code end
     if found.bytes ~= data:seek "end" then
-      return nil, ("%s: has %d bytes, its journal knows %d"):format(path, data:seek "end", found.bytes), "format"
+      return nil, ("%s: has %d bytes, but %d according to its journal"):format(path, data:seek "end", found.bytes), "format"
     end
     last = math.max(last, found.last)
   end
   return last
 end
 
--- Writes the rows in order. Returns their number and that of errors; or nil, message.
+-- Writes the rows in order. Returns the numbers of rows and of errors; or nil, message.
 local function copy(opened, n, last, write)
   local count, failed, parts, size = 0, 0, {}, 0
   for row = 1, last + 1 do
@@ -103,7 +103,7 @@ local function into_file(path, work)
   if not out then return nil, message, code end
   local _ <close> = out
   local ok, rows, failed
-  ok, message, code = out:cut(0)
+  ok, message, code = out:truncate(0)
   if ok then rows, failed, code = work(function(text) return out:write(text) end) end
   if not rows then return nil, failed or message, code or "io" end
   ok, message, code = out:sync()
@@ -112,7 +112,7 @@ local function into_file(path, work)
   return rows, failed
 end
 
--- Paths in the order of their shards.
+-- The paths in the order of their shards.
 local function sorted(paths, all)
   local order = {}
   for i, path in ipairs(paths) do order[tonumber((all[i].options.shard or "1/1"):match "^%d+")] = path end
@@ -120,13 +120,13 @@ local function sorted(paths, all)
 end
 
 --- Joins outputs.
--- @param paths list of outputs of `ane batch`, all shards of one run, in any order, with their journals
--- @param out path of the joined file; "-": standard output
+-- @param paths outputs of `ane batch`: all shards of one run, in any order, with their journals
+-- @param out path of the joined output; "-": standard output
 -- @return summary: ok, rows, errors, resumed (0), tokens (0), seconds; or nil, message, code
 function M.run(paths, out)
   local started, all = core.clock(), {}
   for i, path in ipairs(paths) do
-    if out ~= "-" and core.same_file(path, out) then return nil, ("%s: is to be merged into itself"):format(path), "invalid" end
+    if out ~= "-" and core.same_file(path, out) then return nil, ("%s: cannot be merged into itself"):format(path), "invalid" end
     local settings, message, code = complete(path)
     if not settings then return nil, message, code end
     all[i] = settings

@@ -1,20 +1,21 @@
---- Where the lines of a batch go: a file that a killed run goes on with, or a stream.
+--- Outputs of a batch: a file, whose run can be resumed, or a stream.
 -- Needs ane.core, ane.batch.journal. An output has
---   known(number, key) -> flags of a line that is there already, or nil
+--   known(number, key) -> flags of the line that an earlier run has written for a row; nil: none
 --   put(row, line, flags) -> true; or nil, message, code. row = {number, key, place}: place counts the rows of this run from 1
---   gone(row): the row is not in the input any more
---   full(): rows wait for an earlier one, so that no more should be begun
---   finish(last) -> true; or nil, message, code. last: the largest number of a row; close()
+--   remove(row) -> true; or nil, message, code: the row is not in the input any more
+--   full() -> whether too many lines wait for an earlier row
+--   finish(last) -> true; or nil, message, code. last: the largest number of a row
+--   close()
 --
--- A file is written as OUT.part, in the order in which rows end, and gets its name when it is complete. OUT.journal (ane.batch.journal)
--- stays, for runs that go on with longer or changed inputs.
+-- A file is written as OUT.part, in the order in which rows end, and is renamed to OUT when it is complete. OUT.journal
+-- (ane.batch.journal) is kept, for later runs with longer or changed inputs.
 
 local core = require "ane.core"
 local journal = require "ane.batch.journal"
 
 local M = {}
 
--- Bytes of a copy that are written at a time.
+-- Bytes per write of a copy.
 local BLOCK = 1 << 20
 
 -- ---- Streams -----------------------------------------------------------------------------------------------------------------
@@ -22,24 +23,24 @@ local BLOCK = 1 << 20
 local Stream = {}
 Stream.__index = Stream
 
--- Rows that may wait for an earlier one where the output is ordered.
+-- Lines that may wait for an earlier row in an ordered output.
 local WINDOW = 1024
 
---- An output that cannot be read again.
+--- Makes an output that cannot be resumed.
 -- @param write function(line) -> true; or nil, message
--- @param ordered true: lines in the order of the rows
+-- @param ordered write lines in the order of the rows
 -- @param close function(), or nil
 function M.stream(write, ordered, close)
   return setmetatable({ write = write, ordered = ordered, on_close = close, held = {}, count = 0, next = 1 }, Stream)
 end
 
 function Stream.known() return nil end
-function Stream.gone() return true end
+function Stream.remove() return true end
 function Stream:full() return self.count >= WINDOW end
 
 local function send(self, line)
   local ok, message = self.write(line)
-  if not ok then return nil, message or "the output takes no more", "io" end
+  if not ok then return nil, message or "cannot write to the output", "io" end
   return true
 end
 
@@ -67,7 +68,7 @@ end
 local File = {}
 File.__index = File
 
---- Names of the files of an output: itself, part, journal, index, and those of a rewrite.
+--- Paths of an output's files: the output, its incomplete form, journal and index, and the two new files of a rewrite.
 function M.names(path)
   return {
     out = path, part = path .. ".part", journal = path .. ".journal", index = path .. ".index", sorted = path .. ".sorted",
@@ -75,14 +76,14 @@ function M.names(path)
   }
 end
 
--- Path of the lines that a journal describes: see rewrite.
+-- Path of the file that a journal describes: see rewrite.
 local function data_of(names, settings)
   local first, second = names.part, names.out
   if settings.final then first, second = second, first end
   return core.path_kind(first) and first or second
 end
 
--- What differs between the settings of a journal and those of this run; nil: nothing.
+-- Describes the first difference between the settings of a journal and those of this run; nil: they are equal.
 local function difference(old, new)
   for _, group in ipairs { "model", "options" } do
     local names, a, b = {}, old[group] or {}, new[group] or {}
@@ -98,7 +99,7 @@ local function difference(old, new)
   end
 end
 
--- Opens the file of lines for appending. One that is complete gets the name of an incomplete one again.
+-- Opens OUT.part for appending. A complete OUT is renamed to OUT.part first.
 local function begin(self)
   local names = self.names
   if self.data == names.out then
@@ -110,12 +111,12 @@ local function begin(self)
   if not part then return nil, message, code end
   self.part = part
   local ok
-  ok, message, code = part:cut(math.min(self.bytes, part:size()))
+  ok, message, code = part:truncate(math.min(self.bytes, part:size()))
   if not ok then return nil, message, code end
   return true
 end
 
--- Continues what an earlier run has left. Returns whether there was something; or nil, message, code.
+-- Continues an earlier run. Returns whether there is one; or nil, message, code.
 local function continue(self, lock, settings)
   local names = self.names
   local reader, message, code = journal.read(names.journal)
@@ -125,10 +126,10 @@ local function continue(self, lock, settings)
   reader.close()
   local other = difference(old, settings)
   if other then
-    return nil, ("%s: was made with other settings: %s; option restart begins anew"):format(names.journal, other), "invalid"
+    return nil, ("%s: was made with other settings: %s; option restart begins again"):format(names.journal, other), "invalid"
   end
   self.data = data_of(names, old)
-  if not core.path_kind(self.data) then return false end -- ended before its first line
+  if not core.path_kind(self.data) then return false end -- the earlier run ended before its first line
   self.index, message, code = journal.index(names.index)
   if not self.index then return nil, message, code end
   local found
@@ -140,14 +141,14 @@ local function continue(self, lock, settings)
   return true
 end
 
--- Begins anew.
+-- Begins a new run.
 local function fresh(self, lock, settings, restart)
   local names = self.names
   local found, message, code
   if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, names.part) end
   if message then return nil, message, code end
   if found and found.records > 0 then
-    local what = "%s: %d rows of a run that has not ended are here: option resume goes on with them, option restart begins anew"
+    local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
     return nil, what:format(names.part, found.records), "state"
   end
   self.journal, message, code = journal.create(lock, settings)
@@ -158,11 +159,11 @@ local function fresh(self, lock, settings, restart)
 end
 
 --- Opens an output file.
--- @param path of it
--- @param settings for its journal: model, options (tables for JSON), shard
+-- @param path of the output
+-- @param settings for its journal: model, options (tables that are written as JSON)
 -- @param opts ordered, resume, restart
--- @return an output; or nil, message, code: "state" where another process writes it, or a run has not ended and neither resume nor
--- restart is given; "invalid" where it was made with other settings
+-- @return an output; or nil, message, code. "state": another process writes it, or it is incomplete and neither resume nor restart is
+-- given. "invalid": it was made with other settings
 function M.file(path, settings, opts)
   local names = M.names(path)
   local lock, message, code = core.append(names.journal)
@@ -186,14 +187,14 @@ end
 
 function File.full() return false end
 
--- Adds a record, and its line where it has one.
+-- Appends a line, if it is not empty, and its record.
 local function add(self, row, line, flags)
   local ok, message, code = self.part ~= nil, nil, nil
   if not ok then ok, message, code = begin(self) end
   if ok and line ~= "" then ok, message, code = self.part:write(line) end
   if ok then ok, message, code = self.journal:add(row.number, row.key, line, flags) end
   if not ok then return nil, message, code end
-  self.ascending = self.ascending and row.number > self.last and flags & journal.GONE == 0
+  self.ascending = self.ascending and row.number > self.last and flags & journal.REMOVED == 0
   self.last = math.max(self.last, row.number)
   self.records = self.records + 1
   return true
@@ -204,14 +205,15 @@ function File:put(row, line, flags)
   return add(self, row, line, flags)
 end
 
-function File:gone(row)
+function File:remove(row)
   if not self.index or not self.index:get(row.number) then return true end
-  return add(self, { number = row.number, key = 0 }, "", journal.GONE)
+  return add(self, { number = row.number, key = 0 }, "", journal.REMOVED)
 end
 
 -- ---- The end of a file -----------------------------------------------------------------------------------------------------------
 
--- A copy of the lines of rows 1 .. last, in order, and its journal. Returns the number of rows; or nil, message, code.
+-- Copies the lines of rows 1 .. last to `out`, in order, with records in the journal `new`. Returns the number of rows; or nil, message,
+-- code.
 local function copy_rows(self, index, out, new, last)
   local data <close>, message = io.open(self.data, "rb")
   if not data then return nil, message, "io" end
@@ -224,7 +226,7 @@ local function copy_rows(self, index, out, new, last)
       if at ~= offset then data:seek("set", offset) end
       local line
       line, message = data:read(bytes)
-      if not line or #line ~= bytes then return nil, ("%s: row %d: %s"):format(self.data, number, message or "ends early"), "io" end
+      if not line or #line ~= bytes then return nil, ("%s: row %d: %s"):format(self.data, number, message or "truncated"), "io" end
       at = offset + bytes
       parts[#parts + 1], size, count = line, size + #line, count + 1
       ok, message, code = new:add(number, key, line, flags)
@@ -239,8 +241,8 @@ local function copy_rows(self, index, out, new, last)
   return count
 end
 
--- Writes OUT in the order of the rows, without lines that later ones replace. A kill leaves the old journal and OUT.part, or the new
--- journal, which says that it is of OUT ("final").
+-- Writes OUT in the order of the rows, without lines that later ones replace. A killed process leaves either the old journal and OUT.part,
+-- or OUT and the new journal, whose setting `final` says that it describes OUT.
 local function rewrite(self, last)
   local names = self.names
   local index <close>, message, code = journal.index(names.index)
@@ -254,7 +256,7 @@ local function rewrite(self, last)
   lock, message, code = core.append(names.journal_new)
   if not lock then return nil, message, code end
   local _ <close> = lock
-  ok, message, code = out:cut(0)
+  ok, message, code = out:truncate(0)
   local settings = {}
   for key, value in pairs(self.journal.settings) do settings[key] = value end
   settings.final = true

@@ -1,17 +1,18 @@
---- Replicas of a batch under MPI: rank 0 reads rows, deals them to the ranks as these have room, and writes the lines.
+--- Data-parallel batches under MPI: rank 0 reads rows, assigns them to ranks with room, and writes the lines.
 -- Needs ane.core and the optional module ane.mpi, which is given as `mpi`.
--- Usage, rank 0: `local ranks = team.new(mpi, size, opts); ranks:deal(row)`; the others: `team.work(mpi, desk, read)`
+-- Usage, rank 0: `local team = ranks.new(mpi, size, host, timeout); team:begin(room, settings, on_line); team:assign(row); team:poll(0)`;
+-- the others: `ranks.work(mpi, worker, begin, opts)`
 --
--- A rank that dies while the launcher lets the others live has its rows dealt again: its process is gone (on the host of rank 0), or it
--- has sent nothing for `timeout` seconds. Messages begin with a letter. To rank 0: H (hello: host, process), R (ready: the model's
--- settings), L (a line), B (alive), Q (stopped). From it: H, B, D (a row), S (stop), E (end; 1: all ranks are alive).
+-- A rank counts as dead when its process is gone (on the host of rank 0), or when it has rows and has sent nothing for `timeout` seconds.
+-- Its rows are assigned again. Each message begins with a letter. To rank 0: H (hello: host, process), R (ready: settings), L (a line),
+-- B (heartbeat), Q (stopped). From rank 0: H, B, D (a row), S (stop), E (end; 1: all ranks are alive).
 
 local core = require "ane.core"
 
 local M = {}
 
--- Seconds between looks at the processes of this host, and between signs of life.
-local LOOK, BEAT = 0.25, 2
+-- Seconds between checks of the other ranks, and between heartbeats.
+local POLL, HEARTBEAT = 0.25, 2
 
 local HELLO, ROW, LINE, END = "<s4i8", "<i8i8s4s4s4", "<i8I4i8s4", "<I1"
 
@@ -20,14 +21,14 @@ local HELLO, ROW, LINE, END = "<s4i8", "<i8i8s4s4s4", "<i8I4i8s4", "<I1"
 local Team = {}
 Team.__index = Team
 
---- The ranks beside this one.
--- @param mpi the module
+--- Makes the team of the other ranks.
+-- @param mpi the module ane.mpi
 -- @param size number of ranks, this one included
 -- @param host of this rank
--- @param timeout seconds after which a silent rank that has rows counts as dead
+-- @param timeout seconds after which a silent rank with rows counts as dead
 function M.new(mpi, size, host, timeout)
   local self = setmetatable({
-    mpi = mpi, host = host, room = 0, timeout = timeout, ranks = {}, active = 0, again = {}, looked = 0, beat = 0, lost = 0,
+    mpi = mpi, host = host, room = 0, timeout = timeout, ranks = {}, active = 0, requeued = {}, looked = 0, beat = 0, lost = 0,
   }, Team)
   for rank = 1, size - 1 do
     self.ranks[rank] = { rank = rank, rows = {}, count = 0, heard = core.clock() }
@@ -36,24 +37,24 @@ function M.new(mpi, size, host, timeout)
   return self
 end
 
---- Says how ranks work. They get rows with deal().
--- @param room rows that a rank may have in hand
--- @param settings a text that all ranks must have
+--- Sets how rows are assigned and answered, before the first assign().
+-- @param room rows that a rank may have in progress
+-- @param settings a text that must be the same on all ranks
 -- @param on_line function(row, line, flags, tokens)
 function Team:begin(room, settings, on_line) self.room, self.settings, self.on_line = room, settings, on_line end
 
--- The rows of a rank that died are dealt again.
-local function lose(self, one)
+-- Marks a rank as dead and queues its rows again, the smallest last.
+local function mark_dead(self, one)
   one.dead = true
   self.lost = self.lost + 1
   self.active = self.active - one.count
-  for _, row in pairs(one.rows) do self.again[#self.again + 1] = row end
-  table.sort(self.again, function(a, b) return a.number > b.number end)
+  for _, row in pairs(one.rows) do self.requeued[#self.requeued + 1] = row end
+  table.sort(self.requeued, function(a, b) return a.number > b.number end)
   one.rows, one.count = {}, 0
 end
 
 -- The rank with the most room; nil: none has any.
-local function free(self)
+local function least_busy(self)
   local best
   for _, one in ipairs(self.ranks) do
     if one.ready and not one.dead and one.count < self.room and (not best or one.count < best.count) then best = one end
@@ -61,14 +62,15 @@ local function free(self)
   return best
 end
 
---- Can a rank take a row?
-function Team:has_room() return free(self) ~= nil end
+--- Has a rank room for a row?
+function Team:has_room() return least_busy(self) ~= nil end
 
---- Gives a row to the rank with the most room.
-function Team:deal(row)
-  local one = free(self)
+--- Assigns a row to the rank with the most room. There must be room.
+function Team:assign(row)
+  local one = least_busy(self)
   one.rows[row.number], one.count, self.active = row, one.count + 1, self.active + 1
-  if not self.mpi.send(one.rank, "D" .. ROW:pack(row.number, row.key, row.id or "", row.fault or "", row.text)) then lose(self, one) end
+  local message = "D" .. ROW:pack(row.number, row.key, row.id or "", row.fault or "", row.text)
+  if not self.mpi.send(one.rank, message) then mark_dead(self, one) end
 end
 
 local HANDLE = {
@@ -84,30 +86,30 @@ local HANDLE = {
   L = function(self, one, text)
     local number, flags, tokens, line = LINE:unpack(text)
     local row = one.rows[number]
-    if not row or self.closed then return end -- it was taken for dead, and another rank has answered
+    if not row or self.closed then return end -- the rank counted as dead, and another one has answered the row
     one.rows[number], one.count, self.active = nil, one.count - 1, self.active - 1
     self.on_line(row, line, flags, tokens)
   end,
 }
 
--- Looks for ranks that died.
-local function look(self)
+-- Finds dead ranks and sends heartbeats, once per POLL.
+local function check_ranks(self)
   local now = core.clock()
-  if now - self.looked < LOOK then return end
+  if now - self.looked < POLL then return end
   self.looked = now
   for _, one in ipairs(self.ranks) do
     local gone = one.process and one.host == self.host and not self.mpi.alive(one.process)
-    if not one.dead and (gone or one.count > 0 and now - one.heard > self.timeout) then lose(self, one) end
-    if not one.dead and now - self.beat > BEAT then self.mpi.send(one.rank, "B") end
+    if not one.dead and (gone or one.count > 0 and now - one.heard > self.timeout) then mark_dead(self, one) end
+    if not one.dead and now - self.beat > HEARTBEAT then self.mpi.send(one.rank, "B") end
   end
-  if now - self.beat > BEAT then self.beat = now end
+  if now - self.beat > HEARTBEAT then self.beat = now end
 end
 
---- Takes the messages that have come.
--- @param wait seconds for the first one
--- @return true; or nil, message, code where a rank has failed
+--- Handles the messages that have arrived.
+-- @param wait seconds to wait for the first one
+-- @return true; or nil, message, code if a rank has failed
 function Team:poll(wait)
-  look(self)
+  check_ranks(self)
   while true do
     local rank, text, code = self.mpi.poll(wait)
     if not rank and text then return nil, text, code end
@@ -120,47 +122,48 @@ function Team:poll(wait)
   return true
 end
 
-local function tell(self, text)
+-- Sends a message to all living ranks.
+local function broadcast(self, text)
   for _, one in ipairs(self.ranks) do
     if not one.dead then self.mpi.send(one.rank, text) end
   end
 end
 
--- Do ranks live that have not said that they stop?
-local function are_busy(self)
+-- Is there a living rank that has not confirmed the stop?
+local function any_running(self)
   for _, one in ipairs(self.ranks) do
     if not one.dead and not one.stopped then return true end
   end
   return false
 end
 
---- Ends all ranks: they stop, then all end MPI together. Where one has died, MPI is left without that, which would wait for it.
+--- Stops all ranks. Then all finalise MPI together, unless a rank has died: MPI_Finalize would wait for it.
 function Team:close()
   if self.closed then return end
   self.closed = true
-  tell(self, "S")
+  broadcast(self, "S")
   local deadline = core.clock() + self.timeout
-  while are_busy(self) and core.clock() < deadline do self:poll(LOOK) end
-  local whole = self.lost == 0 and not are_busy(self)
-  tell(self, "E" .. END:pack(whole and 1 or 0))
+  while any_running(self) and core.clock() < deadline do self:poll(POLL) end
+  local whole = self.lost == 0 and not any_running(self)
+  broadcast(self, "E" .. END:pack(whole and 1 or 0))
   if whole then return self.mpi.finish() end
-  self.mpi.poll(LOOK) -- lets the messages go
+  self.mpi.poll(POLL) -- gives MPI time to send
 end
 
 -- ---- The other ranks -----------------------------------------------------------------------------------------------------------
 
---- Says that this rank is here. Before the model is loaded.
+--- Announces this rank, before it loads the model.
 function M.hello(mpi, host) mpi.send(0, "H" .. HELLO:pack(host, mpi.process())) end
 
--- Handles a message of rank 0. Returns true at the end.
-local function take(mpi, text, begin, first)
+-- Handles a message of rank 0, whose state is `root`. Returns true at the end.
+local function handle(mpi, text, begin, root)
   local kind = text:sub(1, 1)
   if kind == "H" then
-    first.host, first.process = HELLO:unpack(text, 2)
+    root.host, root.process = HELLO:unpack(text, 2)
   elseif kind == "S" then
-    first.stopped = true
+    root.stopped = true
     mpi.send(0, "Q")
-  elseif kind == "D" and not first.stopped then
+  elseif kind == "D" and not root.stopped then
     local number, key, id, fault, body = ROW:unpack(text, 2)
     begin { number = number, key = key, id = id ~= "" and id or nil, fault = fault ~= "" and fault or nil, text = body }
   elseif kind == "E" then
@@ -172,35 +175,35 @@ end
 --- Sends a line to rank 0.
 function M.send_line(mpi, row, line, flags, tokens) mpi.send(0, "L" .. LINE:pack(row.number, flags, tokens, line)) end
 
--- Has rank 0 ended without a word? first: {host, process, heard}
-local function is_gone(mpi, first, opts)
-  if first.host == opts.host and not mpi.alive(first.process) then return true end
-  return core.clock() - first.heard > opts.timeout
+-- Has rank 0 died? root: {host, process, heard}
+local function root_is_dead(mpi, root, opts)
+  if root.host == opts.host and not mpi.alive(root.process) then return true end
+  return core.clock() - root.heard > opts.timeout
 end
 
---- Works until rank 0 says that all is done.
--- @param desk of ane.batch.desk
+--- Answers rows until rank 0 ends the run.
+-- @param worker of ane.batch.worker
 -- @param begin function(row)
--- @param opts host (of this rank), timeout, settings (a text of the model and the options, for rank 0 to compare)
--- @return true; or nil, message, code where rank 0 has died
-function M.work(mpi, desk, begin, opts)
+-- @param opts host (of this rank), timeout, settings (the text that rank 0 compares with its own)
+-- @return true; or nil, message, code if rank 0 has died
+function M.work(mpi, worker, begin, opts)
   mpi.send(0, "R" .. opts.settings)
-  local sent, first = core.clock(), { heard = core.clock() }
+  local sent, root = core.clock(), { heard = core.clock() }
   while true do
-    local rank, text = mpi.poll(desk.active > 0 and not first.stopped and 0 or LOOK)
+    local rank, text = mpi.poll(worker.active > 0 and not root.stopped and 0 or POLL)
     if not rank and text then return nil, text, "io" end
     while rank do
-      first.heard = core.clock()
-      if take(mpi, text, begin, first) then return true end
+      root.heard = core.clock()
+      if handle(mpi, text, begin, root) then return true end
       rank, text = mpi.poll(0)
     end
-    if not first.stopped and not desk:step() then desk:flush() end
-    if core.clock() - sent > BEAT and not first.stopped then
+    if not root.stopped and not worker:step() then worker:flush() end
+    if core.clock() - sent > HEARTBEAT and not root.stopped then
       sent = core.clock()
       mpi.send(0, "B")
     end
-    if is_gone(mpi, first, opts) then
-      if first.stopped then return true end
+    if root_is_dead(mpi, root, opts) then
+      if root.stopped then return true end
       return nil, "rank 0 has ended", "io"
     end
   end

@@ -1,4 +1,4 @@
---- What a row asks for, and the line of its answer. A row is a request of OpenAI's Batch files, or a plain object.
+--- Parses the rows of a batch and formats the lines of their answers. A row is a request of OpenAI's Batch files, or a plain object.
 -- Needs ane.core and ane.serve.errors, fields.
 -- Usage: `local asked = rows.read(row, settings); local line = rows.answer(row, asked, 200, body)`
 
@@ -21,7 +21,7 @@ M.kinds = {
   redact = "labels",
 }
 
--- The task of a plain row that names none, by the kind of the model. nil: its fields say.
+-- Default task of a plain row, by the kind of the model. nil: the row's fields decide.
 local DEFAULT = { labels = "redact", vectors = "embed", scores = "rerank" }
 
 -- ---- Requests ----------------------------------------------------------------------------------------------------------------
@@ -54,13 +54,13 @@ end
 
 local function message_of(text) return core.json_array { { role = "user", content = text } } end
 
--- Sets a field to what another one holds, if it is not set.
+-- Moves field `from` to `to`, unless `to` is set.
 local function move(body, from, to, convert)
   if body[from] == nil or body[to] ~= nil then return end
   body[to], body[from] = convert and convert(body[from]) or body[from], nil
 end
 
--- How the field of a plain text becomes the one of each task.
+-- Moves the field of the text to the field that the task's endpoint reads.
 local FIELD = {
   chat = function(body)
     move(body, "text", "messages", message_of)
@@ -83,7 +83,7 @@ local function of_plain(value, settings)
   return task, body
 end
 
--- Fields of text that plain rows have where neither they nor the options name one: greedy, up to an end token.
+-- Defaults of plain rows that generate text: greedy, up to an end token.
 local function plain_defaults(task, body, settings)
   if settings.task_kinds[task] ~= "text" or task == "score" then return end
   if body.temperature == nil then body.temperature = 0 end
@@ -105,10 +105,10 @@ end
 
 local function has_id(value) return type(value) == "string" or type(value) == "number" end
 
---- Reads a row. asked gets its form and id first, so that a failure is answered in the row's own form.
--- @param asked table to be filled: request (true: of OpenAI's form), id (nil: none), task, body
+--- Reads a row. Sets asked.request and asked.id first, so that a failure is answered in the form of the row.
+-- @param asked table that is filled: request (true: in OpenAI's form), id (nil: none), task, body
 -- @param row of ane.batch.input
--- @param settings form, task (or nil), kind (of the model), body (fields of rows that do not have them), context, task_kinds
+-- @param settings form, task (or nil), kind (of the model), body (defaults of fields), context, task_kinds
 -- @raise a failure of ane.serve.errors
 function M.read(asked, row, settings)
   if row.id then asked.id = row.id end
@@ -133,7 +133,7 @@ end
 
 -- ---- Answers -----------------------------------------------------------------------------------------------------------------
 
--- Fields of a plain answer, of the body of an endpoint's.
+-- Set the fields of a plain answer from the body of an endpoint's answer, by task.
 local PLAIN = {
   chat = function(out, body)
     out.usage = body.usage
@@ -173,11 +173,11 @@ local function plain_answer(out, task, body)
   end
 end
 
---- The line of an answer. It depends on nothing but the row, its number and the answer.
+--- Formats the line of an answer. It depends on the row, its number and the answer only.
 -- @param row of ane.batch.input, with its key
--- @param asked what M.read has filled
--- @param status of HTTP; 200: body is an answer, else {error = {message, type, param, code}}
--- @return the line, with its end
+-- @param asked as M.read has filled it
+-- @param status of HTTP. 200: body is an answer; else body is {error = {message, type, param, code}}
+-- @return the line, with its line end
 function M.answer(row, asked, status, body)
   local out = core.json_object()
   if asked.request then

@@ -1,6 +1,6 @@
 --- The task score: the log probability of a given text.
--- Needs ane.core and ane.serve.errors, fields. The text's tokens follow the prompt's, or the token that begins a text. A first token with
--- nothing before it is not scored.
+-- Needs ane.core and ane.serve.errors, fields. The text's tokens follow the prompt's, or the beginning-of-text token. A first token
+-- without a predecessor has no probability and is not scored.
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
@@ -16,16 +16,16 @@ M.rules = {
   logprobs = { type = "boolean", default = false },
 }
 
--- Logits of a feed are held at a time: so few positions that they stay below this many bytes.
+-- Bytes of logits that a chunk of a feed may hold.
 local MOST_BYTES = 32 << 20
 
--- Returns results; nil, message, code of a module are thrown as a failure of the field.
+-- Returns value; for nil, message, code raises a failure of the field `param`.
 local function try(param, value, message, code)
   if value == nil then error(errors.of(message, code, param), 0) end
   return value
 end
 
--- Ids of prompt and text, and the place of the first that is scored.
+-- Returns the ids of prompt and text, and the index of the text's first one.
 local function ids_of(model, values)
   local tokenizer = model.tokenizer or errors.raise(400, "the model has no tokenizer", { code = "unsupported" })
   local ids = try("prompt", tokenizer:encode(values.prompt or "", { eos = false }))
@@ -40,7 +40,7 @@ local function ids_of(model, values)
   return ids, first
 end
 
--- Log probabilities of ids[first ..]; the first of all has none.
+-- Log probabilities of ids[first ..]; ids[1] has none.
 local function logprobs_of(session, ids, first, vocab)
   local list = {}
   local fed = table.move(ids, 1, #ids - 1, 1, {})
@@ -57,16 +57,17 @@ local function logprobs_of(session, ids, first, vocab)
   return list
 end
 
---- Answers {logprob (sum), tokens (of the text, scored), perplexity, usage}, and with the field logprobs a list: token, logprob.
-function M.handle(desk, call, body)
+--- Answers a row with {logprob (sum), tokens (number of scored tokens), perplexity, usage}, and with the field logprobs also with a list
+-- of {token, logprob}.
+function M.handle(worker, call, body)
   local values = fields.check(M.rules, body)
-  local model = desk.model
+  local model = worker.model
   local ids, first = ids_of(model, values)
-  desk.scorer = desk.scorer or try("text", model:session())
-  local list, sum = logprobs_of(desk.scorer, ids, first, model.vocab), 0.0
+  worker.scorer = worker.scorer or try("text", model:session())
+  local list, sum = logprobs_of(worker.scorer, ids, first, model.vocab), 0.0
   for _, x in ipairs(list) do sum = sum + x end
   local out = {
-    object = "score", model = desk.id, logprob = sum, tokens = #list, perplexity = #list > 0 and math.exp(-sum / #list) or core.null,
+    object = "score", model = worker.id, logprob = sum, tokens = #list, perplexity = #list > 0 and math.exp(-sum / #list) or core.null,
     usage = { prompt_tokens = #ids, completion_tokens = 0, total_tokens = #ids },
   }
   if values.logprobs then

@@ -1,4 +1,4 @@
---- `ane batch`: a corpus through a model, and joining the outputs of shards.
+--- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
 -- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.core and ane.generate.
 
 local batch = require "ane.batch"
@@ -13,42 +13,41 @@ M.summary = "Answer the rows of a file, folder or pipe: one line of JSON each."
 
 function M.options(parser)
   options.model(parser, true)
-  parser:argument("inputs", "JSONL file (of OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
-    .. "all words are outputs of shards."):args "*"
+  parser:argument("inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
+    .. "the outputs of all shards."):args "*"
   parser:option("-o --output", "Output, JSONL; - is standard output."):argname "OUT"
-  parser:option("--form", "What a row is: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
+  parser:option("--form", "Form of the rows: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
     .. "and for .txt, .text and .md, else jsonl."):choices(batch.rules.form.choices)
-  parser:option("--task", "Task of rows that name none by a URL; default: by the model and the row's fields.")
+  parser:option("--task", "Task of plain rows without a task field; default: from the model and the row's fields.")
     :choices(batch.rules.task.choices)
-  parser:option("--body", "JSON object with fields for rows that do not have them; @FILE reads it from a file."):argname "JSON|@FILE"
-  options.add(parser, "-n --max-tokens", "Most tokens of a reply, of rows that say none.", generate.rules.max_tokens):argname "N"
-  options.add(parser, "--temperature", "Of rows that say none; default 0, of requests in OpenAI's form 1.", batch.rules.temperature)
+  parser:option("--body", "JSON object with defaults of the rows' fields; @FILE reads it from a file."):argname "JSON|@FILE"
+  options.add(parser, "-n --max-tokens", "Default of the rows' max_tokens.", generate.rules.max_tokens):argname "N"
+  options.add(parser, "--temperature", "Default of the rows' temperature: 0, and 1 for requests in OpenAI's form.", batch.rules.temperature)
     :argname "X"
-  parser:flag("--ordered", "Lines in the order of the rows.")
-  parser:flag("--resume", "Go on with what an earlier run has left.")
-  parser:flag("--restart", "Begin anew, also where a run has not ended.")
-  options.add(parser, "--shard", "Rows I, I + N, I + 2 N, ... only; I is 1 to N.", batch.rules.shard):argname "I/N"
+  parser:flag("--ordered", "Write lines in the order of the rows.")
+  parser:flag("--resume", "Continue an earlier run.")
+  parser:flag("--restart", "Begin again, and discard an incomplete run.")
+  options.add(parser, "--shard", "Process rows I, I + N, I + 2 N, ... only; I is 1 to N.", batch.rules.shard):argname "I/N"
   parser:flag("--merge", "Join the outputs of all shards, in the order of the rows.")
   options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
-  options.add(parser, "--max-row", "Bytes of a row; larger ones fail. Default 16777216.", batch.rules.max_row):argname "N"
-  options.add(parser, "--sessions", "Replies that are computed at once. Default 32.", batch.rules.sessions):argname "N"
-  parser:option("--memory", "Most memory for the state of all replies: 2G, 512M."):argname "SIZE"
-  options.add(parser, "--threshold", "Of classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
-  options.add(parser, "--window", "Of classify and redact: most tokens of one run.", batch.rules.window):argname "N"
-  parser:flag("--pseudonyms", "Of redact: each original of a row gets a name of its own, [PERSON_1].")
-  parser:option("--key", "Of redact: names are made from the original and this secret, the same in every run."):argname "KEY"
-  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one, "
-    .. "without --shard. Rank 0 reads "
-    .. "and writes, all compute.")
+  options.add(parser, "--max-row", "Maximum bytes of a row; larger rows fail. Default 16777216.", batch.rules.max_row):argname "N"
+  options.add(parser, "--sessions", "Replies that are computed at the same time. Default 32.", batch.rules.sessions):argname "N"
+  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
+  options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
+  parser:flag("--pseudonyms", "For redact: each distinct original of a row gets its own name, [PERSON_1].")
+  parser:option("--key", "For redact: derive names from the original and this secret: the same names in every run."):argname "KEY"
+  parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
+    .. "command with several ranks, without --shard.")
   options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
     :argname "S"
   options.json(parser)
 end
 
--- Names under which launchers give the number of processes (Open MPI; MPICH).
+-- Environment variables in which launchers give the number of processes (Open MPI; MPICH).
 local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
 
--- Is this process one of several that a launcher has started? With --shard they are each for themselves.
+-- Has a launcher started several processes of this program? With --shard each of them runs alone.
 local function is_rank(args)
   if args.mpi or args.shard then return args.mpi end
   for _, name in ipairs(SIZES) do
@@ -57,12 +56,12 @@ local function is_rank(args)
   return false
 end
 
--- Joins the other ranks. Sets args.rank, args.host; each rank of a host gets its share of the cores.
+-- Initialises MPI. Sets args.rank, args.host, args.mpi and args.threads: the ranks of a host share its cores equally.
 local function join(args)
   args.rank = 0
   if not is_rank(args) then return true end
   local found, mpi = pcall(require, "ane.mpi")
-  if not found then return nil, "the command runs as one of several MPI processes, and the module ane.mpi is not built: make mpi" end
+  if not found then return nil, "mpirun started several processes, but the module ane.mpi is not built: make mpi" end
   local rank, size, near, host = mpi.init()
   if not rank then return nil, size, near end
   args.rank, args.host, args.mpi = rank, host, true

@@ -1,4 +1,4 @@
--- Replicas of a batch: dealing rows, ranks that die, and runs under mpirun where it and the module ane.mpi are there.
+-- Batches under MPI: assigning rows, ranks that die, and runs under mpirun where it and the module ane.mpi are there.
 local command = require "support.command"
 local core = require "ane.core"
 local team = require "ane.batch.ranks"
@@ -54,7 +54,7 @@ describe("ranks of a batch", function()
     local ranks, mpi, lines = ready(2, 2)
     for i = 1, 4 do
       assert.is_true(ranks:has_room())
-      ranks:deal(row(i))
+      ranks:assign(row(i))
     end
     assert.is_false(ranks:has_room())
     assert.same({ 1, 3 }, mpi.rows_of(1))
@@ -63,13 +63,13 @@ describe("ranks of a batch", function()
     assert(ranks:poll(0))
     assert.same({ { 4, "line 4" } }, lines)
     assert.equal(3, ranks.active)
-    ranks:deal(row(5))
+    ranks:assign(row(5))
     assert.same({ 2, 4, 5 }, mpi.rows_of(2))
   end)
 
-  it("that die have their rows dealt again, and their late lines are not taken", function()
+  it("that die have their rows assigned again, and their late lines are not taken", function()
     local ranks, mpi, lines = ready(2, 3)
-    for i = 1, 4 do ranks:deal(row(i)) end
+    for i = 1, 4 do ranks:assign(row(i)) end
     mpi.dead[101] = true
     ranks.looked = -math.huge
     table.insert(mpi.inbox, answer(1, 1))
@@ -77,9 +77,9 @@ describe("ranks of a batch", function()
     assert.same({}, lines)
     assert.equal(2, ranks.active)
     local again = {}
-    for _, one in ipairs(ranks.again) do again[#again + 1] = one.number end
+    for _, one in ipairs(ranks.requeued) do again[#again + 1] = one.number end
     assert.same({ 3, 1 }, again)
-    ranks:deal(table.remove(ranks.again))
+    ranks:assign(table.remove(ranks.requeued))
     assert.same({ 2, 4, 1 }, mpi.rows_of(2))
     table.insert(mpi.inbox, answer(2, 1))
     assert(ranks:poll(0))
@@ -91,13 +91,13 @@ describe("ranks of a batch", function()
 
   it("that are silent for too long count as dead if they have rows", function()
     local ranks = ready(2, 3)
-    ranks:deal(row(1))
+    ranks:assign(row(1))
     for rank = 1, 2 do ranks.ranks[rank].heard = -math.huge end
     ranks.looked = -math.huge
     assert(ranks:poll(0))
     assert.is_true(ranks.ranks[1].dead)
     assert.is_nil(ranks.ranks[2].dead)
-    assert.equal(1, #ranks.again)
+    assert.equal(1, #ranks.requeued)
   end)
 
   it("with other settings end the run by name", function()

@@ -1,9 +1,9 @@
---- Answers the rows of a batch with the endpoints of ane.serve: a model and a pool where those expect a server.
+--- Answers the rows of a batch with the endpoints of ane.serve. A worker has a model and a pool and stands in for the server.
 -- Needs ane.batch.score, ane.classify.redact and ane.serve.chat, completions, errors, fields, job, labels, responses, vectors.
--- Usage: `local desk = desks.new(model, opts); desk:begin(row, asked); while desk:step() do end`
+-- Usage: `local worker = workers.new(model, opts, on_answer); worker:begin(row, asked); while worker:step() do end`
 --
--- Answers depend on nothing but the row: ids and seeds come from its key, no time and no counts of shared prefixes are in them. Rows of
--- embeddings, labels and redaction are computed in groups; generated text in the pool; others one by one.
+-- An answer depends on the row only: ids and seeds come from the row's key, and it contains neither times nor counts of shared prefixes.
+-- Embedding, classification and redaction rows are computed in groups, generated text in the pool, and other rows one by one.
 
 local errors = require "ane.serve.errors"
 local fields = require "ane.serve.fields"
@@ -15,13 +15,13 @@ local vectors = require "ane.serve.vectors"
 
 local M = {}
 
-local Desk = {}
-Desk.__index = Desk
+local Worker = {}
+Worker.__index = Worker
 
---- Rows that are computed in one group, and the bytes from which a group is computed.
+-- A group is computed when it has this many rows or bytes.
 local GROUP, GROUP_BYTES = 64, 1 << 20
 
--- Least default of prefix_memory, and the share of the weights' bytes that it is of larger models.
+-- Default of prefix_memory: the bytes of the weights divided by PREFIX_SHARE, and at least PREFIXES bytes.
 local PREFIXES, PREFIX_SHARE = 32 << 20, 16
 
 local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
@@ -31,12 +31,12 @@ function M.kind(model) return KINDS[model.config.kind] or "text" end
 
 -- ---- Calls -------------------------------------------------------------------------------------------------------------------
 
--- What an endpoint answers into: an ane.serve.call without a client.
+-- The call that an endpoint answers: an ane.serve.call without a client.
 local Call = {}
 Call.__index = Call
 
--- Removes what depends on the schedule.
-local function settled(value)
+-- Removes the fields that depend on scheduling.
+local function without_scheduling(value)
   local usage = value.usage
   if type(usage) == "table" then usage.prompt_tokens_details, usage.input_tokens_details = nil, nil end
   return value
@@ -45,8 +45,8 @@ end
 local function end_call(self, status, value)
   if self.done then return end
   self.done = true
-  self.desk.active = self.desk.active - 1
-  self.desk.on_answer(self.row, self.asked, status, settled(value))
+  self.worker.active = self.worker.active - 1
+  self.worker.on_answer(self.row, self.asked, status, without_scheduling(value))
 end
 
 function Call:json(status, value) end_call(self, status, value) end
@@ -54,14 +54,14 @@ function Call:fail(failure) end_call(self, failure.status, failure:object()) end
 function Call.gone() return false end
 function Call.drop() end
 
--- ---- What endpoints use --------------------------------------------------------------------------------------------------------
+-- ---- The interface of endpoints --------------------------------------------------------------------------------------------------------
 
---- Makes a desk.
+--- Makes a worker.
 -- @param model a loaded one
--- @param opts sessions, step_tokens, memory, prefix_memory (of the pool), temperature (of requests that name none), threshold, window,
--- pseudonyms, key (of labels)
+-- @param opts sessions, step_tokens, memory, prefix_memory (of the pool), temperature (default of requests), threshold, window,
+-- pseudonyms, key (of classify and redact)
 -- @param on_answer function(row, asked, status, body), called once for each row, in any order
--- @return a desk; or nil, message, code
+-- @return a worker; or nil, message, code
 function M.new(model, opts, on_answer)
   local kind = M.kind(model)
   local pool, message, code
@@ -76,22 +76,22 @@ function M.new(model, opts, on_answer)
   return setmetatable({
     model = model, pool = pool, kind = kind, id = (name:gsub("%.gguf$", "")), opts = {}, own = opts, on_answer = on_answer,
     defaults = { temperature = opts.temperature }, jobs = {}, group = {}, group_bytes = 0, active = 0,
-  }, Desk)
+  }, Worker)
 end
 
-function Desk:new_id(prefix) return ("%s%016x"):format(prefix, self.row.key) end
+function Worker:new_id(prefix) return ("%s%016x"):format(prefix, self.row.key) end
 
---- Batch files name the models of the service they were written for, so any name is accepted.
-function Desk.check_model() end
+--- Accepts any name: batch files name the models of the service that they were written for.
+function Worker.check_model() end
 
---- No time: an answer is the same at any time.
-function Desk.now() return 0 end
+--- Returns 0: an answer does not depend on the time.
+function Worker.now() return 0 end
 
---- A fault of a reply that is not the request's; the row's answer says that it failed.
-function Desk.complain() end
+--- Logs nothing: the row's answer says that it failed.
+function Worker.complain() end
 
--- Adds replies to the pool.
-function Desk:generate(call, asked, form)
+-- Adds the replies of a row to the pool.
+function Worker:generate(call, asked, form)
   for i, one in ipairs(asked) do
     if not one.opts.seed then one.opts.seed = (call.row.key >> 1) + i - 1 end
   end
@@ -102,7 +102,7 @@ end
 
 -- ---- Groups ------------------------------------------------------------------------------------------------------------------
 
--- Answers each entry of a group with `finish(entry, i)`, whose failures are the row's.
+-- Answers each entry of a group with the result of `finish(entry, i)`. A failure that it raises becomes the entry's answer.
 local function each(group, finish)
   for i, entry in ipairs(group) do
     local ok, value = pcall(finish, entry, i)
@@ -110,14 +110,14 @@ local function each(group, finish)
   end
 end
 
--- The failure of a raised value. Ctrl-C is raised again.
+--- The failure of a raised value. An interrupt (Ctrl-C) is raised again.
 function M.failure(raised)
   if errors.is(raised) then return raised end
   if type(raised) == "string" and raised:find("interrupted!", 1, true) then error(raised, 0) end
   return errors.new(500, (tostring(raised):gsub("^%S+%.lua:%d+: ", "")))
 end
 
--- Spans of all texts of the same options, then each row's own answer.
+-- Classifies the texts of a group, which have the same options, in one call.
 local function answer_labels(self, group)
   local texts = {}
   for i, entry in ipairs(group) do texts[i] = entry.values.input end
@@ -135,7 +135,7 @@ local function answer_labels(self, group)
   end)
 end
 
--- Embeddings of all inputs of the same options in one call; where that fails, of each row by itself.
+-- Embeds the inputs of a group, which have the same options, in one call. If that fails, embeds each row by itself.
 local function answer_embeddings(self, group)
   local all, first = {}, {}
   for i, entry in ipairs(group) do
@@ -154,8 +154,8 @@ end
 
 local COMPUTE = { embed = answer_embeddings, classify = answer_labels, redact = answer_labels }
 
---- Computes the group that waits.
-function Desk:flush()
+--- Computes the waiting rows, grouped by their options.
+function Worker:flush()
   local groups, order = {}, {}
   for _, entry in ipairs(self.group) do
     if not groups[entry.like] then
@@ -177,8 +177,8 @@ local function size_of(inputs)
   return size
 end
 
--- Adds a row to the group. like: rows with the same one are computed together.
-local function gather(self, entry, like, size)
+-- Adds a row to the waiting rows. like: rows with the same value are computed together.
+local function enqueue(self, entry, like, size)
   entry.like = like
   self.group[#self.group + 1] = entry
   self.group_bytes = self.group_bytes + size
@@ -189,7 +189,7 @@ end
 local function of_labels(rules)
   return function(self, call, body)
     local values = fields.check(rules, body)
-    gather(self, { call = call, task = call.asked.task, values = values }, ("labels %s"):format(values.threshold), #values.input)
+    enqueue(self, { call = call, task = call.asked.task, values = values }, ("labels %s"):format(values.threshold), #values.input)
   end
 end
 
@@ -204,23 +204,23 @@ local TASKS = {
   embed = function(self, call, body)
     local values, inputs, opts = vectors.read_embeddings(self, body)
     local like = ("embed %s %s"):format(opts.dims, opts.prompt)
-    gather(self, { call = call, task = "embed", values = values, inputs = inputs, opts = opts }, like, size_of(inputs))
+    enqueue(self, { call = call, task = "embed", values = values, inputs = inputs, opts = opts }, like, size_of(inputs))
   end,
 }
 
---- Begins a row. It is answered in this call, in flush() or in a later step().
--- @param asked of ane.batch.rows
-function Desk:begin(row, asked)
-  local call = setmetatable({ desk = self, row = row, asked = asked }, Call)
+--- Begins a row. It is answered by this call, by flush() or by a later step().
+-- @param asked the request, of ane.batch.rows
+function Worker:begin(row, asked)
+  local call = setmetatable({ worker = self, row = row, asked = asked }, Call)
   self.row, self.active = row, self.active + 1
   local ok, raised = pcall(TASKS[asked.task], self, call, asked.body)
   if not ok then call:fail(M.failure(raised)) end
   if #self.group >= GROUP or self.group_bytes >= GROUP_BYTES then self:flush() end
 end
 
---- Computes one step of the pool and answers what has ended.
--- @return false where nothing is in progress
-function Desk:step()
+--- Computes one step of the pool and answers the rows that have ended.
+-- @return false if the pool has no row in progress
+function Worker:step()
   if #self.jobs == 0 then return false end
   self.pool:step()
   local kept = {}
@@ -231,7 +231,7 @@ function Desk:step()
   return true
 end
 
-function Desk:close()
+function Worker:close()
   if self.scorer then self.scorer:close() end
   if self.pool then self.pool:close() end
   self.pool, self.scorer = nil, nil
