@@ -638,6 +638,7 @@ function model:export(out, opts) end
 ---@field max_length? integer texts are cut to so many tokens
 ---@field special? boolean control tokens spelled in a text are those tokens
 ---@field details? boolean
+---@field progress? ane.progress called after each run; it may yield
 
 --- Embeddings of texts, by an embedding model.
 ---@param input string|integer[]|string[]|integer[][]
@@ -659,7 +660,7 @@ function model:similarity(a, b, opts) end
 --- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
 ---@param query string? nil: the documents are lists of token ids, query and document as the model takes them
 ---@param documents string[]|integer[][]
----@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean }
+---@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean, progress?: ane.progress }
 ---@return number[]? scores
 ---@return integer[]|string|nil order places of the documents, best first; or the message
 ---@return ane.code? code
@@ -667,7 +668,7 @@ function model:rerank(query, documents, opts) end
 
 --- Finds the spans that a token classifier labels.
 ---@param input string|integer[]
----@param opts? { threshold?: number, window?: integer, details?: boolean }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
 ---@return ane.span[]|table|nil spans with details a table: spans, ids, labels, path, logits
 ---@return string? message
 ---@return ane.code? code
@@ -675,7 +676,7 @@ function model:classify(input, opts) end
 
 --- Finds the spans of many inputs, several in a run. Each has the spans that classify gives.
 ---@param inputs (string|integer[])[]
----@param opts? { threshold?: number, window?: integer, details?: boolean }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
 ---@return (ane.span[]|table|false)[]? spans of each; false where that failed
 ---@return table<integer, table>|string|nil failed {message, code} by places; or the message
 ---@return ane.code? code
@@ -683,7 +684,7 @@ function model:classify_many(inputs, opts) end
 
 --- Replaces the spans that a token classifier labels.
 ---@param text string
----@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer }
+---@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer, progress?: ane.progress }
 ---@return string? text
 ---@return ane.span[]|string|nil spans or the message
 ---@return ane.code? code

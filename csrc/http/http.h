@@ -21,9 +21,10 @@ struct ane_http_options {
   size_t header_bytes; /* maximum per request; larger headers get status 431 */
   size_t body_bytes;   /* maximum per request; see `too_large` */
   size_t bodies_bytes; /* maximum over all requests being read or answered; see `crowded` */
-  size_t output_bytes; /* maximum waiting for one client; a response that would exceed it is cut off */
-  double receive_s; /* timeout for receiving a request, from its first byte or the previous response, and for the client to read
-                       the end of a response. After it the connection is closed */
+  size_t output_bytes; /* waiting for one client, beyond which the exchange is full; see ane_http_full */
+  double receive_s;    /* timeout for receiving a request, from its first byte or the previous response; for the client to read a
+                          complete body; and for it to read more of a response that is written piece by piece (then in whole
+                          seconds, rounded up). After it the connection is closed */
 };
 
 /* Can servers be started: was this built with the headers of libmicrohttpd, and is the library installed? If not, sets err. */
@@ -73,12 +74,16 @@ ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *b
 /* Begins a response that is written piece by piece. probe: bytes that the client ignores, sent after it has closed its side to
  * find out whether it still reads; "" sends none. */
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err);
-/* Appends to the response. ANE_STOPPED: the client has disconnected or does not read; the response is cut off. */
+/* Appends to the response, whatever waits already: see ane_http_full. ANE_STOPPED: the client has disconnected or has not read
+ * for receive_s; the response is cut off. */
 ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err);
 /* Ends a response begun by ane_http_begin. */
 void ane_http_end(struct ane_http_exchange *x);
 /* The bytes that wait for the client. */
 size_t ane_http_pending(const struct ane_http_exchange *x);
+/* Do more bytes wait for the client than output_bytes? The owner then writes no more until they do not. Once the client has read
+ * half of output_bytes, a wait of the owner ends. */
+bool ane_http_full(struct ane_http_exchange *x);
 /* Has the client disconnected? ane_http_look updates this. */
 bool ane_http_gone(const struct ane_http_exchange *x);
 /* Releases the exchange. If the response is incomplete, the connection is closed. NULL is fine. */

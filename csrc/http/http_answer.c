@@ -72,6 +72,18 @@ static void cut_off(struct ane_http_exchange *x) {
 
 /* ---- In libmicrohttpd's thread -------------------------------------------------------------------------------------------*/
 
+/* The client has read n more bytes, or will soon. */
+static void note_read(struct ane_http_exchange *x, size_t n) {
+  const struct ane_http_options *limits = &x->server->limits;
+  x->sent += n;
+  if (x->ended) x->line->deadline = ane_clock() + limits->receive_s;
+  if (x->awaited && x->output.size - x->sent <= limits->output_bytes / 2) {
+    x->awaited = false;
+    ane_http_wake(x->server);
+  }
+  if (x->sent == x->output.size) x->sent = x->output.size = 0;
+}
+
 /* Returns the output available now; suspends if there is none yet. */
 static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t room) {
   struct ane_http_exchange *x = cls;
@@ -82,8 +94,7 @@ static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t r
     result = MHD_CONTENT_READER_END_WITH_ERROR;
   } else if (n) {
     memcpy(to, x->output.data + x->sent, n);
-    x->sent += n;
-    if (x->sent == x->output.size) x->sent = x->output.size = 0;
+    note_read(x, n);
   } else if (x->ended) {
     result = MHD_CONTENT_READER_END_OF_STREAM;
   } else {
@@ -151,10 +162,6 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
   pthread_mutex_lock(&x->server->lock);
   if (x->gone || !x->connection) {
     st = ane_fail(err, ANE_STOPPED, "the client has left");
-  } else if (x->output.size - x->sent + size > x->server->limits.output_bytes) {
-    x->gone = true;
-    cut_off(x);
-    st = ane_fail(err, ANE_STOPPED, "the client does not read");
   } else {
     compact(x);
     if (!ane_buffer_append(&x->output, data, size))
@@ -167,6 +174,14 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
 }
 
 void ane_http_end(struct ane_http_exchange *x) { finish(x); }
+
+bool ane_http_full(struct ane_http_exchange *x) {
+  pthread_mutex_lock(&x->server->lock);
+  x->awaited = x->connection && !x->gone && x->output.size - x->sent > x->server->limits.output_bytes;
+  bool full = x->awaited;
+  pthread_mutex_unlock(&x->server->lock);
+  return full;
+}
 
 size_t ane_http_pending(const struct ane_http_exchange *x) {
   pthread_mutex_lock(&x->server->lock);

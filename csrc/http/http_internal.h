@@ -34,6 +34,7 @@ struct ane_http_exchange {
   int status;
   int refs; /* held by the owner and by libmicrohttpd */
   bool http11, suspended, answered, streaming, ended, broken, gone, probed;
+  bool awaited; /* the owner waits until the output is no longer full */
 };
 
 struct ane_http {

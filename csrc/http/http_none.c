@@ -43,5 +43,6 @@ ane_status ane_http_write(ANE_UNUSED struct ane_http_exchange *x, ANE_UNUSED con
 }
 void ane_http_end(ANE_UNUSED struct ane_http_exchange *x) {}
 size_t ane_http_pending(ANE_UNUSED const struct ane_http_exchange *x) { return 0; }
+bool ane_http_full(ANE_UNUSED struct ane_http_exchange *x) { return false; }
 bool ane_http_gone(ANE_UNUSED const struct ane_http_exchange *x) { return true; }
 void ane_http_release(ANE_UNUSED struct ane_http_exchange *x) {}

@@ -220,6 +220,12 @@ static int exchange_pending(lua_State *L) {
   return 1;
 }
 
+/* exchange:full() -> do so many bytes wait for the client that no more should be written? */
+static int exchange_full(lua_State *L) {
+  lua_pushboolean(L, ane_http_full(open_exchange(L)));
+  return 1;
+}
+
 static int exchange_gone(lua_State *L) {
   lua_pushboolean(L, ane_http_gone(open_exchange(L)));
   return 1;
@@ -254,11 +260,17 @@ static const luaL_Reg server_methods[] = {
     {NULL, NULL},
 };
 static const luaL_Reg exchange_methods[] = {
-    {"request", exchange_request}, {"header", exchange_header},
-    {"reply", exchange_reply},     {"begin", exchange_begin},
-    {"write", exchange_write},     {"finish", exchange_finish},
-    {"pending", exchange_pending}, {"gone", exchange_gone},
-    {"close", exchange_close},     {NULL, NULL},
+    {"request", exchange_request},
+    {"header", exchange_header},
+    {"reply", exchange_reply},
+    {"begin", exchange_begin},
+    {"write", exchange_write},
+    {"finish", exchange_finish},
+    {"pending", exchange_pending},
+    {"full", exchange_full},
+    {"gone", exchange_gone},
+    {"close", exchange_close},
+    {NULL, NULL},
 };
 static const luaL_Reg server_meta[] = {{"__gc", server_close}, {"__close", server_close}, {NULL, NULL}};
 static const luaL_Reg exchange_meta[] = {{"__gc", exchange_close}, {"__close", exchange_close}, {NULL, NULL}};

@@ -18,12 +18,15 @@ local MANY = 32 -- most inputs of a run
 --- Options of classify.
 --   threshold: spans with a lower score are left out; default 0
 --   window: most tokens of one run; default the model's limit
+--   progress: function("classify", done, total), called after each window with the number of tokens that are done, by classify_many
+--     after each run with the number of inputs; it may yield
 --   details: the result is a table with spans, ids, labels (the best of each token alone), path (those of the best legal path),
 --   logits (tensor [tokens, labels])
 M.rules = {
   threshold = { type = "number", min = 0, max = 1, default = 0 },
   window = { type = "integer", min = 1 },
   details = { type = "boolean", default = false },
+  progress = { type = "callable" },
 }
 
 -- ---- Windows over tokens -----------------------------------------------------------------------------------------------
@@ -33,7 +36,8 @@ Run.__index = Run
 
 --- Labels tokens that are pushed in several parts.
 -- @param model a token classifier
--- @param opts window; each = function(t, logits) called with the row of each token t (from 1), in order
+-- @param opts window; each = function(t, logits) called with the row of each token t (from 1), in order; progress = function(done)
+-- called after each window with the number of tokens that have labels
 -- @return run; or nil, message, code
 function M.run(model, opts)
   local bundle = require("ane.model").bundle(model, 2)
@@ -48,7 +52,7 @@ function M.run(model, opts)
   session, message, code = model:session()
   if not session then return nil, message, code end
   return setmetatable({
-    session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each,
+    session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each, progress = opts.progress,
     decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by index; tokens pushed; tokens with labels
   }, Run)
 end
@@ -79,6 +83,7 @@ local function run_window(self, first, last, upto)
     if self.each then self.each(t, row) end
   end
   self.done = upto
+  if self.progress then self.progress(upto) end
   return true
 end
 
@@ -173,8 +178,9 @@ end
 
 --- Spans of each sequence.
 -- @param sequences list of lists of ids, none empty
+-- @param progress function(done), called after each run with the number of sequences that are done; nil: none
 -- @return list of lists of spans; or nil, message, code
-function Batch:spans(sequences)
+function Batch:spans(sequences, progress)
   local out, first = {}, 1
   while first <= #sequences do
     local last, longest = extent(self, sequences, first)
@@ -189,6 +195,7 @@ function Batch:spans(sequences)
       for t = 1, #sequences[i] do rows[t] = session:logits(t):totable() end
       out[i] = bioes.decode(self.grammar, rows)
     end
+    if progress then progress(last) end
     first = last + 1
   end
   return out
@@ -278,7 +285,10 @@ function M.classify(model, input, opts, level)
   local ids, at, code = read_input(model, input, level + 1)
   if not ids then return nil, at, code end
   local rows = {}
-  local run <close>, message, why = M.run(model, { window = opts.window, each = opts.details and function(t, row) rows[t] = row end })
+  local run <close>, message, why = M.run(model, {
+    window = opts.window, each = opts.details and function(t, row) rows[t] = row end,
+    progress = opts.progress and function(done) opts.progress("classify", done, #ids) end,
+  })
   if not run then return nil, message, why end
   local ok
   ok, message, code = run:push(ids)
@@ -297,7 +307,7 @@ local function classify_short(model, list, opts, spans)
   local ids = {}
   for i, one in ipairs(list) do ids[i] = one.ids end
   local found
-  found, message, code = batch:spans(ids)
+  found, message, code = batch:spans(ids, opts.progress and function(done) opts.progress("classify", done, #list) end)
   if not found then return nil, message, code end
   for i, one in ipairs(list) do spans[one.place] = one.at and M.place(found[i], one.at, opts.threshold) or found[i] end
   return true

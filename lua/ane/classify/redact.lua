@@ -19,12 +19,15 @@ local M = {}
 --   replace: function(span) -> text, instead; span = {label, text, start, stop, score}
 --   threshold, window: as for classify
 --   segment: bytes after which a text is split
+--   progress: function("redact", done, total), called after each window with the bytes that are done of those that have come; it may
+--     yield
 M.rules = {
   pseudonyms = { type = "boolean", default = false },
   key = { type = "string" },
   replace = { type = "callable" },
   threshold = classify.rules.threshold,
   window = classify.rules.window,
+  progress = { type = "callable" },
   segment = { type = "integer", min = 16, default = 1 << 16 },
 }
 
@@ -105,14 +108,18 @@ Stream.__name = "ane.redaction"
 function M.stream(model, opts, level)
   opts = schema.check(M.rules, opts, "redact", (level or 1) + 1)
   if not model.tokenizer then return nil, "the model has no tokenizer: texts cannot be redacted", "unsupported" end
-  local run, message, code = classify.run(model, { window = opts.window })
+  local self
+  local run, message, code = classify.run(model, { window = opts.window, progress = opts.progress and function(done)
+    opts.progress("redact", self.stops[done] or self.encoded, self.encoded + self.size)
+  end })
   if not run then return nil, message, code end
-  return setmetatable({
+  self = setmetatable({
     tokenizer = model.tokenizer, run = run, opts = opts, replace = replacer(opts),
     pending = {}, size = 0, look_at = opts.segment,         -- bytes not encoded yet; the size from which they are split
     text = "", base = 0, starts = {}, stops = {}, n = 0,    -- bytes from base + 1, not written yet; bytes of tokens
     encoded = 0, used = 0, decided = 0, begun = false,      -- bytes encoded; last byte of a span; tokens decided
   }, Stream)
+  return self
 end
 
 function Stream:close() self.run:close() end

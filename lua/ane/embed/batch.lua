@@ -17,10 +17,13 @@ Batch.__index = Batch
 --- A batch with its own sessions. Close it.
 -- @param bundle of a loaded model
 -- @param kv type of the state
-function M.new(bundle, kv)
+-- @param progress function(done), called after each run with the number of sequences that are done; it may yield. nil: none
+function M.new(bundle, kv, progress)
   local program = bundle.program
   local most = math.min(MOST_TOKENS, program:max_chunk())
-  return setmetatable({ program = program, sessions = empty_sessions.new(program, kv), most = most }, Batch)
+  return setmetatable({
+    program = program, sessions = empty_sessions.new(program, kv), most = most, progress = progress or function() end,
+  }, Batch)
 end
 
 function Batch:close() self.sessions:close() end
@@ -48,6 +51,7 @@ local function run(self, sequences, order, first, last, want)
       local piece = table.move(one.ids, at, math.min(at + chunk - 1, #one.ids), 1, {})
       ok, message, code = self.sessions[1]:feed(piece, final and want or "none", #one.ids)
       if not ok then return nil, message, code end
+      if not final then self.progress(first - 1) end
     end
     return true
   end
@@ -78,6 +82,7 @@ function Batch:each(sequences, want, each)
     local ok, message, code = run(self, sequences, order, first, last, want)
     if not ok then return nil, message, code end
     for place = first, last do each(order[place], self.sessions[place - first + 1]) end
+    self.progress(last)
     first = last + 1
   end
   return true

@@ -18,6 +18,7 @@ local M = {}
 --   max_length: texts are truncated to this number of tokens; default: the model's, and at most its context
 --   special: control tokens spelled in a text are those tokens (false)
 --   details: the result is a table with embeddings (tensor [texts, dims]), dim and tokens (of each text)
+--   progress: function("embed", done, total), called after each run with the number of texts that are done; it may yield
 M.rules = {
   prompt = { type = "string" },
   prefix = { type = "string" },
@@ -26,6 +27,7 @@ M.rules = {
   max_length = { type = "integer", min = 1 },
   special = { type = "boolean", default = false },
   details = { type = "boolean", default = false },
+  progress = { type = "callable" },
 }
 
 -- The settings of a model's embeddings, read once.
@@ -116,7 +118,8 @@ local function rows_needed(made)
 end
 
 local function run(model, bundle, made, sequences, from, opts)
-  local runs <close> = batch.new(bundle, model.kv)
+  local tell = opts.progress and function(done) opts.progress("embed", done, #sequences) end
+  local runs <close> = batch.new(bundle, model.kv, tell)
   local want, vectors = rows_needed(made), {}
   local ok, message, code = runs:each(sequences, want, function(i, session)
     local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1

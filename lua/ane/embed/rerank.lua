@@ -19,11 +19,13 @@ local M = {}
 --   max_length: pairs are truncated to this number of tokens; default: the model's context
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
+--   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
 M.rules = {
   instruction = { type = "string" },
   max_length = { type = "integer", min = 1 },
   special = { type = "boolean", default = false },
   raw = { type = "boolean", default = false },
+  progress = { type = "callable" },
 }
 
 local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
@@ -182,7 +184,8 @@ function M.rerank(model, query, documents, opts, level)
   local sequences
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end
-  local runs <close>, scores = batch.new(bundle, model.kv), {}
+  local tell = opts.progress and function(done) opts.progress("rerank", done, #sequences) end
+  local runs <close>, scores = batch.new(bundle, model.kv, tell), {}
   local ok
   ok, message, code = runs:each(sequences, how.want, function(i, session) scores[i] = how.score(session, opts.raw) end)
   if not ok then return nil, message, code end

@@ -62,11 +62,10 @@ end
 local function new_logprobs(self, job, i)
   local entries = self.logprobs and job.requests[i].result.logprobs
   if not entries then return core.null end
-  local first, offset = (self.sent[i] or 0) + 1, self.offset[i] or 0
+  local first = (self.sent[i] or 0) + 1
+  local value
   self.sent[i] = #entries
-  local value = logprobs.completion(self.tokenizer, entries, first, nil, offset)
-  for _, token in ipairs(value.tokens) do offset = offset + (utf8.len(token) or #token) end
-  self.offset[i] = offset
+  value, self.offset[i] = logprobs.completion(self.tokenizer, entries, first, nil, self.offset[i] or 0)
   return value
 end
 

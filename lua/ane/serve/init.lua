@@ -1,5 +1,5 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics and ane.util.schema. libmicrohttpd reads and writes the sockets in
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task and ane.util.schema. libmicrohttpd reads and writes the sockets in
 -- a thread of its own (csrc/http). Everything else happens in turns: take requests, compute one step of the pool, send its
 -- pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
@@ -11,6 +11,7 @@ local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
 local routes = require "ane.serve.routes"
 local schema = require "ane.util.schema"
+local tasks = require "ane.serve.task"
 
 local M = {}
 
@@ -117,7 +118,8 @@ function M.new(model, opts, level, version)
   end
   local self = setmetatable({
     model = model, opts = opts, defaults = defaults, kind = kind, pool = pool, id = name_of(model), started = os.time(), port = http:port(),
-    version = version or "", metrics = metrics.new(), _http = http, _jobs = {}, _replies = 0, _ids = 0, _since = core.clock(),
+    version = version or "", metrics = metrics.new(), _http = http, _jobs = {},
+    _tasks = {}, _place = 0, _replies = 0, _ids = 0, _since = core.clock(),
     _seed = os.time() ~ math.floor(core.clock() * 1e9),
   }, Server)
   self.ids = { self.id, table.unpack(opts.names or {}) }
@@ -152,6 +154,20 @@ local function retry_after(self)
   return math.max(1, math.min(60, math.ceil(each * (self._replies / self.opts.sessions))))
 end
 
+-- Answers with status 503: no more calls may wait.
+local function reject(self)
+  self.metrics:add "rejected"
+  errors.raise(503, "the queue is full", { code = "queue_full", headers = { ["Retry-After"] = tostring(retry_after(self)) } })
+end
+
+--- Answers a call in later turns, a part of the work in each.
+-- @param work see ane.serve.task
+-- @raise a failure: 503 where the queue is full
+function Server:work(call, work)
+  if #self._tasks >= self.opts.sessions + self.opts.queue then reject(self) end
+  self._tasks[#self._tasks + 1] = tasks.new(call, work, function(text) self:complain(text) end)
+end
+
 --- Adds replies to the pool for a call. They are answered in later turns.
 -- @param asked list of {prompt, opts}
 -- @param form see ane.serve.job
@@ -163,11 +179,9 @@ function Server:generate(call, asked, form, stream)
     if #asked > opts.sessions + opts.queue then
       errors.raise(400, ("%d replies are asked for, at most %d are computed"):format(#asked, opts.sessions + opts.queue), { param = "n" })
     end
-    self.metrics:add "rejected"
-    errors.raise(503, "the queue is full", { code = "queue_full", headers = { ["Retry-After"] = tostring(retry_after(self)) } })
+    reject(self)
   end
   local job = jobs.new(self, call, asked, form, stream)
-  job.count = #asked
   self._replies = self._replies + #asked
   self._jobs[#self._jobs + 1] = job
   return job
@@ -291,10 +305,12 @@ local function take_requests(self)
 end
 
 -- Removes a job that is done.
-local function done(self, i)
-  local job = table.remove(self._jobs, i)
-  self._replies = self._replies - job.count
-  self.metrics:job(job)
+local function done(self, i) self.metrics:job(table.remove(self._jobs, i)) end
+
+-- Counts the replies that wait or are computed. A job whose client reads slowly may have none left.
+local function count(self)
+  self._replies = 0
+  for _, job in ipairs(self._jobs) do self._replies = self._replies + job:replies() end
 end
 
 -- Computes one step of the pool. An error in it is a fault of ours, after which no reply can be trusted.
@@ -317,6 +333,24 @@ local function sweep(self)
       done(self, i)
     end
   end
+  for i = #self._tasks, 1, -1 do
+    if self._tasks[i].call:gone() then
+      table.remove(self._tasks, i):cancel()
+      self.metrics:add "cancelled"
+    end
+  end
+  count(self)
+end
+
+-- Computes a part of one of the first tasks, in rotation. As many as there are sessions hold memory of the model at once.
+local function work(self)
+  local n = math.min(#self._tasks, self.opts.sessions)
+  if n == 0 then return end
+  self._place = self._place % n + 1
+  if self._tasks[self._place]:advance() then
+    table.remove(self._tasks, self._place)
+    self._place = self._place - 1
+  end
 end
 
 local function pass_on(self)
@@ -324,23 +358,28 @@ local function pass_on(self)
   while i <= #self._jobs do
     if self._jobs[i]:advance() then done(self, i) else i = i + 1 end
   end
+  count(self)
 end
+
+-- Is there something to compute?
+local function busy(self) return #self._tasks > 0 or #self._jobs > 0 and not self.pool:idle() end
 
 --- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
 -- @param wait seconds at most; default: until there is one
 -- @return true; false once the server is stopped and everything is answered
 function Server:turn(wait)
   local http = self._http or error("server is closed", 2)
-  if #self._jobs == 0 and not (self.stopping and http:busy() == 0) then
+  if not busy(self) and not (self.stopping and http:busy() == 0) then
     http:wait(math.min(wait or IDLE, IDLE))
   end
   http:look()
   take_requests(self)
   sweep(self)
+  work(self)
   if #self._jobs > 0 then
-    step(self)
+    if not self.pool:idle() then step(self) end
     pass_on(self)
-  elseif self.stopping then
+  elseif self.stopping and #self._tasks == 0 then
     return http:busy() > 0 and core.clock() < self.deadline
   end
   return not (self.deadline and core.clock() > self.deadline)
@@ -366,12 +405,14 @@ function Server:run(opts)
     if seen > 0 then self:stop() end
     if seen > 1 then break end
   end
-  return #self._jobs == 0
+  return #self._jobs == 0 and #self._tasks == 0
 end
 
---- Counters: replies (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
+--- Counters: replies and tasks (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
 function Server:stats()
-  local out = { replies = self._replies, connections = self._http:connections(), seconds = core.clock() - self._since }
+  local out = {
+    replies = self._replies, tasks = #self._tasks, connections = self._http:connections(), seconds = core.clock() - self._since,
+  }
   for key, value in pairs(self.metrics.counts) do out[key] = value end
   return out
 end
@@ -383,6 +424,8 @@ function Server:close()
     self._jobs[i]:cancel()
     done(self, i)
   end
+  for _, task in ipairs(self._tasks) do task:cancel() end
+  self._tasks = {}
   self._http:close()
   self._http = nil
   if self.pool then self.pool:close() end

@@ -98,9 +98,19 @@ local function close_one(self, i, r)
   return true
 end
 
---- Takes new pieces. Called after each step.
+--- The number of its replies that wait or are computed.
+function Job:replies()
+  local n = 0
+  for _, r in ipairs(self.requests) do
+    if not r.done then n = n + 1 end
+  end
+  return n
+end
+
+--- Takes new pieces. Called after each step. While the client reads too slowly, pieces wait in the requests.
 -- @return true when the job is done
 function Job:advance()
+  if self.stream and self.call:full() then return false end
   for i, r in ipairs(self.requests) do
     if not self.ended[i] then
       local text = self.stream and pieces_of(r)

@@ -1,5 +1,5 @@
 --- POST /classify and /redact, for token classifiers.
--- Needs ane.core and ane.serve.errors, fields. Each text is one call of the model, and other requests wait for it.
+-- Needs ane.core and ane.serve.errors, fields. A text is computed in several turns of the server, one window of the model in each.
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
@@ -32,19 +32,23 @@ end
 function M.classify(server, call, body)
   local values = fields.check(M.classify_rules, body)
   server:check_model(values.model)
-  local spans, message, code = server.model:classify(values.input, { threshold = values.threshold })
-  if not spans then error(errors.of(message, code, "input"), 0) end
-  call:json(200, { model = server.id, spans = M.spans_of(spans) })
+  server:work(call, function(pause)
+    local spans, message, code = server.model:classify(values.input, { threshold = values.threshold, progress = pause })
+    if not spans then error(errors.of(message, code, "input"), 0) end
+    return { model = server.id, spans = M.spans_of(spans) }
+  end)
 end
 
 --- POST /redact: {"text", "spans"}
 function M.redact(server, call, body)
   local values = fields.check(M.redact_rules, body)
   server:check_model(values.model)
-  local opts = { threshold = values.threshold, pseudonyms = values.pseudonyms or nil }
-  local text, spans, code = server.model:redact(values.input, opts)
-  if not text then error(errors.of(spans, code, "input"), 0) end
-  call:json(200, { model = server.id, text = text, spans = M.spans_of(spans) })
+  server:work(call, function(pause)
+    local opts = { threshold = values.threshold, pseudonyms = values.pseudonyms or nil, progress = pause }
+    local text, spans, code = server.model:redact(values.input, opts)
+    if not text then error(errors.of(spans, code, "input"), 0) end
+    return { model = server.id, text = text, spans = M.spans_of(spans) }
+  end)
 end
 
 return M

@@ -28,8 +28,15 @@ function M.chat(tokenizer, entries, first, last)
   return list
 end
 
+-- A token as a name in JSON. One that is not UTF-8 is written as OpenAI does, bytes:\xf0\x9f, so that names differ.
+local function name_of(text)
+  if utf8.len(text) then return text end
+  return "bytes:" .. text:gsub(".", function(c) return ("\\x%02x"):format(c:byte()) end)
+end
+
 --- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
 -- @param offset characters of text before the first entry
+-- @return the form; characters of text behind the last entry
 function M.completion(tokenizer, entries, first, last, offset)
   local out = {
     tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),
@@ -37,15 +44,15 @@ function M.completion(tokenizer, entries, first, last, offset)
   for i = first or 1, last or #entries do
     local entry = entries[i]
     local text, n = tokenizer:token(entry.id) or "", #out.tokens + 1
-    out.tokens[n], out.token_logprobs[n], out.text_offset[n] = text, finite(entry.logprob), offset
+    out.tokens[n], out.token_logprobs[n], out.text_offset[n] = name_of(text), finite(entry.logprob), offset
     local top = core.json_object()
     for _, other in ipairs(entry.top or {}) do
-      top[tokenizer:token(other[1]) or ""] = finite(other[2])
+      top[name_of(tokenizer:token(other[1]) or "")] = finite(other[2])
     end
     out.top_logprobs[n] = top
     offset = offset + (utf8.len(text) or #text)
   end
-  return out
+  return out, offset
 end
 
 return M

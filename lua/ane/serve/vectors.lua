@@ -1,6 +1,6 @@
 --- POST /v1/embeddings, for embedding models, and /v1/rerank, for rerankers.
--- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in one call, and other requests wait
--- for it.
+-- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in several turns of the server, one run of
+-- the model in each.
 
 local base64 = require "ane.serve.base64"
 local completions = require "ane.serve.completions"
@@ -68,7 +68,10 @@ end
 function M.embeddings(server, call, body)
   local values, inputs, opts = M.read_embeddings(server, body)
   local model = server.model
-  call:json(200, M.embeddings_answer(server, values, ask("input", model.embed, model, inputs, opts)))
+  server:work(call, function(pause)
+    opts.progress = pause
+    return M.embeddings_answer(server, values, ask("input", model.embed, model, inputs, opts))
+  end)
 end
 
 local RERANK = {
@@ -95,15 +98,18 @@ function M.rerank(server, call, body)
   end
   if #documents == 0 then fields.wrong("documents", "is empty") end
   local model = server.model
-  local scores, order = ask("documents", model.rerank, model, values.query, documents, { instruction = values.instruction })
-  local results = core.json_array()
-  for place = 1, math.min(values.top_n or #order, #order) do
-    local i = order[place]
-    results[place] = {
-      index = i - 1, relevance_score = scores[i], document = values.return_documents and { text = documents[i] } or nil,
-    }
-  end
-  call:json(200, { id = server:new_id "rerank-", model = server.id, results = results })
+  server:work(call, function(pause)
+    local scores, order = ask("documents", model.rerank, model, values.query, documents,
+      { instruction = values.instruction, progress = pause })
+    local results = core.json_array()
+    for place = 1, math.min(values.top_n or #order, #order) do
+      local i = order[place]
+      results[place] = {
+        index = i - 1, relevance_score = scores[i], document = values.return_documents and { text = documents[i] } or nil,
+      }
+    end
+    return { id = server:new_id "rerank-", model = server.id, results = results }
+  end)
 end
 
 return M

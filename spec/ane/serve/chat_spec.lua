@@ -255,6 +255,18 @@ describe("POST /v1/completions", function()
     assert.equal((want[2].text:gsub("[\x80-\xff]+", "?")), (answer.json.choices[2].text:gsub("[\x80-\xff]+", "?")))
   end)
 
+  it("names tokens that are no UTF-8 by their bytes, so that all names differ", function()
+    local logprobs = require "ane.serve.logprobs"
+    local tokenizer = { token = function(_, id) return ({ "a", "\xf0\x9f", "\xf0" })[id] end }
+    local entry = { id = 2, logprob = -1, top = { { 1, -2 }, { 2, -1 }, { 3, -math.huge } } }
+    local form, offset = logprobs.completion(tokenizer, { entry }, 1, 1, 5)
+    assert.same({ "bytes:\\xf0\\x9f", 5, 7 }, { form.tokens[1], form.text_offset[1], offset })
+    assert.same({ a = -2, ["bytes:\\xf0\\x9f"] = -1, ["bytes:\\xf0"] = -9999.0 }, setmetatable(form.top_logprobs[1], nil))
+    local body = { prompt = "Once", max_tokens = 300, ignore_eos = true, temperature = 0, logprobs = 20 }
+    local answer = http.post(server, "/v1/completions", body)
+    assert.equal(300, #answer.json.choices[1].logprobs.tokens)
+  end)
+
   it("streams with log probabilities", function()
     local body = { prompt = "Once", max_tokens = 6, temperature = 0, stream = true, logprobs = 1 }
     local events = http.events(http.post(server, "/v1/completions", body).body)

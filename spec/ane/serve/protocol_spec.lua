@@ -217,22 +217,6 @@ describe("a full queue", function()
   end)
 end)
 
-describe("a client that does not read", function()
-  it("does not stop the others, and loses its reply at the limit", function()
-    local server = serve { sessions = 2 }
-    local slow = start(server, completion(3900, { stream = true, logprobs = 20, logit_bias = { ["5"] = 100 } }))
-    slow.tcp:setoption("keepalive", false)
-    wait_for(server, 1)
-    assert.equal(200, http.post(server, "/v1/completions", completion(10)).status)
-    for _ = 1, 6000 do
-      if server:stats().replies == 0 then break end
-      server:turn(0.01)
-    end
-    assert.equal(0, server:stats().replies)
-    slow:close()
-  end)
-end)
-
 describe("who may ask", function()
   it("is who has the key", function()
     local server = serve { api_key = "open sesame" }

@@ -1,0 +1,143 @@
+-- Requests that are computed in parts: embeddings, scores and labels of much text, while others are answered; and replies whose
+-- clients read slowly.
+local ane = require "ane"
+local core = require "ane.core"
+local filter = require "support.filter"
+local http = require "support.http"
+local tiny = require "support.tiny"
+
+if not http.available then
+  describe("requests in parts", function() pending "needs libmicrohttpd and lua-socket" end)
+  return
+end
+
+-- Seconds after which a spec gives up.
+local PATIENCE = 120
+
+-- Waits, without turns of the server, until a condition holds.
+local function await(condition, what)
+  local deadline = core.clock() + PATIENCE
+  while not condition() do
+    assert.is_true(core.clock() < deadline, what)
+    os.execute "sleep 0.01"
+  end
+end
+
+-- Turns the server until a condition holds.
+local function turn_until(server, condition, what)
+  local deadline = core.clock() + PATIENCE
+  while not condition() do
+    assert.is_true(core.clock() < deadline, what)
+    server:turn(0.01)
+  end
+end
+
+-- A request on a connection that does not turn the server.
+local function send(server, method, path, body)
+  local c = http.open(server.port)
+  c:send(http.text(method, path, body))
+  return c
+end
+
+local WORDS = ("some words of a text "):rep(5)
+
+-- Path of a model, its endpoint, a request of many runs, and the fields that its answer has.
+local KINDS = {
+  embeddings = { "spec/fixtures/hf/bert", "/v1/embeddings", function()
+    local list = {}
+    for i = 1, 64 do list[i] = WORDS .. i end
+    return { input = list }
+  end, "data" },
+  scores = { "spec/fixtures/hf/cross_encoder", "/v1/rerank", function()
+    local list = {}
+    for i = 1, 80 do list[i] = WORDS .. i end
+    return { query = "words", documents = list }
+  end, "results" },
+  labels = { "filter", "/redact", function() return { input = WORDS:rep(60) } end, "text" },
+}
+
+describe("much text", function()
+  for name, kind in pairs(KINDS) do
+    it("leaves turns to other requests: " .. name, function()
+      local model <close> = kind[1] == "filter" and filter.load { context = 256 } or assert(ane.load(kind[1]))
+      local server <close> = assert(ane.serve(model, { port = 0 }))
+      local want = http.post(server, kind[2], kind[3]()).json[kind[4]]
+      local c = send(server, "POST", kind[2], kind[3]())
+      local health = send(server, "GET", "/health")
+      await(function() return server._http:busy() == 2 end, "the requests do not come")
+      server:turn(0)
+      assert.equal(1, server:stats().tasks)
+      assert.equal(200, health:answer(nil, PATIENCE).status)
+      turn_until(server, function() return server:stats().tasks == 0 end, "the task does not end")
+      local got = c:answer(nil, PATIENCE).json[kind[4]]
+      assert.same(want, got)
+      health:close()
+      c:close()
+    end)
+  end
+
+  it("ends when its client leaves", function()
+    local model <close> = assert(ane.load(KINDS.embeddings[1]))
+    local server <close> = assert(ane.serve(model, { port = 0, sessions = 1, queue = 0 }))
+    local c = send(server, "POST", "/v1/embeddings", KINDS.embeddings[3]())
+    await(function() return server._http:busy() == 1 end, "the request does not come")
+    server:turn(0)
+    local late = send(server, "POST", "/v1/embeddings", { input = "x" })
+    await(function() return server._http:busy() == 2 end, "the second request does not come")
+    server:turn(0)
+    assert.equal(503, late:answer(nil, PATIENCE).status)
+    late:close()
+    c.tcp:setoption("linger", { on = true, timeout = 0 }) -- a reset, which the server sees at once
+    c:close()
+    turn_until(server, function() return server:stats().tasks == 0 end, "the task does not end")
+    assert.equal(1, server:stats().rejected)
+  end)
+
+  it("tells of its progress in Lua", function()
+    local model <close> = assert(ane.load(KINDS.embeddings[1]))
+    local list, told = KINDS.embeddings[3]().input, {}
+    assert(model:embed(list, { progress = function(stage, done, total) told[#told + 1] = { stage, done, total } end }))
+    assert.is_true(#told > 1)
+    assert.same({ "embed", #list, #list }, told[#told])
+  end)
+end)
+
+describe("a client that reads slowly", function()
+  local BODY = { prompt = "a", max_tokens = 500, temperature = 0, ignore_eos = true, stream = true, logprobs = 20 }
+
+  it("does not stop the others, and gets its whole reply", function()
+    local model <close> = tiny.load()
+    local server <close> = assert(ane.serve(model, { port = 0, sessions = 1, queue = 4 }))
+    local want = http.events(http.post(server, "/v1/completions", BODY).body)
+    local text = ""
+    for i = 1, #want - 1 do text = text .. want[i].choices[1].text end
+    local slow = send(server, "POST", "/v1/completions", BODY)
+    turn_until(server, function() return server:stats().replies == 1 end, "the request does not come")
+    turn_until(server, function() return server:stats().replies == 0 end, "the reply is not computed")
+    -- Its session is free, and whatever the client has not read waits.
+    assert.equal(200, http.post(server, "/v1/completions", { prompt = "a", max_tokens = 3 }).status)
+    slow.server = server
+    local got, tokens = "", 0
+    for _, event in ipairs(http.events(slow:answer(nil, PATIENCE).body)) do
+      if event ~= "[DONE]" then
+        got = got .. event.choices[1].text
+        if event.choices[1].logprobs ~= ane.null then tokens = tokens + #event.choices[1].logprobs.tokens end
+      end
+    end
+    assert.equal(text, got)
+    assert.equal(BODY.max_tokens, tokens)
+    slow:close()
+  end)
+
+  it("is left when it reads nothing for the time that is given", function()
+    local model <close> = tiny.load()
+    local server <close> = assert(ane.serve(model, { port = 0, receive_time = 0.5 }))
+    -- More than the buffers of the system and of the server hold.
+    local body = { prompt = "a", max_tokens = 500, temperature = 0, ignore_eos = true, stream = true, logprobs = 20, n = 16 }
+    local slow = send(server, "POST", "/v1/completions", body)
+    turn_until(server, function() return server:stats().replies > 0 end, "the request does not come")
+    turn_until(server, function() return server:stats().cancelled == 1 end, "the connection is not closed")
+    assert.equal(0, server:stats().replies)
+    slow:close()
+  end)
+end)
