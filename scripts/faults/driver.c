@@ -239,8 +239,8 @@ static void *lua_memory(void *ud, void *old, size_t had, size_t size) {
   (void)ud;
   if (!old) had = 0;
   if (size > had) {
-    bool repeated = again_size == size && again == old;
-    if (again_size) again_size = repeated ? 0 : again_size;
+    bool repeated = again_size == size && again == old && atomic_load(&armed) == LUA;
+    again_size = 0;
     if (repeated) return NULL;
     if (fails(LUA)) {
       again = old, again_size = size;
