@@ -1,6 +1,6 @@
 # make             builds build/ane/core.so and build/bin/ane
 # make help        lists the other targets (scripts/tasks.mk)
-# config=release|debug|sanitize|coverage|faults   each in its own folder build/<config>/
+# config=release|debug|sanitize|tsan|coverage|faults   each in its own folder build/<config>/
 
 config ?= release
 LUA ?= lua5.4
@@ -16,7 +16,7 @@ endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(CFLAGS)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(HARDEN) $(CFLAGS) $(SANITIZER)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lprotobuf-c -lz -lm -lpthread
 LDFLAGS_SO := -shared
 
@@ -25,6 +25,10 @@ ifeq ($(config),debug)
 else ifeq ($(config),sanitize)
   override CFLAGS += -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
   LDFLAGS_SO += -fsanitize=address,undefined
+else ifeq ($(config),tsan)
+  override CFLAGS += -O1 -fno-omit-frame-pointer -Wno-maybe-uninitialized
+  SANITIZER := -fsanitize=thread
+  LDFLAGS_SO += -fsanitize=thread
 else ifeq ($(config),coverage)
   # The counters are not atomic, which would be ten times slower. So GCC must not use one as the index of a loop (ivopts): another
   # thread changes it meanwhile.
@@ -33,7 +37,11 @@ else ifeq ($(config),coverage)
 else ifeq ($(config),faults)
   override CFLAGS += -U_FORTIFY_SOURCE
 else ifneq ($(config),release)
-  $(error config=$(config): choose release, debug, sanitize, coverage or faults)
+  $(error config=$(config): choose release, debug, sanitize, tsan, coverage or faults)
+endif
+# Checks of buffers and of the stack in all code but the kernels, which keep no strings and are called with checked sizes.
+ifeq ($(config)$(findstring -O0,$(CFLAGS)),release)
+  HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 endif
 ifdef WERROR
   override CFLAGS += -Werror
@@ -53,6 +61,8 @@ ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
   LDFLAGS_SO += -undefined dynamic_lookup
 else
   SOURCES += csrc/coreml/coreml_none.c
+  # Addresses of functions are resolved when the module is loaded and then read-only, and the stack is not executable.
+  LDFLAGS_SO += -Wl,-z,relro,-z,now,-z,noexecstack
 endif
 # `ane serve` opens libmicrohttpd when it starts, so the build needs only the headers. Without them the server is left out.
 ifeq ($(shell printf '\043include <microhttpd.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
@@ -87,6 +97,9 @@ $(BUILD)/%_bf16dot.o $(BUILD)/%_bf16dot.tidy: ISA_CFLAGS := -march=armv8.2-a+dot
 
 # Kernels are large functions with much inlined code. Variable tracking is off for them, which halves the compile time.
 $(BUILD)/csrc/kernels/%.o: DEBUG_CFLAGS := -fno-var-tracking -fno-var-tracking-assignments
+# They see only what their callers pass, so the callers alone are checked for races.
+$(BUILD)/csrc/kernels/%.o: SANITIZER :=
+$(BUILD)/csrc/kernels/%.o: HARDEN :=
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

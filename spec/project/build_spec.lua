@@ -12,6 +12,17 @@ describe("the build", function()
     assert.same({ "luaopen_ane_core" }, names)
   end)
 
+  it("is hardened where that costs nothing: no executable stack, read-only relocations, checks of the stack and of buffers", function()
+    if build ~= "build/release" or not tree.has "readelf" then return pending "only the release build, with readelf" end
+    local ok, text = tree.run(("readelf -dlW --dyn-syms %s/ane/core.so"):format(build))
+    assert.is_true(ok, text)
+    assert.matches("GNU_RELRO", text)
+    assert.matches("BIND_NOW", text)
+    assert.equal("RW", (text:match "GNU_STACK%s+%S+%s+%S+%s+%S+%s+%S+%s+%S+%s+(%a+)"))
+    assert.matches("__stack_chk_fail", text)
+    assert.matches("__%l+_chk[@%s]", (text:gsub("__stack_chk_fail", "")))
+  end)
+
   it("uses special instructions only in files and in copies of functions that are named for them", function()
     -- Elsewhere a vector register of the larger sets would stop older machines. gcc names the copies of a function that the loader
     -- chooses from: name.avx2, name.avx512f.
@@ -51,6 +62,6 @@ describe("make", function()
   it("refuses a configuration that there is not", function()
     local ok, text = tree.run "make config=fast"
     assert.is_false(ok)
-    assert.matches("config=fast: choose release, debug, sanitize, coverage or faults", text, 1, true)
+    assert.matches("config=fast: choose release, debug, sanitize, tsan, coverage or faults", text, 1, true)
   end)
 end)
