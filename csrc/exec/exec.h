@@ -40,11 +40,13 @@ struct ane_stage {
   struct ane_stage_link link;
 };
 
-/* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored. */
+/* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored; of constants
+ * without data, of graphs that are only planned, as fp16. */
 struct ane_step_cost {
   const char *name; /* borrowed from the graph */
   uint64_t weights; /* of its weights, tables of embeddings left out */
   uint64_t read;    /* those of them that one token reads: of a mixture, the chosen experts */
+  uint64_t values;  /* the numbers that `read` holds: multiplications per token */
   uint64_t table;   /* tables of embeddings */
   int64_t kv;       /* numbers of K and V that it caches per token */
   int64_t crossing; /* floats per token that a cut before this step sends */

@@ -164,21 +164,33 @@ static double share_read(const struct ane_graph *g, const struct ane_node *n) {
   return route->shape.dim[1] / 2 < count ? (double)(route->shape.dim[1] / 2) / count : 1;
 }
 
+/* The numbers of a constant, and its bytes. */
+static uint64_t count_of(const struct ane_value *v, uint64_t *bytes) {
+  uint64_t n = 0;
+  (void)ane_shape_count(&v->shape, &n);
+  *bytes = v->data.data || v->data.gather ? v->data.bytes : 2 * n;
+  return n;
+}
+
 static void add_cost(const struct ane_graph *g, const struct ane_node *n, struct ane_step_cost *c) {
-  uint64_t weights = 0;
+  uint64_t weights = 0, values = 0;
   for (int32_t j = 0; j < n->n_inputs; j++) {
     if (n->inputs[j] == ANE_NONE) continue;
     const struct ane_value *v = &g->values[n->inputs[j]];
     if (v->kind == ANE_VALUE_STATE && (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION))
       c->kv += v->shape.dim[1] * v->shape.dim[3];
     if (v->kind != ANE_VALUE_CONST) continue;
-    if (n->op == ANE_OP_EMBED)
-      c->table += v->data.bytes;
-    else
-      weights += v->data.bytes;
+    uint64_t bytes, count = count_of(v, &bytes);
+    if (n->op == ANE_OP_EMBED) {
+      c->table += bytes;
+      continue;
+    }
+    weights += bytes;
+    values += count;
   }
   c->weights += weights;
   c->read += (uint64_t)((double)weights * share_read(g, n));
+  c->values += (uint64_t)((double)values * share_read(g, n));
 }
 
 ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err) {

@@ -95,8 +95,8 @@ void bind_link_free(struct bind_program_box *box) {
   box->link = NULL;
 }
 
-/* costs() -> list of {name, weights, read, table (bytes), kv (numbers), crossing (floats per token)}, one of each step of the
- * body and a last one of the tail: see struct ane_step_cost. After passes("cpu"). */
+/* costs() -> list of {name, weights, read, table (bytes), values, kv (numbers), crossing (floats per token)}, one of each step of
+ * the body and a last one of the tail: see struct ane_step_cost. After passes("cpu"). */
 int bind_graph_costs(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct ane_step_cost *costs;
@@ -106,10 +106,11 @@ int bind_graph_costs(lua_State *L) {
   /* Only memory that is out can raise before the list is freed. */
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     bind_set_text(L, "name", costs[i].name);
     bind_set_integer(L, "weights", (lua_Integer)costs[i].weights);
     bind_set_integer(L, "read", (lua_Integer)costs[i].read);
+    bind_set_integer(L, "values", (lua_Integer)costs[i].values);
     bind_set_integer(L, "table", (lua_Integer)costs[i].table);
     bind_set_integer(L, "kv", costs[i].kv);
     bind_set_integer(L, "crossing", costs[i].crossing);

@@ -75,6 +75,17 @@ local function write_head(out)
     common.bytes(out.model_bytes), out.load_s, out.peak_rss_mb))
 end
 
+-- The lines about ranks, behind those of the tests.
+local function write_ranks(out)
+  for _, r in ipairs(out.ranks or {}) do
+    io.stdout:write(("rank %d (%s): layers %s, weights %s, %s when loaded\n"):format(r.rank, r.host,
+      r.first and ("%d .. %d"):format(r.first, r.last) or "none", common.bytes(r.weight_bytes), common.bytes(r.resident)))
+  end
+  for _, l in ipairs(out.links or {}) do
+    io.stdout:write(("link from %s to %s: %.1f us, %.2f GB/s\n"):format(l.from, l.to, l.latency_s * 1e6, l.bytes_s / 1e9))
+  end
+end
+
 local NAMES = { pp = "prefill", tg = "decode" }
 local SHOW = {}
 
@@ -89,6 +100,7 @@ function SHOW.text(rows, out)
     if row.test == "pp" and t.ops ~= "" then io.stdout:write(", matrices ", t.ops, " GOPS", beside(t.ops_share, "int8 limit")) end
     io.stdout:write "\n"
   end
+  write_ranks(out)
   return true
 end
 
@@ -172,6 +184,10 @@ local function facts(model, args)
     model = args.model:match "[^/]+/*$", load_s = model.load_s, peak_rss_mb = core.memory().peak / 1e6, kernel = info.isa,
     model_bytes = info.bytes, threads = info.threads, weight_bytes = info.weight_bytes, activations = info.activations, kv = info.kv,
   }
+  if info.ranks then
+    local program = require("ane.model").bundle(model).program
+    out.ranks, out.links = common.list(info.ranks), common.list(assert(program:links()))
+  end
   if not args.no_limits then out.limits = core.limits(info.threads, info.isa) end -- last: it takes memory of its own
   return out
 end
@@ -184,6 +200,7 @@ function SEQUENCES.text(rows, out)
     io.stdout:write(("%d sequences of %d + %d tokens: prefill %.1f, decode %.1f tokens/s in all\n"):format(row.sequences, row.prompt,
       row.tokens, row.pp, row.tg))
   end
+  write_ranks(out)
   return true
 end
 

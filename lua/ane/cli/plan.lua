@@ -1,18 +1,38 @@
 --- `ane plan`: the Core ML packages that a model would become, before anything is written.
--- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.plan.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.coreml.plan, ane.pipeline.plan and ane.util.schema.
 
 local common = require "ane.cli.common"
 local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
+local pipeline = require "ane.pipeline.plan"
+local schema = require "ane.util.schema"
 
 local M = {}
 
-M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run."
+M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run; or with --ranks, how it is "
+  .. "cut over the ranks of mpirun."
+
+-- Options of plans over ranks, beside those of packages that both have: --context, --weights.
+local function rank_options(parser)
+  local rules = pipeline.rules
+  options.add(parser, "--ranks", "Plan for N ranks of mpirun: the cut, bytes, and predicted speed.", rules.ranks):argname "N"
+  parser:option("--hosts", "With --ranks: host file of mpirun: a name in each line, slots=N, and of a rank there read=GB/s, compute=GOPS, "
+    .. "memory=GB. Default: hosts like this one."):argname "FILE"
+  options.add(parser, "--network", "With --ranks: Gbit/s between hosts. Default 10.", rules.network):argname "G"
+  options.add(parser, "--latency", "With --ranks: microseconds between hosts. Default 50.", rules.latency):argname "US"
+  options.add(parser, "--cut", "With --ranks: the layers that ranks 1, 2, ... begin with: 8,16.", options.integers("layer", 0))
+    :argname "LIST"
+  parser:option("--link", "With --ranks: type of activations between ranks."):choices { "fp32", "fp16" }
+  options.add(parser, "--tail", "With --ranks: weight of the head in the choice of the cut, as for run.", rules.tail):argname "X"
+  parser:option("--kv", "With --ranks: type of cached keys and values."):choices(rules.kv.choices)
+  options.add(parser, "--sequences", "With --ranks: sequences at once. Default: 8 for each rank.", rules.sequences):argname "N"
+end
 
 function M.options(parser)
   parser:argument("model", "Model file or folder, or a config.json without weights.")
   packages.options(parser)
   options.recipe(parser)
+  rank_options(parser)
   parser:option("--dot", "Write the plan as a Graphviz file."):argname "FILE"
   parser:option("--svg", "Write the plan as an SVG picture."):argname "FILE"
   options.json(parser)
@@ -32,7 +52,20 @@ local function json(plan)
   return common.print_json(out)
 end
 
+local RANK_OPTIONS = { "ranks", "hosts", "network", "latency", "cut", "tail", "context", "kv", "sequences", "weights", "recipe" }
+
+local function run_ranks(args)
+  local opts = { fp16 = args.link == "fp16" }
+  for _, name in ipairs(RANK_OPTIONS) do opts[name] = args[name] end
+  local plan, message, code = pipeline.of_path(args.model, schema.check(pipeline.rules, opts, "plan", 2))
+  if not plan then return nil, message, code end
+  if args.json then return common.print_json(setmetatable(plan, nil)) end
+  io.stdout:write(tostring(plan), "\n")
+  return true
+end
+
 function M.run(args)
+  if args.ranks or args.hosts then return run_ranks(args) end
   local opts = packages.read(args)
   opts.recipe = args.recipe
   packages.check_context(args)

@@ -116,15 +116,16 @@ end
 --- What each stage holds, reads and sends.
 -- @param costs of graph:costs()
 -- @param cuts list of body steps
--- @return list of {from, to (body steps), first, last (layers; nil: none), weights, read, table (bytes), kv (numbers per token), sends
--- (floats per token to the next; 0 of the last)}
+-- @return list of {from, to (body steps), first, last (layers; nil: none), weights, read, table (bytes), values, kv (numbers per token),
+-- sends (floats per token to the next; 0 of the last)}
 function M.describe(costs, cuts)
   local stages, from = {}, 0
   for i = 1, #cuts + 1 do
     local to = cuts[i] or #costs - 1
-    local s = { from = from, to = to, weights = 0, read = 0, table = 0, kv = 0, sends = cuts[i] and costs[to + 1].crossing or 0 }
+    local s = { from = from, to = to, weights = 0, read = 0, values = 0, table = 0, kv = 0, sends = 0 }
+    if cuts[i] then s.sends = costs[to + 1].crossing end
     for j = from + 1, cuts[i] and to or #costs do
-      for _, field in ipairs { "weights", "read", "table", "kv" } do s[field] = s[field] + costs[j][field] end
+      for _, field in ipairs { "weights", "read", "values", "table", "kv" } do s[field] = s[field] + costs[j][field] end
     end
     s.first, s.last = layers_of(costs, from, cuts[i] and to or #costs)
     stages[i], from = s, to

@@ -1,5 +1,5 @@
 --- Rank 0 of a pipeline: a program and sessions with the methods of those of ane.core, whose layers lie on all ranks.
--- Needs ane.core, ane.pipeline.cut, ane.pipeline.orders and ane.pipeline.work.
+-- Needs ane.core, ane.pipeline.cut, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
 -- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
 --
 -- Each call is done on this rank's stage, and is an order to the others, which do the same on theirs. The order goes out before the
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
+local links = require "ane.pipeline.links"
 local orders = require "ane.pipeline.orders"
 local work = require "ane.pipeline.work"
 
@@ -336,6 +337,23 @@ end
 
 function Program.adapter() return nil, "adapters do not go with a model on several ranks", "unsupported" end
 function Program.adapt() end
+
+--- Measures the links between neighbouring ranks: see ane.pipeline.links.
+-- @return list of rows; or nil, message, code
+function Program:links()
+  local list = {}
+  for from = 0, self.team.size - 2 do
+    local ok, message, code = self.team:tell("C", orders.pack("T", from))
+    if not ok then return broken(self, message, code) end
+    local times, texts
+    times, message, code = links.part(self.team, from)
+    if not times then return broken(self, message, code) end
+    texts, message, code = replies(self)
+    if not texts then return nil, message, code end
+    list[from + 1] = links.row(self.team, from, from == 0 and times or core.json_decode(texts[from]))
+  end
+  return list
+end
 
 function Program:close()
   if not self.own then return end

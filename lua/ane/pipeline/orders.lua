@@ -2,7 +2,7 @@
 -- Needs nothing. Usage: `team:tell("C", orders.run(groups)); local groups = orders.read_run(text)`
 --
 -- An order is a letter and its fields. I: say what this rank can do (1: measure it); M: load a model (JSON); O: open a session;
--- R: run; Z: rewind; P: part; F: fork; S: save; L: restore; D: close a session; Q: close the model.
+-- R: run; Z: rewind; P: part; F: fork; S: save; L: restore; D: close a session; Q: close the model; T: measure a link.
 
 local M = {}
 
@@ -11,7 +11,9 @@ local NUMBER_OF = {}
 for i, want in ipairs(WANTS) do NUMBER_OF[want] = i end
 
 --- Formats of the orders with fixed fields: session first.
-M.fields = { O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4s4B", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B" }
+M.fields = {
+  O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4s4B", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B", T = "<I4",
+}
 
 --- An order with fixed fields.
 function M.pack(letter, ...) return letter .. M.fields[letter]:pack(...) end

@@ -1,8 +1,10 @@
 --- What the ranks of a pipeline other than 0 do: they load their layers, and run them when rank 0 says so.
--- Needs ane.core, ane.model.loader, ane.pipeline.orders, ane.recipe and ane.util.isa. Usage: `work.run(team, { threads = 2 })`
+-- Needs ane.core, ane.model.loader, ane.pipeline.links, ane.pipeline.orders, ane.recipe and ane.util.isa.
+-- Usage: `work.run(team, { threads = 2 })`
 
 local core = require "ane.core"
 local isa = require "ane.util.isa"
+local links = require "ane.pipeline.links"
 local loader = require "ane.model.loader"
 local orders = require "ane.pipeline.orders"
 local recipe = require "ane.recipe"
@@ -154,6 +156,11 @@ local HANDLE = {
     if self.sessions[id] then self.sessions[id]:close() end
     self.sessions[id] = nil
     return true
+  end,
+  T = function(self, text)
+    local _, from = orders.unpack(text)
+    local times, message, code = links.part(self.team, from)
+    return acknowledge(self, times and core.json_encode(core.json_array(times)), message, code)
   end,
   Q = function(self)
     drop(self)

@@ -34,7 +34,7 @@ describe("a benchmark of several sequences", function()
         open[#open + 1] = s
         return s
       end,
-    }, { __index = function(_, name) return function(_, ...) return program[name](program, ...) end end })
+    }, { __index = function(_, name) return program[name] and function(_, ...) return program[name](program, ...) end end })
     require("ane.model").bundle(model).program = counting
     local rows = assert(sequences.run(model, { numbers = { 3 }, prompt = 700, tokens = 2, repetitions = 1 }))
     require("ane.model").bundle(model).program = program

@@ -3,12 +3,12 @@ local cut = require "ane.pipeline.cut"
 
 -- Steps of n layers, two each: attention and a larger feed-forward part; few numbers cross before each layer.
 local function costs_of(n, tail)
-  local costs = { { name = "embed", weights = 0, read = 0, table = 100, kv = 0, crossing = 0 } }
+  local costs = { { name = "embed", weights = 0, read = 0, values = 0, table = 100, kv = 0, crossing = 0 } }
   for layer = 0, n - 1 do
-    costs[#costs + 1] = { name = ("layers.%d.attn"):format(layer), weights = 40, read = 40, table = 0, kv = 2, crossing = 8 }
-    costs[#costs + 1] = { name = ("layers.%d.ffn"):format(layer), weights = 60, read = 60, table = 0, kv = 0, crossing = 20 }
+    costs[#costs + 1] = { name = ("layers.%d.attn"):format(layer), weights = 40, read = 40, values = 20, table = 0, kv = 2, crossing = 8 }
+    costs[#costs + 1] = { name = ("layers.%d.ffn"):format(layer), weights = 60, read = 60, values = 30, table = 0, kv = 0, crossing = 20 }
   end
-  costs[#costs + 1] = { name = "head", weights = tail, read = tail, table = 0, kv = 0, crossing = 8 }
+  costs[#costs + 1] = { name = "head", weights = tail, read = tail, values = tail, table = 0, kv = 0, crossing = 8 }
   return costs
 end
 

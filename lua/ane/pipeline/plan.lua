@@ -1,0 +1,226 @@
+--- What a model over several ranks would be, before anything starts: the cut, bytes, and predicted times.
+-- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
+--
+-- The model of time, per rank: a step of decoding B sequences takes the longer of reading the weights (bytes / read) and of the products
+-- (2 B values / compute), and reads the cached states of all. A link takes its latency and bytes / bandwidth. One sequence passes all
+-- ranks and links one after another. Many sequences, in as many groups as ranks, are as fast as the slowest rank or link. Prompts too,
+-- where only the body counts. docs/scale.md compares the model with measurements.
+
+local core = require "ane.core"
+local cut = require "ane.pipeline.cut"
+local planner = require "ane.coreml.plan"
+local units = require "ane.util.units"
+
+local M = {}
+
+--- Of the machine's limits (core.limits), what the kernels reach: of reading memory, and of 8-bit products.
+M.REACHED = { read = 0.7, compute = 0.35 }
+
+--- Between ranks of one host: bytes a second, seconds.
+M.LOCAL = { bandwidth = 2e9, latency = 10e-6 }
+
+--- Bytes of a weight in memory by scheme, for configurations without weights.
+M.BYTES = { fp16 = 2, int8 = 1, ["int8-channel"] = 1, ["int4-block"] = 0.5625, lut4 = 0.5 }
+
+local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
+
+--- Options of of_path.
+--   ranks: number; default: the slots of all hosts
+--   hosts: path of a file as mpirun takes it: a name in each line, slots=N, and of one rank there read=GB/s, compute=GOPS (as `ane bench`
+--     shows them), memory=GB. Default: hosts like this one, a rank each
+--   network: Gbit/s between hosts, default 10; latency: microseconds, default 50
+--   cut, fp16, tail: as for load's ranks
+--   context: tokens of each sequence, default 2048; kv; sequences: default 8 for each rank
+--   weights: scheme of a configuration without weights, default fp16
+--   recipe
+M.rules = {
+  ranks = { type = "integer", min = 1, max = 4096 },
+  hosts = { type = "string" },
+  network = { type = "number", above = 0, default = 10 },
+  latency = { type = "number", min = 0, default = 50 },
+  cut = { type = "table" }, fp16 = { type = "boolean" }, tail = { type = "number", min = 0, max = 16 },
+  context = { type = "integer", min = 1, default = 2048 },
+  kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" }, default = "fp16" },
+  sequences = { type = "integer", min = 1 },
+  weights = { type = "string", choices = { "fp16", "int8", "int8-channel", "int4-block", "lut4" }, default = "fp16" },
+  recipe = { type = { "string", "table" } },
+}
+
+-- ---- Hosts -------------------------------------------------------------------------------------------------------------------
+
+-- The fields of a host's line, with their units.
+local FIELDS = { slots = 1, read = 1e9, compute = 1e9, memory = 1e9 }
+
+-- One line of a hosts file.
+-- @return a host, nil for a line without one; or nil, message
+local function host_of(line, path, number)
+  local name, rest = line:gsub("#.*", ""):match "^%s*(%S+)%s*(.*)$"
+  if not name then return nil end
+  local host = { name = name, slots = 1 }
+  for word in rest:gmatch "%S+" do
+    local key, value = word:match "^([%w-]+)=(.+)$"
+    local n = tonumber(value)
+    if FIELDS[key] and (not n or n <= 0) then return nil, ("%s: line %d: %s is not a number above 0"):format(path, number, word) end
+    if FIELDS[key] then host[key] = n * FIELDS[key] end
+  end
+  host.slots = math.floor(host.slots)
+  return host
+end
+
+-- The ranks of a hosts file, in the order of its slots: name, read, compute, room.
+local function ranks_of_file(opts)
+  local text, message, code = core.read_file(opts.hosts)
+  if not text then return nil, message, code end
+  local list, number = {}, 0
+  for line in (text .. "\n"):gmatch "(.-)\r?\n" do
+    number = number + 1
+    local host
+    host, message = host_of(line, opts.hosts, number)
+    if message then return nil, message, "format" end
+    for _ = 1, host and host.slots or 0 do
+      list[#list + 1] = { host = host.name, read = host.read, compute = host.compute, room = host.memory and host.memory / host.slots }
+    end
+  end
+  if opts.ranks and #list < opts.ranks then
+    return nil, ("%s has %d slots, wanted %d"):format(opts.hosts, #list, opts.ranks), "invalid"
+  end
+  return table.move(list, 1, opts.ranks or #list, 1, {})
+end
+
+-- Sets what the file does not say to that of this machine.
+local function complete(ranks)
+  local here
+  for _, r in ipairs(ranks) do
+    if not r.read or not r.compute then
+      here = here or core.limits(core.cpu_cores(), core.isa_best())
+      r.read = r.read or here.read * M.REACHED.read
+      r.compute = r.compute or here.dot * M.REACHED.compute
+    end
+    r.speed = r.read
+  end
+  return ranks
+end
+
+local function ranks_of(opts)
+  if opts.hosts then
+    local list, message, code = ranks_of_file(opts)
+    if not list then return nil, message, code end
+    return complete(list)
+  end
+  local list, room = {}, core.memory().available
+  for i = 1, opts.ranks or 1 do list[i] = { host = "host" .. i, room = room > 0 and room or nil } end
+  return complete(list)
+end
+
+-- ---- Times -------------------------------------------------------------------------------------------------------------------
+
+-- Seconds of a link for n tokens.
+local function link_time(opts, from, to, bytes, n)
+  local l = from.host == to.host and M.LOCAL or { bandwidth = opts.network * 1e9 / 8, latency = opts.latency * 1e-6 }
+  return l.latency + n * bytes / l.bandwidth
+end
+
+-- Seconds of a stage that decodes n sequences.
+local function decode_time(s, rank, n)
+  return math.max(s.read / rank.read, 2 * n * s.values / rank.compute) + n * s.state / rank.read
+end
+
+-- Fills the times of each stage and those of the whole.
+local function predict(plan, stages, ranks, opts)
+  local lane = math.max(1, math.ceil(plan.sequences / #stages))
+  local one, slowest, prompt = 0, 0, 0
+  for i, s in ipairs(stages) do
+    local rank = ranks[i]
+    s.decode_s, s.group_s = decode_time(s, rank, 1), decode_time(s, rank, lane)
+    s.prompt_s = 2 * s.body / rank.compute
+    s.link_s = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 1) or 0
+    local group_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, lane) or 0
+    local prompt_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 128) / 128 or 0
+    one = one + s.decode_s + s.link_s
+    slowest = math.max(slowest, s.group_s, group_link)
+    prompt = math.max(prompt, s.prompt_s, prompt_link)
+  end
+  if #stages > 1 then one = one + link_time(opts, ranks[#stages], ranks[1], 8, 1) end -- the best id
+  plan.decode, plan.decode_many, plan.prompt = 1 / one, lane * math.min(#stages, plan.sequences) / (slowest * #stages), 1 / prompt
+end
+
+-- ---- The plan ----------------------------------------------------------------------------------------------------------------
+
+local Plan = {}
+Plan.__index = Plan
+
+local function layers_text(s) return s.first and ("%d .. %d"):format(s.first, s.last) or "-" end
+
+function Plan:__tostring()
+  local out = { ("%s: %d ranks, weights %s, cached state %s for %d sequences of %d tokens"):format(self.model, #self.ranks,
+    units.bytes(self.weights), units.bytes(self.state), self.sequences, self.context) }
+  out[2] = ("predicted: one sequence %.1f tokens/s, %d sequences %.1f tokens/s in all, prompts %.0f tokens/s"):format(self.decode,
+    self.sequences, self.decode_many, self.prompt)
+  out[3] = ("%-5s %-12s %-10s %10s %10s %11s %10s %10s %11s %10s"):format("rank", "host", "layers", "weights", "state", "reads/token",
+    "decode ms", "prompt us", "sends/token", "link us")
+  for i, s in ipairs(self.ranks) do
+    out[#out + 1] = ("%-5d %-12s %-10s %10s %10s %11s %10.2f %10.1f %11s %10.1f"):format(i - 1, s.host, layers_text(s),
+      units.bytes(s.weights), units.bytes(s.state), units.bytes(s.read), s.decode_s * 1e3, s.prompt_s * 1e6, units.bytes(s.sends),
+      s.link_s * 1e6)
+  end
+  return table.concat(out, "\n")
+end
+
+-- Costs of a configuration without weights, in the bytes of a scheme; tables of embeddings stay fp16.
+local function scale_costs(costs, bytes)
+  for _, c in ipairs(costs) do
+    c.weights, c.read = c.weights * bytes // 2, c.read * bytes // 2
+  end
+end
+
+-- The costs of a model's steps, and its name; or nil, message, code.
+local function costs_of(path, opts)
+  local bundle, message, code = planner.open(path, { recipe = opts.recipe })
+  if not bundle then return nil, message, code end
+  local graph
+  graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
+  local costs, ok
+  if graph then
+    ok, message, code = graph:passes "cpu"
+    costs = ok and graph:costs()
+    graph:close()
+  end
+  if bundle.source.close then bundle.source:close() end
+  if not costs then return nil, message, code end
+  if bundle.blank then scale_costs(costs, M.BYTES[opts.weights]) end
+  return costs
+end
+
+--- Plans a model file, a folder, or a configuration without weights.
+-- @param opts checked: see rules
+-- @return a plan, which prints as a table: model, weights and state (bytes), sequences, context, decode, decode_many and prompt
+-- (tokens a second), ranks: a list of rank, host, first and last (layers), weights, table, state (bytes for all sequences), read and
+-- sends (bytes per token), decode_s, group_s, prompt_s, link_s (seconds); or nil, message, code
+function M.of_path(path, opts)
+  local costs, message, code = costs_of(path, opts)
+  if not costs then return nil, message, code end
+  local ranks, cuts
+  ranks, message, code = ranks_of(opts)
+  if not ranks then return nil, message, code end
+  cuts, message, code = cut.choose(costs, ranks, opts)
+  if not cuts then return nil, message, code end
+  local plan = setmetatable({
+    model = path:match "[^/]+/*$", sequences = opts.sequences or 8 * #ranks, context = opts.context, weights = 0, state = 0,
+  }, Plan)
+  plan.ranks = cut.describe(costs, cuts)
+  for i, s in ipairs(plan.ranks) do
+    s.rank, s.host = i - 1, ranks[i].host
+    s.state = s.kv * KV_BYTES[opts.kv] * opts.context
+    s.sends = s.sends * (opts.fp16 and 2 or 4)
+    s.body = s.values - (i == #plan.ranks and costs[#costs].values or 0)
+  end
+  predict(plan, plan.ranks, ranks, opts)
+  for _, s in ipairs(plan.ranks) do
+    s.state = s.state * plan.sequences
+    plan.weights, plan.state = plan.weights + s.weights, plan.state + s.state
+    s.from, s.to, s.kv, s.body, s.values = nil, nil, nil, nil, nil
+  end
+  return plan
+end
+
+return M

@@ -1,0 +1,80 @@
+-- Plans of models over ranks: the parts add up, host files are read, and the predicted times follow from their rates.
+local command = require "support.command"
+local core = require "ane.core"
+local plan = require "ane.pipeline.plan"
+local schema = require "ane.util.schema"
+
+local MODEL = "spec/fixtures/gguf/llama-mixed.gguf"
+
+-- A host file with this text.
+local function hosts(text)
+  local path = os.tmpname()
+  assert(core.write_file(path, text))
+  return setmetatable({ path = path }, { __close = function() os.remove(path) end })
+end
+
+local function of(path, opts) return plan.of_path(path, schema.check(plan.rules, opts, "plan", 2)) end
+
+describe("a plan over ranks", function()
+  it("divides weights and states, and sums up to the model", function()
+    local file <close> = hosts "a slots=2 read=10 compute=100 memory=8\nb read=10 compute=100 # the other one\n\n"
+    local one = assert(of(MODEL, { hosts = file.path, ranks = 1 }))
+    local three = assert(of(MODEL, { hosts = file.path, sequences = 8 }))
+    assert.equal(3, #three.ranks)
+    assert.same({ "a", "a", "b" }, { three.ranks[1].host, three.ranks[2].host, three.ranks[3].host })
+    local weights, state = 0, 0
+    for _, r in ipairs(three.ranks) do weights, state = weights + r.weights, state + r.state end
+    assert.equal(one.weights, weights)
+    assert.equal(one.state, state)
+    assert.equal(0, three.ranks[3].sends)
+    assert.equal(64 * 4, three.ranks[1].sends)
+  end)
+
+  it("predicts by rates, latency and bandwidth", function()
+    local file <close> = hosts "a read=1 compute=1000\nb read=1 compute=1000\n"
+    local p = assert(of(MODEL, { hosts = file.path, network = 8, latency = 1000, context = 1, sequences = 2 }))
+    local a, b = p.ranks[1], p.ranks[2]
+    assert.is_true(math.abs(a.link_s - (1e-3 + a.sends / 1e9)) < 1e-9)
+    assert.is_true(a.decode_s >= a.read / 1e9)
+    local back = 1e-3 + 8 / 1e9
+    assert.is_true(math.abs(1 / p.decode - (a.decode_s + b.decode_s + a.link_s + back)) < 1e-9)
+  end)
+
+  it("needs no weights", function()
+    local file <close> = hosts "a slots=4 read=20 compute=500\n"
+    local full = assert(of("spec/fixtures/configs/qwen2.5-0.5b.json", { hosts = file.path }))
+    local small = assert(of("spec/fixtures/configs/qwen2.5-0.5b.json", { hosts = file.path, weights = "int8" }))
+    assert.is_true(math.abs(full.weights - 2 * 494e6) < 0.02 * 2 * 494e6)
+    assert.is_true(math.abs(full.weights / small.weights - 2) < 0.01)
+  end)
+
+  it("says what is wrong with a host file", function()
+    for _, case in ipairs {
+      { "a slots=x\n", "line 1: slots=x", "format" }, { "\na read=-1\n", "line 2: read=-1", "format" },
+      { "a slots=2 read=1 compute=1\n", "2 slots, wanted 5", "invalid" },
+      { "a slots=9 read=1 compute=1 memory=0.000001\n", "do not fit", "memory" },
+    } do
+      local file <close> = hosts(case[1])
+      local p, message, code = of(MODEL, { hosts = file.path, ranks = case[3] == "invalid" and 5 or nil })
+      assert.is_nil(p)
+      assert.equal(case[3], code)
+      assert.is_truthy(message:find(case[2], 1, true), message)
+    end
+    local p, _, code = of(MODEL, { hosts = "/no/such/file" })
+    assert.is_nil(p)
+    assert.equal("io", code)
+  end)
+
+  it("is a command", function()
+    local file <close> = hosts "a slots=2 read=10 compute=100\n"
+    local code, out = command.run { "plan", MODEL, "--hosts", file.path, "--cut", "2" }
+    assert.equal(0, code)
+    assert.matches("2 ranks", out)
+    assert.matches("0 .. 1", out)
+    local p = command.json { "plan", MODEL, "--ranks", "2", "--hosts", file.path, "--link", "fp16" }
+    assert.equal(64 * 2, p.ranks[1].sends)
+    local wrong, _, err = command.run { "plan", MODEL, "--hosts", file.path, "--cut", "9" }
+    assert.equal(2, wrong)
+    assert.matches("no layer 9", err)
+  end)
+end)
