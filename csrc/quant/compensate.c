@@ -1,6 +1,6 @@
 /* Rounds rows with compensation: 32 rows at a time, one in each lane. */
 #include "quant/compensate.h"
-#include "quant/forms.h"
+#include "quant/rounding.h"
 #include "quant/wide.h"
 
 #include "tensor/half.h"
@@ -22,7 +22,7 @@ struct rows {
   lanes target[GROUP_MAX];             /* of the group: what the columns would be if none of them were rounded */
   lanes trial[PART_MAX], q[GROUP_MAX]; /* errors of a trial; codes of the group */
   lanes value[LEVELS_MAX];             /* of tables: T by code */
-  struct ane_cell cell[LANES];
+  struct ane_block_params params[LANES];
   float x[GROUP_MAX], weight[GROUP_MAX]; /* of one row */
   uint8_t codes[GROUP_MAX];
   int top; /* of codes */
@@ -122,11 +122,11 @@ static struct rows *begin(const struct ane_factor *f, const float *rows, int n, 
   return k;
 }
 
-static void set_table(struct rows *k, const struct ane_form *form) {
-  k->top = form->top;
-  k->table = form->table != NULL;
-  for (int i = 0; k->table && i <= form->top; i++)
-    for (int l = 0; l < LANES; l++) *lane(&k->value[i], l) = (float)form->table[i];
+static void set_table(struct rows *k, const struct ane_rounding *rounding) {
+  k->top = rounding->top;
+  k->table = rounding->table != NULL;
+  for (int i = 0; k->table && i <= rounding->top; i++)
+    for (int l = 0; l < LANES; l++) *lane(&k->value[i], l) = (float)rounding->table[i];
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------------*/
@@ -135,80 +135,81 @@ static void set_table(struct rows *k, const struct ane_form *form) {
 static int place(const struct rows *k, int64_t at, int i, int group) { return (int)(k->f->order[at + i] % group); }
 
 /* Parameters of the group at `at` for lane l, from the targets. Parts are given in their own order. */
-static void fit_lane(struct rows *k, const struct ane_form *form, int64_t at, int l) {
-  for (int s = 0; s < form->group; s += form->sub) {
-    int to = place(k, at, s, form->group) / form->sub * form->sub;
-    for (int i = 0; i < form->sub; i++) {
+static void fit_lane(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l) {
+  for (int s = 0; s < rounding->group; s += rounding->sub) {
+    int to = place(k, at, s, rounding->group) / rounding->sub * rounding->sub;
+    for (int i = 0; i < rounding->sub; i++) {
       k->x[to + i] = *lane(&k->target[s + i], l);
       k->weight[to + i] = k->f->weight[at + s + i];
     }
   }
-  form->fit(form, k->x, k->weight, &k->cell[l]);
+  rounding->fit(rounding, k->x, k->weight, &k->params[l]);
 }
 
-static void lines(struct rows *k, const struct ane_form *form, int part, int candidate, int n, lanes *scale, lanes *offset) {
+static void lines(struct rows *k, const struct ane_rounding *rounding, int part, int candidate, int n, lanes *scale,
+                  lanes *offset) {
   memset(scale, 0, sizeof *scale);
   memset(offset, 0, sizeof *offset);
   for (int l = 0; l < n; l++) {
-    struct ane_line line = form->line(form, &k->cell[l], part, candidate);
+    struct ane_line line = rounding->line(rounding, &k->params[l], part, candidate);
     *lane(scale, l) = line.scale, *lane(offset, l) = line.offset;
   }
 }
 
 /* Decides the part at group + s: the candidate with the least loss in each lane. */
-static void decide_part(struct rows *k, const struct ane_form *form, int64_t at, int s, int n) {
-  int part = place(k, at, s, form->group) / form->sub;
+static void decide_part(struct rows *k, const struct ane_rounding *rounding, int64_t at, int s, int n) {
+  int part = place(k, at, s, rounding->group) / rounding->sub;
   lanes scale, offset, loss, best;
   int kept[LANES] = {0};
-  if (s > 0) gather_errors(k, at, at + s, at + s, form->sub, k->base + s, false);
-  for (int c = 0; form->candidates > 1 && c < form->candidates; c++) {
-    lines(k, form, part, c, n, &scale, &offset);
-    decide(k, at + s, form->sub, k->base + s, &scale, &offset, k->trial, NULL, &loss);
+  if (s > 0) gather_errors(k, at, at + s, at + s, rounding->sub, k->base + s, false);
+  for (int c = 0; rounding->candidates > 1 && c < rounding->candidates; c++) {
+    lines(k, rounding, part, c, n, &scale, &offset);
+    decide(k, at + s, rounding->sub, k->base + s, &scale, &offset, k->trial, NULL, &loss);
     for (int l = 0; l < n; l++) {
       if (c > 0 && !(*lane(&loss, l) < *lane(&best, l))) continue;
       *lane(&best, l) = *lane(&loss, l), kept[l] = c;
     }
   }
-  for (int l = 0; l < n; l++) form->keep(form, &k->cell[l], part, kept[l]);
-  lines(k, form, part, 0, n, &scale, &offset);
-  decide(k, at + s, form->sub, k->base + s, &scale, &offset, k->e + at + s, k->q + s, &loss);
+  for (int l = 0; l < n; l++) rounding->keep(rounding, &k->params[l], part, kept[l]);
+  lines(k, rounding, part, 0, n, &scale, &offset);
+  decide(k, at + s, rounding->sub, k->base + s, &scale, &offset, k->e + at + s, k->q + s, &loss);
 }
 
 /* Decides the group at `at`. */
-static void decide_group(struct rows *k, const struct ane_form *form, int64_t at, int n) {
-  gather_errors(k, 0, at, at, form->group, k->base, true);
-  free_targets(k, at, form->group);
-  for (int l = 0; l < n; l++) fit_lane(k, form, at, l);
-  for (int s = 0; s < form->group; s += form->sub) decide_part(k, form, at, s, n);
+static void decide_group(struct rows *k, const struct ane_rounding *rounding, int64_t at, int n) {
+  gather_errors(k, 0, at, at, rounding->group, k->base, true);
+  free_targets(k, at, rounding->group);
+  for (int l = 0; l < n; l++) fit_lane(k, rounding, at, l);
+  for (int s = 0; s < rounding->group; s += rounding->sub) decide_part(k, rounding, at, s, n);
 }
 
 /* Codes of lane l in the order of columns, to codes. */
-static void take_codes(struct rows *k, const struct ane_form *form, int64_t at, int l, uint8_t *codes) {
-  for (int i = 0; i < form->group; i++) {
+static void copy_codes(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l, uint8_t *codes) {
+  for (int i = 0; i < rounding->group; i++) {
     uint8_t q = (uint8_t)*lane(&k->q[i], l);
-    codes[place(k, at, i, form->group)] = form->code ? form->code[q] : q;
+    codes[place(k, at, i, rounding->group)] = rounding->code ? rounding->code[q] : q;
   }
 }
 
 bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub) {
-  const struct ane_form *form = ane_form_of(t);
-  if (!form) return false;
-  *group = form->group, *sub = form->sub;
+  const struct ane_rounding *rounding = ane_rounding_of(t);
+  if (!rounding) return false;
+  *group = rounding->group, *sub = rounding->sub;
   return true;
 }
 
 void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *rows, int n, void *dst, size_t stride,
                          void *scratch) {
-  const struct ane_form *form = ane_form_of(t);
+  const struct ane_rounding *rounding = ane_rounding_of(t);
   struct rows *k = begin(f, rows, n, scratch);
   size_t bytes = ane_dtype_info(t)->bytes;
-  set_table(k, form);
-  for (int64_t at = 0; at < f->cols; at += form->group) {
-    decide_group(k, form, at, n);
-    uint8_t *to = (uint8_t *)dst + (size_t)(f->order[at] / form->group) * bytes;
+  set_table(k, rounding);
+  for (int64_t at = 0; at < f->cols; at += rounding->group) {
+    decide_group(k, rounding, at, n);
+    uint8_t *to = (uint8_t *)dst + (size_t)(f->order[at] / rounding->group) * bytes;
     for (int l = 0; l < n; l++, to += stride) {
-      take_codes(k, form, at, l, k->codes);
-      form->pack(form, &k->cell[l], k->codes, to);
+      copy_codes(k, rounding, at, l, k->codes);
+      rounding->pack(rounding, &k->params[l], k->codes, to);
     }
   }
 }
@@ -220,17 +221,17 @@ void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int3
 }
 
 static void int4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
-  const struct ane_form *form = ane_form_int4(fit->spec.size);
-  int64_t blocks = k->f->cols / form->group;
-  set_table(k, form);
-  for (int64_t at = 0; at < k->f->cols; at += form->group) {
-    int64_t b = k->f->order[at] / form->group;
-    decide_group(k, form, at, n);
+  const struct ane_rounding *rounding = ane_rounding_int4(fit->spec.size);
+  int64_t blocks = k->f->cols / rounding->group;
+  set_table(k, rounding);
+  for (int64_t at = 0; at < k->f->cols; at += rounding->group) {
+    int64_t b = k->f->order[at] / rounding->group;
+    decide_group(k, rounding, at, n);
     for (int l = 0; l < n; l++) {
-      uint8_t *to = out->codes + l * k->f->cols + b * form->group;
-      take_codes(k, form, at, l, to);
-      for (int i = 0; i < form->group; i++) to[i] = (uint8_t)(to[i] - form->half);
-      out->scales[l * blocks + b] = ane_f32_f16(k->cell[l].scale);
+      uint8_t *to = out->codes + l * k->f->cols + b * rounding->group;
+      copy_codes(k, rounding, at, l, to);
+      for (int i = 0; i < rounding->group; i++) to[i] = (uint8_t)(to[i] - rounding->half);
+      out->scales[l * blocks + b] = ane_f32_f16(k->params[l].scale);
     }
   }
 }

@@ -1,5 +1,5 @@
-/* The forms of types: fits, lines and bytes of blocks; and encoders of the types with tables of values. */
-#include "quant/forms.h"
+/* The table of roundings: parameters, lines and packing of blocks by type. Also the encoders of types with tables of values. */
+#include "quant/rounding.h"
 
 #include "quant/blocks.h"
 #include "quant/quant_internal.h"
@@ -17,7 +17,7 @@ static const float factors[] = {1, 0.96f, 1.04f, 0.92f, 1.08f, 0.88f, 0.84f, 1.1
 enum { FACTORS = ANE_COUNT(factors) };
 
 /* 5 bits and fewer have a search; 8 bits take the largest element. */
-static void fit_signed(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_signed(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float far = 0;
   c->offset = 0;
   if (f->half <= 16) {
@@ -29,20 +29,20 @@ static void fit_signed(const struct ane_form *f, const float *x, const float *w,
   c->scale = in_half(far / (float)f->half);
 }
 
-static void fit_positive(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_positive(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   struct ane_span s = ane_span_of(x, w, f->group);
   c->scale = in_half(ane_fit_positive(&s, f->half).scale);
   c->offset = 0;
 }
 
-static void fit_range(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_range(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   struct ane_span s = ane_span_of(x, w, f->group);
   struct ane_line l = ane_fit_range(&s, f->top);
   c->scale = in_half(l.scale);
   c->offset = in_half(l.offset);
 }
 
-static struct ane_line flat_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+static struct ane_line flat_line(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i) {
   float scale = in_half(c->scale * factors[i]);
   (void)part;
   if (f->half) return (struct ane_line){scale, -(float)f->half * scale};
@@ -51,7 +51,7 @@ static struct ane_line flat_line(const struct ane_form *f, const struct ane_cell
   return (struct ane_line){scale, in_half(c->offset + 0.5f * (float)f->top * (c->scale - scale))}; /* the same middle */
 }
 
-static void flat_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+static void flat_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
   struct ane_line l = flat_line(f, c, part, i);
   c->scale = l.scale;
   c->offset = f->half ? 0 : l.offset;
@@ -66,21 +66,21 @@ static void pack_fifths(const uint8_t *q, uint8_t *qh) {
   for (int l = 0; l < 32; l++) qh[l / 8] = (uint8_t)(qh[l / 8] | (q[l] >> 4) << l % 8);
 }
 
-static void pack_q4_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_q4_0(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_q4_0 *b = block;
   (void)f;
   b->d = ane_f32_f16(c->scale);
   pack_nibbles(q, b->qs);
 }
 
-static void pack_q4_1(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_q4_1(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_q4_1 *b = block;
   (void)f;
   b->d = ane_f32_f16(c->scale), b->m = ane_f32_f16(c->offset);
   pack_nibbles(q, b->qs);
 }
 
-static void pack_q5_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_q5_0(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_q5_0 *b = block;
   (void)f;
   b->d = ane_f32_f16(c->scale);
@@ -88,7 +88,7 @@ static void pack_q5_0(const struct ane_form *f, struct ane_cell *c, const uint8_
   pack_fifths(q, b->qh);
 }
 
-static void pack_q5_1(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_q5_1(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_q5_1 *b = block;
   (void)f;
   b->d = ane_f32_f16(c->scale), b->m = ane_f32_f16(c->offset);
@@ -96,13 +96,13 @@ static void pack_q5_1(const struct ane_form *f, struct ane_cell *c, const uint8_
   pack_fifths(q, b->qh);
 }
 
-static void pack_q8_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_q8_0(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_q8_0 *b = block;
   b->d = ane_f32_f16(c->scale);
   for (int l = 0; l < 32; l++) b->qs[l] = (int8_t)((int)q[l] - f->half);
 }
 
-static void pack_nothing(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_nothing(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   (void)f, (void)c, (void)q, (void)block;
 }
 
@@ -112,7 +112,7 @@ static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 static const int8_t e2m1[15] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12};
 static const uint8_t e2m1_code[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
 
-static int nearest(const struct ane_form *f, float v) {
+static int nearest(const struct ane_rounding *f, float v) {
   int lo = 0, hi = f->top; /* the nearest is in lo .. hi */
   while (lo < hi) {
     int k = (lo + hi) / 2;
@@ -125,7 +125,7 @@ static int nearest(const struct ane_form *f, float v) {
 }
 
 /* Weighted squared error at a scale; *better: the least squares scale for the codes. */
-static float table_error(const struct ane_form *f, const float *x, const float *w, int n, float scale, float *better) {
+static float table_error(const struct ane_rounding *f, const float *x, const float *w, int n, float scale, float *better) {
   float inv = inverse(scale), error = 0, tt = 0, xt = 0;
   for (int i = 0; i < n; i++) {
     float t = scale != 0 ? (float)f->table[nearest(f, x[i] * inv)] : 0, d = x[i] - scale * t;
@@ -136,7 +136,7 @@ static float table_error(const struct ane_form *f, const float *x, const float *
 }
 
 /* The scale, of either sign, with nearly the least error: around those that put the largest element at an end of the table. */
-static float table_scale(const struct ane_form *f, const float *x, const float *w, int n) {
+static float table_scale(const struct ane_rounding *f, const float *x, const float *w, int n) {
   float far = 0, best = 0, least = INFINITY, better;
   for (int i = 0; i < n; i++)
     if (fabsf(x[i]) > fabsf(far)) far = x[i];
@@ -151,12 +151,12 @@ static float table_scale(const struct ane_form *f, const float *x, const float *
   return best;
 }
 
-static void fit_table(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_table(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   c->scale = in_half(table_scale(f, x, w, f->group));
   c->offset = 0;
 }
 
-static void pack_iq4_nl(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_iq4_nl(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_iq4_nl *b = block;
   (void)f;
   b->d = ane_f32_f16(c->scale);
@@ -172,10 +172,10 @@ static int exponent_of(float scale) {
   return ANE_MAX(ANE_MIN(e - 1 + 128, 254), 0);
 }
 
-static void fit_mxfp4(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_mxfp4(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float far = 0, least = INFINITY, ignored;
   for (int i = 0; i < f->group; i++) far = ANE_MAX(far, fabsf(x[i]));
-  *c = (struct ane_cell){0};
+  *c = (struct ane_block_params){0};
   if (far == 0) return;
   int at = exponent_of(far / 12);
   for (int e = ANE_MAX(at - 1, 0); e <= ANE_MIN(at + 2, 254); e++) {
@@ -184,18 +184,18 @@ static void fit_mxfp4(const struct ane_form *f, const float *x, const float *w, 
   }
 }
 
-static struct ane_line mxfp4_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+static struct ane_line mxfp4_line(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i) {
   static const float by[] = {1, 0.5f, 2};
   (void)f, (void)part;
   float scale = c->scale * by[i];
   return (struct ane_line){scale >= power_of(0) && scale <= power_of(254) ? scale : c->scale, 0};
 }
 
-static void mxfp4_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+static void mxfp4_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
   c->scale = mxfp4_line(f, c, part, i).scale;
 }
 
-static void pack_mxfp4(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_mxfp4(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_mxfp4 *b = block;
   (void)f;
   b->e = (uint8_t)(c->scale > 0 ? exponent_of(c->scale) : 0);
@@ -210,17 +210,17 @@ enum { STEPS = ANE_COUNT(scale_steps), SCALE_STEPS = 3 };
 
 static int between(int v, int lo, int hi) { return ANE_MAX(lo, ANE_MIN(v, hi)); }
 
-static void fit_k(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_k(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   ane_k_search(ane_k_layout(f->dtype), x, w, &c->k);
 }
 
-static void k_step(const struct ane_form *f, const struct ane_cell *c, int part, int i, int *scale, int *min) {
+static void k_step(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i, int *scale, int *min) {
   const struct ane_k_layout *l = ane_k_layout(f->dtype);
   *scale = between(c->k.scale[part] + scale_steps[i], l->scale_lo, l->scale_hi);
   *min = l->half ? 0 : between(c->k.min[part] + min_steps[i], 0, l->scale_hi);
 }
 
-static struct ane_line k_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+static struct ane_line k_line(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i) {
   int scale, min;
   k_step(f, c, part, i, &scale, &min);
   struct ane_line l = {c->k.d * (float)scale, 0};
@@ -228,17 +228,17 @@ static struct ane_line k_line(const struct ane_form *f, const struct ane_cell *c
   return l;
 }
 
-static void k_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+static void k_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
   k_step(f, c, part, i, &c->k.scale[part], &c->k.min[part]);
 }
 
-static void pack_k(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_k(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   for (int i = 0; i < f->group; i++) c->k.q[i] = (float)q[i];
   ane_k_pack(f->dtype, &c->k, block);
 }
 
 /* IQ4_XS: 8 parts with integer scales -32 .. 31. */
-static void fit_iq4_xs(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+static void fit_iq4_xs(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float want[8], far = 0;
   for (int j = 0; j < 8; j++) {
     want[j] = table_scale(f, x + 32 * j, w + 32 * j, 32);
@@ -248,17 +248,17 @@ static void fit_iq4_xs(const struct ane_form *f, const float *x, const float *w,
   for (int j = 0; j < 8; j++) c->k.scale[j] = between((int)lrintf(want[j] * inverse(c->k.d)), -32, 31);
 }
 
-static struct ane_line iq4_xs_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+static struct ane_line iq4_xs_line(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i) {
   (void)f;
   return (struct ane_line){c->k.d * (float)between(c->k.scale[part] + scale_steps[i], -32, 31), 0};
 }
 
-static void iq4_xs_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+static void iq4_xs_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
   (void)f;
   c->k.scale[part] = between(c->k.scale[part] + scale_steps[i], -32, 31);
 }
 
-static void pack_iq4_xs(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+static void pack_iq4_xs(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block) {
   ane_block_iq4_xs *b = block;
   (void)f;
   *b = (ane_block_iq4_xs){.d = ane_f32_f16(c->k.d)};
@@ -273,7 +273,7 @@ static void pack_iq4_xs(const struct ane_form *f, struct ane_cell *c, const uint
 /* ---- By type -----------------------------------------------------------------------------------------------------------*/
 
 /* clang-format off */
-static const struct ane_form forms[] = {
+static const struct ane_rounding roundings[] = {
     {ANE_Q4_0, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_q4_0},
     {ANE_Q4_1, 32, 32, 15, 0, FACTORS, NULL, NULL, fit_range, flat_line, flat_keep, pack_q4_1},
     {ANE_Q5_0, 32, 32, 31, 16, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_q5_0},
@@ -288,19 +288,19 @@ static const struct ane_form forms[] = {
     {ANE_Q6_K, 256, 16, 63, 32, SCALE_STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
     {ANE_IQ4_XS, 256, 32, 15, 0, SCALE_STEPS, iq4, NULL, fit_iq4_xs, iq4_xs_line, iq4_xs_keep, pack_iq4_xs},
 };
-static const struct ane_form int4[2] = {
+static const struct ane_rounding int4[2] = {
     {ANE_F32, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
     {ANE_F32, 64, 64, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
 };
 /* clang-format on */
 
-const struct ane_form *ane_form_of(ane_dtype t) {
-  for (size_t i = 0; i < ANE_COUNT(forms); i++)
-    if (forms[i].dtype == t) return &forms[i];
+const struct ane_rounding *ane_rounding_of(ane_dtype t) {
+  for (size_t i = 0; i < ANE_COUNT(roundings); i++)
+    if (roundings[i].dtype == t) return &roundings[i];
   return NULL;
 }
 
-const struct ane_form *ane_form_int4(int size) { return &int4[size == 64]; }
+const struct ane_rounding *ane_rounding_int4(int size) { return &int4[size == 64]; }
 
 /* ---- Encoders of the types with tables ---------------------------------------------------------------------------------*/
 
@@ -314,7 +314,7 @@ static float mxfp4_plain(const float *x, int n) {
 }
 
 /* Of two equally near values of MXFP4 the smaller magnitude, as the reference has it. */
-static uint8_t code_of(const struct ane_form *f, float v) {
+static uint8_t code_of(const struct ane_rounding *f, float v) {
   if (!f->code) return (uint8_t)nearest(f, v);
   int k = nearest(f, fabsf(v));
   return f->code[v < 0 ? f->top - k : k];
@@ -322,11 +322,11 @@ static uint8_t code_of(const struct ane_form *f, float v) {
 
 /* Fits a block, then rounds each element by itself. */
 static void encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
-  const struct ane_form *f = ane_form_of(t);
+  const struct ane_rounding *f = ane_rounding_of(t);
   uint8_t *to = dst, q[ANE_QK_K];
   float w[ANE_QK_K];
   for (uint64_t at = 0; at < n; at += (uint64_t)f->group, to += ane_dtype_info(t)->bytes) {
-    struct ane_cell c = {0};
+    struct ane_block_params c = {0};
     for (int i = 0; i < f->group; i++) w[i] = importance ? importance[at + (uint64_t)i] : 1;
     if (t == ANE_MXFP4 && !importance)
       c.scale = mxfp4_plain(src + at, f->group);
