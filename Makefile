@@ -1,6 +1,6 @@
 # make             builds build/ane/core.so and build/bin/ane
 # make help        lists the other targets (scripts/tasks.mk)
-# config=release|debug|sanitize|tsan|coverage|faults   each in its own folder build/<config>/
+# config=release|debug|sanitize|tsan|coverage|faults|fuzz   each in its own folder build/<config>/
 
 config ?= release
 LUA ?= lua5.4
@@ -11,7 +11,7 @@ INST_LUADIR ?= $(PREFIX)/share/lua/5.4
 INST_BINDIR ?= $(PREFIX)/bin
 
 ifeq ($(origin CC),default)
-  CC := gcc
+  CC := $(if $(filter fuzz,$(config)),$(firstword $(foreach c,clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14,$(if $(shell command -v $(c)),$(c))) clang),gcc)
 endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
@@ -36,8 +36,13 @@ else ifeq ($(config),coverage)
   LDFLAGS_SO += --coverage
 else ifeq ($(config),faults)
   override CFLAGS += -U_FORTIFY_SOURCE
+else ifeq ($(config),fuzz)
+  # scripts/tasks.mk links the objects into the program of fuzz/.
+  override CFLAGS += -O1 -fno-omit-frame-pointer
+  SANITIZER := -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined
+  KERNEL_SANITIZER := -fsanitize=address
 else ifneq ($(config),release)
-  $(error config=$(config): choose release, debug, sanitize, tsan, coverage or faults)
+  $(error config=$(config): choose release, debug, sanitize, tsan, coverage, faults or fuzz)
 endif
 # Checks of buffers and of the stack in all code but the kernels, which keep no strings and are called with checked sizes.
 ifeq ($(config)$(findstring -O0,$(CFLAGS)),release)
@@ -96,9 +101,13 @@ $(BUILD)/%_i8mm.o $(BUILD)/%_i8mm.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+i
 $(BUILD)/%_bf16dot.o $(BUILD)/%_bf16dot.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+bf16+fp16
 
 # Kernels are large functions with much inlined code. Variable tracking is off for them, which halves the compile time.
+ifneq ($(config),fuzz)
 $(BUILD)/csrc/kernels/%.o: DEBUG_CFLAGS := -fno-var-tracking -fno-var-tracking-assignments
-# They see only what their callers pass, so the callers alone are checked for races.
-$(BUILD)/csrc/kernels/%.o: SANITIZER :=
+endif
+# They see only what their callers pass, so the callers alone are checked for races. Fuzz targets run half of the inputs with the
+# reference kernels, and only those are checked there: clang takes minutes for each of the others with a sanitizer.
+$(BUILD)/csrc/kernels/%.o: SANITIZER := $(KERNEL_SANITIZER)
+$(BUILD)/csrc/kernels/x86/%.o $(BUILD)/csrc/kernels/arm/%.o: SANITIZER :=
 $(BUILD)/csrc/kernels/%.o: HARDEN :=
 
 $(BUILD)/%.o: %.c $(BUILD)/flags

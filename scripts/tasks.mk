@@ -20,6 +20,7 @@ help:
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check only looks"
 	@echo "make faults      every allocation, system call and start of a thread fails once, and from then on (SAMPLE=N: about N of each kind)"
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
+	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make mpi         build/<config>/ane/mpi.so, for models and batches under mpirun; needs mpicc (MPICC names one)"
@@ -29,7 +30,7 @@ help:
 	@echo "make uninstall   what install put there, away again"
 	@echo "make dist        build/dist/: a tarball and a rock of the last commit, each installed into an empty prefix and tried"
 	@echo "make clean       remove build/"
-	@echo "config=release (default), debug, sanitize, coverage or faults chooses flags and the folder build/<config>/"
+	@echo "config=release (default), debug, sanitize, tsan, coverage, faults or fuzz chooses flags and the folder build/<config>/"
 
 deps:
 	@scripts/deps build demo test
@@ -87,7 +88,7 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 
 # .clang-format is for version 14, as in Debian 12. Other versions break lines differently.
 CLANG_FORMAT ?= $(firstword $(foreach p,clang-format-14 clang-format,$(shell $(p) --version 2>/dev/null | grep -q 'version 14\.' && echo $(p))))
-FORMATTED = $(shell find csrc bench -name '*.[ch]' | LC_ALL=C sort)
+FORMATTED = $(shell find csrc bench fuzz -name '*.[ch]' | LC_ALL=C sort)
 NEED_FORMAT = test -n "$(CLANG_FORMAT)" || { echo "clang-format 14 is not installed" >&2; exit 3; }
 format-check:
 	@$(NEED_FORMAT)
@@ -114,6 +115,19 @@ kills:
 	@scripts/deps build test
 	@$(MAKE) $(REMAKE) all
 	@ANE_BUILD=$(BUILD) LUA=$(LUA) $(LUA) scripts/faults/kills.lua --kills $(KILLS)
+
+# The objects of config=fuzz, linked into the program of all targets. libFuzzer needs clang and its run-time libraries.
+$(BUILD)/bin/fuzz: fuzz/driver.c $(OBJECTS) $(BUILD)/objects
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(filter-out -fsanitize=%,$(ALL_CFLAGS)) -fsanitize=address,undefined,fuzzer -rdynamic -o $@ $< $(OBJECTS) -l$(LUA) $(LIBS) -ldl
+
+SECONDS ?= 60
+fuzz: override config = fuzz
+fuzz:
+	@scripts/deps build fuzz
+	@$(MAKE) $(REMAKE) config=fuzz build/fuzz/bin/fuzz
+	@fuzz/run "$(TARGET)" $(SECONDS) $(OPTIONS)
 
 valgrind:
 	@$(MAKE) $(REMAKE) all
@@ -175,4 +189,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: faults kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

@@ -62,6 +62,6 @@ describe("make", function()
   it("refuses a configuration that there is not", function()
     local ok, text = tree.run "make config=fast"
     assert.is_false(ok)
-    assert.matches("config=fast: choose release, debug, sanitize, tsan, coverage or faults", text, 1, true)
+    assert.matches("config=fast: choose release, debug, sanitize, tsan, coverage, faults or fuzz", text, 1, true)
   end)
 end)

@@ -22,8 +22,8 @@ describe("source files", function()
       local _, lines = text:gsub("\n", "")
       return lines > MOST_LINES and lines .. " lines" or nil
     end
-    each({ "csrc", "bench" }, "[chm]", check)
-    each({ "lua", "models", "spec", "examples", "scripts", "types" }, "lua", check)
+    each({ "csrc", "bench", "fuzz" }, "[chm]", check)
+    each({ "lua", "models", "spec", "examples", "scripts", "types", "fuzz" }, "lua", check)
   end)
 
   it("have names of their own in csrc", function()
@@ -37,7 +37,7 @@ describe("source files", function()
   end)
 
   it("say what they are for, in Lua", function()
-    each({ "lua", "models", "examples", "scripts", "types" }, "lua", function(path)
+    each({ "lua", "models", "examples", "scripts", "types", "fuzz" }, "lua", function(path)
       local text = tree.read(path):gsub("^#![^\n]*\n", "")
       return not text:match "^%-%-" and "has no comment at its head" or nil
     end)
@@ -51,9 +51,9 @@ describe("source files", function()
       if text:find "\r\n" then return "carriage returns" end
       if text:find "\n *\t" then return "tabs" end
     end
-    each({ "csrc", "bench" }, "[chm]", check)
+    each({ "csrc", "bench", "fuzz" }, "[chm]", check)
     each({ "csrc" }, "def", check)
-    each({ "lua", "models", "spec", "examples", "scripts", "types" }, "lua", check)
+    each({ "lua", "models", "spec", "examples", "scripts", "types", "fuzz" }, "lua", check)
   end)
 
   it("have no inline function that a linker might take from another level's object", function()

@@ -1,0 +1,131 @@
+/* The program of all fuzz targets: libFuzzer, an embedded Lua, and the C core linked in.
+ * usage: ANE_FUZZ_TARGET=name fuzz [libFuzzer's options] CORPUS ...     from the root of the tree; `make fuzz` calls it so
+ *
+ * fuzz/targets/NAME.lua returns {run = function(data), mutate = function(data, most, random, bytes) or nil}:
+ *   run raises where a promise is broken; the driver prints the error and aborts, which libFuzzer takes for a find;
+ *   mutate gives a changed input of at most `most` bytes. random(n) gives 0 .. n-1, bytes(s, most) is libFuzzer's own mutator.
+ *     Half of the changes are left to libFuzzer's own mutator.
+ * ANE_FUZZ_SEEDS=FOLDER: the inputs that the target makes of the specs' fixtures are written there first. */
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COLLECT_RUNS 32 /* runs between two full collections */
+
+int luaopen_ane_core(lua_State *L);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned int seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+
+static lua_State *state;      /* its stack holds the target's table, run and mutate */
+static uint64_t random_state; /* of the mutator */
+enum { TARGET = 1, RUN, MUTATE };
+
+static void give_up(const char *what, const char *why) {
+  fprintf(stderr, "fuzz: %s: %s\n", what, why);
+  abort();
+}
+
+static int traceback(lua_State *L) {
+  luaL_traceback(L, L, luaL_tolstring(L, 1, NULL), 1);
+  return 1;
+}
+
+/* random(n) -> 0 .. n-1, by the generator of Knuth's MMIX */
+static int lua_random(lua_State *L) {
+  lua_Integer n = luaL_checkinteger(L, 1);
+  luaL_argcheck(L, n > 0, 1, "must be positive");
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  lua_pushinteger(L, (lua_Integer)((random_state >> 33) % (uint64_t)n));
+  return 1;
+}
+
+/* bytes(s, most) -> s changed by libFuzzer */
+static int lua_bytes(lua_State *L) {
+  size_t size, most = (size_t)luaL_checkinteger(L, 2);
+  const char *s = luaL_checklstring(L, 1, &size);
+  luaL_argcheck(L, most > 0 && most <= 1 << 24, 2, "must be 1 to 2^24");
+  if (size > most) size = most;
+  uint8_t *buffer = lua_newuserdatauv(L, most, 0);
+  memcpy(buffer, s, size);
+  lua_pushlstring(L, (const char *)buffer, LLVMFuzzerMutate(buffer, size, most));
+  return 1;
+}
+
+static void open_target(lua_State *L, const char *name) {
+  luaL_openlibs(L);
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+  lua_pushcfunction(L, luaopen_ane_core);
+  lua_setfield(L, -2, "ane.core");
+  lua_settop(L, 0);
+  if (luaL_dostring(L, "package.path = 'lua/?.lua;lua/?/init.lua;models/?.lua;fuzz/?.lua;spec/?.lua;' .. package.path"))
+    give_up(name, lua_tostring(L, -1));
+  char path[256];
+  snprintf(path, sizeof path, "fuzz/targets/%s.lua", name);
+  lua_pushcfunction(L, traceback);
+  if (luaL_loadfile(L, path) || lua_pcall(L, 0, 1, 1)) give_up(name, lua_tostring(L, -1));
+  lua_remove(L, 1);
+  if (lua_getfield(L, TARGET, "run") != LUA_TFUNCTION) give_up(name, "has no function run");
+  lua_getfield(L, TARGET, "mutate");
+}
+
+/* Writes the inputs that the target makes of fixtures. */
+static void write_seeds(lua_State *L, const char *name, const char *folder) {
+  if (luaL_dostring(L, "return require('replay').write_seeds")) give_up("replay", lua_tostring(L, -1));
+  lua_pushstring(L, name);
+  lua_pushstring(L, folder);
+  if (lua_pcall(L, 2, 0, 0)) give_up(name, lua_tostring(L, -1));
+}
+
+static void close_state(void) { lua_close(state); }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  const char *name = getenv("ANE_FUZZ_TARGET");
+  if (!name || strchr(name, '/')) give_up("ANE_FUZZ_TARGET", "must name a file of fuzz/targets");
+  state = luaL_newstate();
+  if (!state) give_up(name, "no memory");
+  open_target(state, name);
+  atexit(close_state);
+  if (getenv("ANE_FUZZ_SEEDS")) write_seeds(state, name, getenv("ANE_FUZZ_SEEDS"));
+  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static int runs;
+  lua_State *L = state;
+  int top = lua_gettop(L);
+  lua_pushcfunction(L, traceback);
+  lua_pushvalue(L, RUN);
+  lua_pushlstring(L, (const char *)data, size);
+  if (lua_pcall(L, 1, 0, top + 1)) give_up(getenv("ANE_FUZZ_TARGET"), lua_tostring(L, -1));
+  lua_settop(L, top);
+  if (++runs % COLLECT_RUNS == 0) lua_gc(L, LUA_GCCOLLECT);
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned int seed) {
+  lua_State *L = state;
+  if (seed % 2 == 0 || lua_isnil(L, MUTATE)) return LLVMFuzzerMutate(data, size, most);
+  int top = lua_gettop(L);
+  random_state = seed;
+  lua_pushcfunction(L, traceback);
+  lua_pushvalue(L, MUTATE);
+  lua_pushlstring(L, (const char *)data, size);
+  lua_pushinteger(L, (lua_Integer)most);
+  lua_pushcfunction(L, lua_random);
+  lua_pushcfunction(L, lua_bytes);
+  if (lua_pcall(L, 4, 1, top + 1)) give_up("mutate", lua_tostring(L, -1));
+  size_t changed = 0;
+  const char *s = lua_tolstring(L, -1, &changed);
+  if (!s) give_up("mutate", "gave no string");
+  if (changed > most) changed = most;
+  memcpy(data, s, changed);
+  lua_settop(L, top);
+  return changed;
+}

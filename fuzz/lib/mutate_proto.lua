@@ -1,0 +1,101 @@
+--- Changes protobuf messages by their fields, at any depth; the lengths of the messages around stay right.
+-- Usage: `M.mutate = mutate_proto.mutate`
+
+local numbers = require "lib.numbers"
+
+local M = {}
+
+local function varint(n)
+  local out = {}
+  repeat
+    local low = n & 127
+    n = n >> 7
+    out[#out + 1] = string.char(n ~= 0 and low | 128 or low)
+  until n == 0
+  return table.concat(out)
+end
+
+local function read_varint(s, at)
+  local v, shift = 0, 0
+  repeat
+    local b = s:byte(at)
+    if not b or shift > 63 then return nil end
+    v, shift, at = v | (b & 127) << shift, shift + 7, at + 1
+  until b < 128
+  return v, at
+end
+
+-- The fields of a message: list of {tag, value}, value an integer or bytes; nil where it is no message.
+local function fields(s)
+  local list, at = {}, 1
+  while at <= #s do
+    local tag, value
+    tag, at = read_varint(s, at)
+    if not tag or tag >> 3 == 0 then return nil end
+    local wire = tag & 7
+    if wire == 0 then
+      value, at = read_varint(s, at)
+      if not value then return nil end
+    else
+      local n = wire == 1 and 8 or wire == 5 and 4
+      if wire == 2 then n, at = read_varint(s, at) end
+      if not n or n < 0 or n > #s - at + 1 then return nil end
+      value, at = s:sub(at, at + n - 1), at + n
+    end
+    list[#list + 1] = { tag, value }
+    if #list > 20000 then return nil end
+  end
+  return list
+end
+
+local function encode(list)
+  local out = {}
+  for i, f in ipairs(list) do
+    local tag, value = f[1], f[2]
+    if type(value) == "number" then out[i] = varint(tag) .. varint(value)
+    elseif tag & 7 == 2 then out[i] = varint(tag) .. varint(#value) .. value
+    else out[i] = varint(tag) .. value end
+  end
+  return table.concat(out)
+end
+
+local function change_value(field, room, random, bytes)
+  local value, way = field[2], random(4)
+  if type(value) == "number" then
+    field[2] = way == 0 and value + 1 or way == 1 and value - 1 or way == 2 and value ~ 1 << random(64) or numbers[1 + random(#numbers)]
+  elseif field[1] & 7 == 2 then field[2] = bytes(value, math.max(1, math.min(#value + 16, room)))
+  else field[2] = bytes(value, #value):sub(1, #value) .. ("\0"):rep(#value) field[2] = field[2]:sub(1, #value) end
+end
+
+local function change_list(list, random)
+  local i, j = 1 + random(#list), 1 + random(#list)
+  local way = random(4)
+  if way == 0 then table.remove(list, i)
+  elseif way == 1 then table.insert(list, j, list[i])
+  elseif way == 2 then list[i], list[j] = list[j], list[i]
+  else list[i] = { list[i][1] & ~0x78 | random(16) << 3, list[i][2] } end
+end
+
+-- `depth` of the message; a nested message is entered with a likelihood that makes all depths about as likely.
+local function change(s, room, random, bytes, depth)
+  local list = depth < 24 and fields(s)
+  if not list or #list == 0 then return bytes(s, math.max(1, room)) end
+  local nested = {}
+  for i, f in ipairs(list) do
+    if f[1] & 7 == 2 and #f[2] > 1 and fields(f[2]) then nested[#nested + 1] = i end
+  end
+  if #nested > 0 and random(5) > 0 then
+    local f = list[nested[1 + random(#nested)]]
+    f[2] = change(f[2], room - (#s - #f[2]), random, bytes, depth + 1)
+  elseif random(3) == 0 then change_list(list, random)
+  else change_value(list[1 + random(#list)], room, random, bytes) end
+  return encode(list)
+end
+
+--- A changed message.
+function M.mutate(data, most, random, bytes)
+  for _ = 1, 1 + random(3) do data = change(data, most, random, bytes, 0) end
+  return data:sub(1, most)
+end
+
+return M

@@ -1,0 +1,57 @@
+--- Core ML packages: parts "model", "weights", "manifest". Every function runs once; some inputs are written again.
+local ane = require "ane"
+local bundle = require "lib.bundle"
+local mutate_json = require "lib.mutate_json"
+local mutate_proto = require "lib.mutate_proto"
+local mlpackage = require "support.mlpackage"
+local ports = require "lib.ports"
+local promise = require "lib.promise"
+local scratch = require "lib.scratch"
+
+local M = {}
+
+M.mutate = bundle.mutator {
+  mutate_proto.mutate, manifest = mutate_json.mutator { "com.apple.CoreML/weights", "../x", "path", "rootModelIdentifier" },
+  weights = function(text, most, _, bytes) return bytes(text, most) end,
+}
+
+local path = scratch.path .. "/case.mlpackage"
+scratch.folder "case.mlpackage/Data/com.apple.CoreML/weights"
+
+local function predict(pkg, f)
+  local inputs = ports.inputs(f.inputs)
+  if not inputs then return end
+  local state = #f.states > 0 and promise.keep("state", pkg:state()) or nil
+  promise.misuse("predict", { "^predict: " }, pkg.predict, pkg, inputs, state, { ["function"] = f.name })
+  if state then state:close() end
+end
+
+function M.run(data)
+  local parts = bundle.split(data)
+  mlpackage.write(path, parts.model or data, parts.weights or "", parts.manifest or mlpackage.MANIFEST)
+  local pkg = promise.keep("package", ane.package(path, { threads = 1 }))
+  if not pkg then return end
+  local info = pkg:info()
+  local before = pkg:dump()
+  for _, f in ipairs(info.functions) do predict(pkg, f) end
+  if #data % 8 == 0 and promise.keep("rewrite", pkg:rewrite(scratch.path .. "/again.mlpackage")) then
+    local again <close> = assert(ane.package(scratch.path .. "/again.mlpackage"))
+    if again:dump() ~= before then error "the package that was written again differs" end
+  end
+  scratch.remove "again.mlpackage"
+  pkg:close()
+end
+
+local FIXTURES = { "mlp_lut4", "mlp_int4_block", "attn_state_slice", "moe_softmax", "ops_move", "ops_const18" }
+
+function M.seeds()
+  local out = { { "tiny", bundle.join { { "model", mlpackage.tiny() }, { "weights", mlpackage.weights { { 1, ("\0\60"):rep(4) } } },
+    { "manifest", mlpackage.MANIFEST } } } }
+  for _, name in ipairs(FIXTURES) do
+    local from = ("spec/fixtures/mlpackage/%s/model.mlpackage"):format(name)
+    out[#out + 1] = { name, bundle.join { { "model", mlpackage.read(from, "model") }, { "weights", mlpackage.read(from, "weights") } } }
+  end
+  return out
+end
+
+return M
