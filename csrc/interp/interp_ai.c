@@ -1,5 +1,5 @@
-/* Translates the functions of a Core AI program to operations of MIL, which the interpreter runs: one interpreter, two front
- * ends. Calls are inlined, and so are the bodies of operations that are not known. Integers wider than a byte become int32. */
+/* Translates the functions of a Core AI program to operations of MIL, which the interpreter runs. Calls are inlined, and so are
+ * the bodies of unknown operations. Integers wider than a byte become int32. */
 #include "interp/interp_internal.h"
 
 #include <inttypes.h>
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What inlining may make of a small file. */
-enum { MOST_OPS = 1 << 20, MOST_DEPTH = 32, MOST_PARAMS = 8 };
+/* Limits, because inlining can expand a small file. */
+enum { MAX_OPS = 1 << 20, MAX_DEPTH = 32, MAX_PARAMS = 8 };
 
 /* A value of the function that is being translated. */
 struct slot {
@@ -22,7 +22,7 @@ struct translation {
   const struct ane_ai_program *program;
   const struct ane_ai_op *op; /* the operation, for messages */
   struct ane_buffer ops;      /* of struct ane_mil_op */
-  uint32_t n_names, n_ops;    /* of all functions: names made, operations translated */
+  uint32_t n_names, n_ops;    /* in all functions: new names, translated operations */
   uint64_t bytes;             /* of constants that were copied */
   int depth;
   struct ane_error *err;
@@ -109,7 +109,7 @@ static const struct ane_mil_value *text(struct translation *t, const char *s) {
 
 /* ---- Operations of MIL --------------------------------------------------------------------------------------------------*/
 
-/* A parameter: a slot, a value, or several slots; none of them leaves it out. */
+/* A parameter: a slot, a value or a list of slots. None of them: the parameter is omitted. */
 struct param {
   const char *name;
   const struct slot *slot;
@@ -130,7 +130,7 @@ static ane_status bind(struct translation *t, const struct param *p, struct ane_
   if (!b) return no_memory(t);
   for (uint32_t i = 0; i < n; i++) {
     const struct slot *s = p->list ? p->list[i] : p->slot;
-    if (s && !s->name) return fail(t, ANE_FORMAT, "a token where a tensor belongs");
+    if (s && !s->name) return fail(t, ANE_FORMAT, "an operand is a token, wanted a tensor");
     if (s)
       b[i].name = s->name;
     else
@@ -140,7 +140,7 @@ static ane_status bind(struct translation *t, const struct param *p, struct ane_
   return ANE_OK;
 }
 
-/* Appends an operation; its results are named here. out: n_out slots with their types set. */
+/* Appends an operation and names its results. out: n_out slots with their types set. */
 static ane_status emit(struct translation *t, const char *type, const struct param *params, uint32_t n, struct slot *out,
                        uint32_t n_out) {
   struct ane_mil_op op = {.type = type, .n_outputs = n_out};
@@ -148,7 +148,7 @@ static ane_status emit(struct translation *t, const char *type, const struct par
   struct ane_mil_named_type *outputs = ane_arena_array(t->arena, (size_t)n_out + 1, sizeof *outputs);
   if (!args || !outputs) return no_memory(t);
   for (uint32_t i = 0; i < n; i++) {
-    if (!params[i].slot && !params[i].value && !params[i].list) return no_memory(t); /* a value that could not be made */
+    if (!params[i].slot && !params[i].value && !params[i].list) return no_memory(t); /* out of memory while the value was made */
     ane_status st = bind(t, &params[i], &args[op.n_inputs++]);
     if (st) return st;
   }
@@ -175,7 +175,7 @@ static ane_status emit_constant(struct translation *t, const struct ane_mil_valu
 
 /* ---- Constants ------------------------------------------------------------------------------------------------------------*/
 
-/* Element i of stored integers, as int32: too large ones are clamped. */
+/* Element i of stored integers, clamped to int32. */
 static int32_t narrow(ane_ai_dtype t, const uint8_t *p, uint64_t i) {
   int64_t v = 0;
   switch (t) {
@@ -188,14 +188,13 @@ static int32_t narrow(ane_ai_dtype t, const uint8_t *p, uint64_t i) {
   return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
 }
 
-enum { MOST_BYTES = 1 << 30, MOST_INLINE = 1 << 26 }; /* of copied constants; of those in the program, not in resources */
+enum { MAX_BYTES = 1 << 30, MAX_INLINE = 1 << 26 }; /* limits of copied constants: of all, and of those outside resources */
 
-/* Memory for the copy of a constant; NULL: the error is set. */
+/* Allocates memory for the copy of a constant. NULL: the error is set. */
 static void *copy_of(struct translation *t, uint64_t bytes) {
   void *p = NULL;
-  if (bytes > MOST_BYTES - t->bytes)
-    (void)fail(t, ANE_UNSUPPORTED, "constants that need another layout to be computed with take more than %d bytes",
-               (int)MOST_BYTES);
+  if (bytes > MAX_BYTES - t->bytes)
+    (void)fail(t, ANE_UNSUPPORTED, "constants that must be converted have more than %d bytes", (int)MAX_BYTES);
   else if (!(p = ane_arena_alloc(t->arena, (size_t)bytes + 1)))
     (void)no_memory(t);
   else
@@ -203,7 +202,7 @@ static void *copy_of(struct translation *t, uint64_t bytes) {
   return p;
 }
 
-/* Elements [0, count) in their own type, from one that all are equal to. */
+/* Expands the one value of a splat to `count` elements. */
 static void spread(const struct ane_ai_op *op, uint64_t count, uint8_t *out) {
   uint32_t bits = ane_ai_dtype_bits(op->out->type.dtype);
   const uint8_t *one = op->data.data;
@@ -225,7 +224,7 @@ static ane_status translate_constant(struct translation *t, const struct ane_ai_
   const uint8_t *data = op->data.data;
   *v = (struct ane_mil_value){.type = type, .kind = ANE_MIL_NUMBERS, .count = count};
   (void)ane_mil_bytes(type.dtype, count, &v->bytes);
-  if (op->data.splat || ((uintptr_t)data % 16 && bytes < MOST_INLINE)) { /* inline elements lie anywhere in the file */
+  if (op->data.splat || ((uintptr_t)data % 16 && bytes < MAX_INLINE)) { /* elements outside resources are not aligned */
     uint8_t *all = copy_of(t, bytes);
     if (!all) return t->err->code;
     if (op->data.splat)
@@ -244,7 +243,7 @@ static ane_status translate_constant(struct translation *t, const struct ane_ai_
   return emit_constant(t, v, out);
 }
 
-/* The numbers of a constant slot: n of them, at most `most`. */
+/* Reads the numbers of a constant slot: *n of them, at most `most`. */
 static bool constant_ints(const struct slot *s, int32_t *out, int64_t most, int64_t *n) {
   if (!s->raw || s->raw->type.dtype != ANE_MIL_INT32 || s->raw->count > (uint64_t)most) return false;
   *n = (int64_t)s->raw->count;
@@ -257,11 +256,11 @@ static bool constant_ints(const struct slot *s, int32_t *out, int64_t most, int6
 /* An operation with its operands and results as slots. */
 struct call {
   const struct ane_ai_op *op;
-  const struct slot *in[MOST_PARAMS];
+  const struct slot *in[MAX_PARAMS];
   struct slot *out;
 };
 
-/* Operations of MIL that take the same operands. */
+/* Operations that MIL has with the same operands. */
 static const struct {
   ane_ai_op_id id;
   const char *type, *params[3];
@@ -358,7 +357,7 @@ static ane_status reduce(struct translation *t, const struct call *c, const char
   return emit(t, type, p, 3, c->out, 1);
 }
 
-/* A sort is the choice of all elements, best first; descending: the largest. */
+/* argsort is topk with k = the size of the axis. descending: largest first. */
 static ane_status argsort(struct translation *t, const struct call *c) {
   int32_t axis;
   int64_t n;
@@ -375,11 +374,11 @@ static ane_status argsort(struct translation *t, const struct call *c) {
   return st;
 }
 
-/* The result's declared shape is the new one. */
+/* Reshapes to the declared shape of the result. */
 static ane_status reshape_to(struct translation *t, const struct slot *x, struct slot *out) {
   int32_t dim[ANE_MIL_RANK];
   for (int32_t i = 0; i < out->type.rank; i++) {
-    if (out->type.dim[i] < 0 || out->type.dim[i] > INT32_MAX) return fail(t, ANE_UNSUPPORTED, "its shape is not known");
+    if (out->type.dim[i] < 0 || out->type.dim[i] > INT32_MAX) return fail(t, ANE_UNSUPPORTED, "its shape is unknown");
     dim[i] = (int32_t)out->type.dim[i];
   }
   struct param p[] = {{.name = "x", .slot = x}, {.name = "shape", .value = ints(t, dim, out->type.rank)}};
@@ -403,7 +402,7 @@ static ane_status concat(struct translation *t, const struct slot *const *in, ui
   return emit(t, "concat", p, 3, out, 1);
 }
 
-/* Repeats what has one element along an axis. */
+/* Broadcasts: tiles the axes of size 1. */
 static ane_status broadcast_to(struct translation *t, const struct call *c) {
   const struct ane_mil_type *x = &c->in[0]->type, *y = &c->out->type;
   struct slot same = {.type = *x};
@@ -414,7 +413,7 @@ static ane_status broadcast_to(struct translation *t, const struct call *c) {
   for (int32_t i = 0; i < y->rank; i++) {
     int64_t own = same.type.dim[i] = i < added ? 1 : x->dim[i - added];
     if (own < 0 || y->dim[i] < 0 || y->dim[i] > INT32_MAX || (own != 1 && own != y->dim[i]))
-      return fail(t, ANE_SHAPE, "its shape does not fit its result's");
+      return fail(t, ANE_SHAPE, "its shape does not fit the shape of its result");
     reps[i] = own == 1 ? (int32_t)y->dim[i] : 1;
   }
   ane_status st = reshape_to(t, c->in[0], &same);
@@ -422,8 +421,8 @@ static ane_status broadcast_to(struct translation *t, const struct call *c) {
   return st ? st : emit(t, "tile", p, 2, c->out, 1);
 }
 
-/* Bounds as Core AI takes them, from 0 on: negative ones count from the end, once, then they are clamped. An end of -1 stands for
- * the end of a slice that runs backwards, which `masks` say. */
+/* Converts the bounds of Core AI to bounds from 0. Negative bounds have the axis's size added once; then all are clamped. With a
+ * negative stride the end may be before element 0: `masks` then marks the axis. */
 static bool clamp(int64_t n, int32_t stride, int32_t *begin, int32_t *end, bool *open) {
   int64_t b = *begin, e = *end, low = stride > 0 ? 0 : -1, high = stride > 0 ? n : n - 1;
   if (n < 0 || n > INT32_MAX || stride == 0) return false;
@@ -437,7 +436,7 @@ static bool clamp(int64_t n, int32_t stride, int32_t *begin, int32_t *end, bool 
   return true;
 }
 
-/* x, begin, end, stride as parameters of slice_by_index or slice_update: p[0 .. 3], p[4] the mask. */
+/* Sets the parameters of slice_by_index or slice_update: p[0 .. 3] are x, begin, end and stride, p[4] is the mask. */
 static ane_status slice_params(struct translation *t, const struct slot *const *in, struct param *p) {
   int32_t begin[ANE_MIL_RANK], end[ANE_MIL_RANK], stride[ANE_MIL_RANK];
   uint8_t mask[ANE_MIL_RANK] = {0};
@@ -451,7 +450,7 @@ static ane_status slice_params(struct translation *t, const struct slot *const *
   for (int64_t i = 0; known && i < rank; i++) {
     bool open = false;
     if (!clamp(in[0]->type.dim[i], stride[i], &begin[i], &end[i], &open))
-      return fail(t, ANE_UNSUPPORTED, "its bounds are not known");
+      return fail(t, ANE_UNSUPPORTED, "its bounds must be constants");
     mask[i] = open;
   }
   if (known) {
@@ -476,8 +475,7 @@ static ane_status slice_update(struct translation *t, const struct call *c) {
   return st ? st : emit(t, "slice_update", p, 6, c->out, 1);
 }
 
-/* ---- Weights and states
- * --------------------------------------------------------------------------------------------------------*/
+/* ---- Weights and states --------------------------------------------------------------------------------------------*/
 
 static bool all_zero(const struct ane_mil_value *v) {
   const uint8_t *p = v->data;
@@ -486,13 +484,14 @@ static bool all_zero(const struct ane_mil_value *v) {
   return any == 0;
 }
 
-/* scale (codes - offset1) + offset2 of values that are computed: by operations, where the scale is one number an axis or an
- * element. */
+/* scale * (codes - offset1) + offset2 for computed codes, as separate operations. The scale is broadcast; blocks are not
+ * supported.
+ */
 static ane_status scaled(struct translation *t, const struct call *c) {
   struct slot x = {.type = c->out->type}, first = {.type = c->in[2]->type}, shifted = {.type = c->out->type}, product = shifted;
   for (int32_t i = 0; i < c->out->type.rank; i++)
     if (c->in[1]->type.dim[i] != 1 && c->in[1]->type.dim[i] != c->out->type.dim[i])
-      return fail(t, ANE_UNSUPPORTED, "blocks of values that are computed");
+      return fail(t, ANE_UNSUPPORTED, "blocks of computed values are not supported");
   first.type.dtype = x.type.dtype;
   const struct ane_mil_value *dtype = text(t, ane_mil_dtype_name(x.type.dtype));
   struct param widen[] = {{.name = "x", .slot = c->in[0]}, {.name = "dtype", .value = dtype}};
@@ -526,17 +525,16 @@ static ane_status lut(struct translation *t, const struct call *c) {
 static ane_status read_state(struct translation *t, const struct call *c) {
   struct param p = {.name = "input", .slot = c->in[0]};
   return c->in[0]->type.kind == ANE_MIL_STATE ? emit(t, "read_state", &p, 1, c->out, 1)
-                                              : fail(t, ANE_FORMAT, "reads what is not a state");
+                                              : fail(t, ANE_FORMAT, "the operand is not a state");
 }
 
 static ane_status write_state(struct translation *t, const struct call *c) {
   struct param p[] = {{.name = "input", .slot = c->in[0]}, {.name = "data", .slot = c->in[1]}};
   return c->in[0]->type.kind == ANE_MIL_STATE ? emit(t, "write_state", p, 2, NULL, 0)
-                                              : fail(t, ANE_FORMAT, "writes to what is not a state");
+                                              : fail(t, ANE_FORMAT, "the operand is not a state");
 }
 
-/* ---- Functions
- * ------------------------------------------------------------------------------------------------------------------*/
+/* ---- Functions -----------------------------------------------------------------------------------------------------*/
 
 static ane_status translate_op(struct translation *t, const struct call *c) {
   bool done = false;
@@ -570,38 +568,39 @@ static ane_status translate_op(struct translation *t, const struct call *c) {
     case ANE_AI_CREATE_TOKEN: return ANE_OK;
     case ANE_AI_READ_HANDLE: return read_state(t, c);
     case ANE_AI_WRITE_HANDLE: return write_state(t, c);
-    default: return fail(t, ANE_UNSUPPORTED, "is not known");
+    default: return fail(t, ANE_UNSUPPORTED, "unknown operation");
   }
 }
 
 static ane_status translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
                                  struct slot *slots);
 
-/* A function or body in the place of the operation: its results become the operation's. */
+/* Inlines a function or body: its results become those of the operation. */
 static ane_status inlined(struct translation *t, const struct ane_ai_function *f, const struct ane_ai_op *op,
                           const struct slot *const *in, struct slot *out) {
   struct slot *slots = ane_arena_array(t->arena, (size_t)f->n_values + 1, sizeof *slots);
   if (!slots) return no_memory(t);
   if (f->n_inputs != op->n_in || f->n_outputs != op->n_out)
-    return fail(t, ANE_FORMAT, "its operands or results are not those of its body");
-  if (++t->depth > MOST_DEPTH) return fail(t, ANE_UNSUPPORTED, "calls are nested too deep");
+    return fail(t, ANE_FORMAT, "its operands or results differ from those of its body");
+  if (++t->depth > MAX_DEPTH) return fail(t, ANE_UNSUPPORTED, "calls are nested too deep");
   ane_status st = translate_body(t, f, in, slots);
   t->depth--;
   t->op = op;
   for (uint32_t i = 0; i < op->n_out && !st; i++) {
     const struct slot *from = &slots[f->outputs[i].value->number];
-    if (op->out[i].type.kind == ANE_AI_TENSOR && !from->name) return fail(t, ANE_FORMAT, "its body gives a token for a tensor");
+    if (op->out[i].type.kind == ANE_AI_TENSOR && !from->name)
+      return fail(t, ANE_FORMAT, "its body returns a token instead of a tensor");
     out[i] = *from;
   }
   return st;
 }
 
 static ane_status translate_any(struct translation *t, const struct ane_ai_op *op, struct slot *slots) {
-  const struct slot **in = ane_arena_array(t->arena, (size_t)op->n_in + MOST_PARAMS, sizeof *in);
+  const struct slot **in = ane_arena_array(t->arena, (size_t)op->n_in + MAX_PARAMS, sizeof *in);
   struct slot *out = op->n_out ? &slots[op->out[0].number] : NULL;
   if (!in) return no_memory(t);
   t->op = op;
-  if (t->n_ops++ >= MOST_OPS) return ane_fail(t->err, ANE_UNSUPPORTED, "more than %d operations", (int)MOST_OPS);
+  if (t->n_ops++ >= MAX_OPS) return ane_fail(t->err, ANE_UNSUPPORTED, "more than %d operations", (int)MAX_OPS);
   for (uint32_t i = 0; i < op->n_in; i++) in[i] = &slots[op->in[i]->number];
   for (uint32_t i = 0; i < op->n_out; i++) {
     ane_status st = op->out[i].type.kind == ANE_AI_TOKEN ? ANE_OK : type_of(t, &op->out[i].type, &out[i].type);
@@ -610,13 +609,13 @@ static ane_status translate_any(struct translation *t, const struct ane_ai_op *o
   if (op->id == ANE_AI_CONSTANT) return op->n_out == 1 ? translate_constant(t, op, out) : fail(t, ANE_FORMAT, "has no result");
   if (op->id == ANE_AI_INVOKE) {
     const struct ane_ai_function *f = ane_ai_function(t->program, op->callee);
-    return f ? inlined(t, f, op, in, out) : fail(t, ANE_FORMAT, "calls a function that is not there");
+    return f ? inlined(t, f, op, in, out) : fail(t, ANE_FORMAT, "calls a function that is not in the asset");
   }
-  if (op->id == ANE_AI_OPS) return op->body ? inlined(t, op->body, op, in, out) : fail(t, ANE_UNSUPPORTED, "is not known");
+  if (op->id == ANE_AI_OPS) return op->body ? inlined(t, op->body, op, in, out) : fail(t, ANE_UNSUPPORTED, "unknown operation");
   if (!ane_ai_fits(op->id, op->n_in, op->n_out)) return fail(t, ANE_FORMAT, "has a wrong number of operands or results");
   struct call c = {.op = op, .out = out};
   if (op->id == ANE_AI_CONCAT) return concat(t, in, op->n_in, out);
-  for (uint32_t i = 0; i < MOST_PARAMS; i++) c.in[i] = i < op->n_in ? in[i] : NULL;
+  for (uint32_t i = 0; i < MAX_PARAMS; i++) c.in[i] = i < op->n_in ? in[i] : NULL;
   return translate_op(t, &c);
 }
 
@@ -628,8 +627,7 @@ static ane_status translate_body(struct translation *t, const struct ane_ai_func
   return st;
 }
 
-/* ---- The model
- * --------------------------------------------------------------------------------------------------------------------*/
+/* ---- The model -----------------------------------------------------------------------------------------------------*/
 
 static struct ane_mil_feature feature(const char *name, const struct ane_mil_type *type) {
   struct ane_mil_feature f = {

@@ -1,4 +1,4 @@
-/* Rounds rows with compensation: 32 rows at a time, one in each lane. */
+/* Compensated rounding of rows (compensate.h), 32 at a time: each lane of the vectors has one row. */
 #include "quant/compensate.h"
 #include "quant/rounding.h"
 #include "quant/wide.h"
@@ -9,18 +9,18 @@
 
 enum { LANES = ANE_COMPENSATE_ROWS, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = 16 };
 
-/* Numbers of all lanes. */
+/* One number per row. */
 typedef struct {
   ane_f16x h[2];
 } lanes;
 
-/* The memory of a thread. Columns are by position. */
+/* The working memory of a thread. Columns are in the order of ane_factor (positions). */
 struct rows {
   const struct ane_factor *f;
-  lanes *w, *e;                        /* [cols] weights; errors w - v of columns that are decided */
-  lanes base[GROUP_MAX];               /* of the group: w plus what all columns before the part have left over */
-  lanes target[GROUP_MAX];             /* of the group: what the columns would be if none of them were rounded */
-  lanes trial[PART_MAX], q[GROUP_MAX]; /* errors of a trial; codes of the group */
+  lanes *w, *e;                        /* [cols] weights; errors w - v of rounded columns */
+  lanes base[GROUP_MAX];               /* of the group: w plus the compensation for all columns before the current part */
+  lanes target[GROUP_MAX];             /* of the group: targets if no column of the group is rounded */
+  lanes trial[PART_MAX], q[GROUP_MAX]; /* errors of a candidate; codes of the group */
   lanes value[LEVELS_MAX];             /* of tables: T by code */
   struct ane_block_params params[LANES];
   float x[GROUP_MAX], weight[GROUP_MAX]; /* of one row */
@@ -45,7 +45,8 @@ static inline const float *ratios(const struct ane_factor *f, int64_t from, int6
   return f->ratio + ane_factor_strip(j / ANE_STRIP) + ANE_STRIP * from + j % ANE_STRIP;
 }
 
-/* base of positions [at, at + n) from the errors of positions [from, to). at is a multiple of 4. first: base begins as w. */
+/* Adds to base of positions [at, at + n) the compensation for the errors of positions [from, to). at is a multiple of 4. first:
+ * sets base to w before. */
 static ANE_WIDE void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, int64_t n, lanes *base, bool first) {
   for (int64_t j = 0; j < n; j += ANE_STRIP) {
     ane_f16x acc[ANE_STRIP][2];
@@ -58,9 +59,10 @@ static ANE_WIDE void gather_errors(struct rows *k, int64_t from, int64_t to, int
   }
 }
 
-/* target of positions [at, at + n) from base: each column takes up what the columns before it would leave over. */
+/* Computes target of positions [at, at + n) from base: each column compensates the difference of base and target of earlier ones.
+ */
 static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
-  lanes *e = k->e + at; /* not decided yet: used for what is left over */
+  lanes *e = k->e + at; /* these columns have no errors yet: the memory holds the differences */
   for (int64_t j = 0; j < n; j++) {
     lanes t = k->base[j];
     const float *r = ratios(k->f, at, at + j);
@@ -71,7 +73,7 @@ static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
   }
 }
 
-/* Rounds positions [at, at + n) on the lines scale * T + offset: errors to e, codes to q (NULL: not wanted), loss. */
+/* Rounds positions [at, at + n) to values scale * T + offset. Writes errors to e, codes to q (unless NULL), and the loss. */
 static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const lanes *base, const lanes *scale,
                             const lanes *offset, lanes *e, lanes *q, lanes *loss) {
   const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), top = ALL((float)k->top), one = ALL(1);
@@ -110,7 +112,7 @@ static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const l
 
 /* ---- Rows in and out ---------------------------------------------------------------------------------------------------*/
 
-/* Lays out the memory and fills the lanes; lanes behind the last row are zero. */
+/* Lays out the memory and loads the rows. Lanes without a row are zero. */
 static struct rows *begin(const struct ane_factor *f, const float *rows, int n, void *scratch) {
   struct rows *k = (struct rows *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
   k->f = f;
@@ -131,10 +133,10 @@ static void set_table(struct rows *k, const struct ane_rounding *rounding) {
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------------*/
 
-/* Where position `at + i` of a group is among its columns. */
+/* The index of position `at + i` among the group's columns, in their own order. */
 static int place(const struct rows *k, int64_t at, int i, int group) { return (int)(k->f->order[at + i] % group); }
 
-/* Parameters of the group at `at` for lane l, from the targets. Parts are given in their own order. */
+/* Chooses the parameters of the group at `at` for lane l from the targets, with the columns in their own order. */
 static void fit_lane(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l) {
   for (int s = 0; s < rounding->group; s += rounding->sub) {
     int to = place(k, at, s, rounding->group) / rounding->sub * rounding->sub;
@@ -156,7 +158,7 @@ static void lines(struct rows *k, const struct ane_rounding *rounding, int part,
   }
 }
 
-/* Decides the part at group + s: the candidate with the least loss in each lane. */
+/* Rounds the part at group + s with, for each lane, the candidate of the least loss. */
 static void decide_part(struct rows *k, const struct ane_rounding *rounding, int64_t at, int s, int n) {
   int part = place(k, at, s, rounding->group) / rounding->sub;
   lanes scale, offset, loss, best;
@@ -175,7 +177,7 @@ static void decide_part(struct rows *k, const struct ane_rounding *rounding, int
   decide(k, at + s, rounding->sub, k->base + s, &scale, &offset, k->e + at + s, k->q + s, &loss);
 }
 
-/* Decides the group at `at`. */
+/* Rounds the group at `at`. */
 static void decide_group(struct rows *k, const struct ane_rounding *rounding, int64_t at, int n) {
   gather_errors(k, 0, at, at, rounding->group, k->base, true);
   free_targets(k, at, rounding->group);
@@ -183,7 +185,7 @@ static void decide_group(struct rows *k, const struct ane_rounding *rounding, in
   for (int s = 0; s < rounding->group; s += rounding->sub) decide_part(k, rounding, at, s, n);
 }
 
-/* Codes of lane l in the order of columns, to codes. */
+/* Copies the codes of lane l to `codes`, in the order of columns. */
 static void copy_codes(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l, uint8_t *codes) {
   for (int i = 0; i < rounding->group; i++) {
     uint8_t q = (uint8_t)*lane(&k->q[i], l);
@@ -236,7 +238,7 @@ static void int4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, s
   }
 }
 
-/* Rows with one line for all columns. The stored code is the rounded one less `half`. */
+/* Rounds rows with one scale for all columns. The stored code is the rounded one minus `half`. */
 static void row_tile(struct rows *k, const lanes *scale, const lanes *offset, int half, int n, struct ane_weight_tile *out) {
   lanes loss;
   for (int64_t at = 0; at < k->f->cols; at += ANE_PANEL) {

@@ -12,11 +12,11 @@ static float in_half(float v) { return ane_f16_f32(ane_f32_f16(ANE_MAX(ANE_MIN(v
 
 /* ---- Blocks with one scale ----------------------------------------------------------------------------------------------*/
 
-/* Candidates of a scale, as factors. */
+/* Candidates for a scale, as factors of the fitted one. */
 static const float factors[] = {1, 0.96f, 1.04f, 0.92f, 1.08f, 0.88f, 0.84f, 1.12f};
 enum { FACTORS = ANE_COUNT(factors) };
 
-/* 5 bits and fewer have a search; 8 bits take the largest element. */
+/* Up to 5 bits the scale is searched; with 8 bits it is that of the largest element. */
 static void fit_signed(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float far = 0;
   c->offset = 0;
@@ -48,7 +48,8 @@ static struct ane_line flat_line(const struct ane_rounding *f, const struct ane_
   if (f->half) return (struct ane_line){scale, -(float)f->half * scale};
   if (f->table) return (struct ane_line){scale, 0};
   if (i == 0) return (struct ane_line){scale, c->offset};
-  return (struct ane_line){scale, in_half(c->offset + 0.5f * (float)f->top * (c->scale - scale))}; /* the same middle */
+  return (struct ane_line){scale,
+                           in_half(c->offset + 0.5f * (float)f->top * (c->scale - scale))}; /* the middle of the range stays */
 }
 
 static void flat_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
@@ -113,7 +114,7 @@ static const int8_t e2m1[15] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8
 static const uint8_t e2m1_code[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
 
 static int nearest(const struct ane_rounding *f, float v) {
-  int lo = 0, hi = f->top; /* the nearest is in lo .. hi */
+  int lo = 0, hi = f->top; /* the nearest entry is in lo .. hi */
   while (lo < hi) {
     int k = (lo + hi) / 2;
     if (v > 0.5f * (float)(f->table[k] + f->table[k + 1]))
@@ -135,7 +136,9 @@ static float table_error(const struct ane_rounding *f, const float *x, const flo
   return error;
 }
 
-/* The scale, of either sign, with nearly the least error: around those that put the largest element at an end of the table. */
+/* A scale, of either sign, with nearly the least error. Tries scales around those that map the largest element to an end of the
+ * table.
+ */
 static float table_scale(const struct ane_rounding *f, const float *x, const float *w, int n) {
   float far = 0, best = 0, least = INFINITY, better;
   for (int i = 0; i < n; i++)
@@ -163,7 +166,7 @@ static void pack_iq4_nl(const struct ane_rounding *f, struct ane_block_params *c
   pack_nibbles(q, b->qs);
 }
 
-/* MXFP4: the scale is a power of two, 2^(e - 128) for table values that are doubled. */
+/* MXFP4: the scale is a power of two, 2^(e - 128); the table's values are doubled. */
 static float power_of(int e) { return ldexpf(1, e - 128); }
 
 static int exponent_of(float scale) {
@@ -204,7 +207,7 @@ static void pack_mxfp4(const struct ane_rounding *f, struct ane_block_params *c,
 
 /* ---- Super-blocks ------------------------------------------------------------------------------------------------------*/
 
-/* Steps of the integer scale and minimum of a part that are tried. */
+/* Candidates for the integer scale and minimum of a part, as steps. */
 static const int8_t scale_steps[] = {0, -1, 1, 0, 0, -1, 1, -1, 1}, min_steps[] = {0, 0, 0, -1, 1, -1, 1, 1, -1};
 enum { STEPS = ANE_COUNT(scale_steps), SCALE_STEPS = 3 };
 
@@ -237,7 +240,7 @@ static void pack_k(const struct ane_rounding *f, struct ane_block_params *c, con
   ane_k_pack(f->dtype, &c->k, block);
 }
 
-/* IQ4_XS: 8 parts with integer scales -32 .. 31. */
+/* IQ4_XS: 8 parts with integer scales from -32 to 31. */
 static void fit_iq4_xs(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float want[8], far = 0;
   for (int j = 0; j < 8; j++) {
@@ -304,7 +307,7 @@ const struct ane_rounding *ane_rounding_int4(int size) { return &int4[size == 64
 
 /* ---- Encoders of the types with tables ---------------------------------------------------------------------------------*/
 
-/* The scale of the reference's encoder (gguf-py, quants.py): the largest element gets an exponent of 2 in E2M1. */
+/* The scale as the reference encoder chooses it (gguf-py, quants.py): the largest element has the exponent 2 in E2M1. */
 static float mxfp4_plain(const float *x, int n) {
   float far = 0;
   int e;
@@ -313,14 +316,14 @@ static float mxfp4_plain(const float *x, int n) {
   return far > 0 ? power_of(between(e + 124, 0, 254)) : 0;
 }
 
-/* Of two equally near values of MXFP4 the smaller magnitude, as the reference has it. */
+/* The code of the nearest value; for MXFP4 a tie goes to the smaller magnitude, as in the reference encoder. */
 static uint8_t code_of(const struct ane_rounding *f, float v) {
   if (!f->code) return (uint8_t)nearest(f, v);
   int k = nearest(f, fabsf(v));
   return f->code[v < 0 ? f->top - k : k];
 }
 
-/* Fits a block, then rounds each element by itself. */
+/* Encodes rows without compensation: fits each block, then rounds each element. */
 static void encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
   const struct ane_rounding *f = ane_rounding_of(t);
   uint8_t *to = dst, q[ANE_QK_K];

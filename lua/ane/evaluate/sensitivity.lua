@@ -1,11 +1,11 @@
---- What each weight costs when it alone is rounded, and the choice of types for a size.
+--- Measures the divergence that rounding a single weight causes, and chooses types for a given size.
 -- Needs ane.core, ane.model, ane.model.windows, ane.quantise.types, ane.util.failure and ane.util.schema. Usage:
 --   local s = assert(sensitivity.run(model, text)); print(s)
 --   local mixed = assert(s:mixed {bits = 4.25}); model:quantise("small.gguf", {weights = "q4_k", mixed = mixed})
 --
--- A probe rounds one weight to the smallest type and takes the KL divergence of the predictions. For the other types the divergence is
--- taken to be proportional to the weight's squared error, which holds for small errors (a second-order expansion around the optimum:
--- LeCun, Denker, Solla 1990), and divergences of several weights to add up (Chen et al. 2021, arXiv 2105.08795, do the same).
+-- A probe rounds one weight to the smallest type and measures the KL divergence of the predictions. The divergence of the other types is
+-- estimated in proportion to the weight's squared error, which holds for small errors (a second-order expansion around the optimum:
+-- LeCun, Denker, Solla 1990). Divergences of several weights are added, as in Chen et al. 2021 (arXiv 2105.08795).
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -27,10 +27,10 @@ local function check_types(list)
 end
 
 --- Options of run.
---   types: list of types to choose from; default iq4_xs, q5_k, q6_k, q8_0. A weight whose rows are not whole blocks takes the nearest
---     type, as in quantise; the type that it is stored in is always one of them, without error
---   tokens: most tokens of the text that are read for each weight; default 512
---   chunk: tokens read from an empty cache; default 256
+--   types: list of types to choose from; default iq4_xs, q5_k, q6_k, q8_0. For a weight whose rows are not whole blocks, a type is
+--     replaced by the nearest one that fits, as in quantise. The stored type of a weight is always a choice, without error
+--   tokens: maximum tokens of the text per weight; default 512
+--   chunk: tokens that are fed from an empty cache; default 256
 --   threads: default the model's
 --   progress: function(stage, done, total)
 M.rules = {
@@ -48,7 +48,7 @@ local DEFAULT = { "iq4_xs", "q5_k", "q6_k", "q8_0" }
 -- Bytes of n elements.
 local function bytes_of(dtype, n) return n * types.known[dtype].bits / 8 end
 
--- The types that a weight can take, smallest first: list of {type, bytes}.
+-- The choices of types for a weight, smallest first: list of {type, bytes}.
 local function choices_of(t, list, columns, count)
   local seen, out = {}, {}
   local function add(name)
@@ -65,8 +65,8 @@ local function choices_of(t, list, columns, count)
   return out
 end
 
--- The matrices of a source that quantise would change, in its order; the bytes of other tensors, and those of them that a rule must
--- keep as they are.
+-- Returns the matrices of a source that quantise would change, in its order; the bytes of the other tensors; and a list of those among
+-- them that a rule must keep.
 local function weights_of(source, list, matrices)
   local known = {}
   for _, m in ipairs(matrices) do known[m.name:match "^[^%[]+"] = true end
@@ -84,9 +84,9 @@ local function weights_of(source, list, matrices)
   return out, rest, kept
 end
 
--- ---- Measures --------------------------------------------------------------------------------------------------------
+-- ---- Measurements --------------------------------------------------------------------------------------------------------
 
--- The logits of a model on the runs: list of tensors.
+-- The logits of a model on each run: list of tensors.
 local function logits_of(model, runs)
   local session <close> = try(model:session())
   local out = {}
@@ -110,7 +110,7 @@ local function load(run, mixed)
   }))
 end
 
--- Relative squared errors of all weights, each in its choice of rank `r` (or its last one): one load for all weights.
+-- Relative squared errors of all weights, each in its r-th choice (or its last). One load of the model measures all weights.
 local function measure_errors(run, r)
   local mixed, taken = {}, {}
   for _, w in ipairs(run.weights) do
@@ -137,7 +137,7 @@ local function measure_errors(run, r)
   end
 end
 
--- The divergence of the smallest choice of each weight, then of the others in proportion.
+-- Measures the divergence of the smallest choice of each weight, and estimates that of its other choices in proportion.
 local function probe(run, reference)
   for i, w in ipairs(run.weights) do
     local first = w.choices[1]
@@ -153,7 +153,7 @@ end
 
 -- ---- The choice ------------------------------------------------------------------------------------------------------
 
--- Choices that no other one beats in both bytes and divergence, and that lie on the convex hull of both.
+-- The choices on the lower convex hull of divergence over bytes.
 local function hull(choices)
   local out = {}
   for _, c in ipairs(choices) do
@@ -170,7 +170,7 @@ local function hull(choices)
   return out
 end
 
--- All steps from a choice to the next of all weights, the most useful byte first.
+-- The steps from each choice to the next, of all weights, by falling gain per byte.
 local function steps_of(weights)
   local steps = {}
   for i, w in ipairs(weights) do
@@ -193,8 +193,8 @@ Report.__index = Report
 
 local budget_rules = { size = { type = "integer", min = 1 }, bits = { type = "number", min = 0.5, max = 32 } }
 
---- Chooses types under a budget. The first steps that fit are taken, those that do not are left out.
--- @param opts size (bytes of all tensors of the file) or bits (a weight, on the mean)
+--- Chooses types within a budget: takes the steps in order and skips those that exceed it.
+-- @param opts size (bytes of all tensors of the file) or bits (mean per weight)
 -- @return list of {name, type}, which quantise takes as `mixed`, and {bytes, bits, kl (expected)}; or nil, message, code
 function Report:mixed(opts)
   opts = schema.check(budget_rules, opts, "mixed", 2)
@@ -255,7 +255,7 @@ end
 --- Measures the weights of a model.
 -- @param model built by a recipe, of one file or folder
 -- @param input a text, a list of token ids, or a list of texts and lists
--- @param opts see rules
+-- @param opts see M.rules
 -- @return report: weights = list of {name, count (elements), stored (type), choices = list of {type, bytes, error (squared, relative),
 -- kl (nats)}, smallest first}, rest (bytes of other tensors), kept (list of {name, type} of
 -- those that are not vectors), count, tokens; mixed(); it prints as lines; or nil, message, code
