@@ -293,11 +293,12 @@ function package_:rewrite(path) end
 ---@return ane.code? code
 function package_:predict(inputs, state, opts) end
 
---- States of all functions, zeros.
+--- States, zeros.
+---@param name? string a function: the set serves it and the functions whose states have the same shapes; nil: all functions, if their states agree
 ---@return ane.package_state? state
 ---@return string? message
 ---@return ane.code? code
-function package_:state() end
+function package_:state(name) end
 
 --- Frees the package. Closing twice is fine.
 function package_:close() end

@@ -76,10 +76,11 @@ ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const 
 /* One set of a model's states, in float32. All functions that name a state share it. */
 struct ane_interp_states;
 
-/* All states are zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (two functions declare one
- * state with different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_dyn_memory *memory,
-                                    struct ane_error *err);
+/* All states are zeros. The tensors live in `memory`, which must outlive the set. function: the set has the states of this
+ * function, and those of other functions that do not differ from them; NULL: of all functions. Errors: ANE_SHAPE (function NULL,
+ * and two functions declare one state with different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, const char *function,
+                                    struct ane_dyn_memory *memory, struct ane_error *err);
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
 int32_t ane_interp_states_count(const struct ane_interp_states *s);
 const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
@@ -88,8 +89,9 @@ const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s
 /* Elements of a state, writable in place; NULL: no memory. */
 float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err);
 ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error *err);
-/* Both sets belong to the same model. Their memory may differ. */
-ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane_interp_states *from, struct ane_error *err);
+/* A second set with the same states and contents, in a memory of its own. */
+ane_status ane_interp_states_copy(struct ane_interp_states **out, const struct ane_interp_states *from,
+                                  struct ane_dyn_memory *memory, struct ane_error *err);
 
 /* Runs a Core ML function with its states, which the run changes; `m` is their memory, NULL where the function has none.
  * Inputs are checked against their declared types and ranges. A run that fails half-way may leave states partly updated: the

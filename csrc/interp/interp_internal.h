@@ -124,6 +124,7 @@ struct ane_interp_states {
 };
 /* Index of a state by name, or -1. */
 int32_t interp_state_find(const struct ane_interp_states *s, const char *name);
+bool interp_same_shape(const struct ane_dyn *t, const struct ane_mil_type *type);
 
 /* Passes over the translated graph, in this order (interp_passes.c, interp_fold.c):
  * fuse   products with transposed or dequantised constants read the stored ones

@@ -187,12 +187,23 @@ static int32_t widest(const struct interp_block *b) {
   return most;
 }
 
+/* The type that a Core ML function declares for a state. */
+static const struct ane_mil_type *declared(const struct ane_mil_function *f, const char *state) {
+  for (uint32_t i = 0; f && i < f->n_inputs; i++)
+    if (f->inputs[i].type.kind == ANE_MIL_STATE && strcmp(f->inputs[i].name, state) == 0) return &f->inputs[i].type;
+  return NULL;
+}
+
 /* The states of the graph in the caller's set. */
 static ane_status find_states(const struct ane_interp *g, const struct ane_interp_states *s, int32_t *state_of,
                               struct ane_error *err) {
   for (int32_t i = 0; i < g->n_states; i++) {
     state_of[i] = s ? interp_state_find(s, g->states[i]) : -1;
     if (state_of[i] < 0) return ane_fail(err, ANE_INVALID, "the function has the state %.100s, which is not given", g->states[i]);
+    const struct ane_mil_type *type = declared(g->function, g->states[i]);
+    if (type && !interp_same_shape(&s->list[state_of[i]].t, type))
+      return ane_fail(err, ANE_SHAPE, "state %.100s has another shape in this function than in the one it was made for",
+                      g->states[i]);
   }
   return s && s->spoiled ? ane_fail(err, ANE_STATE, "the states were left in the middle of a call that failed: reset them")
                          : ANE_OK;

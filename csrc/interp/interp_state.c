@@ -102,44 +102,64 @@ int32_t interp_state_find(const struct ane_interp_states *s, const char *name) {
   return -1;
 }
 
-static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_named_type *t, struct ane_error *err) {
-  struct ane_dyn d = {.dtype = ANE_F32, .rank = t->type.rank};
+bool interp_same_shape(const struct ane_dyn *t, const struct ane_mil_type *type) {
+  return t->rank == type->rank && memcmp(t->dim, type->dim, (size_t)t->rank * sizeof *t->dim) == 0;
+}
+
+/* Adds a state of zeros. */
+static ane_status add_zeros(struct ane_interp_states *s, const char *name, const struct ane_dyn *shape, struct ane_error *err) {
+  struct ane_dyn d = {.dtype = ANE_F32, .rank = shape->rank};
+  memcpy(d.dim, shape->dim, sizeof d.dim);
+  ane_status st = ane_dyn_alloc(s->memory, &d, err);
+  if (st) return ane_fail_in(err, st, "state %.100s", name);
+  memset(ane_dyn_data(&d), 0, (size_t)ane_dyn_bytes(&d));
+  s->list[s->n++] = (struct interp_state){name, d};
+  return ANE_OK;
+}
+
+/* skip: a state of this name and another shape is none of this set. */
+static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_named_type *t, bool skip, struct ane_error *err) {
+  struct ane_dyn d = {.rank = t->type.rank};
   int32_t at = interp_state_find(s, t->name);
   memcpy(d.dim, t->type.dim, sizeof d.dim);
   if (t->type.dtype != ANE_MIL_FP16 && t->type.dtype != ANE_MIL_FP32)
     return ane_fail(err, ANE_UNSUPPORTED, "state %.100s is of type %s", t->name, ane_mil_dtype_name(t->type.dtype));
   for (int32_t i = 0; i < d.rank; i++)
     if (d.dim[i] < 1) return ane_fail(err, ANE_UNSUPPORTED, "state %.100s is of unknown shape", t->name);
-  if (at >= 0) {
-    const struct ane_dyn *old = &s->list[at].t;
-    bool same = old->rank == d.rank && memcmp(old->dim, d.dim, (size_t)d.rank * sizeof *d.dim) == 0;
-    return same ? ANE_OK : ane_fail(err, ANE_SHAPE, "state %.100s has several shapes", t->name);
-  }
-  s->list[s->n].name = t->name;
-  ane_status st = ane_dyn_alloc(s->memory, &d, err);
-  if (st) return ane_fail_in(err, st, "state %.100s", t->name);
-  memset(ane_dyn_data(&d), 0, (size_t)ane_dyn_bytes(&d));
-  s->list[s->n++].t = d;
+  if (at < 0) return add_zeros(s, t->name, &d, err);
+  return skip || interp_same_shape(&s->list[at].t, &t->type)
+             ? ANE_OK
+             : ane_fail(err, ANE_SHAPE, "state %.100s has another shape in each of several functions: name the function",
+                        t->name);
+}
+
+static ane_status add_states_of(struct ane_interp_states *s, const struct ane_mil_function *f, bool skip, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (uint32_t i = 0; !st && i < f->n_inputs; i++)
+    if (f->inputs[i].type.kind == ANE_MIL_STATE) st = add_state(s, &f->inputs[i], skip, err);
+  return st;
+}
+
+static ane_status new_states(struct ane_interp_states **out, size_t room, struct ane_dyn_memory *memory, struct ane_error *err) {
+  struct ane_interp_states *s = ane_calloc(1, sizeof *s);
+  *out = NULL;
+  if (s) s->list = ane_calloc(room + 1, sizeof *s->list);
+  if (!s || !s->list) return ane_free(s), interp_no_memory(err);
+  s->memory = memory;
+  *out = s;
   return ANE_OK;
 }
 
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_dyn_memory *memory,
-                                    struct ane_error *err) {
-  size_t room = 1;
-  *out = NULL;
-  for (uint32_t f = 0; f < m->program.n_functions; f++)
-    for (uint32_t i = 0; i < m->program.functions[f].n_inputs; i++)
-      room += m->program.functions[f].inputs[i].type.kind == ANE_MIL_STATE;
-  struct ane_interp_states *s = ane_calloc(1, sizeof *s);
-  ane_status st = s && (s->list = ane_calloc(room, sizeof *s->list)) ? ANE_OK : interp_no_memory(err);
-  if (!st) s->memory = memory;
-  for (uint32_t f = 0; !st && f < m->program.n_functions; f++)
-    for (uint32_t i = 0; !st && i < m->program.functions[f].n_inputs; i++) {
-      const struct ane_mil_named_type *t = &m->program.functions[f].inputs[i];
-      if (t->type.kind == ANE_MIL_STATE) st = add_state(s, t, err);
-    }
-  if (st) ane_interp_states_destroy(s), s = NULL;
-  *out = s;
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, const char *function,
+                                    struct ane_dyn_memory *memory, struct ane_error *err) {
+  const struct ane_mil_program *p = &m->program;
+  size_t room = 0;
+  for (uint32_t f = 0; f < p->n_functions; f++) room += p->functions[f].n_inputs;
+  ane_status st = new_states(out, room, memory, err);
+  for (uint32_t f = 0; !st && function && f < p->n_functions; f++)
+    if (strcmp(p->functions[f].name, function) == 0) st = add_states_of(*out, &p->functions[f], true, err);
+  for (uint32_t f = 0; !st && f < p->n_functions; f++) st = add_states_of(*out, &p->functions[f], function != NULL, err);
+  if (st) ane_interp_states_destroy(*out), *out = NULL;
   return st;
 }
 
@@ -176,12 +196,16 @@ ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error
   return ANE_OK;
 }
 
-ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane_interp_states *from, struct ane_error *err) {
-  for (int32_t i = 0; i < to->n; i++) {
-    float *p = ane_interp_states_data(to, i, err);
-    if (!p) return ANE_NOMEM;
-    memcpy(p, from->list[i].t.data, (size_t)ane_dyn_bytes(&to->list[i].t));
+ane_status ane_interp_states_copy(struct ane_interp_states **out, const struct ane_interp_states *from,
+                                  struct ane_dyn_memory *memory, struct ane_error *err) {
+  ane_status st = new_states(out, (size_t)from->n, memory, err);
+  for (int32_t i = 0; !st && i < from->n; i++) {
+    st = add_zeros(*out, from->list[i].name, &from->list[i].t, err);
+    if (!st) memcpy(ane_dyn_data(&(*out)->list[i].t), from->list[i].t.data, (size_t)ane_dyn_bytes(&from->list[i].t));
   }
-  to->spoiled = from->spoiled;
-  return ANE_OK;
+  if (!st)
+    (*out)->spoiled = from->spoiled;
+  else
+    ane_interp_states_destroy(*out), *out = NULL;
+  return st;
 }

@@ -24,6 +24,7 @@ struct asset {
   int32_t table;                 /* resource of the embedding */
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
+  int64_t longest;             /* of the contexts */
   struct ane_buffer functions; /* of struct ane_ai_function */
 };
 
@@ -93,24 +94,24 @@ static void *allocate(struct body *f, size_t n, size_t size) {
   return p;
 }
 
+/* The angular frequencies of a rope. With longrope, all functions of an asset have the same, by the longest context: a reply that
+ * grows into the next context keeps its keys. */
+static const float *frequencies(const struct asset *a, const struct ane_node *n) {
+  const struct ane_attr *far = ane_node_attr(n, "long_freq");
+  bool beyond = far->fv.n && a->longest > ane_node_int(n, "original");
+  return beyond ? far->fv.v : ane_node_attr(n, "inv_freq")->fv.v;
+}
+
 /* The cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table [context, r / 2].
  * The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
-  const struct ane_attr *inv = ane_node_attr(n, "inv_freq"), *far = ane_node_attr(n, "long_freq");
-  int64_t half = inv->fv.n, dim[] = {f->context, half};
-  bool beyond = far->fv.n && f->context > ane_node_int(n, "original");
+  const float *freq = frequencies(f->a, n);
+  int64_t half = ane_node_attr(n, "inv_freq")->fv.n, dim[] = {f->context, half};
   float magnitude = (float)ane_node_float(n, "magnitude");
-  if (beyond) {
-    ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_UNSUPPORTED,
-                                      "%s has other frequencies beyond %" PRId64
-                                      " positions; a larger context is not supported in an asset",
-                                      n->name, ane_node_int(n, "original")));
-    return ane_ai_int(&f->b, ANE_AI_INT32, 0);
-  }
   uint16_t *data = allocate(f, (size_t)half * (size_t)f->context, sizeof *data);
   for (int64_t p = 0; data && p < f->context; p++)
     for (int64_t i = 0; i < half; i++) {
-      float angle = (float)p * inv->fv.v[i];
+      float angle = (float)p * freq[i];
       data[p * half + i] = ane_f32_f16((sine ? sinf(angle) : cosf(angle)) * magnitude);
     }
   if (!data) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
@@ -444,6 +445,7 @@ ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partitio
   if (!st) st = ane_mil_masks(arena, a.g, &a.masks, err);
   if (!st) st = ane_aimodel_create(&a.w, path, err);
   if (st) return st;
+  for (uint32_t i = 0; i < plan->n_contexts; i++) a.longest = ANE_MAX(a.longest, plan->contexts[i]);
   a.x.sink = (struct export_sink){a.w, begin_resource, add_data};
   st = write_table(&a);
   if (!st) st = write_functions(&a, plan);

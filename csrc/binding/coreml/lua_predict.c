@@ -131,15 +131,17 @@ static int program_run(lua_State *L) {
 
 /* ---- States --------------------------------------------------------------------------------------------------------*/
 
-/* package:state() -> zeros for all functions of the package; or nil, message, code */
+/* package:state(function) -> zeros for a function and those that share its states; nil: for all functions; or nil, message, code
+ */
 int bind_package_state(lua_State *L) {
   struct bind_package *box = bind_check_package(L, 1);
+  const char *function = lua_isnoneornil(L, 2) ? NULL : bind_text(L, 2);
   struct ane_error err;
   struct lua_states *ud = bind_new(L, STATE_CLASS, sizeof *ud, 0);
   ud->box = box;
   box->refs++;
   ud->memory.limit = ane_memory_available();
-  ane_status st = ane_interp_states_create(&ud->states, box->p->model, &ud->memory, &err);
+  ane_status st = ane_interp_states_create(&ud->states, box->p->model, function, &ud->memory, &err);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
   return 1;
 }
@@ -211,10 +213,7 @@ static int state_copy(lua_State *L) {
   ud->box = from->box;
   ud->box->refs++;
   ud->memory.limit = from->memory.limit;
-  if (ane_interp_states_create(&ud->states, from->box->p->model, &ud->memory, &err) ||
-      ane_interp_states_copy(ud->states, from->states, &err))
-    return bind_fail(L, &err);
-  return 1;
+  return ane_interp_states_copy(&ud->states, from->states, &ud->memory, &err) ? bind_fail(L, &err) : 1;
 }
 
 void bind_predict(lua_State *L) {

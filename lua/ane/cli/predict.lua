@@ -133,14 +133,26 @@ local function read_call(call)
   return call
 end
 
-local function state_of(pkg, states, call)
+-- Does a function have states?
+local function has_states(info, name)
+  for _, f in ipairs(info.functions) do
+    if f.name == name then return #f.states > 0 end
+  end
+  return false -- predict names the function that is not there
+end
+
+-- The set of states for a call of function `name`; nil where the function has none; or nil, message. The first call of a function
+-- with states makes the set.
+-- @param states {info (of the package), by_key}
+local function state_of(pkg, states, call, name)
   local key = call.state == nil and "default" or call.state
-  local state = states[key]
+  local state = states.by_key[key]
+  if not has_states(states.info, name) then return nil end
   if not state then
     local message
-    state, message = pkg:state()
+    state, message = pkg:state(name)
     if not state then return nil, message end
-    states[key] = state
+    states.by_key[key] = state
   elseif call.reset_state then
     local ok, message = state:reset()
     if not ok then return nil, message end
@@ -154,9 +166,10 @@ local function run_call(pkg, call, states, args, tolerance)
   call, message = read_call(call)
   if not call then return nil, message end
   local state
-  state, message = state_of(pkg, states, call)
-  if not state then return nil, message end
-  local called, outputs, failed = pcall(pkg.predict, pkg, call.inputs, state, { ["function"] = call["function"] or args["function"] })
+  local f = call["function"] or args["function"] or states.info.default_function
+  state, message = state_of(pkg, states, call, f)
+  if message then return nil, message end
+  local called, outputs, failed = pcall(pkg.predict, pkg, call.inputs, state, { ["function"] = f })
   if not called then return nil, outputs end
   if not outputs then return nil, failed end
   local wanted, out = call.outputs or {}, {}
@@ -189,7 +202,8 @@ function M.run(args)
     precision = args.precision, threads = args.threads, progress = common.progress(args),
   })
   if not pkg then return nil, failed end
-  local calls, states, tolerance, all = {}, {}, tolerance_of(case, args.precision), true
+  local calls, tolerance, all = {}, tolerance_of(case, args.precision), true
+  local states = { info = pkg:info(), by_key = {} }
   for i, call in ipairs(case.calls) do
     local outputs, why = run_call(pkg, call, states, args, tolerance)
     if not outputs then return nil, ("call %d: %s"):format(i, why) end

@@ -163,7 +163,7 @@ function Package:predict(inputs, state, opts)
   local made, message, code = self:program(name)
   if not made then return nil, message, code end
   if not state and #f.states > 0 then
-    local fresh <close>, failed, why = self:state(name)
+    local fresh <close>, failed, why = self:state(f.name)
     if not fresh then return nil, failed, why end
     return made:run(packed, fresh)
   end
@@ -171,10 +171,16 @@ function Package:predict(inputs, state, opts)
 end
 
 --- A set of the package's states, all zeros. predict reads and changes it. Functions that name the same state share it.
--- @param name of a function: with backend "coreml" a state belongs to one; nil: the default one
+-- @param name of a function: the set also serves the functions whose states have the same shapes (with backend "coreml", that
+-- function only); nil: all functions, if their states agree (with backend "coreml", the default function)
 -- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
 function Package:state(name)
-  if self._opts.backend ~= "coreml" then return self._raw:state() end
+  if self._opts.backend ~= "coreml" then
+    if name ~= nil and not function_info(self, name) then
+      return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound"
+    end
+    return self._raw:state(name)
+  end
   local made, message, code = self:program(name)
   if not made then return nil, message, code end
   return made:state()
