@@ -77,8 +77,8 @@ static ane_status allocate(struct ane_adapter *a, const struct ane_adapter_part 
   return ANE_OK;
 }
 
-/* Takes the next `bytes` bytes of the slab. */
-static uint8_t *take(struct ane_adapter *a, size_t bytes) {
+/* Allocates the next `bytes` bytes of the slab. */
+static uint8_t *slab_alloc(struct ane_adapter *a, size_t bytes) {
   uint8_t *at = a->slab + a->used;
   a->used += ane_align_up(bytes, 64);
   return at;
@@ -93,7 +93,7 @@ static ane_status pack(struct ane_adapter *a, struct ane_packed *w, const float 
     ane_free(encoded);
     return ane_fail(err, ANE_NOMEM, "no memory for an adapter");
   }
-  ane_packed_place(w, take(a, bytes));
+  ane_packed_place(w, slab_alloc(a, bytes));
   for (int64_t g = 0; g < w->groups; g++) {
     int here = (int)ANE_MIN(n - g * ANE_GROUP, (int64_t)ANE_GROUP);
     for (int i = 0; i < here; i++)
@@ -107,7 +107,7 @@ static ane_status pack(struct ane_adapter *a, struct ane_packed *w, const float 
 /* Encodes A in the blocks that low_rank reads. */
 static const void *encode_low(struct ane_adapter *a, const float *rows, int64_t n, int64_t cols) {
   const size_t four = low_bytes(a, cols), size = is_half(a) ? 2 : 4, bytes = ane_div_up((size_t)n, LOW_ROWS) * four;
-  uint8_t *memory = take(a, bytes);
+  uint8_t *memory = slab_alloc(a, bytes);
   memset(memory, 0, bytes);
   for (int64_t r = 0; r < n; r++)
     for (int64_t c = 0; c < cols; c += LOW_COLS) {

@@ -94,10 +94,10 @@ void ane_matcher_destroy(struct ane_matcher *m);
 /* The same if the grammar is already destroyed. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
-/* Consumes the bytes of a token, all or none. *taken: the grammar allows them. canonical: accept only the spellings that a mask
- * offers: JSON strings without needless escapes, and integers without point and exponent. Errors: ANE_RANGE (a
- * limit), ANE_NOMEM. */
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
+/* Consumes the bytes of a token, all or none. *accepted: the grammar allows them. canonical: accept only the spellings that a
+ * mask offers: JSON strings without needless escapes, and integers without point and exponent. Errors: ANE_RANGE (a limit),
+ * ANE_NOMEM. */
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *accepted,
                             struct ane_error *err);
 /* Return the number of pushes so far, and go back to the first `n` of them. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);

@@ -40,9 +40,9 @@ void ane_matcher_abandon(struct ane_matcher *m) {
   ane_free(m);
 }
 
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *accepted,
                             struct ane_error *err) {
-  *taken = false;
+  *accepted = false;
   if (!re_grow((void **)&m->states, &m->room, m->n + 1, sizeof *m->states))
     return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
   use(m);
@@ -53,7 +53,7 @@ ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, 
   m->tape.canonical = false;
   if (i < n) return engine_failed(m->g, err);
   m->states[++m->n] = st;
-  *taken = true;
+  *accepted = true;
   return ANE_OK;
 }
 

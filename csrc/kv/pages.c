@@ -68,8 +68,8 @@ static struct ane_kv_slab *new_slab(struct ane_kv_store *s) {
   return b;
 }
 
-/* Takes a page, with the caller as its owner. If not `zeroed`, it may hold old data. */
-static struct ane_kv_page *take_page(struct ane_kv_store *s, bool zeroed) {
+/* Allocates a page, with the caller as its owner. If not `zeroed`, it may hold old data. */
+static struct ane_kv_page *allocate_page(struct ane_kv_store *s, bool zeroed) {
   struct ane_kv_slab *b = s->slabs;
   while (b && b->used == SLAB_PAGES) b = b->next;
   if (!b && !(b = new_slab(s))) return NULL;
@@ -87,7 +87,7 @@ static struct ane_kv_page *take_page(struct ane_kv_store *s, bool zeroed) {
 }
 
 struct ane_kv_page *ane_kv_page_new(struct ane_kv_store *s) {
-  return take_page(s, true);
+  return allocate_page(s, true);
 }
 
 struct ane_kv_page *ane_kv_page_retain(struct ane_kv_page *p) {
@@ -110,7 +110,7 @@ void ane_kv_page_release(struct ane_kv_page *p) {
 
 bool ane_kv_page_own(struct ane_kv_page **p, bool copy) {
   if ((*p)->refs == 1) return true;
-  struct ane_kv_page *own = take_page((*p)->store, !copy);
+  struct ane_kv_page *own = allocate_page((*p)->store, !copy);
   if (!own) return false;
   if (copy) memcpy(own->data, (*p)->data, own->store->page_bytes);
   ane_kv_page_release(*p);

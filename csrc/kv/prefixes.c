@@ -28,12 +28,12 @@ struct ane_kv_prefixes *ane_kv_prefixes_create(void) {
   return ane_calloc(1, sizeof(struct ane_kv_prefixes));
 }
 
-static void take_out(struct ane_kv_prefixes *t, struct node *n) {
+static void unlink_node(struct ane_kv_prefixes *t, struct node *n) {
   *(n->later ? &n->later->earlier : &t->latest) = n->earlier;
   *(n->earlier ? &n->earlier->later : &t->oldest) = n->later;
 }
 
-static void put_first(struct ane_kv_prefixes *t, struct node *n) {
+static void link_first(struct ane_kv_prefixes *t, struct node *n) {
   n->later = NULL;
   n->earlier = t->latest;
   *(t->latest ? &t->latest->later : &t->oldest) = n;
@@ -43,8 +43,8 @@ static void put_first(struct ane_kv_prefixes *t, struct node *n) {
 /* Moves a node and then its ancestors to the front of the list. */
 static void use(struct ane_kv_prefixes *t, struct node *n) {
   for (; n && n != &t->root; n = n->above) {
-    take_out(t, n);
-    put_first(t, n);
+    unlink_node(t, n);
+    link_first(t, n);
   }
 }
 
@@ -52,7 +52,7 @@ static void drop(struct ane_kv_prefixes *t, struct node *n) {
   struct node **at = &n->above->below;
   while (*at != n) at = &(*at)->sibling;
   *at = n->sibling;
-  take_out(t, n);
+  unlink_node(t, n);
   ane_kv_page_release(n->page);
   ane_free(n);
   t->count--;
@@ -90,7 +90,7 @@ static struct node *add_child(struct ane_kv_prefixes *t, struct node *above, uin
   c->page = ane_kv_page_retain(page);
   c->key = key, c->depth = above->depth + 1, c->n = (int32_t)n;
   memcpy(c->ids, ids, (size_t)n * sizeof *ids);
-  put_first(t, c);
+  link_first(t, c);
   t->count++;
   return c;
 }

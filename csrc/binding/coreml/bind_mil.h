@@ -7,7 +7,7 @@
 
 /* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
-/* The same, and take ("all", "last"), embed. */
+/* The same, and gather ("all", "last"), embed. */
 void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o);
 /* Reads the option `functions`, a list of {fixed_t or max_t, context}, with defaults from `o`. Pushes a userdata that owns the
  * result. *n is 0 if the option is absent. */

@@ -80,7 +80,7 @@ static ane_status exporter_memory(struct lua_exporter *ud, int threads, struct a
 }
 
 /* mil_exporter(graph, options) -> exporter; or nil, message, code. Options: those of mil_plan, weights = "plain" (as computed);
- * rope ("inputs", "constants"), argmax, fp32, take ("all", "last"), embed, threads, importance */
+ * rope ("inputs", "constants"), argmax, fp32, gather ("all", "last"), embed, threads, importance */
 static int exporter_new(lua_State *L) {
   struct bind_graph *graph = bind_check_graph(L, 1);
   struct ane_error err;

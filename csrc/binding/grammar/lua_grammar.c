@@ -271,15 +271,15 @@ static int matcher_close(lua_State *L) {
   return 0;
 }
 
-/* matcher:push(bytes, canonical) -> whether they were taken; or nil, message, code */
+/* matcher:push(bytes, canonical) -> whether they were accepted; or nil, message, code */
 static int matcher_push(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   size_t n;
   const char *s = luaL_checklstring(L, 2, &n);
   struct ane_error err;
-  bool taken;
-  if (ane_matcher_push(ud->m, s, n, lua_toboolean(L, 3), &taken, &err)) return bind_fail(L, &err);
-  lua_pushboolean(L, taken);
+  bool accepted;
+  if (ane_matcher_push(ud->m, s, n, lua_toboolean(L, 3), &accepted, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, accepted);
   return 1;
 }
 

@@ -39,8 +39,8 @@ static int embedding_close(lua_State *L) {
   return 0;
 }
 
-/* take(ids, columns, scale) -> ane.tensor [1, width, columns, 1]: column t is row ids[t]; zeros after the last id */
-static int embedding_take(lua_State *L) {
+/* gather(ids, columns, scale) -> ane.tensor [1, width, columns, 1]: column t is row ids[t]; zeros after the last id */
+static int embedding_gather(lua_State *L) {
   const struct lua_embedding *ud = luaL_checkudata(L, 1, EMBEDDING_CLASS);
   size_t n;
   const int32_t *ids = bind_ids(L, 2, &n);
@@ -59,7 +59,7 @@ static int embedding_take(lua_State *L) {
 }
 
 void bind_embedding(lua_State *L) {
-  static const luaL_Reg methods[] = {{"take", embedding_take}, {"close", embedding_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"gather", embedding_gather}, {"close", embedding_close}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", embedding_close}, {"__close", embedding_close}, {NULL, NULL}};
   bind_class(L, EMBEDDING_CLASS, methods, meta);
   lua_pushcfunction(L, embedding_open);

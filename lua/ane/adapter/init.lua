@@ -33,7 +33,7 @@ end
 -- ---- Tensors -----------------------------------------------------------------------------------------------------------
 
 -- Transposes a matrix of float32 bytes [rows, cols].
-local function turned(bytes, rows, cols)
+local function transposed(bytes, rows, cols)
   local out, n = {}, 0
   for c = 0, cols - 1 do
     for r = 0, rows - 1 do
@@ -46,7 +46,6 @@ end
 
 -- Reorders rows of `width` float32 to the order of the model's file. Rope pairs i with i + n / 2 of each head in transformers,
 -- and 2i with 2i + 1 in GGUF.
--- with 2i + 1.
 local function permuted(bytes, width, heads, to_gguf)
   local size, out = 4 * width, {}
   local rows = #bytes // size
@@ -160,7 +159,7 @@ local function part_of(file, place, where, source, m)
   part.bias = bias and bias:sub(4 * first - 3, last and 4 * last or -1)
   if not m.rank then return part.bias and part end
   part.a = try(file.source:read(m.a.name))
-  if part.embedding and not m.by_rows then part.a = turned(part.a, m.rank, m.cols) end
+  if part.embedding and not m.by_rows then part.a = transposed(part.a, m.rank, m.cols) end
   local b = rows_of(file, place, where, m.b, m.rank)
   part.b = b:sub(4 * m.rank * (first - 1) + 1, last and 4 * m.rank * last or -1)
   return part
@@ -199,8 +198,8 @@ local function change_of(file, place, where, source, m, blend)
   end
   if m.magnitude then raise("unsupported", "%s: tensor %s is of DoRA of an embedding", file.path, m.magnitude.name) end
   local a = try(file.source:read(m.a.name))
-  change.a = turned(try(file.source:read(m.b.name)), m.rows, m.rank)
-  change.b = m.by_rows and a or turned(a, m.rank, m.cols)
+  change.a = transposed(try(file.source:read(m.b.name)), m.rows, m.rank)
+  change.b = m.by_rows and a or transposed(a, m.rank, m.cols)
   return change
 end
 

@@ -155,7 +155,7 @@ function M.run(session, ids, n, size, want)
   local meta = session.engine.meta
   local call = { ids = ids, n = n, size = size, first = 0, count = size, length = session.len, total = session.settled,
     origin = session.origin, values = {}, cache = {} }
-  if meta.embedding then call.values[meta.embedding] = meta.table:take(ids, size, meta.embed_scale or 1) end
+  if meta.embedding then call.values[meta.embedding] = meta.table:gather(ids, size, meta.embed_scale or 1) end
   local results, message, code = run_packages(session, call, want)
   if not results then return nil, message, code end
   if want == "none" then return { count = 0 } end

@@ -51,15 +51,15 @@ end
 
 --- Takes a chosen token if it is allowed. Any token is, until the text begins a call.
 -- @return whether it is allowed; or nil, message, code
-function Lazy:take(id)
-  if self.calling then return self.inner:take(id) end
+function Lazy:accept(id)
+  if self.calling then return self.inner:accept(id) end
   if self.inner.ends[id] then return true end
   local text = self.tail .. (self.inner:spell(id) or "")
   local at = find_trigger(self, text)
   if at then
-    local taken, message, code = self.inner.matcher:push(text:sub(at), true)
-    if taken == nil then return nil, message, code end
-    if not taken then
+    local accepted, message, code = self.inner.matcher:push(text:sub(at), true)
+    if accepted == nil then return nil, message, code end
+    if not accepted then
       self.banned[id] = true
       return false
     end
@@ -91,12 +91,12 @@ Either.__index = Either
 Either.__name = "ane.constraint"
 
 --- Takes a token in each alternative that allows it.
-function Either:take(id)
+function Either:accept(id)
   local left = {}
   for _, one in ipairs(self.open) do
-    local taken, message, code = one:take(id)
-    if taken == nil then return nil, message, code end
-    if taken then left[#left + 1] = one end
+    local accepted, message, code = one:accept(id)
+    if accepted == nil then return nil, message, code end
+    if accepted then left[#left + 1] = one end
   end
   if #left == 0 then return false end
   self.open = left

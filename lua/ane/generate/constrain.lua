@@ -1,6 +1,6 @@
 --- Applies a grammar to a reply: which tokens are allowed, which are forced, and whether the reply is complete.
 -- Needs ane.core. The trie of a vocabulary is built once per tokenizer.
--- Usage: `local c = assert(constrain.start(grammar, tokenizer, ends)); if c:take(id) then ... end`
+-- Usage: `local c = assert(constrain.start(grammar, tokenizer, ends)); if c:accept(id) then ... end`
 
 local core = require "ane.core"
 
@@ -53,9 +53,9 @@ function Constraint:spell(id)
   return bytes ~= "" and bytes or nil
 end
 
---- Takes a chosen token if it is allowed.
+--- Accepts a chosen token if it is allowed.
 -- @return whether it is allowed; or nil, message, code
-function Constraint:take(id)
+function Constraint:accept(id)
   if self.ends[id] then return self.matcher:accepts() end
   local bytes = self:spell(id)
   return bytes ~= nil and self.matcher:push(bytes, true)
@@ -89,7 +89,7 @@ function Constraint:next_forced()
     for i = #ids - 1, 1, -1 do self.forced[#self.forced + 1] = ids[i] end
   end
   local id = table.remove(self.forced)
-  if self:take(id) then return id end
+  if self:accept(id) then return id end
   self.forced = {}
   return nil
 end

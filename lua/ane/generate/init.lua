@@ -72,7 +72,7 @@ end
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
 --   and checks several in one call, where that is faster (ane.generate.speculate). The reply does not change
---   grammar: of ane.grammar; the reply is a text of it. Forced tokens are taken without a run of the model. result.stop is
+--   grammar: of ane.grammar; the reply is a text of it. Forced tokens are accepted without a run of the model. result.stop is
 --   "grammar" if nothing may follow; result.grammar_complete says whether the reply is a complete text of the grammar
 --   progress: function("prefill", done, total)
 M.rules = schema.merge(sampler.rules, {
@@ -312,9 +312,9 @@ local function choose_plain(self)
   local best, value = self.session:argmax(self.row)
   if value == -math.huge then return nil, "no token has a number above minus infinity: nothing to choose from", "invalid" end
   if not self.grammar then return best end
-  local taken, message, code = self.grammar:take(best)
-  if taken then return best end
-  if taken == false then return nil, look_again(self) end
+  local accepted, message, code = self.grammar:accept(best)
+  if accepted then return best end
+  if accepted == false then return nil, look_again(self) end
   return nil, message, code
 end
 
@@ -337,15 +337,15 @@ local function choose(self)
   local id, message, code = self.sampler:next(logits, #self.all, self.all)
   if not id then return nil, message, code end
   if self.grammar then
-    local taken
-    taken, message, code = self.grammar:take(id)
-    while taken == false and self.grammar.banned do -- a token of free text may begin a call that is invalid
+    local accepted
+    accepted, message, code = self.grammar:accept(id)
+    while accepted == false and self.grammar.banned do -- a token of free text may begin a call that is invalid
       logits:set(id + 1, -math.huge)
       id, message, code = self.sampler:next(logits, #self.all, self.all)
       if not id then return nil, message, code end
-      taken, message, code = self.grammar:take(id)
+      accepted, message, code = self.grammar:accept(id)
     end
-    if not taken then return nil, message or "option grammar: the chosen token may not come", code or "invalid" end
+    if not accepted then return nil, message or "option grammar: the chosen token may not come", code or "invalid" end
   end
   if opts.logprobs then
     if opts.logits_processor or self.grammar then raw = session:logits(self.row) end -- the processor may have changed the first copy

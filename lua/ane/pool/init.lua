@@ -200,7 +200,7 @@ end
 -- Begins a waiting request. false: memory must become free first.
 local function begin(self, at)
   local r = self._waiting[at]
-  local session, message, code = self._sessions:take(r.ids, r.opts.adapters)
+  local session, message, code = self._sessions:acquire(r.ids, r.opts.adapters)
   if not session and code == "memory" and #self._running > 0 then return false end
   if not session then
     r:_fail(message, code)

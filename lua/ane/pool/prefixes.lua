@@ -2,7 +2,7 @@
 -- prompt, without copying it.
 -- Needs nothing. Prefixes of ended replies are kept in a tree (csrc/kv); the least recently used are dropped first. The interface
 -- is that of ane.pool.sessions.
--- Usage: `local all = prefixes.new(engine, { memory = 2 << 30, prefix_memory = 1 << 30 }); local s = all:take(ids)`
+-- Usage: `local all = prefixes.new(engine, { memory = 2 << 30, prefix_memory = 1 << 30 }); local s = all:acquire(ids)`
 
 local M = {}
 
@@ -33,14 +33,14 @@ end
 --- A session for a prompt, which already holds the known prefix.
 -- @param adapters of the request, or nil
 -- @return a session; or nil, message, code
-function Prefixes:take(ids, adapters)
+function Prefixes:acquire(ids, adapters)
   local session, message, code = open(self, adapters)
   if not session then return nil, message, code end
   session:_raw():begin(self._tree, ids)
   return session
 end
 
---- Number of tokens of a prompt without adapters that take() would find known.
+--- Number of tokens of a prompt without adapters that acquire() would find known.
 function Prefixes:known(ids) return self._tree:known(ids) end
 
 --- Called when a session has filled more pages, so that others may begin behind them. Without memory for the tree they stay

@@ -2,7 +2,7 @@
 -- prefix of its prompt, within a memory budget.
 -- Needs nothing. Sessions of ended replies are kept; the least recently used are closed first. A prompt that shares a prefix with
 -- a session takes it over. It takes a fork instead if the session still has use for its other tokens.
--- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:take(ids)`
+-- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:acquire(ids)`
 
 local M = {}
 
@@ -49,7 +49,7 @@ end
 --- A session for a prompt, which may hold a part of it already.
 -- @param adapters that the session carries (ane.model.adapters); nil: the model's own
 -- @return a session; or nil, message, code
-function Sessions:take(ids, adapters)
+function Sessions:acquire(ids, adapters)
   local best = best_of(self, ids, adapters)
   local session, message, code
   if best.idle and 2 * best.common >= best.session.length then

@@ -301,7 +301,7 @@ end
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
-  local own, calibration, code = require("ane.quantise.moments").take(model, opts, level)
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, opts, level)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local message

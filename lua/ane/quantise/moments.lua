@@ -120,10 +120,10 @@ function M.open(model, input, opts, level)
   end)
 end
 
---- Takes the options calibrate and tokens out of a table of options, and opens the calibration that they ask for.
--- @param opts any value: what is wrong with other options is for others to say
+--- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
+-- @param opts any value; other options are not checked
 -- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
-function M.take(model, opts, level)
+function M.from_options(model, opts, level)
   if opts == nil then return {} end
   if type(opts) ~= "table" or opts.calibrate == nil then return opts end
   local own = {}

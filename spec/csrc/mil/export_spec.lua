@@ -128,7 +128,7 @@ describe("written packages", function()
       assert.is_truthy(tostring(message):find(text, 1, true), tostring(message))
     end
     fails("a call has 32 tokens, not 1 .. 16, the context", { fixed_t = 32 })
-    fails("option take is first; known are: all, last", { take = "first" })
+    fails("option gather is first; known are: all, last", { gather = "first" })
     fails("option layout is", { layout = "tc1" })
     local fused <close> = small()
     assert(fused:passes "cpu")

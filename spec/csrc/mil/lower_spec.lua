@@ -197,7 +197,7 @@ describe("lowered graphs", function()
       assert.equal(best(row), out[1].value[t])
       assert.near(string.unpack("<f", row, 4 * best(row) + 1), out[2].value:get(1, t), 1e-3)
     end
-    local last <close> = lowered.open(path_of(name), { take = "last", max_t = 9 })
+    local last <close> = lowered.open(path_of(name), { gather = "last", max_t = 9 })
     local value = last:run(IDS)[1].value
     assert.same({ 1, #want[1] // 4, 1, 1 }, value:shape())
     assert.is_true(hf.cosine(value:tostring(), want[#IDS]) > 1 - 1e-8)
