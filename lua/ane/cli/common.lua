@@ -1,8 +1,9 @@
 --- What several commands share: loading the model of the options, reading input, writing results and remarks.
--- Needs ane.core, ane.util.progress and ane.util.units; ane.model and ane.evaluate.calibrate where a model is loaded.
+-- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.model and ane.evaluate.calibrate where a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
+local sandbox = require "ane.cli.sandbox"
 
 local M = {}
 
@@ -103,8 +104,16 @@ function M.load(args, extra, silent)
     ranks = args.ranks,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
-  local model, message, code = require("ane.model").load(args.model, opts)
+  local confined, message, code = sandbox.enter(args, true)
+  if not confined then return nil, message, code end
+  local model
+  model, message, code = require("ane.model").load(args.model, opts)
   if not model then return nil, message, code end
+  confined, message, code = sandbox.enter(args, false)
+  if not confined then
+    model:close()
+    return nil, message, code
+  end
   if not silent then M.show_warnings(args, model) end
   return model
 end

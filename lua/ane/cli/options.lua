@@ -155,6 +155,8 @@ function M.model(parser, optional)
   M.recipe(parser)
   M.adapters(parser)
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
+  parser:flag("--sandbox", "Open no file but the model and those that are named here, start no program, use no network. After the load "
+    .. "the model is out of reach too. Needs Linux with Landlock.")
   M.progress(parser)
 end
 

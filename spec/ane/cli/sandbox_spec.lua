@@ -1,0 +1,82 @@
+-- The option --sandbox: what a command can still do before and after the load.
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+local tree = require "support.tree"
+
+local folder
+before_each(function() folder = tree.folder() end)
+after_each(function() tree.remove(folder) end)
+
+local lua = os.getenv "LUA" or "lua5.4"
+
+-- Runs a program in its own process: what is given up stays so.
+local function run(code)
+  local script = folder .. "/program.lua"
+  assert(core.write_file(script, ("package.path, package.cpath = %q, %q\nlocal FOLDER, MODEL = %q, %q\n"):format(package.path,
+    package.cpath, folder, tiny.path()) .. code))
+  return tree.run(lua .. " " .. script)
+end
+
+local ok, text = tree.run(("LUA_CPATH='%s' %s -e \"print(require 'ane.core'.sandbox({}, {}))\""):format(package.cpath, lua))
+local can = ok and text:find "^true"
+
+describe("a sandbox", function()
+  it("is refused with the reason where the kernel cannot do it", function()
+    if can then return end
+    assert.matches("^nil\tsandbox: .*\tunsupported", text)
+  end)
+  if not can then return end
+
+  it("takes files, programs, processes and sockets away, and leaves outputs, threads and what is open", function()
+    ok, text = run [[
+      local ane, core = require "ane", require "ane.core"
+      local model = assert(ane.load(MODEL, { threads = 2 }))
+      local want = assert(model:generate({ 1, 2, 3 }, { max_tokens = 3, details = true })).ids
+      assert(core.sandbox({ "lua" }, { FOLDER }))
+      local got = assert(model:generate({ 1, 2, 3 }, { max_tokens = 3, details = true })).ids
+      assert(table.concat(got, " ") == table.concat(want, " "))
+      for _, path in ipairs { MODEL, "/etc/passwd", "/proc/self/mem", "." } do
+        local file, message, code = io.open(path)
+        assert(not file and code == 13, tostring(message))
+      end
+      assert(not core.list_dir "/")
+      assert(not core.write_file("/tmp/outside.txt", "x") and not os.rename(FOLDER, FOLDER .. "2"))
+      assert(not os.execute "true")
+      assert(not (io.popen "true"))
+      assert(core.write_file(FOLDER .. "/out", "x") and core.read_file(FOLDER .. "/out") == "x")
+      assert(model:quantise(FOLDER .. "/out.gguf", { weights = "q8_0" }))
+      assert(core.sandbox({}, {})) -- once more takes more away
+      assert(not io.open(FOLDER .. "/out"))
+      print "held"
+    ]]
+    assert.is_true(ok, text)
+    assert.equal("held\n", text)
+  end)
+
+  local function same(words)
+    local plain, sandboxed = { tree.run(command.path() .. " " .. words) }, { tree.run(command.path() .. " " .. words .. " --sandbox") }
+    assert.is_true(plain[1], plain[2])
+    assert.same(plain, sandboxed)
+  end
+
+  it("changes no answer of a command", function()
+    assert(core.write_file(folder .. "/prompts", "Once\nTwice\n"))
+    same(("run %s --prompt Once --max-tokens 4"):format(tiny.path()))
+    same(("run %s --prompts %s/prompts --max-tokens 4 --threads 2"):format(tiny.path(), folder))
+    same "run spec/fixtures/hf/llama --ids 1,2,3 --max-tokens 4"
+    same(("logits %s --ids 1,2,3"):format(tiny.path()))
+    same(("chat %s --prompt Hello --max-tokens 4"):format(tiny.path()))
+    assert(core.write_file(folder .. "/in.jsonl", '{"id": 1, "prompt": "Once", "max_tokens": 2}\n'))
+    local batch = "%s batch %s %s/in.jsonl -o %s/out.jsonl --sandbox --no-progress"
+    ok, text = tree.run(batch:format(command.path(), tiny.path(), folder, folder))
+    assert.is_true(ok, text)
+    assert.matches('"id":1', core.read_file(folder .. "/out.jsonl"))
+  end)
+
+  it("is refused where a command needs the network", function()
+    ok, text = tree.run(("%s serve %s --sandbox"):format(command.path(), tiny.path()))
+    assert.is_false(ok)
+    assert.matches("ane serve: %-%-sandbox: this command needs the network", text)
+  end)
+end)
