@@ -96,10 +96,10 @@ function M.rename(from, to)
   return true
 end
 
--- Is the next line of the output the one that the record describes?
-local function is_line(data, bytes, flags, check)
+-- Is the next line of the output the one that the record describes? left: bytes of the output from there on.
+local function is_line(data, left, bytes, flags, check)
   if flags & M.REMOVED ~= 0 then return bytes == 0 end
-  if bytes == 0 or bytes > 1 << 31 then return false end
+  if bytes == 0 or bytes > left then return false end
   local line = data:read(bytes)
   return line ~= nil and #line == bytes and line:sub(-1) == "\n" and M.hash(line) == check
 end
@@ -121,8 +121,10 @@ function M.check(path, output, index)
   end
   if data then
     data:setvbuf("full", BLOCK)
+    local size = data:seek "end" or 0
+    data:seek "set"
     for number, key, bytes, flags, check in reader.next do
-      if number < 1 or not is_line(data, bytes, flags, check) then break end
+      if number < 1 or not is_line(data, size - found.bytes, bytes, flags, check) then break end
       if index then index:set(number, key, found.bytes, bytes, flags) end
       found.ascending = found.ascending and number > found.last and flags & M.REMOVED == 0
       found.last = math.max(found.last, number)
