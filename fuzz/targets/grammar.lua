@@ -43,7 +43,7 @@ M.mutate = parts_mutator
 
 function M.run(data)
   local parts = bundle.split(data)
-  local kind = KINDS[1 + (parts.kind or ""):byte(1, 1) % #KINDS] or "json_schema"
+  local kind = KINDS[1 + #(parts.kind or "") % #KINDS]
   for _, name in ipairs(KINDS) do
     if parts.kind == name then kind = name end
   end

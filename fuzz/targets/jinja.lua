@@ -48,7 +48,7 @@ function M.seeds()
   local variables = '{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"type":"function",'
     .. '"function":{"name":"f","arguments":{"a":[1,2.5]}}}]}],"add_generation_prompt":true,"bos_token":"<s>","x":3,"tools":null}'
   for i, source in ipairs(fixture.map.sources) do
-    if #source < 4000 then
+    if i % 6 == 1 and #source < 4000 then
       out[#out + 1] = { ("source-%d"):format(i), bundle.join { { "template", source }, { "variables", variables } } }
     end
   end

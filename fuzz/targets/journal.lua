@@ -46,7 +46,10 @@ function M.seeds()
   assert(batch(false))
   local whole, output = scratch.read(OUTPUT .. ".journal"), scratch.read(OUTPUT)
   remove()
+  local long = #whole:match "^[^\n]*\n" + 16 -- the length of the first line
   return {
+    { "line-of-2-gb", bundle.join {
+      { "journal", whole:sub(1, long) .. "\xFF\xFF\xFF\x7F" .. whole:sub(long + 5) }, { "output", output } } },
     { "whole", bundle.join { { "journal", whole }, { "output", output } } },
     { "cut", bundle.join { { "journal", whole:sub(1, -45) }, { "output", (output:gsub("\n[^\n]*\n$", "\n")) } } },
   }
