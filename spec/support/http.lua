@@ -11,7 +11,7 @@ local Connection = {}
 Connection.__index = Connection
 
 -- Seconds that a client waits before the spec fails.
-local PATIENCE = 20
+local PATIENCE = 120
 
 --- Connects.
 -- @param server of ane.serve; or a port, whose server is another process

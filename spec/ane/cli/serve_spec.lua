@@ -32,7 +32,7 @@ local function start(options)
   local line = ("(cd '%s'; '%s/%s/bin/ane' serve '%s/%s' --port 0 %s > out 2> err & echo $! > pid; wait $!; "
     .. "echo $? > code.tmp; mv code.tmp code) >/dev/null 2>&1 &"):format(folder, here, build, here, tiny.path(), options or "")
   assert(os.execute(line))
-  local deadline = core.clock() + 30
+  local deadline = core.clock() + 120
   local port
   repeat
     os.execute "sleep 0.05"
@@ -41,8 +41,8 @@ local function start(options)
   return math.tointeger(tonumber(port)), tonumber((core.read_file(folder .. "/pid")))
 end
 
-local function exit_code(seconds)
-  local deadline = core.clock() + (seconds or 20)
+local function exit_code()
+  local deadline = core.clock() + 120
   while core.path_kind(folder .. "/code") == nil and core.clock() < deadline do os.execute "sleep 0.05" end
   return tonumber((core.read_file(folder .. "/code")))
 end
@@ -55,11 +55,15 @@ describe("ane serve", function()
     assert.is_number(port)
     assert.equal("ok", http.get(port, "/health").json.status)
     local c = http.open(port)
-    c:send(http.text("POST", "/v1/completions", completion(400)))
-    os.execute("sleep 0.1; kill -TERM " .. pid)
+    local body = completion(400)
+    body.stream, body.stream_options = true, { include_usage = true }
+    c:send(http.text("POST", "/v1/completions", body))
+    assert.is_truthy(c:wait(function(buffer) return buffer:find "data: " end)) -- the reply is in progress
+    os.execute("kill -TERM " .. pid)
     local answer = c:answer()
     assert.equal(200, answer.status)
-    assert.equal(400, answer.json.usage.completion_tokens)
+    local events = http.events(answer.body)
+    assert.same({ "[DONE]", 400 }, { events[#events], events[#events - 1].usage.completion_tokens })
     c:close()
     assert.equal(0, exit_code())
     local log = core.read_file(folder .. "/err")
@@ -68,9 +72,10 @@ describe("ane serve", function()
 
   it("ends at once with a second signal", function()
     local port, pid = start "--quiet --temperature 0"
+    assert.equal(200, http.get(port, "/health").status) -- from here on it catches signals
     local c = http.open(port)
     for _ = 1, 4 do c:send(http.text("POST", "/v1/completions", completion(500))) end
-    os.execute(("sleep 0.05; kill -INT %d; kill -INT %d"):format(pid, pid))
+    os.execute(("kill -INT %d; kill -INT %d"):format(pid, pid))
     assert.equal(0, exit_code())
     c:close()
   end)

@@ -175,9 +175,9 @@ describe("HTTPS", function()
     assert(os.execute(("mkdir '%s' && cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key "
       .. "-out cert 2>/dev/null"):format(folder, folder)))
     with(nil, function(server)
-      local fetch = "cd '%s' && (env -u LD_PRELOAD curl -sk --max-time 20 https://127.0.0.1:%d/health > out; echo done > done) &"
+      local fetch = "cd '%s' && (env -u LD_PRELOAD curl -sk --max-time 120 https://127.0.0.1:%d/health > out; echo done > done) &"
       assert(os.execute(fetch:format(folder, server.port)))
-      local deadline = core.clock() + 20
+      local deadline = core.clock() + 120
       while core.path_kind(folder .. "/done") == nil and core.clock() < deadline do server:turn(0.02) end
       assert.equal('{"status":"ok"}', core.read_file(folder .. "/out"))
     end, { cert = core.read_file(folder .. "/cert"), key = core.read_file(folder .. "/key") })

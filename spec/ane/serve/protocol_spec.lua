@@ -46,15 +46,37 @@ end
 
 -- Turns until the server has so many replies.
 local function wait_for(server, n)
-  local deadline = core.clock() + 15
+  local deadline = core.clock() + 120
   repeat
     server:turn(0.01)
     assert.is_true(core.clock() < deadline, "the server has " .. server:stats().replies .. " replies")
   until server:stats().replies == n
 end
 
--- Gives the server's other thread, and the system, the time to pass on what was sent.
-local function pause() os.execute "sleep 0.2" end
+-- Waits, without turns of the server, until a condition holds.
+local function await(condition, what)
+  local deadline = core.clock() + 120
+  while not condition() do
+    assert.is_true(core.clock() < deadline, what)
+    os.execute "sleep 0.01"
+  end
+end
+
+-- Waits until so many requests have come.
+local function await_requests(server, n)
+  await(function() return server._http:busy() == n end, n .. " requests do not come")
+end
+
+-- Waits until the server knows that all clients have left. It computes nothing meanwhile.
+local function await_gone(server)
+  await(function()
+    server._http:look() -- the first look asks whether a client still reads; the answer comes over the socket
+    for _, job in ipairs(server._jobs) do
+      if not job.call:gone() then return false end
+    end
+    return true
+  end, "the clients do not leave")
+end
 
 local function turns(server, n)
   for _ = 1, n do server:turn(0.01) end
@@ -142,13 +164,12 @@ describe("a connection", function()
     local server = serve { receive_time = 0.4 }
     local c = http.open(server)
     local started, closed = core.clock(), false
-    while not closed and core.clock() - started < 10 do
+    while not closed and core.clock() - started < 120 do
       c:send "X"
       c:wait(function() return nil end, 0.05)
       closed = c.closed
     end
     assert.is_true(closed)
-    assert.is_true(core.clock() - started < 8)
     c:close()
   end)
 
@@ -156,7 +177,7 @@ describe("a connection", function()
     local server = serve { receive_time = 0.5 }
     local silent = http.open(server)
     assert.equal(200, http.post(server, "/v1/completions", completion(3)).status)
-    assert.equal("", silent:drain(10))
+    assert.equal("", silent:drain())
     silent:close()
   end)
 end)
@@ -170,13 +191,11 @@ describe("a client that leaves", function()
       turns(server, 3)
       c:close()
       local steps = server.pool:stats().steps
-      for _ = 1, 3 do -- the first turn asks whether the client still reads; the answer comes over the socket
-        pause()
-        server:turn(0.01)
-      end
+      await_gone(server)
+      server:turn(0)
       assert.equal(1, server:stats().cancelled)
       assert.equal(0, server:stats().replies)
-      assert.is_true(server.pool:stats().steps - steps <= 2)
+      assert.is_true(server.pool:stats().steps - steps <= 1)
     end
   end)
 
@@ -184,14 +203,13 @@ describe("a client that leaves", function()
     local server = serve { sessions = 1, step_tokens = 16 }
     local reading = start(server, completion(5, { prompt = ("word "):rep(150) }))
     local waiting = start(server, completion(5))
-    pause() -- both have come before the first turn
-    wait_for(server, 2)
+    await_requests(server, 2)
+    server:turn(0)
+    assert.equal(2, server:stats().replies)
     waiting:close()
     reading:close()
-    for _ = 1, 3 do
-      pause()
-      server:turn(0.01)
-    end
+    await_gone(server)
+    server:turn(0)
     assert.equal(2, server:stats().cancelled)
     assert.equal(0, server.pool:stats().reply_tokens)
     assert.is_true(server.pool:stats().prompt_tokens <= 64)
@@ -202,9 +220,9 @@ describe("a full queue", function()
   it("is answered with 503 and the time to come back", function()
     local server = serve { sessions = 1, queue = 1 }
     local a, b = start(server, completion(200)), start(server, completion(3))
-    pause()
+    await_requests(server, 2)
     local c = start(server, completion(3))
-    pause() -- all three have come before the first turn
+    await_requests(server, 3)
     local answer = c:answer()
     assert.equal(503, answer.status)
     assert.equal("queue_full", answer.json.error.code)
@@ -291,10 +309,10 @@ describe("the end", function()
     wait_for(server, 1)
     server:stop()
     local more, started = true, core.clock()
-    while more and core.clock() - started < 10 do more = server:turn(0.01) end
+    while more and core.clock() - started < 120 do more = server:turn(0.01) end
     assert.is_false(more)
     server:close()
-    c:drain(1)
+    c:drain()
     c:close()
   end)
 
@@ -305,7 +323,7 @@ describe("the end", function()
     server:close()
     server:close()
     c.server = nil
-    assert.is_not_nil(c:drain(5))
+    assert.is_not_nil(c:drain())
     c:close()
     assert.has_error(function() server:turn() end, "server is closed")
     assert.equal("server (closed)", tostring(server))
