@@ -21,6 +21,8 @@ help:
 	@echo "make faults      every allocation, system call and start of a thread fails once, and from then on (SAMPLE=N: about N of each kind)"
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
+	@echo "make soak        10,000 requests of several kinds to ane serve (SOAK=N): right answers, no growth of memory and files; needs python3"
+	@echo "make chat-page   use the chat page in headless Chromium; needs Playwright for Python (PYTHON names one that has it)"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make mpi         build/<config>/ane/mpi.so, for models and batches under mpirun; needs mpicc (MPICC names one)"
@@ -129,6 +131,18 @@ fuzz:
 	@$(MAKE) $(REMAKE) config=fuzz build/fuzz/bin/fuzz
 	@fuzz/run "$(TARGET)" $(SECONDS) $(OPTIONS)
 
+# Both start a server of a tiny model in a process of its own.
+PYTHON ?= python3
+SOAK ?= 10000
+SERVED = $(BUILD)/bin/ane spec/fixtures/gguf/llama-q8_0.gguf
+soak:
+	@$(MAKE) $(REMAKE) all
+	@$(PYTHON) scripts/serve/soak.py $(SERVED) --requests $(SOAK)
+
+chat-page:
+	@$(MAKE) $(REMAKE) all
+	@$(PYTHON) scripts/serve/page.py $(SERVED) $(if $(PICTURES),--pictures $(PICTURES))
+
 valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
@@ -189,4 +203,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

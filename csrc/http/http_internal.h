@@ -14,6 +14,7 @@ struct ane_http_line {
   struct ane_http_line *previous, *next;
   int fd;
   double deadline; /* of ane_clock; infinity while a request is answered */
+  bool answering;  /* from the end of a request to the end of its response */
 };
 
 struct ane_http_exchange {
@@ -50,6 +51,7 @@ struct ane_http {
   int open;
   int port, wake[2]; /* wake: a pipe */
   int refs;          /* held by the owner and by exchanges */
+  double lines_at;   /* when the idle connections are polled next; of ane_clock */
   struct pollfd *files;
   size_t files_room;
   char log[256]; /* the last message of libmicrohttpd */

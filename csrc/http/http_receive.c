@@ -128,6 +128,7 @@ static enum MHD_Result complete(struct ane_http_exchange *x) {
     x->answered = true;
     x->refs++;
     x->line->deadline = INFINITY;
+    x->line->answering = true;
     x->suspended = true;
     ane_mhd.suspend_connection(x->connection);
     if (h->last)
@@ -193,6 +194,7 @@ void ane_http_on_completed(void *cls, ANE_UNUSED struct MHD_Connection *c, void 
   pthread_mutex_lock(&h->lock);
   x->gone = x->gone || !x->ended;
   x->line->deadline = ane_clock() + h->limits.receive_s;
+  x->line->answering = false;
   x->connection = NULL;
   x->line = NULL;
   x->suspended = false;

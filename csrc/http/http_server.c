@@ -19,6 +19,10 @@
 #define POLLRDHUP 0 /* without it, a disconnect is noticed only when something is written to the client */
 #endif
 
+/* Seconds between polls of the idle connections, and for the rest of a request to be read after its client has closed. */
+#define LINES_S 0.5
+#define CLOSED_S 3.0
+
 /* Sent to a client that has closed its side and to which nothing has been sent yet: HTTP/1.1 lets clients discard it. */
 static const char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -228,9 +232,29 @@ static void look_at_exchanges(struct ane_http *h) {
   }
 }
 
+/* Gives connections that the client has closed, outside of a response, a short time to end. libmicrohttpd 0.9.75 closes them
+ * itself, but for those whose last bytes came together with the end of the stream: it then waits for more. */
+static void look_at_lines(struct ane_http *h, double now) {
+  size_t n = 0;
+  if (now < h->lines_at) return;
+  h->lines_at = now + LINES_S;
+  for (const struct ane_http_line *l = h->lines; l; l = l->next) n += !l->answering;
+  if (!n || !poll_room(h, n)) return;
+  size_t i = 0;
+  for (const struct ane_http_line *l = h->lines; l; l = l->next) {
+    if (!l->answering) h->files[i++] = (struct pollfd){.fd = l->fd, .events = POLLRDHUP};
+  }
+  if (poll(h->files, (nfds_t)n, 0) <= 0) return;
+  i = 0;
+  for (struct ane_http_line *l = h->lines; l; l = l->next) {
+    if (!l->answering && h->files[i++].revents) l->deadline = fmin(l->deadline, now + CLOSED_S);
+  }
+}
+
 void ane_http_look(struct ane_http *h) {
   double now = ane_clock();
   pthread_mutex_lock(&h->lock);
+  look_at_lines(h, now);
   for (struct ane_http_line *l = h->lines; l; l = l->next) {
     if (now < l->deadline) continue;
     l->deadline = INFINITY;

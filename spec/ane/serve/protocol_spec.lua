@@ -183,6 +183,23 @@ describe("a connection", function()
 end)
 
 describe("a client that leaves", function()
+  it("in the middle of a request leaves no connection open", function()
+    local server = serve { receive_time = 3600 }
+    local text = http.text("POST", "/v1/completions", completion(3))
+    for round = 1, 3 do
+      for i = 1, 20 do
+        local c = http.open(server)
+        c:send(text:sub(1, round == 1 and 20 or #text - i))
+        c:close()
+      end
+    end
+    local deadline = core.clock() + 120
+    repeat
+      server:turn(0.01)
+      assert.is_true(core.clock() < deadline, server:stats().connections .. " connections stay open")
+    until server:stats().connections == 0
+  end)
+
   it("ends its reply, streamed or not", function()
     for _, stream in ipairs { false, true } do
       local server = serve()
