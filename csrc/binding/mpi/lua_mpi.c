@@ -1,14 +1,18 @@
 /* The optional module ane.mpi: sends byte strings between the ranks of an MPI 3 program. ane.batch.ranks and ane.pipeline.team
  * use it. `make mpi` builds it with the mpicc of Open MPI or MPICH.
  *
- * Sends do not block: a copy of the bytes is kept until MPI has sent them. Errors of MPI are returned, so that a dead rank does
- * not end the others if the launcher allows that (Open MPI: mpirun --enable-recovery). */
+ * Sends do not block: a copy of the bytes is kept until MPI has sent them. MPI moves large messages only inside its calls, so a
+ * thread calls it while sends are in progress. Without that thread a message would wait until the rank has finished computing.
+ * Errors of MPI are returned, so that a dead rank does not end the others if the launcher allows that (Open MPI: mpirun
+ * --enable-recovery). */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -29,6 +33,12 @@ struct sending {
 };
 static struct sending *sends;
 static size_t sends_bytes; /* of all */
+
+/* Held around calls of MPI and uses of the sends while the progress thread runs. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t send_begun = PTHREAD_COND_INITIALIZER;
+static pthread_t progress;
+static bool threads_allowed, progress_runs, progress_ends; /* by MPI; the thread exists; it must return */
 
 /* nil, message, "io" for an error of MPI. */
 static int fail(lua_State *L, const char *what, int error) {
@@ -55,7 +65,9 @@ static int mpi_init(lua_State *L) {
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   MPI_Comm local;
   int error = MPI_Initialized(&had);
-  if (!error && !had) error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+  if (!error && !had) error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+  if (!error) error = MPI_Query_thread(&level);
+  threads_allowed = !error && level >= MPI_THREAD_SERIALIZED;
   if (!error) error = MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (!error) error = MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (!error) error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
@@ -87,33 +99,88 @@ static void free_completed(void) {
   }
 }
 
+/* The progress thread: tests the sends every 100 us, and sleeps while there are none. */
+static void *progress_main(void *unused) {
+  (void)unused;
+  pthread_mutex_lock(&lock);
+  while (!progress_ends) {
+    free_completed();
+    if (!sends) {
+      pthread_cond_wait(&send_begun, &lock);
+      continue;
+    }
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    pthread_mutex_lock(&lock);
+  }
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+/* Starts or wakes the progress thread, which takes no signals. The caller holds the lock. If it cannot start, sends are slower.
+ */
+static void wake_progress(void) {
+  sigset_t all, before;
+  if (progress_runs) pthread_cond_signal(&send_begun);
+  if (progress_runs || !threads_allowed) return;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  progress_runs = pthread_create(&progress, NULL, progress_main, NULL) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void stop_progress(void) {
+  if (!progress_runs) return;
+  pthread_mutex_lock(&lock);
+  progress_ends = true;
+  pthread_cond_signal(&send_begun);
+  pthread_mutex_unlock(&lock);
+  pthread_join(progress, NULL);
+  progress_runs = progress_ends = false;
+}
+
+/* __gc of a value in the registry: the thread must end before the library is unloaded. */
+static int on_close(lua_State *L) {
+  (void)L;
+  stop_progress();
+  return 0;
+}
+
 /* send(rank, bytes) -> true; or nil, message, code. At most 1 GiB. */
 static int mpi_send(lua_State *L) {
   int rank = (int)luaL_checkinteger(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
   luaL_argcheck(L, len <= MAX_BYTES, 2, "a message has at most 1 GiB");
-  free_completed();
   struct sending *s = malloc(sizeof *s + len);
   if (!s) return luaL_error(L, "not enough memory");
   memcpy(s->bytes, bytes, len);
+  s->size = len;
+  pthread_mutex_lock(&lock);
   int error = MPI_Isend(s->bytes, (int)len, MPI_BYTE, rank, TAG, MPI_COMM_WORLD, &s->request);
+  if (!error) {
+    s->next = sends;
+    sends = s;
+    sends_bytes += len;
+    free_completed();
+    if (sends) wake_progress();
+  }
+  pthread_mutex_unlock(&lock);
   if (error) {
     free(s);
     return fail(L, "cannot send", error);
   }
-  s->next = sends;
-  s->size = len;
-  sends = s;
-  sends_bytes += len;
   lua_pushboolean(L, 1);
   return 1;
 }
 
 /* pending() -> bytes of the messages that MPI has not sent yet. */
 static int mpi_pending(lua_State *L) {
+  pthread_mutex_lock(&lock);
   free_completed();
-  lua_pushinteger(L, (lua_Integer)sends_bytes);
+  lua_Integer bytes = (lua_Integer)sends_bytes;
+  pthread_mutex_unlock(&lock);
+  lua_pushinteger(L, bytes);
   return 1;
 }
 
@@ -134,9 +201,11 @@ static int mpi_poll(lua_State *L) {
   double start = MPI_Wtime(), end = start + luaL_optnumber(L, 1, 0);
   int there = 0;
   MPI_Status status;
-  free_completed();
   for (;;) {
+    pthread_mutex_lock(&lock);
+    free_completed();
     int error = MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &status);
+    pthread_mutex_unlock(&lock);
     if (error) return fail(L, "cannot receive", error);
     if (there || MPI_Wtime() >= end) break;
     pause_between_probes(start);
@@ -145,7 +214,9 @@ static int mpi_poll(lua_State *L) {
   int len = 0, error = MPI_Get_count(&status, MPI_BYTE, &len);
   luaL_Buffer buffer;
   char *bytes = luaL_buffinitsize(L, &buffer, (size_t)(len > 0 ? len : 1));
+  pthread_mutex_lock(&lock);
   if (!error) error = MPI_Recv(bytes, len, MPI_BYTE, status.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  pthread_mutex_unlock(&lock);
   luaL_pushresultsize(&buffer, error ? 0 : (size_t)len);
   if (error) return fail(L, "cannot receive", error);
   lua_pushinteger(L, status.MPI_SOURCE);
@@ -169,6 +240,7 @@ static int mpi_alive(lua_State *L) {
 /* finish(): waits for the sends and finalises MPI. Blocks until all ranks do so: not to be called after a rank has died. */
 static int mpi_finish(lua_State *L) {
   (void)L;
+  stop_progress();
   for (; sends; free_completed()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
   (void)MPI_Finalize();
   return 0;
@@ -186,6 +258,12 @@ EXPORT int luaopen_ane_mpi(lua_State *L) {
       {"process", mpi_process}, {"alive", mpi_alive}, {"finish", mpi_finish},
       {"pending", mpi_pending}, {"abort", mpi_abort}, {NULL, NULL},
   };
+  lua_newuserdatauv(L, 1, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, on_close);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  luaL_ref(L, LUA_REGISTRYINDEX);
   luaL_newlib(L, functions);
   return 1;
 }

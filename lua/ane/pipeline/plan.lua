@@ -1,10 +1,10 @@
 --- What a model over several ranks would be, before anything starts: the cut, bytes, and predicted times.
 -- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
 --
--- The model of time, per rank: a step of decoding B sequences takes the longer of reading the weights (bytes / read) and of the products
--- (2 B values / compute), and reads the cached states of all. A link takes its latency and bytes / bandwidth. One sequence passes all
--- ranks and links one after another. Many sequences, in as many groups as ranks, are as fast as the slowest rank or link. Prompts too,
--- where only the body counts. docs/scale.md compares the model with measurements.
+-- The model of time, per rank: a step of decoding B sequences takes the longer of reading the weights (bytes / read; of a mixture the
+-- experts that B tokens choose at random) and of the products (2 B values / compute), and reads the cached states of all. A link takes
+-- its latency and bytes / bandwidth. One sequence passes all ranks and links one after another. Many sequences, in as many groups as
+-- ranks, are as fast as the slowest rank or link. Prompts too, where only the body counts. docs/scale.md compares it with measurements.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
@@ -120,9 +120,18 @@ local function link_time(opts, from, to, bytes, n)
   return l.latency + n * bytes / l.bandwidth
 end
 
+-- Bytes of weights that n tokens read in a stage.
+local function bytes_read(s, n)
+  local sum = 0
+  for _, c in ipairs(s.steps) do
+    if c.weights > 0 then sum = sum + c.weights * (1 - (1 - c.read / c.weights) ^ n) end
+  end
+  return sum
+end
+
 -- Seconds of a stage that decodes n sequences.
 local function decode_time(s, rank, n)
-  return math.max(s.read / rank.read, 2 * n * s.values / rank.compute) + n * s.state / rank.read
+  return math.max(bytes_read(s, n) / rank.read, 2 * n * s.values / rank.compute) + n * s.state / rank.read
 end
 
 -- Fills the times of each stage and those of the whole.
@@ -212,13 +221,14 @@ function M.of_path(path, opts)
     s.rank, s.host = i - 1, ranks[i].host
     s.state = s.kv * KV_BYTES[opts.kv] * opts.context
     s.sends = s.sends * (opts.fp16 and 2 or 4)
+    s.steps = table.move(costs, s.from + 1, i == #plan.ranks and #costs or s.to, 1, {})
     s.body = s.values - (i == #plan.ranks and costs[#costs].values or 0)
   end
   predict(plan, plan.ranks, ranks, opts)
   for _, s in ipairs(plan.ranks) do
     s.state = s.state * plan.sequences
     plan.weights, plan.state = plan.weights + s.weights, plan.state + s.state
-    s.from, s.to, s.kv, s.body, s.values = nil, nil, nil, nil, nil
+    s.steps, s.from, s.to, s.kv, s.body, s.values = nil, nil, nil, nil, nil, nil
   end
   return plan
 end

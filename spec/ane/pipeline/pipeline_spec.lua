@@ -147,6 +147,35 @@ describe("mpirun ane", function()
     end
   end)
 
+  it("delivers a large message while its sender computes", function()
+    if missing() then return pending(missing()) end
+    local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
+    local sign = folder.path .. "/sign"
+    assert(core.write_file(folder.path .. "/send.lua", ([[
+      local mpi, core = require "ane.mpi", require "ane.core"
+      local sign, came = %q, false
+      if mpi.init() == 0 then
+        mpi.send(1, ("x"):rep(1 << 23))
+        local started = core.clock()
+        repeat came = core.read_file(sign) ~= nil until came or core.clock() - started > 90 -- no call of MPI
+        print(came)
+      else
+        repeat local rank, bytes = mpi.poll(10) until rank
+        core.write_file(sign, "came")
+      end
+      mpi.finish()
+    ]]):format(sign)))
+    -- Without single copies, as over networks, MPI needs the sender for each part of the message.
+    local path, cpath = package.path:gsub("%./", here), package.cpath:gsub("%./", here)
+    local open_mpi = tree.run("mpirun --version | grep -q 'Open MPI'")
+    local ok, out = tree.run(([[
+      export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LUA_PATH='%s' LUA_CPATH='%s'
+      timeout 100 mpirun %s -n 2 lua5.4 '%s/send.lua' < /dev/null
+    ]]):format(path, cpath, open_mpi and "--oversubscribe --bind-to none --mca btl tcp,self" or "", folder.path))
+    assert(ok, out)
+    assert.matches("true", out)
+  end)
+
   it("ends where a rank dies", function()
     if missing() then return pending(missing()) end
     local ok = run(3, { "serve", tiny.path():gsub("^", here), "--port", "0" }, nil, [[
