@@ -16,7 +16,7 @@ endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(HARDEN) $(CFLAGS) $(SANITIZER)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(HARDEN) $(CFLAGS) $(SANITIZER) $(STRESS)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lprotobuf-c -lz -lm -lpthread
 LDFLAGS_SO := -shared
 
@@ -28,6 +28,7 @@ else ifeq ($(config),sanitize)
 else ifeq ($(config),tsan)
   override CFLAGS += -O1 -fno-omit-frame-pointer -Wno-maybe-uninitialized
   SANITIZER := -fsanitize=thread
+  $(BUILD)/csrc/platform/%.o: STRESS := -DANE_POOL_STRESS
   LDFLAGS_SO += -fsanitize=thread
 else ifeq ($(config),coverage)
   # The counters are not atomic, which would be ten times slower. So GCC must not use one as the index of a loop (ivopts): another

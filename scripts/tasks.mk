@@ -19,6 +19,7 @@ help:
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check changes nothing"
 	@echo "make faults      fails every allocation, system call and thread start in turn, once or from then on (SAMPLE=N: about N of each kind)"
+	@echo "make race        specs of threads under the thread sanitizer, with random sleeps in the thread pool"
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
 	@echo "make soak        10,000 requests of several kinds to ane serve (SOAK=N): right answers, no growth of memory and files; needs python3"
@@ -112,6 +113,12 @@ faults:
 	@$(MAKE) $(REMAKE) config=faults all build/faults/bin/faults
 	@scripts/faults/run build/faults $(if $(SAMPLE),--sample $(SAMPLE)) $(SCENARIOS)
 
+RACE_SPECS = spec/csrc/platform/pool_spec.lua spec/csrc/exec/program_spec.lua spec/ane/generate/session_spec.lua spec/ane/pool spec/ane/serve
+race:
+	@scripts/deps build test
+	@$(MAKE) $(REMAKE) config=tsan all
+	@$(TEST) tsan $(if $(filter spec,$(SPECS)),$(RACE_SPECS),$(SPECS))
+
 KILLS ?= 200
 kills:
 	@scripts/deps build test
@@ -203,4 +210,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: race soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

@@ -12,6 +12,17 @@ static _Atomic int next_manner = ANE_POOL_FREE;
 
 void ane_pool_manner(enum ane_pool_manner m) { atomic_store(&next_manner, m); }
 
+#ifdef ANE_POOL_STRESS
+#include <time.h>
+
+void pool_stray(void) {
+  static _Atomic uint64_t count;
+  uint64_t x = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) * 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 31) * 0xBF58476D1CE4E5B9u;
+  if (x >> 62 == 0) nanosleep(&(struct timespec){.tv_nsec = (long)(x >> 20 & 0x1FFFF) * 100000 / 0x1FFFF}, NULL);
+}
+#endif
+
 /* ---- Waiting ---------------------------------------------------------------------------------------------------------*/
 
 static inline void cpu_pause(void) {
@@ -57,6 +68,7 @@ static bool mixed_active(const struct ane_pool *p, int i) {
 /* Chooses the active workers from the next signal of `next_step` on: those that are active and not preempted, and idle ones that
  * have been awake since the last signal. Call it only while no other thread is active, or all have arrived. */
 static void choose_active(struct ane_pool *p, bool all) {
+  pool_stray();
   uint32_t now = atomic_load(&p->next_step.generation);
   bool mixed = p->manner == ANE_POOL_MIXED;
   int n = 1;
@@ -93,16 +105,20 @@ static void pass_barrier(struct ane_pool *p, struct event *e) {
     else if (atomic_load(&p->changes))
       choose_active(p, false);
   }
+  pool_stray();
   if (!p->alone) event_signal(e);
 }
 
 static void barrier_wait(struct ane_pool *p, int i, struct event *e, ane_idle_fn idle, void *arg) {
   if (p->active == 1 && e == &p->inside) return;
   uint32_t seen = atomic_load_explicit(&e->generation, memory_order_relaxed);
+  pool_stray();
   int last = p->active - 1; /* read first: once this thread has arrived, others may continue and change it */
   atomic_store_explicit(&p->workers[i].barriers, atomic_load_explicit(&p->barriers, memory_order_relaxed) + 1,
                         memory_order_relaxed);
-  if (atomic_fetch_add(&p->arrived, 1) == last)
+  bool is_last = atomic_fetch_add(&p->arrived, 1) == last;
+  pool_stray();
+  if (is_last)
     pass_barrier(p, e);
   else if (i == 0)
     migrate_wait(p, e, seen, idle, arg);
@@ -137,6 +153,7 @@ static void *worker_main(void *arg) {
   struct worker *w = &p->workers[a.worker];
   for (;;) {
     uint32_t seen = atomic_load(&p->next_step.generation);
+    pool_stray();
     if (atomic_load(&w->state) == ACTIVE) {
       run_steps(p, a.worker);
       continue;

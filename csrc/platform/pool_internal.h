@@ -90,6 +90,14 @@ enum { SPIN_CHECKS = 40, SPIN_PAUSES = 32 };
  * uses no CPU. */
 #define SPIN_SECONDS 50e-6
 
+/* In builds with ANE_POOL_STRESS (config=tsan): sleeps for up to 100 microseconds at some calls, so that threads meet in orders
+ * that are rare otherwise. It stands at each arrival, each signal and each choice. */
+#ifdef ANE_POOL_STRESS
+void pool_stray(void);
+#else
+static inline void pool_stray(void) {}
+#endif
+
 /* ---- migrate.c ---------------------------------------------------------------------------------------------------------*/
 
 /* Waits at a barrier on the caller's thread and migrates preempted workers. */

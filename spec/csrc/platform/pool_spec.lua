@@ -62,11 +62,15 @@ describe("a pool of threads", function()
   -- A worker that took SIGINT would run the host's handler while the host has it blocked or waits for it elsewhere.
   it("leaves signals to the threads of the host", function()
     if core.path_kind "/proc/self/task" ~= "folder" then return pending "signal masks cannot be read here" end
+    local there = {} -- threads of others, such as a sanitizer's
+    for _, task in ipairs(assert(core.list_dir "/proc/self/task")) do there[task] = true end
     local p <close> = programs.open("llama-mixed", { threads = 2, manner = "together" })
     local s <close> = assert(p:session { context = 20, kv = "fp16" })
     assert(s:feed({ 1, 2, 3 }, "none"))
     local own, workers = tree.read("/proc/thread-self/status"):match "Pid:%s*(%d+)", 0
+    there[own] = nil
     for _, task in ipairs(assert(core.list_dir "/proc/self/task")) do
+      if there[task] then goto continue end
       local status = tree.read("/proc/self/task/" .. task .. "/status")
       local name, blocked = status:match "Name:%s*(%S+)", tonumber(status:match "SigBlk:%s*(%x+)", 16)
       local function is_blocked(signal) return blocked >> (signal - 1) & 1 == 1 end
@@ -75,6 +79,7 @@ describe("a pool of threads", function()
       end
       for _, signal in ipairs { 4, 5, 7, 8, 11 } do assert.is_false(is_blocked(signal), ("%s: fault %d"):format(task, signal)) end
       if task ~= own then workers = workers + 1 end
+      ::continue::
     end
     assert(workers >= 1, workers)
   end)
