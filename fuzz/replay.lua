@@ -45,9 +45,14 @@ end
 --- Runs a target once. It raises where a promise is broken.
 function M.run(name, bytes) M.target(name).run(bytes) end
 
---- Writes a target's seeds into a folder.
+--- Writes a target's seeds into a folder, and its words as a dictionary of libFuzzer, FOLDER.dict.
 function M.write_seeds(name, folder)
-  assert(os.execute(("mkdir -p '%s'"):format(folder)))
+  assert(os.execute(("rm -rf '%s'; mkdir -p '%s'"):format(folder, folder)))
+  local lines = {}
+  for i, word in ipairs(M.target(name).words or {}) do
+    lines[i] = ('"%s"\n'):format(word:gsub("[^%w_.]", function(c) return ("\\x%02X"):format(c:byte()) end))
+  end
+  assert(core.write_file(folder .. ".dict", table.concat(lines)))
   for _, seed in ipairs(M.target(name).seeds()) do assert(core.write_file(folder .. "/" .. seed[1], seed[2])) end
 end
 

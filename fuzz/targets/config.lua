@@ -23,6 +23,7 @@ local WORDS = {
   "torch_dtype", "model_type", "architectures", "num_local_experts", "num_experts_per_tok", "n_group", "topk_group",
   "hybrid_override_pattern",
 }
+M.words = WORDS
 
 local config = mutate_json.mutator(WORDS)
 

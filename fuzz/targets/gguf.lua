@@ -4,6 +4,13 @@ local scratch = require "lib.scratch"
 
 local M = { mutate = require "lib.mutate_gguf".mutate }
 
+M.words = {
+  "general.architecture", "general.alignment", "llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+  "llama.attention.head_count_kv", "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.expert_count", "llama.context_length",
+  "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.merges",
+  "tokenizer.ggml.eos_token_id", "tokenizer.chat_template", "gpt2", "llama", "qwen2", "gemma3", "rope_freqs.weight", "output.weight",
+}
+
 function M.run(data)
   local path = scratch.write("model.gguf", data)
   use.tensors(path)

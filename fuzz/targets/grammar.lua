@@ -16,6 +16,7 @@ local WORDS = {
   "maxItems", "uniqueItems", "contains", "unevaluatedProperties", "dependentRequired", "format", "date-time", "string", "object", "array",
   "integer", "number", "null", "boolean", "propertyNames", "if", "then", "else", "$id", "$anchor", "$dynamicRef", "minProperties",
 }
+M.words = WORDS
 
 local schema = mutate_json.mutator(WORDS)
 

@@ -16,6 +16,7 @@ local WORDS = {
   "text", "echo",
   "suffix", "n_predict", "repeat_penalty", "model", "max_completion_tokens", "parallel_tool_calls", "input_text", "image_url", "type",
 }
+M.words = WORDS
 
 local body = mutate_json.mutator(WORDS)
 

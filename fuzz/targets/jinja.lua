@@ -19,6 +19,7 @@ local PIECES = {
   "is defined", "is mapping", "not in", "raise_exception('a')", "strftime_now('%Y')", "cycler(1, 2)", "joiner(',')", "lipsum()",
   "dict(a=1)",
 }
+M.words = PIECES
 
 local function pieces(text, most, random, bytes)
   local at = 1 + random(#text + 1)

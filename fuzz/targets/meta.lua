@@ -14,6 +14,7 @@ local WORDS = {
   "mask", "cos", "sin", "state", "edge", "functions", "embed_bin", "ropes", "vocab_size", "../embed.bin", "layer_00.mlpackage", "fp16",
   "int8",
 }
+M.words = WORDS
 
 M.mutate = bundle.mutator { mutate_json.mutator(WORDS), embed = function(text, most, _, bytes) return bytes(text, most) end }
 

@@ -26,6 +26,9 @@ local function predict(pkg, f)
   if state then state:close() end
 end
 
+M.words = {}
+for op in scratch.read("csrc/interp/mil.def"):gmatch "MIL_OP%(([%w_]+)" do M.words[#M.words + 1] = op end
+
 function M.run(data)
   local parts = bundle.split(data)
   mlpackage.write(path, parts.model or data, parts.weights or "", parts.manifest or mlpackage.MANIFEST)

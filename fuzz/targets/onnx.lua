@@ -27,6 +27,9 @@ local function graph(path)
   source:close()
 end
 
+M.words = {}
+for op in scratch.read("csrc/interp/onnx.def"):gmatch 'ONNX_OP%([^,]*, "(%w+)"' do M.words[#M.words + 1] = op end
+
 function M.run(data)
   local parts = bundle.split(data)
   local path = scratch.write("onnx/model.onnx", parts["model.onnx"] or data)

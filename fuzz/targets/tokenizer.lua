@@ -17,6 +17,7 @@ local WORDS = {
   "post_processor",
   "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "unk_id", "prepend_scheme", "always", "never", "first",
 }
+M.words = WORDS
 
 M.mutate = bundle.mutator(mutate_json.mutator(WORDS))
 
