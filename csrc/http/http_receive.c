@@ -50,6 +50,38 @@ static enum MHD_Result add_header(void *cls, ANE_UNUSED enum MHD_ValueKind kind,
   return add_text(&x->head, name) && add_text(&x->head, value ? value : "") ? MHD_YES : MHD_NO;
 }
 
+/* The number of headers of a name. */
+static int count_headers(const struct ane_http_exchange *x, const char *name) {
+  const char *p = x->request.path + strlen(x->request.path) + 1;
+  const char *end = (const char *)x->head.data + x->head.size;
+  int n = 0;
+  while (p < end) {
+    n += strcasecmp(p, name) == 0;
+    p += strlen(p) + 1;
+    p += strlen(p) + 1;
+  }
+  return n;
+}
+
+/* Has a header a name with a blank? */
+static bool has_blank_name(const struct ane_http_exchange *x) {
+  const char *p = x->request.path + strlen(x->request.path) + 1;
+  const char *end = (const char *)x->head.data + x->head.size;
+  while (p < end) {
+    if (strpbrk(p, " \t")) return true;
+    p += strlen(p) + 1;
+    p += strlen(p) + 1;
+  }
+  return false;
+}
+
+static bool is_malformed(const struct ane_http_exchange *x) {
+  const char *encoding = ane_http_header(x, "Transfer-Encoding");
+  int lengths = count_headers(x, "Content-Length");
+  if (encoding && (lengths || strcasecmp(encoding, "chunked") != 0 || count_headers(x, "Transfer-Encoding") > 1)) return true;
+  return lengths > 1 || count_headers(x, "Host") > 1 || has_blank_name(x);
+}
+
 /* The length of the body that a request announces; 0: none. */
 static size_t announced(struct MHD_Connection *c) {
   const char *text = ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
@@ -81,6 +113,8 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   x->request.path = x->request.method + strlen(method) + 1;
   x->request.authorised = authorised(h, c);
   x->request.body = "";
+  x->request.long_head = x->head.size > h->limits.header_bytes;
+  x->request.malformed = is_malformed(x);
   x->refs = 1;
   return x;
 }
@@ -173,10 +207,10 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
     if (!x) return MHD_NO;
     *exchange = x;
     link_exchange(h, x);
-    /* If the announced body is too large, it is not requested: the response is sent at once, and the connection is closed. */
-    if (announced(c) <= body_limit(x)) return MHD_YES;
-    x->request.too_large = true;
-    return complete(x);
+    /* A body that is too large, or of unknown length, is not requested: the response is sent at once, and the connection is
+     * closed. */
+    if (announced(c) > body_limit(x)) x->request.too_large = true;
+    return x->request.too_large || x->request.malformed || x->request.long_head ? complete(x) : MHD_YES;
   }
   if (*size) {
     if (!keep(x, data, *size)) return MHD_NO;

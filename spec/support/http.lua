@@ -122,7 +122,8 @@ function Connection:half_close() self.tcp:shutdown "send" end
 
 --- The text of a request.
 function M.text(method, path, body, headers)
-  local lines = { ("%s %s HTTP/1.1"):format(method, path), "Host: localhost" }
+  local lines = { ("%s %s HTTP/1.1"):format(method, path) }
+  if not (headers and headers.Host) then lines[2] = "Host: localhost" end
   if type(body) == "table" then body = core.json_encode(body) end
   if body then
     lines[#lines + 1] = "Content-Length: " .. #body

@@ -152,16 +152,18 @@ static int server_close(lua_State *L) {
 
 /* ---- Exchanges -----------------------------------------------------------------------------------------------------------*/
 
-/* exchange:request() -> {method, path, body, authorised, too_large, crowded} */
+/* exchange:request() -> {method, path, body, authorised, too_large, crowded, long_head, malformed} */
 static int exchange_request(lua_State *L) {
   const struct ane_http_request *r = ane_http_request(open_exchange(L));
-  lua_createtable(L, 0, 6);
+  lua_createtable(L, 0, 8);
   bind_set_text(L, "method", r->method);
   bind_set_text(L, "path", r->path);
   bind_set_bytes(L, "body", r->body, r->size);
   bind_set_boolean(L, "authorised", r->authorised);
   bind_set_boolean(L, "too_large", r->too_large);
   bind_set_boolean(L, "crowded", r->crowded);
+  bind_set_boolean(L, "long_head", r->long_head);
+  bind_set_boolean(L, "malformed", r->malformed);
   return 1;
 }
 

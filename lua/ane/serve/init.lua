@@ -228,6 +228,13 @@ local function preflight(call)
   })
 end
 
+-- Throws if the headers are too long, or leave open where the request ends. What follows on the connection is then not read.
+local function check_head(call)
+  local close = { Connection = "close" }
+  if call.malformed then errors.raise(400, "the headers are malformed or ambiguous", { code = "malformed_request", headers = close }) end
+  if call.long_head then errors.raise(431, "the headers are too large", { code = "headers_too_large", headers = close }) end
+end
+
 -- Is this a name of the local machine, or an IP address?
 local function is_local(host)
   local name = (host or ""):gsub(":%d+$", ""):lower()
@@ -268,6 +275,7 @@ local WHAT = { text = "writes no text", labels = "labels no tokens", vectors = "
 
 -- Answers a request, or makes a job of it. Throws failures.
 local function answer(self, call)
+  check_head(call)
   check_host(self, call)
   check_origin(self, call)
   if call.method == "OPTIONS" then return preflight(call) end

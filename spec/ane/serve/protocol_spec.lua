@@ -107,6 +107,22 @@ describe("a wrong request", function()
     assert.equal("missing_parameter", http.post(server, "/v1/completions", "{}").json.error.code)
   end)
 
+  it("that may end at two places is refused, and ends its connection", function()
+    local server = serve()
+    for _, lines in ipairs {
+      "Content-Length: 2\r\nContent-Length: 5", "Content-Length: 2\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip",
+      "Host: example.org", "X-A : b", "Transfer-Encoding: gzip, chunked",
+    } do
+      local c = http.open(server)
+      c:send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" .. lines .. "\r\n\r\n")
+      local answer = c:answer()
+      assert.same({ 400, "malformed_request", "close" },
+        { answer.status, answer.json and answer.json.error.code, answer.headers.connection }, lines)
+      assert.is_not_nil(c:drain())
+      c:close()
+    end
+  end)
+
   it("that is no HTTP at all ends its connection alone", function()
     local server = serve { receive_time = 0.5 }
     for _, text in ipairs { "\0\1\2\3\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", ("x"):rep(70000) } do
@@ -128,7 +144,9 @@ describe("a wrong request", function()
     c:send "0\r\n\r\n"
     assert.equal(413, c:answer().status)
     c:close()
-    local answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(60000) })
+    local answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(5000) })
+    assert.same({ 431, "headers_too_large" }, { answer.status, answer.json.error.code })
+    answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(60000) })
     assert.is_true(answer == nil or answer.status == 431)
   end)
 end)
