@@ -48,6 +48,7 @@ function M.program(bundle)
   if not bundle.options then
     return nil, "no recipe built this model: its values have no names", "unsupported"
   end
+  if bundle.options.ranks then return nil, "values of a model on several ranks cannot be traced", "unsupported" end
   if not bundle.plain then
     local program, message, code = M.plan(bundle)
     if not program then return nil, message, code end

@@ -38,7 +38,12 @@ end
 local function command(self, order, fn)
   if self.failed then return nil, table.unpack(self.failed) end
   self.order = order
-  local result, message, code = fn()
+  local ran, result, message, code = pcall(fn)
+  if not ran then -- an interrupt: the others may be in the middle of the call
+    if not self.order then broken(self, "a call of the ranks was interrupted", "stopped") end
+    self.order = nil
+    error(result, 0)
+  end
   if not result and self.order then
     self.order = nil
     return nil, message, code
@@ -278,7 +283,7 @@ local function begin(self, items, want, together)
   local groups = orders.groups(items_of(items, want), self.team.size, self.whole, together)
   ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
   if not ok then return nil, message, code end
-  local ticket = { groups = groups, sessions = {} }
+  local ticket = { groups = groups, at = 1, rows = {}, sessions = {} }
   for _, item in ipairs(items) do
     local s = item[1]
     ticket.sessions[s.id], s.ticket, s.list = s, ticket, {}
@@ -293,20 +298,27 @@ end
 -- @return a ticket for finish(); or nil, message, code
 function Program:begin(items, want) return begin(self, items, want, true) end
 
--- Takes the rows of the oldest run under way.
+-- Takes the rows of the oldest run under way. An interrupted wait can be repeated.
 local function collect(self)
-  local ticket, rows = table.remove(self.tickets, 1), {}
-  ticket.collected = true
-  for _, group in ipairs(ticket.groups) do
+  local ticket = self.tickets[1]
+  local rows = ticket.rows
+  while ticket.at <= #ticket.groups do
+    local group, text = ticket.groups[ticket.at], nil
     if orders.has_rows(group) then
-      local text, message, code = self.team:take(self.team.size - 1, "V")
+      local message, code
+      text, message, code = self.team:take(self.team.size - 1, "V")
       if not text then return broken(self, message, code) end
+    end
+    ticket.at = ticket.at + 1
+    if text then
       orders.read_rows(text, group, function(id)
         rows[id] = rows[id] or {}
         return rows[id]
       end)
     end
   end
+  table.remove(self.tickets, 1)
+  ticket.collected = true
   for id, s in pairs(ticket.sessions) do
     if s.ticket == ticket then s.list, s.ticket = rows[id] or {}, nil end -- else it was rewound or fed again since
   end
