@@ -42,6 +42,7 @@ struct ane_adapter {
 static bool is_half(const struct ane_adapter *a) { return a->program->o.int8; }
 
 enum { LOW_ROWS = 4, LOW_COLS = 16 }; /* size of a block of A, as the kernel low_rank reads it */
+enum { MOST_DIVIDED = 62 };           /* threads that can divide A: each has a bit of a step's counter */
 
 /* Bytes of LOW_ROWS rows of A. */
 static size_t low_bytes(const struct ane_adapter *a, int64_t cols) {
@@ -341,6 +342,9 @@ static const struct session_adapters *tokens_of(const struct thread_ctx *tc, con
   return a->adapters;
 }
 
+/* Blocks of LOW_ROWS rows of A; 0 if q is NULL. */
+static int64_t blocks_of(const struct part *q) { return q ? (q->rank + LOW_ROWS - 1) / LOW_ROWS : 0; }
+
 /* This thread's own scratch: [ranks], then ADAPTER_TEMP floats. */
 static float *thread_scratch(const struct thread_ctx *tc) {
   const struct adapter_scratch *a = &tc->p->adapter_scratch;
@@ -352,6 +356,17 @@ static void multiply(const struct thread_ctx *tc, const struct ane_packed *w, co
   /* The kernel writes out[t * ld + r] for absolute rows r; the base is moved back so that row g0 * 16 goes to out. */
   float *base = (float *)((uintptr_t)out - (uintptr_t)(g0 * ANE_GROUP) * sizeof *out);
   tc->k->matmul[w->layout][ANE_ACTIVATION_F32](w, x, g0, g1, base, ld, tc->mem + tc->p->thread_kernel);
+}
+
+/* out[t * ld + r] = by * (A x)[t][r] for n tokens from token t0 on and rows r of blocks [b0, b1) of LOW_ROWS rows. */
+static void down_part(const struct thread_ctx *tc, const struct part *q, float by, const struct ane_activations *x, int64_t t0,
+                      int64_t n, int64_t b0, int64_t b1, float *out, int64_t ld) {
+  const bool half = tc->p->o.int8;
+  const size_t block = ane_align_up((size_t)q->cols, LOW_COLS) * LOW_ROWS * (half ? 2 : 4);
+  const int64_t row = b0 * LOW_ROWS, rows = ANE_MIN(b1 * LOW_ROWS, q->rank) - row;
+  if (rows <= 0) return;
+  tc->k->low_rank((const uint8_t *)q->a + (size_t)b0 * block, half, rows, x->f32 + t0 * x->ld, x->ld, n, q->cols, out + row, ld);
+  for (int64_t t = 0; t < n; t++) tc->k->scale(out + t * ld + row, q->scale * by, out + t * ld + row, rows);
 }
 
 const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, int64_t from,
@@ -366,13 +381,50 @@ const float *adapter_down(const struct thread_ctx *tc, const struct step *s, con
       for (int m = 0; m < s->linear.count; m++) {
         const struct part *q = part_of_matrix(all->list[j], s->linear.w[m]);
         if (!q || !q->rank) continue;
-        float *out = low + t0 * ld + at;
-        tc->k->low_rank(q->a, tc->p->o.int8, q->rank, x->f32 + t0 * x->ld, x->ld, t1 - t0, q->cols, out, ld);
-        for (int64_t t = 0; t < t1 - t0; t++) tc->k->scale(out + t * ld, q->scale * all->scale[j], out + t * ld, q->rank);
+        down_part(tc, q, all->scale[j], x, t0, t1 - t0, 0, blocks_of(q), low + t0 * ld + at, ld);
         at += q->rank;
       }
   }
   return low;
+}
+
+/* The adapters of the step's only token; NULL: it has none. */
+static const struct session_adapters *of_one_token(const struct thread_ctx *tc, const struct step *s) {
+  for (int32_t i = 0; i < tc->r->n_adapted; i++) {
+    int64_t t0, t1;
+    const struct session_adapters *all = tokens_of(tc, s, i, &t0, &t1);
+    if (t0 < t1) return all;
+  }
+  return NULL;
+}
+
+bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x) {
+  const struct session_adapters *all = of_one_token(tc, s);
+  int64_t blocks = 0, from, to, before = 0, at = 0;
+  if (!all || tc->threads == 1 || tc->threads > MOST_DIVIDED) return false;
+  for (int32_t j = 0; j < all->n; j++)
+    for (int m = 0; m < s->linear.count; m++) blocks += blocks_of(part_of_matrix(all->list[j], s->linear.w[m]));
+  ane_split(blocks, tc->thread, tc->threads, &from, &to);
+  for (int32_t j = 0; j < all->n; j++)
+    for (int m = 0; m < s->linear.count; m++) {
+      const struct part *q = part_of_matrix(all->list[j], s->linear.w[m]);
+      const int64_t n = blocks_of(q);
+      if (n == 0) continue;
+      down_part(tc, q, all->scale[j], x, 0, 1, ANE_MAX(from - before, (int64_t)0), ANE_MIN(to - before, n),
+                tc->p->adapter_scratch.memory + at, tc->p->adapter_scratch.ranks);
+      at += q->rank;
+      before += n;
+    }
+  atomic_fetch_or_explicit(&tc->p->counters[2 * s->index], (int64_t)1 << tc->thread, memory_order_release);
+  return true;
+}
+
+const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x) {
+  enum { SPINS = 2000 }; /* some microseconds */
+  const int64_t all = ((int64_t)1 << tc->threads) - 1;
+  for (int i = 0; i < SPINS; i++)
+    if (atomic_load_explicit(&tc->p->counters[2 * s->index], memory_order_acquire) == all) return tc->p->adapter_scratch.memory;
+  return adapter_down(tc, s, x, 0, 1);
 }
 
 void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1) {
@@ -386,10 +438,16 @@ void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, 
     }
 }
 
-/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1), in blocks that fit into temp. low: [n][ld_low]. */
+/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1); many tokens in blocks that fit into temp. low:
+ * [n][ld_low].
+ */
 static void add_product(const struct thread_ctx *tc, const struct ane_packed *b, const float *low, int64_t ld_low, int64_t n,
                         int64_t g0, int64_t g1, float *dst, int64_t ld, float *temp) {
-  enum { GROUPS = 64 };
+  enum { GROUPS = 64, FEW = 3 };
+  if (n <= FEW) {
+    for (int64_t t = 0; t < n; t++) tc->k->low_rank_add(b, low + t * ld_low, g0, g1, dst + t * ld);
+    return;
+  }
   for (int64_t g = g0; g < g1; g += GROUPS) {
     int64_t end = ANE_MIN(g + GROUPS, g1), first = (g - g0) * ANE_GROUP, rows = ANE_MIN(end * ANE_GROUP, b->rows) - g * ANE_GROUP;
     int64_t most = ADAPTER_TEMP / ((end - g) * ANE_GROUP);

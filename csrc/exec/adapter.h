@@ -28,6 +28,12 @@ bool adapter_on_head(const struct run *r);
  * adapter_scratch. A step of one token fills the thread's own row; others fill the shared rows [from, to). */
 const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, int64_t from,
                           int64_t to);
+/* The first half of a step of one token, divided among the threads: each computes some rows of every A into the shared row, so
+ * that A is read once. false: the step has one thread, too many threads, or a token without adapters; then use adapter_down. */
+bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
+/* The result of adapter_down_divided, with the rows of all threads. A thread that has not finished its rows soon, as it may not
+ * be running, is not waited for: all rows are computed once more, into the caller's own row. */
+const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
 /* Prefetches what the second half will read for row groups [g0, g1) of matrix m, in a call with few tokens. */
 void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1);
 /* The second half: adds B times the result of the first half, and biases, to the product of matrix m. Row groups [g0, g1); dst[t

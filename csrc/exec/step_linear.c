@@ -41,7 +41,9 @@ void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, str
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) memory[a] = tc->mem + tc->p->thread_activations[a];
   set_up_activations(tc, s, memory, out);
   prepare(tc, s, out, (float *)(void *)(tc->mem + tc->p->thread_normed), 0, tc->tokens);
-  out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], 0, tc->tokens) : NULL;
+  out->low = NULL;
+  out->divided = tc->r->n_adapted && adapter_down_divided(tc, s, &out->a[ANE_ACTIVATION_F32]);
+  if (tc->r->n_adapted && !out->divided) out->low = adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], 0, tc->tokens);
 }
 
 static void prepare_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
@@ -50,27 +52,28 @@ static void prepare_shared(const struct thread_ctx *tc, const struct step *s, st
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   prepare(tc, s, out, tc->p->normed, from, to);
   out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], from, to) : NULL;
+  out->divided = false;
   thread_barrier(tc);
 }
 
 /* Computes y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
-static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1,
+static void multiply(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  if (in->low) adapter_prefetch(tc, s, m, g0, g1);
+  if (in->low || in->divided) adapter_prefetch(tc, s, m, g0, g1);
   /* The kernel writes out[t * ld + r] for absolute rows r, so the base is moved back: row r0 goes to dst. */
   tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
                                                       (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
                                                       tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
     for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
+  if (in->divided && !in->low) in->low = adapter_down_join(tc, s, &in->a[ANE_ACTIVATION_F32]);
   if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
 /* Computes row groups [g0, g1) of matrix m, with the epilogue. */
-static void finish_groups(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0,
-                          int64_t g1) {
+static void finish_groups(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1) {
   int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
   float *out = thread_data(tc, s->out[m]) + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
   if (s->linear.act) {

@@ -91,6 +91,7 @@ bool prefetch_more(struct prefetch *a);
 struct prepared {
   struct ane_activations a[ANE_ACTIVATION_COUNT];
   const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
+  bool divided;     /* low is NULL so far: adapter_down_join gives it */
 };
 /* Prepares the input of a linear step in the thread's own scratch, for one token. */
 void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);

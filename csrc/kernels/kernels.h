@@ -228,6 +228,9 @@ struct ane_kernels {
    * for each 4 rows, for each 16 columns [4][16], zeros beyond rank and cols. Row strides of x and y: ldx, ldy. */
   void (*low_rank)(const void *a, bool half, int64_t rank, const float *x, int64_t ldx, int64_t n, int64_t cols, float *y,
                    int64_t ldy);
+  /* y[r - 16 g_from] += sum over k, ascending from 0, of b[r][k] * x[k] by fma, for the rows r of groups [g_from, g_to): the B of
+   * adapters and one token. b: layout F16 or F32. The sums have the bits of the product of b and x. */
+  void (*low_rank_add)(const struct ane_packed *b, const float *x, int64_t g_from, int64_t g_to, float *y);
 
   /* Elementwise over n: y = a + b, a * b, a * s, s * tanh(a / s); any of the arrays may be the same. */
   void (*add)(const float *a, const float *b, float *y, int64_t n);

@@ -1,4 +1,4 @@
-/* Products with the A matrices of adapters in scalar C. The other levels are tested against this file. */
+/* Products with the A and B matrices of adapters in scalar C. The other levels are tested against this file. */
 #include "kernels/kernels_internal.h"
 #include "tensor/half.h"
 
@@ -25,4 +25,21 @@ static void low_rank(const void *a, bool half, int64_t rank, const float *x, int
     }
 }
 
-void ane_low_rank_ref(struct ane_kernels *k) { k->low_rank = low_rank; }
+static void low_rank_add(const struct ane_packed *b, const float *x, int64_t g_from, int64_t g_to, float *y) {
+  const bool half = b->layout == ANE_LAYOUT_F16;
+  for (int64_t r = g_from * ANE_GROUP; r < ANE_MIN(g_to * ANE_GROUP, b->rows); r++) {
+    const uint8_t *group = b->data + (size_t)(r / ANE_GROUP) * b->group_bytes;
+    float sum = 0;
+    for (int64_t k = 0; k < b->cols; k++) {
+      int64_t at = k * ANE_GROUP + r % ANE_GROUP;
+      sum = fmaf(half ? ane_f16_f32(((const uint16_t *)(const void *)group)[at]) : ((const float *)(const void *)group)[at], x[k],
+                 sum);
+    }
+    y[r - g_from * ANE_GROUP] += sum;
+  }
+}
+
+void ane_low_rank_ref(struct ane_kernels *k) {
+  k->low_rank = low_rank;
+  k->low_rank_add = low_rank_add;
+}

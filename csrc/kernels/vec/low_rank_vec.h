@@ -1,9 +1,10 @@
-/* Products with the A of adapters for any vector length; included by low_rank_<isa>.c after vec_<isa>.h. The 16 lanes of a sum
- * are V_PARTS vectors. A tile of 4 rows and some tokens keeps its sums in registers and reads the rows once, from the first byte
- * to the last. */
+/* Products with the A and the B of adapters for any vector length; included by low_rank_<isa>.c after vec_<isa>.h. The 16 lanes
+ * of a sum are V_PARTS vectors. A tile of 4 rows and some tokens keeps its sums in registers and reads the rows once, from the
+ * first byte to the last. */
 #include "kernels/kernels_internal.h"
 
-enum { LOW_ROWS = 4, LOW_TOKENS = V_PARTS == 1 ? 4 : 1, LOW_AHEAD = 1024 }; /* of a tile; bytes that are prefetched */
+enum { LOW_GROUPS = 4 };                                                    /* groups of B whose sums are computed side by side */
+enum { LOW_ROWS = 4, LOW_TOKENS = V_PARTS == 1 ? 4 : 1, LOW_AHEAD = 4096 }; /* of a tile; bytes that are prefetched */
 
 /* VL elements from element i on. */
 V_FN vf low_load(const bool half, const uint8_t *a, int64_t i) {
@@ -68,4 +69,48 @@ static void low_rank(const void *a, bool half, int64_t rank, const float *x, int
     low_all(true, a, rank, x, ldx, n, cols, y, ldy);
   else
     low_all(false, a, rank, x, ldx, n, cols, y, ldy);
+}
+
+/* ng groups of b from group g on, which hold `rows` rows; half and ng are constants after inlining. */
+V_FN void low_add_groups(const bool half, const int ng, const struct ane_packed *b, int64_t g, int64_t rows, const float *x,
+                         float *y) {
+  vf l[LOW_GROUPS][V_PARTS];
+#pragma GCC unroll 4
+  for (int i = 0; i < ng; i++)
+#pragma GCC unroll 4
+    for (int p = 0; p < V_PARTS; p++) l[i][p] = v_set(0);
+  const uint8_t *from = b->data + (size_t)g * b->group_bytes;
+  for (int64_t k = 0; k < b->cols; k++) {
+    const vf v = v_set(x[k]);
+#pragma GCC unroll 4
+    for (int i = 0; i < ng; i++)
+#pragma GCC unroll 4
+      for (int p = 0; p < V_PARTS; p++)
+        l[i][p] = v_fma(low_load(half, from + (size_t)i * b->group_bytes, k * ANE_GROUP + p * VL), v, l[i][p]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < ng; i++)
+#pragma GCC unroll 4
+    for (int p = 0; p < V_PARTS; p++) {
+      const int64_t at = i * ANE_GROUP + p * VL;
+      if (at < rows) v_store_n(y + at, v_add(v_load_n(y + at, rows - at), l[i][p]), rows - at);
+    }
+}
+
+V_FN void low_add(const bool half, const struct ane_packed *b, const float *x, int64_t g, int64_t g_to, float *y) {
+  for (; g + LOW_GROUPS <= g_to; g += LOW_GROUPS, y += LOW_GROUPS * ANE_GROUP)
+    low_add_groups(half, LOW_GROUPS, b, g, b->rows - g * ANE_GROUP, x, y);
+  for (; g < g_to; g++, y += ANE_GROUP) low_add_groups(half, 1, b, g, b->rows - g * ANE_GROUP, x, y);
+}
+
+static void low_rank_add(const struct ane_packed *b, const float *x, int64_t g_from, int64_t g_to, float *y) {
+  if (b->layout == ANE_LAYOUT_F16)
+    low_add(true, b, x, g_from, g_to, y);
+  else
+    low_add(false, b, x, g_from, g_to, y);
+}
+
+static void low_rank_set(struct ane_kernels *k) {
+  k->low_rank = low_rank;
+  k->low_rank_add = low_rank_add;
 }

@@ -1,4 +1,4 @@
 #include "kernels/vec/vec_avx512.h"
 #include "kernels/vec/low_rank_vec.h"
 
-void ane_low_rank_avx512(struct ane_kernels *k) { k->low_rank = low_rank; }
+void ane_low_rank_avx512(struct ane_kernels *k) { low_rank_set(k); }
