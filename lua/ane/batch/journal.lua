@@ -51,6 +51,19 @@ end
 
 -- ---- Reading -------------------------------------------------------------------------------------------------------------------
 
+-- Is this absent, or an object of JSON?
+local function is_object(v)
+  if v == nil then return true end
+  return type(v) == "table" and (next(v) == nil or type(next(v)) == "string")
+end
+
+-- Are these the settings of a batch?
+local function are_settings(v)
+  if type(v) ~= "table" or v.ane_batch == nil or not is_object(v.model) or not is_object(v.options) then return false end
+  local shard = v.options and v.options.shard
+  return shard == nil or type(shard) == "string" and shard:match "^%d+/%d+$" ~= nil
+end
+
 --- Reads a journal.
 -- @param path of the journal
 -- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil if the first line is
@@ -69,7 +82,7 @@ function M.read(path)
     return nil
   end
   local settings = core.json_decode(head)
-  if type(settings) ~= "table" or settings.ane_batch == nil then
+  if not are_settings(settings) then
     file:close()
     return nil, ("%s: is not a journal of a batch"):format(path), "format"
   end

@@ -28,7 +28,7 @@ end
 -- The settings that all shards of a run share, as a text.
 local function common(settings)
   local options = {}
-  for name, value in pairs(settings.options) do
+  for name, value in pairs(settings.options or {}) do
     if name ~= "shard" then options[name] = value end
   end
   return core.json_encode({ settings.model, options }, { sort = true })
@@ -41,7 +41,7 @@ local function check_shards(paths, all)
     if common(settings) ~= common(all[1]) then
       return nil, ("%s: was made with another model or other options than %s"):format(paths[i], paths[1]), "invalid"
     end
-    local shard = settings.options.shard or "1/1"
+    local shard = settings.options and settings.options.shard or "1/1"
     local part, of = shard:match "^(%d+)/(%d+)$"
     n = n or of
     if of ~= n then return nil, ("%s: is shard %s, the others are of %s"):format(paths[i], shard, n), "invalid" end

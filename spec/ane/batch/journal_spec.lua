@@ -34,6 +34,19 @@ describe("a journal", function()
     end
   end)
 
+  it("begins with the settings of a batch", function()
+    local path = os.tmpname()
+    for _, head in ipairs { "1", "[]", "{}", '{"ane_batch":1,"options":"x"}', '{"ane_batch":1,"model":[1]}', '{"ane_batch":1,"model":null}',
+      '{"ane_batch":1,"options":{"shard":3}}', '{"ane_batch":1,"options":{"shard":"a"}}' } do
+      st.write(path, head .. "\n")
+      local reader, message, code = journal.read(path)
+      assert.is_nil(reader, head)
+      assert.equal(path .. ": is not a journal of a batch", message)
+      assert.equal("format", code)
+    end
+    os.remove(path)
+  end)
+
   it("takes no memory for a line that is longer than its output", function()
     local before = peak()
     if not before then return pending "needs /proc" end
