@@ -601,6 +601,8 @@ function M.wrap(bundle, facts)
     _streams = setmetatable({}, { __mode = "k" }), warnings = facts.warnings or {},
     tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
   }, meta)
+  -- Sessions hold their table, and so the model: it is not collected, which closes them, as long as one of them is held.
+  getmetatable(self._sessions).model = self
   local other = SILENT[bundle.config.kind]
   self._host = {
     tokenizer = bundle.tokenizer, eos_ids = bundle.eos_ids, streams = self._streams, load_s = self.load_s,
