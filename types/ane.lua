@@ -557,13 +557,13 @@ function model:weights_report() end
 ---@alias ane.weight_scheme "int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
 
 ---@class ane.quantise_options
----@field weights ane.gguf_type|ane.weight_scheme the file holds the numbers of a scheme in a type that can (int4-block: q4_0)
----@field method? "rtn"|"gptq" gptq: roundings compensate each other's errors on the text of `calibrate`
+---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0)
+---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
 ---@field calibrate? string|integer[]|table[] a text, token ids, or a list of both
----@field tokens? integer most tokens that are read; default 16384
----@field memory? integer bytes that the statistics of gptq may take at a time; default 2 GiB. With less the text is read more often
+---@field tokens? integer maximum tokens of the text; default 16384
+---@field memory? integer bytes that the statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
----@field fallback? ane.gguf_type where rows are not whole blocks; default the nearest type of a like size (q4_k: "q5_0")
+---@field fallback? ane.gguf_type for weights whose rows are not whole blocks; default the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name
 ---@field threads? integer
 ---@field progress? fun(stage: string, done: integer, total: integer)

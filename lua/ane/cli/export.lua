@@ -8,17 +8,17 @@ local packages = require "ane.cli.packages"
 local M = {}
 
 M.writes = true
-M.summary = "Write a model as Core ML packages for the Neural Engine, with a manifest. Needs no Mac and no Python."
+M.summary = "Write a model as Core ML packages or as a Core AI asset for the Neural Engine. Needs no Mac and no Python."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
   parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
-  parser:option("--calibrate", "Text whose activations guide int4-block, lut4 and gptq. It is read first, with the weights as stored.")
+  parser:option("--calibrate", "Text whose activations guide int4-block, lut4 and gptq. The model first runs on it as it is.")
     :argname "FILE"
-  parser:option("--method", "rtn: each weight is rounded by itself; gptq: roundings compensate each other's errors, which needs "
-    .. "--calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
+    .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.threads(parser)
   options.recipe(parser)
   options.adapters(parser, true)

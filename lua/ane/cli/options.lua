@@ -144,7 +144,7 @@ function M.model(parser, optional)
   M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...",
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
-  parser:option("--calibrate", "Text whose activations guide int4-block and lut4. It is read first, with the weights as stored.")
+  parser:option("--calibrate", "Text whose activations guide int4-block and lut4. The model first runs on it with its stored weights.")
     :argname "FILE"
   M.activations(parser)
   parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)

@@ -28,19 +28,20 @@ function M.options(parser)
   parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
   parser:argument("out", "The GGUF file to write. It appears when it is complete.")
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
-    .. "; or a scheme of Core ML packages, whose numbers the "
-    .. "file then holds: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
+    .. "; or a scheme of Core ML packages, whose values the "
+    .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest of a like size (q4_k: q5_0).",
+  options.add(parser, "--fallback", "Type for weights whose rows are not whole blocks; default: the nearest type of similar size "
+    .. "(q4_k: q5_0).",
     FALLBACK):argname "W"
-  options.add(parser, "--size", "Choose types so that the file has at most this size (90M, 1.2G): those weights get bits that need them. "
-    .. "It measures each weight on the text of --calibrate.", size_of):argname "BYTES"
-  options.add(parser, "--bits", "The same for bits a weight on the mean, like 4.25.", BITS):argname "N"
-  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block and lut4, and gptq. It is read first, with the "
-    .. "weights as stored."):argname "FILE"
-  parser:option("--method", "rtn: each weight is rounded by itself; gptq: roundings compensate each other's errors, which needs "
-    .. "--calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
+    .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
+  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
+  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block, lut4 and gptq. The model first runs on it with its "
+    .. "stored weights."):argname "FILE"
+  parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
+    .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)

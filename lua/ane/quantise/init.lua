@@ -22,19 +22,19 @@ local function check_fallback(name) return types.fault(name, true) end
 local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) end
 
 --- Options of run.
---   weights: a type by name (ane.quantise.types), or a scheme of Core ML packages; needed. The file holds the numbers of a scheme in
---     a type that can hold them exactly, and the table of the embedding stays as it is, as in packages
---   mixed: other types for the tensors whose names (in the new file, else in the source) match a pattern:
---     {attn_v = "q6_k"}, or a list of {pattern, type}, of
---     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
---   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (column `nearest`
---     of dtype.def; q4_k: q5_0), and fp16 where that does not fit either
+--   weights: name of a type (ane.quantise.types), or a scheme of Core ML packages; required. The file stores the values of a scheme in
+--     a type that represents them exactly. As in packages, a scheme does not change the embedding
+--   mixed: other types for the tensors whose names (in the new file, else in the source) match a pattern: {attn_v = "q6_k"}, or a
+--     list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches any characters, ?
+--     any one
+--   fallback: type for tensors whose rows are not whole blocks; default the nearest type of similar size (column `nearest` of
+--     dtype.def; q4_k: q5_0), or fp16 if that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
 --     q6_k); ane.evaluate.calibrate makes it
---   method: "rtn" (default): each weight is rounded by itself; "gptq": roundings compensate each other's errors
+--   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones
 --     (csrc/quant/compensate.h), which needs a calibration
 --   calibration: of ane.quantise.moments, for gptq
---   memory: bytes that statistics of gptq may take at a time; default 2 GiB. With less the text is read more often
+--   memory: bytes that statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {

@@ -22,7 +22,8 @@ local M = {}
 --- Options: those of ane.coreml.plan (with target = "coreai" the result is a bundle of ane.coreml.export.coreai), and
 --   argmax: the head gives the best row and its value instead of logits
 --   importance: {weight's name = tensor}: the weight of each column's error, for int4 and lut4
---   method: "rtn" (default): each weight is rounded by itself; "gptq": roundings compensate each other's errors, which needs calibration
+--   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones, which needs
+--     calibration
 --   calibration: of ane.quantise.moments
 --   memory: bytes that statistics of gptq may take at a time; default 2 GiB
 --   threads, progress (function(stage, done, total), or true for a bar)
