@@ -1,11 +1,12 @@
 /* The program of all fuzz targets: libFuzzer, an embedded Lua, and the C core linked in.
  * usage: ANE_FUZZ_TARGET=name fuzz [libFuzzer's options] CORPUS ...     from the root of the tree; `make fuzz` calls it so
  *
- * fuzz/targets/NAME.lua returns {run = function(data), mutate = function(data, most, random, bytes) or nil}:
- *   run raises where a promise is broken; the driver prints the error and aborts, which libFuzzer takes for a find;
- *   mutate gives a changed input of at most `most` bytes. random(n) gives 0 .. n-1, bytes(s, most) is libFuzzer's own mutator.
- *     Half of the changes are left to libFuzzer's own mutator.
- * ANE_FUZZ_SEEDS=FOLDER: the inputs that the target makes of the specs' fixtures are written there first. */
+ * fuzz/targets/NAME.lua returns a table:
+ *   - run(data) raises where a promise is broken. The driver prints the error and aborts, which is a find for libFuzzer.
+ *   - mutate(data, most, random, bytes), if there is one, gives a changed input of at most `most` bytes. random(n) gives 0 to
+ *     n - 1; bytes(s, most) is libFuzzer's own mutator, which also makes half of all changes.
+ *   - lines: true counts lines of Lua, see below.
+ *   - seeds() and words, if there are any, are written by fuzz/replay.lua where ANE_FUZZ_SEEDS names a folder. */
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -57,6 +58,17 @@ static int lua_bytes(lua_State *L) {
   return 1;
 }
 
+/* Lines of Lua that ran, as more counters for libFuzzer: an input that reaches another line is kept. Targets with `lines = true`
+ * have them, because most of the code they test is Lua. Each line then costs a call. */
+__attribute__((section("__libfuzzer_extra_counters"))) static uint8_t lines[1 << 15];
+
+static void count_line(lua_State *L, lua_Debug *ar) {
+  lua_getinfo(L, "S", ar);
+  uint64_t hash = ((uint64_t)(uintptr_t)ar->source + (uint64_t)ar->currentline * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+  uint8_t *count = &lines[hash >> 49];
+  if (*count < UINT8_MAX) ++*count;
+}
+
 static void open_target(lua_State *L, const char *name) {
   luaL_openlibs(L);
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
@@ -70,6 +82,9 @@ static void open_target(lua_State *L, const char *name) {
   lua_pushcfunction(L, traceback);
   if (luaL_loadfile(L, path) || lua_pcall(L, 0, 1, 1)) give_up(name, lua_tostring(L, -1));
   lua_remove(L, 1);
+  lua_getfield(L, TARGET, "lines");
+  if (lua_toboolean(L, -1)) lua_sethook(L, count_line, LUA_MASKLINE, 0);
+  lua_pop(L, 1);
   if (lua_getfield(L, TARGET, "run") != LUA_TFUNCTION) give_up(name, "has no function run");
   lua_getfield(L, TARGET, "mutate");
 }

@@ -4,7 +4,7 @@ local grammar = require "ane.grammar"
 local mutate_json = require "lib.mutate_json"
 local promise = require "lib.promise"
 
-local M = {}
+local M = { lines = true }
 
 local KINDS = { "json_schema", "regex", "gbnf", "lark" }
 

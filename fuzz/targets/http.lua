@@ -6,7 +6,7 @@ local bundle = require "lib.bundle"
 local core = require "ane.core"
 local mutate_json = require "lib.mutate_json"
 
-local M = {}
+local M = { lines = true }
 
 local WORDS = {
   "messages", "role", "content", "user", "assistant", "tool", "tools", "tool_calls", "function", "prompt", "stream", "max_tokens", "n",

@@ -5,7 +5,7 @@ local mutate_json = require "lib.mutate_json"
 local promise = require "lib.promise"
 local scratch = require "lib.scratch"
 
-local M = {}
+local M = { lines = true }
 
 local PIECES = {
   "{{ ", " }}", "{% ", " %}", "{# ", " #}", "{%- ", " -%}", "if x", "else", "endif", "for m in messages", "endfor", "set x = 1", "endset",

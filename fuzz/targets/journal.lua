@@ -6,7 +6,7 @@ local numbers = require "lib.numbers"
 local promise = require "lib.promise"
 local scratch = require "lib.scratch"
 
-local M = {}
+local M = { lines = true }
 
 local model = assert(ane.load("spec/fixtures/gguf/llama-q8_0.gguf", { threads = 1, context = 32 }))
 local INPUT = scratch.write("rows.jsonl", '{"prompt":"a"}\n{"prompt":"b"}\n{"prompt":"c"}\n')
