@@ -178,7 +178,7 @@ describe("compensated rounding", function()
       local h = second_moment(x, 0.01)
       local order = by_size(h)
       local u = upper(inverse(permuted(h, order)))
-      local plain, differ = write(rows, { scheme = "int8-channel" }), 0
+      local plain, differ, wanted = write(rows, { scheme = "int8-channel" }), 0, {}
       for r, row in ipairs(rows) do
         local peak = 0
         for c = 1, cols do peak = math.max(peak, math.abs(row[c])) end
@@ -189,11 +189,14 @@ describe("compensated rounding", function()
         local want = reference(row, order, u, function(v)
           return scale * math.max(-127, math.min(127, math.floor(v / scale + 0.5)))
         end)
+        wanted[r] = want
         for c = 1, cols do
           if math.abs(want[c] - got[r][c]) > 0.01 * scale then differ = differ + 1 end
         end
       end
       assert.is_true(differ <= 0.01 * n_rows * cols, ("%d of %d differ"):format(differ, n_rows * cols)) -- near ties
+      local left, published = total(rows, got, h), total(rows, wanted, h)
+      assert.is_true(math.abs(left / published - 1) <= 1e-4, ("error %.9g, published %.9g"):format(left, published))
       if cols > 1 then assert.is_true(total(rows, got, h) < 0.7 * total(rows, plain, h)) end
     end
   end)
