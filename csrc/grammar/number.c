@@ -1,6 +1,7 @@
 /* Decimal numbers: see number.h. */
 #include "grammar/number.h"
 
+#include <float.h>
 #include <string.h>
 
 /* ---- Decimals ----------------------------------------------------------------------------------------------------*/
@@ -267,6 +268,13 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
   return k * m >= b;
 }
 
+/* Does a number, not zero, lie in the normal range of a double? Readers of JSON take others for 0 or infinity. */
+static bool is_normal(const struct decimal *d) {
+  if (d->exponent != DBL_MAX_10_EXP + 1) return d->exponent > DBL_MIN_10_EXP && d->exponent <= DBL_MAX_10_EXP;
+  if (d->digits[0] != '1') return false;
+  return d->n == 1 || d->digits[d->digits[1] == '.' ? 2 : 1] < '7'; /* below 1.7e308 */
+}
+
 /* Does some exponent make a mantissa satisfy the rule? exponent[0..len): the text after the e. */
 static bool exponent_viable(const struct number_rule *r, const char *s, size_t mantissa, const char *exponent, size_t len) {
   struct decimal d;
@@ -287,7 +295,7 @@ static bool exponent_viable(const struct number_rule *r, const char *s, size_t m
       for (int sign = 0; sign < 2; sign++) {
         if (!free_sign && minus != (sign == 1)) continue;
         d.exponent = base + (sign ? -k : k);
-        if (number_fits(r, &d)) return true;
+        if (is_normal(&d) && number_fits(r, &d)) return true;
       }
     }
   }
@@ -316,7 +324,7 @@ bool number_viable(const struct number_rule *r, const char *s, size_t len, numbe
   if (part >= NUMBER_E) {
     size_t e = 0;
     while (s[e] != 'e' && s[e] != 'E') e++;
-    return plain ? len - e <= 6 : exponent_viable(r, s, e, s + e + 1, len - e - 1);
+    return exponent_viable(r, s, e, s + e + 1, len - e - 1);
   }
   if (plain) return true;
   bool negative = len > 0 && s[0] == '-';
