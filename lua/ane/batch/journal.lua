@@ -109,6 +109,9 @@ function M.rename(from, to)
   return true
 end
 
+-- The largest row number that a journal may hold. Work on the rows of a forged journal ends.
+local MOST_ROWS = 1 << 32
+
 -- Is the next line of the output the one that the record describes? left: bytes of the output from there on.
 local function is_line(data, left, bytes, flags, check)
   if flags & M.REMOVED ~= 0 then return bytes == 0 end
@@ -137,7 +140,7 @@ function M.check(path, output, index)
     local size = data:seek "end" or 0
     data:seek "set"
     for number, key, bytes, flags, check in reader.next do
-      if number < 1 or not is_line(data, size - found.bytes, bytes, flags, check) then break end
+      if number < 1 or number > MOST_ROWS or not is_line(data, size - found.bytes, bytes, flags, check) then break end
       if index then index:set(number, key, found.bytes, bytes, flags) end
       found.ascending = found.ascending and number > found.last and flags & M.REMOVED == 0
       found.last = math.max(found.last, number)

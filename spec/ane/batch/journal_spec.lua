@@ -15,15 +15,22 @@ end
 describe("a journal", function()
   local LINE = '{"a":1}\n'
 
-  local function check(bytes)
+  -- Checks a journal of two rows; the second has this number of bytes and this row number (2).
+  local function check(bytes, row)
     local folder = st.folder {
-      journal = '{"ane_batch":1}\n' .. RECORD:pack(1, 7, #LINE, 0, journal.hash(LINE)) .. RECORD:pack(2, 8, bytes, 0, journal.hash(LINE)),
+      journal = '{"ane_batch":1}\n' .. RECORD:pack(1, 7, #LINE, 0, journal.hash(LINE))
+        .. RECORD:pack(row or 2, 8, bytes, 0, journal.hash(LINE)),
       output = LINE .. LINE,
     }
     local found = assert(journal.check(folder .. "/journal", folder .. "/output"))
     st.remove(folder)
     return found
   end
+
+  it("holds no rows beyond any corpus", function()
+    assert.equal(1 << 32, check(#LINE, 1 << 32).last)
+    assert.equal(1, check(#LINE, (1 << 32) + 1).last)
+  end)
 
   it("names lines of its output", function()
     assert.equal(2, check(#LINE).records)
