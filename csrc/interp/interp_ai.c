@@ -469,10 +469,11 @@ static ane_status slice(struct translation *t, const struct call *c) {
 }
 
 static ane_status slice_update(struct translation *t, const struct call *c) {
-  struct param p[6];
+  struct param p[7];
   ane_status st = slice_params(t, c->in, p);
   p[5] = (struct param){.name = "update", .slot = c->in[4]};
-  return st ? st : emit(t, "slice_update", p, 6, c->out, 1);
+  p[6] = (struct param){.name = "clip", .value = keep_value(t, ane_mil_tensor_type(ANE_MIL_BOOL, 0, NULL), &(uint8_t){1}, 1)};
+  return st ? st : emit(t, "slice_update", p, 7, c->out, 1);
 }
 
 /* ---- Weights and states --------------------------------------------------------------------------------------------*/

@@ -1,6 +1,8 @@
 /* Ops that move elements and compute nothing. */
 #include "prim/prim_internal.h"
 
+#include "base/alloc.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -245,6 +247,16 @@ ane_status prim_slice_by_axes(struct ane_prim_call *c) {
   return copy_slice(c, 0, x, &k);
 }
 
+/* The first count[i] elements of each dimension of u, contiguous. The caller frees them; NULL: no memory. */
+static void *first_elements(const struct ane_dyn *u, const void *elements, size_t width, const int64_t *count, int64_t n) {
+  int64_t stride[ANE_DYN_RANK], step = 1;
+  for (int i = u->rank - 1; i >= 0; step *= u->dim[i--]) stride[i] = step;
+  void *first = ane_malloc((size_t)n * width);
+  if (first) prim_copy(first, elements, width, u->rank, count, stride);
+  return first;
+}
+
+/* With clip, an update that reaches past the end of x is cut off there, as Core AI's library does (not for squeezed slices). */
 ane_status prim_slice_update(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *u = c->in[1];
   struct slice k;
@@ -253,14 +265,14 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   if (read_slice(c, x, &k)) return c->status;
   int rank = 0;
-  bool same = true;
+  bool same = true, clip = prim_bool(c, "clip", false) && !k.squeeze;
   for (int i = 0; i < x->rank; i++) {
     n *= k.count[i];
     if (k.squeeze >> i & 1) continue;
-    same = same && rank < u->rank && u->dim[rank] == k.count[i];
+    same = same && rank < u->rank && (u->dim[rank] == k.count[i] || (clip && u->dim[rank] > k.count[i]));
     rank++;
   }
-  if (!same || rank != u->rank || u->count != n)
+  if (!same || rank != u->rank || (u->count != n && !clip))
     return prim_fail(c, ANE_SHAPE, "update is %s, the slice %s", ane_dyn_text(u, a), ane_dyn_dims(x->rank, k.count, b));
   const void *v = prim_elements(c, x, &t), *w = prim_elements(c, u, &tu);
   char *y = v && w ? prim_out(c, 0, t, x->rank, x->dim) : NULL;
@@ -268,7 +280,11 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
   if (t != tu) return prim_fail(c, ANE_SHAPE, "update is %s, x is %s", ane_dtype_info(tu)->name, ane_dtype_info(t)->name);
   memcpy(y, v, (size_t)x->count * prim_width(t));
   int64_t offset = offset_of(x, &k, stride);
-  if (n) prim_copy_into(y + (ptrdiff_t)offset * (ptrdiff_t)prim_width(t), w, prim_width(t), x->rank, k.count, stride);
+  void *first = n && u->count > n ? first_elements(u, w, prim_width(t), k.count, n) : NULL;
+  if (n && u->count > n && !first) return prim_fail(c, ANE_NOMEM, "no memory for the update");
+  if (n)
+    prim_copy_into(y + (ptrdiff_t)offset * (ptrdiff_t)prim_width(t), first ? first : w, prim_width(t), x->rank, k.count, stride);
+  ane_free(first);
   return c->status;
 }
 

@@ -95,6 +95,13 @@ describe("a model as a Core AI asset", function()
     end)
   end
 
+  it("drops the padding of a call that reaches past the context", function()
+    local report, ids = export("llama", { weights = "fp16", context = 16, fixed_t = { 4 } }), {}
+    for i = 1, 16 do ids[i] = (i * 37 + 5) % 200 end
+    local rows = wanted("llama", ids, "fp16")
+    for _, step in ipairs { 3, 1 } do check(report, ids, rows, 16, 4, step) end
+  end)
+
   it("carries the states of causal convolutions", function()
     local report = export("lfm2-odd", { weights = "fp16", context = 16, fixed_t = { 1, 4 } })
     local rows = wanted("lfm2-odd", IDS, "fp16")
