@@ -91,6 +91,8 @@ function M.run(args)
   local report
   report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
+  local risk = report.target == "coreai" and require("ane.coreml.plan.coreai").risk_of(opts.weights or "")
+  if risk then common.remark(args, "%s: %s (%s)", opts.weights, risk.text, risk.source) end
   if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
   for _, f in ipairs(report.functions or {}) do

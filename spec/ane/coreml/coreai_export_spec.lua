@@ -167,6 +167,21 @@ describe("a model as a Core AI asset", function()
     assert.matches("call 2: .*state key_cache has another shape in this function than in the one it was made for", err)
   end)
 
+  it("says what is known against int4 on the engine", function()
+    local command, coreai = require "support.command", require "ane.coreml.plan.coreai"
+    for scheme, risky in pairs { ["int4-block"] = true, lut4 = false } do
+      local code, _, err = command.run { "export", MODELS .. "llama", dir, "--target", "coreai", "--context", "16", "--fixed-t", "4",
+        "--weights", scheme }
+      assert.equal(0, code, err)
+      assert.equal(risky, err:find("linear int4 compiled in silence to an asset for the GPU only", 1, true) ~= nil)
+      local types = false
+      for _, r in ipairs(coreai.judge { bytes = 1, context = 16, kv = 8, tokens = 4, weights = scheme }) do
+        types = types or r.id == "types"
+      end
+      assert.equal(not risky, types)
+    end
+  end)
+
   it("classifies with a fixed number of tokens", function()
     local report = export("privacy_filter", { weights = "fp16", fixed_t = { 8 } })
     assert.equal("main", report.functions[1].name)

@@ -8,6 +8,8 @@ local M = {}
 local function always() return true end
 local function has(scheme) return function(f) return f.weights:find(scheme, 1, true) == 1 end end
 
+local function lacks(scheme) return function(f) return not has(scheme)(f) end end
+
 local RULES = "apple/coreai-models:neural_engine_rules.md"
 local RUNNER = "apple/coreai-models: runner of language models"
 
@@ -15,7 +17,8 @@ local RUNNER = "apple/coreai-models: runner of language models"
 M.rules = {
   { "static", "engine", "every shape is static: one function for each number of tokens and context", RULES, always },
   { "rank", "engine", "no tensor has more than 5 dimensions", RULES, always },
-  { "types", "engine", "activations are fp16, weights fp16 or int8 or tables; norms are computed in fp32 between casts", RULES, always },
+  { "types", "engine", "activations are fp16, weights fp16 or int8 or tables; norms are computed in fp32 between casts", RULES,
+    lacks "int4" },
   { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
   { "mask", "engine", "masks have -40000, never minus infinity", RULES, always },
   { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
@@ -42,6 +45,13 @@ M.rules = {
 }
 
 local WORSE = { engine = 1, risk = 2, cpu = 3 }
+
+--- What is known against a scheme of weights on the Neural Engine: {text, source}; nil: nothing.
+function M.risk_of(scheme)
+  for _, r in ipairs(M.rules) do
+    if r[1] == "int4-block" and r[5] { weights = scheme } then return { text = r[3], source = r[4] } end
+  end
+end
 
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding), context, kv (channels of the widest state of keys), tokens (most of a call), weights (scheme)
