@@ -2,18 +2,9 @@
 -- Usage: `M.mutate = mutate_proto.mutate`
 
 local numbers = require "lib.numbers"
+local varint = require "support.varint"
 
 local M = {}
-
-local function varint(n)
-  local out = {}
-  repeat
-    local low = n & 127
-    n = n >> 7
-    out[#out + 1] = string.char(n ~= 0 and low | 128 or low)
-  until n == 0
-  return table.concat(out)
-end
 
 local function read_varint(s, at)
   local v, shift = 0, 0

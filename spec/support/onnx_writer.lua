@@ -7,6 +7,7 @@
 --   local out = onnx.run("Add", { onnx.floats({ 2 }, { 1, 2 }), onnx.floats({ 2 }, { 3, 4 }) }, { attrs = {} })   -- {shape, numbers}
 
 local core = require "ane.core"
+local varint = require "support.varint"
 
 local M = {}
 
@@ -14,16 +15,6 @@ local TYPES = { float = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, bool = 9, 
 local NAMES = { fp32 = "<f", int64 = "<i8", int32 = "<i4", bool = "B", uint8 = "B", int8 = "<i1" }
 
 -- ---- Protobuf ------------------------------------------------------------------------------------------------------------
-
-local function varint(n)
-  local out = {}
-  repeat
-    local low = n & 127
-    n = n >> 7
-    out[#out + 1] = string.char(n ~= 0 and low | 128 or low)
-  until n == 0
-  return table.concat(out)
-end
 
 local function int(field, n) return varint(field << 3) .. varint(n) end
 local function bytes(field, s) return varint(field << 3 | 2) .. varint(#s) .. s end

@@ -2,25 +2,16 @@
 local command = require "support.command"
 local core = require "ane.core"
 local team = require "ane.batch.ranks"
+local fake_mpi = require "support.fake_mpi"
 local tiny = require "support.tiny"
 local tree = require "support.tree"
 
 local HELLO, ROW, LINE = "<s4i8", "<i8i8s4s4s4", "<i8I4i8s4"
 
--- A module ane.mpi whose messages the spec writes and reads.
+-- A module ane.mpi that knows its rows.
 local function fake()
-  local mpi = { sent = {}, inbox = {}, dead = {}, finished = false }
-  function mpi.send(rank, bytes)
-    table.insert(mpi.sent, { rank, bytes })
-    return true
-  end
-  function mpi.poll()
-    local one = table.remove(mpi.inbox, 1)
-    if one then return one[1], one[2] end
-  end
-  function mpi.process() return 1 end
-  function mpi.alive(pid) return not mpi.dead[pid] end
-  function mpi.finish() mpi.finished = true end
+  local mpi = fake_mpi()
+  mpi.finished = false
   -- The rows that a rank was given.
   function mpi.rows_of(rank)
     local list = {}

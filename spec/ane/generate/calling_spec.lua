@@ -28,18 +28,7 @@ describe("replies with tools", function()
   end)
   teardown(function() model:close() end)
 
-  -- Makes the model say a text, token by token, and then end: a logits_processor. A token that may not come is one that the model says
-  -- nevertheless if it can.
-  local function saying(text)
-    local ids = assert(model.tokenizer:encode(text, { bos = false, eos = false }))
-    ids[#ids + 1] = model.tokenizer.eos_ids[1]
-    local at
-    return function(logits, all)
-      at = at or #all
-      local id = ids[#all - at + 1]
-      if id then logits:set(id + 1, 1000) end
-    end
-  end
+  local function saying(text) return tiny.saying(model, text) end
 
   local function reply(text, opts)
     local all = { tools = TOOLS, logits_processor = text and saying(text), details = true, max_tokens = 300 }

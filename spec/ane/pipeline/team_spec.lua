@@ -1,25 +1,16 @@
 -- Messages between ranks: order, waits that end, and ranks that are lost. The module ane.mpi is one that the spec writes.
 local core = require "ane.core"
+local fake_mpi = require "support.fake_mpi"
 local team = require "ane.pipeline.team"
 
 local HELLO = "<s4i8s4"
 
 -- Rank `rank` of `size`; hello: texts that others send at the begin, by rank.
 local function fake(rank, size, hello)
-  local mpi = { sent = {}, inbox = {}, dead = {}, under_way = 0 }
+  local mpi = fake_mpi()
+  mpi.under_way = 0
   function mpi.init() return rank, size, size, "here" end
-  function mpi.send(to, bytes)
-    table.insert(mpi.sent, { to, bytes })
-    return true
-  end
-  function mpi.poll()
-    local one = table.remove(mpi.inbox, 1)
-    if one then return one[1], one[2] end
-  end
   function mpi.pending() return mpi.under_way end
-  function mpi.process() return 1 end
-  function mpi.alive(pid) return not mpi.dead[pid] end
-  function mpi.finish() mpi.finished = true end
   for other = 0, size - 1 do
     local version = hello and hello[other] or "v"
     if other ~= rank then table.insert(mpi.inbox, { other, "H" .. HELLO:pack("here", 100 + other, version) }) end

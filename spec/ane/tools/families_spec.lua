@@ -165,17 +165,7 @@ describe("replies in the families' forms", function()
   setup(function() model = tiny.load() end)
   teardown(function() model:close() end)
 
-  -- A logits_processor with which the model says a text.
-  local function saying(text)
-    local ids = assert(model.tokenizer:encode(text, { bos = false, eos = false }))
-    ids[#ids + 1] = model.tokenizer.eos_ids[1]
-    local at
-    return function(logits, all)
-      at = at or #all
-      local id = ids[#all - at + 1]
-      if id then logits:set(id + 1, 1000) end
-    end
-  end
+  local function saying(text) return tiny.saying(model, text) end
 
   for _, name in ipairs(NAMES) do
     it("hold text and calls: " .. name, function()

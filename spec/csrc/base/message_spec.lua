@@ -1,15 +1,6 @@
 -- Fields of protocol buffer messages (protobuf.dev, "Encoding").
 local testing = require("ane.core").testing
-
-local function varint(v)
-  local out = {}
-  repeat
-    local low = v & 0x7F
-    v = v >> 7
-    out[#out + 1] = string.char(v ~= 0 and low | 0x80 or low)
-  until v == 0
-  return table.concat(out)
-end
+local varint = require "support.varint"
 
 local function tag(number, type) return varint(number << 3 | type) end
 

@@ -1,5 +1,6 @@
 --- Writes a model as one Core AI asset, in a bundle as Apple's runner of language models takes it.
--- Needs ane.core, ane.coreml.export.recipe, ane.coreml.export.tokens, ane.coreml.files, ane.coreml.plan and ane.util.failure.
+-- Needs ane.core, ane.coreml.export.errors, ane.coreml.export.recipe, ane.coreml.export.tokens, ane.coreml.files,
+-- ane.coreml.plan and ane.util.failure.
 -- Usage: `local report = coreai.write(bundle, "out", opts)`
 --
 -- The bundle is a folder: NAME.aimodel (NAME is the folder's own), tokenizer/, and metadata.json (version 0.2: kind "llm", or
@@ -8,6 +9,7 @@
 -- for or run on a Neural Engine.
 
 local core = require "ane.core"
+local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
 local planner = require "ane.coreml.plan"
@@ -73,13 +75,6 @@ local function contexts_of(opts, full)
   return list
 end
 
-local function collect(list)
-  return function(w)
-    local snr = w.error > 0 and w.signal > 0 and 10 * math.log(w.signal / w.error, 10) or nil
-    list[#list + 1] = { name = w.name, from = w.from, to = w.to, form = w.form, bytes = w.bytes, max_abs = w.max_abs, snr_db = snr }
-  end
-end
-
 -- The folder of the tokenizer, as tokens.write takes it.
 local function inner(folder)
   return {
@@ -111,7 +106,7 @@ local function write(run, out)
   local asset, weights, bytes = run.name .. ".aimodel", {}, 0
   for _, p in ipairs(partition.shards) do bytes = bytes + p.bytes end
   local contexts = run.encoder and { full } or contexts_of(opts, full)
-  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), collect(weights),
+  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), errors.collect(weights),
     run.factor))
   try(run.folder:make "tokenizer")
   local files = tokens.write(run.bundle, inner(run.folder), try)

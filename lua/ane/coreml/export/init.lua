@@ -9,6 +9,7 @@
 
 local coreai = require "ane.coreml.export.coreai"
 local core = require "ane.core"
+local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local meta = require "ane.coreml.export.meta"
 local package_files = require "ane.coreml.files"
@@ -122,13 +123,6 @@ end
 
 -- ---- Packages ------------------------------------------------------------------------------------------------------------
 
-local function collect_errors(list)
-  return function(w)
-    local snr = w.error > 0 and w.signal > 0 and 10 * math.log(w.signal / w.error, 10) or nil
-    list[#list + 1] = { name = w.name, from = w.from, to = w.to, form = w.form, bytes = w.bytes, max_abs = w.max_abs, snr_db = snr }
-  end
-end
-
 -- Writes shard i unless it is written already. Returns its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_shard(run, exporter, i, name)
   if run.written[name] then return run.written[name] end -- another variant shares it
@@ -138,7 +132,7 @@ local function write_shard(run, exporter, i, name)
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
-  local written = try(exporter:write(i, path, collect_errors(weights), run.factor))
+  local written = try(exporter:write(i, path, errors.collect(weights), run.factor))
   local package = try(core.package(path)) -- the exporter has checked its contents
   local residency = core.mil_judge(package)
   package:close()

@@ -1,0 +1,20 @@
+--- A module ane.mpi for specs, which write and read its messages.
+-- Usage: `local mpi = fake_mpi(); table.insert(mpi.inbox, { 1, "bytes" })`
+-- @return module: sent (list of {rank, bytes}), inbox (the same, to be given by poll), dead (set of processes),
+-- finished (true once finish was called)
+
+return function()
+  local mpi = { sent = {}, inbox = {}, dead = {} }
+  function mpi.send(rank, bytes)
+    table.insert(mpi.sent, { rank, bytes })
+    return true
+  end
+  function mpi.poll()
+    local one = table.remove(mpi.inbox, 1)
+    if one then return one[1], one[2] end
+  end
+  function mpi.process() return 1 end
+  function mpi.alive(pid) return not mpi.dead[pid] end
+  function mpi.finish() mpi.finished = true end
+  return mpi
+end
