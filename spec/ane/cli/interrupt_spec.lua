@@ -63,7 +63,7 @@ local function type_in(args, steps)
     script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 1200 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
       :format(step[1], out, step[3] or 1, step[2])
   end
-  local line = ("HOME=/nonexistent timeout 400 script -qec '%s %s' /dev/null"):format(command.path(), args)
+  local line = ("HOME=/nonexistent timeout 400 script -qec 'exec %s %s' /dev/null"):format(command.path(), args)
   script[#script + 1] = (") | %s >%s 2>&1; echo $?; cat %s; rm %s"):format(line, out, out, out)
   local pipe <close> = assert(io.popen(table.concat(script, "\n")))
   local code = pipe:read "n"
