@@ -38,7 +38,7 @@ describe("Ctrl-C", function()
 
   it("ends each reply of ane chat", function()
     local replies = "[ $(grep -ac /quit $out) -ge $i ] && ! tail -c 500 $out | grep -aq /quit" -- /help ends with less behind /quit
-    local line = "/help\nHi" -- its text shows that the reply before has ended
+    local line = "/help\n/reset\nHi" -- /help shows that the reply before has ended; /reset makes each reply the same long one
     local code, out = drive("chat " .. tiny.path() .. " --context 200000", { line, line, line }, replies)
     assert.equal(0, code, ("exit code %s: %s"):format(code, out))
     assert.is_true(#out < 30000, #out .. " bytes were written, one whole reply has more")
@@ -63,7 +63,7 @@ local function type_in(args, steps)
     script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 1200 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
       :format(step[1], out, step[3] or 1, step[2])
   end
-  local line = ("HOME=/nonexistent timeout 400 script -qec 'exec %s %s' /dev/null"):format(command.path(), args)
+  local line = ("HOME=/nonexistent TERM=xterm timeout 400 script -qec 'exec %s %s' /dev/null"):format(command.path(), args)
   script[#script + 1] = (") | %s >%s 2>&1; echo $?; cat %s; rm %s"):format(line, out, out, out)
   local pipe <close> = assert(io.popen(table.concat(script, "\n")))
   local code = pipe:read "n"
