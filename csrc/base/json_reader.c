@@ -200,6 +200,16 @@ bool ane_json_number(struct ane_json *j, bool *integer, int64_t *i, double *d) {
   return true;
 }
 
+bool ane_json_number_text(struct ane_json *j, const char **s, size_t *len) {
+  bool is_float;
+  const char *end = number_end(j, &is_float);
+  if (!end) return false;
+  *s = j->p;
+  *len = (size_t)(end - j->p);
+  j->p = end;
+  return true;
+}
+
 bool ane_json_word(struct ane_json *j, const char *word) {
   size_t n = strlen(word);
   if (strncmp(j->p, word, n) != 0) return ane_json_fail(j, j->p, "wanted a value");

@@ -14,6 +14,7 @@ struct ane_json {
   const char *text, *p, *end; /* *end must be NUL */
   const char *why;            /* NULL: no error yet */
   bool no_memory;             /* out of memory: the text itself is not malformed */
+  bool exact;                 /* for the caller, who chooses by it how to read numbers */
   int depth;                  /* of nested arrays and objects */
   struct ane_buffer *scratch; /* owned by the caller; holds strings that had escapes */
 };
@@ -27,6 +28,8 @@ char ane_json_peek(struct ane_json *j);
 bool ane_json_string(struct ane_json *j, const char **s, size_t *len);
 /* Reads a number: an integer if it is written as one and fits into 64 bits, else a double. "-0" is a double. */
 bool ane_json_number(struct ane_json *j, bool *integer, int64_t *i, double *d);
+/* Reads a number as it is written, of any size. The text is part of the document. */
+bool ane_json_number_text(struct ane_json *j, const char **s, size_t *len);
 /* Reads null, true or false. */
 bool ane_json_word(struct ane_json *j, const char *word);
 

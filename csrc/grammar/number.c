@@ -57,7 +57,7 @@ static int compare_magnitude(const struct decimal *a, const struct decimal *b) {
   return 0;
 }
 
-static int decimal_compare(const struct decimal *a, const struct decimal *b) {
+int decimal_compare(const struct decimal *a, const struct decimal *b) {
   if (a->negative != b->negative) return a->negative ? -1 : 1;
   int c = compare_magnitude(a, b);
   return a->negative ? -c : c;

@@ -20,6 +20,7 @@ struct decimal {
 
 /* false: s[0..len) is no number of JSON. */
 bool decimal_read(struct decimal *d, const char *s, size_t len);
+int decimal_compare(const struct decimal *a, const struct decimal *b); /* < 0, 0, > 0; by value */
 bool decimal_is_integer(const struct decimal *d);
 uint64_t decimal_hash(const struct decimal *d);
 

@@ -17,7 +17,7 @@ local C = {
 local OPEN = {
   ["tensor/dyn.h"] = true, ["tensor/half.h"] = true, ["tensor/rows.h"] = true, ["quant/weight_schemes.h"] = true,
   ["quant/compensate.h"] = true,
-  ["kernels/recurrent.h"] = true, ["platform/append.h"] = true,
+  ["grammar/number.h"] = true, ["kernels/recurrent.h"] = true, ["platform/append.h"] = true,
   ["platform/map_guard.h"] = true, ["platform/sandbox.h"] = true, ["platform/signals.h"] = true,
 }
 
@@ -53,7 +53,7 @@ local LUA = {
   ["pool"] = "core util",
   ["serve"] = "core util grammar",
   ["batch"] = "core util classify pool serve",
-  ["tools"] = "core grammar jinja",
+  ["tools"] = "core util grammar jinja",
   ["hub"] = "core util",
   ["generate"] = "core util jinja tools",
   ["adapter"] = "core util recipe",

@@ -4,11 +4,13 @@
  *   array -> sequence with a metatable whose __jsontype is "array"; object -> table, an empty one with __jsontype "object"
  *
  * Integers beyond 64 bits become floats (tokenizer_config.json files hold "model_max_length":
- * 1000000000000000019884624838656). base/json_reader.h does the reading. */
+ * 1000000000000000019884624838656), unless the option `exact` keeps numbers as written: see json_decode. base/json_reader.h does
+ * the reading. */
 #include "binding/formats/bind_json.h"
 
 #include "base/bytes.h"
 #include "base/utf8.h"
+#include "grammar/number.h"
 
 #include <locale.h>
 #include <math.h>
@@ -20,11 +22,33 @@ enum { MAX_DEPTH = 512 };
 
 #define ARRAY_CLASS "ane.json_array"
 #define OBJECT_CLASS "ane.json_object"
+#define NUMBER_CLASS "ane.json_number"
 #define OUTPUT_CLASS "ane.json_output"
 
 static char null_address; /* core.null is its address */
 
 static void push_null(lua_State *L) { lua_pushlightuserdata(L, &null_address); }
+
+/* ---- Doubles -----------------------------------------------------------------------------------------------------*/
+
+enum { NUMBER_ROOM = 40 };
+
+/* JSON has a point, whatever the locale writes. */
+static void set_point(char *s, int n) {
+  char point = localeconv()->decimal_point[0], *found = point == '.' ? NULL : memchr(s, point, (size_t)n);
+  if (found) *found = '.';
+}
+
+/* Writes a finite double with the fewest of 15 to 17 digits that give it back. Returns the length. */
+static int write_double(char s[NUMBER_ROOM], double v) {
+  int n = 0;
+  for (int digits = 15; digits <= 17; digits++) {
+    n = snprintf(s, NUMBER_ROOM, "%.*g", digits, v);
+    if (strtod(s, NULL) == v) break;
+  }
+  set_point(s, n);
+  return n;
+}
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------*/
 
@@ -77,6 +101,36 @@ static bool decode_number(lua_State *L, struct ane_json *j) {
   return true;
 }
 
+/* Does write_double write v as a number that equals the text? */
+static bool is_exact(const char *s, size_t len, double v) {
+  char text[NUMBER_ROOM];
+  struct decimal a, b;
+  return decimal_read(&a, s, len) && decimal_read(&b, text, (size_t)write_double(text, v)) && decimal_compare(&a, &b) == 0;
+}
+
+/* Pushes a number of which nothing may be lost. */
+static bool decode_exact(lua_State *L, struct ane_json *j) {
+  const char *s;
+  size_t len;
+  struct ane_json at = *j;
+  if (!ane_json_number_text(j, &s, &len)) return false;
+  bool integer;
+  int64_t i = 0;
+  double d = 0;
+  if (ane_json_number(&at, &integer, &i, &d) && (integer || is_exact(s, len, d))) {
+    if (integer)
+      lua_pushinteger(L, (lua_Integer)i);
+    else
+      lua_pushnumber(L, d);
+    return true;
+  }
+  lua_createtable(L, 1, 0);
+  lua_pushlstring(L, s, len);
+  lua_rawseti(L, -2, 1);
+  luaL_setmetatable(L, NUMBER_CLASS);
+  return true;
+}
+
 static bool decode_string(lua_State *L, struct ane_json *j) {
   const char *s;
   size_t len;
@@ -96,7 +150,7 @@ static bool decode_value(lua_State *L, struct ane_json *j) {
     case 'n': return ane_json_word(j, "null") && (push_null(L), true);
     case 't': return ane_json_word(j, "true") && (lua_pushboolean(L, 1), true);
     case 'f': return ane_json_word(j, "false") && (lua_pushboolean(L, 0), true);
-    default: return decode_number(L, j);
+    default: return j->exact ? decode_exact(L, j) : decode_number(L, j);
   }
 }
 
@@ -113,13 +167,28 @@ int bind_json_fail(lua_State *L, const struct ane_json *j) {
   return bind_fail(L, &err);
 }
 
-/* json_decode(text) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters. */
+/* The option `exact` of json_decode. */
+static bool exact_option(lua_State *L, int arg) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "exact") != 0)
+      luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : ""));
+  }
+  lua_getfield(L, arg, "exact");
+  return lua_toboolean(L, -1);
+}
+
+/* json_decode(text [, {exact = true}]) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters. exact: a
+ * number that no integer or double of Lua gives back becomes a table {its text} whose metatable has the __jsontype "number";
+ * json_encode writes that text. */
 static int json_decode(lua_State *L) {
   size_t len;
   struct ane_json j;
   const char *text = luaL_checklstring(L, 1, &len);
+  bool exact = !lua_isnoneornil(L, 2) && exact_option(L, 2);
   lua_settop(L, 1);
   ane_json_start(&j, text, len, bind_new(L, OUTPUT_CLASS, sizeof *j.scratch, 0));
+  j.exact = exact;
   bool ok = decode_value(L, &j) && ane_json_finish(&j);
   ane_buffer_free(j.scratch);
   if (ok) return 1;
@@ -133,7 +202,7 @@ struct encoder {
   lua_State *L;
   struct ane_buffer *out; /* in a userdata, so that a raise frees it */
   int indent;             /* blanks a level; 0: one line */
-  bool sort;
+  bool sort, exact;
 };
 
 static void encode_value(struct encoder *e, int depth);
@@ -184,12 +253,13 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
   add(e, "\"", 1);
 }
 
-/* 9 digits give back any float32 (as a float32), 17 any double. Whole numbers keep all their digits. */
+/* 9 digits give back any float32 (as a float32), 17 any double. Whole numbers below 2^53 keep all their digits. exact: every
+ * double is written so that it comes back. */
 static void encode_number(struct encoder *e, int at) {
-  char *p = room(e, 40);
+  char *p = room(e, NUMBER_ROOM);
   int n;
   if (lua_isinteger(e->L, at)) {
-    n = snprintf(p, 40, "%lld", (long long)lua_tointeger(e->L, at));
+    n = snprintf(p, NUMBER_ROOM, "%lld", (long long)lua_tointeger(e->L, at));
   } else {
     double v = lua_tonumber(e->L, at);
     if (!isfinite(v)) {
@@ -197,11 +267,30 @@ static void encode_number(struct encoder *e, int at) {
       return;
     }
     bool whole = fabs(v) < 0x1p53 && v == floor(v);
-    n = snprintf(p, 40, !whole && (double)(float)v == v ? "%.9g" : "%.17g", v);
-    char point = localeconv()->decimal_point[0], *found = point == '.' ? NULL : memchr(p, point, (size_t)n);
-    if (found) *found = '.';
+    if (e->exact) {
+      n = write_double(p, v);
+    } else {
+      n = snprintf(p, NUMBER_ROOM, !whole && (double)(float)v == v ? "%.9g" : "%.17g", v);
+      set_point(p, n);
+    }
   }
   e->out->size += (size_t)n;
+}
+
+/* Writes the table on top if it is a number that json_decode has kept as text. */
+static bool encode_kept(struct encoder *e) {
+  lua_State *L = e->L;
+  if (!lua_getmetatable(L, -1)) return false;
+  luaL_getmetatable(L, NUMBER_CLASS);
+  bool kept = lua_rawequal(L, -1, -2);
+  lua_pop(L, 2);
+  if (!kept) return false;
+  lua_rawgeti(L, -1, 1);
+  size_t len;
+  const char *s = luaL_checklstring(L, -1, &len);
+  add(e, s, len);
+  lua_pop(L, 1);
+  return true;
 }
 
 /* The number of elements if the table on top becomes an array, else -1. A mark decides for marked tables. */
@@ -332,6 +421,7 @@ static void encode_value(struct encoder *e, int depth) {
       return;
     }
     case LUA_TTABLE: {
+      if (encode_kept(e)) return;
       lua_Integer n = array_length(e);
       if (n >= 0)
         encode_array(e, n, depth);
@@ -355,6 +445,8 @@ static void check_options(lua_State *L, int arg, struct encoder *e) {
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     if (strcmp(name, "sort") == 0)
       e->sort = lua_toboolean(L, -1);
+    else if (strcmp(name, "exact") == 0)
+      e->exact = lua_toboolean(L, -1);
     else if (strcmp(name, "indent") != 0)
       luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", name));
     else if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 0 && lua_tointeger(L, -1) <= 16)
@@ -366,7 +458,8 @@ static void check_options(lua_State *L, int arg, struct encoder *e) {
   }
 }
 
-/* json_encode(value [, {indent = 0 .. 16 or true, sort = false}]) -> text, always valid JSON. Raises for values without a JSON
+/* json_encode(value [, {indent = 0 .. 16 or true, sort = false, exact = false}]) -> text, always valid JSON. exact: every float
+ * comes back the same; without it, a float that a float32 holds comes back as that float32. Raises for values without a JSON
  * form: functions, other userdata, keys that are neither strings nor numbers, cycles. */
 static int json_encode(lua_State *L) {
   luaL_checkany(L, 1);
@@ -422,6 +515,7 @@ void bind_json(lua_State *L) {
   bind_class(L, OUTPUT_CLASS, no_methods, output_meta);
   mark_class(L, ARRAY_CLASS, "array");
   mark_class(L, OBJECT_CLASS, "object");
+  mark_class(L, NUMBER_CLASS, "number");
   luaL_setfuncs(L, functions, 0);
   push_null(L);
   lua_setfield(L, -2, "null");

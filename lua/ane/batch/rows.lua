@@ -1,9 +1,10 @@
 --- Parses the rows of a batch and formats the lines of their answers. A row is a request of OpenAI's Batch files, or a plain object.
--- Needs ane.core and ane.serve.errors, fields.
+-- Needs ane.core, ane.util.exact and ane.serve.errors, fields.
 -- Usage: `local asked = rows.read(row, settings); local line = rows.answer(row, asked, 200, body)`
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
+local exact = require "ane.util.exact"
 local fields = require "ane.serve.fields"
 
 local M = {}
@@ -97,7 +98,7 @@ local function object_of(row, settings)
     value.id, value.text = row.id, row.text
     return value
   end
-  local value, message = core.json_decode(row.text)
+  local value, message = core.json_decode(row.text, { exact = true })
   if value == nil then errors.raise(400, "the row is not JSON: " .. message, { code = "invalid_json" }) end
   if not fields.is_object(value) then errors.raise(400, "the row must be a JSON object", { code = "invalid_json" }) end
   return value
@@ -117,6 +118,7 @@ function M.read(asked, row, settings)
   asked.request = value.body ~= nil or value.url ~= nil
   local id = asked.request and value.custom_id or value.id
   if id == nil or id == core.null then id = value.custom_id end
+  id = exact.number(id)
   if has_id(id) then asked.id = id end
   local task, body
   if asked.request then task, body = of_request(value) else task, body = of_plain(value, settings) end

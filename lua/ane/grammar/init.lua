@@ -33,7 +33,7 @@ function M.json_schema(of, opts)
   schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)
   opts = schema.check(JSON, opts, "json_schema", 2)
   if type(of) ~= "string" then
-    local text, message, code = core.json_encode(of)
+    local text, message, code = core.json_encode(of, { exact = true })
     if not text then return nil, message, code end
     of = text
   end

@@ -1,7 +1,8 @@
 --- POST /v1/chat/completions.
--- Needs ane.core and ane.serve.fields, logprobs, messages, sampling, tools.
+-- Needs ane.core, ane.util.exact and ane.serve.fields, logprobs, messages, sampling, tools.
 
 local core = require "ane.core"
+local exact = require "ane.util.exact"
 local fields = require "ane.serve.fields"
 local logprobs = require "ane.serve.logprobs"
 local messages = require "ane.serve.messages"
@@ -126,7 +127,7 @@ local function options(server, values)
   opts.max_tokens = values.max_completion_tokens or values.max_tokens
   if values.top_logprobs and not values.logprobs then fields.wrong("top_logprobs", "needs logprobs") end
   if values.logprobs then opts.logprobs = values.top_logprobs or 0 end
-  opts.template_vars = values.chat_template_kwargs
+  opts.template_vars = exact.plain(values.chat_template_kwargs)
   tools.add(opts, values)
   return opts
 end

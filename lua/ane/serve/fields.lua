@@ -1,11 +1,12 @@
 --- Checks of request bodies: types, ranges, unknown fields. null counts as absent.
--- Needs ane.core, ane.serve.errors, ane.util.keys and ane.util.schema.
+-- Needs ane.core, ane.serve.errors, ane.util.exact, keys and schema. Numbers of schemas are kept as they are written (ane.util.exact).
 -- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
 -- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.
 -- Usage: `local values = fields.check({ n = { type = "integer", min = 1 } }, body)`
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
+local exact = require "ane.util.exact"
 local keys_of = require "ane.util.keys"
 local schema = require "ane.util.schema"
 
@@ -46,6 +47,7 @@ local function check_only(rule, value, path)
 end
 
 local function check_value(rule, value, path)
+  value = rule.type == "number" and exact.number(value) or value
   if rule.only then return check_only(rule, value, path) or value end
   if rule.list and not M.is_list(value) then M.wrong(path, "must be a list") end
   if rule.object and not M.is_object(value) then M.wrong(path, "must be an object") end

@@ -258,7 +258,7 @@ local function read_body(call)
   if not type:match "^application/json%s*$" and not type:match "^application/json%s*;" then
     errors.raise(415, "the Content-Type must be application/json", { code = "unsupported_media_type" })
   end
-  local body, message = core.json_decode(call.body)
+  local body, message = core.json_decode(call.body, { exact = true })
   if body == nil then errors.raise(400, "the body is not JSON: " .. message, { code = "invalid_json" }) end
   return body
 end

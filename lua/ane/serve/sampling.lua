@@ -90,7 +90,7 @@ function M.grammar_of(format, path)
     schema, lenient = format.json_schema.schema, format.json_schema.strict == false
     if type(schema) ~= "table" and type(schema) ~= "boolean" then fields.wrong(path .. ".json_schema.schema", "must be an object") end
   end
-  local text = core.json_encode(schema, { sort = true })
+  local text = core.json_encode(schema, { sort = true, exact = true })
   local made, message, code = cached((lenient and "lenient " or "strict ") .. text, function()
     return grammar.json_schema(text, { strict = not lenient })
   end)

@@ -67,6 +67,9 @@ end
 
 -- ---- Parts ---------------------------------------------------------------------------------------------------------------
 
+-- Schemas keep their numbers as they are given.
+local EXACT = { exact = true }
+
 local Builder = {}
 Builder.__index = Builder
 
@@ -133,19 +136,19 @@ local ARGUMENTS = {}
 
 function ARGUMENTS.json(self, from, tail, to, schema)
   local behind = tail == "" and to or self:place()
-  self:add(from, behind, "json", core.json_encode(schema))
+  self:add(from, behind, "json", core.json_encode(schema, EXACT))
   if tail ~= "" then self:add(behind, to, "literal", tail) end
   return true
 end
 
 -- A value as JSON. References in its schema are resolved in the whole schema.
 local function value_text(schema, root)
-  if type(schema) ~= "table" then return core.json_encode(schema) end
+  if type(schema) ~= "table" then return core.json_encode(schema, EXACT) end
   local copy = {}
   for key, value in pairs(schema) do copy[key] = value end
   copy["$defs"], copy.definitions = copy["$defs"] or root["$defs"], copy.definitions or root.definitions
   if next(copy) == nil then return "true" end
-  return core.json_encode(copy)
+  return core.json_encode(copy, EXACT)
 end
 
 function ARGUMENTS.python(self, from, tail, to, schema)
@@ -242,7 +245,7 @@ function gemma_value(self, from, schema, path)
   if type(schema) ~= "table" then return nil, path .. ": a schema without a type", "unsupported" end
   if is_plain(schema) then
     local behind = self:place()
-    self:add(from, behind, "json", core.json_encode(schema))
+    self:add(from, behind, "json", core.json_encode(schema, EXACT))
     return behind
   end
   if schema.type == "string" or schema.enum and schema.type == nil then return gemma_string(self, from, schema, path) end

@@ -1,16 +1,20 @@
 --- Calls of tools: descriptions in OpenAI's form, the family's form of calls, the grammar of a reply that may hold calls, and what was
 -- called. generate, stream, chat and pools use it for their options `tools`, `tool_choice`, `parallel_tool_calls` and `tool_form`; a
 -- program needs it only for texts that came from elsewhere.
--- Needs ane.core, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
+-- Needs ane.core, ane.util.exact, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
 -- Usage: `local text, calls = require("ane.tools").parse(reply, {form = "hermes"}); print(calls[1]["function"].name)`
 
 local calls = require "ane.tools.calls"
 local core = require "ane.core"
+local exact = require "ane.util.exact"
 local forms = require "ane.tools.forms"
 local literals = require "ane.tools.literals"
 local reader = require "ane.tools.reader"
 
 local M = {}
+
+-- Schemas and arguments keep their numbers as they are given.
+local EXACT = { exact = true }
 
 --- Options, as ane.util.schema takes them.
 --   tools: list of {type = "function", ["function"] = {name, description, parameters = JSON Schema}}, or of what stands under "function";
@@ -71,7 +75,7 @@ end
 function M.check(list)
   local message, code
   if type(list) == "string" then
-    list, message, code = core.json_decode(list)
+    list, message, code = core.json_decode(list, EXACT)
     if list == nil then return nil, "tools: " .. message, code end
     if type(list) ~= "table" then return nil, "tools: must be a list", "invalid" end
   end
@@ -123,7 +127,7 @@ end
 
 -- The grammar of calls; or nil, message, code.
 local function grammar_of(form, tools, many)
-  local key = core.json_encode({ form.name, form.first, tools, many }, { sort = true })
+  local key = core.json_encode({ form.name, form.first, tools, many }, { sort = true, exact = true })
   local known = grammars[key]
   if known and known.uses < REUSED and works(known.grammar) then
     known.uses = known.uses + 1
@@ -247,6 +251,7 @@ end
 local function ordered(v, depth)
   depth = depth or 0
   if type(v) ~= "table" or kind_of(v) or depth > 64 then return v end
+  if exact.text(v) then return exact.number(v) end
   if #v > 0 or next(v) == nil then
     local list = {}
     for i, item in ipairs(v) do list[i] = ordered(item, depth + 1) end
@@ -266,7 +271,7 @@ local function call_for_template(call, form)
   local text = type(f) == "table" and get(f, "arguments")
   if form.texts then
     if type(text) ~= "table" then return ordered(call) end
-    return ordered(with(call, { ["function"] = with(f, { arguments = core.json_encode(plain(text)) }) }))
+    return ordered(with(call, { ["function"] = with(f, { arguments = core.json_encode(plain(text), EXACT) }) }))
   end
   if type(text) ~= "string" then return ordered(call) end
   local value = require("ane.jinja").decode(text ~= "" and text or "{}")
@@ -335,7 +340,7 @@ local function in_words(functions, form)
   local parts = { "## Tools\nYou have access to the following tools:\n" }
   for _, f in ipairs(functions) do
     parts[#parts + 1] = ("\n### %s\nDescription: %s\n\nParameters: %s\n"):format(f.name, f.description or "",
-      core.json_encode(f.parameters or {}))
+      core.json_encode(f.parameters or {}, EXACT))
   end
   local call = form.call:gsub("{(%l+)}", { name = "tool_name", arguments = "arguments as JSON" })
   parts[#parts + 1] = ("\nTo call tools, write exactly this, with as many calls as needed:\n%s%s%s"):format(form.first, call, form.last)
@@ -351,7 +356,9 @@ function M.inject(messages, list, template)
   local form = forms.of(template)
   if not form or not form.inject or form.inject == "text" and takes_tools(template) then return messages, false end
   local functions = {}
-  for i, tool in ipairs(type(list) == "string" and core.json_decode(list) or plain(list)) do functions[i] = tool["function"] or tool end
+  for i, tool in ipairs(type(list) == "string" and core.json_decode(list, EXACT) or plain(list)) do
+    functions[i] = tool["function"] or tool
+  end
   local out = table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
   local system = out[1] and get(out[1], "role") == "system"
   if not system then table.insert(out, 1, { role = "system", content = "" }) end
@@ -360,7 +367,7 @@ function M.inject(messages, list, template)
     local said = type(content) == "string" and content ~= "" and content .. "\n\n" or ""
     out[1] = with(out[1], { content = said .. in_words(functions, form) })
   else
-    out[1] = with(out[1], { tools = core.json_encode(functions) })
+    out[1] = with(out[1], { tools = core.json_encode(functions, EXACT) })
   end
   return out, true
 end

@@ -7,6 +7,9 @@ local core = require "ane.core"
 
 local M = {}
 
+-- Arguments keep their numbers as they are written.
+local EXACT = { exact = true }
+
 local MAX_DEPTH = 64
 
 --- A scanner of one JSON value, which must be an object, over pieces of text.
@@ -158,7 +161,7 @@ function Parser:value(depth)
   if not word then return nil end
   self.at = stop
   if WORDS[word] then return WORDS[word] end
-  return core.json_decode("[" .. word .. "]") and word or nil
+  return core.json_decode("[" .. word .. "]", EXACT) and word or nil
 end
 
 --- Converts arguments to a JSON object, in their order.
@@ -178,7 +181,7 @@ local function python_value(v)
   if v == true then return "True" end
   if v == false then return "False" end
   if v == core.null then return "None" end
-  return core.json_encode(v)
+  return core.json_encode(v, EXACT)
 end
 
 --- Writes a call's arguments in the family's form, for turns that a template does not write itself.
@@ -186,10 +189,10 @@ end
 -- @return text; or nil, message
 function M.from_json(arguments, form)
   if form.arguments == "json" then
-    return type(arguments) == "string" and arguments or core.json_encode(arguments)
+    return type(arguments) == "string" and arguments or core.json_encode(arguments, EXACT)
   end
   local value, message = arguments, nil
-  if type(arguments) == "string" then value, message = core.json_decode(arguments) end
+  if type(arguments) == "string" then value, message = core.json_decode(arguments, EXACT) end
   if type(value) ~= "table" then return nil, message or "arguments must be an object" end
   local names, list = {}, {}
   for name in pairs(value) do names[#names + 1] = tostring(name) end

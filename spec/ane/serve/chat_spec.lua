@@ -132,6 +132,24 @@ describe("POST /v1/chat/completions", function()
     assert.equal("response_format", refused.json.error.param)
   end)
 
+  it("keeps to the numbers of a schema as they are written", function()
+    local core = require "ane.core"
+    local function ask(schema)
+      local text = core.json_encode(chat {
+        max_tokens = 60, response_format = { type = "json_schema", json_schema = { name = "x", schema = "SCHEMA" } },
+      })
+      return http.request(server, "POST", "/v1/chat/completions", (text:gsub('"SCHEMA"', function() return schema end))).json
+    end
+    for _, number in ipairs { "18446744073709551617", "-9007199254740993", "0.1", "1234567890.12345678901234567" } do
+      local content = ask('{"const":' .. number .. "}").choices[1].message.content
+      local digits = content:gsub("[eE][+-]?0+$", ""):gsub("(%..-)0+$", "%1"):gsub("%.$", "") -- other spellings of the number
+      assert.equal(number, digits)
+    end
+    local tie = ask '{"type":"integer","minimum":18446744073709551616,"exclusiveMaximum":18446744073709551617}'
+    assert.equal("18446744073709551616", tie.choices[1].message.content)
+    assert.equal("response_format", ask('{"minimum":1e400,"maximum":1e399,"type":"integer"}').error.param)
+  end)
+
   it("names the field that it does not take", function()
     for field, value in pairs {
       frobnicate = 1, max_tokens = 0, temperature = 3, n = 0, frequency_penalty = 1, store = true, functions = {}, tool_choice = "required",

@@ -191,6 +191,21 @@ describe("calls", function()
       { name = "f", parameters = { type = "object", properties = { a = { type = "string", format = "city" } } } } }), {}))
   end)
 
+  it("keep to numbers as a schema writes them", function()
+    local function takes(described, n)
+      local grammar = assert(calls.grammar(forms.named "functionary", assert(tools.check(described)), {}))
+      return grammar:matches('<function=f>{"n": ' .. n .. "}</function>")
+    end
+    local big = '[{"name": "f", "parameters": {"properties": {"n": {"const": 18446744073709551617}}, "required": ["n"]}}]'
+    for _, described in ipairs { big, core.json_decode(big, { exact = true }) } do
+      assert.is_true(takes(described, "18446744073709551617"))
+      assert.is_false(takes(described, "18446744073709551616"))
+    end
+    local tenth = { { name = "f", parameters = { properties = { n = { multipleOf = 0.1 } } } } }
+    assert.is_true(takes(tenth, "0.3"))
+    assert.is_false(takes(tenth, "0.35"))
+  end)
+
   it("have the members that a schema lists, and no others where it says nothing", function()
     local function takes(parameters, arguments)
       local grammar = assert(calls.grammar(forms.named "functionary", assert(tools.check { { name = "f", parameters = parameters } }), {}))

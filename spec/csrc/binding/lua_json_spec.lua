@@ -133,6 +133,32 @@ describe("core.json_encode", function()
     end
   end)
 
+  it("writes every double so that it comes back, with few digits, where that is asked for", function()
+    local function exact(v) return encode(v, { exact = true }) end
+    assert.equal("[0.1,0.30000000000000004,1e+30,1.8446744073709552e+19,-0]", exact { 0.1, 0.1 + 0.2, 1e30, 2.0 ^ 64, -0.0 })
+    assert.equal("0.10000000149011612", exact((string.unpack("<f", string.pack("<f", 0.1)))))
+    math.randomseed(6)
+    for _ = 1, 2000 do
+      local x = string.unpack("<d", string.pack("<I8", math.random(0)))
+      if x == x and x - x == 0 then assert.equal(x, decode(exact(x)) + 0.0) end
+    end
+  end)
+
+  it("writes numbers that were kept as text", function()
+    local function back(text) return encode(assert(core.json_decode(text, { exact = true })), { exact = true }) end
+    local texts = { "18446744073709551617", "1e400", "-1E-400", "0.12345678901234567890", "1234567890123456789012345.5", "0.1", "5" }
+    for _, text in ipairs(texts) do
+      assert.equal('{"a":[' .. text .. "]}", back('{"a":[' .. text .. "]}"))
+    end
+    assert.equal("[1e+23,100,0.5]", back "[100000000000000000000000,1e2,5E-1]") -- equal numbers
+    local kept = core.json_decode("1e400", { exact = true })
+    assert.equal("number", getmetatable(kept).__jsontype)
+    assert.equal("1e400", kept[1])
+    assert.same({ nil, "line 1, column 2: the number is too large", "format" }, { decode "[1e400]" })
+    assert.has_error(function() core.json_decode("1", { exakt = true }) end)
+    assert.is_nil(core.json_decode("[1e]", { exact = true }))
+  end)
+
   it("writes valid UTF-8 whatever the string", function()
     assert.equal([["a\"\\\b\f\n\r\t\u0000\u001f/é😀"]], encode 'a"\\\b\f\n\r\t\0\31/é😀')
     assert.equal('"a\u{FFFD}b\u{FFFD}\u{FFFD}\u{FFFD}\u{FFFD}"', encode "a\xffb\xed\xa0\x80\xe4")
