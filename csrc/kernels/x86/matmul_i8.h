@@ -136,6 +136,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
   const int32_t *start_sums = j->start_sums + t0 * j->start_ld;
+  const int with_residual = nv == 1 ? nt : 0; /* tokens whose residual codes are added here */
   vf residual_sum[FUSED_NT];
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) residual_sum[t] = v_set(0);
@@ -181,9 +182,9 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
       for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
     }
 #pragma GCC unroll 8
-    for (int t = 0; nv == 1 && t < nt; t++) FINISH_SUM(acc[0][t]);
+    for (int t = 0; t < with_residual; t++) FINISH_SUM(acc[0][t]);
 #pragma GCC unroll 1
-    for (int t = 0; nv == 1 && t < nt; t++) {
+    for (int t = 0; t < with_residual; t++) {
       const int64_t at_x = b * j->x->outlier_ld + t0 + t;
       if (j->x->outlier[at_x])
         residual_sum[t] = add_residual(f, c[0], scale[0], sub_min[0], j->x->residual + at_x * ANE_BLOCK,

@@ -326,7 +326,7 @@ end
 local function check_own(model, args, context)
   local own = model.config.context_length
   if args.context or not context or not own or context <= own then return true end
-  return nil, ("the tests need a context of %d tokens, the model's own is %d: ask for it with --context %d"):format(context, own, context)
+  return options.wrong("the tests need a context of %d tokens, the model's own is %d: ask for it with --context %d", context, own, context)
 end
 
 function M.run(args)
@@ -342,9 +342,9 @@ function M.run(args)
   local model <close>, message = common.load(args, { context = args.context or context }, true)
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, format) end
-  local ok
-  ok, message = check_own(model, args, context)
-  if not ok then return nil, message end
+  local ok, code
+  ok, message, code = check_own(model, args, context)
+  if not ok then return nil, message, code end
   common.show_warnings(args, model)
   if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end
   if args.pool then return run_pool(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end

@@ -355,7 +355,7 @@ describe("ane bench", function()
   it("refuses a context beyond the model's own, unless it is asked for", function()
     local own = command.json({ "info", path }).config.context_length
     local code, out, err = command.run { "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits" }
-    assert.same({ 1, "" }, { code, out })
+    assert.same({ 2, "" }, { code, out })
     assert.matches(("^ane bench: the tests need a context of %d tokens, the model's own is %d: ask for it with %%-%%-context %d\n$")
       :format(own + 1, own, own + 1), err)
     code, out, err = command.run {
