@@ -16,7 +16,7 @@ local function sink()
   return file, function() return table.concat(parts) end
 end
 
--- A standard input that holds a text.
+-- A standard input that holds a text. As a real file it refuses other formats.
 local function source(text)
   local at = 1
   local file = {}
@@ -26,6 +26,7 @@ local function source(text)
       at = #text + 1
       return rest
     end
+    if format ~= nil and format ~= "l" then error("bad argument #1 to 'read' (invalid format)") end
     if at > #text then return nil end
     local line, stop = text:match("^([^\n]*)\n?()", at)
     at = stop

@@ -141,7 +141,10 @@ end
 --- The lines of standard input.
 function M.lines()
   local list = {}
-  for line in io.stdin.read, io.stdin, "l" do list[#list + 1] = line end
+  local line = io.stdin:read "l"
+  while line do
+    list[#list + 1], line = line, io.stdin:read "l"
+  end
   return list
 end
 

@@ -15,6 +15,11 @@ describe("ane embed", function()
     for i, x in ipairs(want) do assert.near(x, r.embeddings[2][i], 1e-6) end
   end)
 
+  it("takes any text as a line", function()
+    local r = command.json({ "embed", BERT, "-t", "2" }, "The moon\n\n?\nrain")
+    assert.equal(4, #r.embeddings)
+  end)
+
   it("takes ids, options of embed, and writes lines without --json", function()
     local r = command.json { "embed", BERT, "--ids", "1,2,3", "--ids", "4,5", "--dims", "8", "--no-normalise" }
     assert.equal(8, r.dim)
