@@ -2,6 +2,7 @@
 #include "mil/coreai_export.h"
 
 #include "mil/coreai.h"
+#include "mil/coreai_pool.h"
 #include "mil/export_internal.h"
 #include "tensor/half.h"
 
@@ -24,7 +25,8 @@ struct asset {
   int32_t table;                 /* resource of the embedding */
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
-  int64_t longest;             /* of the contexts */
+  int64_t longest; /* of the contexts */
+  const struct ane_coreai_result *result;
   struct ane_buffer functions; /* of struct ane_ai_function */
 };
 
@@ -33,12 +35,13 @@ struct body {
   struct asset *a;
   struct ane_ai_build b;
   int64_t context, t;
-  bool bidirectional, head;
+  bool whole, head;               /* a call has a whole sequence; the head is in the function */
   struct ane_mil_lowered **parts; /* by shard */
   int32_t n_parts;
   ane_ai_value positions;  /* int32 [1, T] */
   ane_ai_value step;       /* int32 [1] */
-  ane_ai_value given_mask; /* fp16 [1, 1, T, S], or [1, 1, 1, T] if bidirectional */
+  ane_ai_value types;      /* int32 [1, T]; NULL: the model has no token types */
+  ane_ai_value given_mask; /* fp16 [1, 1, T, S], or [1, 1, 1, T] with `whole` */
   ane_ai_value *edges;     /* by value of the graph: [1, C, T, 1] */
   ane_ai_value *cos, *sin; /* by rope: [1, r / 2, T, 1] */
   ane_ai_value *mask;      /* by mask: [1, 1, T, S] */
@@ -102,6 +105,21 @@ static const float *frequencies(const struct asset *a, const struct ane_node *n)
   return beyond ? far->fv.v : ane_node_attr(n, "inv_freq")->fv.v;
 }
 
+/* An fp16 constant as a resource. data lies in the arena. */
+static ane_ai_value stored(struct body *f, int32_t rank, const int64_t *dim, const uint16_t *data) {
+  uint64_t count = 1;
+  for (int32_t i = 0; i < rank; i++) count *= (uint64_t)dim[i];
+  struct ane_mil_value v = {.type = ane_mil_tensor_type(ANE_MIL_FP16, rank, dim),
+                            .kind = ANE_MIL_NUMBERS,
+                            .count = count,
+                            .data = data,
+                            .bytes = 2 * count};
+  ane_status st = export_store_constant(&f->a->x, &v);
+  if (st) ane_ai_build_fail(&f->b, st);
+  struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, rank, dim);
+  return v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
+}
+
 /* The cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table [context, r / 2].
  * The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
@@ -115,17 +133,7 @@ static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool si
       data[p * half + i] = ane_f32_f16((sine ? sinf(angle) : cosf(angle)) * magnitude);
     }
   if (!data) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
-  uint64_t count = (uint64_t)half * (uint64_t)f->context;
-  struct ane_mil_value v = {.type = ane_mil_tensor_type(ANE_MIL_FP16, 2, dim),
-                            .kind = ANE_MIL_NUMBERS,
-                            .count = count,
-                            .data = data,
-                            .bytes = 2 * count};
-  ane_status st = export_store_constant(&f->a->x, &v);
-  if (st) ane_ai_build_fail(&f->b, st);
-  struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 2, dim);
-  ane_ai_value table =
-      v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
+  ane_ai_value table = stored(f, 2, dim, data);
   ane_ai_value rows = ane_ai_transpose(&f->b, ane_ai_gather(&f->b, table, f->positions), (int32_t[]){0, 2, 1});
   return ane_ai_reshape(&f->b, rows, 4, (int64_t[]){1, half, f->t, 1});
 }
@@ -154,15 +162,15 @@ static ane_ai_value hide(struct body *f, ane_ai_value x, int64_t limit) {
 static ane_ai_value mask_of(struct body *f, int32_t number) {
   if (f->mask[number]) return f->mask[number];
   const struct ane_mil_mask *m = &f->a->masks.list[number];
-  int64_t keys = f->bidirectional ? f->t : f->context;
+  int64_t keys = f->whole ? f->t : f->context;
   ane_ai_value y = f->given_mask;
   ane_ai_value query = ane_ai_reshape(&f->b, f->positions, 4, (int64_t[]){1, 1, f->t, 1});
-  if (f->bidirectional) y = ane_ai_broadcast_to(&f->b, y, 4, (int64_t[]){1, 1, f->t, keys});
+  if (f->whole) y = ane_ai_broadcast_to(&f->b, y, 4, (int64_t[]){1, 1, f->t, keys});
   if (m->window > 0 && m->window < keys) {
     ane_ai_value back = ane_ai_binary(&f->b, ANE_AI_SUB, query, iota(f, keys, (int64_t[]){1, 1, 1, keys}));
     y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, back, m->window - 1));
   }
-  if (f->bidirectional && m->ahead < keys) {
+  if (f->whole && m->ahead < keys) {
     ane_ai_value ahead = ane_ai_binary(&f->b, ANE_AI_SUB, iota(f, keys, (int64_t[]){1, 1, 1, keys}), query);
     y = ane_ai_binary(&f->b, ANE_AI_MINIMUM, y, hide(f, ahead, m->ahead));
   }
@@ -255,6 +263,7 @@ static ane_ai_value input_of(struct body *f, const struct ane_mil_port *p) {
     case ANE_MIL_PORT_COS:
     case ANE_MIL_PORT_SIN: return rope_of(f, p->index, p->kind == ANE_MIL_PORT_SIN);
     case ANE_MIL_PORT_MASK: return mask_of(f, p->index);
+    case ANE_MIL_PORT_TYPES: return f->types;
     default: return NULL;
   }
 }
@@ -377,14 +386,55 @@ static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head)
   return keep(a, &f.b, ANE_OK);
 }
 
-/* A model with bidirectional attention: all tokens in one call, without states. */
-static ane_status classify(struct asset *a, int64_t t, const char *name) {
-  struct body f = {.a = a, .context = t, .t = t, .head = true, .bidirectional = true};
+static bool has_types(const struct body *f) {
+  for (int32_t i = 0; i < f->n_parts; i++)
+    for (uint32_t j = 0; j < f->parts[i]->n_inputs; j++)
+      if (f->parts[i]->inputs[j].kind == ANE_MIL_PORT_TYPES) return true;
+  return false;
+}
+
+/* fp32 numbers as an fp16 constant. */
+static ane_ai_value rounded(struct body *f, int32_t rank, const int64_t *dim, const float *x) {
+  size_t n = 1;
+  for (int32_t i = 0; i < rank; i++) n *= (size_t)dim[i];
+  uint16_t *data = allocate(f, n, sizeof *data);
+  for (size_t i = 0; data && i < n; i++) data[i] = ane_f32_f16(x[i]);
+  return data ? stored(f, rank, dim, data) : f->positions;
+}
+
+/* The vector of the sequence, or the rows of all tokens [1, T, N]. x [1, N, T, 1]; seen: the tokens that are pooled. */
+static ane_ai_value result_of(struct body *f, ane_ai_value x, ane_ai_value seen) {
+  const struct ane_coreai_result *r = f->a->result;
+  if (!r->n_poolings)
+    return ane_ai_reshape(&f->b, ane_ai_transpose(&f->b, x, (int32_t[]){0, 2, 1, 3}), 3, (int64_t[]){1, f->t, ane_ai_dim(x, 1)});
+  struct coreai_dense *dense = allocate(f, r->n_dense, sizeof *dense);
+  for (uint32_t i = 0; dense && i < r->n_dense; i++) {
+    const struct ane_coreai_dense *d = &r->dense[i];
+    dense[i].weight = rounded(f, 4, (int64_t[]){d->rows, d->columns, 1, 1}, d->weight);
+    if (d->bias) dense[i].bias = rounded(f, 4, (int64_t[]){1, d->rows, 1, 1}, d->bias);
+  }
+  return dense ? coreai_pool(&f->b, r, dense, x, seen) : x;
+}
+
+/* The hidden states or scores [1, N, T, 1] of all tokens: of the head, or what the last shard gives. */
+static ane_ai_value rows_of(struct body *f) {
+  if (f->n_logits) return join_logits(f);
+  ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "no shard gives the result"));
+  return f->positions;
+}
+
+/* A model that takes whole sequences: all tokens in one call, without states. */
+static ane_status whole(struct asset *a, int64_t t, const char *name) {
+  const struct ane_ai_type a_token = ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}),
+                           a_weight = ane_ai_tensor(ANE_AI_FP16, 2, (int64_t[]){1, t});
+  struct body f = {.a = a, .context = t, .t = t, .head = true, .whole = true};
   ane_status st = begin_body(&f, name);
   if (!st) st = lower_parts(&f);
   if (st) return keep(a, &f.b, st);
-  ane_ai_value ids = ane_ai_input(&f.b, "input_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
-  ane_ai_value seen = ane_ai_input(&f.b, "attention_mask", ane_ai_tensor(ANE_AI_FP16, 2, (int64_t[]){1, t}));
+  ane_ai_value ids = ane_ai_input(&f.b, "input_ids", a_token), seen = ane_ai_input(&f.b, "attention_mask", a_weight),
+               pooled = seen;
+  if (has_types(&f)) f.types = ane_ai_input(&f.b, "token_type_ids", a_token);
+  if (a->result->prompt_mask) pooled = ane_ai_input(&f.b, "pooling_mask", a_weight);
   bind_hidden(&f, ane_ai_gather(&f.b, ane_ai_resource(&f.b, a->table_type, a->table), ids));
   f.positions = ane_ai_reshape(&f.b, iota(&f, t, (int64_t[]){1, 1, 1, t}), 2, (int64_t[]){1, t});
   f.step = ane_ai_ints(&f.b, ANE_AI_INT32, (int64_t[]){0}, 1);
@@ -393,26 +443,25 @@ static ane_status classify(struct asset *a, int64_t t, const char *name) {
   f.given_mask = ane_ai_reshape(&f.b, padding, 4, (int64_t[]){1, 1, 1, t});
   declare_states(&f);
   run_parts(&f);
-  if (!f.b.status) {
-    ane_ai_value y = ane_ai_transpose(&f.b, join_logits(&f), (int32_t[]){0, 2, 1, 3});
-    ane_ai_output(&f.b, "logits", ane_ai_reshape(&f.b, y, 3, (int64_t[]){1, t, ane_ai_dim(y, 2)}));
-  }
+  ane_ai_value y = f.b.status ? NULL : rows_of(&f);
+  if (!f.b.status) y = result_of(&f, y, pooled);
+  if (!f.b.status) ane_ai_output(&f.b, a->result->name ? a->result->name : "logits", y);
   return keep(a, &f.b, ANE_OK);
 }
 
 /* ---- The asset ----------------------------------------------------------------------------------------------------------*/
 
-static bool is_bidirectional(const struct asset *a) {
-  bool any = false;
+static bool takes_whole(const struct asset *a) {
+  bool any = a->partition->stateless;
   for (int32_t i = 0; i < a->masks.n; i++) any |= a->masks.list[i].ahead > 0;
   return any;
 }
 
 static ane_status write_functions(struct asset *a, const struct ane_coreai_plan *plan) {
   ane_status st = ANE_OK;
-  if (is_bidirectional(a)) {
+  if (takes_whole(a)) {
     for (uint32_t i = 0; i < plan->n_tokens && !st; i++)
-      st = classify(a, plan->tokens[i], name_of(a, "main", plan->n_tokens > 1 ? plan->tokens[i] : 0, 0));
+      st = whole(a, plan->tokens[i], name_of(a, "main", plan->n_tokens > 1 ? plan->tokens[i] : 0, 0));
     return st;
   }
   st = load_embeddings(a);
@@ -438,7 +487,12 @@ static ane_status check(const struct asset *a, const struct ane_coreai_plan *pla
 
 ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
                              const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err) {
-  struct asset a = {.x = {.e = e, .arena = arena, .err = err}, .partition = partition, .g = e->graph, .arena = arena, .err = err};
+  struct asset a = {.x = {.e = e, .arena = arena, .err = err},
+                    .partition = partition,
+                    .g = e->graph,
+                    .arena = arena,
+                    .result = &plan->result,
+                    .err = err};
   *out = (struct ane_ai_program){0};
   ane_status st = check(&a, plan);
   if (!st) st = ane_mil_ropes(arena, a.g, &a.ropes, err);

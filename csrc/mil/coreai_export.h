@@ -16,10 +16,13 @@
  * A call writes positions in_step .. in_step + q - 1 of the states. Padding at its end is harmless: the next call overwrites it.
  *
  * Beyond the contract: if layers differ in kv heads * head dim, each has states of its own, [1, kv heads, C, head dim]. Causal
- * convolutions have states [1, channels, K - 1, 1], which do not allow padding. A model with bidirectional attention (a
- * classifier) has instead, for each T:
+ * convolutions have states [1, channels, K - 1, 1], which do not allow padding. A model that takes whole sequences (a classifier,
+ * an embedding model, a reranker) has instead, for each T:
  *
- *   main, or main_{T}       input_ids int32 [1, T], attention_mask fp16 [1, T] (1: a token, 0: padding) -> logits fp16 [1, T, N]
+ *   main, or main_{T}       input_ids int32 [1, T], attention_mask fp16 [1, T] (1: a token, 0: padding, after the tokens),
+ *                           token_type_ids int32 [1, T] (where the model has types), pooling_mask fp16 [1, T] (with prompt_mask)
+ *                           -> logits fp16 [1, T, N] of a token classifier; embedding fp16 [1, D]; logits fp16 [1, N] of a
+ *                           reranker, before any activation
  */
 #ifndef ANE_MIL_COREAI_EXPORT_H
 #define ANE_MIL_COREAI_EXPORT_H
@@ -27,9 +30,40 @@
 #include "formats/formats.h"
 #include "mil/export.h"
 
+/* How the hidden states of a sequence become one vector, as ane_pooling of exec.h has it. */
+typedef enum {
+  ANE_COREAI_CLS,
+  ANE_COREAI_LAST,
+  ANE_COREAI_MEAN,
+  ANE_COREAI_MAX,
+  ANE_COREAI_MEAN_SQRT,
+  ANE_COREAI_WEIGHTED_MEAN,
+  ANE_COREAI_POOLINGS
+} ane_coreai_pooling;
+
+/* A dense layer after pooling: weight fp32 [rows, columns], bias [rows] or NULL. Its data stays with the caller during the
+ * export. */
+struct ane_coreai_dense {
+  const float *weight, *bias;
+  int64_t rows, columns;
+  bool tanh;
+};
+
+/* What a model that takes whole sequences gives. poolings 0: the rows of all tokens. */
+struct ane_coreai_result {
+  ane_coreai_pooling poolings[ANE_COREAI_POOLINGS];
+  uint32_t n_poolings;
+  const struct ane_coreai_dense *dense;
+  uint32_t n_dense;
+  bool normalise;   /* to length 1 */
+  bool prompt_mask; /* only the tokens of the input pooling_mask are pooled, those of a prompt are not */
+  const char *name; /* of the output; NULL: "logits" */
+};
+
 struct ane_coreai_plan {
   const int64_t *contexts, *tokens; /* C and q: ascending, >= 1; pairs with q > C are skipped */
   uint32_t n_contexts, n_tokens;
+  struct ane_coreai_result result; /* of models that take whole sequences */
 };
 
 /* Writes the asset at `path` (see ane_aimodel_create). Of e's options only the description is used. All functions share one copy

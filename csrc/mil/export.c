@@ -22,7 +22,7 @@ static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *
 bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_shard *shard) {
   for (int32_t i = 0; i < shard->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[shard->nodes[i]];
-    if (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead")) return true;
+    if (n->op == ANE_OP_ATTENTION && ane_shard_has_state(shard, n->inputs[3])) return true;
   }
   return false;
 }

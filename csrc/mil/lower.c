@@ -17,8 +17,8 @@ static const lower_fn lowerings[ANE_OP_COUNT] = {
 };
 
 const char *ane_mil_port_word(ane_mil_port_kind kind) {
-  static const char *const words[] = {"ids",    "hidden", "edge", "position", "rope_cos", "rope_sin", "mask",
-                                      "logits", "argmax", "max",  "keys",     "values",   "columns"};
+  static const char *const words[] = {"ids",  "types",  "hidden", "edge", "position", "rope_cos", "rope_sin",
+                                      "mask", "logits", "argmax", "max",  "keys",     "values",   "columns"};
   return (size_t)kind < ANE_COUNT(words) ? words[kind] : "?";
 }
 
@@ -64,7 +64,7 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels) {
 static void make_late(struct lower *l, int32_t value) {
   const struct ane_value *v = &l->g->values[value];
   struct lowered *x = &l->values[value];
-  if (v->kind == ANE_VALUE_RESULT && l->g->nodes[v->node].op == ANE_OP_EMBED && l->o->embed)
+  if (v->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(l->g, &l->g->nodes[v->node]) && l->o->embed)
     lower_embed(l, &l->b, &l->g->nodes[v->node]);
   if (!x->flat && !x->heads && !l->b.status)
     mil_build_fail(&l->b,
@@ -222,7 +222,7 @@ static void declare_inputs(struct lower *l) {
   for (int32_t i = 0; i < p->n_ins; i++) {
     int32_t v = p->ins[i];
     const struct ane_value *value = &l->g->values[v];
-    bool embedding = value->kind == ANE_VALUE_RESULT && l->g->nodes[value->node].op == ANE_OP_EMBED,
+    bool embedding = value->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(l->g, &l->g->nodes[value->node]),
          hidden = embedding || v == p->hidden_in;
     if (embedding && l->o->embed) continue;
     const char *name = hidden ? "hidden" : identifier(l, value->name);
@@ -271,7 +271,7 @@ static struct output_name *name_outputs(struct lower *l) {
     char text[512];
     snprintf(text, sizeof text, "%.480s%s", identifier(l, l->g->values[v].name), comes_in(l, v) ? "_out" : "");
     if (l->g->n_results > 0 && v == l->g->results[0]) {
-      names[i].head[0] = mil_name(&l->b, "logits");
+      names[i].head[0] = mil_name(&l->b, l->o->hidden ? "last_hidden_state" : "logits");
       names[i].head[1] = mil_name(&l->b, "argmax");
       names[i].head[2] = mil_name(&l->b, "max");
     } else {
@@ -300,7 +300,7 @@ static ane_status lower_nodes(struct lower *l) {
     l->node = l->shard->nodes[i];
     const struct ane_node *n = &l->g->nodes[l->node];
     b->scope = identifier(l, n->name);
-    if (n->op == ANE_OP_EMBED) continue; /* made when first used, if it belongs to the package */
+    if (ane_partition_is_embedding(l->g, n)) continue; /* made when first used, if it belongs to the package */
     lowerings[n->op](l, b, n);
     if (b->status) return ane_fail_in(b->err, b->status, "%s", n->name);
   }
@@ -431,15 +431,6 @@ enum { SEVERAL_VERSION = 9 };
 
 /* ---- Entry -----------------------------------------------------------------------------------------------------------*/
 
-static bool has_state(const struct ane_graph *g, const struct ane_shard *p) {
-  for (int32_t i = 0; i < p->n_nodes; i++) {
-    const struct ane_node *n = &g->nodes[p->nodes[i]];
-    if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY || (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead")))
-      return true;
-  }
-  return false;
-}
-
 static ane_status check_options(const struct ane_mil_options *o, struct ane_error *err) {
   if (o->context < 1 || o->context > INT32_MAX)
     return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
@@ -472,7 +463,7 @@ ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, con
                     .o = o,
                     .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2,
                     .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
-  mil_build_init(&l.b, arena, has_state(g, shard) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7,
+  mil_build_init(&l.b, arena, shard->n_states > 0 || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7,
                  o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
   st = prepare(&l, arena, err);
   if (!st) {

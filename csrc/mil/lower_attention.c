@@ -28,13 +28,16 @@ ane_status ane_mil_masks(struct ane_arena *arena, const struct ane_graph *g, str
   return ANE_OK;
 }
 
+/* Are keys and values kept from call to call? If not, a call has a whole sequence. */
+static bool has_keys(const struct lower *l, const struct ane_node *n) { return ane_shard_has_state(l->shard, n->inputs[3]); }
+
 /* The node's mask, with `times` rows for each token. */
 static struct lowered_mask *mask_of(struct lower *l, const struct ane_node *n, int64_t times) {
   int32_t number = find_mask(l->masks.list, l->masks.n, n);
   struct lowered_mask *m = &l->mask[number];
   if (!m->given) {
     char name[32];
-    int64_t keys = ane_node_int(n, "ahead") ? l->t : l->o->context;
+    int64_t keys = has_keys(l, n) ? l->o->context : l->t;
     snprintf(name, sizeof name, "mask_%" PRId32, number);
     m->given = lower_input(l, name, ANE_MIL_PORT_MASK, ANE_NONE, number,
                            ane_mil_tensor_type(l->b.dtype, 4, (int64_t[]){1, 1, l->t, keys}));
@@ -88,9 +91,10 @@ static mil_value weights_of(struct lower *l, const struct ane_node *n, mil_value
 
 void lower_attention(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t heads = ane_node_int(n, "heads"), kv = ane_node_int(n, "kv_heads");
-  bool both_sides = ane_node_int(n, "ahead") > 0;
-  if (both_sides && l->t < 0) {
-    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "attention to both sides needs a fixed number of tokens"));
+  bool whole = !has_keys(l, n);
+  if (whole && l->t < 0) {
+    const char *what = ane_node_int(n, "ahead") ? "attention to both sides" : "attention without states";
+    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "%s needs a fixed number of tokens", what));
     return;
   }
   mil_value q = lower_heads(l, n->inputs[0], heads), k = lower_heads(l, n->inputs[1], kv), v = lower_heads(l, n->inputs[2], kv);
@@ -98,7 +102,7 @@ void lower_attention(struct lower *l, struct mil_build *b, const struct ane_node
   q = mil_swap(b, mil_scale(b, q, ane_node_float(n, "scale")));
   q = mil_reshape4(b, q, 1, kv, -1, d);
   mil_value out;
-  if (both_sides) {
+  if (whole) {
     out = mil_matmul(b, weights_of(l, n, mil_matmul(b, q, k, false)), v, true);
   } else {
     mil_value keys = remember(l, n->inputs[3], ANE_MIL_PORT_KEYS, k), values = remember(l, n->inputs[4], ANE_MIL_PORT_VALUES, v);

@@ -1,6 +1,7 @@
 /* Projections, and ops that work on single numbers or move channels. */
 #include "mil/lower_internal.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* A projection. Of the head, only the rows of the slice are used. */
@@ -104,17 +105,34 @@ void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n
   lower_out(l, n, l->o->gather == ANE_MIL_GATHER_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
 }
 
-/* ids [1, T] -> rows [T, C] -> [C, T] */
-void lower_embed(struct lower *l, struct mil_build *b, const struct ane_node *n) {
-  const struct ane_shape *s = &l->g->values[n->inputs[1]].shape;
-  const char *list = l->g->values[n->inputs[0]].name;
-  if (strcmp(list, "ids") != 0) {
-    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "an embedding by %s has no lowering to MIL", list));
-    return;
-  }
+/* Rows [T, C] of a table, by token ids or token types, int32 [1, T]. */
+static mil_value looked_up(struct lower *l, mil_value table, const char *name, ane_mil_port_kind kind) {
   struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
-  mil_value ids = lower_input(l, "ids", ANE_MIL_PORT_IDS, ANE_NONE, 0, type);
-  mil_value table = lower_plain(l, n->inputs[1], 0, s->dim[0], 2, s->dim, 0, 1);
-  mil_value rows = mil_gather(b, table, mil_reshape(b, ids, 1, &(int64_t){-1}), 0);
-  lower_out(l, n, lower_as_flat(l, mil_transpose(b, rows, (int32_t[]){1, 0}), s->dim[1]));
+  mil_value list = lower_input(l, name, kind, ANE_NONE, 0, type);
+  return mil_gather(&l->b, table, mil_reshape(&l->b, list, 1, &(int64_t){-1}), 0);
+}
+
+/* Rows [T, C] of a table, by position. A call has a whole sequence, so they are the first T. */
+static mil_value first_rows(struct lower *l, mil_value table, const char *name) {
+  struct mil_build *b = &l->b;
+  if (l->shard->n_states || l->t < 0)
+    mil_build_fail(
+        b, ane_fail(b->err, ANE_UNSUPPORTED, "%s: a table of positions needs calls of whole sequences, of fixed T", name));
+  else if (l->t > mil_dim(table, 0))
+    mil_build_fail(b, ane_fail(b->err, ANE_INVALID, "%s has %" PRId64 " positions, a call has %" PRId64 " tokens", name,
+                               mil_dim(table, 0), l->t));
+  return b->status || l->t == mil_dim(table, 0) ? table : mil_slice(b, table, 0, 0, l->t, 1);
+}
+
+/* rows [T, C] -> [C, T] */
+void lower_embed(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  const struct ane_value *v = &l->g->values[n->inputs[1]];
+  const char *list = l->g->values[n->inputs[0]].name;
+  mil_value table = lower_plain(l, n->inputs[1], 0, v->shape.dim[0], 2, v->shape.dim, 0, 1), rows;
+  if (strcmp(list, "positions") == 0)
+    rows = first_rows(l, table, v->name);
+  else
+    rows = looked_up(l, table, list, strcmp(list, "ids") == 0 ? ANE_MIL_PORT_IDS : ANE_MIL_PORT_TYPES);
+  if (b->status) return;
+  lower_out(l, n, lower_as_flat(l, mil_transpose(b, rows, (int32_t[]){1, 0}), v->shape.dim[1]));
 }

@@ -39,7 +39,7 @@ static ane_status find_embedding(struct partitioner *c, struct ane_error *err) {
   c->partition->embedding = c->partition->table = ANE_NONE;
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
-    if (n->dead || n->op != ANE_OP_EMBED) continue;
+    if (n->dead || !ane_partition_is_embedding(g, n)) continue;
     if (c->partition->embedding != ANE_NONE)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: a second embedding cannot be exported", n->name);
     c->partition->embedding = n->outputs[0];
@@ -99,7 +99,7 @@ uint64_t partition_count_bytes(struct partitioner *c, const struct ane_shard *p,
   uint64_t sum = 0;
   c->stamp++;
   for (int32_t i = s.lo; i < s.hi; i++)
-    for (int32_t j = 0; !partition_is_host(&g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
+    for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
       int32_t v = g->nodes[i].inputs[j];
       if (v == ANE_NONE || g->values[v].kind != ANE_VALUE_CONST || c->mark[v] == c->stamp || !partition_takes(p, i, j)) continue;
       c->mark[v] = c->stamp;
@@ -137,11 +137,14 @@ struct span partition_layer_span(const struct partitioner *c, int32_t l) {
   return s;
 }
 
-bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input) {
-  const struct ane_node *n = &g->nodes[node];
-  int32_t v = n->inputs[input];
-  bool both = n->op == ANE_OP_ATTENTION && ane_node_int(n, "ahead") > 0;
-  return v != ANE_NONE && g->values[v].kind == ANE_VALUE_STATE && !both;
+bool ane_shard_has_state(const struct ane_shard *p, int32_t value) {
+  for (int32_t i = 0; i < p->n_states; i++)
+    if (p->states[i] == value) return true;
+  return false;
+}
+
+bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node *n) {
+  return n->op == ANE_OP_EMBED && strcmp(g->values[n->inputs[0]].name, "ids") == 0;
 }
 
 /* ---- Entry points -------------------------------------------------------------------------------------------------*/
@@ -150,6 +153,7 @@ static ane_status partition_all(struct partitioner *c, bool whole, struct ane_er
   ane_status st = find_embedding(c, err);
   if (st || (st = find_sections(c, err))) return st;
   find_uses(c);
+  c->partition->stateless = c->stateless;
   c->partition->rows = partition_head_rows(c->g, partition_find_head(c->g));
   if (whole) {
     int32_t head = partition_find_head(c->g);
@@ -165,8 +169,8 @@ static ane_status partition_all(struct partitioner *c, bool whole, struct ane_er
 }
 
 static ane_status make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
-                       ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
-  struct partitioner c = {.g = g, .limits = limits, .bytes = bytes, .arg = arg};
+                       bool stateless, ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
+  struct partitioner c = {.g = g, .limits = limits, .stateless = stateless, .bytes = bytes, .arg = arg};
   size_t nodes = (size_t)g->n_nodes + 1, values = (size_t)g->n_values + 1;
   *out = NULL;
   c.partition = ane_calloc(1, sizeof *c.partition);
@@ -196,12 +200,12 @@ ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph
   if (limits->rows < 1 || limits->target < 1 || limits->size_limit < 1 || limits->head_slices < 0 || limits->layers < 0 ||
       limits->expert_parts < 0)
     return ane_fail(err, ANE_INVALID, "the limits of shards must be positive");
-  return make(out, g, limits, bytes, arg, err);
+  return make(out, g, limits, limits->stateless, bytes, arg, err);
 }
 
-ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg,
-                               struct ane_error *err) {
-  return make(out, g, NULL, bytes, arg, err);
+ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, bool stateless,
+                               ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
+  return make(out, g, NULL, stateless, bytes, arg, err);
 }
 
 void ane_partition_free(struct ane_partition *partition) {

@@ -40,7 +40,7 @@ struct ane_shard {
    * in which values are made. */
   const int32_t *ins, *outs;
   int32_t n_ins, n_outs;
-  const int32_t *states; /* values of kind STATE; see ane_partition_has_state */
+  const int32_t *states; /* values of kind STATE; see ane_shard_has_state */
   int32_t n_states;
   const int32_t *ropes; /* results of rope_table nodes that the nodes use */
   int32_t n_ropes;
@@ -58,9 +58,10 @@ struct ane_partition {
   struct ane_shard *shards; /* in the order in which they are called */
   int32_t n_shards;
   int32_t n_layers;
-  int32_t embedding; /* result of the embed node, ANE_NONE where there is none */
+  int32_t embedding; /* result of the node that looks up token ids, ANE_NONE where there is none */
   int32_t table;     /* its table, a constant [V, C] */
   int64_t rows;      /* of the head; 0 without one */
+  bool stateless;    /* of the limits */
   struct ane_arena arena;
 };
 
@@ -75,6 +76,9 @@ struct ane_partition_limits {
   /* Slices of a mixture. 0: as few as the size limit allows, 1, 2, 4, ... up to one an expert; else this many, at most one an
    * expert. */
   int32_t expert_parts;
+  /* Each call takes a whole sequence. Attention then sees only the tokens of its call, and no shard has keys and values as
+   * states. */
+  bool stateless;
 };
 /* 200 MB, 250 MB, 65,536 rows; MB = 10^6 bytes. */
 struct ane_partition_limits ane_partition_default_limits(void);
@@ -86,12 +90,14 @@ typedef uint64_t (*ane_partition_bytes_fn)(void *arg, const struct ane_graph *g,
 ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
                               ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
 /* The same with everything in one shard. */
-ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg,
-                               struct ane_error *err);
+ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, bool stateless,
+                               ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
 void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 
-/* Does a package hold the state that is input `input` of the node? Bidirectional attention needs none: it sees only the tokens of
- * its call. */
-bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input);
+/* Does the shard hold this value, a state of the graph? Bidirectional attention needs none: it sees only the tokens of its call.
+ */
+bool ane_shard_has_state(const struct ane_shard *p, int32_t value);
+/* Is it the node that looks up token ids? Other embed nodes, of positions and token types, belong to the shards that use them. */
+bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node *n);
 
 #endif

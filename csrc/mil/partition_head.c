@@ -50,18 +50,32 @@ static int64_t head_slices(struct partitioner *c, struct span s, int32_t head, i
   return ANE_MAX((int64_t)1, ANE_MIN(n, rows));
 }
 
+/* Appends the nodes after the layers to the last shard, if it ends with whole layers and the nodes have only vectors: the final
+ * norm of hidden states needs no package of its own. */
+static bool append_to_layers(struct partitioner *c, struct span s) {
+  enum { VECTORS = 64 }; /* vectors are smaller than 1/64 of the limit */
+  struct ane_partition *all = c->partition;
+  struct ane_shard *last = all->n_shards ? &all->shards[all->n_shards - 1] : NULL;
+  if (!last || last->kind != ANE_SHARD_LAYERS || last->parts || partition_span_bytes(c, s) > c->limits->size_limit / VECTORS)
+    return false;
+  c->spans[all->n_shards - 1].hi = s.hi;
+  last->bytes = partition_count_bytes(c, last, c->spans[all->n_shards - 1]);
+  return true;
+}
+
 ane_status partition_head(struct partitioner *c, struct ane_error *err) {
   struct span s = {partition_layer_span(c, c->partition->n_layers).lo, c->g->n_nodes};
   int32_t head = partition_find_head(c->g);
   int64_t slices = 1, rows = 0;
   bool any = false;
-  for (int32_t i = s.lo; i < s.hi; i++) any |= !partition_is_host(&c->g->nodes[i]);
+  for (int32_t i = s.lo; i < s.hi; i++) any |= !partition_is_host(c->g, &c->g->nodes[i]);
   if (!any) return ANE_OK;
   if (head != ANE_NONE && head >= s.lo) {
     rows = partition_head_rows(c->g, head);
     slices = head_slices(c, s, head, rows);
   } else {
     head = ANE_NONE;
+    if (append_to_layers(c, s)) return ANE_OK;
   }
   for (int64_t i = 0; i < slices; i++) {
     struct ane_shard p = head_slice(c->limits, head, rows, i, slices);

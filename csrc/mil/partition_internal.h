@@ -15,6 +15,7 @@ struct partitioner {
   struct ane_partition *partition;
   const struct ane_graph *g;
   const struct ane_partition_limits *limits; /* NULL: everything in one shard */
+  bool stateless;                            /* see ane_partition_limits */
   ane_partition_bytes_fn bytes;
   void *arg;
   int32_t *section;   /* [n_nodes] the layer of each node: 0 for nodes before layer 0, n_layers for nodes after the layers */
@@ -28,8 +29,8 @@ struct partitioner {
 /* ---- partition.c ---------------------------------------------------------------------------------------------------*/
 
 /* Does the host run the node? It looks up embeddings and makes rope tables. Dead nodes count too. */
-static inline bool partition_is_host(const struct ane_node *n) {
-  return n->dead || n->op == ANE_OP_EMBED || n->op == ANE_OP_ROPE_TABLE;
+static inline bool partition_is_host(const struct ane_graph *g, const struct ane_node *n) {
+  return n->dead || ane_partition_is_embedding(g, n) || n->op == ANE_OP_ROPE_TABLE;
 }
 /* Does the shard need input j of node i? A slice of a mixture needs its own experts only. */
 bool partition_takes(const struct ane_shard *p, int32_t i, int32_t j);

@@ -84,7 +84,7 @@ static int64_t channels_across(struct partitioner *c, struct span s, int32_t at)
       if (v != ANE_NONE && g->values[v].kind == ANE_VALUE_STATE) c->mark[v] = c->stamp;
     }
   for (int32_t i = at; i < s.hi; i++)
-    for (int32_t j = 0; !partition_is_host(&g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
+    for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
       int32_t v = g->nodes[i].inputs[j];
       if (v == ANE_NONE || (c->mark[v] == c->stamp && g->values[v].kind == ANE_VALUE_RESULT)) continue;
       if (g->values[v].kind == ANE_VALUE_STATE && c->mark[v] == c->stamp) return -1;

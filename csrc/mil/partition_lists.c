@@ -25,7 +25,7 @@ static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) 
     default: return LIST_NONE; /* output rows and positions: inputs that the host fills */
   }
   if (c->g->nodes[x->node].op == ANE_OP_ROPE_TABLE) return LIST_ROPES;
-  return x->node < s.lo || c->g->nodes[x->node].op == ANE_OP_EMBED ? LIST_INS : LIST_NONE;
+  return x->node < s.lo || ane_partition_is_embedding(c->g, &c->g->nodes[x->node]) ? LIST_INS : LIST_NONE;
 }
 
 /* Inserts a value into the list, which stays sorted by the node that makes each value. Values that no node makes keep their order
@@ -38,16 +38,21 @@ static void insert(const struct ane_graph *g, int32_t *list, int32_t n, int32_t 
   list[n] = v;
 }
 
+/* Does attention see tokens of earlier calls? */
+static bool keeps_keys(const struct partitioner *c, const struct ane_node *n) {
+  return !c->stateless && ane_node_int(n, "ahead") == 0;
+}
+
 static ane_status fill_inputs(struct partitioner *c, const struct ane_shard *p, struct span s, list_kind kind,
                               const int32_t **out, int32_t *n_out, struct ane_error *err) {
   const struct ane_graph *g = c->g;
   int32_t n = 0;
   c->stamp++;
   for (int32_t i = s.lo; i < s.hi; i++)
-    for (int32_t j = 0; !partition_is_host(&g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
+    for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
       int32_t v = g->nodes[i].inputs[j];
       if (v == ANE_NONE || c->mark[v] == c->stamp || !partition_takes(p, i, j) || list_of(c, s, v) != kind) continue;
-      if (kind == LIST_STATES && !ane_partition_has_state(g, i, j)) continue;
+      if (kind == LIST_STATES && g->nodes[i].op == ANE_OP_ATTENTION && !keeps_keys(c, &g->nodes[i])) continue;
       c->mark[v] = c->stamp;
       insert(g, c->list, n++, v);
     }
@@ -63,7 +68,7 @@ static ane_status fill_outs(struct partitioner *c, struct ane_shard *p, struct s
   const struct ane_graph *g = c->g;
   int32_t n = 0;
   for (int32_t i = s.lo; i < s.hi; i++)
-    for (int32_t j = 0; !partition_is_host(&g->nodes[i]) && j < g->nodes[i].n_outputs; j++)
+    for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_outputs; j++)
       if (c->last_use[g->nodes[i].outputs[j]] >= s.hi || !is_last_slice(g, p)) c->list[n++] = g->nodes[i].outputs[j];
   return keep_list(c, n, &p->outs, &p->n_outs, err);
 }
@@ -71,7 +76,7 @@ static ane_status fill_outs(struct partitioner *c, struct ane_shard *p, struct s
 static ane_status fill_nodes(struct partitioner *c, struct ane_shard *p, struct span s, struct ane_error *err) {
   int32_t n = 0;
   for (int32_t i = s.lo; i < s.hi; i++)
-    if (!partition_is_host(&c->g->nodes[i])) c->list[n++] = i;
+    if (!partition_is_host(c->g, &c->g->nodes[i])) c->list[n++] = i;
   return keep_list(c, n, &p->nodes, &p->n_nodes, err);
 }
 
@@ -81,7 +86,7 @@ static int32_t residual_at(const struct partitioner *c, int32_t at) {
   const struct ane_graph *g = c->g;
   int32_t emb = c->partition->embedding;
   for (int32_t i = at - 1; i >= 0; i--)
-    for (int32_t j = 0; !partition_is_host(&g->nodes[i]) && j < g->nodes[i].n_outputs; j++) {
+    for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_outputs; j++) {
       int32_t v = g->nodes[i].outputs[j];
       bool same = emb != ANE_NONE && ane_shape_equal(&g->values[v].shape, &g->values[emb].shape);
       if (c->last_use[v] >= at && c->last_use[v] != INT32_MAX) return same ? v : ANE_NONE;

@@ -122,7 +122,7 @@ struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g,
   for (int32_t j = 0; j < n->n_inputs; j++) {
     int32_t v = n->inputs[j];
     if (v == ANE_NONE) continue;
-    if (ane_partition_has_state(g, node, j)) {
+    if (g->values[v].kind == ANE_VALUE_STATE && ane_shard_has_state(p, v)) {
       const struct ane_shape *s = &g->values[v].shape;
       x.state_write = true;
       if (x.state_last % 32 == 0) x.state_last = s->dim[s->rank - 1];

@@ -5,7 +5,7 @@
 #include "binding/model/bind_model.h"
 #include "mil/mil.h"
 
-/* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
+/* layout, norm, rope, context, max_t, fixed_t, argmax, fp32, hidden */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 /* The same, and gather ("all", "last"), embed. */
 void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o);

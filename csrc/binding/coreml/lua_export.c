@@ -308,9 +308,67 @@ static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
   return list;
 }
 
-/* coreai(path, contexts, tokens [, wrote [, factor]]) -> list of functions {name, inputs, outputs, states, operations}: the whole
- * model as one asset of Core AI at `path`; inputs, outputs and states are lists of {name, dtype, shape}; or nil, message, code.
- * contexts, tokens: ascending lists; wrote, factor: as in write */
+static bool flag_field(lua_State *L, int t, const char *key) {
+  lua_getfield(L, t, key);
+  bool on = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return on;
+}
+
+/* The number of fp32 numbers in the text field `key`, which stays in its table; NULL: there is none. */
+static const float *numbers_field(lua_State *L, int t, const char *key, size_t count) {
+  size_t bytes = 0;
+  lua_getfield(L, t, key);
+  const char *data = lua_tolstring(L, -1, &bytes);
+  lua_pop(L, 1);
+  if (data && bytes != 4 * count) luaL_error(L, "result.dense: %s has %d bytes, wanted %d", key, (int)bytes, (int)(4 * count));
+  return (const float *)data;
+}
+
+/* The list `dense` of the table at t: {weight, bias (fp32 numbers as text), rows, columns, tanh}. A userdata, pushed. */
+static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *n) {
+  lua_getfield(L, t, "dense");
+  *n = lua_istable(L, -1) ? (uint32_t)lua_rawlen(L, -1) : 0;
+  int list = lua_gettop(L);
+  struct ane_coreai_dense *out = lua_newuserdatauv(L, (*n + 1) * sizeof *out, 0);
+  for (uint32_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, list, (lua_Integer)i + 1);
+    int row = lua_gettop(L);
+    luaL_checktype(L, row, LUA_TTABLE);
+    out[i].rows = bind_opt_integer_option(L, row, "rows", 0, 1, 1 << 16);
+    out[i].columns = bind_opt_integer_option(L, row, "columns", 0, 1, 1 << 16);
+    out[i].weight = numbers_field(L, row, "weight", (size_t)out[i].rows * (size_t)out[i].columns);
+    out[i].bias = numbers_field(L, row, "bias", (size_t)out[i].rows);
+    out[i].tanh = flag_field(L, row, "tanh");
+    if (!out[i].weight) luaL_error(L, "result.dense: entry %d has no weight", (int)i + 1);
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+/* The table at t as a result: poolings (list of names), dense, normalise, prompt_mask, name. Leaves values on the stack. */
+static void read_result(lua_State *L, int t, struct ane_coreai_result *r) {
+  static const char *const names[] = {"cls", "last", "mean", "max", "mean_sqrt", "weighted_mean", NULL};
+  lua_getfield(L, t, "poolings");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L);
+  for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, list); i++) {
+    if (i > ANE_COREAI_POOLINGS) luaL_error(L, "result.poolings: more than %d", ANE_COREAI_POOLINGS);
+    lua_rawgeti(L, list, i);
+    r->poolings[r->n_poolings++] = (ane_coreai_pooling)luaL_checkoption(L, -1, NULL, names);
+    lua_pop(L, 1);
+  }
+  r->normalise = flag_field(L, t, "normalise");
+  r->prompt_mask = flag_field(L, t, "prompt_mask");
+  lua_getfield(L, t, "name");
+  r->name = lua_tostring(L, -1);
+  r->dense = read_dense(L, t, &r->n_dense);
+}
+
+/* coreai(path, contexts, tokens [, wrote [, factor [, result]]]) -> list of functions {name, inputs, outputs, states,
+ * operations}: the whole model as one asset of Core AI at `path`; inputs, outputs and states are lists of {name, dtype, shape};
+ * or nil, message, code. contexts, tokens: ascending lists; wrote, factor: as in write; result: see read_result, for models that
+ * take whole sequences */
 static int exporter_coreai(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   const char *path = bind_text(L, 2);
@@ -320,6 +378,7 @@ static int exporter_coreai(lua_State *L) {
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 5) ? 5 : 0, .factor = lua_isfunction(L, 6) ? 6 : 0};
   plan.contexts = push_numbers(L, 3, &plan.n_contexts);
   plan.tokens = push_numbers(L, 4, &plan.n_tokens);
+  if (lua_istable(L, 7)) read_result(L, 7, &plan.result);
   struct ane_ai_program program;
   struct ane_error err;
   ud->e.wrote = on_wrote;

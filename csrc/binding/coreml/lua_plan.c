@@ -23,6 +23,7 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
   o->fixed_t = bind_opt_integer_option(L, t, "fixed_t", 0, 0, INT32_MAX);
   o->argmax = bind_boolean_option(L, t, "argmax");
   o->fp32 = bind_boolean_option(L, t, "fp32");
+  o->hidden = bind_boolean_option(L, t, "hidden");
 }
 
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n) {
@@ -87,7 +88,7 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-/* target, size_limit, rows, slices, layers, expert_parts */
+/* target, size_limit, rows, slices, layers, expert_parts, stateless */
 static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
                         struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
@@ -97,6 +98,7 @@ static void read_limits(lua_State *L, int t, const struct ane_graph *g, const st
   l->head_slices = (int32_t)bind_opt_integer_option(L, t, "slices", 0, 0, INT32_MAX);
   l->layers = (int32_t)bind_opt_integer_option(L, t, "layers", 0, 0, INT32_MAX);
   l->expert_parts = (int32_t)bind_opt_integer_option(L, t, "expert_parts", 0, 0, INT32_MAX);
+  l->stateless = bind_boolean_option(L, t, "stateless");
   l->row_align = table_rows(g, specs);
 }
 
@@ -104,7 +106,8 @@ ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, st
                               struct ane_partition **out, struct ane_error *err) {
   struct ane_partition_limits limits;
   read_limits(L, t, g, specs, &limits);
-  if (bind_boolean_option(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
+  if (bind_boolean_option(L, t, "whole"))
+    return ane_partition_whole(out, g, limits.stateless, ane_partition_scheme_bytes, specs, err);
   return ane_partition_make(out, g, &limits, ane_partition_scheme_bytes, specs, err);
 }
 
@@ -212,8 +215,8 @@ static ane_status push_shard(lua_State *L, const struct planned *x, const struct
 }
 
 /* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights
- * (scheme), schemes ({constant = scheme}), target, size_limit (bytes), rows, slices, layers, expert_parts, whole; context, max_t,
- * fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
+ * (scheme), schemes ({constant = scheme}), target, size_limit (bytes), rows, slices, layers, expert_parts, whole, stateless (each
+ * call has a whole sequence); context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct planned x = {.g = g};

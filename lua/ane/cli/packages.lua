@@ -43,7 +43,7 @@ function M.options(parser)
     :argname "C"
   options.add(parser, "--max-t", "Maximum tokens of a call; default 4.", rules.max_t):argname "T"
   options.add(parser, "--fixed-t", "Fixed numbers of tokens, T1,T2,... Each gets packages of its own (default for "
-    .. "classifiers: 128,256,512).",
+    .. "classifiers, embedding models and rerankers: 128,256,512).",
     options.counts):argname "LIST"
   parser:option("--functions",
     "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")

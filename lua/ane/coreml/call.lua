@@ -4,6 +4,7 @@
 -- A call has a size: the tokens that every function of it takes. Its first n are tokens of the sequence, the others are padding.
 -- While it runs it is a table:
 --   ids, n, size        token ids, how many are tokens, how many the call has with padding
+--   types               token types, or nil: all 0
 --   first, count        the part of the call that the next package takes: 0 and size, or the last token alone for a head
 --   length, total       positions before the call; length after the whole feed, which chooses the factors of longrope
 --   origin              position that rope gives to position 0
@@ -74,6 +75,13 @@ local function table_of(meta, f, port, call)
   return call.cache[key]
 end
 
+-- A whole number for each token of a call, [1, size]; 0 where the list has none.
+local function padded(list, call)
+  local numbers = {}
+  for t = 1, call.size do numbers[t] = t <= call.n and list[t] or 0 end
+  return core.tensor({ 1, call.size }, numbers)
+end
+
 -- All inputs of function f in a call: tensors by name.
 local function inputs_of(meta, f, call)
   local inputs = {}
@@ -84,9 +92,9 @@ local function inputs_of(meta, f, call)
     elseif role == "position" then
       inputs[port.name] = core.tensor({ 1 }, { call.length + call.first })
     elseif role == "ids" then
-      local ids = table.move(call.ids, 1, call.n, 1, {})
-      for t = call.n + 1, call.size do ids[t] = 0 end
-      inputs[port.name] = core.tensor({ 1, call.size }, ids)
+      inputs[port.name] = padded(call.ids, call)
+    elseif role == "types" then
+      inputs[port.name] = padded(call.types or {}, call)
     else
       inputs[port.name] = table_of(meta, f, port, call)
     end
@@ -153,8 +161,8 @@ end
 -- @return {logits, best, size (tokens of each slice of logits), count (of rows), skip (tokens before the first row)}; or nil, message, code
 function M.run(session, ids, n, size, want)
   local meta = session.engine.meta
-  local call = { ids = ids, n = n, size = size, first = 0, count = size, length = session.len, total = session.settled,
-    origin = session.origin, values = {}, cache = {} }
+  local call = { ids = ids, types = session.types, n = n, size = size, first = 0, count = size, length = session.len,
+    total = session.settled, origin = session.origin, values = {}, cache = {} }
   if meta.embedding then call.values[meta.embedding] = meta.table:gather(ids, size, meta.embed_scale or 1) end
   local results, message, code = run_packages(session, call, want)
   if not results then return nil, message, code end

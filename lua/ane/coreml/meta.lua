@@ -3,12 +3,15 @@
 --
 -- runtime_meta.json is an object with these keys (others are allowed):
 --   format_version      1
---   kind                "causal" or "token_classifier"
+--   kind                "causal", "token_classifier", "embedding" or "reranker"
 --   model_family, model_name, d_model, n_layers, vocab_size, max_seq_len (positions of the states, or the tokens of a call
 --                       where there are none), n_heads, n_kv_heads, d_head, weights: facts, shown by info
 --   embed_bin           file of fp16 rows [vocab_size, d_model]; embed_scale: a factor for them, default 1; absent where a
 --                       package has an input of role ids
 --   labels, reach       of token classifiers: names; tokens on each side that a label depends on
+--   pooling             of embedding models: see ane.coreml.pooling
+--   n_scores, score     of rerankers: numbers of the result; activation of the score, Identity or Sigmoid
+--   both_sides          of embedding models and rerankers: attention sees later tokens, too
 --   eos_ids, bos_id     tokenizer: file of the tokenizer where it is not the folder itself
 --   ropes               list of {inv_freq = list, magnitude}; with long_freq and original these are used instead, for all
 --                       positions, once the sequence is longer than `original`
@@ -18,8 +21,9 @@
 --     kind = "head"     vocab_start, vocab_end: rows [start, end) (of a token classifier: of the labels)
 --     kind = "whole"    everything
 --     inputs            {name, role, ...}, role one of hidden, edge (edge: name of the value), position, rope_cos, rope_sin
---                       (rope: number from 0), mask (window, ahead), ids
---     outputs           {name, role, ...}: hidden, edge (edge), logits, argmax, max, labels
+--                       (rope: number from 0), mask (window, ahead), ids, types (of tokens)
+--     outputs           {name, role, ...}: hidden, edge (edge), logits, argmax, max; instead of logits: labels (of a token
+--                       classifier), last_hidden_state (of an embedding model), scores (of a reranker, at each token)
 --     states            {name, shape, role}: keys, values or columns (a ring of a convolution)
 --     functions         where a package has several, which share weights and states: {name, context (positions that attention sees:
 --                       masks have so many keys), inputs, outputs, states}; those above are the default one's. A call takes in
@@ -39,11 +43,17 @@ local M = {}
 --- Name of the file.
 M.NAME = "runtime_meta.json"
 
+--- Roles of results, which the engine treats as logits.
+M.results = { labels = true, last_hidden_state = true, scores = true }
+
 local refuse = failure.raise
 
 local KINDS = { layers = true, experts = true, head = true, whole = true }
-local INPUTS = { hidden = true, edge = true, position = true, rope_cos = true, rope_sin = true, mask = true, ids = true }
-local OUTPUTS = { hidden = true, edge = true, logits = true, argmax = true, max = true, labels = true }
+local INPUTS = { hidden = true, edge = true, position = true, rope_cos = true, rope_sin = true, mask = true, ids = true,
+  types = true }
+local OUTPUTS = { hidden = true, edge = true, logits = true, argmax = true, max = true, labels = true, last_hidden_state = true,
+  scores = true }
+local MODELS = { causal = true, token_classifier = true, embedding = true, reranker = true }
 
 --- v as an integer of at least `low`, or nil.
 function M.whole(v, low)
@@ -169,7 +179,8 @@ local function check_ranges(meta, rows)
   if whole_set and #meta.packages > 1 then refuse("format", "a package of the whole model stands beside others") end
   if whole_set then return end
   check_cover("layers", layers, meta.n_layers)
-  check_cover("rows", head, rows)
+  -- of an embedding model the last layer may give the result
+  if meta.kind ~= "embedding" or #head > 0 then check_cover("rows", head, rows) end
   for _, key in ipairs(order) do check_cover("experts", experts[key], whole(meta.n_experts, 1)) end
 end
 
@@ -211,6 +222,17 @@ local function choose_profile(meta, context)
   if best then meta.packages, meta.max_seq_len, meta.profile = best.packages, best.max_seq_len, number end
 end
 
+-- Numbers of the result for a token.
+local function rows_of(meta)
+  if meta.kind == "embedding" then return meta.d_model end
+  if meta.kind == "reranker" then return integer(meta, "n_scores", 1, "the model") end
+  if meta.kind ~= "token_classifier" then return meta.vocab_size end
+  for i, label in ipairs(list(meta, "labels", "the model")) do
+    if type(label) ~= "string" then refuse("format", "label %d is not text", i) end
+  end
+  return #meta.labels
+end
+
 --- Reads runtime_meta.json and checks its numbers, names and ranges.
 -- @param folder with a trailing slash
 -- @param context the requested number of positions, or nil; it selects the profile
@@ -222,16 +244,10 @@ function M.read(folder, context)
   local meta, fault = core.json_decode(text)
   if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
   if meta.format_version ~= 1 then refuse("unsupported", "format_version is %s, known is 1", tostring(meta.format_version)) end
-  if meta.kind ~= "causal" and meta.kind ~= "token_classifier" then refuse("format", "kind is %s", tostring(meta.kind)) end
+  if not MODELS[meta.kind] then refuse("format", "kind is %s", tostring(meta.kind)) end
   for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
   meta.n_layers = integer(meta, "n_layers", 0, "the model")
-  local rows = meta.vocab_size
-  if meta.kind == "token_classifier" then
-    rows = #list(meta, "labels", "the model")
-    for i, label in ipairs(meta.labels) do
-      if type(label) ~= "string" then refuse("format", "label %d is not text", i) end
-    end
-  end
+  local rows = rows_of(meta)
   if #list(meta, "packages", "the set") == 0 then refuse("format", "packages is empty") end
   for i, p in ipairs(meta.packages) do read_package(p, ("packages[%d]"):format(i)) end
   read_profiles(meta)

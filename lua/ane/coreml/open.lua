@@ -168,7 +168,7 @@ end
 local function check_head(meta, p, f)
   local has = {}
   for _, port in ipairs(f.outputs) do
-    if port.role == "labels" then port.role = "logits" end
+    if meta_file.results[port.role] then port.role = "logits" end
     has[port.role] = port
   end
   if p.kind ~= "head" and p.kind ~= "whole" then return end

@@ -176,7 +176,7 @@ end
 
 -- Do a port of the file and one of the lowered shard mean the same?
 local function same_port(run, p, port, want)
-  local role = port.role == "labels" and "logits" or port.role
+  local role = meta_file.results[port.role] and "logits" or port.role
   if role ~= want.role then differs("%s: %s is %s, in the recipe %s", p.path, port.name, port.role, want.role) end
   if role == "hidden" or role == "edge" then
     same_edge(run.edges, p, port, want.edge, port.edge or role == "hidden" and "hidden" or port.name)

@@ -109,10 +109,12 @@ function Program:exact()
   return least == nil, least
 end
 
---- Runs several sequences, one after the other: items = list of {session of ane.generate.session, ids}.
+--- Runs several sequences, one after the other: items = list of {session of ane.generate.session, ids, token types (nil: all 0)}.
 function Program.run(_, items, want)
   for _, item in ipairs(items) do
+    item[1].types = item[3]
     local ok, message, code = item[1]:feed(item[2], want)
+    item[1].types = nil
     if not ok then return nil, message, code end
   end
   return true

@@ -1,6 +1,6 @@
 --- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
--- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.rebuild, ane.coreml.session, ane.model.loader,
--- ane.tokenizer and ane.util.failure.
+-- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.pooling, ane.coreml.rebuild, ane.coreml.session,
+-- ane.model.loader, ane.tokenizer and ane.util.failure.
 -- Usage: `local bundle = assert(require("ane.coreml.set").load("out/", opts))`
 --
 -- meta.read reads and checks runtime_meta.json. files.check compares sizes and, by option, hashes. If a recipe computes exactly what
@@ -13,6 +13,7 @@ local failure = require "ane.util.failure"
 local files = require "ane.coreml.files"
 local meta_file = require "ane.coreml.meta"
 local open = require "ane.coreml.open"
+local pooling = require "ane.coreml.pooling"
 
 local M = {}
 
@@ -60,7 +61,7 @@ end
 local function config_of(folder, meta)
   return {
     architecture = meta.model_family or "package", labels = meta.labels,
-    kind = meta.kind == "token_classifier" and "token_classifier" or nil,
+    kind = meta.kind ~= "causal" and meta.kind or nil, both_sides = meta.both_sides == true or nil, score = meta.score,
     reach = meta_file.whole(meta.reach, 0), context_length = meta.max_seq_len, vocab_size = meta.vocab_size, n_layer = meta.n_layers,
     d_model = meta.d_model, n_head = meta_file.whole(meta.n_heads, 1), n_head_kv = meta_file.whole(meta.n_kv_heads, 1),
     head_dim = meta_file.whole(meta.d_head, 1), folder = folder,
@@ -120,7 +121,7 @@ local function common(folder, meta, opts)
   if tokenizer then tokenizer.eos_ids = eos end
   return {
     tokenizer = tokenizer, tokenizer_error = tokenizer_error, eos_ids = eos, context = opts.context or meta.max_seq_len,
-    packages = listed(meta),
+    packages = listed(meta), modules = meta.kind == "embedding" and pooling.read(folder, meta.pooling) or nil,
   }
 end
 
@@ -137,7 +138,7 @@ local function by_recipe(folder, meta, opts)
   local facts, options = common(folder, meta, opts), {}
   for key, value in pairs(opts) do options[key] = value end
   options.context = facts.context
-  found.config.labels = meta.labels
+  found.config.labels, found.config.score = meta.labels, meta.score
   local bundle
   bundle, message, code = loader().complete(folder, found.recipe, found.config, found.source, options,
     { facts.tokenizer, facts.tokenizer_error })
@@ -145,7 +146,7 @@ local function by_recipe(folder, meta, opts)
     found.source:close()
     refuse(code, "%s", message)
   end
-  bundle.engine, bundle.packages, bundle.eos_ids = "recipe", facts.packages, facts.eos_ids
+  bundle.engine, bundle.packages, bundle.eos_ids, bundle.modules = "recipe", facts.packages, facts.eos_ids, facts.modules
   return bundle
 end
 

@@ -118,7 +118,7 @@ function M.of(bundle, opts)
     if scheme == opts.weights then chosen, partition = row, c end
     if scheme == "fp16" then out.parameters = row.bytes // 2 end
   end
-  local stateful = cfg.kind ~= "token_classifier"
+  local stateful = not planner.takes_whole(cfg)
   for _, tier in ipairs(stateful and M.tiers or {}) do
     if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(partition, tier) } end
   end

@@ -34,18 +34,19 @@ local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
 
 local ACTIVATIONS = { Identity = function(x) return x end, Sigmoid = sigmoid }
 
--- The activation of a score.
-local function activation(cfg)
-  local name
-  if cfg.format == "hf" then
+--- The name of the activation of a score, "Identity" or "Sigmoid". Package sets keep it as cfg.score.
+-- @return name; or nil, message, code
+function M.activation_name(cfg)
+  local name = cfg.score
+  if cfg.format == "hf" and not name then
     local more = cfg.meta("sentence_transformers", "object")
     name = more and more.activation_fn or cfg.meta "sbert_ce_default_activation_function"
   end
-  if name == nil or name == core.null then return sigmoid end
-  local f = ACTIVATIONS[tostring(name):match "[^.]*$"]
+  if name == nil or name == core.null then return "Sigmoid" end
+  local known = tostring(name):match "[^.]*$"
   local what = "activation %s of the scores is not known; known are Identity and Sigmoid"
-  if not f then return nil, what:format(tostring(name)), "unsupported" end
-  return f
+  if not ACTIVATIONS[known] then return nil, what:format(tostring(name)), "unsupported" end
+  return known
 end
 
 local function pair(bundle, query, document, opts)
@@ -58,8 +59,9 @@ local function cross_encoder(bundle)
   if bundle.program:vocab() ~= 1 then
     return nil, ("the classifier has %d labels, a reranker has one"):format(bundle.program:vocab()), "unsupported"
   end
-  local f, message, code = activation(bundle.config)
-  if not f then return nil, message, code end
+  local name, message, code = M.activation_name(bundle.config)
+  if not name then return nil, message, code end
+  local f = ACTIVATIONS[name]
   return {
     sequence = pair, want = "all",
     score = function(session, raw)

@@ -177,6 +177,41 @@ function Session:argmax(i)
   return self.results:argmax(row_of(self, i))
 end
 
+-- Sums over rows, each times its factor.
+local function weighted(self, from, factor)
+  local sum
+  for i = from, self.results.count do
+    local row = self:logits(i) * factor(i)
+    sum = sum and sum + row or row
+  end
+  return sum
+end
+
+local POOLINGS = {
+  cls = function(self, from) return self:logits(from) end,
+  last = function(self) return self:logits(-1) end,
+  mean = function(self, from, n) return weighted(self, from, function() return 1 / n end) end,
+  mean_sqrt = function(self, from, n) return weighted(self, from, function() return 1 / math.sqrt(n) end) end,
+  weighted_mean = function(self, from, n)
+    local total = n * (from + self.results.count) / 2
+    return weighted(self, from, function(i) return i / total end)
+  end,
+  max = function(self, from)
+    local most = self:logits(from):totable()
+    for i = from + 1, self.results.count do
+      for k, x in ipairs(self:logits(i):totable()) do most[k] = math.max(most[k], x) end
+    end
+    return core.tensor({ #most }, most)
+  end,
+}
+
+--- The rows of the last feed from `from` on (from 1) as one vector.
+-- @param how cls (the first row), last, mean, max, mean_sqrt (sum / sqrt(n)) or weighted_mean (row i has weight i)
+function Session:pooled(how, from)
+  from = from or 1
+  return POOLINGS[how](self, from, self.results.count - from + 1)
+end
+
 --- Bytes of state that the tokens so far occupy.
 function Session:kv_bytes()
   local sum = 0

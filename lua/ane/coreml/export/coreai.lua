@@ -1,10 +1,10 @@
 --- Writes a model as one Core AI asset, in a bundle as Apple's runner of language models takes it.
 -- Needs ane.core, ane.coreml.export.errors, ane.coreml.export.recipe, ane.coreml.export.tokens, ane.coreml.files,
--- ane.coreml.plan and ane.util.failure.
+-- ane.coreml.plan, ane.embed.* and ane.util.failure.
 -- Usage: `local report = coreai.write(bundle, "out", opts)`
 --
 -- The bundle is a folder: NAME.aimodel (NAME is the folder's own), tokenizer/, and metadata.json (version 0.2: kind "llm", or
--- "encoder" where attention sees both sides, which Apple's runner does not know). The names and shapes of the functions are in
+-- "encoder" where a call takes a whole sequence, which Apple's runner does not know). The names and shapes of the functions are in
 -- csrc/mil/coreai_export.h. The bundle is built in OUT.partial, which then replaces OUT in one step. Nothing here was ever compiled
 -- for or run on a Neural Engine.
 
@@ -12,8 +12,10 @@ local core = require "ane.core"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
+local modules = require "ane.embed.modules"
 local planner = require "ane.coreml.plan"
 local recipe = require "ane.coreml.export.recipe"
+local rerank = require "ane.embed.rerank"
 local tokens = require "ane.coreml.export.tokens"
 
 local M = {}
@@ -84,10 +86,31 @@ local function inner(folder)
   }
 end
 
+-- What a model that takes whole sequences gives, as exporter:coreai takes it; the facts that a program needs beside the asset.
+local function encoder_of(run)
+  local cfg = run.config
+  if cfg.kind == "reranker" then
+    return { poolings = { cfg.both_sides and "cls" or "last" } }, { score = cfg.both_sides and try(rerank.activation_name(cfg)) or nil }
+  end
+  if cfg.kind ~= "embedding" then return nil, { labels = cfg.labels and core.json_array(cfg.labels) } end
+  local made, dense = try(modules.read(run.bundle)), {}
+  for i, d in ipairs(made.dense) do
+    local shape = d.weight:shape()
+    dense[i] = { rows = shape[1], columns = shape[2], weight = d.weight:tostring(), bias = d.bias and d.bias:tostring(),
+                 tanh = d.act == "tanh" }
+  end
+  return {
+    poolings = made.poolings, dense = dense, normalise = made.normalise, prompt_mask = not made.include_prompt, name = "embedding",
+  }, {
+    prompts = made.prompts, default_prompt = made.default_prompt, similarity = made.similarity or "cosine",
+    max_length = made.max_length,
+  }
+end
+
 local function metadata(run, asset, full, files)
   local cfg = run.config
   return {
-    metadata_version = VERSION, kind = run.encoder and "encoder" or "llm", name = cfg.name, assets = { main = asset },
+    encoder = run.facts, metadata_version = VERSION, kind = run.encoder and "encoder" or "llm", name = cfg.name, assets = { main = asset },
     language = {
       tokenizer = #files.names > 0 and "tokenizer" or nil, vocab_size = cfg.vocab_size, max_context_length = full,
       embedded_tokenizer = #files.names > 0,
@@ -105,9 +128,14 @@ local function write(run, out)
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local asset, weights, bytes = run.name .. ".aimodel", {}, 0
   for _, p in ipairs(partition.shards) do bytes = bytes + p.bytes end
+  local result
+  if run.encoder then
+    result, run.facts = encoder_of(run)
+    run.facts.task = run.config.kind
+  end
   local contexts = run.encoder and { full } or contexts_of(opts, full)
   local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), errors.collect(weights),
-    run.factor))
+    run.factor, result))
   try(run.folder:make "tokenizer")
   local files = tokens.write(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
@@ -140,7 +168,7 @@ function M.write(bundle, out, opts, factor)
   for _, name in ipairs(try(core.list_dir(folder:path()))) do try(folder:remove(name)) end
   return write({
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, parts = parts, started = started,
-    factor = factor, encoder = bundle.config.kind == "token_classifier", name = out:match "([^/]+)$" or "model",
+    factor = factor, encoder = planner.takes_whole(bundle.config), name = out:match "([^/]+)$" or "model",
   }, out)
 end
 

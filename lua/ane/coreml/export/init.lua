@@ -1,5 +1,6 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all files that are needed to run them.
--- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.util.failure and ane.util.schema.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure and
+-- ane.util.schema.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json,
@@ -12,9 +13,12 @@ local core = require "ane.core"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local meta = require "ane.coreml.export.meta"
+local modules = require "ane.embed.modules"
 local package_files = require "ane.coreml.files"
 local planner = require "ane.coreml.plan"
+local pooling = require "ane.coreml.pooling"
 local recipe = require "ane.coreml.export.recipe"
+local rerank = require "ane.embed.rerank"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
 
@@ -48,6 +52,7 @@ local try, refuse = failure.try, failure.raise -- caught by run
 -- Is this a name that an export may write? OUT.partial can also hold the rest of the old set, if an export was killed at its end.
 local function is_own(name)
   return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
+    or pooling.is_own(name)
 end
 
 -- The first name in a folder that neither an export writes nor a set (its meta file, or nil) lists. It would be lost if the
@@ -221,6 +226,16 @@ local function weights_of(profiles)
   return list
 end
 
+-- What the host does with the results of an embedding model or a reranker: sections of runtime_meta.json, names of files.
+local function write_host(run)
+  if run.config.kind == "embedding" then
+    local section, names = pooling.write(try(modules.read(run.bundle)), run.folder, try)
+    return { pooling = section }, names
+  end
+  if run.config.kind == "reranker" then return { score = try(rerank.activation_name(run.config)) }, {} end
+  return {}, {}
+end
+
 -- {path = {bytes, sha256}} of files, those in folders included.
 local function hash_tokens(path, names)
   local out = {}
@@ -247,10 +262,14 @@ local function write_all(run, out)
   end
   local files = tokens.write(run.bundle, run.folder, try)
   for _, name in ipairs(files.names) do wanted[name] = true end
+  local host, names = write_host(run)
+  table.move(names, 1, #names, #files.names + 1, files.names)
+  for _, name in ipairs(names) do wanted[name] = true end
   files.hashes = hash_tokens(run.folder:path(), files.names)
   local options = {}
   for i, profile in ipairs(profiles) do options[i] = profile.options end
   local object = meta.of(run, profiles, files)
+  object.pooling, object.score = host.pooling, host.score
   object.recipe = recipe.section(run.bundle, run.asked, options)
   local text = core.json_encode(object, { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
@@ -279,6 +298,9 @@ local function export(bundle, out, opts)
   check_out(out)
   local graph <close>, asked = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
+  if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
+    refuse("unsupported", "option argmax: this model gives no logits of tokens")
+  end
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,

@@ -11,8 +11,11 @@ local M = {}
 
 local function array(list) return core.json_array(list) end
 
+-- Roles of the result of models that write no text.
+local RESULTS = { token_classifier = "labels", embedding = "last_hidden_state", reranker = "scores" }
+
 -- Ports of the core in the form that runtime_meta.json has.
-local function ports(list, tables, is_classifier)
+local function ports(list, tables, kind)
   local out = {}
   for i, p in ipairs(list) do
     local port = { name = p.name, role = p.role, edge = p.edge, dtype = p.dtype, shape = array(p.shape) }
@@ -21,44 +24,45 @@ local function ports(list, tables, is_classifier)
       local mask = tables.masks[p.index + 1]
       port.window, port.ahead = mask.window, mask.ahead
     end
-    if p.role == "logits" and is_classifier then port.role = "labels" end
+    if p.role == "logits" then port.role = RESULTS[kind] or p.role end
     out[i] = port
   end
   return array(out)
 end
 
 -- The functions of a package with several, the default one first.
-local function functions(entry, profile, is_classifier)
+local function functions(entry, profile, kind)
   if not entry.functions then return nil end
   local list = {}
   for i, f in ipairs(entry.functions) do
     list[i] = {
-      name = f.name, fixed_t = f.fixed_t, max_t = f.max_t, context = f.context, inputs = ports(f.inputs, profile.tables, is_classifier),
-      outputs = ports(f.outputs, profile.tables, is_classifier), states = ports(f.states, profile.tables),
+      name = f.name, fixed_t = f.fixed_t, max_t = f.max_t, context = f.context, inputs = ports(f.inputs, profile.tables, kind),
+      outputs = ports(f.outputs, profile.tables, kind), states = ports(f.states, profile.tables),
     }
   end
   return array(list)
 end
 
-local function package(name, shard, entry, profile, is_classifier)
+-- d_model: rows of a head without a matrix, whose result is hidden states
+local function package(name, shard, entry, profile, kind, d_model)
   local out = {
     path = name, kind = shard.kind, bytes = entry.bytes, sha256 = entry.sha256, weight_bytes = shard.bytes,
     specification_version = entry.version, fixed_t = profile.fixed_t, predicted = shard.finding.verdict,
-    inputs = ports(entry.inputs, profile.tables, is_classifier), outputs = ports(entry.outputs, profile.tables, is_classifier),
-    states = ports(entry.states, profile.tables), functions = functions(entry, profile, is_classifier),
+    inputs = ports(entry.inputs, profile.tables, kind), outputs = ports(entry.outputs, profile.tables, kind),
+    states = ports(entry.states, profile.tables), functions = functions(entry, profile, kind),
   }
   for _, f in ipairs(out.functions or {}) do out.default_function = out.default_function or f.name end
   if shard.kind == "layers" or shard.kind == "experts" then out.start, out["end"] = shard.first, shard.last end
   out.part, out.parts = shard.part, shard.parts
   if shard.kind == "experts" then out.experts, out.mixture = array { shard.from, shard.to }, shard.split end
-  if shard.kind == "head" then out.vocab_start, out.vocab_end = shard.from or 0, shard.to or 0 end
+  if shard.kind == "head" then out.vocab_start, out.vocab_end = shard.from or 0, shard.to or d_model end
   return out
 end
 
-local function packages(profile, is_classifier)
+local function packages(profile, kind, d_model)
   local list = {}
   for i, name in ipairs(profile.names) do
-    list[i] = package(name, profile.partition.shards[i], profile.entries[i], profile, is_classifier)
+    list[i] = package(name, profile.partition.shards[i], profile.entries[i], profile, kind, d_model)
   end
   return array(list)
 end
@@ -146,8 +150,8 @@ end
 -- @param files of ane.coreml.export.tokens; hashes
 function M.of(run, profiles, files)
   local cfg, last = run.config, profiles[#profiles]
-  local is_classifier = cfg.kind == "token_classifier"
-  local list = packages(last, is_classifier)
+  local kind = cfg.kind
+  local list = packages(last, kind, cfg.d_model)
   local layers, slices, experts, between = by_kind(list)
   local context = last.many and last.many[#last.many].context or last.context
   local states = {}
@@ -155,7 +159,7 @@ function M.of(run, profiles, files)
     for _, s in ipairs(p.states) do states[#states + 1] = { name = s.name, shape = s.shape, role = s.role, path = p.path } end
   end
   local out = {
-    format_version = 1, kind = is_classifier and "token_classifier" or "causal", model_family = cfg.architecture,
+    format_version = 1, kind = kind or "causal", model_family = cfg.architecture,
     model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.partition.layers,
       n_heads = cfg.n_head,
     n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,
@@ -163,7 +167,8 @@ function M.of(run, profiles, files)
     functions = run.opts.functions, rangedim_max_t = most_t(run, last), argmax = run.opts.argmax,
     layout = run.opts.layout, norm = run.opts.norm, weights = run.opts.weights, mixed = run.opts.mixed,
     rope = plain(cfg.ropes or cfg.rope), ropes = ropes(last.tables, context), labels = cfg.labels and array(cfg.labels),
-    reach = cfg.reach, eos_ids = array(run.bundle.eos_ids or cfg.eos_ids or {}), bos_id = cfg.bos_id, tokenizer = files.tokenizer,
+    n_scores = kind == "reranker" and last.partition.rows or nil, both_sides = cfg.both_sides, reach = cfg.reach,
+    eos_ids = array(run.bundle.eos_ids or cfg.eos_ids or {}), bos_id = cfg.bos_id, tokenizer = files.tokenizer,
     embed_bin = run.embedding and "embed.bin" or nil, n_experts = expert_count(last.partition), packages = list, layers = array(layers),
     lm_head_shards = array(slices), expert_packages = array(experts), states = array(states), tensors_between = array(between),
     hashes = hashes(profiles, run.embedding), files = files_of(profiles, run.embedding, files),
@@ -171,7 +176,7 @@ function M.of(run, profiles, files)
   if #profiles > 1 then
     local all = {}
     for i, profile in ipairs(profiles) do
-      all[i] = { fixed_t = profile.fixed_t, max_seq_len = profile.context, packages = packages(profile, is_classifier) }
+      all[i] = { fixed_t = profile.fixed_t, max_seq_len = profile.context, packages = packages(profile, kind, cfg.d_model) }
     end
     out.profiles = array(all)
   end

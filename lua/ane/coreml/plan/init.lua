@@ -53,7 +53,7 @@ end
 --   weights: scheme of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16)
 --   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
 --   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
---   fixed_t: list of fixed T, instead (classifiers)
+--   fixed_t: list of fixed T, instead (classifiers, embedding models and rerankers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
@@ -143,8 +143,6 @@ end
 -- @return graph; or nil, message, code
 function M.graph(bundle, examine)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
-  local task = bundle.config.task
-  if task then return nil, ("an %s model is not exported as packages yet"):format(task), "unsupported" end
   local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, examine)
   if not graph then return nil, message, code end
   local ok
@@ -185,11 +183,23 @@ local function schemes_of(graph, mixed)
   return schemes
 end
 
---- Profiles of fixed T: those asked for; 128, 256 and 512 for bidirectional models; for others none, or those of
+--- Does a call take a whole sequence? Models that write no text keep nothing between calls.
+function M.takes_whole(cfg) return cfg.kind ~= nil end
+
+-- The default numbers of tokens of models that take whole sequences: 128, 256 and 512, as far as the model has positions.
+local function whole_profiles(cfg)
+  local most, list = cfg.max_positions or cfg.context_length or 512, {}
+  for _, t in ipairs { 128, 256, 512 } do
+    if t <= most then list[#list + 1] = t end
+  end
+  return list[1] and list or { most }
+end
+
+--- Profiles of fixed T: those asked for; for models that take whole sequences 128, 256 and 512; for others none, or those of
 -- many_t that fit the context.
 function M.profiles(cfg, opts)
   if opts.fixed_t then return opts.fixed_t end
-  if cfg.kind == "token_classifier" then return { 128, 256, 512 } end
+  if M.takes_whole(cfg) then return whole_profiles(cfg) end
   local list = {}
   if opts.functions ~= "many" or opts.tiers then return list end
   for _, t in ipairs(M.many_t) do
@@ -202,16 +212,16 @@ end
 -- default is 512, or the model's context if that is less.
 -- @param fixed_t T of the profile, or nil
 function M.context(cfg, opts, fixed_t)
-  if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
+  if fixed_t and M.takes_whole(cfg) then return fixed_t end
   return opts.context or math.min(512, cfg.context_length or 512)
 end
 
 --- All ways to call the model: each T with each context that holds it, the largest last.
 -- @return list of {fixed_t (nil: 1 .. max_t), context, tiered (true: there are several contexts)}; or nil, message, code
 function M.variants(cfg, opts)
-  local bidirectional, list = cfg.kind == "token_classifier", {}
+  local whole, list = M.takes_whole(cfg), {}
   local profiles = M.profiles(cfg, opts)
-  if opts.tiers and bidirectional then
+  if opts.tiers and whole then
     return nil, "option tiers: this model sees the tokens of one call, its contexts are those of fixed_t", "unsupported"
   end
   for i = 1, math.max(#profiles, 1) do
@@ -238,7 +248,7 @@ end
 -- states.
 local function functions_of(cfg, variants)
   local out, first = {}, #variants
-  if cfg.kind ~= "token_classifier" then
+  if not M.takes_whole(cfg) then
     while first > 1 and variants[first - 1].context == variants[#variants].context do first = first - 1 end
   end
   out[1] = variants[first]
@@ -268,12 +278,13 @@ function M.core_options(graph, cfg, opts, variant)
     rows = opts.rows, slices = opts.slices, layers = opts.layers,
     expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
     layout = opts.layout, norm = opts.norm, rope = opts.rope,
+    stateless = M.takes_whole(cfg) and cfg.kind ~= "token_classifier" or nil, hidden = cfg.kind == "embedding" or nil,
   }
 end
 
 -- The default of max_t; or nil, message, code where a call would not fit in the context.
 local function settle_calls(cfg, opts)
-  if cfg.kind == "token_classifier" then
+  if M.takes_whole(cfg) then
     opts.max_t = opts.max_t or 4
     return true
   end
