@@ -585,7 +585,7 @@ function model:quantise(out, opts) end
 ---@field tiers? integer[] smaller contexts, each with packages of its own, or functions
 ---@field functions? "one"|"many" many: a function for each T and context in the same packages, on one copy of the weights
 ---@field chip? string "M1" .. "M4 Max"
----@field target? "coreml"|"coreai"|"both"|integer packages (default), one Core AI asset, both (plans only); or bytes of a package planned for
+---@field target? "coreml"|"coreai"|"coreai-sharded"|"both"|integer packages (default), one Core AI asset, a set of assets, both (plans only); or bytes of a package planned for
 ---@field size_limit? integer bytes above which a layer is partitioned: at its experts, or between its blocks
 ---@field law? integer the old name of size_limit
 ---@field rows? integer of a slice of the head
@@ -613,7 +613,8 @@ function model:plan(opts) end
 ---@field threads? integer
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)
 
---- Writes the model as Core ML packages for the Neural Engine; with target = "coreai", as one Core AI asset in a bundle.
+--- Writes the model as Core ML packages for the Neural Engine; with target = "coreai", as one Core AI asset in a bundle; with
+--- "coreai-sharded", as a set of assets.
 ---@param out string folder; it appears, or is replaced, when it is complete
 ---@param opts? ane.export_options
 ---@return table? report ok, path, shards, weights, kept, seconds; of an asset also functions (name, inputs, outputs, states)

@@ -48,6 +48,10 @@ ane_ai_value coreai_value(struct coreai_scope *s, const char *name);
  * the builder's own. The message names the operation's result. */
 void coreai_lower(struct coreai_scope *s, const struct ane_mil_function *f);
 
+/* Where weights of an asset go: its resources. The offset of a constant is the number of its resource. */
+struct export_sink;
+void coreai_sink(struct export_sink *out, struct ane_aimodel_writer *w);
+
 /* The same tensor type in Core AI. MIL's strings, which no tensor holds, become fp16. */
 struct ane_ai_type coreai_type(const struct ane_mil_type *t);
 

@@ -68,6 +68,10 @@ static ane_status add_data(void *to, const void *data, uint64_t bytes, struct an
   return ane_aimodel_data(to, data, bytes, err);
 }
 
+void coreai_sink(struct export_sink *out, struct ane_aimodel_writer *w) {
+  *out = (struct export_sink){w, begin_resource, add_data};
+}
+
 /* Rows that are decoded at once. */
 enum { TABLE_ROWS = 1024 };
 
@@ -500,7 +504,7 @@ ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partitio
   if (!st) st = ane_aimodel_create(&a.w, path, err);
   if (st) return st;
   for (uint32_t i = 0; i < plan->n_contexts; i++) a.longest = ANE_MAX(a.longest, plan->contexts[i]);
-  a.x.sink = (struct export_sink){a.w, begin_resource, add_data};
+  coreai_sink(&a.x.sink, a.w);
   st = write_table(&a);
   if (!st) st = write_functions(&a, plan);
   struct ane_ai_function *list = ane_arena_array(arena, a.functions.size / sizeof *list + 1, sizeof *list);

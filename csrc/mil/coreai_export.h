@@ -73,4 +73,14 @@ struct ane_coreai_plan {
 ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
                              const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err);
 
+/* Writes a shard of a model as one asset at `path`, for models that are too large for a single one. Its functions, inputs,
+ * outputs and states are those of the same shard as a package (lower.h, ane_mil_export_functions), so one host runs both: it
+ * makes rope tables and masks, and passes values from asset to asset. Each function takes a fixed number of tokens; all share one
+ * copy of the weights, and states that are sized for the largest context. Layout [1, C, T, 1], norms in fp32; the call sets those
+ * options itself. out: n entries in the arena, one per function. Errors: ANE_INVALID (a function without fixed_t; options.fp32),
+ * those of ane_mil_lower, of the encoder and of the writer, ANE_UNSUPPORTED (an operation without a counterpart). */
+ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
+                                   const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
+                                   struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);
+
 #endif

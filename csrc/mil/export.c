@@ -117,6 +117,23 @@ ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shar
   return st;
 }
 
+ane_status export_lower_functions(struct exporting *x, const struct ane_shard *shard, const struct ane_mil_options *o,
+                                  const struct ane_mil_function_plan *functions, uint32_t n, struct ane_mil_lowered **out) {
+  struct ane_mil_options own = *o;
+  ane_status st = ANE_OK;
+  own.several = true;
+  for (uint32_t i = 0; i < n; i++) own.held = ANE_MAX(own.held, functions[i].profile.context);
+  for (uint32_t i = 0; i < n && !st; i++) {
+    own.function = functions[i].name;
+    own.context = functions[i].profile.context;
+    own.fixed_t = functions[i].profile.fixed_t;
+    own.max_t = functions[i].profile.max_t;
+    st = ane_mil_lower(x->arena, x->e->graph, shard, &own, &out[i], x->err);
+    if (st) ane_fail_in(x->err, st, "function %s", functions[i].name);
+  }
+  return st;
+}
+
 ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                                     const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
                                     struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
@@ -125,16 +142,7 @@ ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_s
   if (st) return st;
   struct ane_mil_options own = own_options(&x, shard, o);
   struct ane_mil_model *m = NULL;
-  own.several = true;
-  for (uint32_t i = 0; i < n; i++) own.held = ANE_MAX(own.held, functions[i].profile.context);
-  for (uint32_t i = 0; i < n && !st; i++) {
-    own.function = functions[i].name;
-    own.context = functions[i].profile.context;
-    own.fixed_t = functions[i].profile.fixed_t;
-    own.max_t = functions[i].profile.max_t;
-    st = ane_mil_lower(arena, e->graph, shard, &own, &out[i], err);
-    if (st) ane_fail_in(err, st, "function %s", functions[i].name);
-  }
+  st = export_lower_functions(&x, shard, &own, functions, n, out);
   if (!st) st = ane_mil_join(arena, out, n, &m, err);
   return finish(&x, m, st);
 }

@@ -1,5 +1,5 @@
-/* What the two exports share (export.c: packages of Core ML, coreai_export.c: assets of Core AI): weights in their schemes,
- * encoded one after another straight into a file. */
+/* What the exports share (export.c: packages of Core ML; coreai_export.c, coreai_shard.c: assets of Core AI): weights in their
+ * schemes, encoded one after another straight into a file. */
 #ifndef ANE_MIL_EXPORT_INTERNAL_H
 #define ANE_MIL_EXPORT_INTERNAL_H
 
@@ -44,6 +44,10 @@ struct ane_weight_spec export_spec_of(const struct ane_mil_export *e, int32_t va
 ane_status export_store_constant(struct exporting *x, struct ane_mil_value *v);
 /* Stores the constants that lowering left in memory: norms, biases, tables. */
 ane_status export_store_rest(struct exporting *x, const struct ane_mil_model *m);
+/* Lowers a shard once for each function; T and context of `o` are ignored, and the states are sized for the largest context. out:
+ * n entries in x's arena. Errors: those of ane_mil_lower, with the function's name. */
+ane_status export_lower_functions(struct exporting *x, const struct ane_shard *shard, const struct ane_mil_options *o,
+                                  const struct ane_mil_function_plan *functions, uint32_t n, struct ane_mil_lowered **out);
 void export_free(struct exporting *x);
 
 #endif

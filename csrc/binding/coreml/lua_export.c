@@ -219,7 +219,8 @@ struct shard_written {
   uint32_t n_functions; /* 0: the only one is called main */
 };
 
-static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, struct shard_written *out,
+/* asset: as an asset of Core AI, not a package of Core ML. */
+static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, bool asset, struct shard_written *out,
                               struct ane_error *err) {
   const struct ane_shard *p = &ud->partition->shards[i];
   ane_status st = ANE_OK;
@@ -229,20 +230,19 @@ static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *pa
   if (st) return st;
   out->lowered = ane_arena_array(&ud->arena, (size_t)out->n_functions + 1, sizeof *out->lowered);
   if (!out->lowered) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
+  if (asset)
+    return ane_coreai_export_shard(&ud->e, p, &ud->o, out->functions, out->n_functions, path, &ud->arena, out->lowered, err);
   if (!out->n_functions) return ane_mil_export(&ud->e, p, &ud->o, path, &ud->arena, out->lowered, err);
   return ane_mil_export_functions(&ud->e, p, &ud->o, out->functions, out->n_functions, path, &ud->arena, out->lowered, err);
 }
 
-/* write(i, path [, wrote [, factor]]) -> {version, inputs, outputs, states (of the default function), functions (where the
- * exporter has the option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme,
- * bytes, count, max_abs, error, signal}) for each matrix (sums of squares); factor: function(name, scheme, columns) -> factor of
- * its inputs, or nil */
-static int exporter_write(lua_State *L) {
+static int write_as(lua_State *L, bool asset) {
   struct lua_exporter *ud = check_exporter(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
   const char *path = bind_text(L, 3);
   luaL_checkstack(L, 16, "export");
   lua_settop(L, 6);
+  if (asset && !ud->n_profiles) return luaL_error(L, "an asset has functions: option functions is missing");
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0, .factor = lua_isfunction(L, 5) ? 5 : 0};
   struct shard_written w = {0};
   struct ane_error err;
@@ -250,7 +250,7 @@ static int exporter_write(lua_State *L) {
   ud->e.factor = x.factor ? on_factor : NULL;
   ud->e.release = on_release;
   ud->e.arg = &x;
-  ane_status st = write_shard(ud, i, path, &w, &err);
+  ane_status st = write_shard(ud, i, path, asset, &w, &err);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
   if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
   lua_createtable(L, 0, 5);
@@ -261,6 +261,16 @@ static int exporter_write(lua_State *L) {
   ane_arena_free(&ud->arena);
   return 1;
 }
+
+/* write(i, path [, wrote [, factor]]) -> {version, inputs, outputs, states (of the default function), functions (where the
+ * exporter has the option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme,
+ * bytes, count, max_abs, error, signal}) for each matrix (sums of squares); factor: function(name, scheme, columns) -> factor of
+ * its inputs, or nil */
+static int exporter_write(lua_State *L) { return write_as(L, false); }
+
+/* write_asset(i, path [, wrote [, factor]]): the same for an asset of Core AI. The exporter has the option functions, each with
+ * fixed_t. */
+static int exporter_write_asset(lua_State *L) { return write_as(L, true); }
 
 /* Sets `key` of the table on top: a list of {name, dtype, shape} of the ports of this kind. */
 static void push_ai_ports(lua_State *L, const char *key, const struct ane_ai_port *list, uint32_t n, ane_ai_kind kind) {
@@ -469,6 +479,7 @@ void bind_export(lua_State *L) {
                                      {"tables", exporter_tables},
                                      {"table", exporter_table},
                                      {"write", exporter_write},
+                                     {"write_asset", exporter_write_asset},
                                      {"coreai", exporter_coreai},
                                      {"close", exporter_close},
                                      {NULL, NULL}};

@@ -8,7 +8,7 @@ local packages = require "ane.cli.packages"
 local M = {}
 
 M.writes = true
-M.summary = "Write a model as Core ML packages or as a Core AI asset for the Neural Engine. Needs no Mac and no Python."
+M.summary = "Write a model as Core ML packages or as Core AI assets for the Neural Engine. Needs no Mac and no Python."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
@@ -42,10 +42,12 @@ local function show(report)
   for _, w in ipairs(report.weights) do
     if w.snr_db and (not worst or w.snr_db < worst.snr_db) then worst = w end
   end
-  io.stdout:write(("%s: %d packages, %s, embedding %s, %.1f s (%.0f MB/s of weights)\n"):format(report.path, #report.shards,
-    common.bytes(sum),
-    common.bytes(report.embed_bytes), report.seconds, report.weight_bytes / 1e6 / math.max(report.seconds, 1e-9)))
-  if report.kept > 0 then io.stdout:write(("%d packages of an earlier run were kept\n"):format(report.kept)) end
+  local things = report.target and "assets" or "packages"
+  io.stdout:write(("%s: %d %s, %s, embedding %s, %.1f s (%.0f MB/s of weights)\n"):format(report.path, #report.shards,
+    things, common.bytes(sum), common.bytes(report.embed_bytes), report.seconds,
+    report.weight_bytes / 1e6 / math.max(report.seconds, 1e-9)))
+  if report.kept > 0 then io.stdout:write(("%d %s of an earlier run were kept\n"):format(report.kept, things)) end
+  if report.target then io.stdout:write "never compiled for or run on a Neural Engine\n" end
   if worst then io.stdout:write(("least exact weight: %s as %s, %.1f dB\n"):format(worst.name, worst.form, worst.snr_db)) end
   return true
 end
@@ -91,7 +93,7 @@ function M.run(args)
   local report
   report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
-  local risk = report.target == "coreai" and require("ane.coreml.plan.coreai").risk_of(opts.weights or "")
+  local risk = report.target and require("ane.coreml.plan.coreai").risk_of(opts.weights or "")
   if risk then common.remark(args, "%s: %s (%s)", opts.weights, risk.text, risk.source) end
   if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)

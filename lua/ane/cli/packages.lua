@@ -27,10 +27,10 @@ end
 
 -- For options.add: the name of a target, or megabytes.
 local function target(text)
-  if text == "coreml" or text == "coreai" or text == "both" then return text end
+  if planner.targets[text] then return text end
   local n = megabytes(text)
   if n then return n end
-  return nil, ("'%s' is neither coreml, coreai, both nor a number of megabytes"):format(text)
+  return nil, ("'%s' is neither coreml, coreai, coreai-sharded, both nor a number of megabytes"):format(text)
 end
 
 function M.options(parser)
@@ -53,8 +53,8 @@ function M.options(parser)
   options.add(parser, "--layers", "Maximum layers of a package.", rules.layers):argname "N"
   options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
     rules.experts):argname "HOW"
-  options.add(parser, "--target", "coreml: packages (default); coreai: one Core AI asset in a bundle; both (plan only). A number: "
-    .. "megabytes of weights to aim at for each package.", target):argname "TARGET"
+  options.add(parser, "--target", "coreml: packages (default); coreai: one Core AI asset in a bundle; coreai-sharded: a set of assets, "
+    .. "partitioned as packages are; both (plan only). A number: megabytes of weights to aim at for each package.", target):argname "TARGET"
   options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks.",
     megabytes):argname "MB"
   options.add(parser, "--law", "Old name of --size-limit.", megabytes):argname "MB"

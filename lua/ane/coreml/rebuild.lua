@@ -252,6 +252,9 @@ local function find_recipe(cfg, given)
 end
 
 local function find(folder, meta, given)
+  for _, p in ipairs(meta.packages) do
+    if p.path:find "%.aimodel$" then differs("%s: Core AI assets are not compared with recipes", p.path) end
+  end
   local section = meta.recipe or section_of(folder, meta)
   if type(section) ~= "table" then
     differs("%s says of no recipe how it was asked, and there is no config.json beside it", meta_file.NAME)

@@ -44,22 +44,17 @@ local function check_out(out)
   end
 end
 
--- Causal convolutions and delays keep the last inputs, which padding would push out: such a model needs calls of one token too.
-local function has_columns(graph)
-  local text = graph:dump()
-  return text:find("conv_causal", 1, true) ~= nil or text:find("delay", 1, true) ~= nil
-end
-
 -- The numbers of tokens of a call.
 local function tokens_of(run, context)
-  if run.opts.fixed_t then return run.opts.fixed_t end
   if run.encoder then return planner.profiles(run.config, run.opts) end
-  local list = {}
-  if has_columns(run.graph) then list[1] = 1 end
-  for _, t in ipairs(M.tokens) do
-    if t <= context then list[#list + 1] = t end
+  local list = run.opts.fixed_t
+  if not list then
+    list = {}
+    for _, t in ipairs(M.tokens) do
+      if t <= context then list[#list + 1] = t end
+    end
   end
-  return list[1] and list or { math.min(context, M.tokens[1]) }
+  return planner.with_one(run.graph, list[1] and list or { math.min(context, M.tokens[1]) })
 end
 
 -- The contexts: those of `tiers`, else 256 doubling, and the full one.
@@ -153,8 +148,8 @@ end
 
 --- Writes the bundle `out` as a whole or not at all. An existing bundle is replaced. The same model and options give the same bytes.
 -- @param opts as ane.coreml.export.run takes them; of these layout, norm, rope, max_t, functions and argmax have no effect: the
---   runner's contract settles them. fixed_t: tokens of a call (8, 16, 64; with causal convolutions 1 too), tiers: smaller contexts
---   (default: 256 doubling)
+--   runner's contract settles them. fixed_t: tokens of a call (default 8, 16, 64; with causal convolutions always 1 too), tiers:
+--   smaller contexts (default: 256 doubling)
 -- @param factor as exporter:write of the core takes it, or nil
 -- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, functions = list of {name,
 --   inputs, outputs, states (lists of {name, dtype, shape}), operations}; or nil, message, code

@@ -24,6 +24,8 @@ local tokens = require "ane.coreml.export.tokens"
 
 local M = {}
 
+-- With target = "coreai-sharded" the set consists of Core AI assets, with the same inputs, outputs and states, instead of packages.
+
 --- Options: those of ane.coreml.plan (with target = "coreai" the result is a bundle of ane.coreml.export.coreai), and
 --   argmax: the head gives the best row and its value instead of logits
 --   importance: {weight's name = tensor}: the weight of each column's error, for int4 and lut4
@@ -51,8 +53,8 @@ local try, refuse = failure.try, failure.raise -- caught by run
 
 -- Is this a name that an export may write? OUT.partial can also hold the rest of the old set, if an export was killed at its end.
 local function is_own(name)
-  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
-    or pooling.is_own(name)
+  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
+    or name:find "%.tmp$" or tokens.is_own(name) or pooling.is_own(name)
 end
 
 -- The first name in a folder that neither an export writes nor a set (its meta file, or nil) lists. It would be lost if the
@@ -128,6 +130,11 @@ end
 
 -- ---- Packages ------------------------------------------------------------------------------------------------------------
 
+local function residency_of(path)
+  local package <close> = try(core.package(path)) -- the exporter has checked its contents
+  return core.mil_judge(package)
+end
+
 -- Writes shard i unless it is written already. Returns its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_shard(run, exporter, i, name)
   if run.written[name] then return run.written[name] end -- another variant shares it
@@ -137,10 +144,9 @@ local function write_shard(run, exporter, i, name)
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
-  local written = try(exporter:write(i, path, errors.collect(weights), run.factor))
-  local package = try(core.package(path)) -- the exporter has checked its contents
-  local residency = core.mil_judge(package)
-  package:close()
+  local write = run.opts.assets and exporter.write_asset or exporter.write
+  local written = try(write(exporter, i, path, errors.collect(weights), run.factor))
+  local residency = not run.opts.assets and residency_of(path) or nil
   local bytes, hash, files = package_files.measure(path)
   try(bytes, hash, files)
   entry = { bytes = bytes, sha256 = hash, files = files, version = written.version, inputs = written.inputs, outputs = written.outputs,
@@ -158,9 +164,10 @@ local function write_part(run, part)
   options.threads, options.importance = run.opts.threads, run.opts.importance
   local partition = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
-  local names = planner.package_names(partition.shards, part)
-  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, partition = partition,
-                    options = recorded, tables = try(exporter:tables()), names = names, entries = {} }
+  local names = planner.package_names(partition.shards, part, run.opts.assets)
+  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, assets = run.opts.assets,
+                    many = part[1] and part, partition = partition, options = recorded, tables = try(exporter:tables()),
+                    names = names, entries = {} }
   for i, name in ipairs(names) do
     profile.entries[i] = write_shard(run, exporter, i, name)
     run.done = run.done + partition.shards[i].bytes
@@ -270,13 +277,14 @@ local function write_all(run, out)
   for i, profile in ipairs(profiles) do options[i] = profile.options end
   local object = meta.of(run, profiles, files)
   object.pooling, object.score = host.pooling, host.score
-  object.recipe = recipe.section(run.bundle, run.asked, options)
+  if not run.opts.assets then object.recipe = recipe.section(run.bundle, run.asked, options) end
   local text = core.json_encode(object, { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
   keep_only(run.folder, wanted)
   try(run.folder:commit())
   return {
-    path = out, ok = true, shards = shards_of(profiles), kept = run.kept, weights = weights_of(profiles),
+    path = out, ok = true, target = run.opts.assets and "coreai-sharded" or nil, shards = shards_of(profiles), kept = run.kept,
+    weights = weights_of(profiles),
     embed_bytes = run.embedding and run.embedding.bytes or 0, seconds = core.clock() - run.started, weight_bytes = run.total,
   }
 end
@@ -307,7 +315,7 @@ local function export(bundle, out, opts)
     done = 0, started = started, parts = parts, written = {}, asked = asked,
   }
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
-  options.argmax, options.parts = opts.argmax, parts
+  options.argmax, options.parts, options.assets = opts.argmax, parts, opts.assets
   options.importance = opts.importance and true or nil
   options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
   run.factor = factor_function(opts)
@@ -321,8 +329,10 @@ end
 -- @param opts see rules
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
 -- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
--- verdict, residency (convolutions by predicted device, residency rules that hold of the operations)}, kept (packages of an earlier run),
--- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds; or nil, message, code
+-- verdict, residency (of packages: convolutions by predicted device, residency rules that hold of the operations)},
+-- kept (packages of an earlier run),
+-- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds, target ("coreai-sharded" where that
+-- was chosen); or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
   level = level or 1

@@ -3,7 +3,8 @@
 --
 -- Besides what ane.coreml.set reads: d_ff, rangedim_max_t, argmax, layout, norm, rope (settings, for people), context,
 -- tensors_between (values that cross each edge), layers, lm_head_shards and expert_packages (the packages by kind), hashes
--- (SHA-256 by path: of files, and of packages as ane.coreml.export measures them), functions ("one" or "many").
+-- (SHA-256 by path: of files, and of packages as ane.coreml.export measures them), functions ("one" or "many"), target
+-- ("coreai-sharded": the packages are Core AI assets).
 
 local core = require "ane.core"
 
@@ -47,7 +48,7 @@ end
 local function package(name, shard, entry, profile, kind, d_model)
   local out = {
     path = name, kind = shard.kind, bytes = entry.bytes, sha256 = entry.sha256, weight_bytes = shard.bytes,
-    specification_version = entry.version, fixed_t = profile.fixed_t, predicted = shard.finding.verdict,
+    specification_version = not profile.assets and entry.version or nil, fixed_t = profile.fixed_t, predicted = shard.finding.verdict,
     inputs = ports(entry.inputs, profile.tables, kind), outputs = ports(entry.outputs, profile.tables, kind),
     states = ports(entry.states, profile.tables), functions = functions(entry, profile, kind),
   }
@@ -164,7 +165,8 @@ function M.of(run, profiles, files)
       n_heads = cfg.n_head,
     n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,
     vocab_size = run.embedding and run.embedding.rows or cfg.vocab_size,
-    functions = run.opts.functions, rangedim_max_t = most_t(run, last), argmax = run.opts.argmax,
+    target = run.opts.assets and "coreai-sharded" or nil, functions = run.opts.functions,
+    rangedim_max_t = most_t(run, last), argmax = run.opts.argmax,
     layout = run.opts.layout, norm = run.opts.norm, weights = run.opts.weights, mixed = run.opts.mixed,
     rope = plain(cfg.ropes or cfg.rope), ropes = ropes(last.tables, context), labels = cfg.labels and array(cfg.labels),
     n_scores = kind == "reranker" and last.partition.rows or nil, both_sides = cfg.both_sides, reach = cfg.reach,

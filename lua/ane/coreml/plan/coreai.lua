@@ -1,4 +1,5 @@
---- Rules for a model as one Core AI asset: what Apple and others published of the Neural Engine under macOS and iOS 27.
+--- Rules for a model as one Core AI asset, or as a set of them: what Apple and others published of the Neural Engine under
+-- macOS and iOS 27.
 -- Needs nothing. Usage: `local rules = coreai.judge({ bytes = 4e8, context = 512, ... })`
 --
 -- Every rule names its source. None was tried here: nothing was compiled for or run on a Neural Engine.
@@ -7,6 +8,9 @@ local M = {}
 
 local function always() return true end
 local function has(scheme) return function(f) return f.weights:find(scheme, 1, true) == 1 end end
+
+-- Rules of the runner's contract, which a set does not follow.
+local function whole(test) return function(f) return not f.sharded and test(f) end end
 
 local function lacks(scheme) return function(f) return not has(scheme)(f) end end
 
@@ -20,15 +24,17 @@ M.rules = {
   { "types", "engine", "activations are fp16, weights fp16 or int8 or tables; norms are computed in fp32 between casts", RULES,
     lacks "int4" },
   { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
-  { "mask", "engine", "masks have -40000, never minus infinity", RULES, always },
+  { "mask", "engine", "masks are finite (-40000; in a set, those of the host), never minus infinity", RULES, always },
   { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
   { "heads", "risk", "attention is computed for all heads in one product; Apple's rules want one product a head", RULES, always },
-  { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, always },
+  { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, whole(always) },
   { "chunk", "risk",
-    "a call of more than 64 tokens: the runner has functions for 8, 16 and 64", RUNNER, function(f) return f.tokens > 64 end },
+    "a call of more than 64 tokens: the runner has functions for 8, 16 and 64", RUNNER, whole(function(f) return f.tokens > 64 end) },
   { "context-width", "risk",
     "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
-    function(f) return f.kv > f.context end },
+    whole(function(f) return f.kv > f.context end) },
+  { "own-host", "risk", "Apple's runner takes one asset: a program of your own calls the assets of a set in order, as runtime_meta.json "
+    .. "says", RUNNER, function(f) return f.sharded end },
   { "background", "risk",
     "iOS 27 restricts the engine for apps in the background", "reported of iOS 27, by no document that can be named", always },
   { "int4-block", "risk", "linear int4 compiled in silence to an asset for the GPU only; tables (lut4) compiled for the engine",
@@ -37,10 +43,11 @@ M.rules = {
   { "static-corrupt", "risk",
     "one report has wrong results of a static export whose eager model was exact", "apple/coreai-models#257", always },
   { "size-1gb", "risk",
-    "more than 1 GB of weights in one asset: Core ML's compiler failed at that size; --target coreml makes packages", "laws 4, of Core ML",
+    "more than 1 GB of weights in one asset: Core ML's compiler failed at that size; --target coreai-sharded "
+      .. "makes several assets, --target coreml packages", "laws 4, of Core ML",
     function(f) return f.bytes > 1e9 end },
   { "size-2gb", "cpu",
-    "more than 2 GB in one asset: beyond what iOS loads",
+    "more than 2 GB in one asset: beyond what iOS loads; --target coreai-sharded makes several assets",
     "reported of iOS, by no document that can be named", function(f) return f.bytes > 2e9 end },
 }
 
@@ -54,7 +61,8 @@ function M.risk_of(scheme)
 end
 
 --- The rules that hold, the worst verdicts first.
--- @param facts bytes (weights and embedding), context, kv (channels of the widest state of keys), tokens (most of a call), weights (scheme)
+-- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), context, kv (channels of the
+-- widest state of keys), tokens (most of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}
@@ -82,7 +90,8 @@ function M.facts(plan, opts)
     end
   end
   for _, t in ipairs(opts.fixed_t or { 64 }) do tokens = math.max(tokens, t) end
-  return { bytes = plan.bytes + plan.embed_bytes, context = plan.context, kv = kv, tokens = math.min(tokens, plan.context),
+  return { bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets,
+           context = plan.context, kv = kv, tokens = math.min(tokens, plan.context),
            weights = opts.weights }
 end
 

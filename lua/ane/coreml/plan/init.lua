@@ -45,9 +45,12 @@ local function wrong_profiles(list)
 end
 
 local function wrong_target(v)
-  if type(v) == "string" and v ~= "coreml" and v ~= "coreai" and v ~= "both" then return "must be coreml, coreai, both or bytes" end
+  if type(v) == "string" and not M.targets[v] then return "must be coreml, coreai, coreai-sharded, both or bytes" end
   if type(v) == "number" and v < 1 then return "must be at least 1" end
 end
+
+--- Names of targets.
+M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = true }
 
 --- Options of plan.
 --   weights: scheme of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16)
@@ -58,8 +61,8 @@ end
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
 --   chip: whose limits hold
---   target: "coreml" (packages), "coreai" (one asset) or, for plans, "both"; or bytes of a package
---   planned for
+--   target: "coreml" (packages), "coreai" (one asset), "coreai-sharded" (a set of assets, partitioned as packages are) or, for
+--   plans, "both"; or bytes of a package planned for
 --   size_limit: bytes above which a layer is partitioned further (old name: law)
 --   rows: of a slice of the head; slices: of the head; layers: most in a package; experts: auto, whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
@@ -85,14 +88,28 @@ M.rules = {
 --- Fixed T of causal models with many functions, unless others are given: decoding, verifying, prefill.
 M.many_t = { 1, 4, 128 }
 
---- Takes the name of a target out of checked options: what is left has only bytes as its target.
+--- Fixed T of causal models as sets of assets, unless others are given.
+M.asset_t = { 1, 8, 64 }
+
+--- Bytes of weights of an asset in a set: the size aimed at, of the limit, which is the one that the rules have for one asset.
+M.asset_share, M.asset_limit = 0.8, 1000000000
+
+-- Options as a set of assets has them: a function for each T and context in every asset.
+local function for_assets(own)
+  own.assets, own.functions, own.layout, own.norm, own.rope = true, "many", "ct1", "fp32", "inputs"
+  own.size_limit = own.size_limit or own.law or M.asset_limit
+  own.target = math.max(1, math.floor(M.asset_share * own.size_limit))
+  return own
+end
+
+--- Takes the name of a target out of checked options: what is left has only bytes as its target, and for coreai-sharded `assets`.
 -- @return options (a copy where there was a name), name ("coreml" where there was none)
 function M.split_target(opts)
   if type(opts.target) ~= "string" then return opts, "coreml" end
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
   own.target = nil
-  return own, opts.target
+  return opts.target == "coreai-sharded" and for_assets(own) or own, opts.target
 end
 
 --- The chip of this name.
@@ -195,14 +212,28 @@ local function whole_profiles(cfg)
   return list[1] and list or { most }
 end
 
+--- Does the model keep the last inputs of causal convolutions or delays? Padding would push them out, so calls with a fixed number of
+-- tokens then need one of a single token.
+function M.has_columns(graph)
+  local text = graph:dump()
+  return text:find("conv_causal", 1, true) ~= nil or text:find("delay", 1, true) ~= nil
+end
+
+--- Numbers of tokens of a call, with 1 if the model has such states.
+-- @param list ascending; not changed
+function M.with_one(graph, list)
+  if list[1] == 1 or not list[1] or not M.has_columns(graph) then return list end
+  return table.move(list, 1, #list, 2, { 1 })
+end
+
 --- Profiles of fixed T: those asked for; for models that take whole sequences 128, 256 and 512; for others none, or those of
 -- many_t that fit the context.
 function M.profiles(cfg, opts)
   if opts.fixed_t then return opts.fixed_t end
   if M.takes_whole(cfg) then return whole_profiles(cfg) end
   local list = {}
-  if opts.functions ~= "many" or opts.tiers then return list end
-  for _, t in ipairs(M.many_t) do
+  if opts.functions ~= "many" or opts.tiers and not opts.assets then return list end
+  for _, t in ipairs(opts.assets and M.asset_t or M.many_t) do
     if t <= M.context(cfg, opts) then list[#list + 1] = t end
   end
   return list
@@ -306,6 +337,7 @@ end
 function M.parts(cfg, opts, graph)
   local ok, why, word = settle_calls(cfg, opts)
   if not ok then return nil, why, word end
+  if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
   for pattern in pairs(opts.mixed or {}) do
     if not glob_of(graph, pattern) then return nil, ("option mixed: no weight matches %q"):format(pattern), "invalid" end
   end
@@ -314,8 +346,8 @@ function M.parts(cfg, opts, graph)
   return opts.functions == "many" and { variants } or variants
 end
 
---- The name of a shard's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
-function M.package_name(shard, slice, variant)
+-- The name of a shard's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
+local function package_name(shard, slice, variant, ending)
   local name
   if shard.kind == "layers" then
     name = shard.first == shard.last and ("layer_%02d"):format(shard.first) or ("layer_%02d-%02d"):format(shard.first, shard.last)
@@ -329,18 +361,20 @@ function M.package_name(shard, slice, variant)
   local v = variant or {}
   if v.fixed_t then name = ("%s_t%d"):format(name, v.fixed_t) end
   if v.tiered and shard.reads_keys then name = ("%s_c%d"):format(name, v.context) end
-  return name .. ".mlpackage"
+  return name .. ending
 end
 
 --- Names of the packages of all shards, each once.
-function M.package_names(shards, variant)
-  local names, seen, slice = {}, {}, 0
+-- @param variant as core_options takes it, may be nil
+-- @param assets true: they are assets of Core AI
+function M.package_names(shards, variant, assets)
+  local names, seen, slice, ending = {}, {}, 0, assets and ".aimodel" or ".mlpackage"
   for i, p in ipairs(shards) do
-    names[i] = M.package_name(p, slice, variant)
+    names[i] = package_name(p, slice, variant, ending)
     if p.kind == "head" then slice = slice + 1 end
     if seen[names[i]] then -- a second mixture in a layer
       p.mixture = seen[names[i]]
-      names[i] = M.package_name(p, slice, variant)
+      names[i] = package_name(p, slice, variant, ending)
     end
     seen[names[i]] = (seen[names[i]] or 0) + 1
   end
@@ -412,12 +446,13 @@ local meta = { __name = "ane.plan", __tostring = show.text, __index = {
 local function partition(graph, cfg, opts, variant)
   local partitioned, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, variant))
   if not partitioned then return nil, message, code end
-  local names = M.package_names(partitioned.shards, variant)
+  local names = M.package_names(partitioned.shards, variant, opts.assets)
   for i, p in ipairs(partitioned.shards) do p.name = names[i] end
   return partitioned
 end
 
-local function summary(partitioned, bundle, opts, profiles, copies)
+-- asked: the name of the target
+local function summary(partitioned, bundle, opts, asked, profiles, copies)
   local cfg = bundle.config
   local out = {
     path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
@@ -437,8 +472,8 @@ local function summary(partitioned, bundle, opts, profiles, copies)
   end
   out.state_bytes = state_bytes(partitioned.shards, out.context)
   out.laws, out.reported = rules_that_hold(held), report_of(cfg)
-  if opts.target == "coreai" or opts.target == "both" then
-    out.coreai = { facts = coreai.facts(out, opts), only = opts.target == "coreai" }
+  if asked ~= "coreml" then
+    out.coreai = { facts = coreai.facts(out, opts), only = asked == "coreai", sharded = opts.assets }
     out.coreai.rules = coreai.judge(out.coreai.facts)
   end
   return setmetatable(out, meta)
@@ -450,16 +485,18 @@ end
 -- last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions
 -- (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
 -- (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size limit),
--- reported, coreai (with target coreai or both: facts and rules, see ane.coreml.plan.coreai); methods dot(), svg(); or nil, message, code
+-- reported, coreai (with target coreai, coreai-sharded or both: facts and rules, see ane.coreml.plan.coreai); methods
+-- dot(), svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end
-  local parts, partitioned
+  local parts, partitioned, asked
+  opts, asked = M.split_target(opts)
   parts, message, code = M.parts(bundle.config, opts, graph)
   if not parts then return nil, message, code end
   partitioned, message, code = partition(graph, bundle.config, opts, parts[#parts])
   if not partitioned then return nil, message, code end
-  return summary(partitioned, bundle, opts, M.profiles(bundle.config, opts), #parts)
+  return summary(partitioned, bundle, opts, asked, M.profiles(bundle.config, opts), #parts)
 end
 
 --- Plans a model file, a folder, or a configuration without weights.

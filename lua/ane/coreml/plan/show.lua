@@ -49,7 +49,8 @@ function M.calls(plan)
   if list then
     local names = {}
     for i, f in ipairs(list) do names[i] = f.name end
-    return ("functions of a package, on one copy of its weights: %s"):format(table.concat(names, ", "))
+    return ("functions of %s, on one copy of its weights: %s"):format(plan.coreai and plan.coreai.sharded and "an asset" or "a package",
+      table.concat(names, ", "))
   end
   if plan.copies < 2 and #plan.profiles == 0 then return nil end
   local what = {}
@@ -58,11 +59,26 @@ function M.calls(plan)
   return table.concat(what, "; ") .. ", each with packages of its own"
 end
 
--- The rules of the plan as one Core AI asset.
+-- The assets of a set.
+local function assets(plan, out)
+  out[#out + 1] = ("%s as %d Core AI assets: %s of weights, the largest %s; states %s; on the host an embedding of %s; context %d "
+    .. "(nothing was compiled for or run on a Neural Engine)"):format(plan.path, #plan.packages, M.bytes(plan.bytes),
+    M.bytes(plan.largest), M.bytes(plan.state_bytes), M.bytes(plan.embed_bytes), plan.context)
+  for _, p in ipairs(plan.packages) do
+    out[#out + 1] = ("%-34s %-24s %10s  %d states"):format(p.name, M.content(p), M.bytes(p.bytes), #p.states)
+  end
+  out[#out + 1] = M.calls(plan)
+end
+
+-- The rules of the plan as one Core AI asset, or as a set of them.
 local function asset(plan, out)
   local f = plan.coreai.facts
-  out[#out + 1] = ("%s as one Core AI asset: %s of weights and embedding, context %d "
-    .. "(nothing was compiled for or run on a Neural Engine)"):format(plan.path, M.bytes(f.bytes), f.context)
+  if plan.coreai.sharded then
+    assets(plan, out)
+  else
+    out[#out + 1] = ("%s as one Core AI asset: %s of weights and embedding, context %d "
+      .. "(nothing was compiled for or run on a Neural Engine)"):format(plan.path, M.bytes(f.bytes), f.context)
+  end
   for _, rule in ipairs(plan.coreai.rules) do
     local text = ("%s [%s]"):format(rule.text, rule.source)
     out[#out + 1] = ("  %-6s %-14s %s"):format(rule.verdict, rule.id, wrap(text, 110, (" "):rep(24)))
@@ -70,9 +86,9 @@ local function asset(plan, out)
 end
 
 --- The plan as a table of packages, totals, residency rules and reports; with target coreai, the rules of an asset instead, with
--- target both, also.
+-- coreai-sharded, those of a set, with both, also those of an asset.
 function M.text(plan)
-  if plan.coreai and plan.coreai.only then
+  if plan.coreai and (plan.coreai.only or plan.coreai.sharded) then
     local lines = {}
     asset(plan, lines)
     return table.concat(lines, "\n")
