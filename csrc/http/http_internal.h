@@ -36,6 +36,8 @@ struct ane_http_exchange {
   int refs; /* held by the owner and by libmicrohttpd */
   bool http11, suspended, answered, streaming, ended, broken, gone, probed;
   bool awaited; /* the owner waits until the output is no longer full */
+  bool direct;  /* the owner may send chunks itself */
+  bool between; /* suspended between two chunks */
 };
 
 struct ane_http {

@@ -102,6 +102,39 @@ describe("much text", function()
   end)
 end)
 
+describe("a stream", function()
+  local BODY = { prompt = "a", max_tokens = 40, temperature = 0, ignore_eos = true, stream = true }
+
+  -- The texts of a stream's events.
+  local function texts(body)
+    local list = {}
+    for _, event in ipairs(http.events(body)) do list[#list + 1] = event == "[DONE]" and event or event.choices[1].text end
+    return list
+  end
+
+  it("is the same on every kind of connection", function()
+    local model <close> = tiny.load()
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    local want = texts(http.post(server, "/v1/completions", BODY).body)
+    assert.equal("[DONE]", want[#want])
+    for _, connection in ipairs { "keep-alive", "Keep-Alive", "close", "keep-alive, Upgrade" } do
+      local answer = http.post(server, "/v1/completions", BODY, { Connection = connection })
+      assert.same(want, texts(answer.body), connection)
+    end
+    local old = http.open(server)
+    old:send((http.text("POST", "/v1/completions", BODY):gsub("HTTP/1.1", "HTTP/1.0", 1)))
+    local all = assert(old:drain(PATIENCE))
+    assert.is_nil(all:lower():match "transfer%-encoding")
+    assert.same(want, texts(all:match "\r\n\r\n(.*)"))
+    local same = http.open(server)
+    for _ = 1, 3 do
+      same:send(http.text("POST", "/v1/completions", BODY))
+      assert.same(want, texts(same:answer("POST", PATIENCE).body))
+    end
+    same:close()
+  end)
+end)
+
 describe("a client that reads slowly", function()
   local BODY = { prompt = "a", max_tokens = 500, temperature = 0, ignore_eos = true, stream = true, logprobs = 20 }
 
