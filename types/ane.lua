@@ -16,7 +16,7 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
----@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
 ---@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
@@ -554,7 +554,7 @@ function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
----@alias ane.weight_scheme "int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
+---@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
 
 ---@class ane.quantise_options
 ---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0)
@@ -577,7 +577,7 @@ function model:weights_report() end
 function model:quantise(out, opts) end
 
 ---@class ane.plan_options
----@field weights? string int8 (default), int8-channel, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
+---@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
 ---@field mixed? table<string, string> glob over weights' names to scheme
 ---@field context? integer
 ---@field max_t? integer tokens of a call at most; default 4, or the context if that is less

@@ -22,6 +22,7 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
   switch (s.scheme) {
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL: return ANE_LAYOUT_I8;
+    case ANE_WEIGHT_INT8_BLOCK: return ANE_LAYOUT_Q8_0;
     case ANE_WEIGHT_INT4_BLOCK: return ANE_LAYOUT_Q4_0;
     case ANE_WEIGHT_LUT4: return ANE_LAYOUT_LUT4;
     case ANE_WEIGHT_FP16: break;
@@ -178,6 +179,14 @@ static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size,
   }
 }
 
+/* The same of codes -127 .. 127, as blocks of Q8_0. */
+static void q8_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, uint8_t *dst) {
+  for (int64_t c = 0; c < cols; c += ANE_BLOCK, dst += 34) {
+    memcpy(dst, &scales[c / size], 2);
+    memcpy(dst + 2, codes + c, ANE_BLOCK);
+  }
+}
+
 /* Packs n rows of the tile that begins at `row`. Only the last group may have fewer than 16 rows. */
 static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
@@ -187,11 +196,13 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
     int64_t g = (row + first) / ANE_GROUP;
     int rows = ANE_MIN(n - first, ANE_GROUP);
     const uint8_t *codes = t->codes + first * w->cols;
-    if (w->layout == ANE_LAYOUT_Q4_0) {
-      size_t stride = (size_t)(w->cols / ANE_BLOCK) * 18;
+    if (w->layout == ANE_LAYOUT_Q4_0 || w->layout == ANE_LAYOUT_Q8_0) {
+      bool nibbles = w->layout == ANE_LAYOUT_Q4_0;
+      size_t stride = (size_t)(w->cols / ANE_BLOCK) * (nibbles ? 18 : 34);
       for (int i = 0; i < rows; i++)
-        q4_0_row(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols, blocks + (size_t)i * stride);
-      ane_pack_rows(w, ANE_Q4_0, blocks, stride, rows, g);
+        (nibbles ? q4_0_row : q8_0_row)(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols,
+                                        blocks + (size_t)i * stride);
+      ane_pack_rows(w, nibbles ? ANE_Q4_0 : ANE_Q8_0, blocks, stride, rows, g);
       continue;
     }
     ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, rows, g);
@@ -252,9 +263,9 @@ static bool thread_layout(struct packing *k) {
   if (!k->m->by_scheme) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
   k->encoded_row = (size_t)encoded;
   if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
-  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 blocks of a group */
-  codes =
-      k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * (size_t)w->cols : rows * k->encoded_row;
+  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 or Q8_0 blocks of a group */
+  codes = k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * 2 * (size_t)w->cols
+                          : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);
   k->scratch_at = k->codes_at + ane_align_up(codes, 64);
   k->thread_bytes = k->scratch_at + (k->m->by_scheme ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);

@@ -68,7 +68,8 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
                              struct ane_mil_weight *out) {
   int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
   out->op = "constexpr_blockwise_shift_scale";
-  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
+  ane_mil_dtype codes = w->spec.scheme == ANE_WEIGHT_INT8_BLOCK ? ANE_MIL_INT8 : ANE_MIL_INT4;
+  ane_status st = store(x, ane_mil_tensor_type(codes, ask->rank, ask->dim), w->payload, param(out, "data"));
   return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
 }
 
@@ -94,6 +95,7 @@ static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask,
   switch (w->spec.scheme) {
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
+    case ANE_WEIGHT_INT8_BLOCK:
     case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
     case ANE_WEIGHT_LUT4: return put_table(x, ask, w, out);
     default: return put_plain(x, ask, w, out);

@@ -23,6 +23,7 @@ static bool rule_always(const struct subject *s) { return s->op; }
 static bool rule_projection(const struct subject *s) { return s->op->projection; }
 static bool rule_int8(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT8); }
 static bool rule_int8_channel(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT8_CHANNEL); }
+static bool rule_int8_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT8_BLOCK); }
 static bool rule_int4_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT4_BLOCK); }
 static bool rule_lut4(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_LUT4); }
 static bool rule_int8_activations(const struct subject *s) { return s->op->int8_activations; }

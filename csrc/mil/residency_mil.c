@@ -33,6 +33,8 @@ static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
     return false;
   else if (data && ane_mil_dtype_bits(data->type.dtype) == 4)
     *out = ANE_WEIGHT_INT4_BLOCK;
+  else if (scale && scale->type.rank > 1 && scale->type.dim[1] > 1)
+    *out = ANE_WEIGHT_INT8_BLOCK;
   else
     *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
   return true;

@@ -219,11 +219,11 @@ void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *r
 /* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
 
 void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int32_t *sub) {
-  *group = *sub = s.scheme == ANE_WEIGHT_INT4_BLOCK ? s.size : 1;
+  *group = *sub = ane_weight_has_blocks(s) ? s.size : 1;
 }
 
-static void int4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
-  const struct ane_rounding *rounding = ane_rounding_int4(fit->spec.size);
+/* Rounds rows in blocks with a scale each. */
+static void block_tile(struct rows *k, const struct ane_rounding *rounding, int n, struct ane_weight_tile *out) {
   int64_t blocks = k->f->cols / rounding->group;
   set_table(k, rounding);
   for (int64_t at = 0; at < k->f->cols; at += rounding->group) {
@@ -279,7 +279,8 @@ void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit
   struct rows *k = begin(f, rows, n, scratch);
   switch (fit->spec.scheme) {
     case ANE_WEIGHT_FP16: break;
-    case ANE_WEIGHT_INT4_BLOCK: int4_tile(k, fit, n, out); break;
+    case ANE_WEIGHT_INT8_BLOCK: block_tile(k, ane_rounding_of(ANE_Q8_0), n, out); break; /* blocks of the same size */
+    case ANE_WEIGHT_INT4_BLOCK: block_tile(k, ane_rounding_int4(fit->spec.size), n, out); break;
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
       ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);

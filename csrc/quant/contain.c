@@ -10,7 +10,8 @@ ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
   bool blocks = cols % ANE_QK == 0;
   switch (s.scheme) {
     case ANE_WEIGHT_INT8:
-    case ANE_WEIGHT_INT8_CHANNEL: return blocks ? ANE_Q8_0 : ANE_F32;
+    case ANE_WEIGHT_INT8_CHANNEL:
+    case ANE_WEIGHT_INT8_BLOCK: return blocks ? ANE_Q8_0 : ANE_F32;
     case ANE_WEIGHT_INT4_BLOCK: return blocks ? ANE_Q4_0 : ANE_F32;
     case ANE_WEIGHT_FP16:
     case ANE_WEIGHT_LUT4: break;
@@ -18,9 +19,10 @@ ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
   return ANE_F16;
 }
 
-static void q8_row(const uint8_t *codes, uint16_t scale, int64_t cols, ane_block_q8_0 *b) {
+/* size: columns a scale. */
+static void q8_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, ane_block_q8_0 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
-    b->d = scale;
+    b->d = scales[c / size];
     memcpy(b->qs, codes + c, ANE_QK);
   }
 }
@@ -38,11 +40,12 @@ void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_
   struct ane_weight_spec s = fit->spec;
   ane_dtype t = ane_weight_container(s, cols);
   uint8_t *to = dst;
+  int64_t size = ane_weight_has_blocks(s) ? s.size : cols;
   ane_weight_decode_tile(fit, tile, n, cols, values);
   for (int r = 0; r < n; r++, to += stride) {
     const uint8_t *codes = tile->codes + r * cols;
     if (t == ANE_Q8_0)
-      q8_row(codes, tile->scales[r], cols, (ane_block_q8_0 *)(void *)to);
+      q8_row(codes, tile->scales + r * (cols / size), size, cols, (ane_block_q8_0 *)(void *)to);
     else if (t == ANE_Q4_0)
       q4_row(codes, tile->scales + r * (cols / s.size), s.size, cols, (ane_block_q4_0 *)(void *)to);
     else

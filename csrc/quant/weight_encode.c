@@ -197,6 +197,15 @@ static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n
   out->scales -= n * cols / size;
 }
 
+static void int8_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, struct ane_weight_tile *out) {
+  int64_t size = fit->spec.scheme == ANE_WEIGHT_INT8_BLOCK ? fit->spec.size : cols;
+  for (int64_t i = 0, k = 0; i < n * cols; i += size, k++) {
+    bool whole = fit->spec.scheme == ANE_WEIGHT_INT8;
+    out->scales[k] = whole ? ane_f32_f16(fit->scale) : int8_scale(largest(rows + i, size));
+    int8_codes(rows + i, size, ane_f16_f32(out->scales[k]), out->codes + i);
+  }
+}
+
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
                             void *scratch, struct ane_weight_tile *out) {
   if (fit->factor && fit->spec.scheme != ANE_WEIGHT_FP16) {
@@ -209,12 +218,7 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
     case ANE_WEIGHT_FP16: break;
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
-      for (int r = 0; r < n; r++) {
-        bool channel = fit->spec.scheme == ANE_WEIGHT_INT8_CHANNEL;
-        out->scales[r] = channel ? int8_scale(largest(rows + r * cols, cols)) : ane_f32_f16(fit->scale);
-        int8_codes(rows + r * cols, cols, ane_f16_f32(out->scales[r]), out->codes + r * cols);
-      }
-      break;
+    case ANE_WEIGHT_INT8_BLOCK: int8_tile(fit, rows, n, cols, out); break;
     case ANE_WEIGHT_INT4_BLOCK: int4_tile(fit, rows, n, cols, importance, out); break;
     case ANE_WEIGHT_LUT4: lut4_tile(fit, rows, n, cols, importance, scratch, out); break;
   }
@@ -231,7 +235,7 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
       for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
       continue;
     }
-    int64_t block = s.scheme == ANE_WEIGHT_INT4_BLOCK ? s.size : cols;
+    int64_t block = ane_weight_has_blocks(s) ? s.size : cols;
     for (int64_t c = 0; c < cols; c += block) {
       float scale = ane_f16_f32(tile->scales[(r * cols + c) / block]);
       for (int64_t i = c; i < c + block; i++) dst[i] = scale * (float)(int8_t)codes[i];
@@ -274,7 +278,7 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
   }
   struct ane_weight_tile t = {codes, same, table};
   if (s.scheme == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
-  if (s.scheme == ANE_WEIGHT_INT4_BLOCK) t.scales = w->scales + at / s.size;
+  if (ane_weight_has_blocks(s)) t.scales = w->scales + at / s.size;
   if (s.scheme == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
   ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
   if (s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_LUT4)
@@ -387,6 +391,10 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
         for (int64_t c = 0; c < w->cols; c++) dst[c] = scale * (float)(int8_t)w->payload[at + c];
         break;
       }
+      case ANE_WEIGHT_INT8_BLOCK:
+        for (int64_t c = 0; c < w->cols; c++)
+          dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)(int8_t)w->payload[at + c];
+        break;
       case ANE_WEIGHT_INT4_BLOCK:
         for (int64_t c = 0; c < w->cols; c++)
           dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)((nibble(w->payload, at + c) ^ 8) - 8);

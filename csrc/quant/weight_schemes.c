@@ -30,10 +30,14 @@ const char *ane_weight_spec_name(struct ane_weight_spec s) {
   return "?";
 }
 
+bool ane_weight_has_blocks(struct ane_weight_spec s) {
+  return s.scheme == ANE_WEIGHT_INT8_BLOCK || s.scheme == ANE_WEIGHT_INT4_BLOCK;
+}
+
 const char *ane_weight_spec_list(int i) { return i >= 0 && i < ROWS ? rows[i].name : NULL; }
 
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols) {
-  if (s.scheme == ANE_WEIGHT_INT4_BLOCK) {
+  if (ane_weight_has_blocks(s)) {
     while (s.size > 32 && n_cols % s.size) s.size /= 2;
     if (n_cols % s.size) s = (struct ane_weight_spec){ANE_WEIGHT_INT8_CHANNEL, 0};
   }
@@ -52,6 +56,7 @@ bool ane_weight_sizes(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols, 
     case ANE_WEIGHT_FP16: out->payload = 2 * n; break;
     case ANE_WEIGHT_INT8: out->payload = n, out->scales = 1; break;
     case ANE_WEIGHT_INT8_CHANNEL: out->payload = n, out->scales = r; break;
+    case ANE_WEIGHT_INT8_BLOCK: out->payload = n, out->scales = n / (uint64_t)s.size; break;
     case ANE_WEIGHT_INT4_BLOCK: out->payload = (n + 1) / 2, out->scales = n / (uint64_t)s.size; break;
     case ANE_WEIGHT_LUT4: out->payload = (n + 1) / 2, out->lut = 16 * (s.size ? r / (uint64_t)s.size : 1); break;
   }

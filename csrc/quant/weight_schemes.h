@@ -4,12 +4,13 @@
  *   FP16           w = fp16(x)
  *   INT8           w = scale * q                 one scale for the matrix       constexpr_affine_dequantize, zero point 0
  *   INT8_CHANNEL   w = scale[r] * q              one for each row               the same with axis 0
- *   INT4_BLOCK     w = scale[r, c / size] * q    one for `size` columns         constexpr_blockwise_shift_scale, no offset
+ *   INT8_BLOCK     w = scale[r, c / size] * q    one for `size` columns         constexpr_blockwise_shift_scale, no offset
+ *   INT4_BLOCK     the same                      the same                       the same
  *   LUT4           w = lut[r / size][q]          16 entries for `size` rows,    constexpr_lut_to_dense
  *                                                or for the matrix (size 0)
  *
  * Rows are outputs, columns inputs: element (r, c) is [r, c, 0, 0] of a convolution's weight. Scales and entries are fp16.
- * q of INT8 is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT4 an index 0 .. 15. Every w is exact in float32: scale * q is a
+ * q of INT8* is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT4 an index 0 .. 15. Every w is exact in float32: scale * q is a
  * product of 11 and at most 7 bits. A package declared fp16 rounds that product to fp16; run in fp32 it does not.
  *
  * Bytes depend on the weights, the scheme and the importance alone: not on the number of threads, not on which rows are
@@ -23,13 +24,14 @@ typedef enum {
   ANE_WEIGHT_FP16,
   ANE_WEIGHT_INT8,
   ANE_WEIGHT_INT8_CHANNEL,
+  ANE_WEIGHT_INT8_BLOCK,
   ANE_WEIGHT_INT4_BLOCK,
   ANE_WEIGHT_LUT4,
 } ane_weight_scheme;
 
 struct ane_weight_spec {
   ane_weight_scheme scheme;
-  int32_t size; /* INT4_BLOCK: columns a block, 32 or 64; LUT4: rows a table, 8, 16, 32, or 0: all; else 0 */
+  int32_t size; /* INT8_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT4: rows a table, 8, 16, 32, or 0: all; else 0 */
 };
 
 /* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
@@ -37,6 +39,9 @@ bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
 /* Name i of the list, NULL behind the last. */
 const char *ane_weight_spec_list(int i);
+
+/* Does each block of `size` columns have a scale? */
+bool ane_weight_has_blocks(struct ane_weight_spec s);
 
 /* The scheme that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is no multiple of
  * the block, a block of 64 becomes one of 32, and that one INT8_CHANNEL. Tables must divide the matrix: where `rows` is no
@@ -86,7 +91,7 @@ struct ane_weights {
   int64_t rows, cols;
   uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; 4 bits: element i in bits 4 (i % 2) of byte i / 2,
                        two's complement (INT4_BLOCK) or unsigned (LUT4); an unused last nibble is 0 */
-  uint16_t *scales; /* fp16: [1], [rows] or [rows, cols / size]; NULL where there are none */
+  uint16_t *scales; /* fp16: [1], [rows] or, of blocks, [rows, cols / size]; NULL where there are none */
   uint16_t *lut;    /* fp16: [rows / size, 16] or [16]; NULL where there is none. Entries ascend */
   struct ane_weight_sizes sizes;
   struct ane_recode_error error; /* against the rows as they were read */
@@ -109,7 +114,7 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
 enum { ANE_WEIGHT_TILE = 32 };
 struct ane_weight_tile {
   uint8_t *codes;   /* [n, cols] */
-  uint16_t *scales; /* INT8*: [n] (INT8: all the same); INT4_BLOCK: [n, cols / size] */
+  uint16_t *scales; /* INT8, INT8_CHANNEL: [n] (INT8: all the same); of blocks: [n, cols / size] */
   uint16_t *lut;    /* LUT4: [tables, 16], tables = n / size rounded up, or 1 */
 };
 /* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */

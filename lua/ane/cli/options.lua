@@ -141,7 +141,8 @@ function M.model(parser, optional)
   M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096, and at "
     .. "most what fits into half of the free memory.",
     rules.context):argname "C"
-  M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...",
+  M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int8-block, int4-block, lut4, fp16, "
+    .. "q8_0, ...",
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4. The model first runs on it with its stored weights.")

@@ -5,10 +5,11 @@ local core = require "ane.core"
 
 local M = {}
 
---- The names that `weights` of load takes. int8: one scale per tensor, int8-channel: one per row, int4-block: one per 32 columns
--- (int4-block64: per 64), lut4: a table of 16 values per tensor (lut4-g8, -g16, -g32: per 8, 16 or 32 rows).
+--- The names that `weights` of load takes. int8: one scale per tensor, int8-channel: one per row, int8-block and int4-block: one per
+-- 32 columns (int4-block64: per 64), lut4: a table of 16 values per tensor (lut4-g8, -g16, -g32: per 8, 16 or 32 rows).
 M.names = {
-  "file", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16", "bf16", "fp32",
+  "file", "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16",
+  "bf16", "fp32",
 }
 
 --- Returns the rows of core.dtypes() for which keep(row) is true, largest first; among equal sizes the smaller block comes first.

@@ -43,7 +43,8 @@ for _, name in ipairs(core.mil_schemes()) do
 end
 
 -- Bits of the header of files with numbers of a scheme: its file type is that of the container.
-local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", int8 = "q8_0", ["int8-channel"] = "q8_0" }
+local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", int8 = "q8_0", ["int8-channel"] = "q8_0",
+                     ["int8-block"] = "q8_0" }
 
 --- The row of M.known whose file type is that of `name`, a type or a scheme.
 function M.row(name) return M.known[name] or M.known[CONTAINERS[name] or "fp16"] end

@@ -22,7 +22,7 @@ describe("a model as a set of Core AI assets", function()
   for _, case in ipairs {
     { "llama", { weights = "int8", layers = 1, slices = 2, tiers = { 16 }, fixed_t = { 1, 4 } } },
     { "llama", { weights = "lut4-g8", layers = 1, argmax = true, fixed_t = { 4 } } },
-    { "gemma3", { weights = "fp16", layers = 2, fixed_t = { 1, 4 } } },
+    { "gemma3", { weights = "int8-block", layers = 2, fixed_t = { 1, 4 } } },
     { "lfm2-odd", { weights = "int8-channel", layers = 2, fixed_t = { 4 } } },
     { "qwen2_moe-odd", { weights = "int4-block", layers = 1, experts = "halves", fixed_t = { 1, 4 } } },
     { "phi3", { weights = "fp16", layers = 1, fixed_t = { 1, 4 } } },

@@ -75,7 +75,7 @@ describe("a package set run by a recipe", function()
     { layers = 1, slices = 3 }, { layout = "c1t", norm = "fp32" }, { rope = "constants" }, { argmax = true, max_t = 7 },
     { fixed_t = { 3 } },
     { functions = "many", fixed_t = { 1, 4 }, tiers = { 16 } }, { tiers = { 16, 32 } }, { target = 40000, size_limit = 40000 },
-    { weights = "lut4-g8", slices = 2 }, { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
+    { weights = "lut4-g8", slices = 2 }, { weights = "int8-block", slices = 2 }, { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
   } do
     it("takes the options " .. core.json_encode(opts, { sort = true }), function()
       opts.weights = opts.weights or "int8"

@@ -72,7 +72,7 @@ describe("a plan", function()
     assert.matches("option chunk is 4097, wanted an integer in 1 .. 4096", try { chunk = 4097 })
     assert.matches("option context is 1.5, wanted an integer", try { context = 1.5 })
     assert.matches("option isa is neon9, no ISA level", try { isa = "neon9" })
-    assert.matches("option weights is q9; known are: file, fp16, int8, int8%-channel, int4%-block", try { weights = "q9" })
+    assert.matches("option weights is q9; known are: file, fp16, int8, int8%-channel, int8%-block, int4%-block", try { weights = "q9" })
     local p, message, code = core.program(g, { threads = 1, context = 10, chunk = 8, weights = "iq2_s" })
     assert.same({ nil, "weights cannot be encoded as iq2_s", "unsupported" }, { p, message, code })
   end)
@@ -204,7 +204,7 @@ describe("weights", function()
   end
 
   local least = { fp32 = 1, fp16 = 0.99999, bf16 = 0.9999, q8_0 = 0.9995, q5_1 = 0.97, q5_0 = 0.97, q4_1 = 0.92, q4_0 = 0.92,
-    int8 = 0.999, ["int8-channel"] = 0.999 }
+    int8 = 0.999, ["int8-channel"] = 0.999, ["int8-block"] = 0.999 }
 
   for _, model in ipairs { "llama-mixed", "qwen2-bf16", "llama-odd" } do
     it("in another format stay close: " .. model, function()

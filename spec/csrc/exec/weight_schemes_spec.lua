@@ -4,7 +4,7 @@ local floats = require "support.floats"
 local graphs = require "support.graphs"
 local programs = require "support.programs"
 
-local FORMS = { "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
+local FORMS = { "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
 
 local function head_graph(rows, cols, head)
   local table_values = floats.unpack(floats.uniform(40 * cols, 5, 2))

@@ -373,7 +373,8 @@ describe("laws of lowered operations", function()
   end
 
   it("say of every form what the plan says of its nodes", function()
-    for form, want in pairs { fp16 = "engine", int8 = "engine", ["int8-channel"] = "risk", ["int4-block"] = "risk", lut4 = "risk",
+    for form, want in pairs { fp16 = "engine", int8 = "engine", ["int8-channel"] = "risk", ["int8-block"] = "risk",
+      ["int4-block"] = "risk", lut4 = "risk",
       ["lut4-g16"] = "risk" } do
       local found = judged { weights = form, context = 32 }
       assert.equal(21, found[want], form) -- 7 in each of 3 layers

@@ -207,7 +207,7 @@ describe("compensated rounding", function()
     local moments <close> = moments_of(x)
     for _, name in ipairs {
       "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k",
-      "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "int8", "int8-channel", "int4-block",
+      "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "int8", "int8-channel", "int8-block", "int4-block",
       "int4-block64", "lut4", "lut4-g16",
     } do
       local group, sub = core.compensate_groups(name)

@@ -3,7 +3,7 @@ local core = require "ane.core"
 local floats = require "support.floats"
 
 local T = core.testing
-local FORMS = { "fp16", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
+local FORMS = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
 
 local function half(v) return string.unpack("<f", T.decode("fp16", T.encode("fp16", string.pack("<f", v)))) end
 local function halves(s) return floats.unpack(T.decode("fp16", s)) end
@@ -57,8 +57,8 @@ end
 
 describe("weight forms", function()
   it("have the bytes that their shapes say", function()
-    local want = { 2 * 96 * 128, 96 * 128 + 2, 96 * 128 + 2 * 96, 96 * 64 + 2 * 96 * 4, 96 * 64 + 2 * 96 * 2,
-      96 * 64 + 32, 96 * 64 + 32 * 12, 96 * 64 + 32 * 6, 96 * 64 + 32 * 3 }
+    local want = { 2 * 96 * 128, 96 * 128 + 2, 96 * 128 + 2 * 96, 96 * 128 + 2 * 96 * 4, 96 * 64 + 2 * 96 * 4,
+      96 * 64 + 2 * 96 * 2, 96 * 64 + 32, 96 * 64 + 32 * 12, 96 * 64 + 32 * 6, 96 * 64 + 32 * 3 }
     for i, form in ipairs(FORMS) do
       local name, bytes = T.weight_scheme(form, 96, 128)
       assert.same({ form, want[i] }, { name, bytes })
@@ -73,6 +73,8 @@ describe("weight forms", function()
     assert.equal("int4-block", fit("int4-block64", 8, 96))
     assert.equal("int8-channel", fit("int4-block64", 8, 72))
     assert.equal("int8-channel", fit("int4-block", 8, 40))
+    assert.equal("int8-block", fit("int8-block", 8, 96))
+    assert.equal("int8-channel", fit("int8-block", 8, 40))
     assert.equal("lut4-g8", fit("lut4-g32", 24, 5))
     assert.equal("lut4-g16", fit("lut4-g32", 48, 5))
     assert.equal("lut4", fit("lut4-g8", 12, 64))
@@ -100,6 +102,18 @@ describe("weight forms", function()
     check(whole, halves(whole.scales), 1)
     check(rows, halves(rows.scales), 5)
     assert.is_true(rows.error < whole.error)
+  end)
+
+  it("int8 in blocks has the scale of a row for each block", function()
+    local bytes = normal(5 * 64, 3, 0.3)
+    local got = encode("int8-block", bytes, 5, 64)
+    for b = 0, 9 do
+      local row = encode("int8-channel", bytes:sub(128 * b + 1, 128 * (b + 1)), 1, 32)
+      assert.equal(row.scales, got.scales:sub(2 * b + 1, 2 * b + 2))
+      assert.equal(row.payload, got.payload:sub(32 * b + 1, 32 * (b + 1)))
+      assert.equal(row.values, got.values:sub(128 * b + 1, 128 * (b + 1)))
+    end
+    assert.is_true(got.error < encode("int8-channel", bytes, 5, 64).error)
   end)
 
   it("int4 packs two's complement, low nibble first, a scale for each block", function()
