@@ -64,7 +64,7 @@ struct ane_http_request {
   bool crowded;   /* there was no room for the body */
   bool long_head; /* the headers exceeded header_bytes, but could be read */
   bool malformed; /* what follows the headers is ambiguous: two Hosts or lengths, a length and an encoding, an unknown encoding, a
-                     name with a space. The response must close the connection (RFC 9112, 6.3) */
+                     name with a space, no Host. The response must close the connection (RFC 9112, 6.3) */
 };
 const struct ane_http_request *ane_http_request(const struct ane_http_exchange *x);
 /* The value of a header, by its case-insensitive name; NULL: none. */

@@ -75,11 +75,22 @@ static bool has_blank_name(const struct ane_http_exchange *x) {
   return false;
 }
 
-static bool is_malformed(const struct ane_http_exchange *x) {
+/* Every version but 1.0 must name a host. */
+static bool is_malformed(const struct ane_http_exchange *x, const char *version) {
+  int hosts = count_headers(x, "Host");
   const char *encoding = ane_http_header(x, "Transfer-Encoding");
   int lengths = count_headers(x, "Content-Length");
   if (encoding && (lengths || strcasecmp(encoding, "chunked") != 0 || count_headers(x, "Transfer-Encoding") > 1)) return true;
-  return lengths > 1 || count_headers(x, "Host") > 1 || has_blank_name(x);
+  if (hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_0) != 0) return true;
+  return lengths > 1 || hosts > 1 || has_blank_name(x);
+}
+
+/* The path of a request's target. Requests to a proxy, and those of some clients, have scheme and host before it (RFC
+ * 9112, 3.2.2). */
+static const char *path_of(const char *target) {
+  size_t scheme = strncasecmp(target, "http://", 7) == 0 ? 7 : strncasecmp(target, "https://", 8) == 0 ? 8 : 0;
+  const char *path = scheme ? strchr(target + scheme, '/') : target;
+  return path ? path : "/";
 }
 
 /* The length of the body that a request announces; 0: none. */
@@ -98,7 +109,7 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
                                                const char *version) {
   struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
   if (!x) return NULL;
-  bool ok = add_text(&x->head, method) && add_text(&x->head, url);
+  bool ok = add_text(&x->head, method) && add_text(&x->head, path_of(url));
   int count = ok ? ane_mhd.get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
   if (!ok || ane_mhd.get_connection_values(c, MHD_HEADER_KIND, add_header, x) != count) {
     ane_buffer_free(&x->head);
@@ -114,7 +125,7 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   x->request.authorised = authorised(h, c);
   x->request.body = "";
   x->request.long_head = x->head.size > h->limits.header_bytes;
-  x->request.malformed = is_malformed(x);
+  x->request.malformed = is_malformed(x, version);
   x->refs = 1;
   return x;
 }

@@ -23,6 +23,10 @@
 #define LINES_S 0.5
 #define CLOSED_S 3.0
 
+/* Bytes of headers beyond the limit that can still be read, so that the owner answers. They are used only by requests that have
+ * them. */
+enum { HEAD_ROOM = 128 << 10 };
+
 /* Sent to a client that has closed its side and to which nothing has been sent yet: HTTP/1.1 lets clients discard it. */
 static const char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -90,8 +94,9 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
       ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_SOCK_ADDR, at->ai_addr,
       MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-      o->header_bytes + (size_t)(32 << 10), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ceil(o->receive_s),
-      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NONCE_NC_SIZE, 0u, /* of digest authentication, which is not used */
+      o->header_bytes + (size_t)HEAD_ROOM, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ceil(o->receive_s),
+      MHD_OPTION_STRICT_FOR_CLIENT, 0, /* it would answer in HTML where the owner answers: see is_malformed */
+      MHD_OPTION_NONCE_NC_SIZE, 0u,    /* of digest authentication, which is not used */
       MHD_OPTION_ARRAY, o->cert ? tls : none, MHD_OPTION_END);
   ane_signals_restore(&before);
   return d;

@@ -123,6 +123,25 @@ describe("a wrong request", function()
     end
   end)
 
+  it("that names no host is refused, and one whose target has scheme and host is answered", function()
+    local server = serve()
+    local function ask(text)
+      local c = http.open(server)
+      c:send(text)
+      local answer = c:answer()
+      c:close()
+      return answer
+    end
+    for _, version in ipairs { "1.1", "1.2" } do
+      local answer = ask("GET /health HTTP/" .. version .. "\r\n\r\n")
+      assert.same({ 400, "malformed_request" }, { answer.status, answer.json.error.code })
+    end
+    assert.equal(200, ask("GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
+    assert.equal(200, ask("GET HTTP://localhost:80/health?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
+    assert.equal(200, ask("GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
+    assert.equal(404, ask("GET ftp://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
+  end)
+
   it("that is no HTTP at all ends its connection alone", function()
     local server = serve { receive_time = 0.5 }
     for _, text in ipairs { "\0\1\2\3\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", ("x"):rep(70000) } do
@@ -146,7 +165,11 @@ describe("a wrong request", function()
     c:close()
     local answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(5000) })
     assert.same({ 431, "headers_too_large" }, { answer.status, answer.json.error.code })
-    answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(60000) })
+    answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(100000) })
+    assert.same({ 431, "headers_too_large" }, { answer.status, answer.json.error.code })
+    answer = http.request(server, "GET", "/" .. ("a"):rep(60000))
+    assert.same({ 431, "headers_too_large" }, { answer.status, answer.json.error.code })
+    answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(300000) })
     assert.is_true(answer == nil or answer.status == 431)
   end)
 end)
