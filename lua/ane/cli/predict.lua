@@ -1,8 +1,9 @@
 --- `ane predict`: runs a Core ML package or a Core AI asset on the calls of a case file.
 -- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys and ane.coreml.package.
--- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
--- tolerance_fp16}. Calls with the same `state` share one set of states. The outputs that a call lists are compared. null is the same
--- as an absent key.
+-- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function, silent}], tolerance = {atol, rtol},
+-- tolerance_fp16}. Calls with the same `state` share one set of states. An input {call = number, output = name} is what an earlier call
+-- gave (calls are numbered from 1). The outputs that a call lists are compared; a silent call writes no others. null is the same as an
+-- absent key.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
@@ -16,8 +17,8 @@ M.summary = "Run a Core ML package or a Core AI asset on the calls of a case fil
 function M.options(parser)
   parser:argument("package", "Folder of the .mlpackage or .aimodel.")
   parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
-    .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME}], "tolerance": {"atol": X, "rtol": X}}; '
-    .. "only inputs are required.")
+    .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
+    .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is what call N gave, counted from 1.')
   parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
   parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
   options.threads(parser)
@@ -126,11 +127,48 @@ local function read_call(call)
   if type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
   if call["function"] ~= nil and type(call["function"]) ~= "string" then return nil, "function is not a name" end
   if call.state ~= nil and type(call.state) ~= "string" and type(call.state) ~= "number" then return nil, "state is not a name" end
-  if call.reset_state ~= nil and type(call.reset_state) ~= "boolean" then return nil, "reset_state is neither true nor false" end
+  for _, key in ipairs { "reset_state", "silent" } do
+    if call[key] ~= nil and type(call[key]) ~= "boolean" then return nil, key .. " is neither true nor false" end
+  end
   call.inputs = without_null(call.inputs)
   local fault = call.outputs ~= nil and fault_of_outputs(call.outputs)
   if fault then return nil, fault end
   return call
+end
+
+-- ---- Outputs of earlier calls -----------------------------------------------------------------------------------------------
+
+local function is_reference(value) return type(value) == "table" and value.call ~= nil and value.data == nil end
+
+-- The outputs that later calls take: kept[number of a call][name] = true, replaced by the result when the call has run.
+local function references_of(calls)
+  local kept = {}
+  for _, call in ipairs(calls) do
+    for _, value in pairs(type(call) == "table" and type(call.inputs) == "table" and call.inputs or {}) do
+      if is_reference(value) and type(value.output) == "string" then
+        kept[value.call] = kept[value.call] or {}
+        kept[value.call][value.output] = true
+      end
+    end
+  end
+  return kept
+end
+
+-- Replaces references among the inputs of call `number` by the results. Returns inputs; or nil, message.
+local function resolved(inputs, number, kept)
+  local out = {}
+  for name, value in pairs(inputs) do
+    if is_reference(value) then
+      if math.type(value.call) ~= "integer" or value.call < 1 or value.call >= number or type(value.output) ~= "string" then
+        return nil, ("input %s: wanted {call, output} with the number of an earlier call, from 1, and the name of an output"):format(name)
+      end
+      local result = kept[value.call][value.output]
+      if result == true then return nil, ("input %s: call %d has no output \"%s\""):format(name, value.call, value.output) end
+      value = result
+    end
+    out[name] = value
+  end
+  return out
 end
 
 -- Does a function have states?
@@ -143,7 +181,7 @@ end
 
 -- The set of states for a call of function `name`; nil where the function has none; or nil, message. The first call of a function
 -- with states makes the set.
--- @param states {info (of the package), by_key}
+-- @param states {info (of the package), by_key, kept (see references_of)}
 local function state_of(pkg, states, call, name)
   local key = call.state == nil and "default" or call.state
   local state = states.by_key[key]
@@ -160,20 +198,25 @@ local function state_of(pkg, states, call, name)
   return state
 end
 
--- Runs one call; its outputs as they are written.
-local function run_call(pkg, call, states, args, tolerance)
+-- Runs call `number`; its outputs as they are written.
+local function run_call(pkg, call, number, states, args, tolerance)
   local message
   call, message = read_call(call)
   if not call then return nil, message end
-  local state
+  local inputs, state
+  inputs, message = resolved(call.inputs, number, states.kept)
+  if not inputs then return nil, message end
   local f = call["function"] or args["function"] or states.info.default_function
   state, message = state_of(pkg, states, call, f)
   if message then return nil, message end
-  local called, outputs, failed = pcall(pkg.predict, pkg, call.inputs, state, { ["function"] = f })
+  local called, outputs, failed = pcall(pkg.predict, pkg, inputs, state, { ["function"] = f })
   if not called then return nil, outputs end
   if not outputs then return nil, failed end
   local wanted, out = call.outputs or {}, {}
-  for name, result in pairs(outputs) do out[name] = describe(result, wanted[name], tolerance) end
+  for name, result in pairs(outputs) do
+    if states.kept[number] and states.kept[number][name] then states.kept[number][name] = result end
+    if wanted[name] or not call.silent then out[name] = describe(result, wanted[name], tolerance) end
+  end
   for name in pairs(wanted) do
     if not out[name] then return nil, ("the package has no output \"%s\""):format(name) end
   end
@@ -203,9 +246,9 @@ function M.run(args)
   })
   if not pkg then return nil, failed end
   local calls, tolerance, all = {}, tolerance_of(case, args.precision), true
-  local states = { info = pkg:info(), by_key = {} }
+  local states = { info = pkg:info(), by_key = {}, kept = references_of(case.calls) }
   for i, call in ipairs(case.calls) do
-    local outputs, why = run_call(pkg, call, states, args, tolerance)
+    local outputs, why = run_call(pkg, call, i, states, args, tolerance)
     if not outputs then return nil, ("call %d: %s"):format(i, why) end
     for _, o in pairs(outputs) do all = all and o.ok ~= false end
     calls[i] = { outputs = outputs }

@@ -83,6 +83,10 @@ describe("a case that is wrong", function()
     ['{"inputs": {"x": X}, "function": 3}'] = "function is not a name",
     ['{"inputs": {"x": X}, "state": {}}'] = "state is not a name",
     ['{"inputs": {"x": X}, "reset_state": "yes"}'] = "reset_state is neither true nor false",
+    ['{"inputs": {"x": X}, "silent": 1}'] = "silent is neither true nor false",
+    ['{"inputs": {"x": {"call": 1, "output": "y"}}}'] = "input x: wanted {call, output} with the number of an earlier call, from 1",
+    ['{"inputs": {"x": {"call": 0, "output": "y"}}}'] = "input x: wanted {call, output}",
+    ['{"inputs": {"x": {"call": "a"}}}'] = "input x: wanted {call, output}",
     ['{"inputs": {"x": X}, "outputs": 3}'] = "outputs: wanted an object",
     ['{"inputs": {"x": X}, "outputs": [3]}'] = "outputs: wanted an object",
     ['{"inputs": {"x": X}, "outputs": {"y": 3}}'] = "output y: wanted {shape, data} with lists of numbers",
@@ -95,6 +99,12 @@ describe("a case that is wrong", function()
       assert.truthy(text:find("call 1: ", 1, true) and text:find(message, 1, true), text)
     end)
   end
+
+  it("names an output that an earlier call has", function()
+    local code, _, text = predict(('{"calls": [{"inputs": {"x": %s}}, {"inputs": {"x": {"call": 1, "output": "z"}}}]}'):format(x))
+    assert.equal(1, code)
+    assert.matches('call 2: input x: call 1 has no output "z"', text)
+  end)
 
   it("holds at least one call", function()
     for _, case in ipairs { "{}", "[]", '{"calls": {}}', '{"calls": "x"}' } do
@@ -109,6 +119,39 @@ describe("a case that is wrong", function()
     local code, out = predict(('{"calls": [{"inputs": {"x": %s}, "outputs": {"y": {"shape": [96], "data": [1]}}}]}'):format(x))
     assert.equal(1, code)
     assert.matches("wanted the shape %[96%]", out)
+  end)
+end)
+
+describe("outputs of earlier calls", function()
+  it("are inputs, and a silent call writes only what it compares", function()
+    local ids = '{"shape": [1, 4], "dtype": "int32", "data": [7, 11, 3, 25]}'
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert(require("ane.coreml.export").of_path("spec/fixtures/hf/llama", dir, { target = "coreai", weights = "fp16", context = 16,
+      fixed_t = { 4 } }))
+    local asset = dir .. "/" .. dir:match "[^/]*$" .. ".aimodel"
+    local mask = {}
+    for c = 0, 15 do
+      for q = 0, 3 do mask[#mask + 1] = c <= q and 0 or -40000 end
+    end
+    local out = command.json({ "predict", asset, "-" }, ([[{"calls": [
+      {"function": "load_embeddings", "inputs": {}, "silent": true},
+      {"function": "gather_embeddings_4", "silent": true,
+       "inputs": {"in_new_token_ids": %s, "embedding_table": {"call": 1, "output": "embedding_table"}}},
+      {"function": "extend_16_4", "inputs": {"transformer_input": {"call": 2, "output": "gathered_embeddings"},
+       "embedding_table": {"call": 1, "output": "embedding_table"}, "in_step": {"shape": [1], "data": [0]},
+       "position_ids": {"shape": [1, 4], "data": [0, 1, 2, 3]}, "causal_mask": {"shape": [1, 16, 1, 4], "data": %s}}}]}]]):format(ids,
+      core.json_encode(mask)))
+    assert.same({}, out.calls[1].outputs)
+    assert.same({}, out.calls[2].outputs)
+    local model <close> = assert(ane.load("spec/fixtures/hf/llama", { weights = "fp16", activations = "fp32" }))
+    local session <close> = assert(model:session())
+    assert(session:feed({ 7, 11, 3, 25 }, { want = "all" }))
+    local got = out.calls[3].outputs.out_logits.data
+    for i = 1, 4 do
+      for v, want in ipairs(session:logits(i):totable()) do assert.near(want, got[(i - 1) * 1024 + v], 0.03) end
+    end
+    os.execute("rm -rf " .. dir)
   end)
 end)
 
