@@ -77,6 +77,8 @@ static inline mil_value mil_add(struct mil_build *b, mil_value x, mil_value y) {
 static inline mil_value mil_mul(struct mil_build *b, mil_value x, mil_value y) { return mil_binary(b, "mul", x, y); }
 mil_value mil_scale(struct mil_build *b, mil_value x, double by);   /* returns x if `by` is 1 */
 mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y); /* bool, broadcast */
+/* type: equal, greater or greater_equal */
+mil_value mil_compare(struct mil_build *b, const char *type, mil_value x, mil_value y);
 mil_value mil_rsqrt(struct mil_build *b, mil_value x, double eps);
 mil_value mil_clip(struct mil_build *b, mil_value x, double low, double high);
 mil_value mil_cast(struct mil_build *b, mil_value x, ane_mil_dtype t); /* returns x if it has that type already */

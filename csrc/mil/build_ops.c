@@ -49,12 +49,14 @@ mil_value mil_binary(struct mil_build *b, const char *type, mil_value x, mil_val
   return mil_op(b, type, NULL, broadcast(b, type, x, y), args, 2);
 }
 
-mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y) {
+mil_value mil_compare(struct mil_build *b, const char *type, mil_value x, mil_value y) {
   struct mil_arg args[] = {{"x", x}, {"y", y}};
-  struct ane_mil_type type = broadcast(b, "equal", x, y);
-  type.dtype = ANE_MIL_BOOL;
-  return mil_op(b, "equal", NULL, type, args, 2);
+  struct ane_mil_type out = broadcast(b, type, x, y);
+  out.dtype = ANE_MIL_BOOL;
+  return mil_op(b, type, NULL, out, args, 2);
 }
+
+mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y) { return mil_compare(b, "equal", x, y); }
 
 mil_value mil_scale(struct mil_build *b, mil_value x, double by) {
   return by == 1 ? x : mil_binary(b, "mul", x, mil_number(b, x->type.dtype, by));

@@ -231,6 +231,7 @@ static void declare_states(struct body *f) {
   declare_kind(f, ANE_MIL_PORT_KEYS, "key_cache");
   declare_kind(f, ANE_MIL_PORT_VALUES, "value_cache");
   declare_kind(f, ANE_MIL_PORT_COLUMNS, NULL);
+  declare_kind(f, ANE_MIL_PORT_RECURRENT, NULL);
 }
 
 /* ---- Shards ----------------------------------------------------------------------------------------------------------------*/

@@ -139,6 +139,15 @@ static ane_ai_value rsqrt(struct coreai_scope *s, const struct ane_mil_op *op, a
   return ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, x, float_param(s, op, "epsilon")));
 }
 
+/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), in fp32: 1 + e^x loses small results in fp16. */
+static ane_ai_value softplus(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
+  (void)op, (void)id;
+  ane_ai_value wide = ane_ai_cast(s->b, x, ANE_AI_FP32);
+  ane_ai_value below = ane_ai_binary(s->b, ANE_AI_SUB, number(s, wide, 0), ane_ai_unary(s->b, ANE_AI_ABS, wide));
+  ane_ai_value log = ane_ai_unary(s->b, ANE_AI_LOG, plus(s, ane_ai_unary(s->b, ANE_AI_EXP, below), 1));
+  return ane_ai_cast(s->b, ane_ai_binary(s->b, ANE_AI_ADD, ane_ai_unary(s->b, ANE_AI_RELU, wide), log), x->type.dtype);
+}
+
 static ane_ai_value clip(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   x = ane_ai_binary(s->b, ANE_AI_MAXIMUM, x, number(s, x, float_param(s, op, "alpha")));
@@ -464,6 +473,8 @@ static const struct row {
     {"silu", unary, ANE_AI_SILU},
     {"relu", unary, ANE_AI_RELU},
     {"tanh", unary, ANE_AI_TANH},
+    {"exp", unary, ANE_AI_EXP},
+    {"softplus", softplus, 0},
     {"gelu", gelu, 0},
     {"rsqrt", rsqrt, 0},
     {"clip", clip, 0},

@@ -17,8 +17,8 @@ static const lower_fn lowerings[ANE_OP_COUNT] = {
 };
 
 const char *ane_mil_port_word(ane_mil_port_kind kind) {
-  static const char *const words[] = {"ids",  "types",  "hidden", "edge", "position", "rope_cos", "rope_sin",
-                                      "mask", "logits", "argmax", "max",  "keys",     "values",   "columns"};
+  static const char *const words[] = {"ids",    "types",  "hidden", "edge", "position", "rope_cos", "rope_sin", "mask",
+                                      "logits", "argmax", "max",    "keys", "values",   "columns",  "recurrent"};
   return (size_t)kind < ANE_COUNT(words) ? words[kind] : "?";
 }
 

@@ -21,6 +21,7 @@
  * (counted within the slice) and that logit states           fp16, names from the graph keys, values   [1, kv_heads, held,
  * head_dim] columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): a ring, the last K - 1 inputs of a causal
  *                    convolution minus the inputs before the first token: zeros always mean the start of a sequence
+ *     recurrent      [1, H, N, P] of Mamba-2 and the delta rule
  * The result of a route node is not a list of experts but a weight for every expert, zero if not chosen: [1, E, T, 1].
  * A function has only the features that its shard uses, in the order listed: edges in the order of shard.ins and outs, states in
  * order of use.
@@ -118,10 +119,11 @@ typedef enum {
   ANE_MIL_PORT_MAX,
   ANE_MIL_PORT_KEYS,
   ANE_MIL_PORT_VALUES,
-  ANE_MIL_PORT_COLUMNS
+  ANE_MIL_PORT_COLUMNS,
+  ANE_MIL_PORT_RECURRENT
 } ane_mil_port_kind;
 /* "ids", "types", "hidden", "edge", "position", "rope_cos", "rope_sin", "mask", "logits", "argmax", "max"; states: "keys",
- * "values", "columns" */
+ * "values", "columns", "recurrent" */
 const char *ane_mil_port_word(ane_mil_port_kind kind);
 
 struct ane_mil_port {

@@ -29,6 +29,7 @@ struct lower {
     mil_value given, tiled; /* [1, 1, T, S]; times rows of T: [1, 1, times * T, S] */
     int64_t times;
   } * mask;                               /* by mask */
+  mil_value until, after;                 /* [1, 1, T, T]: 1 where column <= row, where column < row; made on first use */
   mil_value position, tokens, begin, end; /* int32 [1]; [1]; [4]: bounds of the rows that this call writes; made on first use */
   struct ane_buffer inputs, outputs, states; /* of struct ane_mil_port */
   struct ane_strmap weights;                 /* text of a request -> index into kernels */
@@ -73,6 +74,7 @@ struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t c
 /* Inputs, declared on first use. */
 mil_value lower_position(struct lower *l); /* int32 [1] */
 mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
+mil_value lower_places(struct lower *l);   /* int32 [T]: 0 .. T - 1 */
 /* Input `name` of this kind; index as in ane_mil_port. */
 mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index,
                       struct ane_mil_type type);
@@ -82,6 +84,9 @@ mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, in
 static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l->o->held : l->o->context; }
 /* int32 [rank], zero except at the axis, where it is `v`, an int32 [1]. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
+
+/* lower_norm.c: x / sqrt(mean x^2 + eps) along an axis. */
+mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps);
 
 /* lower_moe.c: the number of slots of the router that made a value; -1: no router made it. */
 int64_t lower_route_slots(const struct ane_graph *g, int32_t value);

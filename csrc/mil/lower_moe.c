@@ -21,21 +21,51 @@ static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
   return lower_as_flat(l, k == 1 ? hit : mil_reduce(b, "reduce_sum", hit, 2), slots);
 }
 
+/* Adds (mask - 1) 1e4 to x: far below any other score, and still finite in fp16. */
+static mil_value excluding(struct lower *l, mil_value x, mil_value mask) {
+  struct mil_build *b = &l->b;
+  return mil_add(b, x, mil_scale(b, mil_binary(b, "sub", mask, mil_number(b, b->dtype, 1)), 1e4));
+}
+
+/* The sum of the k largest of each group of x [1, G, n, T], [1, G, 1, T]. */
+static mil_value sum_of_best(struct lower *l, mil_value x, int64_t k) {
+  struct mil_build *b = &l->b;
+  int64_t groups = mil_dim(x, 1), size = mil_dim(x, 2);
+  if (k == 1) return mil_reduce(b, "reduce_max", x, 2);
+  if (k < size) {
+    float numbers[ANE_MAX_EXPERTS];
+    for (int64_t e = 0; e < size; e++) numbers[e] = (float)e;
+    mil_value best = mil_reshape(b, mil_topk(b, x, (int)k, 2), 5, (int64_t[]){1, groups, 1, k, -1});
+    mil_value all = mil_tensor(b, "places", ANE_MIL_INT32, 5, (int64_t[]){1, 1, size, 1, 1}, numbers);
+    mil_value hit = mil_reduce(b, "reduce_sum", mil_cast(b, mil_equal(b, best, all), b->dtype), 3); /* [1, G, n, 1, T] */
+    x = mil_mul(b, x, mil_reshape4(b, hit, 1, groups, size, -1));
+  }
+  return mil_reduce(b, "reduce_sum", x, 2);
+}
+
+/* Lowers the keys [1, E, T, 1] of the experts outside of the best groups, so that none of them is chosen. */
+static mil_value in_best_groups(struct lower *l, const struct ane_node *n, mil_value key) {
+  struct mil_build *b = &l->b;
+  int64_t groups = ane_node_int(n, "groups"), slots = mil_dim(key, 1), size = slots / groups;
+  mil_value sums = sum_of_best(l, mil_reshape4(b, key, 1, groups, size, -1), ane_node_int(n, "group_best"));
+  mil_value mask = chosen(l, lower_as_flat(l, sums, groups), ane_node_int(n, "groups_kept"));
+  if (!mask) return key;
+  mask = mil_tile(b, mil_reshape4(b, mask, 1, groups, 1, -1), 2, size);
+  return excluding(l, key, lower_as_flat(l, mask, slots));
+}
+
 void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const char *score = ane_node_string(n, "score");
-  if (ane_node_int(n, "groups") > 1) {
-    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "a router that chooses groups of experts first has no lowering to MIL"));
-    return;
-  }
   mil_value logits = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1);
   bool over_chosen = strcmp(score, "softmax_topk") == 0;
   mil_value w = over_chosen                     ? logits
                 : strcmp(score, "sigmoid") == 0 ? mil_unary(b, "sigmoid", logits)
                                                 : mil_softmax(b, logits, 1);
-  mil_value mask = chosen(l, bias ? mil_add(b, w, bias) : w, ane_node_int(n, "k"));
+  mil_value key = bias ? mil_add(b, w, bias) : w;
+  if (ane_node_int(n, "groups") > 1) key = in_best_groups(l, n, key);
+  mil_value mask = chosen(l, key, ane_node_int(n, "k"));
   if (over_chosen) {
-    /* Adds (mask - 1) 1e4: far below any chosen score, and still finite in fp16. */
-    if (mask) w = mil_add(b, w, mil_scale(b, mil_binary(b, "sub", mask, mil_number(b, b->dtype, 1)), 1e4));
+    if (mask) w = excluding(l, w, mask);
     w = mil_softmax(b, w, 1);
   }
   if (mask) w = mil_mul(b, w, mask);

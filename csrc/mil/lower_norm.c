@@ -21,8 +21,7 @@ static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t
 /* eps in fp16 is a multiple of 2^-24, so it is at least that: with 0, zeros would become NaN. */
 static double held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
 
-/* x / sqrt(mean x^2 + eps) */
-static mil_value rms(struct lower *l, mil_value x, int axis, double eps) {
+mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps) {
   struct mil_build *b = &l->b;
   if (l->o->norm == ANE_MIL_NORM_DOUBLED) {
     mil_value both = mil_concat2(b, x, mil_scale(b, x, -1), axis);
@@ -36,7 +35,7 @@ static mil_value rms(struct lower *l, mil_value x, int axis, double eps) {
 void lower_rms_norm(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t groups = ane_node_int(n, "groups");
   int axis = channel_axis(groups);
-  mil_value y = rms(l, grouped(l, n, groups), axis, ane_node_float(n, "eps"));
+  mil_value y = lower_rms(l, grouped(l, n, groups), axis, ane_node_float(n, "eps"));
   mil_value w = lower_vector(l, ane_node_input(n, 1), axis, ane_node_float(n, "offset"), 1);
   give(l, n, w ? mil_mul(b, y, w) : y, groups);
 }
@@ -60,7 +59,7 @@ void lower_l2_norm(struct lower *l, struct mil_build *b, const struct ane_node *
   int axis = channel_axis(groups);
   mil_value x = grouped(l, n, groups);
   double eps = ane_node_float(n, "eps");
-  mil_value y = rms(l, x, axis, eps * eps / (double)mil_dim(x, axis));
+  mil_value y = lower_rms(l, x, axis, eps * eps / (double)mil_dim(x, axis));
   mil_value w = lower_vector(l, ane_node_input(n, 1), 1, 0, 1); /* one per group */
   give(l, n, w ? mil_mul(b, y, w) : y, groups);
 }

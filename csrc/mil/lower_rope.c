@@ -50,8 +50,7 @@ static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sin
   return mil_tensor(b, sine ? "sin" : "cos", b->dtype, 4, (int64_t[]){1, 1, half, context}, data);
 }
 
-/* int32 [T]: position .. position + T - 1 */
-static mil_value positions(struct lower *l) {
+mil_value lower_places(struct lower *l) {
   struct mil_build *b = &l->b;
   mil_value zero = mil_int(b, 0), one = mil_int(b, 1), n;
   if (l->t >= 0) {
@@ -64,8 +63,11 @@ static mil_value positions(struct lower *l) {
     n = mil_op(b, "slice_by_index", "count", ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), squeeze, 4);
   }
   struct mil_arg args[] = {{"end", n}, {"start", zero}, {"step", one}};
-  return mil_add(b, mil_op(b, "range_1d", NULL, ane_mil_tensor_type(ANE_MIL_INT32, 1, &l->t), args, 3), lower_position(l));
+  return mil_op(b, "range_1d", NULL, ane_mil_tensor_type(ANE_MIL_INT32, 1, &l->t), args, 3);
 }
+
+/* int32 [T]: position .. position + T - 1 */
+static mil_value positions(struct lower *l) { return mil_add(&l->b, lower_places(l), lower_position(l)); }
 
 /* Multiplies x by the factors of its positions, gathered from those of all positions, [1, 1, context]. */
 void lower_position_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) {

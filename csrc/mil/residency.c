@@ -30,6 +30,8 @@ static bool rule_int8_activations(const struct subject *s) { return s->op->int8_
 static bool rule_wide(const struct subject *s) { return s->op->most > 65536; }
 static bool rule_rank(const struct subject *s) { return s->op->rank > 5; }
 static bool rule_fp32(const struct subject *s) { return s->op->fp32; }
+static bool rule_lookup(const struct subject *s) { return s->op->lookup; }
+static bool rule_recurrent(const struct subject *s) { return s->op->recurrent; }
 static bool rule_top_k(const struct subject *s) { return s->op->top_k; }
 static bool rule_state_write(const struct subject *s) { return s->op->state_write; }
 static bool rule_state_width(const struct subject *s) { return s->op->state_last % 32 != 0; }
@@ -119,7 +121,12 @@ struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g,
                                                       const struct ane_weight_spec *specs, const struct ane_mil_options *o) {
   const struct ane_node *n = &g->nodes[node];
   bool norm = n->op == ANE_OP_RMS_NORM && o->norm == ANE_MIL_NORM_FP32;
-  struct ane_residency_op x = {.fp32 = norm || o->fp32, .top_k = n->op == ANE_OP_ROUTE, .rank = 4, .most = widest_of(g, p, node)};
+  struct ane_residency_op x = {.fp32 = norm || o->fp32,
+                               .top_k = n->op == ANE_OP_ROUTE,
+                               .lookup = n->op == ANE_OP_EMBED && strcmp(g->values[n->inputs[0]].name, "types") == 0,
+                               .recurrent = n->op == ANE_OP_SSM_SCAN || n->op == ANE_OP_DELTA_RULE,
+                               .rank = 4,
+                               .most = widest_of(g, p, node)};
   for (int32_t j = 0; j < n->n_inputs; j++) {
     int32_t v = n->inputs[j];
     if (v == ANE_NONE) continue;

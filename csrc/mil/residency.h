@@ -34,6 +34,7 @@ struct ane_residency_op {
   bool has_weights;
   ane_weight_scheme scheme; /* of its matrix, if it has one */
   bool int8_activations, fp32, top_k;
+  bool lookup, recurrent; /* of rows of a table by number; Mamba-2 or delta rule */
   bool state_write;
   int64_t state_last; /* last dimension of the states that it writes; 0: none */
   int64_t most;       /* largest dimension of its tensors except T */

@@ -2,5 +2,5 @@
 local decoders = require "support.decoders"
 
 describe("Nemotron-H", function()
-  for _, case in ipairs(decoders.cases("nemotron_h", { stays = "ssm_scan has no lowering" })) do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("nemotron_h")) do it(table.unpack(case)) end
 end)

@@ -2,7 +2,7 @@
 local decoders = require "support.decoders"
 
 describe("Qwen3.5", function()
-  for _, case in ipairs(decoders.cases("qwen3_5", { stays = "delta_rule has no lowering" })) do it(table.unpack(case)) end
-  local narrow = decoders.cases("qwen3_5_narrow", { folder_only = true, stays = "delta_rule has no lowering" })
+  for _, case in ipairs(decoders.cases("qwen3_5")) do it(table.unpack(case)) end
+  local narrow = decoders.cases("qwen3_5_narrow", { folder_only = true })
   for _, case in ipairs(narrow) do it(table.unpack(case)) end
 end)

@@ -24,7 +24,7 @@
 --                       (rope: number from 0), mask (window, ahead), ids, types (of tokens)
 --     outputs           {name, role, ...}: hidden, edge (edge), logits, argmax, max; instead of logits: labels (of a token
 --                       classifier), last_hidden_state (of an embedding model), scores (of a reranker, at each token)
---     states            {name, shape, role}: keys, values or columns (a ring of a convolution)
+--     states            {name, shape, role}: keys, values, columns (a ring of a convolution) or recurrent (Mamba-2, delta rule)
 --     functions         where a package has several, which share weights and states: {name, context (positions that attention sees:
 --                       masks have so many keys), inputs, outputs, states}; those above are the default one's. A call takes in
 --                       each package the function for its tokens that sees the fewest positions

@@ -158,7 +158,7 @@ local function check_states(meta, p, f, features)
     refuse("format", "%s: function %s sees %d positions, max_seq_len is %d", p.path, f.name, f.context, meta.max_seq_len)
   end
   for _, s in ipairs(f.states) do
-    s.is_ring = s.role == "columns" or s.role == nil and s.shape[3] ~= meta.max_seq_len
+    s.is_ring = s.role == "columns" or s.role == "recurrent" or s.role == nil and s.shape[3] ~= meta.max_seq_len
     if not s.is_ring and s.shape[3] ~= meta.max_seq_len then
       refuse("format", "%s: state %s has %s positions, max_seq_len is %d", p.path, s.name, tostring(s.shape[3]), meta.max_seq_len)
     end

@@ -99,14 +99,15 @@ function Program:max_chunk() return math.min(self.meta.high, self.most) end
 function Program:context() return self.most end
 function Program:vocab() return self.meta.rows end
 function Program:n_ids() return self.meta.vocab_size end
---- Are results independent of how tokens are divided into calls? They depend on it if rope depends on the length after the call.
+--- Are results independent of how tokens are divided into calls? They depend on it if rope depends on the length after the call,
+-- or if a state is recurrent: the tokens of a call are one chunk, after which it is rounded.
 -- @return boolean; the length at which the rope changes, or nil
 function Program:exact()
   local least
   for _, rope in ipairs(self.meta.ropes or {}) do
     if rope.long_freq then least = math.min(least or rope.original, rope.original) end
   end
-  return least == nil, least
+  return least == nil and not self.chunks, least
 end
 
 --- Runs several sequences, one after the other: items = list of {session of ane.generate.session, ids, token types (nil: all 0)}.
@@ -154,7 +155,10 @@ function M.program(meta, facts)
     name = "packages", fingerprint = siphash.hash(siphash.key "package set", made_by), meta = meta, most = facts.context,
     states = states.list(meta), heads_bend = true, sizes = meta.sizes,
   }, Program)
-  for _, entry in ipairs(self.states) do self.fragile, self.forgets = true, self.forgets or not entry.grows end
+  for _, entry in ipairs(self.states) do
+    self.fragile, self.forgets = true, self.forgets or not entry.grows
+    self.chunks = self.chunks or entry.state.role == "recurrent"
+  end
   for _, p in ipairs(meta.packages) do
     -- a head with a fixed number of tokens takes all tokens of a call
     if p.kind == "head" then self.heads_bend = self.heads_bend and calls.takes(p, 1) end

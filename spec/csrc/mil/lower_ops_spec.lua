@@ -206,4 +206,12 @@ describe("lowered ops", function()
     check(mixture { route = "k=2", biases = true, experts = "act=swiglu_oai limit=0.5 alpha=1.3" })
     check(mixture { route = "k=2", biases = true, experts = "act=gelu_tanh soft=1" })
   end)
+
+  it("route to the best groups of experts first", function()
+    for _, groups in ipairs { "3 groups_kept=2 group_best=1", "3 groups_kept=1 group_best=2", "2 groups_kept=1 group_best=2",
+                              "2 groups_kept=1 group_best=3", "2 groups_kept=2 group_best=2" } do
+      check(mixture { route = "k=2 norm=1 score=sigmoid groups=" .. groups, null = 1, bias = true })
+    end
+    check(mixture { route = "k=2 score=softmax groups=3 groups_kept=2 group_best=1", null = 1 })
+  end)
 end)

@@ -212,17 +212,20 @@ local function whole_profiles(cfg)
   return list[1] and list or { most }
 end
 
---- Does the model keep the last inputs of causal convolutions or delays? Padding would push them out, so calls with a fixed number of
--- tokens then need one of a single token.
-function M.has_columns(graph)
+-- Do states take in every token of a call: the last inputs of causal convolutions and delays, recurrent states? They allow no padding,
+-- so calls with a fixed number of tokens then need one of a single token.
+local function takes_all(graph)
   local text = graph:dump()
-  return text:find("conv_causal", 1, true) ~= nil or text:find("delay", 1, true) ~= nil
+  for _, op in ipairs { "conv_causal", "delay", "ssm_scan", "delta_rule" } do
+    if text:find(op, 1, true) then return true end
+  end
+  return false
 end
 
 --- Numbers of tokens of a call, with 1 if the model has such states.
 -- @param list ascending; not changed
 function M.with_one(graph, list)
-  if list[1] == 1 or not list[1] or not M.has_columns(graph) then return list end
+  if list[1] == 1 or not list[1] or not takes_all(graph) then return list end
   return table.move(list, 1, #list, 2, { 1 })
 end
 
