@@ -1,8 +1,11 @@
 """The calls of the official openai client against the server at argv[1]. Prints one line of JSON; a wrong answer is an exception."""
+import asyncio
 import json
 import sys
+from typing import List, Literal
 
 import openai
+from pydantic import BaseModel, Field
 
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="sesame", max_retries=0)
 model = client.models.list().data[0].id
@@ -62,7 +65,60 @@ then = client.responses.create(model=model, max_output_tokens=5, input=[
     {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"}])
 assert then.output[0].type == "message"
 
-for wrong, kind in [({"model": "other"}, openai.NotFoundError), ({"frequency_penalty": 1}, openai.BadRequestError)]:
+
+
+class Answer(BaseModel):
+    kind: Literal["big", "small"]
+    sizes: List[Literal[1, 2]] = Field(max_length=2)
+
+
+class Add(BaseModel):
+    """Adds."""
+    a: Literal[1, 2]
+
+
+parsed = client.chat.completions.parse(model=model, messages=hello, temperature=0, max_tokens=100, response_format=Answer)
+assert parsed.choices[0].message.parsed.kind in ("big", "small")
+with client.chat.completions.stream(model=model, messages=hello, temperature=0, max_tokens=100, response_format=Answer) as stream:
+    assert stream.get_final_completion().choices[0].message.parsed == parsed.choices[0].message.parsed
+assert client.responses.parse(model=model, input="Hello", temperature=0, max_output_tokens=100, text_format=Answer).output_parsed.kind
+adds = {"model": model, "messages": hello, "temperature": 0, "max_tokens": 90, "tools": [openai.pydantic_function_tool(Add)],
+        "tool_choice": {"type": "function", "function": {"name": "Add"}}}
+assert client.chat.completions.parse(**adds).choices[0].message.tool_calls[0].function.parsed_arguments.a in (1, 2)
+ids, arguments, reason = [], "", None
+for chunk in client.chat.completions.create(**adds, stream=True):
+    for delta in chunk.choices[0].delta.tool_calls or []:
+        ids += [delta.id] if delta.id else []
+        arguments += delta.function.arguments or ""
+    reason = chunk.choices[0].finish_reason or reason
+assert len(ids) == 1 and json.loads(arguments)["a"] in (1, 2) and reason == "tool_calls"
+
+drawn = {"model": model, "messages": hello, "max_tokens": 6, "seed": 1, "n": 3}
+texts = ["", "", ""]
+for chunk in client.chat.completions.create(**drawn, stream=True, logprobs=True):
+    for choice in chunk.choices:
+        texts[choice.index] += choice.delta.content or ""
+assert texts == [c.message.content for c in client.chat.completions.create(**drawn).choices] and len(set(texts)) > 1
+same = client.completions.create(model=model, prompt=[[5, 6], [7]], max_tokens=3, temperature=0, logit_bias={"9": 100}, logprobs=2, n=2)
+assert len(same.choices) == 4 and all(len(set(c.logprobs.tokens)) == 1 for c in same.choices)
+cut = client.chat.completions.create(model=model, messages=hello, max_tokens=50, temperature=0, stop=list("aeiou"), metadata={"a": "b"})
+assert not set("aeiou") & set(cut.choices[0].message.content)
+
+
+async def together():
+    """Twelve requests at once, and a stream that is left."""
+    many = openai.AsyncOpenAI(base_url=sys.argv[1] + "/v1", api_key="sesame", max_retries=0)
+    asked = [many.chat.completions.create(model=model, messages=hello, max_tokens=12, temperature=0) for _ in range(12)]
+    assert {answer.choices[0].message.content for answer in await asyncio.gather(*asked)} == {text}
+    left = await many.chat.completions.create(model=model, messages=hello, max_tokens=400, stream=True)
+    async for _ in left:
+        break
+    await left.close()
+
+
+asyncio.run(together())
+for wrong, kind in [({"model": "other"}, openai.NotFoundError), ({"frequency_penalty": 1}, openai.BadRequestError),
+                    ({"temperature": "warm"}, openai.BadRequestError), ({"messages": []}, openai.BadRequestError)]:
     try:
         client.chat.completions.create(**{"model": model, "messages": hello, **wrong})
         raise SystemExit("no error for %r" % wrong)

@@ -25,7 +25,7 @@ M.rules = fields.merge(sampling.openai, tools.rules, {
   modalities = { list = true, check = function(v)
     if #v ~= 1 or v[1] ~= "text" then return "is supported only as [\"text\"]" end
   end, type = "table" },
-  metadata = { only = {} }, audio = { only = {} }, prediction = { only = {} }, web_search_options = { only = {} },
+  metadata = { object = true, unused = true }, audio = { only = {} }, prediction = { only = {} }, web_search_options = { only = {} },
   functions = { only = {} }, function_call = { only = {} }, reasoning_effort = { only = {} }, verbosity = { only = {} },
   safety_identifier = { type = "string", unused = true }, prompt_cache_key = { type = "string", unused = true },
 })

@@ -29,15 +29,17 @@ local function run(server, program)
 end
 
 describe("clients of OpenAI's API", function()
-  for _, name in ipairs { "openai", "litellm" } do
-    it("work unchanged: " .. name, function()
+  for _, program in ipairs { "openai_client", "openai_embeddings", "litellm_client" } do
+    it("work unchanged: " .. program, function()
+      local name = program:match "^[^_]+"
       if not http.available then pending "needs libmicrohttpd and lua-socket" end
       local there = os.execute(("timeout 60 %s -c 'import %s' >/dev/null 2>&1"):format(python, name))
       if not there then pending(name .. " is not installed for " .. python) end
-      local model <close> = tiny.load()
-      model.tokenizer.chat_templates = { default = TEMPLATE }
+      local vectors = program == "openai_embeddings"
+      local model <close> = vectors and assert(ane.load "spec/fixtures/hf/bert") or tiny.load()
+      if not vectors then model.tokenizer.chat_templates = { default = TEMPLATE } end
       local server <close> = assert(ane.serve(model, { port = 0, api_key = "sesame" }))
-      local text = run(server, name .. "_client.py")
+      local text = run(server, program .. ".py")
       assert.matches('{"ok": true', text, 1, true)
     end)
   end
