@@ -75,7 +75,7 @@ coverage:
 	@$(MAKE) $(REMAKE) config=coverage all
 	@find build/coverage -name '*.gcda' -delete; rm -f build/coverage/lines.txt
 	@$(CC) -O2 -Wall -shared -fPIC -I$(LUA_INCDIR) -Wl,-z,nodelete -o build/coverage/lines.so scripts/coverage/lines.c
-	@status=0; $(TEST) coverage $(SPECS) || status=1; \
+	@status=0; GCOV_ERROR_FILE=$(CURDIR)/build/coverage/gcov.log $(TEST) coverage $(SPECS) || status=1; \
 	  $(LUA) scripts/coverage/report.lua build/coverage $(if $(filter spec,$(SPECS)),$(FLOOR_C) $(FLOOR_LUA),0 0) && exit $$status
 
 # clang-tidy checks a file with the flags of its compiler. A file that passed is checked again only after a change.

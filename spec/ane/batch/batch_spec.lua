@@ -333,7 +333,7 @@ describe("an output file", function()
     assert.is_nil((run(folder .. "/none", folder .. "/out")))
   end)
 
-  it("goes on after a full disk", function()
+  it("goes on after a run where the disk is full", function()
     if not tree.has "prlimit" then pending "no prlimit" end
     local path, out = write("in.jsonl", corpus()), folder .. "/out"
     local script = ([[
