@@ -22,6 +22,8 @@ LDFLAGS_SO := -shared
 
 ifeq ($(config),debug)
   override CFLAGS += -O0
+  # Kernels are inlined once for each layout: without optimisation one file takes 7 GB and minutes to compile.
+  $(BUILD)/csrc/kernels/%.o: override CFLAGS += -O1
 else ifeq ($(config),sanitize)
   override CFLAGS += -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
   LDFLAGS_SO += -fsanitize=address,undefined
