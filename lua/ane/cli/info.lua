@@ -67,12 +67,15 @@ local function show_tensors(info)
   end
 end
 
+-- Keys of the configuration that the text leaves out: `tensors` names the tensors whose values went into it.
+local HIDDEN = { tensors = true }
+
 local function show(info)
   if info.packages then show_packages(info) else show_file(info) end
   write("architecture: %s", info.architecture or "none named")
   for _, key in ipairs(sorted(info.config or {})) do
     local value = info.config[key]
-    if type(value) ~= "table" or next(value) ~= nil then write("  %-24s %s", key, brief(value)) end
+    if not HIDDEN[key] and (type(value) ~= "table" or next(value) ~= nil) then write("  %-24s %s", key, brief(value)) end
   end
   if not info.packages then show_tensors(info) end
   if info.keys then
