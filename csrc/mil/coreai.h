@@ -4,6 +4,7 @@
 #define ANE_MIL_COREAI_H
 
 #include "formats/formats.h"
+#include "mil/export.h"
 #include "mil/lower.h"
 
 /* A state of Core AI. A function reads it once, before its first use, and writes it once, at the end: Apple's library for Linux
@@ -48,9 +49,11 @@ ane_ai_value coreai_value(struct coreai_scope *s, const char *name);
  * the builder's own. The message names the operation's result. */
 void coreai_lower(struct coreai_scope *s, const struct ane_mil_function *f);
 
-/* Where weights of an asset go: its resources. The offset of a constant is the number of its resource. */
+/* Begins an asset (ane_aimodel_create, or ane_aimodel_resume by e->resume). Weights go to its resources: the offset of a constant
+ * is the number of its resource. */
 struct export_sink;
-void coreai_sink(struct export_sink *out, struct ane_aimodel_writer *w);
+ane_status coreai_begin(const struct ane_mil_export *e, const char *path, struct ane_aimodel_writer **w, struct export_sink *sink,
+                        struct ane_error *err);
 
 /* The same tensor type in Core AI. MIL's strings, which no tensor holds, become fp16. */
 struct ane_ai_type coreai_type(const struct ane_mil_type *t);

@@ -68,12 +68,26 @@ static ane_status add_data(void *to, const void *data, uint64_t bytes, struct an
   return ane_aimodel_data(to, data, bytes, err);
 }
 
-void coreai_sink(struct export_sink *out, struct ane_aimodel_writer *w) {
-  *out = (struct export_sink){w, begin_resource, add_data};
+static ane_status note_resource(void *to, const char *key, size_t len, const void *data, size_t size, uint64_t offset,
+                                struct ane_error *err) {
+  return ane_aimodel_note(to, key, len, data, size, (int32_t)offset, err);
+}
+
+static bool noted_resource(void *to, const char *key, size_t len, struct ane_aimodel_note *out) {
+  return ane_aimodel_noted(to, key, len, out);
+}
+
+ane_status coreai_begin(const struct ane_mil_export *e, const char *path, struct ane_aimodel_writer **w, struct export_sink *sink,
+                        struct ane_error *err) {
+  ane_status st = (e->resume ? ane_aimodel_resume : ane_aimodel_create)(w, path, err);
+  *sink = (struct export_sink){*w, begin_resource, add_data, note_resource, noted_resource};
+  return st;
 }
 
 /* Rows that are decoded at once. */
 enum { TABLE_ROWS = 1024 };
+
+#define TABLE_KEY "table"
 
 /* Writes the embedding as fp16 rows. */
 static ane_status write_table(struct asset *a) {
@@ -84,13 +98,18 @@ static ane_status write_table(struct asset *a) {
   if (st) return st;
   a->table_type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){rows.rows, 1, rows.cols});
   st = ane_aimodel_blob(a->w, &a->table_type, &a->table, a->err);
+  struct ane_aimodel_note old;
+  if (!st && ane_aimodel_noted(a->w, TABLE_KEY, sizeof TABLE_KEY, &old) && old.n_bytes == 2 * (uint64_t)(rows.rows * rows.cols)) {
+    st = ane_aimodel_data(a->w, old.bytes, (size_t)old.n_bytes, a->err);
+    rows.rows = 0; /* nothing is left to encode */
+  }
   for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
     struct ane_weights part = {0};
     st = ane_weights_encode(&part, a->x.e->pool, &rows, &plain, from, ANE_MIN(from + TABLE_ROWS, rows.rows), NULL, a->err);
     if (!st) st = ane_aimodel_data(a->w, part.payload, part.sizes.payload, a->err);
     ane_weights_free(&part);
   }
-  return st;
+  return st ? st : ane_aimodel_note(a->w, TABLE_KEY, sizeof TABLE_KEY, NULL, 0, a->table, a->err);
 }
 
 /* ---- Inputs that the shards share -----------------------------------------------------------------------------------------*/
@@ -502,10 +521,9 @@ ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partitio
   ane_status st = check(&a, plan);
   if (!st) st = ane_mil_ropes(arena, a.g, &a.ropes, err);
   if (!st) st = ane_mil_masks(arena, a.g, &a.masks, err);
-  if (!st) st = ane_aimodel_create(&a.w, path, err);
+  if (!st) st = coreai_begin(e, path, &a.w, &a.x.sink, err);
   if (st) return st;
   for (uint32_t i = 0; i < plan->n_contexts; i++) a.longest = ANE_MAX(a.longest, plan->contexts[i]);
-  coreai_sink(&a.x.sink, a.w);
   st = write_table(&a);
   if (!st) st = write_functions(&a, plan);
   struct ane_ai_function *list = ane_arena_array(arena, a.functions.size / sizeof *list + 1, sizeof *list);

@@ -68,9 +68,8 @@ ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_sh
   for (uint32_t i = 0; i < n; i++)
     if (functions[i].profile.fixed_t < 1)
       return ane_fail(err, ANE_INVALID, "function %s takes no fixed number of tokens, as Core AI wants", functions[i].name);
-  ane_status st = ane_aimodel_create(&w, path, err);
+  ane_status st = coreai_begin(e, path, &w, &x.sink, err);
   if (st) return st;
-  coreai_sink(&x.sink, w);
   own.weight = export_provide;
   own.weight_arg = &x;
   own.ios18_weights = true;

@@ -13,8 +13,11 @@ struct ane_mil_export {
                                           NULL: plain fp16 or fp32, as computed */
   const float *const *importance;      /* by value: a weight for each column of the matrix, or NULL; NULL: none */
   struct ane_pool *pool;               /* runs the encoding */
-  struct ane_weight_fit *fits;         /* by value, zeroed; kept across shards, so that the slices of a head agree */
-  bool *fitted;                        /* by value, zeroed */
+  bool resume;                 /* assets of Core AI take over the matrices that an interrupted call for the same content has
+                                  left beside them (ane_aimodel_resume) */
+  uint64_t n_kept;             /* matrices taken over so far */
+  struct ane_weight_fit *fits; /* by value, zeroed; kept across shards, so that the slices of a head agree */
+  bool *fitted;                /* by value, zeroed */
   /* The factor of a matrix's inputs for this scheme, for compensated rounding (quant/compensate.h); *out NULL: its weights are
    * rounded by themselves. It stays valid until the next call. May be NULL. */
   ane_status (*factor)(void *arg, int32_t value, struct ane_weight_spec spec, const struct ane_factor **out,

@@ -14,6 +14,11 @@ struct export_sink {
   /* Begins a constant of this type; *offset is what a value of kind BLOB has for it. */
   ane_status (*begin)(void *to, const struct ane_mil_type *type, uint64_t count, uint64_t *offset, struct ane_error *err);
   ane_status (*data)(void *to, const void *data, uint64_t bytes, struct ane_error *err);
+  /* Remember an encoded matrix for the next call after an interruption, and recall it: `data` under a key, with the bytes of the
+   * constant at `offset`. NULL: nothing is remembered. */
+  ane_status (*note)(void *to, const char *key, size_t len, const void *data, size_t size, uint64_t offset,
+                     struct ane_error *err);
+  bool (*noted)(void *to, const char *key, size_t len, struct ane_aimodel_note *out);
 };
 
 /* A constant in the file. A later request for equal bytes uses the same record. */

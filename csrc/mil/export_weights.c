@@ -1,6 +1,7 @@
 /* Encodes weights in their schemes, as constants of MIL, and streams matrices to a sink. */
 #include "mil/export_internal.h"
 
+#include "base/alloc.h"
 #include "mil/partition.h"
 #include "tensor/half.h"
 
@@ -129,15 +130,10 @@ static struct ane_weight_rows drain(struct drained *d) {
   return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
 }
 
-static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+static ane_status encode(struct ane_mil_export *e, const struct ane_mil_weight_ask *ask, struct ane_weights *w,
                          struct ane_error *err) {
-  struct exporting *x = arg;
-  struct ane_mil_export *e = x->e;
-  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
-  if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
   int32_t v = ask->value;
   struct drained source = {.stored = &e->graph->values[v].data, .e = e};
-  struct ane_weights w = {0};
   const float *importance = e->importance ? e->importance[v] : NULL;
   ane_status st = ane_weight_rows_of(source.stored, &source.inner, err);
   struct ane_weight_rows rows = st ? (struct ane_weight_rows){0} : drain(&source);
@@ -147,9 +143,69 @@ static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mi
   }
   e->fits[v].factor = NULL;
   if (!st && e->factor) st = e->factor(e->arg, v, e->fits[v].spec, &e->fits[v].factor, err);
-  if (!st) st = ane_weights_encode(&w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
+  return st ? st : ane_weights_encode(w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
+}
+
+/* ---- Interrupted exports -------------------------------------------------------------------------------------------------*/
+
+/* What is noted of an encoded matrix, beside its codes: this, the scales, the tables. */
+struct noted {
+  int64_t rows, cols;
+  struct ane_recode_error error;
+  struct ane_weight_spec spec;
+};
+
+/* Takes over the matrix that an interrupted export has noted under the key. False: there is none. */
+static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *ask, const char *key, size_t len,
+                   struct ane_weights *w) {
+  struct ane_aimodel_note note;
+  struct noted n;
+  struct ane_weight_spec spec = export_spec_of(x->e, ask->value);
+  if (!x->sink.noted || !x->sink.noted(x->sink.to, key, len, &note) || note.size < sizeof n) return false;
+  memcpy(&n, note.data, sizeof n);
+  *w = (struct ane_weights){.spec = n.spec, .rows = n.rows, .cols = n.cols, .error = n.error};
+  if (n.rows != ask->to - ask->from || n.spec.scheme != spec.scheme || n.spec.size != spec.size ||
+      !ane_weight_sizes(n.spec, n.rows, n.cols, &w->sizes) || note.n_bytes != w->sizes.payload ||
+      note.size != sizeof n + 2 * w->sizes.scales + 2 * w->sizes.lut)
+    return false;
+  const uint8_t *rest = note.data + sizeof n;
+  w->payload = ane_malloc((size_t)w->sizes.payload);
+  w->scales = ane_malloc(2 * (size_t)w->sizes.scales + 1);
+  w->lut = ane_malloc(2 * (size_t)w->sizes.lut + 1);
+  if (!w->payload || !w->scales || !w->lut) return ane_weights_free(w), false;
+  memcpy(w->payload, note.bytes, (size_t)w->sizes.payload);
+  memcpy(w->scales, rest, 2 * (size_t)w->sizes.scales);
+  memcpy(w->lut, rest + 2 * w->sizes.scales, 2 * (size_t)w->sizes.lut);
+  x->e->n_kept++;
+  return true;
+}
+
+/* Notes a matrix whose codes are the first parameter of `out`. Those of a few elements are not in the file, and not noted. */
+static ane_status note(const struct exporting *x, const char *key, size_t len, const struct ane_weights *w,
+                       const struct ane_mil_weight *out) {
+  struct noted n;
+  struct ane_buffer all = {0};
+  if (!x->sink.note || out->params[0].value.kind != ANE_MIL_BLOB) return ANE_OK;
+  memset(&n, 0, sizeof n); /* the gaps, too: they are written */
+  n.rows = w->rows, n.cols = w->cols, n.error = w->error, n.spec = w->spec;
+  bool ok = ane_buffer_append(&all, &n, sizeof n) && ane_buffer_append(&all, w->scales, 2 * (size_t)w->sizes.scales) &&
+            ane_buffer_append(&all, w->lut, 2 * (size_t)w->sizes.lut);
+  ane_status st = ok ? x->sink.note(x->sink.to, key, len, all.data, all.size, out->params[0].value.offset, x->err)
+                     : ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  ane_buffer_free(&all);
+  return st;
+}
+
+static ane_status provide(struct exporting *x, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, const char *key,
+                          size_t len, struct ane_mil_weight *out, struct ane_error *err) {
+  struct ane_mil_export *e = x->e;
+  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
+  if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
+  struct ane_weights w = {0};
+  ane_status st = recall(x, ask, key, len, &w) ? ANE_OK : encode(e, ask, &w, err);
   if (!st) st = put(x, ask, &w, out);
-  if (!st && e->wrote) st = e->wrote(e->arg, v, ask->from, ask->to, &w, err);
+  if (!st) st = note(x, key, len, &w, out);
+  if (!st && e->wrote) st = e->wrote(e->arg, ask->value, ask->from, ask->to, &w, err);
   ane_weights_free(&w);
   return st;
 }
@@ -163,7 +219,7 @@ ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_m
   for (int32_t i = 0; i < ask->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, ask->dim[i]);
   uint32_t at = ane_strmap_get(&x->known, text, (size_t)len);
   if (at != UINT32_MAX) return memcpy(out, x->answers.data + at * sizeof *out, sizeof *out), ANE_OK;
-  ane_status st = encode(arg, arena, ask, out, err);
+  ane_status st = provide(x, arena, ask, text, (size_t)len, out, err);
   if (st) return st;
   const char *key = ane_arena_strndup(x->arena, text, (size_t)len);
   at = (uint32_t)(x->answers.size / sizeof *out);

@@ -80,7 +80,8 @@ static ane_status exporter_memory(struct lua_exporter *ud, int threads, struct a
 }
 
 /* mil_exporter(graph, options) -> exporter; or nil, message, code. Options: those of mil_plan, weights = "plain" (as computed);
- * rope ("inputs", "constants"), argmax, fp32, gather ("all", "last"), embed, threads, importance */
+ * rope ("inputs", "constants"), argmax, fp32, gather ("all", "last"), embed, threads, importance, resume
+ * (assets take over what an interrupted export of the same content has left beside them) */
 static int exporter_new(lua_State *L) {
   struct bind_graph *graph = bind_check_graph(L, 1);
   struct ane_error err;
@@ -110,6 +111,9 @@ static int exporter_new(lua_State *L) {
   read_importance(L, 2, ud);
   if (ud->importance) lua_setiuservalue(L, 3, 4);
   int threads = (int)bind_opt_integer_option(L, 2, "threads", 1, 1, 1024);
+  lua_getfield(L, 2, "resume");
+  ud->e.resume = lua_toboolean(L, -1);
+  lua_pop(L, 1);
   ud->e.graph = graph->graph;
   ud->e.specs = plain ? NULL : specs;
   ud->e.importance = ud->importance;
@@ -408,6 +412,12 @@ static int exporter_count(lua_State *L) {
   return 1;
 }
 
+/* kept() -> the number of matrices that were taken over from an interrupted export */
+static int exporter_kept(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)check_exporter(L)->e.n_kept);
+  return 1;
+}
+
 /* tables() -> see bind_mil_push_tables */
 static int exporter_tables(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
@@ -475,14 +485,10 @@ static int exporter_table(lua_State *L) {
 }
 
 void bind_export(lua_State *L) {
-  static const luaL_Reg methods[] = {{"count", exporter_count},
-                                     {"tables", exporter_tables},
-                                     {"table", exporter_table},
-                                     {"write", exporter_write},
-                                     {"write_asset", exporter_write_asset},
-                                     {"coreai", exporter_coreai},
-                                     {"close", exporter_close},
-                                     {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"count", exporter_count},   {"kept", exporter_kept},   {"tables", exporter_tables},
+      {"table", exporter_table},   {"write", exporter_write}, {"write_asset", exporter_write_asset},
+      {"coreai", exporter_coreai}, {"close", exporter_close}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", exporter_close}, {"__close", exporter_close}, {NULL, NULL}};
   bind_class(L, EXPORTER_CLASS, methods, meta);
   lua_pushcfunction(L, exporter_new);

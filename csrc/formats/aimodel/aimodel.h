@@ -38,6 +38,9 @@ struct ane_aimodel_writer;
 /* Begins to write an asset at `path`. The commit replaces an older asset or an empty folder there. Anything else at `path` is an
  * error and is not touched. Weights are streamed: 16 bytes per blob stay in memory. Errors: ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err);
+/* The same, but in a folder PATH.partial, which stays there if the process is killed or the writer is left. The next call finds
+ * in it what this one has noted. ANE_STATE: another writer has the folder. */
+ane_status ane_aimodel_resume(struct ane_aimodel_writer **out, const char *path, struct ane_error *err);
 /* Begins the blob of a constant of this type. The previous blob must be complete. *resource is the number that ane_ai_resource
  * takes, in any number of functions. Errors: ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_type *type, int32_t *resource,
@@ -49,7 +52,21 @@ ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size
  * then unchanged. Errors: those of ane_ai_verify, ANE_INVALID (a blob is incomplete, or a resource was not written), ANE_IO,
  * ANE_NOMEM. */
 ane_status ane_aimodel_commit(struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err);
-/* Removes what was written and frees the writer. NULL is fine. */
+/* Removes what was written and frees the writer. NULL is fine. A writer of ane_aimodel_resume keeps its folder instead. */
 void ane_aimodel_abandon(struct ane_aimodel_writer *w);
+
+/* ---- Interrupted work -----------------------------------------------------------------------------------------------*/
+
+/* What an interrupted writer has left under a key: `data` as it was noted, and the bytes of the blob. Valid until the commit. */
+struct ane_aimodel_note {
+  const uint8_t *data, *bytes;
+  uint64_t size, n_bytes;
+};
+/* Notes a complete blob and `size` bytes of the caller's under a key, so that a later writer need not compute them again. Does
+ * nothing for writers of ane_aimodel_create. Errors: ANE_INVALID, ANE_IO. */
+ane_status ane_aimodel_note(struct ane_aimodel_writer *w, const char *key, size_t len, const void *data, size_t size,
+                            int32_t resource, struct ane_error *err);
+/* Finds what was noted under a key before the interruption. False: nothing, or it was damaged since. */
+bool ane_aimodel_noted(const struct ane_aimodel_writer *w, const char *key, size_t len, struct ane_aimodel_note *out);
 
 #endif

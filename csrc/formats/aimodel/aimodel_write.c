@@ -3,7 +3,9 @@
 #include "base/alloc.h"
 #include "base/sha256.h"
 #include "formats/aimodel/ai_internal.h"
+#include "formats/aimodel/ai_notes.h"
 #include "formats/formats_internal.h"
+#include "formats/mil/mil_spec.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,6 +24,11 @@ struct ane_aimodel_writer {
   uint8_t *pending;           /* BUFFER_SIZE bytes; the first n_pending are not written yet */
   size_t n_pending;
   bool broken; /* a write has failed */
+  bool resumes;
+  /* if it resumes: */
+  struct ai_notes notes;
+  struct ane_mil_hash hash; /* of the current blob's data so far */
+  struct ane_buffer hashes; /* of uint64_t, by resource, of complete blobs */
 };
 
 static ane_status flush(struct ane_aimodel_writer *w, struct ane_error *err) {
@@ -70,16 +77,22 @@ static ane_status begin(struct ane_aimodel_writer *w, struct ane_error *err) {
   return st;
 }
 
-ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err) {
+static ane_status open_folder(struct ane_aimodel_writer *w, const char *path, struct ane_error *err) {
+  if (!w->resumes) return ane_folder_create(&w->folder, path, err);
+  ane_status st = ane_folder_resume(&w->folder, path, err);
+  return st ? st : ai_notes_begin(&w->notes, &w->folder, err);
+}
+
+static ane_status create(struct ane_aimodel_writer **out, const char *path, bool resumes, struct ane_error *err) {
   *out = NULL;
   ane_status st = ane_folder_replaceable(path, "main.mlirb", "an asset", err);
   if (st) return st;
   struct ane_aimodel_writer *w = ane_calloc(1, sizeof *w);
   if (!w) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  w->file.fd = -1;
+  w->file.fd = w->notes.file.fd = -1;
+  w->resumes = resumes;
   w->pending = ane_malloc(BUFFER_SIZE);
-  st = w->pending ? ane_folder_create(&w->folder, path, err)
-                  : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  st = w->pending ? open_folder(w, path, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   if (!st) st = ane_folder_open(&w->folder, "main.mlirb", &w->file, err);
   if (!st) st = begin(w, err);
   if (st)
@@ -89,12 +102,25 @@ ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path,
   return st;
 }
 
+ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err) {
+  return create(out, path, false, err);
+}
+
+ane_status ane_aimodel_resume(struct ane_aimodel_writer **out, const char *path, struct ane_error *err) {
+  return create(out, path, true, err);
+}
+
 void ane_aimodel_abandon(struct ane_aimodel_writer *w) {
   if (!w) return;
   ane_folder_close(&w->file);
+  if (w->resumes) {
+    ai_notes_close(&w->notes);
+    ane_folder_leave(&w->folder);
+  }
   ane_folder_abandon(&w->folder);
   ane_buffer_free(&w->entries);
   ane_buffer_free(&w->sizes);
+  ane_buffer_free(&w->hashes);
   ane_free(w->pending);
   ane_free(w);
 }
@@ -123,6 +149,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
   if (!ane_buffer_append(&w->entries, &entry, sizeof entry) || !ane_buffer_append(&w->sizes, &bytes, sizeof bytes))
     return ane_fail(err, ANE_NOMEM, "not enough memory");
   w->left = bytes;
+  w->hash = (struct ane_mil_hash){0};
   *resource = (int32_t)n;
   return ANE_OK;
 }
@@ -130,7 +157,32 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
 ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err) {
   if (size > w->left) return ane_fail(err, ANE_INVALID, "%zu bytes for a blob with %" PRIu64 " bytes left", size, w->left);
   w->left -= size;
+  if (w->resumes) {
+    ane_mil_hash_add(&w->hash, data, size);
+    uint64_t sum = w->left ? 0 : ane_mil_hash_end(&w->hash);
+    if (!w->left && !ane_buffer_append(&w->hashes, &sum, sizeof sum)) return ane_fail(err, ANE_NOMEM, "not enough memory");
+  }
   return append(w, data, size, err);
+}
+
+/* ---- Notes ----------------------------------------------------------------------------------------------------------*/
+
+ane_status ane_aimodel_note(struct ane_aimodel_writer *w, const char *key, size_t len, const void *data, size_t size,
+                            int32_t resource, struct ane_error *err) {
+  if (!w->resumes) return ANE_OK;
+  const uint64_t *entries = (const void *)w->entries.data, *sizes = (const void *)w->sizes.data,
+                 *hashes = (const void *)w->hashes.data;
+  if (resource < 0 || (size_t)resource >= w->hashes.size / sizeof *hashes)
+    return ane_fail(err, ANE_INVALID, "resource %d is not complete", (int)resource);
+  uint64_t end = w->begins;
+  for (int32_t i = 0; i <= resource; i++) end += entries[i];
+  ane_status st = flush(w, err); /* the file holds the bytes before the notes say so */
+  if (st) return w->broken = true, st;
+  return ai_notes_add(&w->notes, key, len, data, size, end - sizes[resource], sizes[resource], hashes[resource], err);
+}
+
+bool ane_aimodel_noted(const struct ane_aimodel_writer *w, const char *key, size_t len, struct ane_aimodel_note *out) {
+  return w->resumes && ai_notes_find(&w->notes, key, len, out);
 }
 
 /* ---- Commit ---------------------------------------------------------------------------------------------------------*/
@@ -207,6 +259,7 @@ ane_status ane_aimodel_commit(struct ane_aimodel_writer *w, const struct ane_ai_
   if (!st) st = end_program(w, p, err);
   if (!st) st = write_hash(w, err);
   if (!st) st = write_file(w, "metadata.json", metadata, sizeof metadata - 1, err);
+  if (!st && w->resumes) st = ai_notes_remove(&w->notes, &w->folder, err);
   if (st && w->folder.path) ane_fail_in(err, st, "%s", ane_path_tail(w->folder.path));
   if (!st) st = ane_folder_commit(&w->folder, err);
   ane_aimodel_abandon(w); /* frees the writer; after a commit there is nothing to remove */

@@ -78,6 +78,7 @@ local function show_asset(report)
   end
   io.stdout:write(("%s: %s, %.1f s; never compiled for or run on a Neural Engine\n"):format(report.path,
     common.bytes(report.shards[1].bytes), report.seconds))
+  if report.kept > 0 then io.stdout:write(("%d weights of an earlier run were kept\n"):format(report.kept)) end
   return true
 end
 

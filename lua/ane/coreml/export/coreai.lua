@@ -5,8 +5,9 @@
 --
 -- The bundle is a folder: NAME.aimodel (NAME is the folder's own), tokenizer/, and metadata.json (version 0.2: kind "llm", or
 -- "encoder" where a call takes a whole sequence, which Apple's runner does not know). The names and shapes of the functions are in
--- csrc/mil/coreai_export.h. The bundle is built in OUT.partial, which then replaces OUT in one step. Nothing here was ever compiled
--- for or run on a Neural Engine.
+-- csrc/mil/coreai_export.h. The bundle is built in OUT.partial, which then replaces OUT in one step. After an interruption, the next
+-- call with the same model and options takes over the weights that were encoded. Nothing here was ever compiled for or run on a
+-- Neural Engine.
 
 local core = require "ane.core"
 local errors = require "ane.coreml.export.errors"
@@ -15,6 +16,7 @@ local package_files = require "ane.coreml.files"
 local modules = require "ane.embed.modules"
 local planner = require "ane.coreml.plan"
 local recipe = require "ane.coreml.export.recipe"
+local record = require "ane.coreml.export.record"
 local rerank = require "ane.embed.rerank"
 local tokens = require "ane.coreml.export.tokens"
 
@@ -113,34 +115,85 @@ local function metadata(run, asset, full, files)
   }
 end
 
-local function write(run, out)
-  local opts, variant = run.opts, run.parts[#run.parts]
+-- Options of the core; the largest context.
+local function options_of(run)
+  local variant = run.parts[#run.parts]
   variant = variant[#variant] or variant
-  local full = variant.context
-  local options = planner.core_options(run.graph, run.config, opts, variant)
-  options.threads, options.importance = opts.threads, opts.importance
-  local partition = try(core.mil_plan(run.graph, options))
+  return planner.core_options(run.graph, run.config, run.opts, variant), variant.context
+end
+
+-- What an encoder's asset computes behind the model, as text.
+local function result_text(result)
+  local parts = { core.json_encode { result.poolings, result.normalise or false, result.prompt_mask or false } }
+  for _, d in ipairs(result.dense or {}) do
+    parts[#parts + 1] = ("%d %d %s %s"):format(d.rows, d.columns, tostring(d.tanh), core.sha256(d.weight .. (d.bias or "")))
+  end
+  return table.concat(parts, "\n")
+end
+
+-- The record of the export, after all else was removed from OUT.partial but what it continues.
+local function read_record(run, options, contexts, tokens_)
+  local recorded, opts = { contexts = contexts, tokens = tokens_, target = "coreai", name = run.name }, run.opts
+  for key, value in pairs(options) do recorded[key] = value end
+  recorded.importance = opts.importance and true or nil
+  recorded.result = run.result and result_text(run.result)
+  recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
+  local done = record.read(run.folder, record.fingerprint(run.bundle, run.graph, recorded))
+  for _, name in ipairs(try(core.list_dir(run.folder:path()))) do
+    if name ~= record.NAME and name ~= run.asset and name ~= run.asset .. ".partial" then try(run.folder:remove(name)) end
+  end
+  record.save(run.folder, done)
+  return done
+end
+
+-- Collects the written weights, and shows the progress.
+local function watch(run, list, total)
+  local collect, done = errors.collect(list), 0
+  return function(w)
+    collect(w)
+    done = done + w.bytes
+    if run.opts.progress then run.opts.progress("export", math.min(done, total), total) end
+  end
+end
+
+-- Writes the asset unless an earlier run has finished it. Returns its entry of the record: bytes, sha256, functions, weights; and the
+-- number of weights that an earlier run has encoded.
+local function write_asset(run, options, contexts, tokens_, total)
+  local done = read_record(run, options, contexts, tokens_)
+  local entry = record.find(run.folder, done, run.asset)
+  if entry then return entry, #entry.weights end
+  options.threads, options.importance, options.resume = run.opts.threads, run.opts.importance, true
   local exporter <close> = try(core.mil_exporter(run.graph, options))
-  local asset, weights, bytes = run.name .. ".aimodel", {}, 0
+  local path, weights = run.folder:path() .. "/" .. run.asset, {}
+  local functions = try(exporter:coreai(path, contexts, tokens_, watch(run, weights, total), run.factor, run.result))
+  local size, hash = package_files.measure(path)
+  try(size, hash)
+  done.done[run.asset] = { bytes = size, sha256 = hash, functions = functions, weights = weights }
+  record.save(run.folder, done)
+  return done.done[run.asset], exporter:kept()
+end
+
+local function write(run, out)
+  local options, full = options_of(run)
+  local partition = try(core.mil_plan(run.graph, options))
+  local bytes = 0
   for _, p in ipairs(partition.shards) do bytes = bytes + p.bytes end
-  local result
   if run.encoder then
-    result, run.facts = encoder_of(run)
+    run.result, run.facts = encoder_of(run)
     run.facts.task = run.config.kind
   end
-  local contexts = run.encoder and { full } or contexts_of(opts, full)
-  local functions = try(exporter:coreai(run.folder:path() .. "/" .. asset, contexts, tokens_of(run, full), errors.collect(weights),
-    run.factor, result))
+  local contexts = run.encoder and { full } or contexts_of(run.opts, full)
+  local entry, kept = write_asset(run, options, contexts, tokens_of(run, full), bytes)
   try(run.folder:make "tokenizer")
   local files = tokens.write(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
-    core.json_encode(metadata(run, asset, full, files), { sort = true, indent = 1 })))
-  local size, hash = package_files.measure(run.folder:path() .. "/" .. asset)
-  try(size, hash)
+    core.json_encode(metadata(run, run.asset, full, files), { sort = true, indent = 1 })))
+  try(run.folder:remove(record.NAME))
   try(run.folder:commit())
   return {
-    path = out .. "/" .. asset, bundle = out, ok = true, target = "coreai", functions = functions, weights = weights, kept = 0,
-    shards = { { path = asset, kind = "whole", bytes = size, weight_bytes = bytes, sha256 = hash, verdict = "risk" } },
+    path = out .. "/" .. run.asset, bundle = out, ok = true, target = "coreai", functions = entry.functions, weights = entry.weights,
+    kept = kept,
+    shards = { { path = run.asset, kind = "whole", bytes = entry.bytes, weight_bytes = bytes, sha256 = entry.sha256, verdict = "risk" } },
     embed_bytes = partition.embedding and 2 * partition.embedding.shape[1] * partition.embedding.shape[2] or 0,
     weight_bytes = bytes, seconds = core.clock() - run.started,
   }
@@ -151,7 +204,8 @@ end
 --   runner's contract settles them. fixed_t: tokens of a call (default 8, 16, 64; with causal convolutions always 1 too), tiers:
 --   smaller contexts (default: 256 doubling)
 -- @param factor as exporter:write of the core takes it, or nil
--- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, functions = list of {name,
+-- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, kept = the
+--   number of weights that an interrupted run has encoded, functions = list of {name,
 --   inputs, outputs, states (lists of {name, dtype, shape}), operations}; or nil, message, code
 function M.write(bundle, out, opts, factor)
   local started = core.clock()
@@ -160,10 +214,10 @@ function M.write(bundle, out, opts, factor)
   local graph <close> = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
   local folder <close> = try(core.folder(out))
-  for _, name in ipairs(try(core.list_dir(folder:path()))) do try(folder:remove(name)) end
+  local name = out:match "([^/]+)$" or "model"
   return write({
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, parts = parts, started = started,
-    factor = factor, encoder = planner.takes_whole(bundle.config), name = out:match "([^/]+)$" or "model",
+    factor = factor, encoder = planner.takes_whole(bundle.config), name = name, asset = name .. ".aimodel",
   }, out)
 end
 

@@ -18,6 +18,7 @@ local package_files = require "ane.coreml.files"
 local planner = require "ane.coreml.plan"
 local pooling = require "ane.coreml.pooling"
 local recipe = require "ane.coreml.export.recipe"
+local record = require "ane.coreml.export.record"
 local rerank = require "ane.embed.rerank"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
@@ -44,7 +45,6 @@ M.rules = schema.merge(planner.rules, {
   progress = { type = { "callable", "boolean" } },
 })
 
-local RECORD = "export.json" -- the finished parts of OUT.partial
 local META = "runtime_meta.json"
 
 local try, refuse = failure.try, failure.raise -- caught by run
@@ -53,19 +53,22 @@ local try, refuse = failure.try, failure.raise -- caught by run
 
 -- Is this a name that an export may write? OUT.partial can also hold the rest of the old set, if an export was killed at its end.
 local function is_own(name)
-  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
+  return name == record.NAME or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
     or name:find "%.tmp$" or tokens.is_own(name) or pooling.is_own(name)
 end
 
+-- May OUT.partial hold this name of an export to Core AI that was interrupted?
+local function is_of_bundle(name) return name == "metadata.json" or name == "tokenizer" or name:find "%.aimodel%.partial$" ~= nil end
+
 -- The first name in a folder that neither an export writes nor a set (its meta file, or nil) lists. It would be lost if the
--- folder were replaced.
-local function foreign(folder, set)
+-- folder were replaced. partial: the folder is OUT.partial
+local function foreign(folder, set, partial)
   local named = { [".DS_Store"] = true, [set and set.embed_bin or ""] = true, [set and set.tokenizer or ""] = true }
   for _, p in ipairs(set and set.packages or {}) do
     if type(p) == "table" and type(p.path) == "string" then named[p.path:match "^[^/]*"] = true end
   end
   for _, name in ipairs(try(core.list_dir(folder))) do
-    if not named[name] and not is_own(name) then return name end
+    if not (named[name] or is_own(name) or partial and is_of_bundle(name)) then return name end
   end
 end
 
@@ -84,50 +87,6 @@ local function check_out(out)
   if name then refuse("invalid", "%s: holds %s beside a package set; name another output, or move that away", out, name) end
 end
 
--- ---- Finished packages ----------------------------------------------------------------------------------------------------
-
--- A text that identifies the result: options, tensors of the source, their first and last rows. Those of a package set, which runs by a
--- recipe, are its weights.
-local function fingerprint(bundle, graph, options)
-  local source = bundle.source.weights or bundle.source
-  local parts = { core.json_encode(options, { sort = true }), graph:dump() }
-  for _, t in ipairs(source:tensors()) do
-    parts[#parts + 1] = ("%s %s %s %d %d"):format(t.name, t.dtype, table.concat(t.shape, ","), t.bytes, t.offset)
-    local rows = 1
-    for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
-    if rows > 0 then
-      parts[#parts + 1] = core.sha256((source:read(t.name, 1, 1) or "") .. (source:read(t.name, rows, rows) or ""))
-    end
-  end
-  return core.sha256(table.concat(parts, "\n"))
-end
-
--- The record of OUT.partial. If it belongs to another export, the folder is emptied.
-local function read_record(folder, print_)
-  local path = folder:path()
-  local text = core.read_file(path .. "/" .. RECORD)
-  local record = text and core.json_decode(text)
-  if type(record) == "table" and record.fingerprint == print_ and type(record.done) == "table" then return record end
-  local other = foreign(path)
-  if other then
-    refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, other)
-  end
-  for _, name in ipairs(try(core.list_dir(path))) do try(folder:remove(name)) end
-  return { fingerprint = print_, done = {} }
-end
-
-local function save_record(folder, record)
-  try(core.write_file(folder:path() .. "/" .. RECORD, core.json_encode(record, { sort = true })))
-end
-
--- Is the recorded package present, with the same bytes?
-local function is_done(folder, record, name)
-  local entry = record.done[name]
-  if type(entry) ~= "table" or core.path_kind(folder:path() .. "/" .. name) ~= "folder" then return nil end
-  local bytes, hash = package_files.measure(folder:path() .. "/" .. name)
-  return bytes and bytes == entry.bytes and hash == entry.sha256 and entry or nil
-end
-
 -- ---- Packages ------------------------------------------------------------------------------------------------------------
 
 local function residency_of(path)
@@ -138,7 +97,7 @@ end
 -- Writes shard i unless it is written already. Returns its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_shard(run, exporter, i, name)
   if run.written[name] then return run.written[name] end -- another variant shares it
-  local entry = is_done(run.folder, run.record, name)
+  local entry = record.find(run.folder, run.record, name)
   if entry then
     run.kept, run.written[name] = run.kept + 1, entry
     return entry
@@ -152,7 +111,7 @@ local function write_shard(run, exporter, i, name)
   entry = { bytes = bytes, sha256 = hash, files = files, version = written.version, inputs = written.inputs, outputs = written.outputs,
             states = written.states, functions = written.functions, weights = weights, residency = residency }
   run.record.done[name], run.written[name] = entry, entry
-  save_record(run.folder, run.record)
+  record.save(run.folder, run.record)
   return entry
 end
 
@@ -161,7 +120,7 @@ local function write_part(run, part)
   local options, recorded = planner.core_options(run.graph, run.config, run.opts, part), {}
   options.argmax = run.opts.argmax
   for key, value in pairs(options) do recorded[key] = value end
-  options.threads, options.importance = run.opts.threads, run.opts.importance
+  options.threads, options.importance, options.resume = run.opts.threads, run.opts.importance, run.opts.assets
   local partition = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local names = planner.package_names(partition.shards, part, run.opts.assets)
@@ -319,7 +278,7 @@ local function export(bundle, out, opts)
   options.importance = opts.importance and true or nil
   options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
   run.factor = factor_function(opts)
-  run.record = read_record(folder, fingerprint(bundle, graph, options))
+  run.record = record.read(folder, record.fingerprint(bundle, graph, options), function(path) return foreign(path, nil, true) end)
   return write_all(run, out)
 end
 
