@@ -3,6 +3,7 @@
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
+#include "base/hash64.h"
 
 #include <string.h>
 
@@ -40,9 +41,9 @@ static int64_t groups_of(const struct ane_coded *w) {
 }
 
 static bool put_numbers(struct ane_buffer *b, const float *v, int64_t n) {
-  struct ane_mil_hash h = {0};
+  struct ane_hash64 h = {0};
   uint64_t sum = 0;
-  if (v) ane_mil_hash_add(&h, v, (size_t)n * sizeof *v), sum = ane_mil_hash_end(&h);
+  if (v) ane_hash64_add(&h, v, (size_t)n * sizeof *v), sum = ane_hash64_end(&h);
   return put(b, &(uint64_t){v != NULL}, sizeof(uint64_t)) && put(b, &sum, sizeof sum);
 }
 

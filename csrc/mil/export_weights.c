@@ -2,6 +2,7 @@
 #include "mil/export_internal.h"
 
 #include "base/alloc.h"
+#include "base/hash64.h"
 #include "mil/partition.h"
 #include "tensor/half.h"
 
@@ -238,9 +239,9 @@ static bool find_stored(const struct exporting *x, const struct ane_mil_value *v
 }
 
 ane_status export_store_constant(struct exporting *x, struct ane_mil_value *v) {
-  struct ane_mil_hash h = {0};
-  ane_mil_hash_add(&h, v->data, v->bytes);
-  struct stored s = {.type = v->type, .bytes = v->bytes, .hash = ane_mil_hash_end(&h), .data = v->data};
+  struct ane_hash64 h = {0};
+  ane_hash64_add(&h, v->data, v->bytes);
+  struct stored s = {.type = v->type, .bytes = v->bytes, .hash = ane_hash64_end(&h), .data = v->data};
   if (find_stored(x, v, s.hash, &s.offset)) {
     v->kind = ANE_MIL_BLOB;
     v->file = ANE_MLPACKAGE_WEIGHTS;

@@ -3,7 +3,7 @@
 #include "formats/aimodel/ai_notes.h"
 
 #include "base/alloc.h"
-#include "formats/mil/mil_spec.h"
+#include "base/hash64.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,11 +18,11 @@ struct record {
 };
 
 static uint64_t hash_of(const struct record *r, const void *key, const void *data) {
-  struct ane_mil_hash h = {0};
-  ane_mil_hash_add(&h, r, offsetof(struct record, hash));
-  ane_mil_hash_add(&h, key, (size_t)r->key);
-  ane_mil_hash_add(&h, data, (size_t)r->size);
-  return ane_mil_hash_end(&h);
+  struct ane_hash64 h = {0};
+  ane_hash64_add(&h, r, offsetof(struct record, hash));
+  ane_hash64_add(&h, key, (size_t)r->key);
+  ane_hash64_add(&h, data, (size_t)r->size);
+  return ane_hash64_end(&h);
 }
 
 /* ---- Reading -----------------------------------------------------------------------------------------------------------*/
@@ -140,9 +140,9 @@ bool ai_notes_find(const struct ai_notes *n, const char *key, size_t len, struct
   struct record r;
   if (at == UINT32_MAX || !read_record(&n->old, at, &r)) return false;
   if (r.from > n->bytes.size || r.count > n->bytes.size - r.from) return false;
-  struct ane_mil_hash h = {0};
-  ane_mil_hash_add(&h, n->bytes.data + r.from, (size_t)r.count);
-  if (ane_mil_hash_end(&h) != r.bytes) return false;
+  struct ane_hash64 h = {0};
+  ane_hash64_add(&h, n->bytes.data + r.from, (size_t)r.count);
+  if (ane_hash64_end(&h) != r.bytes) return false;
   *out = (struct ane_aimodel_note){n->old.data + at + sizeof r + r.key, n->bytes.data + r.from, r.size, r.count};
   return true;
 }

@@ -1,11 +1,11 @@
 /* Writes an asset in one pass: the resources as they come, then the program. MLIR allows sections in any order, so only the
  * length of the resource section is filled in at the end. */
 #include "base/alloc.h"
+#include "base/hash64.h"
 #include "base/sha256.h"
 #include "formats/aimodel/ai_internal.h"
 #include "formats/aimodel/ai_notes.h"
 #include "formats/formats_internal.h"
-#include "formats/mil/mil_spec.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct ane_aimodel_writer {
   bool resumes;
   /* if it resumes: */
   struct ai_notes notes;
-  struct ane_mil_hash hash; /* of the current blob's data so far */
+  struct ane_hash64 hash;   /* of the current blob's data so far */
   struct ane_buffer hashes; /* of uint64_t, by resource, of complete blobs */
 };
 
@@ -149,7 +149,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
   if (!ane_buffer_append(&w->entries, &entry, sizeof entry) || !ane_buffer_append(&w->sizes, &bytes, sizeof bytes))
     return ane_fail(err, ANE_NOMEM, "not enough memory");
   w->left = bytes;
-  w->hash = (struct ane_mil_hash){0};
+  w->hash = (struct ane_hash64){0};
   *resource = (int32_t)n;
   return ANE_OK;
 }
@@ -158,8 +158,8 @@ ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size
   if (size > w->left) return ane_fail(err, ANE_INVALID, "%zu bytes for a blob with %" PRIu64 " bytes left", size, w->left);
   w->left -= size;
   if (w->resumes) {
-    ane_mil_hash_add(&w->hash, data, size);
-    uint64_t sum = w->left ? 0 : ane_mil_hash_end(&w->hash);
+    ane_hash64_add(&w->hash, data, size);
+    uint64_t sum = w->left ? 0 : ane_hash64_end(&w->hash);
     if (!w->left && !ane_buffer_append(&w->hashes, &sum, sizeof sum)) return ane_fail(err, ANE_NOMEM, "not enough memory");
   }
   return append(w, data, size, err);

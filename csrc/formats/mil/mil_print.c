@@ -1,6 +1,8 @@
 /* A model as text: see ane_mil_print. */
 #include "formats/mil/mil_internal.h"
 
+#include "base/hash64.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -81,11 +83,11 @@ static bool put_type(struct ane_buffer *b, const struct ane_mil_type *t) {
 }
 
 static bool put_hash(struct ane_buffer *b, const struct ane_mil_value *v) {
-  struct ane_mil_hash h = {0};
+  struct ane_hash64 h = {0};
   if (!v->data && v->bytes)
     return put(b, " ") && put_text(b, v->file ? v->file : "") && put(b, ":%" PRIu64, v->offset); /* not loaded yet */
-  ane_mil_hash_add(&h, v->data, (size_t)v->bytes);
-  return put(b, " #%016" PRIx64, ane_mil_hash_end(&h));
+  ane_hash64_add(&h, v->data, (size_t)v->bytes);
+  return put(b, " #%016" PRIx64, ane_hash64_end(&h));
 }
 
 static bool is_float(ane_mil_dtype t) {

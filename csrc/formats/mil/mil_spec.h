@@ -245,12 +245,4 @@ const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *
  * are printed as a hash of their bytes). False where there is no memory. */
 bool ane_mil_print(const struct ane_mil_model *m, struct ane_buffer *out);
 
-/* A hash of 64 bits of all bytes added, in order, however they are divided into calls. Zero-initialised: nothing added. It
- * does not resist deliberate collisions. */
-struct ane_mil_hash {
-  uint64_t sum, pending, size;
-};
-void ane_mil_hash_add(struct ane_mil_hash *h, const void *data, size_t size);
-uint64_t ane_mil_hash_end(const struct ane_mil_hash *h);
-
 #endif

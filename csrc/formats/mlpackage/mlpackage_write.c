@@ -2,6 +2,7 @@
 #include "formats/mlpackage/mlpackage_internal.h"
 
 #include "base/alloc.h"
+#include "base/hash64.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ struct ane_mlpackage_writer {
   struct ane_folder_file weights; /* open from the first blob on */
   struct ane_buffer blobs;        /* of struct written, ascending */
   uint64_t at, left;              /* position in the weight file; bytes that the blob still lacks */
-  struct ane_mil_hash hash;       /* of the weight file without its header */
+  struct ane_hash64 hash;         /* of the weight file without its header */
   uint8_t *pending;               /* BUFFER_SIZE bytes, of which n_pending wait to be written */
   size_t n_pending;
   bool broken; /* a write has failed */
@@ -36,7 +37,7 @@ static ane_status flush(struct ane_mlpackage_writer *w, struct ane_error *err) {
 }
 
 static ane_status append(struct ane_mlpackage_writer *w, const void *data, size_t size, struct ane_error *err) {
-  ane_mil_hash_add(&w->hash, data, size);
+  ane_hash64_add(&w->hash, data, size);
   w->at += size;
   ane_status st = w->n_pending + size > BUFFER_SIZE ? flush(w, err) : ANE_OK;
   if (!st && size > BUFFER_SIZE) {
@@ -157,12 +158,12 @@ static ane_status check_blob(void *arg, const struct ane_mil_function *f, const 
 }
 
 /* An id formatted as a UUID, derived from the content: version 8 of RFC 9562. */
-static void make_id(char out[37], const struct ane_mil_hash *content, const char *name) {
-  struct ane_mil_hash h = *content;
-  ane_mil_hash_add(&h, name, strlen(name));
-  uint64_t a = ane_mil_hash_end(&h);
-  ane_mil_hash_add(&h, name, strlen(name));
-  uint64_t b = ane_mil_hash_end(&h);
+static void make_id(char out[37], const struct ane_hash64 *content, const char *name) {
+  struct ane_hash64 h = *content;
+  ane_hash64_add(&h, name, strlen(name));
+  uint64_t a = ane_hash64_end(&h);
+  ane_hash64_add(&h, name, strlen(name));
+  uint64_t b = ane_hash64_end(&h);
   snprintf(out, 37, "%08x-%04x-8%03x-%04x-%012" PRIx64, (unsigned)(a >> 32), (unsigned)(a >> 16 & 0xFFFF), (unsigned)(a & 0xFFF),
            (unsigned)(0x8000 | (b >> 48 & 0x3FFF)), b & 0xFFFFFFFFFFFFu);
 }
@@ -187,8 +188,8 @@ static ane_status write_manifest(struct ane_mlpackage_writer *w, const struct an
                              "    \"rootModelIdentifier\": \"%s\"\n"
                              "}\n";
   char text[sizeof form + 128], model_id[37], weights_id[37];
-  struct ane_mil_hash h = {0};
-  ane_mil_hash_add(&h, model->data, model->size);
+  struct ane_hash64 h = {0};
+  ane_hash64_add(&h, model->data, model->size);
   make_id(model_id, &h, "model.mlmodel");
   make_id(weights_id, &w->hash, "weights");
   int n = snprintf(text, sizeof text, form, model_id, weights_id, model_id);
