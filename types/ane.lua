@@ -42,7 +42,7 @@ local ane = {}
 ---@class ane.ranks_options
 ---@field cut? integer[] the layers that ranks 1, 2, ... begin with; default: chosen by the speed and the memory of the ranks
 ---@field fp16? boolean activations go from rank to rank as fp16: half the bytes, other bits. Default false
----@field tail? number weight of the head in the choice of the cut: 0 where prompts are long, 1 where replies are; default 0.5
+---@field tail? number weight of what follows the last layer's attention in the choice of the cut, without a head that is divided: 0 where prompts are long, 1 where replies are; default 0.5
 
 ---@class ane.ranks_lib
 ---@field join fun(opts?: { timeout?: number }): integer?, integer|string, ane.code? joins the processes that mpirun has started; gives the number of this one from 0, and of all. timeout: seconds after which a silent rank counts as lost; default 300

@@ -34,9 +34,15 @@ struct ane_stage_link {
   ane_status (*send)(void *arg, const void *data, size_t bytes, struct ane_error *err);
   void *arg;
 };
+/* What the stage that ends with the body has of the tail. ALL: all of it. NO_HEAD: all but the head (ane_graph_head); it sends
+ * the values of the output rows that the head needs, [rows][channels], where a run has output rows. HEAD: the head alone, with
+ * from and to at the end of the body; a run feeds any ids in place of output rows, at most OUT_ROWS_BLOCK of them, and receives
+ * those values. So several programs can have rows of the head (ane_graph_slice_head). */
+typedef enum { ANE_STAGE_TAIL_ALL, ANE_STAGE_TAIL_NO_HEAD, ANE_STAGE_TAIL_HEAD } ane_stage_tail;
 struct ane_stage {
-  int32_t from, to; /* body steps [from, to); the stage that ends with the body also has the tail */
-  bool fp16;        /* values are sent as fp16, which halves the traffic and changes bits */
+  int32_t from, to; /* body steps [from, to) */
+  ane_stage_tail tail;
+  bool fp16; /* values are sent as fp16, which halves the traffic and changes bits */
   struct ane_stage_link link;
 };
 

@@ -163,7 +163,7 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   for (int tail = 0; tail < 2; tail++) {
     for (int32_t i = 0; i < g->n_nodes; i++) {
       const struct ane_node *n = &g->nodes[i];
-      if ((pl->place[i] == pl->n_body) != (tail == 1)) continue;
+      if ((pl->place[i] >= pl->n_body) != (tail == 1)) continue;
       n_tail += tail;
       ane_status st = pl->held[i] ? plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err) : note_node(pl, n, err);
       if (st) return st;

@@ -13,9 +13,10 @@ struct planner {
   int32_t *ring_of;      /* by value of a ring state: index of the ring, or -1 */
   int32_t *recurrent_of; /* by value of a recurrent state: its index, or -1 */
   bool *precise;         /* by value: the product that makes it takes precise activations */
-  int32_t *place;        /* by node: its number among the body's steps; n_body: a step of the tail */
+  int32_t *place;        /* by node: its number among the body's steps; n_body: a step of the tail, n_body + 1: of the head */
   bool *held;            /* by node: the program has its step. False only in a stage */
   int32_t n_body;
+  int32_t from, to; /* the places that the program has: [from, to) */
 };
 
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */

@@ -45,12 +45,13 @@ struct adapter_scratch {
 
 /* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */
 struct program_stage {
-  bool first, last; /* holds the begin of the body; its end, and the tail */
+  bool first, last; /* holds the begin of the body; makes the result */
+  bool rows;        /* sends values of output rows, which stage_keep collects */
   bool fp16;
   struct ane_stage_link link;
   const struct slot **in, **out; /* the values that are received and sent */
   int32_t n_in, n_out;
-  float *message; /* [chunk * floats of a token]; NULL: nothing is exchanged */
+  float *message; /* [chunk * floats of a token, sent or received]; NULL: nothing is exchanged */
 };
 
 struct ane_program {

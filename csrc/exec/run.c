@@ -58,6 +58,14 @@ static void find_best(const struct thread_ctx *tc, int64_t rows) {
         (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
 }
 
+/* Ends a block of output rows: finds the best ids, or keeps what the head of other programs needs. */
+static void finish_block(const struct thread_ctx *tc) {
+  if (!tc->p->stage.rows)
+    find_best(tc, tc->tokens);
+  else if (tc->thread == 0)
+    stage_keep(tc->p, tc->first_out_row, tc->tokens, tc->r->n_out_rows);
+}
+
 static void run_step(void *arg, int64_t at, int thread, int threads, int worker) {
   struct run *r = arg;
   struct ane_program *p = r->p;
@@ -78,7 +86,7 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int worker)
     tc.tokens = ANE_MIN(r->n_out_rows - tc.first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
   }
   if (i == p->n_steps) {
-    find_best(&tc, tc.tokens);
+    finish_block(&tc);
   } else if (is_pruned(r, i)) {
     pruned_head_run(&tc);
   } else {
@@ -94,7 +102,7 @@ static bool run_idle(void *program, int worker) { return prefetch_more(&((struct
 
 static void run_all(struct run *r) {
   struct ane_program *p = r->p;
-  int64_t blocks = p->stage.last ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
+  int64_t blocks = p->stage.last || p->stage.rows ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
   r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
   struct ane_pool_steps steps = {
@@ -234,7 +242,7 @@ static ane_status run_items(struct ane_program *p, const struct ane_run_item *it
   fill_lists(p->token_lists, &r);
   r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
   run_all(&r);
-  if ((st = stage_send(p, r.tokens, err))) return st;
+  if ((st = stage_send(p, p->stage.rows ? r.n_out_rows : r.tokens, err))) return st;
   finish(&r, results);
   return ANE_OK;
 }

@@ -15,7 +15,13 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 /* Is node n computed in each stage that needs it? It has no weights and reads only what each run is given. */
 static bool is_everywhere(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
 
-/* Fills place by node, and returns the number of body steps. */
+/* Does node i read a value that a node of this place makes? */
+static bool follows(const struct ane_graph *g, const int32_t *place, int32_t i, int32_t at) {
+  const struct ane_value *v = &g->values[g->nodes[i].inputs[0]];
+  return v->kind == ANE_VALUE_RESULT && v->node != ANE_NONE && place[v->node] == at;
+}
+
+/* Fills place by node: body steps from 0, n_body of the tail, n_body + 1 of the head and what follows it. Returns n_body. */
 static int32_t find_places(const struct ane_graph *g, int32_t *place) {
   int32_t n_body = 0;
   for (int32_t i = 0; i < g->n_nodes; i++) {
@@ -23,6 +29,9 @@ static int32_t find_places(const struct ane_graph *g, int32_t *place) {
     place[i] = tail ? INT32_MAX : n_body++;
   }
   for (int32_t i = 0; i < g->n_nodes; i++) place[i] = ANE_MIN(place[i], n_body);
+  int32_t head = ane_graph_head(g);
+  for (int32_t i = head; head != ANE_NONE && i < g->n_nodes; i++)
+    if (place[i] == n_body && (i == head || follows(g, place, i, n_body + 1))) place[i] = n_body + 1;
   return n_body;
 }
 
@@ -43,11 +52,11 @@ static void find_uses(const struct ane_graph *g, const int32_t *place, int32_t *
     }
 }
 
-/* Does a node of places [from, to) use an output of n? The tail belongs to the stage that ends with the body. */
+/* Does a node of places [from, to) use an output of n? */
 static bool used_in(const struct planner *pl, const struct ane_node *n, int32_t from, int32_t to) {
   for (int32_t i = 0; i < pl->g->n_nodes; i++) {
     const struct ane_node *user = &pl->g->nodes[i];
-    bool in = pl->place[i] >= from && (pl->place[i] < to || to == pl->n_body);
+    bool in = pl->place[i] >= from && pl->place[i] < to;
     for (int32_t j = 0; in && j < user->n_inputs; j++)
       if (user->inputs[j] == n->outputs[0]) return true;
   }
@@ -61,13 +70,22 @@ ane_status stage_places(struct planner *pl, struct ane_error *err) {
   if (from < 0 || to < from || to > pl->n_body)
     return ane_fail(err, ANE_INVALID, "a stage of the steps %" PRId32 " to %" PRId32 ": the graph %s has %" PRId32, from, to,
                     pl->g->name, pl->n_body);
+  ane_stage_tail tail = stage ? stage->tail : ANE_STAGE_TAIL_ALL;
+  if (tail != ANE_STAGE_TAIL_ALL && (to != pl->n_body || ane_graph_head(pl->g) == ANE_NONE))
+    return ane_fail(err, ANE_INVALID, "a stage with %s of the tail: it does not end with the body, or the graph %s has no head",
+                    tail == ANE_STAGE_TAIL_HEAD ? "the head" : "all but the head", pl->g->name);
+  pl->p->stage.first = from == 0 && tail != ANE_STAGE_TAIL_HEAD;
+  pl->p->stage.last = to == pl->n_body && tail != ANE_STAGE_TAIL_NO_HEAD;
+  pl->p->stage.rows = tail == ANE_STAGE_TAIL_NO_HEAD;
+  if (tail == ANE_STAGE_TAIL_HEAD) from = pl->n_body + 1;
+  if (to == pl->n_body) to = tail == ANE_STAGE_TAIL_NO_HEAD ? pl->n_body + 1 : pl->n_body + 2;
   for (int32_t i = 0; i < pl->g->n_nodes; i++) {
     const struct ane_node *n = &pl->g->nodes[i];
-    pl->held[i] = pl->place[i] >= from && (pl->place[i] < to || to == pl->n_body);
+    pl->held[i] = pl->place[i] >= from && pl->place[i] < to;
     if (stage && is_everywhere(n)) pl->held[i] = used_in(pl, n, from, to);
   }
-  pl->p->stage.first = from == 0;
-  pl->p->stage.last = to == pl->n_body;
+  pl->from = from;
+  pl->to = to;
   return ANE_OK;
 }
 
@@ -100,8 +118,8 @@ ane_status stage_plan(struct planner *pl, struct ane_error *err) {
   find_uses(pl->g, pl->place, last);
   int64_t in = 0, out = 0;
   ane_status st = ANE_OK;
-  if (!p->stage.first) st = find_crossing(pl, last, stage->from, &p->stage.in, &p->stage.n_in, &in, err);
-  if (!st && !p->stage.last) st = find_crossing(pl, last, stage->to, &p->stage.out, &p->stage.n_out, &out, err);
+  if (!p->stage.first) st = find_crossing(pl, last, pl->from, &p->stage.in, &p->stage.n_in, &in, err);
+  if (!st && !p->stage.last) st = find_crossing(pl, last, pl->to, &p->stage.out, &p->stage.n_out, &out, err);
   ane_free(last);
   if (st) return st;
   size_t bytes;
@@ -146,11 +164,23 @@ ane_status stage_receive(struct ane_program *p, int64_t tokens, struct ane_error
   return st;
 }
 
+void stage_keep(struct ane_program *p, int64_t first_row, int64_t rows, int64_t all) {
+  const struct program_stage *s = &p->stage;
+  size_t size = s->fp16 ? sizeof(uint16_t) : sizeof(float);
+  uint8_t *at = (uint8_t *)s->message;
+  for (int32_t i = 0; i < s->n_out; i++) {
+    int64_t channels = s->out[i]->channels;
+    move(s, at + (size_t)(first_row * channels) * size, slot_data(p, s->out[i]), rows * channels, false);
+    at += (size_t)(all * channels) * size;
+  }
+}
+
 ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *err) {
   const struct program_stage *s = &p->stage;
-  if (s->n_out == 0) return ANE_OK;
+  if (s->n_out == 0 || tokens == 0) return ANE_OK;
   uint8_t *at = (uint8_t *)s->message;
-  for (int32_t i = 0; i < s->n_out; i++) at = move(s, at, slot_data(p, s->out[i]), tokens * s->out[i]->channels, false);
+  for (int32_t i = 0; !s->rows && i < s->n_out; i++)
+    at = move(s, at, slot_data(p, s->out[i]), tokens * s->out[i]->channels, false);
   return s->link.send(s->link.arg, s->message, message_bytes(s, s->out, s->n_out, tokens), err);
 }
 
@@ -206,7 +236,7 @@ ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out
   int32_t n_body = find_places(g, place);
   find_uses(g, place, last);
   for (int32_t i = 0; i < g->n_nodes; i++) {
-    struct ane_step_cost *c = &costs[place[i]];
+    struct ane_step_cost *c = &costs[ANE_MIN(place[i], n_body)];
     if (!c->name) c->name = g->nodes[i].name;
     add_cost(g, &g->nodes[i], c);
   }

@@ -8,5 +8,7 @@
  * another, [tokens][channels] of fp32 or fp16. They do nothing in a whole program, and where there is no such stage. */
 ane_status stage_receive(struct ane_program *p, int64_t tokens, struct ane_error *err);
 ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *err);
+/* Of a stage that sends output rows: puts the block of `rows` rows from first_row on into the message of all `all` rows. */
+void stage_keep(struct ane_program *p, int64_t first_row, int64_t rows, int64_t all);
 
 #endif

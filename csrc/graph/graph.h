@@ -144,6 +144,15 @@ void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
 /* Removes dead nodes and sorts the rest topologically, stable. */
 ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
 
+/* ---- The head (head.c), after the "cpu" pipeline ---------------------------------------------------------------------*/
+
+/* The linear node whose rows are the logits, which only ops on single logits follow. ANE_NONE: there is none, or its weight is
+ * not stored by rows. */
+int32_t ane_graph_head(const struct ane_graph *g);
+/* Reduces the head to its rows [from, to), so that the result has the logits of these ids only, with the same bits. Errors:
+ * ANE_UNSUPPORTED (ane_graph_head finds none), ANE_RANGE, ANE_NOMEM. After an error the graph is of no use. */
+ane_status ane_graph_slice_head(struct ane_graph *g, int64_t from, int64_t to, struct ane_error *err);
+
 /* ---- Checking and printing ------------------------------------------------------------------------------------------*/
 
 /* Invariants: order, indices, unique names, arity, shapes equal to what inference gives, results exist. */

@@ -44,6 +44,8 @@ void bind_link_free(struct bind_program_box *box);
 /* graph:costs() and graph:identity(), see lua_stage.c. */
 int bind_graph_costs(lua_State *L);
 int bind_graph_identity(lua_State *L);
+int bind_graph_head(lua_State *L);
+int bind_graph_slice_head(lua_State *L);
 
 /* Returns the open session at `arg`, and its program in *box; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);

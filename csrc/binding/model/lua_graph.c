@@ -442,6 +442,8 @@ void bind_graph(lua_State *L) {
                                      {"close", meth_close},
                                      {"costs", bind_graph_costs},
                                      {"identity", bind_graph_identity},
+                                     {"head", bind_graph_head},
+                                     {"slice_head", bind_graph_slice_head},
                                      {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, GRAPH_CLASS, methods, meta);

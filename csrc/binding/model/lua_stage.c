@@ -60,6 +60,12 @@ static int function_field(lua_State *L, int t, const char *name) {
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
+static ane_stage_tail tail_option(lua_State *L, int t) {
+  static const char *const names[] = {"all", "no-head", "head", NULL};
+  static const ane_stage_tail tails[] = {ANE_STAGE_TAIL_ALL, ANE_STAGE_TAIL_NO_HEAD, ANE_STAGE_TAIL_HEAD};
+  return tails[bind_choice_option(L, t, "tail", names)];
+}
+
 bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out) {
   if (lua_getfield(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
   luaL_checktype(L, -1, LUA_TTABLE);
@@ -76,6 +82,7 @@ bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct
   link->send = function_field(L, stage, "send");
   *out = (struct ane_stage){.from = (int32_t)bind_integer_option(L, stage, "from", 0, INT32_MAX),
                             .to = (int32_t)bind_integer_option(L, stage, "to", 0, INT32_MAX),
+                            .tail = tail_option(L, stage),
                             .fp16 = bind_boolean_option(L, stage, "fp16"),
                             .link = {on_receive, on_send, link}};
   lua_settop(L, stage - 1);
@@ -117,6 +124,28 @@ int bind_graph_costs(lua_State *L) {
     lua_rawseti(L, -2, i + 1);
   }
   ane_free(costs);
+  return 1;
+}
+
+/* head() -> {rows, cols, weights (bytes)} of the head, if its rows can be divided; nil: they cannot. After passes("cpu"). */
+int bind_graph_head(lua_State *L) {
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  int32_t head = ane_graph_head(g);
+  if (head == ANE_NONE) return lua_pushnil(L), 1;
+  const struct ane_value *w = &g->values[g->nodes[head].inputs[3]];
+  lua_createtable(L, 0, 3);
+  bind_set_integer(L, "rows", w->shape.dim[0]);
+  bind_set_integer(L, "cols", w->shape.dim[1]);
+  bind_set_integer(L, "weights", (lua_Integer)(w->data.data ? w->data.bytes : 2 * (uint64_t)(w->shape.dim[0] * w->shape.dim[1])));
+  return 1;
+}
+
+/* slice_head(from, to) -> true; or nil, message, code. Reduces the head to its rows [from, to), counted from 0. */
+int bind_graph_slice_head(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  struct ane_error err;
+  if (ane_graph_slice_head(g, luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
   return 1;
 }
 

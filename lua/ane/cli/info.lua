@@ -114,6 +114,7 @@ local function show_ranks(ranks)
   write "ranks:"
   for _, r in ipairs(ranks) do
     local layers = r.first and ("layers %d .. %d"):format(r.first, r.last) or "no layer"
+    if r.head_rows then layers = ("%s, %d rows of the head"):format(layers, r.head_rows) end
     local sent = r.sends > 0 and (" and %s sent"):format(common.bytes(r.sends)) or ""
     write("  %d %s: %d threads, %s, weights %s, %s of cached state%s a token, %s resident", r.rank, r.host, r.threads, layers,
       common.bytes(r.weight_bytes), common.bytes(r.kv_bytes_per_token), sent, common.bytes(r.resident))

@@ -34,6 +34,30 @@ local function sums_of(costs, field)
   return sums
 end
 
+-- Rows of the head that stay together: a group of the packed layouts.
+local GROUP = 16
+
+--- Divides the head over ranks, in proportion to their speeds.
+-- @param head of graph:head(), or nil
+-- @param ranks list of {speed}
+-- @return list of the first row of each rank's part, and at its end the number of rows; nil: the head is not divided
+function M.divide(head, ranks)
+  if not head or #ranks == 1 then return nil end
+  local all, sum, list = 0, 0, { 0 }
+  for _, rank in ipairs(ranks) do all = all + rank.speed end
+  for i, rank in ipairs(ranks) do
+    sum = sum + rank.speed
+    list[i + 1] = math.min(head.rows, math.floor(head.rows * sum / all / GROUP + 0.5) * GROUP)
+  end
+  list[#list] = head.rows
+  return list
+end
+
+-- The part of rank i of a number that counts for all rows of the head. The parts of all ranks add up to it.
+local function part_of(head, i, number)
+  return number * head.parts[i + 1] // head.rows - number * head.parts[i] // head.rows
+end
+
 --- The body steps at which the layers of a list begin.
 -- @param layers numbers of layers, ascending
 -- @return list of body steps; or nil, message, code
@@ -56,8 +80,9 @@ end
 -- @param costs of graph:costs()
 -- @param ranks list of {speed (relative), room (bytes for weights, or nil)}
 -- @param opts cut (list of layers that ranks 1, 2, ... begin with: used as it is), tail
+-- @param head of graph:head() where it is divided, with `parts` of divide(); else nil
 -- @return list of body steps before which the model is cut, one less than ranks; or nil, message, code
-function M.choose(costs, ranks, opts)
+function M.choose(costs, ranks, opts, head)
   local n = #ranks
   if opts.cut then
     if #opts.cut ~= n - 1 then return nil, ("option cut has %d layers, %d ranks need %d"):format(#opts.cut, n, n - 1), "invalid" end
@@ -66,11 +91,13 @@ function M.choose(costs, ranks, opts)
   local at, read, held = places(costs), sums_of(costs, "read"), sums_of(costs, "weights")
   table.insert(at, 1, 0)
   at[#at + 1] = #costs - 1 -- the end of the body: of the last stage only
-  local tail, steps = (opts.tail or M.TAIL) * costs[#costs].read, #costs - 1
+  local divided, steps = head and head.weights or 0, #costs - 1
+  local tail = (opts.tail or M.TAIL) * (costs[#costs].read - divided)
   -- Time of the stage of a rank over the steps [a, b); infinite where it has no room.
   local function time(rank, a, b)
     local bytes, stored = read[b + 1] - read[a + 1], held[b + 1] - held[a + 1]
-    if b == steps then bytes, stored = bytes + tail, stored + costs[#costs].weights end
+    if b == steps then bytes, stored = bytes + tail, stored + costs[#costs].weights - divided end
+    if head then stored = stored + part_of(head, rank, divided) end
     if ranks[rank].room and stored > ranks[rank].room then return math.huge end
     return bytes / ranks[rank].speed
   end
@@ -116,9 +143,10 @@ end
 --- What each stage holds, reads and sends.
 -- @param costs of graph:costs()
 -- @param cuts list of body steps
--- @return list of {from, to (body steps), first, last (layers; nil: none), weights, read, table (bytes), values, kv (numbers per token),
--- sends (floats per token to the next; 0 of the last)}
-function M.describe(costs, cuts)
+-- @param head as for choose()
+-- @return list of {from, to (body steps), first, last (layers; nil: none), head_rows (of the head, where it is divided), weights, read,
+-- table (bytes), values, kv (numbers per token), sends (floats per token to the next; 0 of the last)}
+function M.describe(costs, cuts, head)
   local stages, from = {}, 0
   for i = 1, #cuts + 1 do
     local to = cuts[i] or #costs - 1
@@ -128,6 +156,14 @@ function M.describe(costs, cuts)
       for _, field in ipairs { "weights", "read", "values", "table", "kv" } do s[field] = s[field] + costs[j][field] end
     end
     s.first, s.last = layers_of(costs, from, cuts[i] and to or #costs)
+    if head then
+      s.head_rows = head.parts[i + 1] - head.parts[i]
+      local less = cuts[i] and 0 or 1 -- the last stage's costs have all of the head
+      local weights, values = head.weights, head.rows * head.cols
+      s.weights = s.weights + part_of(head, i, weights) - less * weights
+      s.read = s.read + part_of(head, i, weights) - less * weights
+      s.values = s.values + part_of(head, i, values) - less * values
+    end
     stages[i], from = s, to
   end
   return stages

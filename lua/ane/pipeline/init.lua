@@ -27,7 +27,8 @@ end
 --   cut: the layers that ranks 1, 2, ... begin with; default: chosen so that the slowest rank takes the least time, and each part fits
 --     the memory of its rank
 --   fp16: activations go from rank to rank as fp16: half the bytes, other bits
---   tail: the weight of the head in the choice of the cut: 0 where prompts are long, 1 where replies are; default 0.5
+--   tail: the weight in the choice of the cut of what runs on output rows only, without a head that is divided: 0 where prompts are
+--     long, 1 where replies are; default 0.5
 M.rules = {
   cut = { type = "table", check = function(list)
     for _, layer in ipairs(list) do

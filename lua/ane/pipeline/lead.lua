@@ -1,5 +1,5 @@
 --- Rank 0 of a pipeline: a program and sessions with the methods of those of ane.core, whose layers lie on all ranks.
--- Needs ane.core, ane.pipeline.cut, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
+-- Needs ane.core, ane.pipeline.cut, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
 -- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
 --
 -- Each call is done on this rank's stage, and is an order to the others, which do the same on theirs. The order goes out before the
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
+local head = require "ane.pipeline.head"
 local links = require "ane.pipeline.links"
 local orders = require "ane.pipeline.orders"
 local work = require "ane.pipeline.work"
@@ -137,21 +138,28 @@ function Session:fork()
   return nil, why, word
 end
 
---- Writes this rank's part to the file, and has the others write theirs to files beside it, PATH.rank1 and so on.
-function Session:save(path, note)
-  local order = orders.pack("S", self.id, path, note or "", note and 1 or 0)
-  local ok, message, code = command(self.program, order, function() return self.own:save(path, note) end)
-  if ok then ok, message, code = replies(self.program) end
-  return ok and true, message, code
+-- The note of a session's file holds the caller's note, if any, and the row of the last token, if its logits were kept: a stage's
+-- session has no rows.
+local NOTE = "<Bs4s4"
+
+local function pack_note(note, row)
+  return NOTE:pack(note and 1 or 0, note or "", row and row.logits and orders.rows { row } or "")
 end
 
--- The row of the last token that the last stage has restored; {}: its file has none.
-local function restored_rows(program, id)
-  local rows = {}
-  local text, message, code = program.team:take(program.team.size - 1, "V")
-  if not text then return broken(program, message, code) end
-  orders.read_rows(text, { { id = id, want = "last" } }, function() return rows end)
-  return rows
+-- @return the caller's note or nil, list of rows; nil, nil: the text is no such note
+local function unpack_note(text)
+  local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
+  if not ok then return nil, nil end
+  return given == 1 and note or nil, orders.read_rows(rows)
+end
+
+--- Writes this rank's part to the file, and has the others write theirs to files beside it, PATH.rank1 and so on.
+function Session:save(path, note)
+  local order = orders.pack("S", self.id, path)
+  local text = pack_note(note, self.list[#self.list])
+  local ok, message, code = command(self.program, order, function() return self.own:save(path, text) end)
+  if ok then ok, message, code = replies(self.program) end
+  return ok and true, message, code
 end
 
 --- Reads such files. A failure on any rank leaves the session as it was.
@@ -163,12 +171,13 @@ function Session:restore(path)
   local ok
   ok, message, code = command(program, orders.pack("L", id, self.most, self.kv, path), function()
     local done, text, word = own:restore(path)
-    note = text
-    return done, text, word
+    if not done then return nil, text, word end
+    note, rows = unpack_note(text)
+    if not rows then return nil, path .. " is damaged: it has no note of a model on several ranks", "format" end
+    return true
   end)
   if ok then ok, message, code = replies(program) end
-  if ok then rows, message, code = restored_rows(program, id) end
-  if not rows then
+  if not ok then
     own:close()
     program:forget(id)
     return nil, message, code
@@ -212,10 +221,11 @@ function Program:n_ids() return self.own:n_ids() end
 function Program:exact() return self.own:exact() end
 function Program.head() return 0, 0, 0 end
 
---- Facts of all ranks together, and `ranks`, a list of those of each: rank, host, threads, first and last (layers), weight_bytes,
--- stored_bytes (of its weights as stored), kv_bytes_per_token, sends (bytes per token), resident (bytes when it had loaded).
+--- Facts of all ranks together, and `ranks`, a list of those of each: rank, host, threads, first and last (layers), head_rows (where
+-- the head is divided), weight_bytes, stored_bytes (of its weights as stored), kv_bytes_per_token, sends (bytes per token), resident
+-- (bytes when it had loaded).
 function Program:info()
-  local out = self.own:info()
+  local out = work.add_info(self.own:info(), self.part)
   out.ranks = self.ranks
   for rank = 1, self.team.size - 1 do
     local info = self.infos[rank]
@@ -283,7 +293,7 @@ local function begin(self, items, want, together)
   local groups = orders.groups(items_of(items, want), self.team.size, self.whole, together)
   ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
   if not ok then return nil, message, code end
-  local ticket = { groups = groups, at = 1, rows = {}, sessions = {} }
+  local ticket = { groups = groups, at = 1, rows = {}, sessions = {}, came = {} }
   for _, item in ipairs(items) do
     local s = item[1]
     ticket.sessions[s.id], s.ticket, s.list = s, ticket, {}
@@ -298,23 +308,63 @@ end
 -- @return a ticket for finish(); or nil, message, code
 function Program:begin(items, want) return begin(self, items, want, true) end
 
+-- This rank's part of the rows of a group.
+local function own_rows(self, ticket, group)
+  local message, code
+  if not ticket.values then
+    ticket.values, message, code = self.team:take(self.team.size - 1, "N")
+    if not ticket.values then return nil, message, code end
+  end
+  local list
+  list, message, code = self.part:rows(ticket.values, (orders.wanted(group)))
+  ticket.values = nil
+  return list, message, code
+end
+
+-- Does a rank send rows?
+local function sends_rows(self, rank)
+  if not self.parts then return rank == self.team.size - 1 end
+  return self.parts[rank + 2] > self.parts[rank + 1]
+end
+
+-- Waits for the rows of the ticket's current group. What has come is kept in the ticket, so that an interrupted wait can be repeated.
+-- @return list of rows; or nil, message, code
+local function take_rows(self, ticket, group)
+  local came, list = ticket.came, {}
+  for rank = 0, self.team.size - 1 do
+    if not came[rank] and sends_rows(self, rank) then
+      local text, message, code
+      if rank == 0 then
+        came[0], message, code = own_rows(self, ticket, group)
+      else
+        text, message, code = self.team:take(rank, "V")
+        came[rank] = text and orders.read_rows(text)
+      end
+      if not came[rank] then return nil, message, code end
+    end
+    list[#list + 1] = came[rank]
+  end
+  ticket.came = {}
+  return head.join(list)
+end
+
 -- Takes the rows of the oldest run under way. An interrupted wait can be repeated.
 local function collect(self)
   local ticket = self.tickets[1]
   local rows = ticket.rows
   while ticket.at <= #ticket.groups do
-    local group, text = ticket.groups[ticket.at], nil
+    local group, list = ticket.groups[ticket.at], {}
     if orders.has_rows(group) then
       local message, code
-      text, message, code = self.team:take(self.team.size - 1, "V")
-      if not text then return broken(self, message, code) end
+      list, message, code = take_rows(self, ticket, group)
+      if not list then return broken(self, message, code) end
     end
     ticket.at = ticket.at + 1
-    if text then
-      orders.read_rows(text, group, function(id)
-        rows[id] = rows[id] or {}
-        return rows[id]
-      end)
+    local _, ids = orders.wanted(group)
+    for i, row in ipairs(list) do
+      local id = ids[i]
+      rows[id] = rows[id] or {}
+      table.insert(rows[id], row)
     end
   end
   table.remove(self.tickets, 1)
@@ -375,7 +425,8 @@ function Program:close()
   end
   self.sessions = {}
   self.own:close()
-  self.own = nil
+  if self.part then self.part:close() end
+  self.own, self.part = nil, nil
   self.team.busy = nil
   if not self.failed then self.team:tell("C", orders.pack "Q") end
 end
@@ -424,17 +475,76 @@ local function level(list)
 end
 
 -- The rows of info().ranks.
-local function describe(self, costs, cuts, fp16)
+local function describe(self, costs, cuts, fp16, divided)
   local list = {}
-  for i, s in ipairs(cut.describe(costs, cuts)) do
+  for i, s in ipairs(cut.describe(costs, cuts, divided)) do
     local info = self.infos[i - 1]
     list[i] = {
       rank = i - 1, host = self.team:name(i - 1):match "%((.*)%)", threads = info.threads, first = s.first, last = s.last,
-      weight_bytes = info.weight_bytes, stored_bytes = info.stored_bytes, kv_bytes_per_token = info.kv_bytes_per_token,
+      head_rows = s.head_rows, weight_bytes = info.weight_bytes, stored_bytes = info.stored_bytes,
+      kv_bytes_per_token = info.kv_bytes_per_token,
       sends = s.sends * (fp16 and 2 or 4), resident = info.resident,
     }
   end
   return list
+end
+
+-- The head, where it is divided over the ranks, with `parts`. A head that is encoded anew is not, since its scales depend on all rows. Nor
+-- is that of an encoder, which gives rows of all tokens: it is small, and the values of all tokens would have to go to all ranks.
+local function divide_head(graph, ranks, options, job)
+  local is_encoded = (options.weights or "file") ~= "file" or options.mixed and next(options.mixed)
+  if job.whole or is_encoded then return nil end
+  local found = graph:head()
+  if found then found.parts = cut.divide(found, ranks) end
+  return found and found.parts and found
+end
+
+-- Where the model is cut: cuts (see ane.pipeline.cut), costs of its steps, and its head where that is divided.
+-- @return a table; or nil, message, code
+local function choose(self, graph, options, job, opts)
+  local facts, message, code = ask(self, options.threads)
+  if not facts then return nil, message, code end
+  local ranks, costs = level(rates(self.team, facts)), graph:costs()
+  local divided = divide_head(graph, ranks, options, job)
+  local cuts
+  cuts, message, code = cut.choose(costs, ranks, opts, divided)
+  if not cuts then return nil, message, code end
+  return { cuts = cuts, costs = costs, head = divided }
+end
+
+-- What the other ranks are told of the model.
+-- @param places body steps at which the stages begin, and the number of all
+local function job_text(graph, options, job, opts, chosen, places)
+  local sent = {}
+  for key, value in pairs(options) do
+    if key ~= "progress" and key ~= "threads" then sent[key] = value end
+  end
+  return core.json_encode {
+    path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
+    identity = ("%016x"):format(graph:identity()), cuts = places, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
+  }
+end
+
+-- Plans this rank's stage, and its part of the head.
+-- @return true; or nil, message, code
+local function plan_own(self, graph, options, opts, chosen, places)
+  local o = { stage = work.stage(self.team, places[1], places[2], opts.fp16, function() flush(self) end) }
+  for key, value in pairs(options) do o[key] = value end
+  local message, code
+  self.own, message, code = core.program(graph, o)
+  if not self.own then return nil, message, code end
+  self.parts = chosen.head and chosen.head.parts
+  if not self.parts or self.parts[2] == 0 then return true end
+  self.part, message, code = head.open(graph, options, { from = 0, to = self.parts[2], steps = places[#places], fp16 = opts.fp16 })
+  return self.part and true, message, code
+end
+
+-- Closes what has been planned of a model that cannot be.
+local function give_up(self)
+  if self.own then self.own:close() end
+  if self.part then self.part:close() end
+  self.own, self.part = nil, nil
+  self.team:tell("C", orders.pack "Q")
 end
 
 --- Plans a model over all ranks.
@@ -447,41 +557,26 @@ end
 function M.program(team, graph, options, job, opts)
   if team.busy then return nil, "one model at a time can lie on the ranks: close the other one first", "state" end
   local self = setmetatable({ team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {} }, Program)
-  local facts, message, code = ask(self, options.threads)
-  if not facts then return nil, message, code end
-  local cuts
-  local costs = graph:costs()
-  cuts, message, code = cut.choose(costs, level(rates(team, facts)), opts)
-  if not cuts then return nil, message, code end
-  local places = { 0, table.unpack(cuts) }
-  places[#places + 1] = #costs - 1
-  local sent = {}
-  for key, value in pairs(options) do
-    if key ~= "progress" and key ~= "threads" then sent[key] = value end
-  end
-  local text = core.json_encode {
-    path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
-    identity = ("%016x"):format(graph:identity()), cuts = places, fp16 = opts.fp16 or false,
-  }
+  local chosen, message, code = choose(self, graph, options, job, opts)
+  if not chosen then return nil, message, code end
+  local places = { 0, table.unpack(chosen.cuts) }
+  places[#places + 1] = #chosen.costs - 1
   local ok
-  ok, message, code = team:tell("C", orders.pack("M", text))
+  ok, message, code = team:tell("C", orders.pack("M", job_text(graph, options, job, opts, chosen, places)))
   if not ok then return nil, message, code end
-  local o = { stage = work.stage(team, places[1], places[2], opts.fp16, function() flush(self) end) }
-  for key, value in pairs(options) do o[key] = value end
-  local own, why, word = core.program(graph, o) -- the others pack their weights at the same time
+  local planned, why, word = plan_own(self, graph, options, opts, chosen, places) -- the others pack their weights at the same time
   local texts
   texts, message, code = replies(self)
-  if not own or not texts then
-    if own then own:close() end
-    team:tell("C", orders.pack "Q")
-    if not own then return nil, why, word end
+  if not planned or not texts then
+    give_up(self)
+    if not planned then return nil, why, word end
     return nil, message, code
   end
-  self.own, team.busy, self.infos[0] = own, true, own:info()
+  team.busy, self.infos[0] = true, work.add_info(self.own:info(), self.part)
   for rank, info in pairs(texts) do self.infos[rank] = core.json_decode(info) end
   self.infos[0].resident, self.kv_per_token = core.memory().resident, 0
   for rank = 0, team.size - 1 do self.kv_per_token = self.kv_per_token + self.infos[rank].kv_bytes_per_token end
-  self.ranks = describe(self, costs, cuts, opts.fp16)
+  self.ranks = describe(self, chosen.costs, chosen.cuts, opts.fp16, chosen.head)
   return self
 end
 

@@ -3,6 +3,7 @@
 --
 -- An order is a letter and its fields. I: say what this rank can do (1: measure it); M: load a model (JSON); O: open a session;
 -- R: run; Z: rewind; P: part; F: fork; S: save; L: restore; D: close a session; Q: close the model; T: measure a link.
+-- Other messages: A, values for the next stage; N, values of the output rows for the parts of the head; V, rows for rank 0; K, a reply.
 
 local M = {}
 
@@ -12,7 +13,7 @@ for i, want in ipairs(WANTS) do NUMBER_OF[want] = i end
 
 --- Formats of the orders with fixed fields: session first.
 M.fields = {
-  O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4s4B", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B", T = "<I4",
+  O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B", T = "<I4",
 }
 
 --- An order with fixed fields.
@@ -120,39 +121,50 @@ end
 
 -- ---- Rows ----------------------------------------------------------------------------------------------------------------------
 
+--- What a group leaves: for each output row, in order, are its logits wanted, or only its best id?
+-- @return list of booleans; list of the sessions' numbers
+function M.wanted(group)
+  local keeps, ids = {}, {}
+  for _, item in ipairs(group) do
+    local n = item.want == "none" and 0 or item.want == "last" and 1 or #item.ids
+    for _ = 1, n do keeps[#keeps + 1], ids[#ids + 1] = item.want ~= "argmax", item.id end
+  end
+  return keeps, ids
+end
+
 --- The rows that a group has left in the sessions of the last stage.
 -- @param group of a run
 -- @param session function(id) -> session of the core
-function M.rows(group, session)
-  local out = {}
+-- @return list of {id, value, logits (bytes; nil: they are not wanted)}
+function M.rows_of(group, session)
+  local list = {}
   for _, item in ipairs(group) do
     local s = session(item.id)
-    local n = item.want == "none" and 0 or s:rows()
-    out[#out + 1] = ("<I4"):pack(n)
-    for i = 1, n do
-      local best, value = s:argmax(i)
-      out[#out + 1] = ("<i4f"):pack(best, value)
-      if item.want ~= "argmax" then out[#out + 1] = ("<s4"):pack(s:logits(i):tostring()) end
+    for i = 1, item.want == "none" and 0 or s:rows() do
+      local id, value = s:argmax(i)
+      list[#list + 1] = { id = id, value = value, logits = item.want ~= "argmax" and s:logits(i):tostring() or nil }
     end
   end
+  return list
+end
+
+--- Such rows as bytes.
+function M.rows(list)
+  local out = {}
+  for _, row in ipairs(list) do out[#out + 1] = ("<i4fs4"):pack(row.id, row.value, row.logits or "") end
   return table.concat(out)
 end
 
---- Adds such rows to those of sessions.
--- @param rows function(id) -> list of {id, value, logits (bytes; nil: none were kept)}
-function M.read_rows(text, group, rows)
-  local at = 1
-  for _, item in ipairs(group) do
-    local n
-    n, at = ("<I4"):unpack(text, at)
-    local list = rows(item.id)
-    for _ = 1, n do
-      local row = {}
-      row.id, row.value, at = ("<i4f"):unpack(text, at)
-      if item.want ~= "argmax" then row.logits, at = ("<s4"):unpack(text, at) end
-      list[#list + 1] = row
-    end
+--- The rows that bytes hold.
+function M.read_rows(text)
+  local list, at = {}, 1
+  while at <= #text do
+    local row = {}
+    row.id, row.value, row.logits, at = ("<i4fs4"):unpack(text, at)
+    if row.logits == "" then row.logits = nil end
+    list[#list + 1] = row
   end
+  return list
 end
 
 return M

@@ -176,28 +176,43 @@ function Plan:__tostring()
 end
 
 -- Costs of a configuration without weights, in the bytes of a scheme; tables of embeddings stay fp16.
-local function scale_costs(costs, bytes)
+local function scale_costs(costs, head, bytes)
+  if head then head.weights = head.weights * bytes // 2 end
   for _, c in ipairs(costs) do
     c.weights, c.read = c.weights * bytes // 2, c.read * bytes // 2
   end
 end
 
--- The costs of a model's steps, and its name; or nil, message, code.
+-- The costs of a model's steps, and its head (nil: none that can be divided); or nil, message, code.
 local function costs_of(path, opts)
   local bundle, message, code = planner.open(path, { recipe = opts.recipe })
   if not bundle then return nil, message, code end
   local graph
   graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
-  local costs, ok
+  local costs, head, ok
   if graph then
     ok, message, code = graph:passes "cpu"
-    costs = ok and graph:costs()
+    costs, head = ok and graph:costs(), ok and not bundle.config.kind and graph:head() or nil
     graph:close()
   end
   if bundle.source.close then bundle.source:close() end
   if not costs then return nil, message, code end
-  if bundle.blank then scale_costs(costs, M.BYTES[opts.weights]) end
-  return costs
+  if bundle.blank then scale_costs(costs, head, M.BYTES[opts.weights]) end
+  return costs, head
+end
+
+-- Weights and reads of a stage's steps, and of its part of the head.
+local function steps_of(costs, s, head, is_last)
+  local list = table.move(costs, s.from + 1, s.to, 1, {})
+  local tail = costs[#costs]
+  if not head then
+    list[#list + 1] = is_last and tail or nil
+    return list
+  end
+  if is_last then list[#list + 1] = { weights = tail.weights - head.weights, read = tail.read - head.weights } end
+  local part = head.weights * s.head_rows // head.rows
+  list[#list + 1] = { weights = part, read = part }
+  return list
 end
 
 --- Plans a model file, a folder, or a configuration without weights.
@@ -206,23 +221,26 @@ end
 -- (tokens a second), ranks: a list of rank, host, first and last (layers), weights, table, state (bytes for all sequences), read and
 -- sends (bytes per token), decode_s, group_s, prompt_s, link_s (seconds); or nil, message, code
 function M.of_path(path, opts)
-  local costs, message, code = costs_of(path, opts)
-  if not costs then return nil, message, code end
-  local ranks, cuts
+  local costs, head, code = costs_of(path, opts)
+  if not costs then return nil, head, code end
+  local ranks, cuts, message
   ranks, message, code = ranks_of(opts)
   if not ranks then return nil, message, code end
-  cuts, message, code = cut.choose(costs, ranks, opts)
+  if head then head.parts = cut.divide(head, ranks) end
+  if head and not head.parts then head = nil end
+  cuts, message, code = cut.choose(costs, ranks, opts, head)
   if not cuts then return nil, message, code end
   local plan = setmetatable({
     model = path:match "[^/]+/*$", sequences = opts.sequences or 8 * #ranks, context = opts.context, weights = 0, state = 0,
   }, Plan)
-  plan.ranks = cut.describe(costs, cuts)
+  plan.ranks = cut.describe(costs, cuts, head)
   for i, s in ipairs(plan.ranks) do
     s.rank, s.host = i - 1, ranks[i].host
     s.state = s.kv * KV_BYTES[opts.kv] * opts.context
     s.sends = s.sends * (opts.fp16 and 2 or 4)
-    s.steps = table.move(costs, s.from + 1, i == #plan.ranks and #costs or s.to, 1, {})
-    s.body = s.values - (i == #plan.ranks and costs[#costs].values or 0)
+    s.steps = steps_of(costs, s, head, i == #plan.ranks)
+    s.body = 0
+    for j = s.from + 1, s.to do s.body = s.body + costs[j].values end
   end
   predict(plan, plan.ranks, ranks, opts)
   for _, s in ipairs(plan.ranks) do

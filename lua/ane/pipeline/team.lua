@@ -6,6 +6,9 @@
 -- failed, and all waits of rank 0 fail then. X, from rank 0, says that all is done, and waits of the others for what is not a
 -- command (C) end. A rank is lost when its process is gone (on the same host), or when it is silent for `timeout` seconds while
 -- this rank waits for it.
+--
+-- `between`, a function that a rank sets, does work that others wait for. take() calls it before it waits: it returns whether it found
+-- work; or nil, message, code.
 
 local core = require "ane.core"
 
@@ -138,16 +141,31 @@ function Team:tell(kind, text)
   return true
 end
 
+-- Does the work that others wait for, before a wait for `kind`.
+-- @return was there any? or nil, message, code
+local function find_work(self, kind)
+  if not self.between then return false end
+  local ok, message, code = poll(self, 0, kind)
+  if not ok then return nil, message, code end
+  return self.between()
+end
+
+--- The next message of a rank and a kind that has come; nil: there is none.
+function Team:has(rank, kind) return pop(self, rank, kind) end
+
 --- Waits for the next message of a rank and a kind.
 -- @param forever true: as long as the rank lives; default: `timeout` seconds
 -- @return its text; or nil, message, code
 function Team:take(rank, kind, forever)
   local since = core.clock()
   while true do
+    local busy, message, code = find_work(self, kind)
+    if busy == nil then return nil, message, code end
     local text = pop(self, rank, kind)
     if text then return text end
     if self.ended and kind == "C" then return nil, "rank 0 has ended the work", "stopped" end
-    local ok, message, code = poll(self, LOOK, kind)
+    local ok = true
+    if not busy then ok, message, code = poll(self, LOOK, kind) end
     if not ok then return nil, message, code end
     if not forever and core.clock() - since > self.timeout then
       return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"

@@ -1,8 +1,9 @@
 --- What the ranks of a pipeline other than 0 do: they load their layers, and run them when rank 0 says so.
--- Needs ane.core, ane.model.loader, ane.pipeline.links, ane.pipeline.orders, ane.recipe and ane.util.isa.
+-- Needs ane.core, ane.model.loader, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders, ane.recipe and ane.util.isa.
 -- Usage: `work.run(team, { threads = 2 })`
 
 local core = require "ane.core"
+local head = require "ane.pipeline.head"
 local isa = require "ane.util.isa"
 local links = require "ane.pipeline.links"
 local loader = require "ane.model.loader"
@@ -11,8 +12,20 @@ local recipe = require "ane.recipe"
 
 local M = {}
 
+-- heads: groups whose output rows have not come yet, oldest first; own: values of output rows that this rank, the last, has made.
 local Worker = {}
 Worker.__index = Worker
+
+--- Adds a rank's part of the head to the facts of its stage.
+-- @param info of its program
+-- @param part of ane.pipeline.head, or nil
+function M.add_info(info, part)
+  if not part then return info end
+  local more = part.program:info()
+  for _, key in ipairs { "weight_bytes", "stored_bytes", "scratch_bytes", "steps" } do info[key] = info[key] + more[key] end
+  table.move(more.matrices, 1, #more.matrices, #info.matrices + 1, info.matrices)
+  return info
+end
 
 --- What rank 0 is told before it cuts: free memory (bytes), threads, and speed: bytes that are read a second, or threads.
 -- @param measure true: measure the speed, which takes half a second and half a gigabyte
@@ -25,16 +38,63 @@ end
 -- @param team the ranks
 -- @param from, to body steps
 -- @param before nil, or function() that is called before the first message goes out
-function M.stage(team, from, to, fp16, before)
+-- @param rows nil, or function(bytes) that takes the values of output rows: the stage has the tail without the head
+function M.stage(team, from, to, fp16, before, rows)
   local rank = team.rank
   return {
-    from = from, to = to, fp16 = fp16,
+    from = from, to = to, fp16 = fp16, tail = rows and "no-head" or "all",
     receive = function() return team:take(rank - 1, "A") end,
     send = function(bytes)
       if before then before() end
+      if rows then return rows(bytes) end
       return team:send(rank + 1, "A", bytes)
     end,
   }
+end
+
+local function is_last(team) return team.rank == team.size - 1 end
+
+-- Sends the values of output rows to the parts of the head, of which one is this rank's.
+local function send_values(self, bytes)
+  table.insert(self.own, bytes)
+  return self.team:tell("N", bytes)
+end
+
+-- Computes this rank's part of the head for output rows that have come.
+-- @return were there any? or nil, message, code
+local function compute_heads(self)
+  local team, busy = self.team, false
+  while true do
+    local bytes
+    if is_last(team) then
+      bytes = table.remove(self.own, 1)
+    else
+      bytes = team:has(team.size - 1, "N")
+    end
+    if not bytes then return busy end
+    local group = table.remove(self.heads, 1)
+    if self.head then
+      local rows, message, code = self.head:rows(bytes, (orders.wanted(group)))
+      if not rows then return nil, message, code end
+      local ok
+      ok, message, code = team:send(0, "V", orders.rows(rows))
+      if not ok then return nil, message, code end
+    end
+    busy = true
+  end
+end
+
+-- Plans this rank's part of a divided head. The graph has been planned.
+local function plan_head(self, graph, job)
+  local rank = self.team.rank
+  local from, to = job.head[rank + 1], job.head[rank + 2]
+  if from < to then
+    local message, code
+    self.head, message, code = head.open(graph, job.options, { from = from, to = to, steps = job.cuts[#job.cuts], fp16 = job.fp16 })
+    if not self.head then return nil, message, code end
+  end
+  self.team.between = function() return compute_heads(self) end
+  return true
 end
 
 -- Plans this rank's stage. job: what rank 0 sent.
@@ -59,10 +119,15 @@ local function plan(self, job)
   end
   local options = job.options
   options.threads = self.opts.threads
-  options.stage = M.stage(team, job.cuts[team.rank + 1], job.cuts[team.rank + 2], job.fp16)
+  options.stage = M.stage(team, job.cuts[team.rank + 1], job.cuts[team.rank + 2], job.fp16, nil,
+    job.head and is_last(team) and function(bytes) return send_values(self, bytes) end)
   self.program, message, code = core.program(graph, options)
   if not self.program then return nil, message, code end
-  local info = self.program:info()
+  if job.head then
+    ok, message, code = plan_head(self, graph, job)
+    if not ok then return nil, message, code end
+  end
+  local info = M.add_info(self.program:info(), self.head)
   for _, m in ipairs(info.matrices) do m.input = nil end
   info.resident, info.rank, info.host = core.memory().resident, team.rank, team.host
   return core.json_encode(info)
@@ -79,28 +144,26 @@ local function part_of(self, path) return ("%s.rank%d"):format(path, self.team.r
 local function drop(self)
   for _, s in pairs(self.sessions) do s:close() end
   self.sessions = {}
+  if self.head then self.head:close() end
   if self.program then self.program:close() end
   if self.source then self.source:close() end
-  self.program, self.source = nil, nil
-end
-
-local function is_last(team) return team.rank == team.size - 1 end
-
--- Sends the row of a restored session; none where its file has none.
-local function send_restored(self, id)
-  local s = self.sessions[id]
-  local want = s:rows() > 0 and "last" or "none"
-  return self.team:send(0, "V", orders.rows({ { id = id, want = want } }, function() return s end))
+  self.program, self.source, self.head, self.heads, self.own, self.team.between = nil, nil, nil, {}, {}, nil
 end
 
 local function run(self, text)
   local sessions, team = self.sessions, self.team
   local function session(id) return sessions[id] end
-  for _, group in ipairs(orders.read_run(text)) do
+  local groups = orders.read_run(text)
+  for _, group in ipairs(groups) do
+    if team.between and orders.has_rows(group) then table.insert(self.heads, group) end
+  end
+  for _, group in ipairs(groups) do
     local items = {}
     for i, item in ipairs(group) do items[i] = { sessions[item.id], item.ids, want = item.want, ["until"] = item.upto } end
     local ok, message, code = self.program:run(items)
-    if ok and is_last(team) and orders.has_rows(group) then ok, message, code = team:send(0, "V", orders.rows(group, session)) end
+    if ok and is_last(team) and not team.between and orders.has_rows(group) then
+      ok, message, code = team:send(0, "V", orders.rows(orders.rows_of(group, session)))
+    end
     if not ok then return nil, message, code end
   end
   return true
@@ -139,8 +202,8 @@ local HANDLE = {
     return acknowledge(self, s ~= nil, message, code)
   end,
   S = function(self, text)
-    local _, id, path, note, given = orders.unpack(text)
-    return acknowledge(self, self.sessions[id]:save(part_of(self, path), given == 1 and note or nil))
+    local _, id, path = orders.unpack(text)
+    return acknowledge(self, self.sessions[id]:save(part_of(self, path)))
   end,
   L = function(self, text)
     local _, id, context, kv, path = orders.unpack(text)
@@ -148,7 +211,6 @@ local HANDLE = {
     local ok
     if s then ok, message, code = s:restore(part_of(self, path)) end
     self.sessions[id] = s
-    if ok and is_last(self.team) then send_restored(self, id) end
     return acknowledge(self, ok, message, code)
   end,
   D = function(self, text)
@@ -174,7 +236,7 @@ local HANDLE = {
 -- @return true; or nil, message, code where this rank or another one has failed
 function M.run(team, opts)
   local threads = opts.threads or math.max(1, core.cpu_cores() // team.near)
-  local self = setmetatable({ team = team, opts = { threads = threads }, sessions = {} }, Worker)
+  local self = setmetatable({ team = team, opts = { threads = threads }, sessions = {}, heads = {}, own = {} }, Worker)
   local ok, message, code = true, nil, nil
   while ok do
     local text

@@ -64,6 +64,24 @@ describe("the cut of a model", function()
     end
   end)
 
+  it("divides the head by speed, in whole groups of rows, and counts its parts", function()
+    local costs, head = costs_of(12, 400), { rows = 1000, cols = 1, weights = 400 }
+    assert.is_nil(cut.divide(head, ranks_of(1)))
+    assert.is_nil(cut.divide(nil, ranks_of(1, 1)))
+    head.parts = cut.divide(head, ranks_of(1, 3))
+    assert.same({ 0, 256, 1000 }, head.parts)
+    assert.same({ 0, 0, 16, 16, 16, 20 }, cut.divide({ rows = 20 }, ranks_of(1, 1, 1, 1, 1)))
+    head.parts = cut.divide(head, ranks_of(1, 1))
+    local cuts = assert(cut.choose(costs, ranks_of(1, 1), { tail = 1 }, head))
+    assert.same({ 0, 6 }, first_layers(costs, cuts))
+    local stages = cut.describe(costs, cuts, head)
+    assert.equal(1600, stages[1].weights + stages[2].weights)
+    assert.equal(496, stages[1].head_rows)
+    local ranks = ranks_of(1, 1)
+    ranks[1].room = 350 -- half of the head and one layer
+    assert.same({ 0, 1 }, first_layers(costs, assert(cut.choose(costs, ranks, {}, head))))
+  end)
+
   it("leaves ranks empty where there are more of them than places", function()
     local costs = costs_of(2, 0)
     local stages = cut.describe(costs, assert(cut.choose(costs, ranks_of(1, 1, 1, 1, 1, 1), {})))

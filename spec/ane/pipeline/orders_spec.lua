@@ -60,10 +60,32 @@ describe("groups of a run", function()
   end)
 end)
 
+describe("rows of a group", function()
+  it("are one of each token or of the last one, with logits or without", function()
+    local keeps, of = orders.wanted {
+      { id = 5, ids = { 1, 2 }, want = "none" }, { id = 6, ids = { 1, 2 }, want = "last" }, { id = 7, ids = { 1, 2 }, want = "argmax" },
+      { id = 8, ids = { 1, 2 }, want = "all" },
+    }
+    assert.same({ true, false, false, true, true }, keeps)
+    assert.same({ 6, 7, 7, 8, 8 }, of)
+  end)
+
+  it("are joined from parts of the head, where of equal logits the lowest id wins", function()
+    local head, nan = require "ane.pipeline.head", 0 / 0
+    local rows = head.join {
+      { { id = 1, value = 2, logits = "a" }, { id = 2, value = nan }, { id = 3, value = 1 } },
+      { { id = 10, value = 2, logits = "b" }, { id = 11, value = -5 }, { id = 12, value = 4 } },
+    }
+    assert.same({ { id = 1, value = 2, logits = "ab" }, { id = 11, value = -5 }, { id = 12, value = 4 } }, rows)
+  end)
+end)
+
 describe("orders", function()
   it("come back as they were", function()
     assert.same({ "L", 7, 512, "fp16", "a path" }, { table.unpack({ orders.unpack(orders.pack("L", 7, 512, "fp16", "a path")) }, 1, 5) })
-    assert.same({ "S", 7, "p", "a\0note", 1 }, { table.unpack({ orders.unpack(orders.pack("S", 7, "p", "a\0note", 1)) }, 1, 5) })
+    assert.same({ "S", 7, "a path" }, { table.unpack({ orders.unpack(orders.pack("S", 7, "a path")) }, 1, 3) })
+    local rows = { { id = 3, value = 1.5, logits = "abcd" }, { id = 9, value = -2 } }
+    assert.same(rows, orders.read_rows(orders.rows(rows)))
     assert.equal("Q", (orders.unpack(orders.pack "Q")))
   end)
 end)

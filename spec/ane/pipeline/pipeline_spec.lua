@@ -113,6 +113,10 @@ describe("mpirun ane", function()
     assert.is_true(info.ranks[1].sends > 0)
     assert.equal(0, info.ranks[3].sends)
     assert.is_true(info.ranks[1].stored_bytes < stored / 2)
+    local rows = 0
+    for _, r in ipairs(info.ranks) do rows = rows + r.head_rows end
+    assert.equal(info.vocab or rows, rows)
+    assert.is_true(info.ranks[1].head_rows > 0 and info.ranks[3].head_rows > 0)
   end)
 
   it("says once what is wrong, and ends", function()

@@ -65,6 +65,38 @@ describe("stages of a pipeline", function()
     end)
   end
 
+  for _, name in ipairs(MODELS) do
+    it("have the bits of the whole where the head is divided: " .. name, function()
+      local path = "spec/fixtures/" .. name
+      local graph <close>, source = stages.graph(path)
+      local found, steps = graph:head(), #graph:costs() - 1
+      source:close()
+      assert(found, "the head cannot be divided")
+      local whole <close> = stages.open(path, {}, { context = 96, whole = true })
+      local want = story(whole)
+      for n = 1, 3 do
+        local line <close> = stages.open(path, cuts_of(steps, n, n), { context = 96, heads = n })
+        local got = story(line)
+        for i = 1, #want do assert(got[i] == want[i], ("call %d differs, %d parts"):format(i, n)) end
+        assert.equal(0, line:left())
+      end
+    end)
+  end
+
+  it("refuse parts of the head that there are not", function()
+    local graph <close>, source = stages.graph "spec/fixtures/gguf/llama-mixed.gguf"
+    local ok, message, code = graph:slice_head(0, 1 << 30)
+    assert.equal(nil, ok)
+    assert.equal("range", code)
+    assert.matches("of the head", message)
+    local made, why = core.program(graph, { threads = 1, int8 = true, context = 8, chunk = 8, stage = {
+      from = 0, to = 3, tail = "no-head", receive = print, send = print,
+    } })
+    assert.equal(nil, made)
+    assert.matches("does not end with the body", why)
+    source:close()
+  end)
+
   it("change over to the long factors of rope together", function()
     local path = "spec/fixtures/hf/phi3"
     local whole <close> = stages.open(path, {}, { context = 128, chunk = 128, whole = true })
