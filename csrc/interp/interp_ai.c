@@ -325,6 +325,16 @@ static ane_status gelu(struct translation *t, const struct call *c) {
   return emit(t, "gelu", p, 2, c->out, 1);
 }
 
+static ane_status pad(struct translation *t, const struct call *c) {
+  static const char *const modes[] = {NULL, "constant", "reflect", "replicate", NULL, NULL};
+  if (!modes[c->op->pad]) return fail(t, ANE_UNSUPPORTED, "its mode is not supported");
+  struct param p[] = {{.name = "x", .slot = c->in[0]},
+                      {.name = "pad", .slot = c->in[1]},
+                      {.name = "mode", .value = text(t, modes[c->op->pad])},
+                      {.name = "constant_val", .slot = c->in[2]}};
+  return emit(t, "pad", p, 4, c->out, 1);
+}
+
 static ane_status cast(struct translation *t, const struct call *c) {
   struct param p[] = {{.name = "x", .slot = c->in[0]},
                       {.name = "dtype", .value = text(t, ane_mil_dtype_name(c->out->type.dtype))}};
@@ -561,7 +571,9 @@ static ane_status translate_op(struct translation *t, const struct call *c) {
     case ANE_AI_GATHER_ALONG_AXIS: return along(t, c);
     case ANE_AI_SLICE: return slice(t, c);
     case ANE_AI_SLICE_UPDATE: return slice_update(t, c);
-    case ANE_AI_BROADCAST_TO: return broadcast_to(t, c);
+    case ANE_AI_BROADCAST_TO:
+    case ANE_AI_BROADCAST_IN_DIMS: return broadcast_to(t, c);
+    case ANE_AI_PAD: return pad(t, c);
     case ANE_AI_BLOCKWISE: return blockwise(t, c);
     case ANE_AI_LUT: return lut(t, c);
     case ANE_AI_COPY_PLAIN:

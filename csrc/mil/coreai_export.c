@@ -481,6 +481,13 @@ static bool takes_whole(const struct asset *a) {
   return any;
 }
 
+/* Is there a shard besides the head? Otherwise prompt_opt has nothing to compute. */
+static bool has_layers(const struct asset *a) {
+  for (int32_t i = 0; i < a->partition->n_shards; i++)
+    if (a->partition->shards[i].kind != ANE_SHARD_HEAD) return true;
+  return false;
+}
+
 static ane_status write_functions(struct asset *a, const struct ane_coreai_plan *plan) {
   ane_status st = ANE_OK;
   if (takes_whole(a)) {
@@ -494,7 +501,7 @@ static ane_status write_functions(struct asset *a, const struct ane_coreai_plan 
     for (uint32_t i = 0; i < plan->n_tokens && !st; i++) {
       if (plan->tokens[i] > plan->contexts[c]) continue;
       st = extend(a, plan->contexts[c], plan->tokens[i], true);
-      if (!st) st = extend(a, plan->contexts[c], plan->tokens[i], false);
+      if (!st && has_layers(a)) st = extend(a, plan->contexts[c], plan->tokens[i], false);
     }
   return st;
 }

@@ -7,7 +7,8 @@
  *   extend_{C}_{q}          transformer_input fp16 [1, q, 1, H], position_ids uint16 [1, q], in_step int32 [1] (tokens that the
  *                           states hold already), causal_mask fp16 [1, C, 1, q] (0: visible, -40000: hidden), embedding_table
  *                           -> out_logits fp16 [1, q, 1, V]
- *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar without meaning: only the states matter
+ *   prompt_opt_{C}_{q}      the same inputs -> out_prompt_opt fp16, a scalar without meaning: only the states matter. A model
+ *                           without layers has none
  *   states of the last two  key_cache, value_cache fp16 [L, 1, kv heads * head dim, 1, C]
  *
  * Apple's own exports also ask for layouts (channels of the states and rows of the table interleaved by 8). They are left out: in

@@ -54,7 +54,8 @@ static void put_types(struct printer *p, const struct ane_ai_op *op) {
 static void put_function(struct printer *p, const struct ane_ai_function *f, int depth);
 
 static void put_op(struct printer *p, const struct ane_ai_op *op, int depth) {
-  static const char *const kinds[] = {" erf", " tanh", " sigmoid"};
+  static const char *const kinds[] = {" erf", " tanh", " sigmoid"}, *const pads[] = {" none",      " constant",  " reflect",
+                                                                                     " replicate", " symmetric", " circular"};
   put(p, "%*s", 2 * depth, "");
   for (uint32_t i = 0; i < op->n_out; i++) put(p, "%s%%%d", i ? ", " : "", (int)op->out[i].number);
   if (op->n_out) put(p, " = ");
@@ -62,6 +63,7 @@ static void put_op(struct printer *p, const struct ane_ai_op *op, int depth) {
   if (op->callee) put(p, " ");
   if (op->callee) put_name(p, op->callee);
   if (op->id == ANE_AI_GELU) put(p, "%s", kinds[op->gelu]);
+  if (op->id == ANE_AI_PAD) put(p, "%s", pads[op->pad]);
   for (uint32_t i = 0; i < op->n_in; i++) put(p, "%s%%%d", i ? ", " : "(", (int)op->in[i]->number);
   if (op->n_in) put(p, ")");
   put_types(p, op);

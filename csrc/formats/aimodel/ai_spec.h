@@ -57,6 +57,15 @@ typedef enum {
 
 /* GELU by erf, or its approximation by tanh or sigmoid. */
 typedef enum { ANE_AI_GELU_ERF, ANE_AI_GELU_TANH, ANE_AI_GELU_SIGMOID } ane_ai_gelu_kind;
+/* How padding is filled, numbered as in files (constant, reflect and replicate were seen). */
+typedef enum {
+  ANE_AI_PAD_NONE,
+  ANE_AI_PAD_CONSTANT,
+  ANE_AI_PAD_REFLECT,
+  ANE_AI_PAD_REPLICATE,
+  ANE_AI_PAD_SYMMETRIC,
+  ANE_AI_PAD_CIRCULAR
+} ane_ai_pad_mode;
 
 /* "primitive.mul"; NULL for ANE_AI_OPS. */
 const char *ane_ai_op_name(ane_ai_op_id id);
@@ -86,6 +95,7 @@ struct ane_ai_op {
   uint32_t n_in, n_out;
   struct ane_ai_data data;            /* of a constant */
   ane_ai_gelu_kind gelu;              /* of a GELU */
+  ane_ai_pad_mode pad;                /* of a padding */
   const char *callee;                 /* of an invoke: the name of a function; else NULL */
   const struct ane_ai_function *body; /* its decomposition, which ends with a yield. NULL: a primitive, or the writer builds it */
 };

@@ -282,9 +282,9 @@ static ane_status read_operands(struct ai_file *f, struct ai_span *s, const stru
   return ANE_OK;
 }
 
-/* Reads the properties of constants, GELU and calls. Those of other operations are skipped. */
+/* Reads the properties of constants, GELU, padding and calls. Those of other operations are skipped. */
 static ane_status read_properties(struct ai_file *f, const struct head *h, struct ane_ai_op *op) {
-  bool wanted = op->id == ANE_AI_CONSTANT || op->id == ANE_AI_GELU || op->id == ANE_AI_INVOKE;
+  bool wanted = op->id == ANE_AI_CONSTANT || op->id == ANE_AI_GELU || op->id == ANE_AI_INVOKE || op->id == ANE_AI_PAD;
   if (!wanted) return ANE_OK;
   if (h->properties == UINT64_MAX) return ai_wrong(f, h->at, "%.64s has no properties", op->name);
   const struct ai_entry *e = &f->properties[h->properties];
@@ -298,9 +298,13 @@ static ane_status read_properties(struct ai_file *f, const struct head *h, struc
     return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call is truncated");
   ane_status st = open_attribute(f, first, &s, &code, e->at);
   if (st) return st;
-  if (code != AI_ATTR_GELU || !ai_read_number(&s, &second) || second > ANE_AI_GELU_SIGMOID)
-    return ai_wrong(f, s.at, "unknown kind of GELU");
-  op->gelu = (ane_ai_gelu_kind)second;
+  bool pad = op->id == ANE_AI_PAD, read = ai_read_number(&s, &second);
+  if (!read || code != (pad ? AI_ATTR_PAD : AI_ATTR_GELU) || second > (pad ? ANE_AI_PAD_CIRCULAR : ANE_AI_GELU_SIGMOID))
+    return ai_wrong(f, s.at, pad ? "unknown mode of padding" : "unknown kind of GELU");
+  if (pad)
+    op->pad = (ane_ai_pad_mode)second;
+  else
+    op->gelu = (ane_ai_gelu_kind)second;
   return ANE_OK;
 }
 

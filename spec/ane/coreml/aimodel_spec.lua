@@ -34,6 +34,21 @@ describe("a Core AI asset", function()
     return assert(pkg:predict { x = { shape = { 2, 3 }, data = { -1, -0.6, -0.2, 0.2, 0.6, 1 } } })
   end
 
+  -- Converted by coreai-torch 0.4.3: F.pad(x, (2, 1)) in three modes, and x.repeat_interleave(2, 1) + 1.
+  it("runs padding and repetition as coreai-torch writes them", function()
+    for name, want in pairs {
+      torch_pad_constant = { 0.5, 0.5, 1, 2, 3, 4, 0.5, 0.5, 0.5, 5, 6, 7, 8, 0.5, 0.5, 0.5, 9, 10, 11, 12, 0.5 },
+      torch_pad_reflect = { 3, 2, 1, 2, 3, 4, 3, 7, 6, 5, 6, 7, 8, 7, 11, 10, 9, 10, 11, 12, 11 },
+      torch_pad_replicate = { 1, 1, 1, 2, 3, 4, 4, 5, 5, 5, 6, 7, 8, 8, 9, 9, 9, 10, 11, 12, 12 },
+      torch_repeat = { 2, 3, 4, 5, 2, 3, 4, 5, 6, 7, 8, 9, 6, 7, 8, 9, 10, 11, 12, 13, 10, 11, 12, 13 },
+    } do
+      local pkg <close> = assert(ane.package("spec/fixtures/aimodel/" .. name .. ".aimodel"))
+      close(assert(pkg:predict { x = { shape = { 1, 3, 4 }, data = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 } } }).y, want)
+      local mode = name:match "torch_pad_(.*)"
+      if mode then assert.truthy(pkg:dump():find("primitive.pad_v1 " .. mode, 1, true)) end
+    end
+  end)
+
   it("computes what Apple's runtime computes", function() -- numbers of coreai-core 1.0.0b3
     local w = {}
     for i = 0, 11 do w[#w + 1] = i / 8 end
