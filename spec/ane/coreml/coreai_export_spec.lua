@@ -111,6 +111,15 @@ describe("a model as a Core AI asset", function()
     check(report, IDS, rows, 16, 1, 1)
   end)
 
+  it("has no prompt_opt without layers", function()
+    local ops = require "support.ops"
+    local graph <close> = ops.graph(ops.new { channels = 8, out = 8, text = "y = softcap(x) {cap=2}" })
+    local writer <close> = assert(core.mil_exporter(graph, { weights = "fp16", context = 16 }))
+    local names = {}
+    for i, f in ipairs(assert(writer:coreai(dir, { 16 }, { 4 }))) do names[i] = f.name end
+    assert.same({ "load_embeddings", "gather_embeddings_4", "extend_16_4" }, names)
+  end)
+
   -- The source of qwen3_5-odd has vectors in fp32, which an asset rounds to fp16.
   for name, slack in pairs { ["mamba2-odd"] = 0.03, ["qwen3_5-odd"] = 0.06, ["falcon_h1-odd"] = 0.03, ["granitemoehybrid-odd"] = 0.03 } do
     it("carries the states of recurrent blocks: " .. name, function()

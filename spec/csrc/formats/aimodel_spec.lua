@@ -1,5 +1,7 @@
 -- csrc/formats/aimodel: Core AI assets, as the builder makes them.
+local ane = require "ane"
 local core = require "ane.core"
+local ops = require "support.ops"
 
 local write = core.testing.aimodel_write
 
@@ -182,29 +184,78 @@ function main
     for n = 9, #bytes - 1, 7 do assert.truthy(fault(bytes:sub(1, n)):find "^format: byte %d+: ") end
   end)
 
+  -- The program of an asset with states, rope, attention and the delta rule, as `ane export` writes it.
+  local function exported()
+    local o = ops.new {
+      channels = 38, out = 10, consts = { a = { 2 }, bias = { 2 }, wq = { 16, 38 }, wk = { 8, 38 }, mix = { 10, 16 } },
+      text = "state ks: fp32[1, 2, context, 4]\nstate vs: fp32[1, 2, context, 4]\nstate s: fp32[1, 2, 6, 5]\n" ..
+        "r = rope_table(positions) {inv_freq=[1 0.25]}\nq = conv1x1(x, wq)\nk = conv1x1(x, wk)\n" ..
+        "qr = rope(q, r) {heads=4 layout=half}\nat = attention(qr, k, k, ks, vs) {heads=4 kv_heads=2 scale=0.5}\nm = conv1x1(at, mix)\n" ..
+        "u = slice(x) {from=0 to=34}\nd = slice(x) {from=34 to=36}\nb = slice(x) {from=36 to=38}\n" ..
+        "e = delta_rule(u, d, b, a, bias, s) {key_heads=2}\ny = add(e, m)",
+    }
+    local graph <close> = ops.graph(o)
+    local exporter <close> = assert(core.mil_exporter(graph, { weights = "int8", context = 16 }))
+    assert(exporter:coreai(dir .. "/o.aimodel", { 16 }, { 1, 4 }))
+    return read(dir .. "/o.aimodel/main.mlirb")
+  end
+
+  -- Zeros for the inputs of a function; nil: too many.
+  local function zeros(f)
+    local inputs = {}
+    for _, port in ipairs(f.inputs) do
+      local n, data = 1, {}
+      for _, d in ipairs(port.shape) do n = n * d end
+      if n > 1 << 16 then return nil end
+      for i = 1, n do data[i] = 0 end
+      inputs[port.name] = { shape = port.shape, data = data }
+    end
+    return inputs
+  end
+
+  -- Reads an asset and runs its functions. Returns how far it came: "refused", "read" or "run".
+  local function take(bytes)
+    local asset, message = open_bytes(bytes)
+    if not asset then
+      assert.truthy(message:find "byte %d+: ", 1)
+      return "refused"
+    end
+    asset:text()
+    asset:contents()
+    asset:close()
+    local pkg <close> = ane.package(dir .. "/m.aimodel", { threads = 1 })
+    for _, f in ipairs(pkg and pkg:info().functions or {}) do
+      local inputs = zeros(f)
+      if not inputs then return "read" end
+      local out, why = pkg:predict(inputs, nil, { ["function"] = f.name })
+      if not out then
+        assert.equal("string", type(why))
+        return "read"
+      end
+    end
+    return pkg and "run" or "read"
+  end
+
+  -- ANE_MUTATIONS: how many. The counts are printed where it is given.
   it("survives changed bytes", function()
     assert(write(dir .. "/m.aimodel", { small() }))
-    local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb" }
-    local random = 12345
+    local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb",
+                      read "spec/fixtures/aimodel/torch_repeat.aimodel/main.mlirb", exported() }
+    local random, count, wanted = 12345, { refused = 0, read = 0, run = 0 }, os.getenv "ANE_MUTATIONS"
     local function below(n)
       random = (random * 1103515245 + 12345) % 2147483648
       return random // 65536 % n
     end
-    for i = 1, tonumber(os.getenv "ANE_MUTATIONS" or 400) do
-      local bytes = sources[i % 2 + 1]
+    for i = 1, tonumber(wanted or 400) do
+      local bytes = sources[i % #sources + 1]
       for _ = 0, below(3) do
-        local at = below(#bytes) + 1
+        local at = (below(1 << 15) << 15 | below(1 << 15)) % #bytes + 1
         local values = { string.char(below(256)), "\0", "\255", "\1", "" }
         bytes = bytes:sub(1, at - 1) .. values[below(#values) + 1] .. bytes:sub(at + 1)
       end
-      local asset, message = open_bytes(bytes)
-      if asset then
-        asset:text()
-        asset:contents()
-        asset:close()
-      else
-        assert.truthy(message:find "byte %d+: ", 1)
-      end
+      local how = take(bytes)
+      count[how] = count[how] + 1
     end
+    if wanted then print(("%s assets: %d refused, %d read, %d run"):format(wanted, count.refused, count.read, count.run)) end
   end)
 end)
