@@ -2,6 +2,7 @@
 #include "mil/coreai_export.h"
 
 #include "mil/coreai.h"
+#include "mil/coreai_table.h"
 #include "mil/coreai_pool.h"
 #include "mil/export_internal.h"
 #include "tensor/half.h"
@@ -21,8 +22,7 @@ struct asset {
   struct ane_arena *arena;
   struct ane_error *err;
   struct ane_aimodel_writer *w;
-  struct ane_ai_type table_type; /* fp16 [V, 1, H] */
-  int32_t table;                 /* resource of the embedding */
+  struct coreai_table table;
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
   int64_t longest; /* of the contexts */
@@ -82,34 +82,6 @@ ane_status coreai_begin(const struct ane_mil_export *e, const char *path, struct
   ane_status st = (e->resume ? ane_aimodel_resume : ane_aimodel_create)(w, path, err);
   *sink = (struct export_sink){*w, begin_resource, add_data, note_resource, noted_resource};
   return st;
-}
-
-/* Rows that are decoded at once. */
-enum { TABLE_ROWS = 1024 };
-
-#define TABLE_KEY "table"
-
-/* Writes the embedding as fp16 rows. */
-static ane_status write_table(struct asset *a) {
-  const struct ane_tensor *t = &a->g->values[a->partition->table].data;
-  const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
-  struct ane_weight_rows rows;
-  ane_status st = ane_weight_rows_of(t, &rows, a->err);
-  if (st) return st;
-  a->table_type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){rows.rows, 1, rows.cols});
-  st = ane_aimodel_blob(a->w, &a->table_type, &a->table, a->err);
-  struct ane_aimodel_note old;
-  if (!st && ane_aimodel_noted(a->w, TABLE_KEY, sizeof TABLE_KEY, &old) && old.n_bytes == 2 * (uint64_t)(rows.rows * rows.cols)) {
-    st = ane_aimodel_data(a->w, old.bytes, (size_t)old.n_bytes, a->err);
-    rows.rows = 0; /* nothing is left to encode */
-  }
-  for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
-    struct ane_weights part = {0};
-    st = ane_weights_encode(&part, a->x.e->pool, &rows, &plain, from, ANE_MIN(from + TABLE_ROWS, rows.rows), NULL, a->err);
-    if (!st) st = ane_aimodel_data(a->w, part.payload, part.sizes.payload, a->err);
-    ane_weights_free(&part);
-  }
-  return st ? st : ane_aimodel_note(a->w, TABLE_KEY, sizeof TABLE_KEY, NULL, 0, a->table, a->err);
 }
 
 /* ---- Inputs that the shards share -----------------------------------------------------------------------------------------*/
@@ -255,6 +227,14 @@ static void declare_states(struct body *f) {
 
 /* ---- Shards ----------------------------------------------------------------------------------------------------------------*/
 
+static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+                          struct ane_error *err) {
+  struct asset *a = arg;
+  bool tied;
+  ane_status st = coreai_table_provide(&a->table, &a->x, ask, out, &tied);
+  return st || tied ? st : export_provide(&a->x, arena, ask, out, err);
+}
+
 static ane_status lower_parts(struct body *f) {
   struct ane_mil_options o = {.norm = ANE_MIL_NORM_FP32,
                               .context = f->context,
@@ -263,8 +243,8 @@ static ane_status lower_parts(struct body *f) {
                               .function = f->b.f.name,
                               .several = true,
                               .ios18_weights = true,
-                              .weight = export_provide,
-                              .weight_arg = &f->a->x};
+                              .weight = provide,
+                              .weight_arg = f->a};
   f->parts = allocate(f, (size_t)f->a->partition->n_shards, sizeof *f->parts);
   if (!f->parts) return f->b.status;
   for (int32_t i = 0; i < f->a->partition->n_shards; i++) {
@@ -338,7 +318,7 @@ static const char *name_of(struct asset *a, const char *format, int64_t x, int64
 static ane_status load_embeddings(struct asset *a) {
   struct ane_ai_build b;
   ane_ai_build_begin(&b, a->arena, "load_embeddings", a->err);
-  ane_ai_output(&b, "embedding_table", ane_ai_resource(&b, a->table_type, a->table));
+  ane_ai_output(&b, "embedding_table", coreai_table_value(&b, a->arena, &a->table));
   return keep(a, &b, ANE_OK);
 }
 
@@ -348,7 +328,7 @@ static ane_status gather_embeddings(struct asset *a, int64_t t) {
   if (!name) return ane_fail(a->err, ANE_NOMEM, "no memory for the program");
   ane_ai_build_begin(&b, a->arena, name, a->err);
   ane_ai_value ids = ane_ai_input(&b, "in_new_token_ids", ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}));
-  ane_ai_value table = ane_ai_input(&b, "embedding_table", a->table_type);
+  ane_ai_value table = ane_ai_input(&b, "embedding_table", a->table.type);
   ane_ai_output(&b, "gathered_embeddings", ane_ai_gather(&b, table, ids));
   return keep(a, &b, ANE_OK);
 }
@@ -390,7 +370,7 @@ static void run_parts(struct body *f) {
 
 static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head) {
   struct body f = {.a = a, .context = context, .t = t, .head = head};
-  const struct ane_ai_type hidden = ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, t, 1, a->table_type.dim[2]});
+  const struct ane_ai_type hidden = ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, t, 1, a->table.type.dim[2]});
   ane_status st = begin_body(&f, name_of(a, head ? "extend" : "prompt_opt", context, t));
   if (!st) st = lower_parts(&f);
   if (st) return keep(a, &f.b, st);
@@ -398,7 +378,7 @@ static ane_status extend(struct asset *a, int64_t context, int64_t t, bool head)
   ane_ai_value ids = ane_ai_input(&f.b, "position_ids", ane_ai_tensor(ANE_AI_UINT16, 2, (int64_t[]){1, t}));
   f.step = ane_ai_input(&f.b, "in_step", ane_ai_tensor(ANE_AI_INT32, 1, (int64_t[]){1}));
   ane_ai_value mask = ane_ai_input(&f.b, "causal_mask", ane_ai_tensor(ANE_AI_FP16, 4, (int64_t[]){1, context, 1, t}));
-  ane_ai_input(&f.b, "embedding_table", a->table_type);
+  ane_ai_input(&f.b, "embedding_table", a->table.type);
   f.positions = ane_ai_cast(&f.b, ids, ANE_AI_INT32);
   f.given_mask = ane_ai_transpose(&f.b, mask, (int32_t[]){0, 2, 3, 1});
   declare_states(&f);
@@ -459,7 +439,7 @@ static ane_status whole(struct asset *a, int64_t t, const char *name) {
                pooled = seen;
   if (has_types(&f)) f.types = ane_ai_input(&f.b, "token_type_ids", a_token);
   if (a->result->prompt_mask) pooled = ane_ai_input(&f.b, "pooling_mask", a_weight);
-  bind_hidden(&f, ane_ai_gather(&f.b, ane_ai_resource(&f.b, a->table_type, a->table), ids));
+  bind_hidden(&f, ane_ai_gather(&f.b, coreai_table_value(&f.b, a->arena, &a->table), ids));
   f.positions = ane_ai_reshape(&f.b, iota(&f, t, (int64_t[]){1, 1, 1, t}), 2, (int64_t[]){1, t});
   f.step = ane_ai_ints(&f.b, ANE_AI_INT32, (int64_t[]){0}, 1);
   ane_ai_value padding = ane_ai_binary(&f.b, ANE_AI_SUB, ane_ai_number(&f.b, ANE_AI_FP16, 1), seen);
@@ -531,7 +511,7 @@ ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partitio
   if (!st) st = coreai_begin(e, path, &a.w, &a.x.sink, err);
   if (st) return st;
   for (uint32_t i = 0; i < plan->n_contexts; i++) a.longest = ANE_MAX(a.longest, plan->contexts[i]);
-  st = write_table(&a);
+  st = coreai_table_write(&a.table, &a.x, partition, a.w);
   if (!st) st = write_functions(&a, plan);
   struct ane_ai_function *list = ane_arena_array(arena, a.functions.size / sizeof *list + 1, sizeof *list);
   if (!st && !list) st = ane_fail(err, ANE_NOMEM, "no memory for the program");

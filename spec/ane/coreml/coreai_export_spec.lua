@@ -97,6 +97,21 @@ describe("a model as a Core AI asset", function()
     end)
   end
 
+  for _, slices in ipairs { 1, 3 } do
+    it(("stores an fp16 head that is tied to the embedding once, in %d slices"):format(slices), function()
+      local report = export("gemma3", { weights = "fp16", context = 16, fixed_t = { 4 }, slices = slices })
+      local contents, head = assert(require("ane.coreml.aimodel").contents(report.path)), 0
+      for _, w in ipairs(report.weights) do
+        if w.name:find "embed" then head = head + w.bytes end
+      end
+      assert.equal(report.embed_bytes, head)
+      assert.is_true(contents.resource_bytes < report.embed_bytes + report.weight_bytes - head // 2)
+      check(report, IDS, wanted("gemma3", IDS, "fp16"), 16, 4, 4)
+      local mixed = export("gemma3", { weights = "int8", context = 16, fixed_t = { 4 }, slices = slices })
+      assert.is_true(assert(require("ane.coreml.aimodel").contents(mixed.path)).weights.int8 >= mixed.embed_bytes // 2)
+    end)
+  end
+
   it("drops the padding of a call that reaches past the context", function()
     local report, ids = export("llama", { weights = "fp16", context = 16, fixed_t = { 4 } }), {}
     for i = 1, 16 do ids[i] = (i * 37 + 5) % 200 end
@@ -228,9 +243,12 @@ describe("a model as a Core AI asset", function()
 
   -- ANE_COREAI_PYTHON: a Python with Apple's coreai-core. Without it this is not run.
   local python = os.getenv "ANE_COREAI_PYTHON"
-  for _, name in ipairs(python and { "llama", "gemma3", "gpt_oss-odd", "lfm2-odd", "privacy_filter", "mamba2-odd" } or {}) do
-    it("passes the checks of Apple's library: " .. name, function()
-      local report = export(name, { weights = "lut4", fixed_t = { 8 }, context = name ~= "privacy_filter" and 16 or nil })
+  for _, case in ipairs(python and { { "llama" }, { "gemma3" }, { "gemma3", "fp16", 3 }, { "gpt_oss-odd" }, { "lfm2-odd" },
+                                     { "privacy_filter" }, { "mamba2-odd" } } or {}) do
+    local name = case[1]
+    it(("passes the checks of Apple's library: %s in %s"):format(name, case[2] or "lut4"), function()
+      local report = export(name, { weights = case[2] or "lut4", slices = case[3], fixed_t = { 8 },
+                                      context = name ~= "privacy_filter" and 16 or nil })
       local pipe = assert(io.popen(("%s spec/fixtures/aimodel/verify.py %s 2>&1"):format(python, report.path)))
       local text, names = pipe:read "a", {}
       for i, f in ipairs(report.functions) do names[i] = f.name end

@@ -1,0 +1,138 @@
+/* Writes the embedding of an asset, whose rows a tied head uses as well. */
+#include "mil/coreai_table.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Rows that are decoded at once. */
+enum { TABLE_ROWS = 1024 };
+
+/* ---- Tied heads -----------------------------------------------------------------------------------------------------------*/
+
+/* Is the constant a matrix in fp16 with the numbers of the embedding? */
+static bool is_tied(const struct exporting *x, int32_t table, int32_t value) {
+  const struct ane_value *a = &x->e->graph->values[table], *b = &x->e->graph->values[value];
+  if (b->kind != ANE_VALUE_CONST || b->shape.rank != 2) return false;
+  const struct ane_tensor *s = &a->data, *t = &b->data;
+  bool same = value == table || (s->data == t->data && s->dtype == t->dtype && s->gather == t->gather && s->row0 == t->row0 &&
+                                 s->transposed == t->transposed && s->ld == t->ld);
+  return same && a->shape.dim[0] == b->shape.dim[0] && a->shape.dim[1] == b->shape.dim[1] &&
+         export_spec_of(x->e, value).scheme == ANE_WEIGHT_FP16;
+}
+
+static bool is_slice(const struct exporting *x, const struct ane_partition *p, const struct ane_shard *s) {
+  return s->kind == ANE_SHARD_HEAD && s->split != ANE_NONE && is_tied(x, p->table, x->e->graph->nodes[s->split].inputs[1]);
+}
+
+/* Divides the rows as the slices of a tied head do; else into one piece. */
+static ane_status divide(struct coreai_table *t, const struct exporting *x, const struct ane_partition *p, int64_t rows) {
+  t->pieces = ane_arena_array(x->arena, (size_t)p->n_shards + 1, sizeof *t->pieces);
+  if (!t->pieces) return ane_fail(x->err, ANE_NOMEM, "no memory for the embedding");
+  int64_t at = 0;
+  for (int32_t i = 0; i < p->n_shards && at >= 0; i++) {
+    const struct ane_shard *s = &p->shards[i];
+    if (!is_slice(x, p, s)) continue;
+    if (s->from == at && s->to > at && s->to <= rows)
+      t->pieces[t->n++] = (struct coreai_piece){.from = s->from, .to = at = s->to};
+    else
+      at = -1;
+  }
+  if (at == rows) return ANE_OK;
+  t->n = 1;
+  t->pieces[0] = (struct coreai_piece){.from = 0, .to = rows};
+  return ANE_OK;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------------------------*/
+
+/* Takes the rows over from an interrupted export. False: there are none. */
+static bool recall(const struct exporting *x, struct coreai_piece *piece, const char *key, size_t len, uint64_t bytes,
+                   struct ane_aimodel_note *out) {
+  if (!x->sink.noted(x->sink.to, key, len, out) || out->n_bytes != bytes || out->size != sizeof piece->error) return false;
+  memcpy(&piece->error, out->data, sizeof piece->error);
+  return true;
+}
+
+static ane_status encode(struct exporting *x, const struct ane_weight_rows *rows, struct coreai_piece *piece) {
+  const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
+  ane_status st = ANE_OK;
+  for (int64_t from = piece->from; !st && from < piece->to; from += TABLE_ROWS) {
+    struct ane_weights part = {0};
+    st = ane_weights_encode(&part, x->e->pool, rows, &plain, from, ANE_MIN(from + TABLE_ROWS, piece->to), NULL, x->err);
+    if (!st) st = x->sink.data(x->sink.to, part.payload, part.sizes.payload, x->err);
+    struct ane_measure m = {.max_abs = part.error.max_abs, .error = part.error.error, .signal = part.error.signal};
+    ane_recode_add(&piece->error, &m, part.error.count);
+    ane_weights_free(&part);
+  }
+  return st;
+}
+
+static ane_status write_piece(struct exporting *x, const struct ane_weight_rows *rows, struct coreai_piece *piece,
+                              struct ane_aimodel_writer *w) {
+  char key[64];
+  struct ane_aimodel_note old;
+  size_t len = (size_t)snprintf(key, sizeof key, "table %" PRId64 " %" PRId64, piece->from, piece->to);
+  int64_t n = piece->to - piece->from;
+  struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){n, 1, rows->cols});
+  ane_status st = ane_aimodel_blob(w, &type, &piece->resource, x->err);
+  if (st) return st;
+  if (recall(x, piece, key, len, 2 * (uint64_t)n * (uint64_t)rows->cols, &old))
+    st = ane_aimodel_data(w, old.bytes, (size_t)old.n_bytes, x->err);
+  else
+    st = encode(x, rows, piece);
+  return st ? st : ane_aimodel_note(w, key, len, &piece->error, sizeof piece->error, piece->resource, x->err);
+}
+
+ane_status coreai_table_write(struct coreai_table *t, struct exporting *x, const struct ane_partition *p,
+                              struct ane_aimodel_writer *w) {
+  struct ane_weight_rows rows;
+  *t = (struct coreai_table){.value = p->table};
+  ane_status st = ane_weight_rows_of(&x->e->graph->values[p->table].data, &rows, x->err);
+  if (st) return st;
+  t->type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){rows.rows, 1, rows.cols});
+  st = divide(t, x, p, rows.rows);
+  for (int32_t i = 0; i < t->n && !st; i++) st = write_piece(x, &rows, &t->pieces[i], w);
+  return st;
+}
+
+/* ---- Use ------------------------------------------------------------------------------------------------------------------*/
+
+ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_table *t) {
+  if (t->n == 1) return ane_ai_resource(b, t->type, t->pieces[0].resource);
+  ane_ai_value *list = ane_arena_array(arena, (size_t)t->n, sizeof *list);
+  if (!list) {
+    ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));
+    return ane_ai_int(b, ANE_AI_INT32, 0);
+  }
+  for (int32_t i = 0; i < t->n; i++) {
+    const struct coreai_piece *piece = &t->pieces[i];
+    struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){piece->to - piece->from, 1, t->type.dim[2]});
+    list[i] = ane_ai_resource(b, type, piece->resource);
+  }
+  return ane_ai_concat(b, list, (uint32_t)t->n, 0);
+}
+
+ane_status coreai_table_provide(const struct coreai_table *t, struct exporting *x, const struct ane_mil_weight_ask *ask,
+                                struct ane_mil_weight *out, bool *done) {
+  struct ane_weights w = {.spec = {ANE_WEIGHT_FP16, 0}, .rows = ask->to - ask->from, .cols = t->type.dim[2]};
+  *done = false;
+  if (!ask->matrix || ask->dtype != ANE_MIL_FP16 || !is_tied(x, t->value, ask->value)) return ANE_OK;
+  for (int32_t i = 0; i < t->n && !*done; i++) {
+    const struct coreai_piece *piece = &t->pieces[i];
+    if (piece->from != ask->from || piece->to != ask->to) continue;
+    uint64_t count = (uint64_t)w.rows * (uint64_t)w.cols;
+    *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
+    out->params[0].name = "val";
+    out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP16, ask->rank, ask->dim),
+                                                  .kind = ANE_MIL_BLOB,
+                                                  .count = count,
+                                                  .bytes = 2 * count,
+                                                  .file = ANE_MLPACKAGE_WEIGHTS,
+                                                  .offset = (uint64_t)piece->resource};
+    w.error = piece->error;
+    *done = true;
+  }
+  if (!*done || !x->e->wrote || !ane_weight_sizes(w.spec, w.rows, w.cols, &w.sizes)) return ANE_OK;
+  return x->e->wrote(x->e->arg, ask->value, ask->from, ask->to, &w, x->err);
+}

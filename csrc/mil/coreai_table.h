@@ -1,0 +1,32 @@
+/* The embedding of an asset, fp16 [V, 1, H]. A head in fp16 that is tied to it uses the same resources: the embedding then is
+ * divided at the rows where slices of the head begin. */
+#ifndef ANE_MIL_COREAI_TABLE_H
+#define ANE_MIL_COREAI_TABLE_H
+
+#include "mil/coreai.h"
+#include "mil/export_internal.h"
+
+struct coreai_piece {
+  int64_t from, to; /* rows */
+  int32_t resource;
+  struct ane_recode_error error; /* of fp16 against the stored rows */
+};
+
+struct coreai_table {
+  struct ane_ai_type type;     /* fp16 [V, 1, H] */
+  int32_t value;               /* constant of the graph */
+  struct coreai_piece *pieces; /* in the arena; in order, all rows */
+  int32_t n;
+};
+
+/* Writes the embedding of a partition. Errors: those of the encoder and of the writer, ANE_NOMEM. */
+ane_status coreai_table_write(struct coreai_table *t, struct exporting *x, const struct ane_partition *p,
+                              struct ane_aimodel_writer *w);
+/* The embedding as a value of the function: a constant, or the concatenation of several. */
+ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_table *t);
+/* Answers a request for rows of a tied head by the resource of those rows, and tells e->wrote. *done is false if the request is
+ * for something else. */
+ane_status coreai_table_provide(const struct coreai_table *t, struct exporting *x, const struct ane_mil_weight_ask *ask,
+                                struct ane_mil_weight *out, bool *done);
+
+#endif
