@@ -10,6 +10,8 @@
 local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int16"|"int8"
+---@alias ane.transform "none"|"rotate"
+
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
 ---@alias ane.stop_reason "eos"|"grammar"|"tool_calls"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)
@@ -36,6 +38,7 @@ local ane = {}
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of all sessions that are not given others
 ---@field ranks? boolean|ane.ranks_options the layers lie on all ranks of an MPI program, of which this is rank 0 (docs/scale.md)
+---@field transform? ane.transform "rotate" folds rotations into the weights, which are then fp32 where `weights` names no other type; default "none"
 ---@field merge? boolean true: the adapters are merged into the weights, which are then fp32 where `weights` names no other type
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
 

@@ -59,6 +59,27 @@ struct ane_lora {
  */
 void ane_lora_merge(float *w, int64_t rows, int64_t cols, const struct ane_lora *l, float *temp);
 
+/* ---- Rotations ---------------------------------------------------------------------------------------------------*/
+
+enum { ANE_ROTATION_MOST = 1 << 16 };
+
+/* An orthogonal matrix Q [n][n]: random signs, then the Kronecker product of a Hadamard matrix and, for the odd factor of n, the
+ * matrix of the discrete cosine transform (DCT-II). Hadamard rotations with random signs spread outliers over all elements: Tseng
+ * et al. 2024 (QuIP#, arXiv 2402.04396), Ashkboos et al. 2024 (QuaRot, arXiv 2404.00456). */
+struct ane_rotation {
+  int64_t n, odd;  /* n = odd * a power of two */
+  double *sign;    /* [n]: +-(odd / n)^0.5; owns the memory of all three */
+  double *cosines; /* [odd][odd] */
+  double *temp;    /* working memory, so a rotation is for one thread at a time */
+};
+
+/* 1 <= n <= ANE_ROTATION_MOST. The same seed gives the same matrix. Errors: ANE_SHAPE, ANE_NOMEM. */
+ane_status ane_rotation_make(struct ane_rotation *r, int64_t n, uint64_t seed, struct ane_error *err);
+void ane_rotation_free(struct ane_rotation *r);
+/* w [rows][cols], in place. Columns: w (I x Q), where cols is a multiple of n. Rows: (I x Q)' w, where rows is one. */
+void ane_rotate_columns(const struct ane_rotation *r, float *w, int64_t rows, int64_t cols);
+void ane_rotate_rows(const struct ane_rotation *r, float *w, int64_t rows, int64_t cols);
+
 /* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
 
 struct ane_factor;

@@ -1,4 +1,4 @@
-/* core.merged(source, edits): a source with adapters merged into some of its tensors. */
+/* core.merged(source, edits): a source with some of its tensors changed: adapters merged, rotations and scales folded in. */
 #include "binding/formats/bind_source.h"
 
 #include "quant/quant.h"
@@ -35,27 +35,65 @@ static void sides(const struct ane_shape *s, int64_t *rows, int64_t *cols) {
   for (uint32_t i = 0; i + 1 < s->rank; i++) *rows *= s->dim[i];
 }
 
-/* Applies the changes {{rank, scale, blend, a, b, magnitude, values}, ...} of an edit to w. */
-static void apply(lua_State *L, const struct edit *e, float *w, const struct ane_shape *shape, float *temp) {
+/* Rows [from, to) of w, which the rotation {rotate = n, along, seed, from, to} at t changes in place. */
+static ane_status rotate(lua_State *L, int t, float *w, int64_t rows, int64_t cols, struct ane_error *err) {
+  int64_t n = bind_opt_integer_option(L, t, "rotate", 1, 1, ANE_ROTATION_MOST);
+  int64_t from = bind_opt_integer_option(L, t, "from", 0, 0, rows), to = bind_opt_integer_option(L, t, "to", rows, from, rows);
+  uint64_t seed = (uint64_t)bind_opt_integer_option(L, t, "seed", 0, INT64_MIN, INT64_MAX);
+  bool by_rows = bind_boolean_option(L, t, "rows");
+  struct ane_rotation r;
+  if ((by_rows ? to - from : cols) % n)
+    luaL_error(L, "a rotation of %I elements for %I", (LUAI_UACINT)n, (LUAI_UACINT)(by_rows ? to - from : cols));
+  ane_status st = ane_rotation_make(&r, n, seed, err);
+  if (st) return st;
+  (by_rows ? ane_rotate_rows : ane_rotate_columns)(&r, w + from * cols, to - from, cols);
+  ane_rotation_free(&r);
+  return ANE_OK;
+}
+
+static void multiply(float *w, int64_t rows, int64_t cols, const float *columns) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c++) w[r * cols + c] *= columns[c];
+}
+
+/* One change: a rotation, factors of the columns, or an adapter's. */
+static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t cols, float *temp, struct ane_error *err) {
+  bool rotates = lua_getfield(L, t, "rotate") != LUA_TNIL;
+  lua_pop(L, 1);
+  if (rotates) return rotate(L, t, w, rows, cols, err);
+  const float *columns = floats(L, t, "columns", cols);
+  if (columns) {
+    multiply(w, rows, cols, columns);
+    return ANE_OK;
+  }
+  struct ane_lora l = {.rank = bind_opt_integer_option(L, t, "rank", 0, 0, INT32_MAX),
+                       .scale = (float)bind_opt_number_option(L, t, "scale", 1, -1e30, 1e30),
+                       .blend = (float)bind_opt_number_option(L, t, "blend", 1, -1e30, 1e30)};
+  l.a = floats(L, t, "a", l.rank * cols), l.b = floats(L, t, "b", rows * l.rank);
+  l.magnitude = floats(L, t, "magnitude", rows), l.values = floats(L, t, "values", rows * cols);
+  if (!l.b) l.a = NULL;
+  ane_lora_merge(w, rows, cols, &l, temp);
+  return ANE_OK;
+}
+
+/* Applies the list `changes` of an edit to w. */
+static ane_status apply(lua_State *L, const struct edit *e, float *w, const struct ane_shape *shape, float *temp,
+                        struct ane_error *err) {
   int64_t rows, cols;
+  ane_status st = ANE_OK;
   sides(shape, &rows, &cols);
   lua_getfield(L, e->at, "changes");
   int list = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, list);
-  for (lua_Integer i = 0; i < n; i++) {
+  for (lua_Integer i = 0; i < n && !st; i++) {
     lua_rawgeti(L, list, i + 1);
     int t = lua_gettop(L);
     luaL_checktype(L, t, LUA_TTABLE);
-    struct ane_lora l = {.rank = bind_opt_integer_option(L, t, "rank", 0, 0, INT32_MAX),
-                         .scale = (float)bind_opt_number_option(L, t, "scale", 1, -1e30, 1e30),
-                         .blend = (float)bind_opt_number_option(L, t, "blend", 1, -1e30, 1e30)};
-    l.a = floats(L, t, "a", l.rank * cols), l.b = floats(L, t, "b", rows * l.rank);
-    l.magnitude = floats(L, t, "magnitude", rows), l.values = floats(L, t, "values", rows * cols);
-    if (!l.b) l.a = NULL;
-    ane_lora_merge(w, rows, cols, &l, temp);
+    st = change(L, t, w, rows, cols, temp, err);
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
+  return st;
 }
 
 /* The entry of the overlay for an edit; raises where its source has no such tensor, or one without a decoder. */
@@ -72,8 +110,9 @@ static struct ane_source_tensor entry_of(lua_State *L, const struct ane_source *
 }
 
 /* merged(source, edits) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as stored, or
- * changes = list of {rank, scale, blend, a, b, magnitude, values} (float32 bytes), one after the other: see ane_lora}. Changed
- * tensors are fp32. */
+ * changes = list of {rank, scale, blend, a, b, magnitude, values} (float32 bytes; see ane_lora), {columns} (float32 bytes:
+ * factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else the columns), from, to (of the rows)} (see
+ * ane_rotation), one after the other}. Changed tensors are fp32. */
 static int merged(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   struct ane_error err;
@@ -106,7 +145,7 @@ static int merged(lua_State *L) {
     ane_decoder(from->dtype)(from->data, w, to->bytes / sizeof *w);
     lua_rawgeti(L, 2, i + 1);
     edits[i].at = lua_gettop(L);
-    apply(L, &edits[i], w, &to->shape, temp);
+    if (apply(L, &edits[i], w, &to->shape, temp, &err)) return bind_fail(L, &err); /* the source closes itself */
     lua_pop(L, 1);
   }
   lua_settop(L, self);

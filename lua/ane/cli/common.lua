@@ -35,7 +35,7 @@ function M.calibrate(args)
   if not text then return nil, message, code end
   local model
   model, message, code = require("ane.model").load(args.model, {
-    threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args),
+    threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args), transform = args.transform,
   })
   if not model then return nil, message, code end
   local _ <close> = model
@@ -49,7 +49,8 @@ function M.moments(args)
   if not text then return nil, message, code end
   local model
   model, message, code = require("ane.model").load(args.model, {
-    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = args.adapter[1] and args.adapter or nil,
+    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
+    merge = args.adapter[1] and args.transform == "rotate" or nil,
   })
   if not model then return nil, message, code end
   local calibration
@@ -101,7 +102,7 @@ function M.load(args, extra, silent)
     threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed), importance = importance,
     activations = args.activations, kv = args.kv, head = args.head, engine = args.engine, recipe = args.recipe,
     progress = M.progress(args), verify = args.verify, adapters = given(args.adapter), merge = args.merge,
-    ranks = args.ranks,
+    ranks = args.ranks, transform = args.transform,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   local confined, message, code = sandbox.enter(args, true)

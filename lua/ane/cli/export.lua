@@ -21,6 +21,7 @@ function M.options(parser)
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.threads(parser)
   options.recipe(parser)
+  options.transform(parser, "Other weights before they are rounded:")
   options.adapters(parser, true)
   options.progress(parser)
   options.json(parser)
@@ -87,6 +88,7 @@ function M.run(args)
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
+  opts.transform = args.transform
   packages.check_context(args)
   local calibrated, message = calibrate(args, opts)
   if not calibrated then return nil, message end

@@ -133,6 +133,13 @@ function M.adapters(parser, merges)
   end
 end
 
+--- --transform
+-- @param help what it does, for this command
+function M.transform(parser, help)
+  parser:option("--transform", help .. " none (default); rotate: rotations that leave the model's results as they are and spread the "
+    .. "outliers of its weights. A tied head becomes a matrix of its own."):choices(weights.transforms):argname "HOW"
+end
+
 --- The model and the options of loading it; optional: the model may be left out.
 function M.model(parser, optional)
   local rules = model.rules

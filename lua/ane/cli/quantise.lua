@@ -42,6 +42,7 @@ function M.options(parser)
     .. "stored weights."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  options.transform(parser, "Other weights before they are rounded:")
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
@@ -74,14 +75,19 @@ local function show(report)
   return true
 end
 
--- The source with the adapters of the options merged in; or nil, message, code.
-local function merged(source, args)
-  if not args.adapter[1] then return source end
+-- The source with the adapters of the options merged in, and transformed; or nil, message, code.
+-- @param model loaded with the same transform, or nil
+local function prepared(source, args, model)
   local loader = require "ane.model.loader"
+  local transforms = args.transform and args.transform ~= "none"
+  if transforms and model then return require("ane.model").bundle(model).source end
+  if not (args.adapter[1] or transforms) then return source end
   local r, cfg, code = loader.identify(source, args.model, {})
   if not r then return nil, cfg, code end
-  local made, message
-  made, message, code = loader.merged(r, cfg, source, args.adapter)
+  local made, message = source, nil
+  if args.adapter[1] then made, message, code = loader.merged(r, cfg, made, args.adapter) end
+  if not made then return nil, message, code end
+  made, message, code = loader.transformed(r, cfg, made, args.transform)
   return made, message, code
 end
 
@@ -119,6 +125,9 @@ end
 local function check_usage(args)
   if args.size and args.bits then return options.wrong "--size and --bits: choose one" end
   if (args.size or args.bits) and not args.calibrate then return options.wrong "--size and --bits need a text: give --calibrate FILE" end
+  if (args.size or args.bits) and args.transform == "rotate" then
+    return options.wrong "--transform rotate goes with --weights, not with --size or --bits"
+  end
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
@@ -145,10 +154,10 @@ function M.run(args)
     if not importance then return nil, message end
   end
   local weights
-  weights, message = merged(source, args)
+  weights, message = prepared(source, args, calibration and calibration.model)
   if not weights then return nil, message end
   report, message = require("ane.quantise").run(weights, args.out, {
-    weights = args.weights, mixed = args.mixed, fallback = args.fallback,
+    weights = args.weights, mixed = args.mixed, fallback = args.fallback, transform = args.transform,
     importance = importance, method = args.method, calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end

@@ -106,7 +106,7 @@ end
 
 local function load(run, mixed)
   return try(model_of.load(run.path, {
-    mixed = mixed, context = run.context, threads = run.threads, activations = run.activations,
+    mixed = mixed, context = run.context, threads = run.threads, activations = run.activations, transform = run.transform,
   }))
 end
 
@@ -237,7 +237,8 @@ end
 
 local function sensitivity(bundle, model, input, opts)
   local run = {
-    path = bundle.source:path(), threads = opts.threads, activations = model:info().activations, progress = opts.progress,
+    path = bundle.source:path(), transform = bundle.options and bundle.options.transform,
+    threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }
   run.runs = try(windows.split(model, input, run.context, opts.tokens))

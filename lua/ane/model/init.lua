@@ -45,6 +45,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --     see ane.model.adapters
 --   ranks: true, or {cut, fp16, tail}: the layers lie on all ranks of an MPI program, of which this is rank 0. See ane.pipeline
 --   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
+--   transform: "rotate" folds rotations into the weights, which become fp32 unless `weights` names another type. The model computes
+--     the same, and its weights lose less when they are rounded; see ane.quantise.rotate. Default "none"
 --   progress: function(stage, done, total), or true for a progress bar on a terminal
 M.rules = {
   context = { type = "integer", min = 1, max = 1 << 31 },
@@ -65,6 +67,7 @@ M.rules = {
   adapters = adapters.paths_rule,
   ranks = { type = { "table", "boolean" } },
   merge = { type = "boolean" },
+  transform = { type = "string", choices = weights.transforms, default = "none" },
   progress = { type = { "callable", "boolean" } },
 }
 
@@ -103,6 +106,7 @@ function M.load(path, opts)
   if opts.progress == true then opts.progress = progress.bar() end
   opts.progress = opts.progress or nil
   opts.adapters = opts.adapters and adapters.entries(opts.adapters)
+  if opts.transform == "none" then opts.transform = nil end
   local started = core.clock()
   local bundle
   local loader = require "ane.model.loader"

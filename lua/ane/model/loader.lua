@@ -50,7 +50,7 @@ end
 
 -- What a model on several ranks cannot have: option, and the words of the message.
 local ALONE = {
-  { "adapters", "adapters" }, { "importance", "importance" },
+  { "adapters", "adapters" }, { "importance", "importance" }, { "transform", "transform" },
 }
 
 -- Plans a graph for the ranks of this process's team.
@@ -129,6 +129,23 @@ function M.merged(r, cfg, source, adapters)
   return merged, message, code
 end
 
+--- The weights of a transformed model.
+-- @param kind nil or "none": as they are; "rotate": see ane.quantise.rotate
+-- @return a source, which keeps the given one open; or nil, message, code
+function M.transformed(r, cfg, source, kind)
+  if kind == nil or kind == "none" then return source end
+  local turned
+  local graph, message, code = recipe.build(r, cfg, source, function(b, logits)
+    local why, word
+    turned, why, word = require("ane.quantise.rotate").source(b, logits, source)
+    if turned then return true end
+    return nil, why, word
+  end)
+  if not graph then return nil, message, code end
+  graph:close()
+  return turned
+end
+
 -- With plain dynamic scaling, rope changes with each length beyond the model's own, so sessions stay below that length.
 local function check_context(cfg, context)
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do
@@ -204,6 +221,8 @@ function M.complete(path, r, cfg, source, opts, found)
     source, message, code = M.merged(r, cfg, source, opts.adapters)
     if not source then return nil, message, code end
   end
+  source, message, code = M.transformed(r, cfg, source, opts.transform)
+  if not source then return nil, message, code end
   local places
   program, message, code = M.plan(r, cfg, source, options)
   if not program then return nil, message, code end
@@ -232,7 +251,14 @@ function M.load(path, opts)
   if set.find(path) then
     if opts.adapters then return nil, ("%s: adapters are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
     if opts.ranks then return nil, ("%s: ranks are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
+    if opts.transform then
+      return nil, ("%s: option transform is for safetensors and GGUF files, not for packages"):format(path), "unsupported"
+    end
     return set.load(path, opts)
+  end
+  if opts.transform and opts.adapters and not opts.merge then
+    local what = "%s: adapters are for the weights as they are: with option transform, load them with merge = true"
+    return nil, what:format(path), "unsupported"
   end
   for _, name in ipairs { "precision", "backend", "verify" } do
     if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
@@ -244,6 +270,9 @@ function M.load(path, opts)
   end
   if source:format() == "onnx" and opts.ranks then
     return nil, ("%s: ranks are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
+  end
+  if source:format() == "onnx" and opts.transform then
+    return nil, ("%s: option transform is for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
   end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
   local r, cfg

@@ -12,6 +12,9 @@ M.names = {
   "bf16", "fp32",
 }
 
+--- Names of transforms: other weights with which a model computes the same (ane.model.loader).
+M.transforms = { "none", "rotate" }
+
 --- Returns the rows of core.dtypes() for which keep(row) is true, largest first; among equal sizes the smaller block comes first.
 -- @return list of rows
 function M.by_size(keep)

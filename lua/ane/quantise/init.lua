@@ -34,6 +34,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones
 --     (csrc/quant/compensate.h), which needs a calibration
 --   calibration: of ane.quantise.moments, for gptq
+--   transform: what the tensors of the source went through (ane.model.loader): "none" (default) or "rotate". The table of a rotated
+--     embedding is stored in q8_0 where it would stay as it is
 --   memory: bytes that statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
@@ -44,6 +46,7 @@ M.rules = {
   importance = { type = "table" },
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table" },
+  transform = { type = "string", choices = held.transforms, default = "none" },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
@@ -70,13 +73,14 @@ end
 local function columns(t) return t.shape[#t.shape] or 1 end
 
 -- Sets t.scheme and t.to for a tensor that t.to, a scheme, was asked for.
-local function choose_scheme(t)
+local function choose_scheme(t, opts)
   local wanted, rows = t.to, 1
   for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
   if t.plain then
     t.to, t.note = "fp16", t.plain
   elseif t.is_table then
     t.to, t.note = t.dtype, "the table of the embedding stays as it is"
+    if opts.transform ~= "none" then t.to, t.note = types.fit("q8_0", columns(t)), "the rotated table of the embedding" end
   else
     t.scheme, t.to = core.scheme_of(wanted, rows, columns(t))
     if t.scheme ~= wanted then t.note = ("%s does not fit its shape"):format(wanted) end
@@ -91,7 +95,7 @@ local function choose(t, rules, opts)
     t.to = "fp32"
   else
     t.to = ruled(rules, t.name) or (t.parts[1].name and ruled(rules, t.parts[1].name)) or opts.weights
-    if types.schemes[t.to] then return choose_scheme(t) end
+    if types.schemes[t.to] then return choose_scheme(t, opts) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to
     t.to = types.fit(wanted, columns(t), opts.fallback)
@@ -297,11 +301,23 @@ function M.run(source, out, opts, level)
   return failure.catch(write_all, plan, out, opts)
 end
 
+-- The options with the transform that a model was loaded with.
+local function with_transform(model, opts)
+  local options = require("ane.model").bundle(model, 3).options
+  if not (options and options.transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
+  local own = { transform = options.transform }
+  for key, value in pairs(opts or {}) do own[key] = value end
+  return own
+end
+
 --- The same for a loaded model, which also reads the text of gptq.
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
-  local own, calibration, code = require("ane.quantise.moments").from_options(model, opts, level)
+  if type(opts) == "table" and opts.transform ~= nil then
+    error("quantise: option transform is of load: the model already has its weights", level)
+  end
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(model, opts), level)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local message

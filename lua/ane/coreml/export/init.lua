@@ -312,13 +312,15 @@ function M.run(bundle, out, opts, level)
 end
 
 --- Exports a model file or a folder.
--- @param opts also recipe; adapters (list of {path, scale}, merged into the weights)
+-- @param opts also recipe; adapters (list of {path, scale}, merged into the weights); transform ("none" or "rotate": of the weights
+-- before they are rounded; a calibration must be of a model loaded with the same)
 function M.of_path(path, out, opts)
   local own = {}
   for key, value in pairs(opts or {}) do own[key] = value end
-  own.recipe, own.adapters = nil, nil
+  own.recipe, own.adapters, own.transform = nil, nil, nil
   schema.check(M.rules, own, "export", 2)
-  local bundle, message, code = planner.open(path, { recipe = opts and opts.recipe, adapters = opts and opts.adapters })
+  opts = opts or {}
+  local bundle, message, code = planner.open(path, { recipe = opts.recipe, adapters = opts.adapters, transform = opts.transform })
   if not bundle then return nil, message, code end
   local report
   report, message, code = M.run(bundle, out, own, 2)

@@ -137,7 +137,7 @@ local function config_only(path)
 end
 
 --- Opens a model file or folder, or a configuration without weights, for planning.
--- @param opts recipe; adapters (list of {path, scale}, merged into the weights)
+-- @param opts recipe; adapters (list of {path, scale}, merged into the weights); transform (see ane.model.loader)
 -- @return {source, config, recipe, blank (true: no weights)}; or nil, message, code
 function M.open(path, opts)
   local file = config_only(path)
@@ -150,6 +150,12 @@ function M.open(path, opts)
   if opts and opts.adapters then
     if file then return nil, path .. ": has no weights to merge adapters into", "unsupported" end
     source, message, code = loader.merged(r, cfg, source, opts.adapters)
+    if not source then return nil, message, code end
+  end
+  local transform = opts and opts.transform
+  if transform and transform ~= "none" then
+    if file then return nil, path .. ": has no weights to transform", "unsupported" end
+    source, message, code = loader.transformed(r, cfg, source, transform)
     if not source then return nil, message, code end
   end
   return { source = source, config = cfg, recipe = r, blank = file ~= nil }

@@ -1,0 +1,136 @@
+local ane = require "ane"
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+local tiny_llama = require "support.tiny_llama"
+
+local EXACT = { activations = "fp32", threads = 1 }
+local ROTATED = { activations = "fp32", threads = 1, transform = "rotate" }
+
+-- The logits of some ids, as a list of lists.
+local function logits_of(model)
+  local ids = {}
+  for i = 1, 12 do ids[i] = i * 7 % 19 end
+  local session <close> = assert(model:session())
+  assert(session:feed(ids, { want = "all" }))
+  local out = {}
+  for i = 1, #ids do out[i] = session:logits(i):totable() end
+  return out
+end
+
+-- The root of the mean squared difference, relative to that of a.
+local function distance(a, b)
+  local error, signal = 0, 0
+  for i = 1, #a do
+    for j = 1, #a[i] do error, signal = error + (a[i][j] - b[i][j]) ^ 2, signal + a[i][j] ^ 2 end
+  end
+  return math.sqrt(error / signal)
+end
+
+local function check(path)
+  local model <close> = assert(ane.load(path, EXACT))
+  local turned <close> = assert(ane.load(path, ROTATED))
+  assert.is_true(distance(logits_of(model), logits_of(turned)) < 1e-5)
+end
+
+describe("a rotated model", function()
+  local files = {}
+
+  after_each(function()
+    for _, path in ipairs(files) do os.remove(path) end
+    files = {}
+  end)
+
+  local function temp(path)
+    files[#files + 1] = path or os.tmpname()
+    return files[#files]
+  end
+
+  for _, path in ipairs {
+    "gguf/llama-q8_0.gguf", "gguf/qwen2-bf16.gguf", "gguf/qwen3-odd.gguf", "gguf/granite-odd.gguf", "gguf/mamba2-odd.gguf", "hf/llama",
+    "hf/phi3", "hf/lfm2-odd", "hf/hunyuan_v1_dense", "hf/smollm3-odd", "hf/ministral3-odd", "hf/qwen3_5-odd",
+  } do
+    it("computes what its source computes: " .. path, function() check("spec/fixtures/" .. path) end)
+  end
+
+  it("may have biases wherever a file has them", function()
+    check(temp(tiny_llama.write(function(_, _, replace)
+      replace("blk.0.attn_v.bias", 8)
+      replace("blk.0.attn_output.bias", 16)
+      replace("blk.0.ffn_down.bias", 16)
+      replace("blk.0.ffn_up.bias", 24)
+    end)))
+  end)
+
+  for path, step in pairs {
+    ["gguf/gemma3-q8_0.gguf"] = "layers.0.post_attention_norm writes to", ["hf/bert"] = "token_embd_norm reads",
+    ["gguf/qwen3_moe-odd.gguf"] = "layers.0.experts writes to", ["hf/qwen3_embedding"] = "result of the model",
+  } do
+    it("is refused where a block cannot turn: " .. path, function()
+      local model, message, code = ane.load("spec/fixtures/" .. path, ROTATED)
+      assert.is_nil(model)
+      assert.equal("unsupported", code)
+      assert.matches(path, message, 1, true)
+      assert.matches("option transform: rotate: ", message, 1, true)
+      assert.matches(step, message, 1, true)
+    end)
+  end
+
+  it("is written as a plain file whose norms are ones, with a head of its own", function()
+    local out = temp()
+    local model <close> = assert(ane.load(tiny.path(), ROTATED))
+    local report = assert(model:quantise(out, { weights = "fp32" }))
+    local source <close> = assert(core.open(out))
+    local ones = core.tensor({ 64 }):fill(1):tostring()
+    local names = {}
+    for _, t in ipairs(report.tensors) do
+      names[t.name] = true
+      if t.name:find "norm" then assert.equal(ones, source:read(t.name)) end
+    end
+    assert.is_true(names["output.weight"])
+    local original <close> = assert(ane.load(tiny.path(), EXACT))
+    local plain <close> = assert(ane.load(out, EXACT))
+    assert.is_true(distance(logits_of(original), logits_of(plain)) < 1e-5)
+  end)
+
+  it("comes from the command too, with the same bytes each time", function()
+    local text = temp()
+    local file = assert(io.open(text, "w"))
+    file:write(("The quick brown fox jumps over the lazy dog.\n"):rep(8))
+    file:close()
+    local bytes
+    for _, threads in ipairs { "1", "2" } do
+      local out = temp()
+      local report = command.json { "quantise", tiny.path(), out, "--weights", "int4-block", "--transform", "rotate", "--method", "gptq",
+        "--calibrate", text, "--threads", threads }
+      local by_name = {}
+      for _, t in ipairs(report.tensors) do by_name[t.name] = t end
+      assert.equal("q8_0", by_name["token_embd.weight"].to)
+      assert.equal("int4-block", by_name["output.weight"].scheme)
+      local got = assert(core.read_file(out))
+      assert.equal(bytes or got, got)
+      bytes = got
+    end
+  end)
+
+  it("is exported by the command", function()
+    local out = temp()
+    os.remove(out)
+    command.json { "export", tiny.path(), out, "--weights", "fp16", "--transform", "rotate", "--context", "64" }
+    local original <close> = assert(ane.load(tiny.path(), EXACT))
+    local set <close> = assert(ane.load(out, EXACT))
+    assert.is_true(distance(logits_of(original), logits_of(set)) < 1e-2)
+    set:close()
+    os.execute("rm -r '" .. out .. "'")
+  end)
+
+  it("has no adapters that are not merged, and needs a model of one file or folder", function()
+    local model, message, code = ane.load(tiny.path(), { transform = "rotate", adapters = "nowhere" })
+    assert.is_nil(model)
+    assert.equal("unsupported", code)
+    assert.matches("merge = true", message, 1, true)
+    assert.error_matches(function() ane.load(tiny.path(), { transform = "turn" }) end, "none, rotate")
+    local loaded <close> = tiny.load()
+    assert.error_matches(function() loaded:quantise(temp(), { weights = "q8_0", transform = "rotate" }) end, "option transform is of load")
+  end)
+end)
