@@ -333,10 +333,14 @@ static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t fr
   return ane_ai_transpose(s->b, x, perm);
 }
 
+/* Computed indices beyond the end, those of padding after the last position, take the last element. */
 static ane_ai_value gather(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axis", x);
-  return move_axis(s, ane_ai_gather(s->b, move_axis(s, x, axis, 0), arg(s, op, "indices")), 0, axis);
+  ane_ai_value indices = arg(s, op, "indices");
+  if (!constant_param(s, op, "indices"))
+    indices = ane_ai_binary(s->b, ANE_AI_MINIMUM, indices, ane_ai_int(s->b, indices->type.dtype, ane_ai_dim(x, axis) - 1));
+  return move_axis(s, ane_ai_gather(s->b, move_axis(s, x, axis, 0), indices), 0, axis);
 }
 
 /* range_1d as a constant 0 .. n - 1: T is static. */

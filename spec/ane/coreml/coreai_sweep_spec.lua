@@ -1,0 +1,76 @@
+-- Every architecture of models/ as a Core AI asset, in forms of weights, numbers of tokens and contexts that take turns: the logits are
+-- those of the executor, by chunks and token by token, in our own runner and, with ANE_COREAI_PYTHON (a Python with Apple's
+-- coreai-core), in Apple's library, which also verifies the asset and infers its types. With ANE_COREAI_SWEEP=all each architecture
+-- takes all forms.
+local coreai = require "support.coreai"
+local core = require "ane.core"
+local exporter = require "ane.coreml.export"
+
+-- Of spec/fixtures/hf: the language models, and those that have no lowering.
+local MODELS = {
+  "llama", "qwen2_swa", "qwen3-odd", "smollm3-odd", "phi3", "granite-odd", "cohere-odd", "cohere2-odd", "gemma3", "gemma3_softcap",
+  "glm4-odd", "olmo2-odd", "olmo3-odd", "ministral3-odd", "hunyuan_v1_dense", "starcoder2-odd", "deepseek_v2-odd",
+  "deepseek_v2_groups-odd", "glm4_moe_lite-odd", "gpt_oss-odd", "gpt_oss_mxfp4-odd", "qwen2_moe-odd", "qwen2_moe_window-odd",
+  "qwen3_moe-odd", "qwen3_moe_plain-odd", "lfm2-odd", "lfm2_moe-odd", "zaya-odd", "zaya_bias-odd", "zaya_original-odd", "mamba2-odd",
+  "mamba2_clamp-odd", "nemotron_h-odd", "falcon_h1-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd", "qwen3_5-odd",
+  "qwen3_5_narrow-odd",
+}
+-- Rounding to fp16 matters more here. Of the first, rounded constants alone do it: packages that run in fp32 differ as much.
+local SLACK = { ["qwen3_5-odd"] = 0.3, ["qwen3_5_narrow-odd"] = 0.15 }
+local WITHOUT = { "gemma3n-odd", "gemma4-odd" }
+
+-- As many as the longest chunk has, so that no call is padded.
+local IDS = { 7, 11, 3, 25, 30, 2, 9, 14, 33, 5, 21, 4, 19, 8, 27, 6 }
+
+local FORMS = core.mil_schemes()
+local CALLS = {
+  { context = 16, fixed_t = { 4 } },
+  { context = 24, tiers = { 16 }, fixed_t = { 2, 8 } },
+  { context = 32 },
+}
+
+local python, all = os.getenv "ANE_COREAI_PYTHON", os.getenv "ANE_COREAI_SWEEP" == "all"
+
+describe("an asset of every architecture gives the executor's logits:", function()
+  local dir
+  before_each(function() dir = os.tmpname(); os.remove(dir) end)
+  after_each(function() os.execute("rm -rf " .. dir .. " " .. dir .. ".partial " .. dir .. ".json") end)
+
+  local function check(name, weights, calls)
+    local path = "spec/fixtures/hf/" .. name
+    local opts = { target = "coreai", weights = weights }
+    for key, value in pairs(calls) do opts[key] = value end
+    local report = assert(exporter.of_path(path, dir, opts))
+    local case = coreai.case(report, IDS, coreai.rows(path, IDS, weights), SLACK[name])
+    local worst = coreai.run(report.path, case)
+    assert.is_true(worst <= case.tolerance.atol, ("differs by %g"):format(worst))
+    if not python then return end
+    assert(core.write_file(dir .. ".json", (core.json_encode(case))))
+    local pipe = assert(io.popen(("%s spec/fixtures/aimodel/run.py %s %s 2>&1"):format(python, report.path, dir .. ".json")))
+    local text = pipe:read "a"
+    assert.is_true(pipe:close(), text)
+  end
+
+  for i, model in ipairs(MODELS) do
+    for k = 1, all and #FORMS or 1 do
+      local weights, calls = FORMS[(i + k) % #FORMS + 1], CALLS[(i + k) % #CALLS + 1]
+      it(("%s in %s, context %d, T %s"):format(model, weights, calls.context, table.concat(calls.fixed_t or { 8, 16 }, ", ")),
+        function() check(model, weights, calls) end)
+    end
+  end
+
+  for _, name in ipairs(WITHOUT) do
+    it(name .. " has no lowering, and says so", function()
+      local report, _, code = exporter.of_path("spec/fixtures/hf/" .. name, dir, { target = "coreai", context = 16 })
+      assert.is_nil(report)
+      assert.equal("unsupported", code)
+    end)
+  end
+
+  it("an explicit T is joined by 1 if states take in every token", function()
+    local report = assert(exporter.of_path("spec/fixtures/hf/lfm2-odd", dir, { target = "coreai", context = 16, fixed_t = { 4, 8 } }))
+    local names = {}
+    for _, f in ipairs(report.functions) do names[f.name] = true end
+    assert.is_true(names.extend_16_1 and names.extend_16_4 and names.prompt_opt_16_1 and names.gather_embeddings_1)
+  end)
+end)
