@@ -83,7 +83,7 @@ static const struct {
 
 bool schema_format(const char *name, size_t len, const char **pattern) {
   for (size_t i = 0; i < ANE_COUNT(rows); i++) {
-    if (strlen(rows[i].name) != len || memcmp(rows[i].name, name, len)) continue;
+    if (strlen(rows[i].name) != len || memcmp(rows[i].name, name, len) != 0) continue;
     *pattern = rows[i].pattern;
     return true;
   }

@@ -329,7 +329,7 @@ bool number_viable(const struct number_rule *r, const char *s, size_t len, numbe
   if (plain) return true;
   bool negative = len > 0 && s[0] == '-';
   if (part == NUMBER_NONE || part == NUMBER_SIGN) {
-    for (int sign = part == NUMBER_SIGN; sign < (part == NUMBER_SIGN || negative ? 2 : 2); sign++) {
+    for (int sign = part == NUMBER_SIGN; sign < 2; sign++) {
       char start[2] = {'-', '0'};
       for (start[1] = '0'; start[1] <= '9'; start[1]++)
         if (number_viable(r, sign ? start : start + 1, sign ? 2 : 1, start[1] == '0' ? NUMBER_ZERO : NUMBER_INT)) return true;

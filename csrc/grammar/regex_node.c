@@ -148,7 +148,7 @@ void re_pool_free(struct re_pool *p) {
 static ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
   if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return RE_NONE;
   uint32_t i = 0;
-  while (i < p->n_sets && memcmp(&p->sets[i], set, sizeof *set)) i++;
+  while (i < p->n_sets && memcmp(&p->sets[i], set, sizeof *set) != 0) i++;
   if (i == p->n_sets) {
     if (!re_grow((void **)&p->sets, &p->room_sets, p->n_sets, sizeof *set)) {
       p->full = p->no_memory = true;
