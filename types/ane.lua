@@ -45,6 +45,7 @@ local ane = {}
 ---@class ane.ranks_options
 ---@field cut? integer[] the layers that ranks 1, 2, ... begin with; default: chosen by the speed and the memory of the ranks
 ---@field fp16? boolean activations go from rank to rank as fp16: half the bytes, other bits. Default false
+---@field parallel? "pipeline"|"tensor" what the ranks divide: layers (default), or the rows of each matrix, for fast links; the other fields are for pipelines
 ---@field tail? number weight of what follows the last layer's attention in the choice of the cut, without a head that is divided: 0 where prompts are long, 1 where replies are; default 0.5
 
 ---@class ane.ranks_lib

@@ -46,6 +46,19 @@ struct ane_stage {
   struct ane_stage_link link;
 };
 
+/* ---- Tensor parallelism ------------------------------------------------------------------------------------------------*/
+
+/* One of several programs of the same graph that divide the matrices of linear steps by rows, do the same calls on their sessions
+ * in the same order, and exchange rows after each such step. Each has all other weights, and the whole state. Matrices that are
+ * not stored by rows, or have fewer groups of 16 rows than there are ranks, are not divided. All functions are called on the
+ * caller's thread. A failure fails the run, and the sessions of the programs then differ. */
+struct ane_tensor_parallel {
+  int32_t rank, ranks;                                                                  /* 0 .. ranks - 1 */
+  ane_status (*send)(void *arg, const void *data, size_t bytes, struct ane_error *err); /* to all others */
+  ane_status (*receive)(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err);
+  void *arg;
+};
+
 /* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored; of constants
  * without data, of graphs that are only planned, as fp16. */
 struct ane_step_cost {
@@ -93,8 +106,10 @@ struct ane_program_options {
   const struct ane_weights_rule *rules; /* other encodings for some matrices: the last match counts; read only during create */
   int32_t n_rules;                      /* a stage does not check that each rule matches some matrix */
   const struct ane_stage *stage;        /* the program is this stage of a pipeline; copied. NULL: the whole */
-  int64_t context;                      /* maximum positions of a session, >= 1 */
-  int64_t chunk;                        /* maximum tokens of one run, 1 .. 4096 */
+  const struct ane_tensor_parallel *tensor; /* the matrices are divided by rows; copied. NULL: they are whole. Not with stage,
+                                             * nor with other weights than FILE, whose scales depend on all rows */
+  int64_t context;                          /* maximum positions of a session, >= 1 */
+  int64_t chunk;                            /* maximum tokens of one run, 1 .. 4096 */
   /* Called on the caller's thread while weights are packed. done, total: bytes of the source weights. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   /* Called when the stored bytes of a weight, or of some of its rows, have been packed. The caller may then drop them from
@@ -133,6 +148,7 @@ struct ane_program_info {
   uint64_t weight_bytes, scratch_bytes; /* packed weights; activations and per-thread memory */
   uint64_t stored_bytes;                /* of the weights as stored: what creating the program has read */
   uint64_t kv_bytes_per_token;          /* at fp16 */
+  uint64_t exchanged_bytes;             /* that a token sends to each other rank (ane_tensor_parallel); without the head */
   int64_t long_rope_after;              /* sequences longer than this use the long rope factors; 0: there are none */
   int32_t n_matrices, n_steps;
 };

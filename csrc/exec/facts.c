@@ -16,6 +16,7 @@ struct ane_program_info ane_program_info(const struct ane_program *p) {
                                .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
                                .n_matrices = p->n_matrices,
                                .n_steps = p->n_steps,
+                               .exchanged_bytes = (uint64_t)p->exchanged * sizeof(float),
                                .long_rope_after = p->long_rope_after};
   for (int32_t m = 0; m < p->n_matrices; m++) i.stored_bytes += p->matrices[m].stored.bytes;
   for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;

@@ -58,7 +58,12 @@ uint64_t fingerprint_graph(const struct planner *pl, const struct ane_buffer *te
   if (p->o.stage)
     h = hash_stage(h, pl);
   else
-    for (int32_t i = 0; i < pl->g->n_values; i++) h = hash_const(h, &pl->g->values[i]);
+    for (int32_t i = 0; i < pl->g->n_values; i++)
+      if (!p->exchange || pl->matrix_of[i] < 0) h = hash_const(h, &pl->g->values[i]);
+  for (int32_t i = 0; p->exchange && i < p->n_matrices; i++) { /* it reads its own rows only */
+    h = hash_bytes(h, &p->matrices[i].first, sizeof p->matrices[i].first);
+    h = hash_samples(h, p->matrices[i].stored.data, p->matrices[i].stored.bytes);
+  }
   for (int32_t i = 0; i < p->n_matrices; i++) {
     const ane_layout layout = p->matrices[i].packed.layout; /* a head in the split layout holds the same numbers */
     const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout),

@@ -1,5 +1,6 @@
 /* Plans a graph into a program: a step for every node, a slot for every value, scratch memory for every thread. */
 #include "base/alloc.h"
+#include "exec/exchange.h"
 #include "exec/planner.h"
 
 #include <inttypes.h>
@@ -61,6 +62,11 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
 
 ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err) {
+  return planner_rows(pl, value, input, false, out, err);
+}
+
+ane_status planner_rows(struct planner *pl, int32_t value, const struct slot *input, bool divide, const struct matrix **out,
+                        struct ane_error *err) {
   struct ane_program *p = pl->p;
   const struct ane_value *v = &pl->g->values[value];
   if (v->kind != ANE_VALUE_CONST)
@@ -69,12 +75,15 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *
     struct matrix *m = &p->matrices[p->n_matrices];
     *m = (struct matrix){.name = ane_arena_strndup(&p->arena, v->name, strlen(v->name)), .stored = v->data};
     if (!m->name) return no_memory(err);
+    if (divide) exchange_divide(p, m);
     ane_status st = weights_describe(p, m, err);
     if (st) return st;
     m->input = input ? input->name : NULL;
     pl->matrix_of[value] = p->n_matrices++;
   }
   *out = &p->matrices[pl->matrix_of[value]];
+  if (divide != ((*out)->all_rows > 0))
+    return ane_fail(err, ANE_UNSUPPORTED, "%s is used by steps that divide its rows and by others", v->name);
   return ANE_OK;
 }
 
@@ -275,7 +284,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
       (st = memplan(pl, &activations, err)) || (st = stage_places(pl, err)) || (st = stage_plan(pl, err)) ||
-      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = exchange_plan(p, err)))
     return st;
   pruned_head_plan(p);
   if ((st = plan_scratch(p, activations, err)) || (st = pruned_head_reserve(p, err))) return st;
@@ -290,6 +299,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   p->o.rules = NULL; /* borrowed only for this call */
   p->o.n_rules = 0;
   p->o.stage = NULL;
+  p->o.tensor = NULL;
   return st;
 }
 
@@ -306,6 +316,9 @@ static ane_status check_options(const struct ane_program_options *o, struct ane_
     return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->chunk < 1 || o->chunk > MAX_CHUNK)
     return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. %d", o->chunk, MAX_CHUNK);
+  if (o->tensor && (o->stage || o->n_rules || o->weights.kind != ANE_WEIGHTS_FILE))
+    return ane_fail(err, ANE_UNSUPPORTED,
+                    "matrices that are divided by rows keep their stored type, in a program with all layers");
   ane_status st = check_weights(o->weights, err);
   for (int32_t i = 0; !st && i < o->n_rules; i++) st = check_weights(o->rules[i].encoding, err);
   return st;
@@ -350,6 +363,7 @@ void ane_program_destroy(struct ane_program *p) {
   ane_free(p->adapter_scratch.memory);
   ane_free(p->profile);
   ane_free(p->stage.message);
+  ane_free(p->exchange);
   ane_arena_free(&p->arena);
   ane_free(p);
 }

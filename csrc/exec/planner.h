@@ -33,6 +33,9 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
 /* The matrix of a constant; weights_pack packs it later. input: the slot that it is multiplied by unchanged, or NULL. */
 ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err);
+/* The same; where `divide`, with the rows of this rank only. */
+ane_status planner_rows(struct planner *pl, int32_t value, const struct slot *input, bool divide, const struct matrix **out,
+                        struct ane_error *err);
 /* The kernel of the act with this name. */
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
 /* The slot of a value. NULL if the input is absent. */

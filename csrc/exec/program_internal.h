@@ -57,6 +57,9 @@ struct program_stage {
 struct ane_program {
   struct ane_program_options o;
   struct program_stage stage;
+  struct ane_tensor_parallel team; /* ranks 0: there are no others */
+  float *exchange;                 /* a message between its ranks */
+  int64_t exchanged;               /* floats that a token sends to each other rank, without the tail */
   const struct ane_kernels *k;
   struct ane_pool *pool;
   struct ane_arena arena; /* everything small */

@@ -28,7 +28,7 @@ static const struct matrix *head_matrix(const struct ane_program *p) {
   const struct step *s = &p->steps[p->n_steps - 1];
   if (s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] || !s->out[0]->result) return NULL;
   const struct matrix *m = s->linear.w[0];
-  if (s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 ||
+  if (m->all_rows || s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 ||
       m->packed.layout != ANE_LAYOUT_Q8_0)
     return NULL;
   return m;

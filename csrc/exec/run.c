@@ -1,6 +1,7 @@
 /* Runs a program: active threads run each step, then synchronise. */
 #include "base/alloc.h"
 #include "exec/session_recurrent.h"
+#include "exec/exchange.h"
 #include "exec/stage.h"
 #include "exec/thread_ctx.h"
 
@@ -66,6 +67,14 @@ static void finish_block(const struct thread_ctx *tc) {
     stage_keep(tc->p, tc->first_out_row, tc->tokens, tc->r->n_out_rows);
 }
 
+/* The tokens of a pool step. *first_out_row: the output row that is the first, in the tail; else 0. */
+static int64_t tokens_of(const struct run *r, int64_t at, int64_t *first_out_row) {
+  const struct ane_program *p = r->p;
+  *first_out_row = at < p->n_body ? 0 : (at - p->n_body) / r->tail * OUT_ROWS_BLOCK;
+  if (at < p->n_body) return r->tokens;
+  return ANE_MIN(r->n_out_rows - *first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
+}
+
 static void run_step(void *arg, int64_t at, int thread, int threads, int worker) {
   struct run *r = arg;
   struct ane_program *p = r->p;
@@ -75,16 +84,13 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int worker)
                           .thread = thread,
                           .threads = threads,
                           .worker = worker,
-                          .tokens = r->tokens,
                           .mem = p->thread_mem + (size_t)worker * p->thread_bytes};
   struct prefetch *prefetch = &p->prefetch[worker];
+  at += r->first_step;
   int32_t i = step_of(r, at);
   prefetch->at = prefetch->n = 0;
   if (thread == 0) between_steps(r, at);
-  if (at >= p->n_body) {
-    tc.first_out_row = (at - p->n_body) / r->tail * OUT_ROWS_BLOCK;
-    tc.tokens = ANE_MIN(r->n_out_rows - tc.first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
-  }
+  tc.tokens = tokens_of(r, at, &tc.first_out_row);
   if (i == p->n_steps) {
     finish_block(&tc);
   } else if (is_pruned(r, i)) {
@@ -100,16 +106,32 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int worker)
 
 static bool run_idle(void *program, int worker) { return prefetch_more(&((struct ane_program *)program)->prefetch[worker]); }
 
-static void run_all(struct run *r) {
+/* Do other ranks have rows of what pool step `at` computes? */
+static bool exchanges(const struct run *r, int64_t at) {
+  int32_t i = step_of(r, at);
+  return r->p->exchange && i < r->p->n_steps && r->p->steps[i].exchanges;
+}
+
+static ane_status run_all(struct run *r, struct ane_error *err) {
   struct ane_program *p = r->p;
   int64_t blocks = p->stage.last || p->stage.rows ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
   r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
-  struct ane_pool_steps steps = {
-      .count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
-  if (steps.count > 0) ane_pool_run_steps(p->pool, &steps);
-  if (steps.count > 0) reset_counters(r, steps.count - 1);
+  int64_t count = p->n_body + blocks * r->tail;
+  struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
+  ane_status st = ANE_OK;
+  for (; !st && r->first_step < count; r->first_step += steps.count) {
+    int64_t last = r->first_step, row;
+    while (last < count - 1 && !exchanges(r, last)) last++;
+    steps.count = last + 1 - r->first_step;
+    ane_pool_run_steps(p->pool, &steps);
+    reset_counters(r, last);
+    if (!exchanges(r, last)) continue;
+    int64_t tokens = tokens_of(r, last, &row);
+    st = exchange_step(r, &p->steps[step_of(r, last)], tokens, row, err);
+  }
   if (p->profile) profile_next(r, -1);
+  return st;
 }
 
 static int64_t out_rows_of(const struct ane_run_item *i) { return ane_want_rows(i->want, i->n); }
@@ -241,7 +263,7 @@ static ane_status run_items(struct ane_program *p, const struct ane_run_item *it
   if (st) return st;
   fill_lists(p->token_lists, &r);
   r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
-  run_all(&r);
+  if ((st = run_all(&r, err))) return st;
   if ((st = stage_send(p, p->stage.rows ? r.n_out_rows : r.tokens, err))) return st;
   finish(&r, results);
   return ANE_OK;

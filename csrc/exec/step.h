@@ -19,6 +19,7 @@ struct matrix {
   struct ane_weight_spec spec;
   bool recoded; /* re-encoded; `error` is the resulting error */
   struct ane_recode_error error;
+  int64_t first, all_rows; /* divided (exchange.c): its first row, and the rows of all ranks; all_rows 0: whole */
 };
 
 /* Where a value lives: [tokens][channels] floats at scratch + offset. */
@@ -63,6 +64,7 @@ struct step {
   int32_t index;                              /* index among the program's steps: selects its task counters */
   size_t shared_bytes, kernel_bytes;          /* scratch: shared by all threads; of its kernels, per thread */
   int64_t temp_floats;                        /* minimum size of a thread's thread_temp */
+  bool exchanges;                             /* other ranks have rows of its outputs (exchange.c) */
   union {                                     /* by op */
     struct {
       const char *name; /* of the table */

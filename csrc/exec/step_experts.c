@@ -226,6 +226,8 @@ static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int 
 }
 
 ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  if (pl->p->o.tensor)
+    return ane_fail(err, ANE_UNSUPPORTED, "the experts of a mixture cannot be divided by rows: divide the layers");
   const char *act = ane_node_string(n, "act");
   const struct ane_value *route = &pl->g->values[n->inputs[1]];
   /* Expert numbers are used as indices, and only route guarantees that they are unique, ascending and not negative. */

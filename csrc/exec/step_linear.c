@@ -4,6 +4,7 @@
  * With one token, every thread prepares the input for itself, which saves a barrier. With more tokens, the threads divide the
  * tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
 #include "exec/adapter.h"
+#include "exec/exchange.h"
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -67,22 +68,23 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, struct p
                                                       (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
                                                       tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
-    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
+    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + w->first + r0, dst + t * ld, rows);
   if (in->divided && !in->low) in->low = adapter_down_join(tc, s, &in->a[ANE_ACTIVATION_F32]);
   if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
 /* Computes row groups [g0, g1) of matrix m, with the epilogue. */
 static void finish_groups(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1) {
-  int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
-  float *out = thread_data(tc, s->out[m]) + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
+  const struct matrix *w = s->linear.w[m];
+  int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
+  float *out = thread_data(tc, s->out[m]) + w->first + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
   if (s->linear.act) {
     float *up = temp + tc->tokens * rows;
     multiply(tc, s, in, 0, g0, g1, temp, rows);
     multiply(tc, s, in, 1, g0, g1, up, rows);
     for (int64_t t = 0; t < tc->tokens; t++) s->linear.act(temp + t * rows, up + t * rows, out + t * ld, rows);
   } else if (s->in[1]) {
-    const float *residual = thread_data(tc, s->in[1]) + r0;
+    const float *residual = thread_data(tc, s->in[1]) + w->first + r0;
     multiply(tc, s, in, 0, g0, g1, temp, rows);
     for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(residual + t * ld, temp + t * rows, out + t * ld, rows);
   } else {
@@ -183,8 +185,10 @@ ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step
   for (int o = 0; o < n->n_outputs; o++) s->linear.precise |= pl->precise[n->outputs[o]];
   const char *act = ane_node_string(n, "act");
   if (!st && *act) st = planner_act(pl->p->k, act, &s->linear.act, err);
+  bool divide = true; /* the two matrices of a gated act alike */
+  for (int m = 0; m < s->linear.count; m++) divide &= exchange_divides(pl->p, &pl->g->values[n->inputs[3 + 2 * m]].data);
   for (int m = 0; !st && m < s->linear.count; m++) {
-    st = planner_matrix(pl, n->inputs[3 + 2 * m], s->linear.norm ? NULL : s->in[0], &s->linear.w[m], err);
+    st = planner_rows(pl, n->inputs[3 + 2 * m], s->linear.norm ? NULL : s->in[0], divide, &s->linear.w[m], err);
     if (!st) st = planner_vector(pl, n->inputs[4 + 2 * m], 0, &s->linear.bias[m], err);
     if (!st) s->linear.activation_types |= 1u << s->linear.w[m]->activation_type;
   }

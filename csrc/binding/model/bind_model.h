@@ -38,6 +38,9 @@ ane_status bind_program_check(const struct bind_program_box *box, struct ane_err
  * they fail. */
 struct bind_link;
 bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out);
+/* lua_stage.c: the option tensor = {rank =, ranks =, send = function(string) (to all other ranks), receive = function(rank) ->
+ * string} in the same way. */
+bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struct ane_tensor_parallel *out);
 /* Says in which state the functions of a stage are called from now on: that of the current call. */
 void bind_link_enter(struct bind_program_box *box, lua_State *L);
 void bind_link_free(struct bind_program_box *box);

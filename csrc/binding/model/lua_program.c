@@ -163,12 +163,13 @@ static void keep_sources(struct bind_program_box *box, const struct bind_graph *
   }
 }
 
-/* program(graph, options) -> program; or nil, message, code. Options: see check_options, and stage (lua_stage.c) */
+/* program(graph, options) -> program; or nil, message, code. Options: see check_options, stage and tensor (lua_stage.c) */
 static int program_new(lua_State *L) {
   struct bind_graph *g = bind_check_graph(L, 1);
   struct loading load = {.progress.L = L};
   struct ane_program_options o = {0};
   struct ane_stage stage;
+  struct ane_tensor_parallel tensor;
   struct ane_error err;
   if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
   check_options(L, 2, &o, &load);
@@ -180,6 +181,7 @@ static int program_new(lua_State *L) {
   load.box = ud->box;
   keep_sources(ud->box, g);
   if (bind_stage_option(L, 2, ud->box, &stage)) o.stage = &stage;
+  if (bind_tensor_option(L, 2, ud->box, &tensor)) o.tensor = &tensor;
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (!st) st = bind_program_check(ud->box, &err);
@@ -228,6 +230,7 @@ static int meth_info(lua_State *L) {
   bind_set_integer(L, "chunk", i.chunk);
   bind_set_integer(L, "vocab", i.vocab);
   bind_set_integer(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  bind_set_integer(L, "exchanged_bytes", (lua_Integer)i.exchanged_bytes);
   bind_set_integer(L, "stored_bytes", (lua_Integer)i.stored_bytes);
   bind_set_integer(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
   bind_set_integer(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);

@@ -1,4 +1,5 @@
-/* Stages of a pipeline: the option `stage` of core.program, whose link calls Lua functions, and what a cut is chosen by. */
+/* Programs on several ranks: the options `stage` and `tensor` of core.program, whose links call Lua functions, and what a cut is
+ * chosen by. */
 #include "binding/model/bind_model.h"
 
 #include "base/alloc.h"
@@ -48,15 +49,33 @@ static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_
   if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
   lua_pushlstring(L, data, bytes);
-  ane_status st = call(L, "sending to the stage after", err);
+  ane_status st = call(L, "sending to other ranks", err);
   if (!st) lua_pop(L, 1);
   return st;
 }
 
+static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  size_t got = 0;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
+  lua_pushinteger(L, rank);
+  ane_status st = call(L, "receiving from another rank", err);
+  if (st) return st;
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
+  if (!text || got != bytes)
+    st = ane_fail(err, ANE_INVALID, "rank %d sent %zu bytes, wanted %zu: it has another build", (int)rank, got, bytes);
+  else
+    memcpy(data, text, bytes);
+  lua_pop(L, 1);
+  return st;
+}
+
 /* Makes a reference to a function of the table at `t`. */
-static int function_field(lua_State *L, int t, const char *name) {
+static int function_field(lua_State *L, int t, const char *option, const char *name) {
   if (lua_getfield(L, t, name) != LUA_TFUNCTION)
-    luaL_error(L, "option stage: %s is a %s, not a function", name, luaL_typename(L, -1));
+    luaL_error(L, "option %s: %s is a %s, not a function", option, name, luaL_typename(L, -1));
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
@@ -66,26 +85,48 @@ static ane_stage_tail tail_option(lua_State *L, int t) {
   return tails[bind_choice_option(L, t, "tail", names)];
 }
 
-bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out) {
-  if (lua_getfield(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
+/* The link whose functions are in the table at the top of the stack. */
+static struct bind_link *new_link(lua_State *L, const char *option, struct bind_program_box *box) {
   luaL_checktype(L, -1, LUA_TTABLE);
-  int stage = lua_gettop(L);
+  int t = lua_gettop(L);
   struct bind_link *link = ane_calloc(1, sizeof *link);
-  if (!link) luaL_error(L, "no memory for a stage");
+  if (!link) luaL_error(L, "no memory for option %s", option);
   box->link = link;
   link->receive = link->send = LUA_NOREF;
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
   link->main = lua_tothread(L, -1);
   link->L = L;
   lua_pop(L, 1);
-  link->receive = function_field(L, stage, "receive");
-  link->send = function_field(L, stage, "send");
+  link->receive = function_field(L, t, option, "receive");
+  link->send = function_field(L, t, option, "send");
+  return link;
+}
+
+bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out) {
+  if (lua_getfield(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
+  struct bind_link *link = new_link(L, "stage", box);
+  int stage = lua_gettop(L);
   *out = (struct ane_stage){.from = (int32_t)bind_integer_option(L, stage, "from", 0, INT32_MAX),
                             .to = (int32_t)bind_integer_option(L, stage, "to", 0, INT32_MAX),
                             .tail = tail_option(L, stage),
                             .fp16 = bind_boolean_option(L, stage, "fp16"),
                             .link = {on_receive, on_send, link}};
   lua_settop(L, stage - 1);
+  return true;
+}
+
+bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struct ane_tensor_parallel *out) {
+  if (lua_getfield(L, t, "tensor") == LUA_TNIL) return lua_pop(L, 1), false;
+  if (box->link) luaL_error(L, "options stage and tensor exclude each other");
+  struct bind_link *link = new_link(L, "tensor", box);
+  int tensor = lua_gettop(L);
+  int32_t ranks = (int32_t)bind_integer_option(L, tensor, "ranks", 1, INT32_MAX);
+  *out = (struct ane_tensor_parallel){.rank = (int32_t)bind_integer_option(L, tensor, "rank", 0, ranks - 1),
+                                      .ranks = ranks,
+                                      .send = on_send,
+                                      .receive = on_receive_from,
+                                      .arg = link};
+  lua_settop(L, tensor - 1);
   return true;
 }
 

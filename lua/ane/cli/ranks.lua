@@ -15,6 +15,8 @@ local LINKS = { "fp32", "fp16" }
 function M.options(parser)
   parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one. The layers of "
     .. "the model lie on all ranks.")
+  parser:option("--parallel", "Under mpirun: what the ranks divide: layers (pipeline, default), or the rows of each matrix "
+    .. "(tensor), for fast links."):choices(pipeline.rules.parallel.choices)
   options.add(parser, "--cut", "Under mpirun: the layers that ranks 1, 2, ... begin with: 8,16. Default: by the speed and the memory of "
     .. "the ranks.", options.integers("layer", 0)):argname "LIST"
   parser:option("--link", "Under mpirun: type of activations between ranks; fp32 (default) gives the bits of one process, fp16 sends half.")
@@ -34,7 +36,7 @@ end
 
 -- Rank 0, once the others are there.
 local function lead(command, args)
-  args.ranks = { cut = args.cut, fp16 = args.link == "fp16", tail = args.tail }
+  args.ranks = { parallel = args.parallel, cut = args.cut, fp16 = args.link == "fp16", tail = args.tail }
   args.threads = args.threads or pipeline.threads()
   local ran, done, message, code = pcall(command.run, args)
   io.stdout:flush()

@@ -24,12 +24,15 @@ function M.is_launched()
 end
 
 --- Options of load's `ranks`, a table or true.
+--   parallel: "pipeline" gives each rank some layers; "tensor" gives each some rows of every matrix, and the ranks exchange rows after each
+--     projection, for fast links inside a machine. Default "pipeline". The options below are for pipelines
 --   cut: the layers that ranks 1, 2, ... begin with; default: chosen so that the slowest rank takes the least time, and each part fits
 --     the memory of its rank
 --   fp16: activations go from rank to rank as fp16: half the bytes, other bits
 --   tail: the weight in the choice of the cut of what runs on output rows only, without a head that is divided: 0 where prompts are
 --     long, 1 where replies are; default 0.5
 M.rules = {
+  parallel = { type = "string", choices = { "pipeline", "tensor" }, default = "pipeline" },
   cut = { type = "table", check = function(list)
     for _, layer in ipairs(list) do
       if math.type(layer) ~= "integer" or layer < 0 then return "must be a list of layers" end

@@ -290,10 +290,14 @@ end
 local function begin(self, items, want, together)
   local ok, message, code = check_room(items)
   if not ok then return nil, message, code end
-  local groups = orders.groups(items_of(items, want), self.team.size, self.whole, together)
+  local groups = items_of(items, want)
+  groups = self.tensor and { groups } or orders.groups(groups, self.team.size, self.whole, together)
   ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
   if not ok then return nil, message, code end
   local ticket = { groups = groups, at = 1, rows = {}, sessions = {}, came = {} }
+  if self.tensor then -- this rank has all logits
+    ticket.list = orders.rows_of(groups[1], function(id) return self.sessions[id].own end)
+  end
   for _, item in ipairs(items) do
     local s = item[1]
     ticket.sessions[s.id], s.ticket, s.list = s, ticket, {}
@@ -354,7 +358,9 @@ local function collect(self)
   local rows = ticket.rows
   while ticket.at <= #ticket.groups do
     local group, list = ticket.groups[ticket.at], {}
-    if orders.has_rows(group) then
+    if ticket.list then
+      list = ticket.list
+    elseif orders.has_rows(group) then
       local message, code
       list, message, code = take_rows(self, ticket, group)
       if not list then return broken(self, message, code) end
@@ -387,7 +393,7 @@ function Program:finish(ticket)
 end
 
 --- Runs that should be under way at once, so that all stages have work.
-function Program:depth() return self.team.size end
+function Program:depth() return self.tensor and 1 or self.team.size end
 
 --- Feeds tokens to sessions, as program:run of ane.core. Rows of the sessions are there when it returns; without any it returns when
 -- this rank's stage is done.
@@ -476,14 +482,15 @@ end
 
 -- The rows of info().ranks.
 local function describe(self, costs, cuts, fp16, divided)
-  local list = {}
-  for i, s in ipairs(cut.describe(costs, cuts, divided)) do
+  local list, stages = {}, cut.describe(costs, cuts, divided)
+  for i = 1, self.team.size do
+    local s = stages[i] or stages[1] -- rows that are divided: all have all layers
     local info = self.infos[i - 1]
     list[i] = {
       rank = i - 1, host = self.team:name(i - 1):match "%((.*)%)", threads = info.threads, first = s.first, last = s.last,
       head_rows = s.head_rows, weight_bytes = info.weight_bytes, stored_bytes = info.stored_bytes,
       kv_bytes_per_token = info.kv_bytes_per_token,
-      sends = s.sends * (fp16 and 2 or 4), resident = info.resident,
+      sends = self.tensor and info.exchanged_bytes or s.sends * (fp16 and 2 or 4), resident = info.resident,
     }
   end
   return list
@@ -502,6 +509,7 @@ end
 -- Where the model is cut: cuts (see ane.pipeline.cut), costs of its steps, and its head where that is divided.
 -- @return a table; or nil, message, code
 local function choose(self, graph, options, job, opts)
+  if opts.parallel == "tensor" then return { cuts = {}, costs = graph:costs() } end
   local facts, message, code = ask(self, options.threads)
   if not facts then return nil, message, code end
   local ranks, costs = level(rates(self.team, facts)), graph:costs()
@@ -521,14 +529,20 @@ local function job_text(graph, options, job, opts, chosen, places)
   end
   return core.json_encode {
     path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
-    identity = ("%016x"):format(graph:identity()), cuts = places, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
+    tensor = opts.parallel == "tensor", identity = ("%016x"):format(graph:identity()),
+    cuts = places, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
   }
 end
 
 -- Plans this rank's stage, and its part of the head.
 -- @return true; or nil, message, code
 local function plan_own(self, graph, options, opts, chosen, places)
-  local o = { stage = work.stage(self.team, places[1], places[2], opts.fp16, function() flush(self) end) }
+  local o, before = {}, function() return flush(self) end
+  if self.tensor then
+    o.tensor = work.tensor(self.team, before)
+  else
+    o.stage = work.stage(self.team, places[1], places[2], opts.fp16, before)
+  end
   for key, value in pairs(options) do o[key] = value end
   local message, code
   self.own, message, code = core.program(graph, o)
@@ -557,6 +571,9 @@ end
 function M.program(team, graph, options, job, opts)
   if team.busy then return nil, "one model at a time can lie on the ranks: close the other one first", "state" end
   local self = setmetatable({ team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {} }, Program)
+  self.tensor = opts.parallel == "tensor"
+  local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "link" or opts.tail and "tail")
+  if wrong then return nil, ("option %s is for a pipeline, parallel is tensor"):format(wrong), "invalid" end
   local chosen, message, code = choose(self, graph, options, job, opts)
   if not chosen then return nil, message, code end
   local places = { 0, table.unpack(chosen.cuts) }

@@ -12,7 +12,8 @@ local recipe = require "ane.recipe"
 
 local M = {}
 
--- heads: groups whose output rows have not come yet, oldest first; own: values of output rows that this rank, the last, has made.
+-- heads: groups whose output rows have not come yet, oldest first; own: values of output rows that this rank, the last, has made;
+-- gives_rows: this rank computes the whole head, and sends its rows to rank 0.
 local Worker = {}
 Worker.__index = Worker
 
@@ -48,6 +49,19 @@ function M.stage(team, from, to, fp16, before, rows)
       if before then before() end
       if rows then return rows(bytes) end
       return team:send(rank + 1, "A", bytes)
+    end,
+  }
+end
+
+--- The options of a program that has some rows of each matrix.
+-- @param before as for stage()
+function M.tensor(team, before)
+  return {
+    rank = team.rank, ranks = team.size,
+    receive = function(rank) return team:take(rank, "A") end,
+    send = function(bytes)
+      if before then before() end
+      return team:tell("A", bytes)
     end,
   }
 end
@@ -97,7 +111,14 @@ local function plan_head(self, graph, job)
   return true
 end
 
--- Plans this rank's stage. job: what rank 0 sent.
+-- The stage of this rank.
+local function stage_of(self, job)
+  local rank = self.team.rank
+  local rows = job.head and is_last(self.team) and function(bytes) return send_values(self, bytes) end
+  return M.stage(self.team, job.cuts[rank + 1], job.cuts[rank + 2], job.fp16, nil, rows)
+end
+
+-- Plans this rank's part of the model. job: what rank 0 sent.
 local function plan(self, job)
   local team = self.team
   local source, message, code = core.open(job.path)
@@ -119,14 +140,18 @@ local function plan(self, job)
   end
   local options = job.options
   options.threads = self.opts.threads
-  options.stage = M.stage(team, job.cuts[team.rank + 1], job.cuts[team.rank + 2], job.fp16, nil,
-    job.head and is_last(team) and function(bytes) return send_values(self, bytes) end)
+  if job.tensor then
+    options.tensor = M.tensor(team)
+  else
+    options.stage = stage_of(self, job)
+  end
   self.program, message, code = core.program(graph, options)
   if not self.program then return nil, message, code end
   if job.head then
     ok, message, code = plan_head(self, graph, job)
     if not ok then return nil, message, code end
   end
+  self.gives_rows = is_last(team) and not job.head and not job.tensor
   local info = M.add_info(self.program:info(), self.head)
   for _, m in ipairs(info.matrices) do m.input = nil end
   info.resident, info.rank, info.host = core.memory().resident, team.rank, team.host
@@ -161,7 +186,7 @@ local function run(self, text)
     local items = {}
     for i, item in ipairs(group) do items[i] = { sessions[item.id], item.ids, want = item.want, ["until"] = item.upto } end
     local ok, message, code = self.program:run(items)
-    if ok and is_last(team) and not team.between and orders.has_rows(group) then
+    if ok and self.gives_rows and orders.has_rows(group) then
       ok, message, code = team:send(0, "V", orders.rows(orders.rows_of(group, session)))
     end
     if not ok then return nil, message, code end

@@ -66,6 +66,59 @@ describe("mpirun ane", function()
     end)
   end
 
+  -- Dense; windows; state-space layers beside attention; recurrent states.
+  local DIVIDED = { "gguf/llama-mixed.gguf", "gguf/gemma3-q8_0.gguf", "hf/falcon_h1-odd", "hf/qwen3_5-odd" }
+
+  for i, name in ipairs(DIVIDED) do
+    it("has the bits of one process with matrices divided by rows: " .. name, function()
+      if missing() then return pending(missing()) end
+      local words = { "logits", path_of(name), "--ids", ids_of(5 + 63 * (i % 3)), "--top", "20" }
+      local want = alone(words)
+      table.insert(words, "--parallel")
+      table.insert(words, "tensor")
+      for _, n in ipairs(i == 1 and { 1, 2, 3, 4 } or { 2 + i % 3 }) do assert.same(want, json(n, words)) end
+    end)
+  end
+
+  it("divides weights by rows, and not states; sampled replies, fp32 activations and saved states are those of one process", function()
+    if missing() then return pending(missing()) end
+    local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
+    local model = path_of "gguf/llama-q8_0.gguf"
+    local ranks = json(2, { "info", model, "--parallel", "tensor" }).ranks
+    assert.equal(2, #ranks)
+    for i, r in ipairs(ranks) do
+      assert.is_true(r.stored_bytes < 1.2 * ranks[3 - i].stored_bytes)
+      assert.is_true(r.sends > 0)
+      assert.equal(r.kv_bytes_per_token, ranks[1].kv_bytes_per_token)
+    end
+    local words = {
+      "run", model, "-p", "The sky is", "-n", "12", "--temperature", "0.9", "--seed", "5", "--activations", "fp32", "--ignore-eos",
+    }
+    local want = alone(words)
+    for _, word in ipairs { "--parallel", "tensor", "--prompt-cache", folder.path .. "/cache" } do table.insert(words, word) end
+    for _ = 1, 2 do
+      local got = json(2, words)
+      assert.equal(want.text, got.text)
+      assert.same(want.ids, got.ids)
+    end
+  end)
+
+  it("refuses to divide by rows what it cannot", function()
+    if missing() then return pending(missing()) end
+    local model = path_of "gguf/llama-mixed.gguf"
+    for _, case in ipairs {
+      { { "run", path_of "hf/gpt_oss_mxfp4-odd", "-p", "x" }, "experts of a mixture" },
+      { { "run", model, "-p", "x", "--cut", "1" }, "cut is for a pipeline" },
+      { { "run", model, "-p", "x", "--weights", "int8" }, "keep their stored type" },
+    } do
+      table.insert(case[1], "--parallel")
+      table.insert(case[1], "tensor")
+      local ok, _, err = run(2, case[1])
+      assert.is_false(ok)
+      assert.is_truthy(err:find(case[2], 1, true), err)
+    end
+  end)
+
   it("writes what one process writes: greedy, sampled, several prompts, a chat", function()
     if missing() then return pending(missing()) end
     local model = path_of "gguf/llama-q8_0.gguf"

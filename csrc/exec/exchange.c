@@ -1,0 +1,92 @@
+/* Tensor parallelism: each of several programs computes some rows of every linear step, in whole groups of 16. After the step
+ * each has the others' rows too. Each output is computed whole by one rank, by the same kernel as in one program, and no sum is
+ * divided, so the bits do not depend on the number of ranks. */
+#include "exec/exchange.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* The rows [*from, *to) of a matrix of `rows` rows that a rank has. */
+static void rows_of_rank(int64_t rows, int32_t rank, int32_t ranks, int64_t *from, int64_t *to) {
+  ane_split((rows + ANE_GROUP - 1) / ANE_GROUP, rank, ranks, from, to);
+  *from *= ANE_GROUP;
+  *to = ANE_MIN(*to * ANE_GROUP, rows);
+}
+
+bool exchange_divides(const struct ane_program *p, const struct ane_tensor *weight) {
+  return p->o.tensor && !weight->transposed && !weight->gather && weight->shape.rank == 2 &&
+         (weight->shape.dim[0] + ANE_GROUP - 1) / ANE_GROUP >= p->o.tensor->ranks;
+}
+
+void exchange_divide(const struct ane_program *p, struct matrix *m) {
+  int64_t rows = m->stored.shape.dim[0], to;
+  uint64_t row = m->stored.bytes / (uint64_t)rows;
+  rows_of_rank(rows, p->o.tensor->rank, p->o.tensor->ranks, &m->first, &to);
+  m->all_rows = rows;
+  m->stored.shape.dim[0] = to - m->first;
+  m->stored.bytes = (uint64_t)(to - m->first) * row;
+  m->stored.data = (const uint8_t *)m->stored.data + (uint64_t)m->first * row;
+}
+
+/* The outputs of a linear step, which has one where its matrices are those of a gated act. */
+static int outputs_of(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
+
+/* Floats per token that a rank sends after a step. */
+static int64_t floats_of(const struct ane_program *p, const struct step *s, int32_t rank) {
+  int64_t n = 0, from, to;
+  for (int m = 0; m < outputs_of(s); m++) {
+    if (!s->linear.w[m]->all_rows) continue;
+    rows_of_rank(s->linear.w[m]->all_rows, rank, p->team.ranks, &from, &to);
+    n += to - from;
+  }
+  return n;
+}
+
+ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
+  if (!p->o.tensor) return ANE_OK;
+  p->team = *p->o.tensor;
+  int64_t most = 1;
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    struct step *s = &p->steps[i];
+    if (s->op != ane_op_info(ANE_OP_LINEAR)) continue;
+    for (int32_t rank = 0; rank < p->team.ranks; rank++) most = ANE_MAX(most, floats_of(p, s, rank));
+    int64_t own = floats_of(p, s, p->team.rank);
+    for (int m = 0; m < outputs_of(s); m++) s->exchanges |= s->linear.w[m]->all_rows > 0;
+    if (i < p->n_body) p->exchanged += own;
+  }
+  size_t bytes;
+  if (!ane_mul_size((size_t)most * sizeof(float), (size_t)p->o.chunk, &bytes) || !(p->exchange = ane_malloc(bytes)))
+    return ane_fail(err, ANE_NOMEM, "no memory for the exchange of rows");
+  return ANE_OK;
+}
+
+/* Copies a rank's rows of the step's outputs to the message, or back. Returns the floats. */
+static int64_t copy_rows(struct run *r, const struct step *s, int32_t rank, int64_t tokens, int64_t first_out_row, bool back) {
+  struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = first_out_row};
+  float *at = r->p->exchange;
+  int64_t from, to;
+  for (int m = 0; m < outputs_of(s); m++) {
+    if (!s->linear.w[m]->all_rows) continue;
+    rows_of_rank(s->linear.w[m]->all_rows, rank, r->p->team.ranks, &from, &to);
+    float *out = thread_data(&tc, s->out[m]) + from;
+    for (int64_t t = 0; t < tokens; t++, at += to - from) {
+      float *row = out + t * s->out[m]->channels;
+      memcpy(back ? row : at, back ? at : row, (size_t)(to - from) * sizeof *row);
+    }
+  }
+  return at - r->p->exchange;
+}
+
+ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err) {
+  struct ane_program *p = r->p;
+  const struct ane_tensor_parallel *team = &p->team;
+  size_t bytes = (size_t)copy_rows(r, s, team->rank, tokens, first_out_row, false) * sizeof(float);
+  ane_status st = team->send(team->arg, p->exchange, bytes, err);
+  for (int32_t rank = 0; !st && rank < team->ranks; rank++) {
+    if (rank == team->rank) continue;
+    st = team->receive(team->arg, rank, p->exchange, (size_t)(floats_of(p, s, rank) * tokens) * sizeof(float), err);
+    if (!st) copy_rows(r, s, rank, tokens, first_out_row, true);
+  }
+  return st;
+}

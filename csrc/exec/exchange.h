@@ -1,0 +1,17 @@
+/* Programs that divide each matrix of linear steps by rows: what they exchange after such a step. */
+#ifndef ANE_EXEC_EXCHANGE_H
+#define ANE_EXEC_EXCHANGE_H
+
+#include "exec/thread_ctx.h"
+
+/* Can the rows of this weight be divided over the ranks of the program? */
+bool exchange_divides(const struct ane_program *p, const struct ane_tensor *weight);
+/* Reduces a matrix, before its layout is chosen, to the rows of this rank. */
+void exchange_divide(const struct ane_program *p, struct matrix *m);
+/* Finds the steps that exchange, and allocates the message. After all steps are planned. Errors: ANE_NOMEM. */
+ane_status exchange_plan(struct ane_program *p, struct ane_error *err);
+/* Sends this rank's rows of the step's outputs to all ranks, and receives theirs. tokens: of the step; the first of them is
+ * output row first_out_row where the step belongs to the tail. */
+ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err);
+
+#endif
