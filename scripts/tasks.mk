@@ -23,6 +23,7 @@ help:
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
 	@echo "make soak        10,000 requests of several kinds to ane serve (SOAK=N): right answers, no growth of memory and files; needs python3"
+	@echo "make schema-suite  ane grammar on a copy of JSON-Schema-Test-Suite in the folder SUITE: no invalid value may be accepted; needs python3"
 	@echo "make chat-page   use the chat page in headless Chromium; needs Playwright for Python (PYTHON names one that has it)"
 	@echo "make valgrind    the specs under valgrind, except those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
@@ -146,6 +147,11 @@ soak:
 	@$(MAKE) $(REMAKE) all
 	@$(PYTHON) scripts/serve/soak.py $(SERVED) --requests $(SOAK)
 
+schema-suite:
+	@[ -n "$(SUITE)" ] || { echo "schema-suite: SUITE must name a copy of JSON-Schema-Test-Suite" >&2; exit 2; }
+	@$(MAKE) $(REMAKE) all
+	@$(PYTHON) scripts/grammar/suite.py $(BUILD)/bin/ane "$(SUITE)"
+
 chat-page:
 	@$(MAKE) $(REMAKE) all
 	@$(PYTHON) scripts/serve/page.py $(SERVED) $(if $(PICTURES),--pictures $(PICTURES))
@@ -210,4 +216,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: race soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
