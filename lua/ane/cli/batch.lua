@@ -1,11 +1,12 @@
 --- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
--- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.core and ane.generate.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.core, ane.generate and ane.pipeline.
 
 local batch = require "ane.batch"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local generate = require "ane.generate"
 local options = require "ane.cli.options"
+local pipeline = require "ane.pipeline"
 
 local M = {}
 
@@ -44,16 +45,10 @@ function M.options(parser)
   options.json(parser)
 end
 
--- Environment variables in which launchers give the number of processes (Open MPI; MPICH).
-local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
-
 -- Has a launcher started several processes of this program? With --shard each of them runs alone.
 local function is_rank(args)
   if args.mpi or args.shard then return args.mpi end
-  for _, name in ipairs(SIZES) do
-    if (tonumber(os.getenv(name)) or 1) > 1 then return true end
-  end
-  return false
+  return pipeline.is_launched()
 end
 
 -- Initialises MPI. Sets args.rank, args.host, args.mpi and args.threads: the ranks of a host share its cores equally.
@@ -64,6 +59,8 @@ local function join(args)
   if not found then return nil, "mpirun started several processes, but the module ane.mpi is not built: make mpi" end
   local rank, size, near, host = mpi.init()
   if not rank then return nil, size, near end
+  local ok, message, code = pipeline.check_size(size)
+  if not ok then return nil, message, code end
   args.rank, args.host, args.mpi = rank, host, true
   args.threads = args.threads or math.max(1, core.cpu_cores() // near)
   return true

@@ -30,7 +30,7 @@ end
 --- Does this process run beside others as one command? The others of rank 0 say nothing of wrong options.
 function M.is_silent()
   if not pipeline.is_launched() then return false end
-  local rank = tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK")
+  local rank = pipeline.launched_rank()
   return rank ~= nil and rank > 0
 end
 
@@ -50,7 +50,9 @@ end
 function M.run(command, args)
   if not command.ranks or not (args.mpi or pipeline.is_launched()) then return command.run(args) end
   local rank, message, code = pipeline.join { timeout = args.rank_timeout }
-  if not rank then return nil, message, code end
+  if not rank then -- what all processes find is said once
+    return nil, message, code == "unsupported" and M.is_silent() and "told" or code
+  end
   if pipeline.size() == 1 then return command.run(args) end
   if rank == 0 then return lead(command, args) end
   core.hold_interrupts(true) -- Ctrl-C reaches all ranks: rank 0 answers it

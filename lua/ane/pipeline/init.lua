@@ -12,15 +12,33 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
--- Names under which launchers give the number of processes (Open MPI; MPICH, Slurm's PMI).
+-- Names under which launchers give the number of processes: Open MPI; MPICH and Slurm's PMI-2.
 local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
 
---- Has a launcher started this process with others?
-function M.is_launched()
-  for _, name in ipairs(SIZES) do
-    if (tonumber(os.getenv(name)) or 1) > 1 then return true end
+-- The number of processes that a launcher has started, by the first of these names that has more than one; 1: none has.
+local function launched(names)
+  for _, name in ipairs(names) do
+    local n = tonumber(os.getenv(name)) or 1
+    if n > 1 then return n end
   end
-  return false
+  return 1
+end
+
+--- Has a launcher started this process with others as ranks? srun --mpi=pmix gives a rank, and Slurm the number.
+function M.is_launched() return launched(SIZES) > 1 or os.getenv "PMIX_RANK" and launched { "SLURM_STEP_NUM_TASKS" } > 1 or false end
+
+--- The number of this process among those of its launcher; nil: not known. MPI need not have begun.
+function M.launched_rank() return tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK" or os.getenv "PMIX_RANK") end
+
+--- Checks that MPI has found the processes that the launcher has started. It finds one where ane.mpi was built for another MPI.
+-- @param size number of ranks that MPI has found
+-- @return true; or nil, message, code
+function M.check_size(size)
+  local n = launched { SIZES[1], SIZES[2], "SLURM_STEP_NUM_TASKS" }
+  if size > 1 or n == 1 then return true end
+  local what = "the launcher has started %d processes, and MPI finds only this one: ane.mpi is built for another MPI than the launcher's "
+    .. "(make mpi MPICC=...), or srun needs --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)"
+  return nil, what:format(n), "unsupported"
 end
 
 --- Options of load's `ranks`, a table or true.
@@ -62,6 +80,9 @@ function M.join(opts)
     timeout = opts.timeout, version = ("%s, protocol 1"):format(require("ane")._VERSION),
   })
   if not made then return nil, message, code end
+  local ok
+  ok, message, code = M.check_size(made.size)
+  if not ok then return nil, message, code end
   team = made
   return team.rank, team.size
 end

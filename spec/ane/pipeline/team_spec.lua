@@ -94,3 +94,42 @@ describe("a team of ranks", function()
     assert.is_true(core.clock() >= started)
   end)
 end)
+
+describe("a launcher", function()
+  local pipeline, getenv = require "ane.pipeline", os.getenv
+
+  -- Calls fn with these variables and no others.
+  local function with(variables, fn)
+    os.getenv = function(name) return variables[name] end -- luacheck: ignore
+    local ok, message = pcall(fn)
+    os.getenv = getenv -- luacheck: ignore
+    assert(ok, message)
+  end
+
+  it("is known by its variables: Open MPI, MPICH, srun with pmix", function()
+    for _, variables in ipairs {
+      { OMPI_COMM_WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "1" }, { PMI_SIZE = "2", PMI_RANK = "1" },
+      { PMIX_RANK = "1", SLURM_STEP_NUM_TASKS = "2" },
+    } do
+      with(variables, function()
+        assert.is_true(pipeline.is_launched())
+        assert.equal(1, pipeline.launched_rank())
+      end)
+    end
+    for _, variables in ipairs { {}, { PMI_SIZE = "1" }, { SLURM_STEP_NUM_TASKS = "4" }, { SLURM_NTASKS = "4" } } do
+      with(variables, function() assert.is_false(pipeline.is_launched()) end)
+    end
+  end)
+
+  it("must find as many processes as MPI does", function()
+    with({ PMI_SIZE = "3" }, function()
+      assert.is_true(pipeline.check_size(3))
+      local ok, message, code = pipeline.check_size(1)
+      assert.is_nil(ok)
+      assert.equal("unsupported", code)
+      assert.matches("started 3 processes, and MPI finds only this one", message)
+    end)
+    with({ SLURM_STEP_NUM_TASKS = "2" }, function() assert.is_nil((pipeline.check_size(1))) end)
+    with({}, function() assert.is_true(pipeline.check_size(1)) end)
+  end)
+end)
