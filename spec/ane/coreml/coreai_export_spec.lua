@@ -217,7 +217,7 @@ describe("a model as a Core AI asset", function()
       assert.equal(0, code, err)
       assert.equal(risky, err:find("linear int4 compiled in silence to an asset for the GPU only", 1, true) ~= nil)
       local types = false
-      for _, r in ipairs(coreai.judge { bytes = 1, context = 16, kv = 8, tokens = 4, weights = scheme }) do
+      for _, r in ipairs(coreai.judge { bytes = 1, context = 16, kv = 8, tokens = 4, rows = 8, weights = scheme }) do
         types = types or r.id == "types"
       end
       assert.equal(not risky, types)

@@ -180,4 +180,26 @@ describe("size", function()
     end
     assert.matches("M4 Max", tostring(s))
   end)
+
+  it("has the rules of Core AI in its document, and gives those that fit the model", function()
+    local coreai, rows = require "ane.coreml.plan.coreai", {}
+    for _, r in ipairs(coreai.rules) do
+      rows[#rows + 1] = ("| `%s` | %s | %s | %s |\n"):format(r[1], r[2] == "cpu" and "CPU" or r[2], r[3], r[4])
+    end
+    local text = assert(core.read_file "docs/coreai.md")
+    assert.truthy(text:find(table.concat(rows), 1, true), "the table of docs/coreai.md is not that of ane.coreml.plan.coreai")
+    local asked = { "encoder", "layout", "states", "recurrent", "experts", "heads", "context-width" }
+    local function holds(name)
+      local made = assert(require("ane.coreml.plan").of_path("spec/fixtures/hf/" .. name, { target = "coreai", context = 64 }))
+      local ids, list = {}, {}
+      for _, rule in ipairs(made.coreai.rules) do ids[rule.id] = true end
+      for _, id in ipairs(asked) do list[#list + 1] = ids[id] and id end
+      return table.concat(list, " ")
+    end
+    assert.equal("encoder heads", holds "bert")
+    assert.equal("layout heads", holds "llama")
+    assert.equal("layout states recurrent", holds "mamba2-odd")
+    assert.equal("layout states recurrent experts heads", holds "granitemoehybrid-odd")
+    assert.equal("layout experts heads", holds "gpt_oss-odd")
+  end)
 end)

@@ -9,8 +9,8 @@ local M = {}
 local function always() return true end
 local function has(scheme) return function(f) return f.weights:find(scheme, 1, true) == 1 end end
 
--- Rules of the runner's contract, which a set does not follow.
-local function whole(test) return function(f) return not f.sharded and test(f) end end
+-- Rules of the runner's contract, which a set and a model without text do not follow.
+local function runner(test) return function(f) return not f.sharded and not f.encoder and test(f) end end
 
 local function lacks(scheme) return function(f) return not has(scheme)(f) end end
 
@@ -26,15 +26,27 @@ M.rules = {
   { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
   { "mask", "engine", "masks are finite (-40000; in a set, those of the host), never minus infinity", RULES, always },
   { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
-  { "heads", "risk", "attention is computed for all heads in one product; Apple's rules want one product a head", RULES, always },
-  { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, whole(always) },
+  { "heads", "risk", "attention is computed for all heads in one product; Apple's rules want one product a head", RULES,
+    function(f) return f.attention end },
+  { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, runner(always) },
   { "chunk", "risk",
-    "a call of more than 64 tokens: the runner has functions for 8, 16 and 64", RUNNER, whole(function(f) return f.tokens > 64 end) },
+    "a call of more than 64 tokens: the runner has functions for 8, 16 and 64", RUNNER, runner(function(f) return f.tokens > 64 end) },
   { "context-width", "risk",
     "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
-    whole(function(f) return f.kv > f.context end) },
+    runner(function(f) return f.kv > f.context end) },
   { "own-host", "risk", "Apple's runner takes one asset: a program of your own calls the assets of a set in order, as runtime_meta.json "
     .. "says", RUNNER, function(f) return f.sharded end },
+  { "encoder", "risk", "Apple's runner takes language models only: a program of your own calls the functions of this model", RUNNER,
+    function(f) return f.encoder and not f.sharded end },
+  { "states", "risk", "Apple's runner makes key_cache and value_cache: states of convolutions and recurrent layers, or of layers that "
+    .. "differ in width, need a program of your own", RUNNER, runner(function(f) return f.own_states end) },
+  { "recurrent", "risk", "no document speaks of recurrent layers: here a chunk of tokens is products of matrices, exp and softplus, and "
+    .. "the state is fp16", "none", function(f) return f.recurrent end },
+  { "experts", "risk", "every expert runs for every token, and no source says where the choice of the best ones runs", "none",
+    function(f) return f.experts end },
+  { "lookup", "risk", "no source says where rows of a table are looked up by number (embedding, token types)", "none", always },
+  { "dimension", "risk", "a dimension above 65,536 is over the engine's limit by a device log; the table and out_logits have a row for "
+    .. "each token of the vocabulary", "FluidInference/FluidAudio#121, of Core ML", runner(function(f) return f.rows > 65536 end) },
   { "background", "risk",
     "iOS 27 restricts the engine for apps in the background", "reported of iOS 27, by no document that can be named", always },
   { "int4-block", "risk", "linear int4 compiled in silence to an asset for the GPU only; tables (lut4) compiled for the engine",
@@ -61,8 +73,9 @@ function M.risk_of(scheme)
 end
 
 --- The rules that hold, the worst verdicts first.
--- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), context, kv (channels of the
--- widest state of keys), tokens (most of a call), weights (scheme)
+-- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
+-- whole sequences), context, kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true: the model has
+-- some), rows (of the head), tokens (most of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}
@@ -77,22 +90,41 @@ function M.judge(facts)
   return list
 end
 
---- The facts of a plan of ane.coreml.plan.
-function M.facts(plan, opts)
-  local kv, tokens = 0, 0
+-- Channels of the widest state of keys and values; whether there are states that Apple's runner does not make.
+local function states_of(plan)
+  local widest, own, first = 0, false, nil
   for _, p in ipairs(plan.packages) do
     for _, s in ipairs(p.states) do
-      if #s.shape == 3 or #s.shape == 4 then
-        local n = 1
-        for _, d in ipairs(s.shape) do n = n * (math.type(d) == "integer" and d or 1) end
-        kv = math.max(kv, n)
+      local n, grows = 1, false
+      for _, d in ipairs(s.shape) do
+        if d == "context" then grows = true else n = n * d end
       end
+      first = first or grows and n or nil
+      own = own or not grows or n ~= first
+      if grows then widest = math.max(widest, n) end
     end
   end
+  return widest, own
+end
+
+-- The operations of a plan, as a set of names.
+local function ops_of(plan)
+  local ops = {}
+  for _, p in ipairs(plan.packages) do
+    for _, n in ipairs(p.nodes) do ops[n.op] = true end
+  end
+  return ops
+end
+
+--- The facts of a plan of ane.coreml.plan.
+function M.facts(plan, opts)
+  local kv, own_states = states_of(plan)
+  local ops, tokens = ops_of(plan), 0
   for _, t in ipairs(opts.fixed_t or { 64 }) do tokens = math.max(tokens, t) end
   return { bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets,
-           context = plan.context, kv = kv, tokens = math.min(tokens, plan.context),
-           weights = opts.weights }
+           encoder = plan.kind ~= "causal", context = plan.context, kv = kv, own_states = own_states, attention = ops.attention or false,
+           recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false, rows = plan.rows,
+           tokens = math.min(tokens, plan.context), weights = opts.weights }
 end
 
 return M
