@@ -1,7 +1,7 @@
 """A soak of `ane serve`: many requests of several kinds by clients at once. Every answer must be that of the same request alone, and
 memory and files must not grow after the first tenth.
 
-usage: scripts/serve/soak.py COMMAND MODEL [--requests 10000] [--clients 32] [--sessions 4] [--queue 16] [--growth KIB]
+usage: scripts/serve/soak.py COMMAND MODEL [--requests 10000 | --seconds S] [--clients 32] [--sessions 4] [--queue 16] [--growth KIB]
 Kinds: completions whole and streamed, chats held to a JSON schema, clients that leave in the middle of a stream or of a request,
 malformed and oversized requests. A full queue is answered with 503; such a request is sent again later. Prints one line of JSON;
 the exit code is 1 if something was wrong.
@@ -53,7 +53,7 @@ class Soak:
     def __init__(self, server, options):
         self.server, self.options = server, options
         self.lock = threading.Lock()
-        self.left, self.counts, self.faults, self.samples = options.requests, {}, [], []
+        self.taken, self.started, self.counts, self.faults, self.samples = 0, 0, {}, [], []
         self.want = []
 
     def connect(self):
@@ -77,13 +77,15 @@ class Soak:
             self.faults.append(what)
 
     def take(self):
-        """Takes a request. A sample is kept at each hundredth of them."""
+        """Takes a request. A sample is kept at each hundredth of them, or of the time."""
         with self.lock:
-            if self.left == 0 or len(self.faults) > 20:
+            gone = time.time() - self.started
+            if len(self.faults) > 20 or (gone >= self.options.seconds if self.options.seconds else self.taken == self.options.requests):
                 return False
-            if self.left % max(1, self.options.requests // 100) == 0:
+            share = gone / self.options.seconds if self.options.seconds else self.taken / self.options.requests
+            if share * 100 >= len(self.samples):
                 self.samples.append((self.server.resident(), self.server.files()))
-            self.left -= 1
+            self.taken += 1
             return True
 
     def fixed(self, rng, connection):
@@ -147,12 +149,12 @@ class Soak:
     def run(self):
         self.serial()
         threads = [threading.Thread(target=self.client, args=(n,)) for n in range(self.options.clients)]
-        started = time.time()
+        self.started = time.time()
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-        self.seconds = time.time() - started
+        self.seconds = time.time() - self.started
 
 
 def main():
@@ -160,6 +162,7 @@ def main():
     p.add_argument("command")
     p.add_argument("model")
     p.add_argument("--requests", type=int, default=10000)
+    p.add_argument("--seconds", type=float, help="how long to send requests, instead of a number of them")
     p.add_argument("--clients", type=int, default=32)
     p.add_argument("--sessions", type=int, default=4)
     p.add_argument("--queue", type=int, default=16)
@@ -185,7 +188,7 @@ def main():
         soak.faults.append("%d files are open, %d were before" % (files, before))
     if code != 0:
         soak.faults.append("exit code %d" % code)
-    print(json.dumps({"ok": not soak.faults, "requests": options.requests, "seconds": round(soak.seconds, 1), **soak.counts, "resident_kib": {
+    print(json.dumps({"ok": not soak.faults, "requests": soak.taken, "seconds": round(soak.seconds, 1), **soak.counts, "resident_kib": {
         "early": early, "late": late, "end": resident}, "files": {"before": before, "most": max(f for _, f in soak.samples), "end": files},
         "faults": soak.faults[:20]}))
     return 1 if soak.faults else 0
