@@ -118,6 +118,54 @@ describe("a model as a set of Core AI assets", function()
     assert.is_true(smaller.largest <= 250000000 and #smaller.packages > 12)
   end)
 
+  -- Numbers that fp16 holds, from -1 to 1.
+  local function numbers(n, seed)
+    local list = {}
+    for i = 1, n do list[i] = ((i * 37 + seed * 101) % 129 - 64) / 64 end
+    return list
+  end
+
+  -- The inputs of a function for a call at position pos. Those that are no positions or masks have any numbers.
+  local function inputs_of(f, pos)
+    local inputs = {}
+    for i, port in ipairs(f.inputs) do
+      local n = 1
+      local data
+      for _, d in ipairs(port.shape) do n = n * d end
+      if port.role == "position" then
+        data = { pos }
+      elseif port.role == "mask" then
+        local keys = port.shape[4]
+        data = {}
+        for k = 0, n - 1 do data[k + 1] = k % keys <= pos + k // keys and 0 or -10000 end
+      else
+        data = numbers(n, pos + i)
+      end
+      inputs[port.name] = { dtype = port.dtype, shape = port.shape, data = data }
+    end
+    return inputs
+  end
+
+  -- Three calls of each function, which carry the states on, with the outputs of our own runner.
+  local function case_of(p)
+    local pkg <close> = assert(ane.package(dir .. "/" .. p.path))
+    local calls = {}
+    for _, f in ipairs(p.functions) do
+      local state <close> = assert(pkg:state(f.name))
+      local _, most = f.name:match "^t(%d+)_c(%d+)$"
+      for pos = 0, most and 8 or 0, 4 do
+        local call = { ["function"] = f.name, state = f.name, inputs = inputs_of(f, pos), outputs = {} }
+        local plain = {}
+        for name, v in pairs(call.inputs) do plain[name] = { shape = v.shape, data = v.data } end
+        for name, y in pairs(assert(pkg:predict(plain, state, { ["function"] = f.name }))) do
+          if type(y) == "userdata" then call.outputs[name] = { data = y:reshape({ #y }):totable() } end
+        end
+        calls[#calls + 1] = call
+      end
+    end
+    return { calls = calls, tolerance = { atol = 0.08 } }
+  end
+
   -- ANE_COREAI_PYTHON: a Python with Apple's coreai-core. Without it this is not run.
   local python = os.getenv "ANE_COREAI_PYTHON"
   for _, name in ipairs(python and { "llama", "gemma3", "lfm2-odd", "qwen2_moe-odd", "privacy_filter" } or {}) do
@@ -129,6 +177,18 @@ describe("a model as a set of Core AI assets", function()
         local text = pipe:read "a"
         assert.is_true(pipe:close(), text)
         for _, f in ipairs(s.functions) do assert.truthy(text:find(f, 1, true), text) end
+      end
+    end)
+
+    it("gives the same in Apple's library, function by function: " .. name, function()
+      local causal = name ~= "privacy_filter"
+      export(name, { weights = "int8", layers = 1, fixed_t = { 1, 4 }, tiers = causal and { 16 } or nil, context = causal and 24 or nil })
+      for _, p in ipairs(meta().packages) do
+        assert(core.write_file(dir .. ".json", (core.json_encode(case_of(p)))))
+        local pipe = assert(io.popen(("%s spec/fixtures/aimodel/run.py %s/%s %s.json 2>&1"):format(python, dir, p.path, dir)))
+        local text = pipe:read "a"
+        os.remove(dir .. ".json")
+        assert.is_true(pipe:close(), text)
       end
     end)
   end
