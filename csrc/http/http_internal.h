@@ -63,6 +63,7 @@ struct ane_http {
 enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
                                     const char *data, size_t *size, void **exchange);
 void ane_http_on_completed(void *cls, struct MHD_Connection *c, void **exchange, enum MHD_RequestTerminationCode code);
+size_t ane_http_unescape(void *cls, struct MHD_Connection *c, char *text); /* in place; returns the length */
 void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code);
 
 /* Hashes a secret. Secrets are compared by their hashes, in a time that does not depend on them. */

@@ -248,6 +248,28 @@ void ane_http_on_completed(void *cls, ANE_UNUSED struct MHD_Connection *c, void 
   *exchange = NULL;
 }
 
+static int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  char lower = (char)(c | 0x20);
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/* Decodes %XX. A NUL stays as it is written: it would end the path, which would then be another one. */
+size_t ane_http_unescape(ANE_UNUSED void *cls, ANE_UNUSED struct MHD_Connection *c, char *text) {
+  char *to = text;
+  for (const char *p = text; *p; p++) {
+    int high = *p == '%' ? hex_digit(p[1]) : -1, low = high >= 0 ? hex_digit(p[2]) : -1;
+    if (low >= 0 && high + low > 0) {
+      *to++ = (char)(high << 4 | low);
+      p += 2;
+    } else {
+      *to++ = *p;
+    }
+  }
+  *to = '\0';
+  return (size_t)(to - text);
+}
+
 void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code) {
   struct ane_http *h = cls;
   struct ane_http_line *l = *line;

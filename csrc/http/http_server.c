@@ -92,11 +92,12 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   ane_signals_block(&before);
   struct MHD_Daemon *d = ane_mhd.start_daemon(
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
-      ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_SOCK_ADDR, at->ai_addr,
-      MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-      o->header_bytes + (size_t)HEAD_ROOM, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ceil(o->receive_s),
-      MHD_OPTION_STRICT_FOR_CLIENT, 0, /* it would answer in HTML where the owner answers: see is_malformed */
-      MHD_OPTION_NONCE_NC_SIZE, 0u,    /* of digest authentication, which is not used */
+      ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_UNESCAPE_CALLBACK,
+      ane_http_unescape, NULL, MHD_OPTION_SOCK_ADDR, at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->header_bytes + (size_t)HEAD_ROOM, MHD_OPTION_CONNECTION_TIMEOUT,
+      (unsigned)ceil(o->receive_s), MHD_OPTION_STRICT_FOR_CLIENT,
+      0,                            /* it would answer in HTML where the owner answers: see is_malformed */
+      MHD_OPTION_NONCE_NC_SIZE, 0u, /* of digest authentication, which is not used */
       MHD_OPTION_ARRAY, o->cert ? tls : none, MHD_OPTION_END);
   ane_signals_restore(&before);
   return d;

@@ -123,7 +123,7 @@ describe("a wrong request", function()
     end
   end)
 
-  it("that names no host is refused, and one whose target has scheme and host is answered", function()
+  it("that names no host is refused; its target may have scheme and host, and codes", function()
     local server = serve()
     local function ask(text)
       local c = http.open(server)
@@ -139,6 +139,10 @@ describe("a wrong request", function()
     assert.equal(200, ask("GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
     assert.equal(200, ask("GET HTTP://localhost:80/health?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
     assert.equal(200, ask("GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
+    assert.equal(200, http.get(server, "/he%61l%74h").status)
+    for _, path in ipairs { "/%00health", "/health%00", "/health%00/x", "/heal%zzth", "/health%", "/health%2" } do
+      assert.equal(404, http.get(server, path).status, path)
+    end
     assert.equal(404, ask("GET ftp://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n").status)
   end)
 
