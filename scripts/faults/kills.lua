@@ -1,7 +1,7 @@
 --- Kills a command (SIGKILL) at random moments, and looks at what it leaves: outputs are whole or as before, and the next run
 -- ends the work and removes what the killed one left.
 -- usage: lua5.4 scripts/faults/kills.lua [--kills N] [--seed N] [TASK ...]      N: kills of each task; default 200
--- Tasks: quantise, export, save, pull, batch. ANE_BUILD names the build folder.
+-- Tasks: quantise, export, coreai, save, pull, batch. ANE_BUILD names the build folder.
 
 local build = os.getenv "ANE_BUILD" or "build/release"
 local lua = os.getenv "LUA" or "lua5.4"
@@ -84,6 +84,10 @@ writes_whole("quantise", ("%s quantise %s %s --weights q8_0 --no-progress"):form
 })
 
 writes_whole("export", ("%s export %s %s --weights int8 --layers 1 --no-progress"):format(ANE, MODEL, at "export/out"), {
+  only_out = first_lines "^/out/", keeps = true,
+})
+
+writes_whole("coreai", ("%s export %s %s --target coreai --weights int8 --context 64 --no-progress"):format(ANE, MODEL, at "coreai/out"), {
   only_out = first_lines "^/out/", keeps = true,
 })
 

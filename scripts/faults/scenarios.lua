@@ -276,6 +276,9 @@ return function(folder)
     export = with_output(folder, MODEL, function(model)
       return model:export(folder .. "/out", { weights = "int8", layers = 4, context = 64 })
     end, { resumes = true }),
+    export_coreai = with_output(folder, MODEL, function(model)
+      return model:export(folder .. "/out", { weights = "int8", target = "coreai", context = 16, fixed_t = { 4 } })
+    end, { resumes = true }),
     save = session_scenario(folder, false, function(thing) return thing.session:save(thing.path, "note") end),
     restore = session_scenario(folder, true, function(thing) return thing.session:restore(thing.path) end),
     batch = batch_scenario(folder),

@@ -18,7 +18,7 @@ end)
 describe("a command that is killed", function()
   it("leaves outputs whole or as before, and work that the next run ends", function()
     if not tree.run "timeout --version" then return pending "needs timeout" end
-    local ok, report = tree.run((os.getenv "LUA" or "lua5.4") .. " scripts/faults/kills.lua --kills 2 quantise export save batch")
+    local ok, report = tree.run((os.getenv "LUA" or "lua5.4") .. " scripts/faults/kills.lua --kills 2 quantise export coreai save batch")
     assert(ok, report)
   end)
 end)

@@ -50,6 +50,11 @@ static ane_status append(struct ane_aimodel_writer *w, const void *data, size_t 
   return st;
 }
 
+/* Puts the asset's path before a message that names a file in it. */
+static ane_status in_asset(const struct ane_aimodel_writer *w, ane_status st, struct ane_error *err) {
+  return st ? ane_fail_in(err, st, "%s", ane_path_tail(w->folder.path)) : ANE_OK;
+}
+
 static ane_status append_number(struct ane_aimodel_writer *w, uint64_t v, struct ane_error *err) {
   uint8_t bytes[AI_VARINT];
   return append(w, bytes, ai_varint(bytes, v), err);
@@ -144,7 +149,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
   st = append_number(w, AI_ALIGN, err);
   if (!st) st = append_number(w, bytes, err);
   if (!st) st = pad(w, err);
-  if (st) return st;
+  if (st) return in_asset(w, st, err);
   uint64_t entry = w->at - from + bytes;
   if (!ane_buffer_append(&w->entries, &entry, sizeof entry) || !ane_buffer_append(&w->sizes, &bytes, sizeof bytes))
     return ane_fail(err, ANE_NOMEM, "not enough memory");
@@ -162,7 +167,7 @@ ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size
     uint64_t sum = w->left ? 0 : ane_hash64_end(&w->hash);
     if (!w->left && !ane_buffer_append(&w->hashes, &sum, sizeof sum)) return ane_fail(err, ANE_NOMEM, "not enough memory");
   }
-  return append(w, data, size, err);
+  return in_asset(w, append(w, data, size, err), err);
 }
 
 /* ---- Notes ----------------------------------------------------------------------------------------------------------*/
@@ -177,8 +182,9 @@ ane_status ane_aimodel_note(struct ane_aimodel_writer *w, const char *key, size_
   uint64_t end = w->begins;
   for (int32_t i = 0; i <= resource; i++) end += entries[i];
   ane_status st = flush(w, err); /* the file holds the bytes before the notes say so */
-  if (st) return w->broken = true, st;
-  return ai_notes_add(&w->notes, key, len, data, size, end - sizes[resource], sizes[resource], hashes[resource], err);
+  if (st) return w->broken = true, in_asset(w, st, err);
+  st = ai_notes_add(&w->notes, key, len, data, size, end - sizes[resource], sizes[resource], hashes[resource], err);
+  return in_asset(w, st, err);
 }
 
 bool ane_aimodel_noted(const struct ane_aimodel_writer *w, const char *key, size_t len, struct ane_aimodel_note *out) {

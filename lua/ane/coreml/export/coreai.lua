@@ -166,8 +166,8 @@ local function write_asset(run, options, contexts, tokens_, total)
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local path, weights = run.folder:path() .. "/" .. run.asset, {}
   local functions = try(exporter:coreai(path, contexts, tokens_, watch(run, weights, total), run.factor, run.result))
-  local size, hash = package_files.measure(path)
-  try(size, hash)
+  local size, hash, code = package_files.measure(path)
+  try(size, hash, code)
   done.done[run.asset] = { bytes = size, sha256 = hash, functions = functions, weights = weights }
   record.save(run.folder, done)
   return done.done[run.asset], exporter:kept()
