@@ -200,12 +200,12 @@ function main
     return read(dir .. "/o.aimodel/main.mlirb")
   end
 
-  -- Zeros for the inputs of a function; nil: too many.
+  -- Zeros for the inputs of a function; nil: too many, or a shape that is not known.
   local function zeros(f)
     local inputs = {}
     for _, port in ipairs(f.inputs) do
       local n, data = 1, {}
-      for _, d in ipairs(port.shape) do n = n * d end
+      for _, d in ipairs(port.shape) do n = d < 0 and math.huge or n * d end -- -1: not known
       if n > 1 << 16 then return nil end
       for i = 1, n do data[i] = 0 end
       inputs[port.name] = { shape = port.shape, data = data }
