@@ -1,20 +1,27 @@
 --- Writes a checkpoint of the size of Phi-4-mini with random weights: 3.84 B parameters, bf16, 7.7 GB in four safetensors files
 -- with an index, and config.json. It writes a few rows of a tensor at a time, so it needs little memory.
 --
---   lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART]]
+--   lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART [SIZES]]]
 --
--- With PART (2, 4, 8, 16) all widths and the vocabulary are that many times smaller.
+-- With PART (2, 4, 8, 16) all widths and the vocabulary are that many times smaller. SIZES: phi4-mini (default); llama-8b: 8.03 B
+-- parameters with a head of its own, for models over ranks; meta-llama/Llama-3.1-8B, config.json, in the architecture of Phi.
 -- Weights are normally distributed, with a spread that keeps the size of hidden states constant through the layers. A tensor has
 -- the same weights on every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
 
 local FILES = 4
 local LAYERS, PART = tonumber(arg[2] or 32), tonumber(arg[3] or 1)
-if not arg[1] or #arg > 3 or not (math.type(LAYERS) == "integer" and LAYERS > 0) or not (PART and 16 % PART == 0) then
-  io.stderr:write "usage: lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART]], PART 1, 2, 4, 8 or 16\n"
+local SIZES = {
+  ["phi4-mini"] = { heads = 24, hidden = 3072, inner = 8192, vocab = 200064, tied = true },
+  ["llama-8b"] = { heads = 32, hidden = 4096, inner = 14336, vocab = 128256, tied = false },
+}
+local SIZE = SIZES[arg[4] or "phi4-mini"]
+if not arg[1] or #arg > 4 or not SIZE or not (math.type(LAYERS) == "integer" and LAYERS > 0) or not (PART and 16 % PART == 0) then
+  io.stderr:write("usage: lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART [SIZES]]], PART 1, 2, 4, 8 or 16, ",
+    "SIZES phi4-mini or llama-8b\n")
   os.exit(2)
 end
-local HEADS, KV_HEADS = 24, 8
-local HIDDEN, HEAD_DIM, INNER, VOCAB = 3072 // PART, 128 // PART, 8192 // PART, 200064 // PART
+local HEADS, KV_HEADS = SIZE.heads, 8
+local HIDDEN, HEAD_DIM, INNER, VOCAB = SIZE.hidden // PART, 128 // PART, SIZE.inner // PART, SIZE.vocab // PART
 
 -- ---- Random bf16 -------------------------------------------------------------------------------------------------------
 
@@ -72,6 +79,7 @@ local function tensors()
     add(at .. "mlp.down_proj", { HIDDEN, INNER }, INNER ^ -0.5)
   end
   add("model.norm", { HIDDEN })
+  if not SIZE.tied then add("lm_head", { VOCAB, HIDDEN }, 0.02) end
   return list
 end
 
@@ -135,9 +143,9 @@ local function config()
   return ([[{"architectures":["Phi3ForCausalLM"],"model_type":"phi3","hidden_size":%d,"num_hidden_layers":%d,"num_attention_heads":%d,
 "num_key_value_heads":%d,"intermediate_size":%d,"vocab_size":%d,"hidden_act":"silu","rms_norm_eps":1e-05,"rope_theta":10000.0,
 "partial_rotary_factor":0.75,"original_max_position_embeddings":4096,"max_position_embeddings":131072,"sliding_window":262144,
-"rope_scaling":{"type":"longrope","short_factor":[%s],"long_factor":[%s]},"attention_bias":false,"tie_word_embeddings":true,
+"rope_scaling":{"type":"longrope","short_factor":[%s],"long_factor":[%s]},"attention_bias":false,"tie_word_embeddings":%s,
 "bos_token_id":%d,"eos_token_id":%d,"pad_token_id":%d,"torch_dtype":"bfloat16"}
-]]):format(HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, VOCAB, factors(1, 1), factors(1, 40),
+]]):format(HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, VOCAB, factors(1, 1), factors(1, 40), tostring(SIZE.tied),
     VOCAB - 65, VOCAB - 65, VOCAB - 65)
 end
 

@@ -14,6 +14,17 @@ after_each(function() os.execute("rm -rf '" .. folder .. "'") end)
 local function make(arguments) return os.execute(("lua5.4 bench/make_phi4_mini.lua '%s' %s 2>/dev/null"):format(folder, arguments)) end
 
 describe("bench/make_phi4_mini.lua", function()
+  it("writes a model of the shape of Llama 8B too, with a head of its own", function()
+    assert.is_true(make "1 16 llama-8b")
+    local model <close> = assert(ane.load(folder, { context = 32 }))
+    assert.equal(8016, model:info().vocab)
+    local source <close> = assert(core.open(folder))
+    local parameters = 0
+    for _, t in ipairs(source:tensors()) do parameters = parameters + t.shape[1] * (t.shape[2] or 1) end
+    assert.equal(2 * 8016 * 256 + 3 * 256 + 256 * (384 + 256 + 3 * 896), parameters)
+    assert.is_falsy(make "1 16 llama-9b")
+  end)
+
   it("writes a model whose int8 weights pass the gate, the same each time", function()
     assert.is_true(make "2 16")
     local index = assert(core.json_decode(assert(core.read_file(folder .. "/model.safetensors.index.json"))))

@@ -137,7 +137,7 @@ end
 -- Fills the times of each stage and those of the whole.
 local function predict(plan, stages, ranks, opts)
   local lane = math.max(1, math.ceil(plan.sequences / #stages))
-  local one, slowest, prompt = 0, 0, 0
+  local one, slowest, prompt, head = 0, 0, 0, 0
   for i, s in ipairs(stages) do
     local rank = ranks[i]
     s.decode_s, s.group_s = decode_time(s, rank, 1), decode_time(s, rank, lane)
@@ -145,12 +145,13 @@ local function predict(plan, stages, ranks, opts)
     s.link_s = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 1) or 0
     local group_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, lane) or 0
     local prompt_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 128) / 128 or 0
-    one = one + s.decode_s + s.link_s
+    s.head_s = s.head_bytes / rank.read
+    one, head = one + s.decode_s - s.head_s + s.link_s, math.max(head, s.head_s) -- all ranks compute their parts of the head at once
     slowest = math.max(slowest, s.group_s, group_link)
     prompt = math.max(prompt, s.prompt_s, prompt_link)
   end
   if #stages > 1 then one = one + link_time(opts, ranks[#stages], ranks[1], 8, 1) end -- the best id
-  plan.decode, plan.decode_many, plan.prompt = 1 / one, lane * math.min(#stages, plan.sequences) / (slowest * #stages), 1 / prompt
+  plan.decode, plan.decode_many, plan.prompt = 1 / (one + head), lane * math.min(#stages, plan.sequences) / (slowest * #stages), 1 / prompt
 end
 
 -- ---- The plan ----------------------------------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ end
 -- @param opts checked: see rules
 -- @return a plan, which prints as a table: model, weights and state (bytes), sequences, context, decode, decode_many and prompt
 -- (tokens a second), ranks: a list of rank, host, first and last (layers), weights, table, state (bytes for all sequences), read and
--- sends (bytes per token), decode_s, group_s, prompt_s, link_s (seconds); or nil, message, code
+-- sends (bytes per token), decode_s (head_s of it for its part of the head), group_s, prompt_s, link_s (seconds); or nil, message, code
 function M.of_path(path, opts)
   local costs, head, code = costs_of(path, opts)
   if not costs then return nil, head, code end
@@ -239,14 +240,14 @@ function M.of_path(path, opts)
     s.state = s.kv * KV_BYTES[opts.kv] * opts.context
     s.sends = s.sends * (opts.fp16 and 2 or 4)
     s.steps = steps_of(costs, s, head, i == #plan.ranks)
-    s.body = 0
+    s.body, s.head_bytes = 0, head and head.weights * s.head_rows // head.rows or 0
     for j = s.from + 1, s.to do s.body = s.body + costs[j].values end
   end
   predict(plan, plan.ranks, ranks, opts)
   for _, s in ipairs(plan.ranks) do
     s.state = s.state * plan.sequences
     plan.weights, plan.state = plan.weights + s.weights, plan.state + s.state
-    s.steps, s.from, s.to, s.kv, s.body, s.values = nil, nil, nil, nil, nil, nil
+    s.steps, s.from, s.to, s.kv, s.body, s.values, s.head_bytes = nil, nil, nil, nil, nil, nil, nil
   end
   return plan
 end
