@@ -1,5 +1,6 @@
 --- What several commands share: loading the model of the options, reading input, writing results and remarks.
--- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.model and ane.evaluate.calibrate where a model is loaded.
+-- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model and ane.evaluate.calibrate
+-- where a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -28,6 +29,21 @@ end
 -- nil for an option that may be given several times and was not.
 local function given(list) return list and list[1] and list or nil end
 
+-- What a model reads for --calibrate: a text, or the conversations of a .jsonl file as lists of ids; or nil, message, code.
+local function calibration_input(args, model, text)
+  local conversations = require "ane.cli.conversations"
+  if not conversations.is_name(args.calibrate) then return text end
+  return conversations.encode(model.tokenizer, args.calibrate, text)
+end
+
+--- Reads the file of --calibrate for a model that is loaded.
+-- @return text or list of lists of ids; or nil, message, code
+function M.calibration_input(args, model)
+  local text, message, code = M.read(args.calibrate)
+  if not text then return nil, message, code end
+  return calibration_input(args, model, text)
+end
+
 --- Mean squares of what the columns of a model's weights are multiplied by, on the text of --calibrate.
 -- @return importance (see ane.evaluate.calibrate); or nil, message, code
 function M.calibrate(args)
@@ -39,7 +55,10 @@ function M.calibrate(args)
   })
   if not model then return nil, message, code end
   local _ <close> = model
-  return require("ane.evaluate.calibrate").run(model, text, { progress = M.progress(args) })
+  local input
+  input, message, code = calibration_input(args, model, text)
+  if not input then return nil, message, code end
+  return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
 
 --- Prepares to read the text of --calibrate for compensated rounding.
@@ -53,8 +72,11 @@ function M.moments(args)
     merge = args.adapter[1] and args.transform == "rotate" or nil,
   })
   if not model then return nil, message, code end
-  local calibration
-  calibration, message, code = require("ane.quantise.moments").open(model, text, { threads = args.threads, progress = M.progress(args) })
+  local input, calibration
+  input, message, code = calibration_input(args, model, text)
+  if input then
+    calibration, message, code = require("ane.quantise.moments").open(model, input, { threads = args.threads, progress = M.progress(args) })
+  end
   if not calibration then
     model:close()
     return nil, message, code

@@ -39,7 +39,7 @@ function M.options(parser)
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block, lut4 and gptq. The model first runs on it with its "
-    .. "stored weights."):argname "FILE"
+    .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.transform(parser, "Other weights before they are rounded:")
@@ -93,10 +93,12 @@ end
 
 -- Types for --size or --bits: rules that come before those of --mixed, and what they were expected to give; or nil, message, code.
 local function choose(args, source, model)
-  local text, message, code = common.read(args.calibrate)
-  if not text then return nil, message, code end
+  local input, message, code = common.calibration_input(args, model)
+  if not input then return nil, message, code end
   local report
-  report, message, code = require("ane.evaluate.sensitivity").run(model, text, { threads = args.threads, progress = common.progress(args) })
+  report, message, code = require("ane.evaluate.sensitivity").run(model, input, {
+    threads = args.threads, progress = common.progress(args),
+  })
   if not report then return nil, message, code end
   local tensors = 0
   for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end

@@ -1,0 +1,78 @@
+local chat = require "ane.generate.chat"
+local command = require "support.command"
+local conversations = require "ane.cli.conversations"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+
+-- Two conversations as lines and as Lua values.
+local FIRST = { { role = "user", content = "Hi there" }, { role = "assistant", content = "Hello, what can I do?" } }
+local SECOND = { { role = "system", content = "Be brief." }, { role = "user", content = "Why is the sky blue?" },
+  { role = "assistant", content = "Short waves scatter more than long ones." } }
+local LINES = [=[
+[{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Hello, what can I do?"}]
+
+]=] .. '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sky blue?"}, '
+  .. '{"role": "assistant", "content": "Short waves scatter more than long ones."}]}\n'
+
+local folder
+
+local function path(name) return folder .. "/" .. name end
+
+local function file(name, text)
+  assert(core.write_file(path(name), text))
+  return path(name)
+end
+
+before_each(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir '" .. folder .. "'"))
+end)
+
+after_each(function() os.execute("rm -r '" .. folder .. "'") end)
+
+-- Ids of conversations: the rendered texts, encoded with their control tokens.
+local function wanted(tokenizer)
+  local lists = {}
+  for i, messages in ipairs { FIRST, SECOND } do
+    local text = assert(chat.render(tokenizer, messages, { add_generation_prompt = false }))
+    lists[i] = assert(tokenizer:encode(text, { special = true, bos = false, eos = false }))
+  end
+  return lists
+end
+
+describe("conversations for calibration", function()
+  it("go through the chat template, line by line", function()
+    local model <close> = tiny.load()
+    local want = wanted(model.tokenizer)
+    assert.same(want, conversations.encode(model.tokenizer, "chats.jsonl", LINES))
+    assert.same(want, conversations.encode(model.tokenizer, "chats.jsonl", (LINES:gsub("\n", "\r\n"))))
+    assert.is_true(conversations.is_name "a/chats.jsonl")
+    assert.is_false(conversations.is_name "chats.json")
+  end)
+
+  it("are refused with file and line", function()
+    local model <close> = tiny.load()
+    local function refused(text) return select(2, conversations.encode(model.tokenizer, "c.jsonl", text)) end
+    assert.matches("^c%.jsonl:2: ", refused '[{"role": "user", "content": "Hi"}]\n[{"role":')
+    assert.equal('c.jsonl:1: a list of messages expected, or an object that has one as "messages"', refused '{"text": "Hi"}')
+    assert.matches("^c%.jsonl:1: .*messages", refused "[[]]")
+    assert.equal("c.jsonl: holds no conversation, wanted one a line", refused "\n \n")
+    assert.same({ nil, "c.jsonl:1: the model has no tokenizer, so no chat template: give token ids", "unsupported" },
+      { conversations.encode(nil, "c.jsonl", '[{"role": "user", "content": "Hi"}]') })
+  end)
+
+  it("guide ane quantise as their ids do in Lua", function()
+    local chats, out, other = file("chats.jsonl", LINES), path "a.gguf", path "b.gguf"
+    local model <close> = tiny.load()
+    assert(model:quantise(other, { weights = "q4_0", method = "gptq", calibrate = wanted(model.tokenizer) }))
+    command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", chats }
+    assert.is_true(assert(core.read_file(other)) == assert(core.read_file(out)))
+    local plain = path "c.gguf"
+    command.json { "quantise", tiny.path(), plain, "--weights", "q4_k", "--fallback", "q4_1", "--calibrate", chats }
+    local code, _, err = command.run { "quantise", tiny.path(), plain, "--weights", "q4_0", "--method", "gptq", "--calibrate",
+      file("bad.jsonl", "no JSON\n") }
+    assert.equal(1, code)
+    assert.matches("^ane quantise: .*bad%.jsonl:1: ", err)
+  end)
+end)
