@@ -1,6 +1,6 @@
 --- What several commands share: loading the model of the options, reading input, writing results and remarks.
--- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model and ane.evaluate.calibrate
--- where a model is loaded.
+-- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
+-- ane.evaluate.calibrate and ane.evaluate.samples where a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -29,17 +29,31 @@ end
 -- nil for an option that may be given several times and was not.
 local function given(list) return list and list[1] and list or nil end
 
--- What a model reads for --calibrate: a text, or the conversations of a .jsonl file as lists of ids; or nil, message, code.
+-- Tokens that the model itself is to write for --calibrate samples:N, or nil.
+local function sample_count(args)
+  local n = args.calibrate:match "^samples:(%d+)$"
+  return n and math.max(2, math.tointeger(tonumber(n)) or math.maxinteger)
+end
+
+-- The text of --calibrate, "" for samples of the model; or nil, message, code.
+local function calibration_text(args)
+  if sample_count(args) then return "" end
+  return M.read(args.calibrate)
+end
+
+-- What a model reads for --calibrate: a text, or the conversations of a .jsonl file or samples as lists of ids; or nil, message, code.
 local function calibration_input(args, model, text)
+  local count = sample_count(args)
+  if count then return require("ane.evaluate.samples").draw(model, count, M.progress(args)) end
   local conversations = require "ane.cli.conversations"
   if not conversations.is_name(args.calibrate) then return text end
   return conversations.encode(model.tokenizer, args.calibrate, text)
 end
 
---- Reads the file of --calibrate for a model that is loaded.
+--- Reads the file of --calibrate for a model that is loaded, or draws samples.
 -- @return text or list of lists of ids; or nil, message, code
 function M.calibration_input(args, model)
-  local text, message, code = M.read(args.calibrate)
+  local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   return calibration_input(args, model, text)
 end
@@ -47,7 +61,7 @@ end
 --- Mean squares of what the columns of a model's weights are multiplied by, on the text of --calibrate.
 -- @return importance (see ane.evaluate.calibrate); or nil, message, code
 function M.calibrate(args)
-  local text, message, code = M.read(args.calibrate)
+  local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local model
   model, message, code = require("ane.model").load(args.model, {
@@ -64,7 +78,7 @@ end
 --- Prepares to read the text of --calibrate for compensated rounding.
 -- @return calibration of ane.quantise.moments, which closes its model; or nil, message, code
 function M.moments(args)
-  local text, message, code = M.read(args.calibrate)
+  local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local model
   model, message, code = require("ane.model").load(args.model, {

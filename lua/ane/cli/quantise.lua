@@ -39,7 +39,8 @@ function M.options(parser)
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block, lut4 and gptq. The model first runs on it with its "
-    .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template."):argname "FILE"
+    .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
+    .. "samples:N: N tokens that the model writes itself."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.transform(parser, "Other weights before they are rounded:")

@@ -1,0 +1,41 @@
+local command = require "support.command"
+local core = require "ane.core"
+local samples = require "ane.evaluate.samples"
+local tiny = require "support.tiny"
+
+describe("samples", function()
+  it("are the same for the same model, and begin with the first token of texts", function()
+    local model <close> = tiny.load()
+    local lists, total, seen = assert(samples.draw(model, 700)), 0, {}
+    for _, ids in ipairs(lists) do
+      assert.equal(model.tokenizer.bos or model.tokenizer.eos_ids[1], ids[1])
+      assert.is_true(#ids <= 512)
+      total = total + #ids
+      seen[table.concat(ids, " ")] = true
+    end
+    assert.is_true(total >= 700 and total <= 701)
+    assert.is_true(#lists > 1 and next(seen, next(seen)) ~= nil)
+    local other <close> = tiny.load(nil, { threads = 1 })
+    assert.same(lists, samples.draw(other, 700))
+  end)
+
+  it("report progress, and need a token to begin with", function()
+    local model <close> = tiny.load()
+    local last
+    assert(samples.draw(model, 40, function(stage, done, count) last = { stage, done, count } end))
+    assert.same({ "sample", 40, 40 }, last)
+    assert.equal("unsupported", select(3, samples.draw({ context = 64 }, 40)))
+  end)
+
+  it("guide ane quantise as their ids do in Lua", function()
+    local out, other = os.tmpname(), os.tmpname()
+    local model <close> = tiny.load()
+    local opts = { weights = "q4_0", method = "gptq", calibrate = assert(samples.draw(model, 200)) }
+    assert(model:quantise(other, opts))
+    command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", "samples:200" }
+    local same = assert(core.read_file(other)) == assert(core.read_file(out))
+    os.remove(out)
+    os.remove(other)
+    assert.is_true(same)
+  end)
+end)
