@@ -1,5 +1,5 @@
 --- `ane compare`: the cost of a changed model against its source.
--- Needs ane.cli.common, ane.cli.options, ane.evaluate.compare, ane.evaluate.gate, ane.model and ane.model.weights.
+-- Needs ane.cli.common, ane.cli.options, ane.core, ane.evaluate.compare, ane.evaluate.gate, ane.model and ane.model.weights.
 
 local common = require "ane.cli.common"
 local compare = require "ane.evaluate.compare"
@@ -22,6 +22,8 @@ function M.options(parser)
   options.mixed(parser, "--mixed-b", weights.fault)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4 of B."):argname "FILE"
   parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens. It fails below a cosine of 0.97.")
+  parser:option("--than", "JSON that this command wrote for another B, with the same A, text and chunk: also give "
+    .. "the difference of the two with its interval."):argname "FILE"
   options.activations(parser)
   options.threads(parser)
   options.progress(parser)
@@ -54,10 +56,25 @@ local function show(r)
   show_intervals(r)
   io.stdout:write(("perplexity           A %.4f  B %.4f (%+.2f %%)\n"):format(r.perplexity.a, r.perplexity.b,
     100 * (r.perplexity.b / r.perplexity.a - 1)))
+  if r.than then
+    local d = r.than
+    io.stdout:write(("than the other B     KL %+.6f%s  perplexity x %.4f\n"):format(d.kl.mean,
+      d.kl.ci and (" (95 %% %+.6f .. %+.6f)"):format(d.kl.ci[1], d.kl.ci[2]) or "", d.perplexity.ratio))
+  end
   if not r.gate then return true end
   io.stdout:write(tostring(r.gate), "\n")
   if r.gate.ok then return true end
   return nil, "the quality gate is not passed"
+end
+
+-- The report of --than; or nil, message, code.
+local function earlier(path)
+  local text, message, code = common.read(path)
+  if not text then return nil, message, code end
+  local value
+  value, message = require("ane.core").json_decode(text)
+  if type(value) == "table" then return value end
+  return nil, path .. ": " .. (message or "an object expected"), "format"
 end
 
 --- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate; without, a gate that is
@@ -65,11 +82,20 @@ end
 function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end
+  local other
+  if args.than then
+    other, message = earlier(args.than)
+    if not other then return nil, message end
+  end
   local a <close> = load(args, args.a, args.weights_a)
   local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
   local report
   report, message = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
   if not report then return nil, message end
+  if other then
+    report.than, message = compare.difference(report, other)
+    if not report.than then return nil, args.than .. ": " .. message end
+  end
   common.check_context(args, report.chunk, a.config.context_length)
   if args.gate then
     report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })

@@ -76,6 +76,13 @@ local function ci_of(windows, value, map)
   return { math.min(lo, hi), math.max(lo, hi) }
 end
 
+-- Sums of each window, for M.difference.
+local function by_window(windows)
+  local list = {}
+  for i, w in ipairs(windows) do list[i] = { count = w.count, kl = w.kl, log_a = w.log_a, log_b = w.log_b } end
+  return list
+end
+
 local function report_of(tally, tokens)
   table.sort(tally.kept)
   local n, windows = tally.count, tally.windows
@@ -87,7 +94,7 @@ local function report_of(tally, tokens)
       mean = tally.sum / n, median = quantile(tally.kept, 0.5), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
       ci = ci "kl",
     },
-    top1 = tally.same / n, top1_ci = ci "same", windows = #windows,
+    top1 = tally.same / n, top1_ci = ci "same", windows = #windows, by_window = by_window(windows),
     perplexity = {
       a = math.exp(-tally.log_a / n), b = math.exp(-tally.log_b / n), a_ci = ci("log_a", perplexity), b_ci = ci("log_b", perplexity),
       ratio = math.exp((tally.log_a - tally.log_b) / n),
@@ -165,12 +172,56 @@ end
 -- @param text a text, or a list of token ids
 -- @param opts see rules
 -- @return table: tokens, scored, chunk, windows, kl = {mean, median, p99, max, max_at (index of the token), ci}, top1 (share of
--- tokens with the same best one), top1_ci, perplexity = {a, b, ratio (b / a), a_ci, b_ci, ratio_ci}; or nil, message, code. An interval is
+-- tokens with the same best one), top1_ci, perplexity = {a, b, ratio (b / a), a_ci, b_ci, ratio_ci}, by_window = list of
+-- {count, kl, log_a, log_b} (tokens, and sums over them in nats); or nil, message, code. An interval is
 -- {low, high}, 95 %; nil where there are fewer than two windows
 function M.run(a, b, text, opts)
   opts = schema.check(M.rules, opts, "compare", 2)
   schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
   return failure.catch(compare, a, b, text, opts)
+end
+
+-- Windows of two reports side by side; or nil, message, code where they are not of the same reference and text.
+local function pairs_of(report, other)
+  local mine, theirs = report.by_window, other.by_window
+  if type(theirs) ~= "table" or #theirs ~= #mine then
+    return nil, ("the earlier report has %s windows, this one %d: compare with the same text and chunk"):format(
+      type(theirs) == "table" and #theirs or "no", #mine), "invalid"
+  end
+  local list = {}
+  for i, w in ipairs(mine) do
+    local o = theirs[i]
+    for _, key in ipairs { "count", "kl", "log_a", "log_b" } do
+      if type(o) ~= "table" or type(o[key]) ~= "number" then
+        return nil, ("window %d of the earlier report has no %s"):format(i, key), "format"
+      end
+    end
+    if o.count ~= w.count or math.abs(o.log_a - w.log_a) > 1e-4 * w.count then
+      return nil, ("window %d of the earlier report is of another text or reference"):format(i), "invalid"
+    end
+    list[i] = { count = w.count, kl = w.kl - o.kl, log_b = w.log_b - o.log_b }
+  end
+  return list
+end
+
+--- Compares two changed models by their reports against the same reference on the same text. Differences are taken window by window, so
+-- what makes a window hard for both is left out of the interval.
+-- @param report of run
+-- @param other of run: the model to compare with
+-- @return {kl = {mean, ci}, perplexity = {ratio, ratio_ci}}: the KL of report less that of other (nats), and its perplexity divided by that
+-- of other; intervals as run gives them; or nil, message, code
+function M.difference(report, other)
+  local windows, message, code = pairs_of(report, other)
+  if not windows then return nil, message, code end
+  local count, kl, log_b = 0, 0.0, 0.0
+  for _, w in ipairs(windows) do count, kl, log_b = count + w.count, kl + w.kl, log_b + w.log_b end
+  return {
+    kl = { mean = kl / count, ci = ci_of(windows, function(w) return w.kl end) },
+    perplexity = {
+      ratio = math.exp(-log_b / count),
+      ratio_ci = ci_of(windows, function(w) return w.log_b end, function(v) return math.exp(-v) end),
+    },
+  }
 end
 
 return M

@@ -109,6 +109,30 @@ describe("compare.run", function()
     assert.is_nil(assert(compare.run(a, b, TEXT:sub(1, 20))).kl.ci)
   end)
 
+  it("gives the difference of two changed models window by window", function()
+    local a <close> = load()
+    local b <close> = load { activations = "fp32", weights = "q4_0" }
+    local c <close> = load { activations = "fp32", weights = "q8_0" }
+    local coarse, fine = assert(compare.run(a, b, TEXT, { chunk = 32 })), assert(compare.run(a, c, TEXT, { chunk = 32 }))
+    local d = assert(compare.difference(coarse, fine))
+    assert.near(coarse.kl.mean - fine.kl.mean, d.kl.mean, 1e-9)
+    assert.near(coarse.perplexity.b / fine.perplexity.b, d.perplexity.ratio, 1e-9)
+    assert.is_true(0 < d.kl.ci[1] and d.kl.ci[1] < d.kl.mean and d.kl.mean < d.kl.ci[2])
+    local none = assert(compare.difference(fine, fine))
+    assert.same({ 0, { 0, 0 } }, { none.kl.mean, none.kl.ci })
+    assert.matches("another text or reference", select(2, compare.difference(coarse, assert(compare.run(b, c, TEXT, { chunk = 32 })))))
+    assert.matches("has no windows", select(2, compare.difference(coarse, {})))
+    local path = os.tmpname()
+    local text = command.json({ "compare", tiny.path(), tiny.path(), "-", "--weights-b", "q8_0", "--chunk", "32" }, TEXT)
+    assert(core.write_file(path, core.json_encode(text)))
+    local args = { "compare", tiny.path(), tiny.path(), "-", "--weights-b", "q4_0", "--chunk", "32", "--than", path }
+    local code, out = command.run(args, TEXT)
+    assert.is_number(command.json(args, TEXT).than.kl.mean)
+    os.remove(path)
+    assert.equal(0, code)
+    assert.matches("\nthan the other B +KL %+[%d.]+ %(95 %% ", out)
+  end)
+
   it("takes ids, reports progress", function()
     local a <close> = tiny.load "llama-kquants"
     local ids, seen = {}, {}
