@@ -6,7 +6,10 @@ local ops = require "support.ops"
 local tree = require "support.tree"
 
 local python = os.getenv "ANE_COREAI_PYTHON"
-if not python or not os.execute(("%s -c 'import coreai_torch' 2>/dev/null"):format(python)) then return end
+if not python or not os.execute(("%s -c 'import coreai_torch' 2>/dev/null"):format(python)) then
+  it("blocks equal those of coreai-torch", function() pending "coreai-torch is not installed (ANE_COREAI_PYTHON)" end)
+  return
+end
 
 local IDS, CONTEXT = { 7, 11, 3, 25 }, 16
 
