@@ -78,9 +78,12 @@ describe("examples", function()
       return
     end
     local out = uv.new_pipe()
+    local env = { "LUA_PATH=" .. package.path, "LUA_CPATH=" .. package.cpath }
+    for _, name in ipairs { "PATH", "LD_PRELOAD", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS" } do -- the sanitizers' among them
+      if os.getenv(name) then env[#env + 1] = name .. "=" .. os.getenv(name) end
+    end
     local process = assert(uv.spawn("lua5.4", {
-      args = { "examples/luv.lua", tiny.path() }, stdio = { nil, out, nil },
-      env = { "LUA_PATH=" .. package.path, "LUA_CPATH=" .. package.cpath, "PATH=" .. os.getenv "PATH" },
+      args = { "examples/luv.lua", tiny.path() }, stdio = { nil, out, nil }, env = env,
     }, function() end))
     local port, replies, ended, stuck = nil, {}, 0, uv.new_timer()
     -- A client that says its lines and waits for the end of the replies, or leaves at the first piece.
