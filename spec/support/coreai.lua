@@ -93,4 +93,14 @@ function M.run(path, case)
   return worst
 end
 
+--- Runs a script of spec/fixtures/aimodel, which needs Apple's coreai-core; returns what it wrote.
+-- @param python a Python that has it
+-- @param words the script's name and its arguments
+function M.apple(python, words)
+  local pipe = assert(io.popen(("%s spec/fixtures/aimodel/%s 2>&1"):format(python, words)))
+  local text = pipe:read "a"
+  assert(pipe:close(), text)
+  return text
+end
+
 return M

@@ -63,6 +63,21 @@ end
 --- The same of a model.
 function M.open(path, o) return M.wrap(M.graph(path), o) end
 
+--- Rows of `width` numbers of a lowered graph, fed variant.steps[1], steps[2], ... tokens at a time.
+-- @param variant options of wrap, and `steps`
+function M.rows(graph, width, ids, variant, context)
+  local opts = { context = context }
+  for key, value in pairs(variant) do opts[key] = value end
+  opts.steps = nil
+  local p <close> = M.wrap(graph, opts)
+  local rows = p:feed_in(ids, variant.steps)
+  for t, row in ipairs(rows) do
+    rows[t] = { string.unpack("<" .. ("f"):rep(width), row) }
+    rows[t][width + 1] = nil -- where the reading ended
+  end
+  return rows
+end
+
 --- Begins a new sequence.
 function Lowered:reset()
   self.position = 0

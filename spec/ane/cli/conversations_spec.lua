@@ -3,6 +3,7 @@ local command = require "support.command"
 local conversations = require "ane.cli.conversations"
 local core = require "ane.core"
 local tiny = require "support.tiny"
+local tree = require "support.tree"
 
 -- Two conversations as lines and as Lua values.
 local FIRST = { { role = "user", content = "Hi there" }, { role = "assistant", content = "Hello, what can I do?" } }
@@ -23,13 +24,8 @@ local function file(name, text)
   return path(name)
 end
 
-before_each(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(os.execute("mkdir '" .. folder .. "'"))
-end)
-
-after_each(function() os.execute("rm -r '" .. folder .. "'") end)
+before_each(function() folder = tree.folder() end)
+after_each(function() tree.remove(folder) end)
 
 -- Ids of conversations: the rendered texts, encoded with their control tokens.
 local function wanted(tokenizer)

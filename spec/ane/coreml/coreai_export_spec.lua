@@ -1,6 +1,7 @@
 -- Models as Core AI assets: the functions of the contract, run by our own runner against the executor.
 local ane = require "ane"
 local core = require "ane.core"
+local coreai = require "support.coreai"
 local exporter = require "ane.coreml.export"
 
 local MODELS = "spec/fixtures/hf/"
@@ -13,16 +14,6 @@ describe("a model as a Core AI asset", function()
   local function export(name, opts)
     opts.target = "coreai"
     return assert(exporter.of_path(MODELS .. name, dir, opts))
-  end
-
-  -- Logits of the executor: one row a token.
-  local function wanted(name, ids, weights)
-    local model <close> = assert(ane.load(MODELS .. name, { weights = weights, activations = "fp32" }))
-    local session <close> = assert(model:session())
-    local rows = {}
-    assert(session:feed(ids, { want = "all" }))
-    for i = 1, #ids do rows[i] = session:logits(i):totable() end
-    return rows
   end
 
   -- The inputs of a call of q places at `pos`, of which ids[pos + 1 .. pos + k] are tokens.
@@ -91,7 +82,7 @@ describe("a model as a Core AI asset", function()
   } do
     it(("gives the executor's logits: %s in %s, by chunks and token by token"):format(case[1], case[2]), function()
       local report = export(case[1], { weights = case[2], context = 16, fixed_t = { 4 } })
-      local rows = wanted(case[1], IDS, case[2])
+      local rows = coreai.rows(MODELS .. case[1], IDS, case[2])
       check(report, IDS, rows, 16, 4, 4)
       check(report, IDS, rows, 16, 4, 1)
     end)
@@ -106,7 +97,7 @@ describe("a model as a Core AI asset", function()
       end
       assert.equal(report.embed_bytes, head)
       assert.is_true(contents.resource_bytes < report.embed_bytes + report.weight_bytes - head // 2)
-      check(report, IDS, wanted("gemma3", IDS, "fp16"), 16, 4, 4)
+      check(report, IDS, coreai.rows(MODELS .. "gemma3", IDS, "fp16"), 16, 4, 4)
       local mixed = export("gemma3", { weights = "int8", context = 16, fixed_t = { 4 }, slices = slices })
       assert.is_true(assert(require("ane.coreml.aimodel").contents(mixed.path)).weights.int8 >= mixed.embed_bytes // 2)
     end)
@@ -115,13 +106,13 @@ describe("a model as a Core AI asset", function()
   it("drops the padding of a call that reaches past the context", function()
     local report, ids = export("llama", { weights = "fp16", context = 16, fixed_t = { 4 } }), {}
     for i = 1, 16 do ids[i] = (i * 37 + 5) % 200 end
-    local rows = wanted("llama", ids, "fp16")
+    local rows = coreai.rows(MODELS .. "llama", ids, "fp16")
     for _, step in ipairs { 3, 1 } do check(report, ids, rows, 16, 4, step) end
   end)
 
   it("carries the states of causal convolutions", function()
     local report = export("lfm2-odd", { weights = "fp16", context = 16, fixed_t = { 1, 4 } })
-    local rows = wanted("lfm2-odd", IDS, "fp16")
+    local rows = coreai.rows(MODELS .. "lfm2-odd", IDS, "fp16")
     check(report, IDS, rows, 16, 4, 4)
     check(report, IDS, rows, 16, 1, 1)
   end)
@@ -139,7 +130,7 @@ describe("a model as a Core AI asset", function()
   for name, slack in pairs { ["mamba2-odd"] = 0.03, ["qwen3_5-odd"] = 0.06, ["falcon_h1-odd"] = 0.03, ["granitemoehybrid-odd"] = 0.03 } do
     it("carries the states of recurrent blocks: " .. name, function()
       local report = export(name, { weights = "fp16", context = 16, fixed_t = { 1, 4, 11 } })
-      local rows = wanted(name, IDS, "fp16")
+      local rows = coreai.rows(MODELS .. name, IDS, "fp16")
       check(report, IDS, rows, 16, 11, 11, slack)
       check(report, table.move(IDS, 1, 8, 1, {}), rows, 16, 4, 4, slack)
       check(report, IDS, rows, 16, 1, 1, slack)
@@ -148,7 +139,7 @@ describe("a model as a Core AI asset", function()
 
   it("chooses groups of experts first", function()
     local report = export("deepseek_v2_groups-odd", { weights = "fp16", context = 16, fixed_t = { 4 } })
-    check(report, IDS, wanted("deepseek_v2_groups-odd", IDS, "fp16"), 16, 4, 4)
+    check(report, IDS, coreai.rows(MODELS .. "deepseek_v2_groups-odd", IDS, "fp16"), 16, 4, 4)
   end)
 
   -- The fixture switches to its long factors behind 32 positions.
@@ -157,7 +148,7 @@ describe("a model as a Core AI asset", function()
       local ids = {}
       for i = 1, context - 3 do ids[i] = (i * 37 + 5) % 200 end
       local report = export("phi3", { weights = "fp16", context = context, tiers = { 16 }, fixed_t = { 4 } })
-      local rows = wanted("phi3", ids, "fp16")
+      local rows = coreai.rows(MODELS .. "phi3", ids, "fp16")
       check(report, ids, rows, context, 4, 4, 0.06)
       check(report, table.move(ids, 1, 11, 1, {}), rows, 16, 4, 4)
     end)
@@ -210,14 +201,14 @@ describe("a model as a Core AI asset", function()
   end)
 
   it("says what is known against int4 on the engine", function()
-    local command, coreai = require "support.command", require "ane.coreml.plan.coreai"
+    local command, rules = require "support.command", require "ane.coreml.plan.coreai"
     for scheme, risky in pairs { ["int4-block"] = true, lut4 = false } do
       local code, _, err = command.run { "export", MODELS .. "llama", dir, "--target", "coreai", "--context", "16", "--fixed-t", "4",
         "--weights", scheme }
       assert.equal(0, code, err)
       assert.equal(risky, err:find("linear int4 compiled in silence to an asset for the GPU only", 1, true) ~= nil)
       local types = false
-      for _, r in ipairs(coreai.judge { bytes = 1, context = 16, kv = 8, tokens = 4, rows = 8, weights = scheme }) do
+      for _, r in ipairs(rules.judge { bytes = 1, context = 16, kv = 8, tokens = 4, rows = 8, weights = scheme }) do
         types = types or r.id == "types"
       end
       assert.equal(not risky, types)
@@ -249,17 +240,15 @@ describe("a model as a Core AI asset", function()
     it(("passes the checks of Apple's library: %s in %s"):format(name, case[2] or "lut4"), function()
       local report = export(name, { weights = case[2] or "lut4", slices = case[3], fixed_t = { 8 },
                                       context = name ~= "privacy_filter" and 16 or nil })
-      local pipe = assert(io.popen(("%s spec/fixtures/aimodel/verify.py %s 2>&1"):format(python, report.path)))
-      local text, names = pipe:read "a", {}
+      local text, names = coreai.apple(python, "verify.py " .. report.path), {}
       for i, f in ipairs(report.functions) do names[i] = f.name end
-      assert.is_true(pipe:close(), text)
       assert.truthy(text:find(table.concat(names, " "), 1, true), text)
     end)
   end
 
   -- Tokens in calls of q, all with one state; the logits of the executor are expected.
   local function run_case(name, q, context)
-    local rows, calls = wanted(name, IDS, "fp16"), {}
+    local rows, calls = coreai.rows(MODELS .. name, IDS, "fp16"), {}
     local function of(number, output) return { call = number, output = output } end
     local function int(dtype, shape, data) return { dtype = dtype, shape = shape, data = data } end
     calls[1] = { ["function"] = "load_embeddings", inputs = {} }
@@ -288,9 +277,7 @@ describe("a model as a Core AI asset", function()
       local report = export(name, { weights = "fp16", context = 16, fixed_t = { 1, 4 } })
       for _, q in ipairs { 4, 1 } do
         assert(core.write_file(dir .. "/case.json", (core.json_encode(run_case(name, q, 16)))))
-        local pipe = assert(io.popen(("%s spec/fixtures/aimodel/run.py %s %s 2>&1"):format(python, report.path, dir .. "/case.json")))
-        local text = pipe:read "a"
-        assert.is_true(pipe:close(), text)
+        coreai.apple(python, ("run.py %s %s/case.json"):format(report.path, dir))
       end
     end)
   end

@@ -1,6 +1,7 @@
 -- Embedding models and rerankers as package sets and as Core AI assets of fixed T, against the executor.
 local ane = require "ane"
 local core = require "ane.core"
+local coreai = require "support.coreai"
 local exporter = require "ane.coreml.export"
 local hf = require "support.hf"
 local tree = require "support.tree"
@@ -229,9 +230,7 @@ describe("an encoder as packages or an asset", function()
       end
       assert(core.write_file(dir .. "/case.json", (core.json_encode(case))))
       for _, script in ipairs { "verify.py %s", "run.py %s %s" } do
-        local pipe = assert(io.popen((python .. " spec/fixtures/aimodel/" .. script .. " 2>&1"):format(report.path, dir .. "/case.json")))
-        local text = pipe:read "a"
-        assert.is_true(pipe:close(), text)
+        coreai.apple(python, script:format(report.path, dir .. "/case.json"))
       end
     end)
   end

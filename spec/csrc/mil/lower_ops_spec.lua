@@ -11,19 +11,7 @@ local VARIANTS = {
   { steps = { 3, 3, 3 }, fixed_t = 3, layout = "c1t", rope = "constants" },
 }
 
--- Rows of the lowered graph, fed steps[1], steps[2], ... tokens at a time.
-local function run(o, variant)
-  local opts = { context = 16 }
-  for key, value in pairs(variant) do opts[key] = value end
-  opts.steps = nil
-  local p <close> = lowered.wrap(ops.graph(o), opts)
-  local rows = p:feed_in(IDS, variant.steps)
-  for t, row in ipairs(rows) do
-    rows[t] = { string.unpack("<" .. ("f"):rep(o.out), row) }
-    rows[t][o.out + 1] = nil -- where the reading ended
-  end
-  return rows
-end
+local function run(o, variant) return lowered.rows(ops.graph(o), o.out, IDS, variant, 16) end
 
 local function check(o, variants)
   o = ops.new(o)

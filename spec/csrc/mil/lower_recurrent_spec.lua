@@ -31,18 +31,7 @@ local function delta(o)
   }
 end
 
-local function run(o, variant)
-  local opts = { context = 64 }
-  for key, value in pairs(variant) do opts[key] = value end
-  opts.steps = nil
-  local p <close> = lowered.wrap(ops.graph(o), opts)
-  local rows = p:feed_in(IDS, variant.steps)
-  for t, row in ipairs(rows) do
-    rows[t] = { string.unpack("<" .. ("f"):rep(o.out), row) }
-    rows[t][o.out + 1] = nil -- where the reading ended
-  end
-  return rows
-end
+local function run(o, variant) return lowered.rows(ops.graph(o), o.out, IDS, variant, 64) end
 
 local function check(o)
   o = ops.new(o)
