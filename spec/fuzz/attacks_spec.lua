@@ -30,14 +30,14 @@ describe("an attack by a GGUF file:", function()
     return gguf.write(gguf.temp(), f)
   end
 
-  it("a count of keys or tensors whose table wraps in size (CVE-2024-23496, CVE-2024-21825, llama.cpp#15711)", function()
+  it("a count of tensors or keys whose table wraps in size (CVE-2024-21836, CVE-2024-23605, llama.cpp#15711)", function()
     for _, n in ipairs { 1 << 61, (1 << 58) + 1, -1 } do
       refused(file(function(f) f.n_tensors = n end), "tensors, the limit is")
       refused(file(function(f) f.n_values = n end), "keys, the limit is")
     end
   end)
 
-  it("a string or array whose length wraps (CVE-2024-21802, CVE-2024-21836)", function()
+  it("a string or array whose length wraps (CVE-2024-23496, CVE-2024-21825)", function()
     refused(file(function(f) f.values[1].raw = string.pack("<i8", -1) end), "wanted 18446744073709551615 bytes")
     refused(file(function(f) f.values[2] = { "x", "array", { "uint32", { 1 }, count = 1 << 62 } } end),
       "4611686018427387904 elements do not fit")
@@ -81,7 +81,12 @@ describe("an attack by a GGUF file:", function()
     refused(file(align("int32", 32)), "wanted a UINT32, found INT32")
   end)
 
-  it("no layers, or more than any table has room for (CVE-2025-0312, llama.cpp PRs 25821 and 26051)", function()
+  it("a tensor with a dimension of 0, and one inflated far beyond the file (CVE-2025-0312, CVE-2025-0315)", function()
+    refused(file(function(f) f.tensors[1].dims = { 0, 256 } end), "dimension")
+    refused(file(function(f) f.tensors[1].dims = { 1 << 40 } end), "needs 4398046511104 bytes")
+  end)
+
+  it("no layers, or more than any table has room for (llama.cpp PRs 25821 and 26051)", function()
     llama(function(_, set) set("llama.block_count", "uint32", 0) end, "llama.block_count")
     llama(function(_, set) set("llama.block_count", "uint32", 0xFFFFFFFF) end, "llama.block_count")
     llama(function(_, set) set("llama.block_count", "uint32", 513) end, "blk%.1%.", "shape")
