@@ -93,8 +93,11 @@ static const struct ane_gather *piece_of(const struct ane_gather *g, int64_t *r)
 
 /* ---- Rows ----------------------------------------------------------------------------------------------------------*/
 
+/* Columns of a matrix, or of matrices stacked, whose rows are counted through. */
+static int64_t columns_of(const struct ane_tensor *t) { return t->shape.dim[t->shape.rank > 2 ? t->shape.rank - 1 : 1]; }
+
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
-  int64_t r = t->row0 + row, cols = t->shape.dim[1], seen = -1;
+  int64_t r = t->row0 + row, cols = columns_of(t), seen = -1;
   const struct ane_gather *g = piece_of(t->gather, &r);
   int64_t at = g->base + r * g->row_step;
   float scale = 0, zero = 0;
@@ -207,7 +210,7 @@ void ane_copy_matrix(const void *src, size_t size, int64_t row_step, int64_t col
 }
 
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
-  int64_t r = t->row0 + row, cols = t->shape.dim[1];
+  int64_t r = t->row0 + row, cols = columns_of(t);
   const struct ane_gather *g = piece_of(t->gather, &r);
   if (t->dtype == ANE_F32) {
     ane_gather_floats(t, row, dst);

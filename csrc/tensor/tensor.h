@@ -93,7 +93,8 @@ struct ane_tensor {
 /* The type that holds rows of `cols` columns of a matrix [rows, cols] without loss: that of plain elements, a block type whose
  * scales and zero points can hold the stored ones, else fp32. */
 ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols);
-/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; or as floats. */
+/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; or as floats. The rows of stacked matrices
+ * [..., rows, cols] are counted through. */
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
 /* Do all pieces of a matrix have tables, each of them for whole runs of `rows` rows of the matrix? */

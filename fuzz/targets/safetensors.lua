@@ -2,6 +2,7 @@
 local use = require "lib.use"
 local mutate_json = require "lib.mutate_json"
 local scratch = require "lib.scratch"
+local writer = require "support.safetensors_writer"
 
 local FIXTURE = "spec/fixtures/hf/starcoder2-odd"
 
@@ -26,8 +27,20 @@ function M.run(data)
   use.model(folder, data)
 end
 
+-- Blocks and scales of a stack of MXFP4 matrices, and tensors of the types that starcoder2 has not.
+local function kinds()
+  local function zeros(n) return ("\0"):rep(n) end
+  return writer.bytes { metadata = { format = "pt" }, tensors = {
+    { name = "w_blocks", dtype = "U8", shape = { 2, 40, 1, 16 }, data = zeros(1280) },
+    { name = "w_scales", dtype = "U8", shape = { 2, 40, 1 }, data = zeros(80) },
+    { name = "h", dtype = "F16", shape = { 2, 3 }, data = zeros(12) }, { name = "b", dtype = "BF16", shape = { 4 }, data = zeros(8) },
+    { name = "e", dtype = "F8_E4M3", shape = { 4 }, data = zeros(4) }, { name = "i", dtype = "I64", shape = {}, data = zeros(8) },
+    { name = "t", dtype = "BOOL", shape = { 3 }, data = zeros(3) },
+  } }
+end
+
 function M.seeds()
-  return { { "starcoder2", scratch.read(FIXTURE .. "/model.safetensors") } }
+  return { { "starcoder2", scratch.read(FIXTURE .. "/model.safetensors") }, { "kinds", (kinds()) } }
 end
 
 return M

@@ -83,7 +83,7 @@ end
 -- Messages of a JSON text: a list, or an object with `messages`.
 local function read_messages(path, text)
   local value, message = core.json_decode(text)
-  if not value then return nil, ("%s: %s"):format(path, message) end
+  if value == nil then return nil, ("%s: %s"):format(path, message) end
   local list = type(value) == "table" and (value.messages or value)
   for i, m in ipairs(type(list) == "table" and list or { false }) do
     if type(m) ~= "table" or type(m.role) ~= "string" then

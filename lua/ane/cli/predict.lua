@@ -30,7 +30,7 @@ local function read_case(path)
   local text, message = common.read(path)
   if not text then return nil, message end
   local case, fault = core.json_decode(text)
-  if not case then return nil, ("%s: %s"):format(path, fault) end
+  if case == nil then return nil, ("%s: %s"):format(path, fault) end
   if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
     return nil, path .. ": wanted an object with a list `calls`"
   end

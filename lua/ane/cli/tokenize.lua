@@ -37,7 +37,7 @@ end
 -- The list in a JSON text: the ids themselves, or an object with them. nil, message where there is none.
 local function ids_of_json(text)
   local value, message = core.json_decode(text)
-  if not value then return nil, message end
+  if value == nil then return nil, message end
   local list = type(value) == "table" and (value.ids or value)
   for _, id in ipairs(type(list) == "table" and list or { "" }) do
     if math.type(id) ~= "integer" or id < 0 then return nil, "wanted a list of token ids, or an object that has one as \"ids\"" end

@@ -60,7 +60,7 @@ function M.open(path, only)
   if not text then return nil, message, code end
   local json
   json, message = core.json_decode(text)
-  if json == nil then return fault(path, message) end
+  if type(json) ~= "table" then return fault(path, message or "wanted an object") end
   local self = setmetatable({ path = path, labels = json.labels, _tensors = {} }, Golden)
   self.prompts, message, code = read_prompts(path, json, only)
   if not self.prompts then return nil, message, code end

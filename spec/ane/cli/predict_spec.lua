@@ -107,7 +107,7 @@ describe("a case that is wrong", function()
   end)
 
   it("holds at least one call", function()
-    for _, case in ipairs { "{}", "[]", '{"calls": {}}', '{"calls": "x"}' } do
+    for _, case in ipairs { "{}", "[]", "false", '{"calls": {}}', '{"calls": "x"}' } do
       local code, _, text = predict(case)
       assert.equal(1, code)
       assert.matches("wanted an object with a list `calls`", text)

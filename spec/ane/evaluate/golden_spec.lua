@@ -21,6 +21,17 @@ describe("a golden", function()
     -- the golden's own best token behind the prompt is its first greedy one
     assert.equal(g.prompts[1].greedy[1], (g:tensor("p0.logits")[-1]:argmax()))
   end)
+
+  it("is refused where it is no object", function()
+    local path = os.tmpname()
+    for _, text in ipairs { "false", "3", '"x"', "[]", "{}", "{" } do
+      assert(core.write_file(path, text))
+      local g, message, code = golden.open(path)
+      assert.same({ nil, "format" }, { g, code }, text)
+      assert.matches(path, message, 1, true)
+    end
+    os.remove(path)
+  end)
 end)
 
 describe("ane.tensors", function()

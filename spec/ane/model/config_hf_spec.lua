@@ -242,6 +242,7 @@ describe("config.json", function()
     { "a key twice", '{"hidden_size": 1, "hidden_size": 2}', "the name appears twice in the object" },
     { "a list", "[1]", "/config.json: is not a JSON object" },
     { "a number", "3", "/config.json: is not a JSON object" },
+    { "false", "false", "/config.json: is not a JSON object" },
     { "ten thousand brackets", ("["):rep(10000), "nested too deeply" },
   }
   for _, case in ipairs(texts) do

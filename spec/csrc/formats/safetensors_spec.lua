@@ -182,6 +182,32 @@ local malformed = {
   { "the last byte missing", function() return (st.bytes(tiny()):sub(1, -2)) end, "tensor c: data_offsets end at 29, the file has 28" },
 }
 
+describe("matrices of MXFP4 in a stack", function()
+  -- Values of the 16 codes, E2M1 (OCP Microscaling Formats 1.0, 5.3.3).
+  local FP4 = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6 }
+
+  it("are read row by row, also where they have more rows than columns", function()
+    local E, R, G = 3, 50, 1 -- matrices, rows, blocks of 32 columns
+    local codes, exponents, want = {}, {}, {}
+    for block = 1, E * R * G do
+      exponents[block] = 120 + block % 9
+      for i = 1, 16 do
+        local byte = (block * 7 + i * 13) % 256
+        codes[#codes + 1] = string.char(byte)
+        for _, code in ipairs { byte & 15, byte >> 4 } do want[#want + 1] = FP4[code + 1] * 2.0 ^ (exponents[block] - 127) end
+      end
+      exponents[block] = string.char(exponents[block])
+    end
+    local source <close> = assert(core.open(temp { tensors = {
+      { name = "w_blocks", dtype = "U8", shape = { E, R, G, 16 }, data = table.concat(codes) },
+      { name = "w_scales", dtype = "U8", shape = { E, R, G }, data = table.concat(exponents) },
+    } }))
+    assert.same({ E, R, 32 * G }, source:tensor("w").shape)
+    assert.same(want, gguf.floats(source:read "w"))
+    assert.same(table.move(want, 32 * 70 + 1, 32 * 72, 1, {}), gguf.floats(source:read("w", 71, 72)))
+  end)
+end)
+
 describe("a malformed safetensors file", function()
   for _, case in ipairs(malformed) do
     local what, change, message, code = table.unpack(case)

@@ -24,7 +24,7 @@ function Reader:fail(code, fmt, ...) failure.raise(code, "%s: %s", self.path, fm
 local function decode(path, text)
   text = text:gsub("([:%[,]%s*)%-?Infinity(%s*[,%]}])", "%1null%2")
   local raw, message, code = core.json_decode(text)
-  if not raw then failure.raise(code, "%s: %s", path, message) end
+  if raw == nil then failure.raise(code, "%s: %s", path, message) end
   if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is not a JSON object", path) end
   return raw
 end
