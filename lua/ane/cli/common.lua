@@ -29,6 +29,8 @@ end
 -- nil for an option that may be given several times and was not.
 local function given(list) return list and list[1] and list or nil end
 
+local MOST_SAMPLES = 1 << 20 -- tokens; more take days
+
 -- Tokens that the model itself is to write for --calibrate samples:N, or nil.
 local function sample_count(args)
   local n = args.calibrate:match "^samples:(%d+)$"
@@ -37,7 +39,11 @@ end
 
 -- The text of --calibrate, "" for samples of the model; or nil, message, code.
 local function calibration_text(args)
-  if sample_count(args) then return "" end
+  local samples, count = args.calibrate:match "^samples:(.*)$", sample_count(args)
+  if samples and (not count or samples:match "^0*$" or count > MOST_SAMPLES) then
+    return nil, ("--calibrate samples:%s: the number of tokens must be 1 .. %d"):format(samples, MOST_SAMPLES), "usage"
+  end
+  if count then return "" end
   return M.read(args.calibrate)
 end
 

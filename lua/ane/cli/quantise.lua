@@ -144,17 +144,17 @@ function M.run(args)
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report
-  local calibration
+  local calibration, code
   if args.method == "gptq" then
-    calibration, message = common.moments(args)
-    if not calibration then return nil, message end
+    calibration, message, code = common.moments(args)
+    if not calibration then return nil, message, code end
   end
   local _ <close> = calibration
   local chosen, expected = apply_budget(args, source, calibration and calibration.model)
   if not chosen then return nil, expected end
   if args.calibrate and not calibration then
-    importance, message = common.calibrate(args)
-    if not importance then return nil, message end
+    importance, message, code = common.calibrate(args)
+    if not importance then return nil, message, code end
   end
   local weights
   weights, message = prepared(source, args, calibration and calibration.model)

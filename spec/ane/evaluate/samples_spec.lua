@@ -32,6 +32,10 @@ describe("samples", function()
     local model <close> = tiny.load()
     local opts = { weights = "q4_0", method = "gptq", calibrate = assert(samples.draw(model, 200)) }
     assert(model:quantise(other, opts))
+    for _, n in ipairs { "0", "-1", "x", "99999999999" } do
+      local code, _, err = command.run { "quantise", tiny.path(), out, "--weights", "q4_0", "--calibrate", "samples:" .. n }
+      assert.same({ 2, true }, { code, err:find("samples:" .. n .. ": the number of tokens must be 1 .. 1048576", 1, true) ~= nil })
+    end
     command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", "samples:200" }
     local same = assert(core.read_file(other)) == assert(core.read_file(out))
     os.remove(out)
