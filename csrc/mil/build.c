@@ -245,8 +245,8 @@ mil_value mil_text(struct mil_build *b, const char *s) {
 static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, uint64_t n) {
   uint8_t *out = allocate(b, (size_t)n, t == ANE_MIL_FP16 ? 2 : 4);
   for (uint64_t i = 0; out && i < n; i++) {
-    uint16_t h = ane_f32_f16(data[i]);
-    int32_t whole = (int32_t)data[i];
+    uint16_t h = t == ANE_MIL_FP16 ? ane_f32_f16(data[i]) : 0;
+    int32_t whole = t == ANE_MIL_INT32 ? (int32_t)data[i] : 0;
     if (t == ANE_MIL_FP16)
       memcpy(out + 2 * i, &h, 2);
     else

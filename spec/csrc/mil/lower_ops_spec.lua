@@ -193,6 +193,8 @@ describe("lowered ops", function()
     end
     check(mixture { route = "k=2", biases = true, experts = "act=swiglu_oai limit=0.5 alpha=1.3" })
     check(mixture { route = "k=2", biases = true, experts = "act=gelu_tanh soft=1" })
+    -- A limit beyond the range of int32.
+    check(mixture { route = "k=2", biases = true, experts = "act=swiglu_oai limit=1e30 alpha=1.3" })
   end)
 
   it("route to the best groups of experts first", function()
