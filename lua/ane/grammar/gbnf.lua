@@ -31,11 +31,20 @@ end
 
 local SIMPLE = { n = "\n", t = "\t", r = "\r", ["\\"] = "\\", ['"'] = '"', ["["] = "[", ["]"] = "]", ["-"] = "-", ["^"] = "^", ["/"] = "/" }
 
+-- Is this the code of a character: at most U+10FFFF, and no half of a surrogate pair?
+local function is_scalar(code) return code <= 0x10FFFF and (code < 0xD800 or code > 0xDFFF) end
+
 -- Reads one character, escaped or not, as UTF-8.
 local function character(self)
-  if not take(self, "\\") then return take(self, utf8.charpattern) or fail(self, "the text is not UTF-8") end
+  if not take(self, "\\") then
+    local c = take(self, utf8.charpattern)
+    return c and utf8.len(c) == 1 and c or fail(self, "the text is not UTF-8")
+  end
   local digits = take(self, "x%x%x") or take(self, "u%x%x%x%x") or take(self, "U%x%x%x%x%x%x%x%x")
-  if digits then return utf8.char(tonumber(digits:sub(2), 16)) end
+  if digits then
+    local code = tonumber(digits:sub(2), 16)
+    return is_scalar(code) and utf8.char(code) or fail(self, "an escape of no character")
+  end
   local c = take(self, ".")
   return SIMPLE[c] or fail(self, "an unknown escape")
 end

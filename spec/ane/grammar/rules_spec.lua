@@ -79,9 +79,13 @@ describe("GBNF", function()
       ['root ::= "a"\nroot ::= "b"'] = "the rule root is there twice",
       ["root ::= b"] = "rule b is not defined",
       ["root ::= (" .. ("("):rep(60000)] = "groups are nested more than 200 deep",
+      ["root ::= [\\uD800]"] = "an escape of no character", ['root ::= "\\UFFFFFFFF"'] = "an escape of no character",
+      ["root ::= [a-\\U00110000]"] = "an escape of no character",
+      ["root ::= [\xED\xA0\x80]"] = "line 1, column 14: the text is not UTF-8", ["root ::= [a-\xF8\x88\x80]"] = "the text is not UTF-8",
     } do
-      local g, message = grammar.gbnf(text)
+      local g, message, code = grammar.gbnf(text)
       assert.is_nil(g)
+      assert.is_string(code)
       assert.is_truthy(message:find(why, 1, true), message)
     end
   end)
