@@ -39,7 +39,7 @@ function M.run(data)
   local template = promise.keep("compile", jinja.compile(parts.template or data))
   if not template then return end
   local variables = jinja.decode(parts.variables or "{}")
-  if variables == nil or variables.map == nil then variables = jinja.decode "{}" end
+  if type(variables) ~= "table" or not variables.map then variables = jinja.decode "{}" end
   promise.keep("render", template:render(variables, OPTIONS))
 end
 

@@ -51,7 +51,7 @@ local function check_value(rule, value, path)
   if rule.only then return check_only(rule, value, path) or value end
   if rule.list and not M.is_list(value) then M.wrong(path, "must be a list") end
   if rule.object and not M.is_object(value) then M.wrong(path, "must be an object") end
-  if rule.fields and type(value) == "table" then return M.check(rule.fields, value, path) end
+  if rule.fields then return M.check(rule.fields, value, path) end
   if not rule.type then return value end
   local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)
   if not ok then errors.raise(400, result, { param = path, code = "invalid_value" }) end

@@ -153,7 +153,7 @@ describe("POST /v1/chat/completions", function()
   it("names the field that it does not take", function()
     for field, value in pairs {
       frobnicate = 1, max_tokens = 0, temperature = 3, n = 0, frequency_penalty = 1, store = true, functions = {}, tool_choice = "required",
-      logit_bias = { x = 1 }, stop = { "" }, top_logprobs = 2,
+      logit_bias = { x = 1 }, stop = { "" }, top_logprobs = 2, stream_options = 3,
     } do
       local answer = http.post(server, "/v1/chat/completions", chat { [field] = value })
       assert.equal(400, answer.status, field)
