@@ -22,7 +22,8 @@ help:
 	@echo "make race        specs of threads under the thread sanitizer, with random sleeps in the thread pool"
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
-	@echo "make soak        10,000 requests of several kinds to ane serve (SOAK=N): right answers, no growth of memory and files; needs python3"
+	@echo "make soak        LOADS (10,000) loads, TOKENS (1,000,000) tokens, SOAK (10,000) requests of several kinds to ane serve: right answers, no"
+	@echo "                 growth of memory and files; the requests need python3"
 	@echo "make schema-suite  ane grammar on a copy of JSON-Schema-Test-Suite in the folder SUITE: no invalid value may be accepted; needs python3"
 	@echo "make chat-page   use the chat page in headless Chromium; needs Playwright for Python (PYTHON names one that has it)"
 	@echo "make valgrind    the specs under valgrind, except those of real models"
@@ -139,12 +140,15 @@ fuzz:
 	@$(MAKE) $(REMAKE) config=fuzz build/fuzz/bin/fuzz
 	@fuzz/run "$(TARGET)" $(SECONDS) $(OPTIONS)
 
-# Both start a server of a tiny model in a process of its own.
+# The requests of soak and the chat page are for a server of a tiny model, in a process of its own.
 PYTHON ?= python3
 SOAK ?= 10000
+LOADS ?= 10000
+TOKENS ?= 1000000
 SERVED = $(BUILD)/bin/ane spec/fixtures/gguf/llama-q8_0.gguf
 soak:
 	@$(MAKE) $(REMAKE) all
+	@ANE_BUILD=$(BUILD) MALLOC_TRIM_THRESHOLD_=131072 MALLOC_ARENA_MAX=1 $(LUA) scripts/soak.lua --loads $(LOADS) --tokens $(TOKENS)
 	@$(PYTHON) scripts/serve/soak.py $(SERVED) --requests $(SOAK)
 
 schema-suite:
