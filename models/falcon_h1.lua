@@ -36,15 +36,13 @@ local function state_space(cfg)
     s.plain = not cfg.holds "blk.0.ssm_norm.weight"
     return s
   end
-  if cfg.meta("mamba_rms_norm", "flag") and cfg.meta("mamba_norm_before_gate", "flag") ~= false then
-    error("mamba_norm_before_gate (a norm before the gate) is not computed", 0)
-  end
-  local heads = cfg.meta("mamba_n_heads", "count") or 128
+  local heads, low, high = cfg.meta("mamba_n_heads", "count") or 128, mamba2.limits(cfg)
   local inner = cfg.meta("mamba_d_ssm", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model
   return {
     heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
     n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
-    plain = not cfg.meta("mamba_rms_norm", "flag"), factors = cfg.meta("ssm_multipliers", "list"),
+    plain = not cfg.meta("mamba_rms_norm", "flag"), norm_first = cfg.meta("mamba_norm_before_gate", "flag") ~= false,
+    low = low, high = high, act = cfg.act, factors = cfg.meta("ssm_multipliers", "list"),
   }
 end
 

@@ -23,6 +23,9 @@ M.defaults = { hf = {
   keys = { query_pre_attn_scalar = 256 },
 } }
 
+-- The text_config of published models that take images lacks these keys.
+M.config = { num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, vocab_size = 262208, max_position_embeddings = 131072 }
+
 -- The number whose inverse square root is the score scale, for GGUF files, which do not store it.
 local function usual_scalar(cfg) return cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim end
 

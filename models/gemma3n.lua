@@ -31,7 +31,7 @@ end
 M.names = { hf = NAMES }
 M.defaults = { hf = {
   norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh",
-  keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15 },
+  keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15, final_logit_softcapping = 30.0 },
 } }
 
 -- The p-quantile of the standard normal distribution, by bisection.

@@ -20,14 +20,30 @@ M.names = { hf = {
 } }
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
 
+local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys of an entry of per_layer_config that are computed
+
+-- The entry of per_layer_config for layer i; empty if there is none. Keys are numbers, padded with zeros in models of 10 layers or more.
+local function entry_of(cfg, i)
+  for key, entry in pairs(cfg.meta("per_layer_config", "object") or {}) do
+    if math.tointeger(tonumber(key)) == i then
+      for what in pairs(entry) do
+        if not OVERRIDES[what] then error(("per_layer_config.%s.%s is not computed"):format(key, what), 0) end
+      end
+      return entry
+    end
+  end
+  return {}
+end
+
 -- The settings of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (true: values are the keys before their norm).
 local function layer_of(cfg, i)
-  local word = cfg.layer_types and cfg.layer_types[i + 1]
+  local word, own = cfg.layer_types and cfg.layer_types[i + 1], entry_of(cfg, i)
   if word == "sliding_attention" then
+    if next(own) then error(("per_layer_config.%d of a layer with sliding attention is not computed"):format(i), 0) end
     return { kind = "near", d = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
   end
   if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
-  local same, own = cfg.meta("attention_k_eq_v", "flag"), (cfg.meta("per_layer_config", "object") or {})[tostring(i)] or {}
+  local same = cfg.meta("attention_k_eq_v", "flag")
   return {
     kind = "full", k_eq_v = same, d = math.tointeger(own.head_dim) or cfg.meta("global_head_dim", "count") or cfg.head_dim,
     kv_heads = math.tointeger(own.num_key_value_heads) or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
@@ -47,7 +63,11 @@ local function self_attention(b, x, l, rope, shared)
   local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
   q = b:rope(q, rope, "q_rope", { heads = heads })
-  if not l.shares then shared[l.kind] = table.pack(keys(b, x, l, rope)) end
+  if l.shares then
+    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end -- which files may hold
+  else
+    shared[l.kind] = table.pack(keys(b, x, l, rope))
+  end
   local k, v = table.unpack(shared[l.kind] or error("no layer before it has keys and values", 0))
   local o = b:attention(q, k, v, { heads = heads, kv_heads = l.kv_heads, head_dim = l.d, scale = 1, window = l.window })
   return b:linear(o, "attn_output", bias)
@@ -77,10 +97,27 @@ function M.shapes(cfg, t)
   }
 end
 
+-- The rope of the full layers. One that is not scaled rotates their whole heads.
+local function full_rope(cfg)
+  local r = cfg.rope
+  for i = 0, cfg.n_layer - 1 do
+    local l = layer_of(cfg, i)
+    if l.kind == "full" and r and r.scaling ~= "proportional" then
+      if r.scaling and l.d ~= cfg.head_dim then
+        error(("rope type '%s' in heads of global_head_dim is not computed"):format(r.scaling), 0)
+      end
+      r.dims = l.d
+    end
+  end
+  return r
+end
+
 function M.build(b, cfg)
   if cfg.format ~= "hf" then error("GGUF files of Gemma 4 are not known here; known are folders", 0) end
   if cfg.meta("enable_moe_block", "flag") then error("enable_moe_block (experts beside the feed-forward) is not computed", 0) end
-  local ropes = { near = cfg.ropes and cfg.ropes.sliding_attention or cfg.rope, full = cfg.rope }
+  local both = cfg.meta "use_bidirectional_attention" -- "vision" concerns images only
+  if both and both ~= "vision" then error(("use_bidirectional_attention '%s' is not computed"):format(tostring(both)), 0) end
+  local ropes = { near = cfg.ropes and cfg.ropes.sliding_attention or cfg.rope, full = full_rope(cfg) }
   local tables = { near = b:rope_table(ropes.near, "rope_sliding"), full = b:rope_table(ropes.full, "rope_full") }
   local own, shared = cfg.n_layer - (cfg.meta("num_kv_shared_layers", "whole") or 0), {}
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]

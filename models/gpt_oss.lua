@@ -31,7 +31,7 @@ local function settings(cfg)
   local gguf = cfg.format == "gguf"
   return {
     count = cfg.meta(gguf and "expert_count" or "num_local_experts", "count") or cfg.meta("num_experts", "count"),
-    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count") or cfg.meta("experts_per_token", "count"),
+    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count") or cfg.meta("experts_per_token", "count") or 4,
     limit = cfg.meta("swiglu_limit", "number") or 7.0, alpha = cfg.meta("swiglu_alpha", "number") or 1.702,
   }
 end

@@ -22,7 +22,10 @@ for role, name in pairs {
 M.names = { hf = NAMES }
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },
-  hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false, keys = { position_embedding_type = "nope" } },
+  hf = {
+    norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false,
+    keys = { position_embedding_type = "nope", num_experts_per_tok = 2 },
+  },
 }
 
 local function factors(cfg)
@@ -37,11 +40,11 @@ end
 -- The settings of the Mamba-2 layers.
 local function state_space(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
-  local heads = cfg.meta("mamba_n_heads", "count") or 128
+  local heads, low, high = cfg.meta("mamba_n_heads", "count") or 128, mamba2.limits(cfg)
   local width = cfg.meta("mamba_d_head", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model // heads
   return {
     heads = heads, width = width, groups = cfg.meta("mamba_n_groups", "count") or 1, n = cfg.meta("mamba_d_state", "count") or 256,
-    taps = cfg.meta("mamba_d_conv", "count") or 4,
+    taps = cfg.meta("mamba_d_conv", "count") or 4, low = low, high = high, act = cfg.act,
   }
 end
 

@@ -25,12 +25,11 @@ M.defaults = { hf = { norm_eps = 1e-5, tied = false } }
 
 local function settings(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
-  local limit = cfg.meta "time_step_limit" or {}
-  if type(limit) ~= "table" then error(("time_step_limit is %s, wanted a list of two numbers"):format(tostring(limit)), 0) end
+  local low, high = mamba2.limits(cfg)
   return {
     heads = cfg.meta("num_heads", "count"), width = cfg.head_dim, groups = cfg.meta("n_groups", "count") or 8,
-    n = cfg.meta("state_size", "count") or 128, taps = cfg.meta("conv_kernel", "count") or 4, low = tonumber(limit[1]),
-    high = tonumber(limit[2]),
+    n = cfg.meta("state_size", "count") or 128, taps = cfg.meta("conv_kernel", "count") or 4, low = low, high = high,
+    act = cfg.act,
   }
 end
 

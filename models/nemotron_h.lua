@@ -4,7 +4,8 @@
 -- Quirks: hybrid_override_pattern has one letter per layer: M for Mamba-2, * for attention (without rope), - for feed-forward, E for
 -- experts. Newer files name the layers in layers_block_type. In GGUF, Mamba-2 layers have no kv heads and no feed-forward width.
 -- Feed-forward and experts are down(relu(up(x))^2). Experts are chosen by sigmoid(router) + bias and weighted by the sigmoid alone. The
--- time step is at least time_step_min.
+-- time step is at least time_step_min. With moe_latent_size the experts read and write a narrower projection of the layer's input.
+-- attention_bias has no effect.
 
 local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"
@@ -19,6 +20,7 @@ for role, name in pairs {
   ffn_up = "mixer.up_proj", ffn_down = "mixer.down_proj", ffn_gate_inp = "mixer.gate", exp_probs_b = "mixer.gate.e_score_correction_bias",
   ffn_up_exps = "mixer.experts.%d.up_proj", ffn_down_exps = "mixer.experts.%d.down_proj",
   ffn_up_shexp = "mixer.shared_experts.up_proj", ffn_down_shexp = "mixer.shared_experts.down_proj",
+  ffn_latent_down = "mixer.fc1_latent_proj", ffn_latent_up = "mixer.fc2_latent_proj",
 } do NAMES[role] = name end
 
 -- The tensor names. Published files have the prefix "backbone", files that transformers saves have "model".
@@ -32,7 +34,12 @@ local function names_of(cfg, common)
 end
 
 M.names = { hf = names_of }
-M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, keys = { norm_topk_prob = true } } }
+M.defaults = { hf = {
+  norm_eps = 1e-5, tied = false, attention_bias = false,
+  keys = { norm_topk_prob = true, n_routed_experts = 8, num_experts_per_tok = 2, mlp_hidden_act = "relu2", mamba_hidden_act = "silu" },
+} }
+
+M.ignore = { "^mtp%." } -- a head that drafts tokens
 
 local LETTERS = { M = "mamba", ["*"] = "attention", ["-"] = "mlp", E = "moe" }
 local WORDS = { full_attention = "attention", linear_attention = "mamba" } -- in newer files
@@ -86,7 +93,9 @@ local function experts(b, x, e)
     group_best = math.min(2, e.count // e.groups),
   })
   local list = moe.list(b, e.count, { gate = "ffn_up_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
-  local y = moe.experts(b, x, route, list, { act = "relu" }) -- relu(g) u with g = u
+  local narrow = b:has "ffn_latent_down"
+  local y = moe.experts(b, narrow and b:linear(x, "ffn_latent_down") or x, route, list, { act = "relu" }) -- relu(g) u with g = u
+  if narrow then y = b:linear(y, "ffn_latent_up") end
   if not b:has "ffn_up_shexp" then return y end
   return b:add(y, squared(b, x, "ffn_up_shexp", "ffn_down_shexp"))
 end
@@ -96,11 +105,24 @@ function M.shapes(cfg)
   local inner = cfg.meta("moe_intermediate_size", "count") or cfg.d_ff
   local shared = cfg.meta("moe_shared_expert_intermediate_size", "count") or inner
   t.ffn_gate_inp, t.exp_probs_b = e.count and { e.count, d }, e.count and { e.count }
-  t.ffn_up_exps, t.ffn_down_exps, t.ffn_up_shexp, t.ffn_down_shexp = { inner, d }, { d, inner }, { shared, d }, { d, shared }
+  local narrow = cfg.meta("moe_latent_size", "count")
+  t.ffn_up_exps, t.ffn_down_exps = { inner, narrow or d }, { narrow or d, inner }
+  t.ffn_up_shexp, t.ffn_down_shexp = { shared, d }, { d, shared }
+  t.ffn_latent_down, t.ffn_latent_up = narrow and { narrow, d }, narrow and { d, narrow }
   return t
 end
 
+-- Refuses activation functions that are not computed.
+local function check_activations(cfg)
+  for key, known in pairs { mlp_hidden_act = "relu2", mamba_hidden_act = "silu" } do
+    local act = cfg.meta(key) or known
+    if act ~= known then error(("%s '%s' is not computed; known is %s"):format(key, tostring(act), known), 0) end
+  end
+end
+
 function M.build(b, cfg)
+  cfg.attention_bias = false
+  check_activations(cfg)
   local kind, s, e = kinds(cfg), state_space(cfg), mixture(cfg)
   local mixers = {
     mamba = function(h) return mamba2.block(b, h, s) end,

@@ -26,7 +26,7 @@ local function settings(cfg)
   for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
   return {
     count = cfg.meta(gguf and "expert_count" or "num_experts", "count"),
-    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count"),
+    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count") or not gguf and 4 or nil,
     norm = not gguf and cfg.meta("norm_topk_prob", "flag") or false,
     sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
   }

@@ -34,7 +34,7 @@ local function settings(cfg)
   return {
     heads = cfg.meta("linear_num_value_heads", "count") or 32, key_heads = cfg.meta("linear_num_key_heads", "count") or 16,
     n = cfg.meta("linear_key_head_dim", "count") or 128, width = cfg.meta("linear_value_head_dim", "count") or 128,
-    taps = cfg.meta("linear_conv_kernel_dim", "count") or 4, log = true,
+    taps = cfg.meta("linear_conv_kernel_dim", "count") or 4, log = true, act = cfg.act,
   }
 end
 

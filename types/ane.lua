@@ -97,7 +97,7 @@ function ane.load(path, opts) end
 function ane.pull(name, opts) end
 
 --- Makes a recipe known, for architectures that ane.models has no file for.
----@param recipe { architectures: string[], build: (fun(b: ane.builder, cfg: table): any), version?: integer, ignore?: string[] }
+---@param recipe { architectures: string[], build: (fun(b: ane.builder, cfg: table): any), version?: integer, ignore?: string[], config?: table }
 function ane.register(recipe) end
 
 ---Proposes the next tokens of a text from what it has said before.

@@ -154,7 +154,7 @@ def compare(path, ids, want):
 def make(name, m, seed):
     cls = getattr(transformers, m["model"])
     cfg = getattr(transformers, m["config"])(**m["values"])
-    cfg._attn_implementation = "eager"
+    cfg._attn_implementation = cfg._experts_implementation = "eager"
     model = cls(cfg)
     spread(model, seed)
     folder = f"{HF}/{name}-odd"
@@ -170,7 +170,8 @@ def make(name, m, seed):
         model = cls(cfg).eval()
         model.load_state_dict(values)
     else:
-        model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                    experts_implementation="eager").eval()
     want = golden(folder, model)
     for file in glob.glob(folder + "/*"):
         os.chmod(file, 0o644)
@@ -570,6 +571,33 @@ MODELS = {
     "ministral3_images": dict(config="Ministral3Config", model="Ministral3ForCausalLM", finish=among_images, values=common(
         num_hidden_layers=2, head_dim=10, sliding_window=9, rope_parameters=rope(
             5000.0, original_max_position_embeddings=10, llama_4_scaling_beta=0.3))),
+    # Experts in a narrower space, biases, groups of experts, limits of the time step.
+    "nemotron_h_latent": dict(config="NemotronHConfig", model="NemotronHForCausalLM", values=common(
+        hidden_size=30, layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], num_attention_heads=3, num_key_value_heads=1,
+        head_dim=8, attention_bias=True, ssm_state_size=5, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, conv_kernel=3, chunk_size=8,
+        n_routed_experts=6, n_group=3, topk_group=2, num_experts_per_tok=2, moe_intermediate_size=20, moe_latent_size=14,
+        moe_shared_expert_intermediate_size=22, routed_scaling_factor=1.7, norm_topk_prob=False, mlp_bias=True, use_bias=True,
+        use_conv_bias=False, time_step_min=0.3, layer_norm_epsilon=1e-3, use_mamba_kernels=False, num_hidden_layers=4)),
+    # The norm before the gate, limits of the time step, another activation function.
+    "falcon_h1_normed": dict(config="FalconH1Config", model="FalconH1ForCausalLM", values=common(
+        hidden_size=36, num_hidden_layers=2, num_attention_heads=4, head_dim=6, mamba_d_ssm=60, mamba_n_heads=6, mamba_d_head=10,
+        mamba_n_groups=2, mamba_d_state=5, mamba_d_conv=3, mamba_chunk_size=8, mamba_rms_norm=True, mamba_norm_before_gate=True,
+        time_step_limit=[0.3, 0.9], hidden_act="gelu_pytorch_tanh", mamba_proj_bias=True, projectors_bias=True)),
+    "granitemoehybrid_limits": dict(config="GraniteMoeHybridConfig", model="GraniteMoeHybridForCausalLM", values=common(
+        hidden_size=36, num_hidden_layers=2, layer_types=["mamba", "attention"], num_local_experts=3, num_experts_per_tok=2,
+        shared_intermediate_size=26, intermediate_size=20, mamba_n_heads=6, mamba_d_head=12, mamba_n_groups=1, mamba_d_state=5, mamba_d_conv=3,
+        mamba_expand=2, mamba_chunk_size=8, position_embedding_type="rope", time_step_limit=[0.3, 0.9], hidden_act="gelu")),
+    # Ten layers: keys of per_layer_config have two digits. Full layers rotate their whole heads; they have other key and value heads.
+    "gemma4_ten": dict(config="Gemma4TextConfig", model="Gemma4ForCausalLM", values=common(
+        hidden_size=24, intermediate_size=20, num_hidden_layers=10, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        global_head_dim=10, attention_k_eq_v=True, num_global_key_value_heads=1, hidden_size_per_layer_input=4,
+        vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=3, sliding_window=5, tie_word_embeddings=True,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 3 + ["full_attention"],
+        hidden_activation="gelu_pytorch_tanh", rope_parameters={"sliding_attention": rope(1000.0), "full_attention": rope(5000.0)})),
+    "qwen3_5_gelu": dict(config="Qwen3_5TextConfig", model="Qwen3_5ForCausalLM", values=common(
+        hidden_size=36, num_hidden_layers=2, head_dim=10, linear_conv_kernel_dim=2, linear_key_head_dim=5, linear_value_head_dim=6,
+        linear_num_key_heads=1, linear_num_value_heads=3, layer_types=["linear_attention", "full_attention"], hidden_act="gelu_pytorch_tanh",
+        rope_parameters=rope(5000.0, partial_rotary_factor=0.4))),
 }
 
 if __name__ == "__main__":

@@ -449,8 +449,8 @@ end
 -- @param source the folder's safetensors
 -- @param out path of the new file; a scratch file is made beside it
 function M.plan(source, out)
-  local cfg = try(config.read(source))
-  local r = try(recipe.find(cfg.architecture))
+  local r = try(recipe.find(try(config.architecture(source))))
+  local cfg = try(config.read(source, r.config))
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)

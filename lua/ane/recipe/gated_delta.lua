@@ -9,13 +9,13 @@ local M = {}
 -- ssm_norm, ssm_out.
 -- @param x normed input [1, d_model, T, 1]
 -- @param s heads (number of value heads), key_heads, n (key width), width (value width), taps, log (true: ssm_a holds log(-A)),
--- interleaved (see delta_rule)
+-- interleaved (see delta_rule), act (activation function after the convolution; default "silu")
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
   local gguf = b.cfg.format == "gguf"
   local qkv = b:linear(x, "attn_qkv", { bias = false })
   local conv = b:conv_causal(qkv, { weight = b:weight "ssm_conv1d", groups = b:channels(qkv), taps = s.taps })
-  local y = b:delta_rule(b:act(conv, "silu"), b:linear(x, "ssm_alpha"), b:linear(x, "ssm_beta"), {
+  local y = b:delta_rule(b:act(conv, s.act or "silu"), b:linear(x, "ssm_alpha"), b:linear(x, "ssm_beta"), {
     heads = s.heads, key_heads = s.key_heads, n = s.n, width = s.width, log = s.log, interleaved = s.interleaved,
     decay = b:weight("ssm_a", { suffix = "" }), dt_bias = b:weight("ssm_dt", { suffix = gguf and ".bias" or "" }),
   })

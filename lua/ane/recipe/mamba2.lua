@@ -13,6 +13,14 @@ function M.of_gguf(cfg)
   }
 end
 
+--- The limits of the time step in config.json.
+-- @return the lower and the upper limit; nil: none. Infinity is no limit.
+function M.limits(cfg)
+  local limit = cfg.meta "time_step_limit" or {}
+  if type(limit) ~= "table" then error(("time_step_limit is %s, wanted a list of two numbers"):format(tostring(limit)), 0) end
+  return tonumber(limit[1]), tonumber(limit[2])
+end
+
 --- Names of the block's weights in Hugging Face files, under `prefix` ("mamba").
 function M.names(prefix)
   return {
@@ -48,27 +56,30 @@ local function project(b, x, s)
   return z, b:concat(u, bc), dt
 end
 
--- The gated norm: y silu(z), normed per group. Each group has its own weights.
+-- The gated norm: y silu(z), normed per group, or with norm_first the normed y times silu(z). Each group has its own weights.
 local function gated_norm(b, y, z, s)
+  local function norm(v)
+    local n = b:rms_norm(v, "ssm_norm", { groups = s.groups, weight = false, offset = 0, eps = s.eps })
+    return b:affine(n, false, b:weight("ssm_norm", { flat = true }), "ssm_norm")
+  end
+  if s.norm_first and not s.plain then return b:glu(z, norm(y), "silu") end
   y = b:glu(z, y, "silu")
-  if s.plain then return y end
-  local n = b:rms_norm(y, "ssm_norm", { groups = s.groups, weight = false, offset = 0, eps = s.eps })
-  return b:affine(n, false, b:weight("ssm_norm", { flat = true }), "ssm_norm")
+  return s.plain and y or norm(y)
 end
 
 --- out(norm(scan(silu(conv(x | B | C)), dt) * silu(z))) with z | x | B | C | dt = in(x).
 -- Weights: ssm_in, ssm_conv1d (with its bias if the file has one), ssm_dt (the bias of dt), ssm_a, ssm_d, ssm_norm, ssm_out.
 -- @param x normed input [1, d_model, T, 1]
 -- @param s heads, width, groups, n (state size), taps (of the convolution), log (true: ssm_a holds log(-A)), low and high (limits of the
--- time step; nil: none), plain (true: gated without a norm), eps (of the norm; default: the configuration's), factors (on z, x, B, C and
--- dt; nil: all 1)
+-- time step; nil: none), plain (true: gated without a norm), norm_first (true: the norm precedes the gate), eps (of the norm; default: the
+-- configuration's), factors (on z, x, B, C and dt; nil: all 1), act (activation function after the convolution; default "silu")
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
   local gguf = b.cfg.format == "gguf"
   local z, mixed, dt = project(b, x, s)
   local bias = b:weight("ssm_conv1d", { suffix = ".bias", optional = true })
   local conv = b:conv_causal(mixed, { weight = b:weight "ssm_conv1d", bias = bias, groups = b:channels(mixed), taps = s.taps })
-  local y = b:ssm_scan(b:act(conv, "silu"), dt, {
+  local y = b:ssm_scan(b:act(conv, s.act or "silu"), dt, {
     heads = s.heads, width = s.width, groups = s.groups, n = s.n, log = s.log ~= false, low = s.low, high = s.high,
     decay = b:weight("ssm_a", { suffix = "" }), d = b:weight("ssm_d", { suffix = "" }),
     dt_bias = b:weight("ssm_dt", { suffix = gguf and ".bias" or "" }),

@@ -64,6 +64,16 @@ local function load(path, opts)
 end
 
 describe("config.json", function()
+  it("takes the keys that it lacks from the recipe", function()
+    local source <close> = assert(core.open(folder(function(raw) raw.num_attention_heads, raw.num_key_value_heads = nil, nil end)))
+    local _, message = config.read(source)
+    assert.matches("key num_attention_heads is missing", message, 1, true)
+    local cfg = assert(config.read(source, { num_attention_heads = 8, num_key_value_heads = 4, head_dim = 6, vocab_size = 9 }))
+    assert.same({ 8, 4, 6, 20 }, { cfg.n_head, cfg.n_head_kv, cfg.head_dim, cfg.vocab_size })
+    assert.same({ 8, 4, 256 }, (function(c) return { c.num_attention_heads, c.num_key_value_heads, c.head_dim } end)(
+      require("ane.models.gemma3").config))
+  end)
+
   it("gives the normalised fields", function()
     local path = folder()
     local source <close> = assert(core.open(path))
@@ -198,7 +208,7 @@ describe("config.json", function()
     { "an architecture that is a number", { model_type = 3 }, "key model_type is 3, wanted a string" },
     { "a flag that is a string", { tie_word_embeddings = "yes" }, "key tie_word_embeddings is 'yes', wanted true or false" },
     { "an unknown activation", { hidden_act = "relu2" },
-      "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_new, gelu_pytorch_tanh, silu, swish", "unsupported" },
+      "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish", "unsupported" },
     { "quantised weights", { quantization_config = { quant_method = "gptq", bits = 4 } },
       "key quantization_config: weights quantised by 'gptq' are not known; known are mxfp4 and plain weights", "unsupported" },
     { "images besides text", { text_config = { hidden_size = 3 } }, "key text_config: 'llama' takes more than text", "unsupported" },

@@ -228,10 +228,10 @@ local function read_rope(self, cfg, p, where)
     theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
     local_theta = self:positive "rope_local_base_freq",
   }
-  if rope.dims < 2 or rope.dims % 2 ~= 0 then
+  local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
+  if name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
     self:fail("format", "partial_rotary_factor %s of a head of %d gives %d rotary dimensions", partial, cfg.head_dim, rope.dims)
   end
-  local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
   local scaling = SCALINGS[name]
   if not scaling then
     local key = present(p.rope_type) and "rope_type" or "type"
@@ -274,7 +274,7 @@ end
 
 -- Names of transformers' ACT2FN -> ours.
 local ACTS = {
-  silu = "silu", swish = "silu", gelu = "gelu_erf", gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh",
+  silu = "silu", swish = "silu", gelu = "gelu_erf", gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh", relu = "relu",
 }
 
 local function read_act(self)
@@ -349,7 +349,7 @@ local SIGNIFICANT = {
   attention_multiplier = false, embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1, logit_scale = 1, scale_emb = 1,
   scale_depth = false, clip_qkv = false, alibi = false, use_alibi = false, use_bidirectional_attention = false, is_causal = true,
   use_parallel_residual = false, parallel_attn = false, no_rope_layers = false, attention_chunk_size = false, rope_interleave = false,
-  rope_interleaved = false, position_embedding_type = "rope",
+  rope_interleaved = false, position_embedding_type = "rope", per_layer_config = false,
 }
 
 -- Kinds that cfg.meta can ask for.
@@ -374,7 +374,8 @@ local function attach_keys(self, cfg)
     local found = {}
     for key, neutral in pairs(SIGNIFICANT) do
       local v = present(raw[key])
-      local silent = v == nil or v == neutral or (v == false and key ~= "is_causal")
+      local empty = type(v) == "table" and next(v) == nil
+      local silent = v == nil or v == neutral or empty or (v == false and key ~= "is_causal")
       if not silent and not asked[key] then found[#found + 1] = key end
     end
     table.sort(found)
@@ -424,11 +425,15 @@ function M.architecture(source)
 end
 
 --- The configuration (see ane.model.config); raises where a key is wrong or unknown.
-function M.read(source)
+-- @param defaults nil, or key -> value for keys that config.json lacks
+function M.read(source, defaults)
   local self = open(source)
   local raw, prefix = text_part(self, source)
   local quantised = self.raw.quantization_config
   if raw then self.raw, raw.quantization_config = raw, raw.quantization_config or quantised end
+  for key, value in pairs(defaults or {}) do
+    if self.raw[key] == nil then self.raw[key] = value end
+  end
   local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {},
                 text_prefix = prefix }
   if present(self.raw.text_config) then

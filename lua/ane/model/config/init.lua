@@ -58,9 +58,10 @@ end
 
 --- The configuration of a source.
 -- @param source an open source
+-- @param defaults nil, or key -> value for keys that a config.json lacks (`config` of a recipe)
 -- @return the table described above; or nil, message, code
-function M.read(source)
-  return failure.border(source:path(), function() return reader(source).read(source) end)
+function M.read(source, defaults)
+  return failure.border(source:path(), function() return reader(source).read(source, defaults) end)
 end
 
 --- Returns only the name of the architecture, even if the rest cannot be read.
