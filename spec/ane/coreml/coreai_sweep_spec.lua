@@ -1,7 +1,7 @@
 -- Every architecture of models/ as a Core AI asset, in forms of weights, numbers of tokens and contexts that take turns: the logits are
 -- those of the executor, by chunks and token by token, in our own runner and, with ANE_COREAI_PYTHON (a Python with Apple's
 -- coreai-core), in Apple's library, which also verifies the asset and infers its types. With ANE_COREAI_SWEEP=all each architecture
--- takes all forms.
+-- takes all forms. Where Apple's library differs by more than the tolerance, run.py asks whether random rounding to fp16 does, too.
 local coreai = require "support.coreai"
 local core = require "ane.core"
 local exporter = require "ane.coreml.export"
@@ -15,8 +15,9 @@ local MODELS = {
   "mamba2_clamp-odd", "nemotron_h-odd", "falcon_h1-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd", "qwen3_5-odd",
   "qwen3_5_narrow-odd",
 }
--- Rounding to fp16 matters more here. Of the first, rounded constants alone do it: packages that run in fp32 differ as much.
-local SLACK = { ["qwen3_5-odd"] = 0.3, ["qwen3_5_narrow-odd"] = 0.15 }
+-- Rounding to fp16 matters more here, and rounded constants alone do it: packages that run in fp32 differ as much, and so does the asset
+-- in fp64 (spec/fixtures/aimodel/arithmetic.py: 0.13 of the first, 0.226 of the second in lut4-g8).
+local SLACK = { ["qwen3_5-odd"] = 0.3, ["qwen3_5_narrow-odd"] = 0.2 }
 local WITHOUT = { "gemma3n-odd", "gemma4-odd" }
 
 -- As many as the longest chunk has, so that no call is padded.
