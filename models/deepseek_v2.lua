@@ -1,10 +1,10 @@
---- DeepSeek-V2, DeepSeek-V2-Lite and GLM-4.7-Flash (glm4_moe_lite): latent attention and experts.
--- DeepSeek-AI 2024, "DeepSeek-V2"; Z.ai 2026, "GLM-4.7-Flash".
+--- DeepSeek-V2, V2-Lite and V3, and GLM-4.7-Flash (glm4_moe_lite): latent attention and experts.
+-- DeepSeek-AI 2024, "DeepSeek-V2" and "DeepSeek-V3 Technical Report"; Z.ai 2026, "GLM-4.7-Flash".
 --
 -- Quirks: rope rotates neighbouring pairs of a part of each head. The latent norms have eps 1e-6, whatever rms_norm_eps says. With scaled
 -- rope, scores are multiplied by mscale^2. The first layers are dense. DeepSeek-V2 weights experts by the softmax over all of them, times
--- a factor; norm_topk_prob has no effect. It may first choose expert groups, ranked by their best expert. GLM chooses experts by
--- sigmoid(router) + bias, weights them by the normalised sigmoid, and ranks groups by their two best experts. GGUF calls DeepSeek-V2 and
+-- a factor; norm_topk_prob has no effect. It may first choose expert groups, ranked by their best expert. V3 and GLM choose experts by
+-- sigmoid(router) + bias, weight them by the normalised sigmoid, and rank groups by their two best experts. GGUF calls DeepSeek-V2 and
 -- V3 deepseek2.
 
 local ffn = require "ane.recipe.ffn"
@@ -12,7 +12,7 @@ local head = require "ane.recipe.head"
 local latent = require "ane.recipe.latent"
 local moe = require "ane.recipe.moe"
 
-local M = { architectures = { "deepseek_v2", "deepseek2", "glm4_moe_lite" }, version = 1 }
+local M = { architectures = { "deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite" }, version = 1 }
 
 local NAMES = {
   ffn_gate_inp = "mlp.gate", exp_probs_b = "mlp.gate.e_score_correction_bias", ffn_gate_exps = "mlp.experts.%d.gate_proj",
@@ -21,6 +21,7 @@ local NAMES = {
 }
 for role, name in pairs(latent.names) do NAMES[role] = name end
 M.names = { hf = NAMES }
+M.ignore = { "^model%.layers%.47%.", "^model%.layers%.61%." } -- layers that draft tokens, in published GLM-4.7-Flash and V3
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false } }
 
 -- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2.
@@ -55,23 +56,31 @@ local function attention_sizes(cfg)
   return s
 end
 
+-- The numbers that transformers assumes where config.json lacks them.
+local USUAL = {
+  deepseek_v3 = { k = 8, scale = 2.5, groups = 8, kept = 4, dense = 3 }, glm4_moe_lite = { k = 4, scale = 1.8 },
+}
+
 -- The settings of the experts. sparse(i) says whether layer i has experts.
 local function mixture(cfg)
-  local gguf, glm = cfg.format == "gguf", cfg.architecture == "glm4_moe_lite"
+  local gguf, by_sigmoid = cfg.format == "gguf", USUAL[cfg.architecture] ~= nil
+  local usual = USUAL[cfg.architecture] or {}
   local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
-  local sigmoid = glm or gguf and cfg.meta("expert_gating_func", "count") == 2
-  local method = not (glm or gguf) and cfg.meta "topk_method" or "greedy"
+  local sigmoid = by_sigmoid or gguf and cfg.meta("expert_gating_func", "count") == 2
+  local method = not (by_sigmoid or gguf) and cfg.meta "topk_method" or "greedy"
   if method ~= "greedy" and method ~= "group_limited_greedy" then
     error(("topk_method is '%s', known are greedy and group_limited_greedy"):format(tostring(method)), 0)
   end
-  local grouped = glm or gguf or method == "group_limited_greedy"
-  local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or 0, cfg.meta "mlp_layer_types"
-  local norm = gguf and cfg.meta("expert_weights_norm", "flag") or glm and cfg.meta("norm_topk_prob", "flag") ~= false
+  local grouped = by_sigmoid or gguf or method == "group_limited_greedy"
+  local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0, cfg.meta "mlp_layer_types"
+  local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") ~= false
   return {
     count = get("n_routed_experts", "expert_count", "whole") or cfg.meta("num_local_experts", "whole") or 0,
-    k = get("num_experts_per_tok", "expert_used_count", "whole"), scale = get("routed_scaling_factor", "expert_weights_scale", "number"),
-    score = sigmoid and "sigmoid" or "softmax", norm = norm, groups = grouped and get("n_group", "expert_group_count", "count") or 1,
-    kept = grouped and get("topk_group", "expert_group_used_count", "count") or 1, best = sigmoid and 2 or 1,
+    k = get("num_experts_per_tok", "expert_used_count", "whole") or usual.k,
+    scale = get("routed_scaling_factor", "expert_weights_scale", "number") or usual.scale,
+    score = sigmoid and "sigmoid" or "softmax", norm = norm,
+    groups = grouped and get("n_group", "expert_group_count", "count") or usual.groups or 1,
+    kept = grouped and get("topk_group", "expert_group_used_count", "count") or usual.kept or 1, best = sigmoid and 2 or 1,
     sparse = function(i)
       if type(kinds) == "table" and kinds[i + 1] then return kinds[i + 1] == "sparse" end
       return i >= dense

@@ -33,13 +33,8 @@ local function settings(cfg)
 end
 
 local function experts(b, x, s)
-  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax", norm = s.norm })
-  local list = moe.list(b, s.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
-  local act = b.cfg.act or "silu"
-  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
-  local gate = b:act(b:linear(x, "ffn_gate_inp_shexp"), "sigmoid") -- [1, 1, T, 1]
-  shared = b:mul(shared, b:repeat_heads(gate, 1, b:channels(shared)))
-  return b:add(moe.experts(b, x, route, list, { act = act }), shared)
+  local roles = { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" }
+  return moe.beside_shared(b, x, roles, { count = s.count, k = s.k, norm = s.norm, act = b.cfg.act })
 end
 
 -- The attention window of layer i. Without layer_types, the layers 0, 2, 4, ... below max_window_layers have sliding attention.

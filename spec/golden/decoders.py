@@ -389,6 +389,30 @@ def qwen35_keys(w, cfg):
     w.add_rope_dimension_sections([1, 1, 0, 0])
 
 
+def qwen35moe_keys(w, cfg):
+    ssm_keys(w, cfg.linear_conv_kernel_dim, cfg.linear_num_value_heads * cfg.linear_value_head_dim, cfg.linear_key_head_dim,
+             cfg.linear_num_value_heads, cfg.linear_num_key_heads)
+    w.add_uint32("qwen35moe.full_attention_interval", 4)
+    w.add_rope_dimension_sections([1, 1, 1, 0])
+    w.add_expert_count(cfg.num_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    w.add_expert_shared_feed_forward_length(cfg.shared_expert_intermediate_size)
+
+
+def stack_experts(folder, cfg):
+    """Writes the experts of each layer as two tensors, gate_up_proj and down_proj."""
+    weights = load_file(f"{folder}/model.safetensors")
+    for i in range(cfg.num_hidden_layers):
+        at = f"model.layers.{i}.mlp.experts."
+
+        def take(part, at=at):
+            return torch.stack([weights.pop(f"{at}{e}.{part}_proj.weight") for e in range(cfg.num_experts)])
+        weights[at + "gate_up_proj"] = torch.cat([take("gate"), take("up")], 1)
+        weights[at + "down_proj"] = take("down")
+    save_weights(weights, f"{folder}/model.safetensors", metadata={"format": "pt"})
+
+
 def qwen35_parts(key, a, cfg):
     """Value heads in turns of key heads, norms plus 1."""
     keys, heads, width = cfg.linear_num_key_heads, cfg.linear_num_value_heads, cfg.linear_value_head_dim
@@ -598,6 +622,24 @@ MODELS = {
         hidden_size=36, num_hidden_layers=2, head_dim=10, linear_conv_kernel_dim=2, linear_key_head_dim=5, linear_value_head_dim=6,
         linear_num_key_heads=1, linear_num_value_heads=3, layer_types=["linear_attention", "full_attention"], hidden_act="gelu_pytorch_tanh",
         rope_parameters=rope(5000.0, partial_rotary_factor=0.4))),
+    "qwen3_5_moe": dict(config="Qwen3_5MoeTextConfig", model="Qwen3_5MoeForCausalLM", gguf="qwen35moe", keys=qwen35moe_keys, change=qwen35_parts,
+                        own=("feed_forward",), values=common(
+        hidden_size=36, num_hidden_layers=4, num_attention_heads=4, head_dim=12, linear_conv_kernel_dim=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=20, shared_expert_intermediate_size=14, layer_types=["linear_attention"] * 3 + ["full_attention"],
+        rope_parameters=rope(5000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 1], mrope_interleaved=True))),
+    # Experts as in published files: stacked, gate above up.
+    "qwen3_5_moe_stacked": dict(config="Qwen3_5MoeTextConfig", model="Qwen3_5MoeForCausalLM", finish=stack_experts, values=common(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, linear_conv_kernel_dim=3,
+        linear_key_head_dim=4, linear_value_head_dim=6, linear_num_key_heads=1, linear_num_value_heads=2, num_experts=4, num_experts_per_tok=3,
+        moe_intermediate_size=16, shared_expert_intermediate_size=8, layer_types=["linear_attention", "full_attention"],
+        rope_parameters=rope(5000.0, partial_rotary_factor=0.5))),
+    "deepseek_v3": dict(config="DeepseekV3Config", model="DeepseekV3ForCausalLM", values=common(
+        hidden_size=36, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=14, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
+        v_head_dim=8, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=16, first_k_dense_replace=1,
+        routed_scaling_factor=2.5, norm_topk_prob=True, n_group=4, topk_group=2, rope_parameters=rope(
+            5000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0))),
 }
 
 if __name__ == "__main__":

@@ -36,6 +36,22 @@ function M.experts(b, x, route, list, opts)
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })
 end
 
+--- The chosen experts plus a shared expert, which is weighted by a gate of its own, sigmoid(w x) (Qwen's models).
+-- Weights: ffn_gate_inp, those of `roles`, ffn_gate_inp_shexp [1, C], ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp.
+-- @param x value [1, C, T, 1]
+-- @param roles of the experts' weights, see M.list
+-- @param opts count (of the experts), k and norm of M.route, act, inner of M.list
+-- @return value [1, C, T, 1]
+function M.beside_shared(b, x, roles, opts)
+  local act = opts.act or "silu"
+  local route = M.route(b, b:linear(x, "ffn_gate_inp"), { k = opts.k, score = "softmax", norm = opts.norm })
+  local list = M.list(b, opts.count, roles, { inner = opts.inner })
+  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
+  local gate = b:act(b:linear(x, "ffn_gate_inp_shexp"), "sigmoid") -- [1, 1, T, 1]
+  shared = b:mul(shared, b:repeat_heads(gate, 1, b:channels(shared)))
+  return b:add(M.experts(b, x, route, list, { act = act }), shared)
+end
+
 -- The weight of expert e, or the rows of it that `view` selects: slice e of a stacked tensor, or a separate tensor if the role's name
 -- contains %d.
 local function one(b, role, e, view)
