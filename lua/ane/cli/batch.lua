@@ -1,5 +1,5 @@
 --- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
--- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.core, ane.generate and ane.pipeline.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.core, ane.generate and ane.pipeline.
 
 local batch = require "ane.batch"
 local common = require "ane.cli.common"
@@ -7,6 +7,7 @@ local core = require "ane.core"
 local generate = require "ane.generate"
 local options = require "ane.cli.options"
 local pipeline = require "ane.pipeline"
+local ranks = require "ane.cli.ranks"
 
 local M = {}
 
@@ -175,11 +176,13 @@ function M.run(args)
   if not args.output then return options.wrong "-o OUT is missing; - is standard output" end
   if args.merge then return run_merge(args) end
   if not args.model or #args.inputs ~= 1 then return options.wrong "give a model and one input; - is standard input" end
-  local body, message, code = body_of(args)
+  local ok, message, code = ranks.check(args)
+  if not ok then return nil, message, code end
+  local body
+  body, message, code = body_of(args)
   if not body then return nil, message, code end
   local opts = { input = args.inputs[1], body = next(body) and body or nil }
   for _, name in ipairs(NAMES) do opts[name] = args[name] end
-  local ok
   ok, message, code = join(args)
   if ok and args.rank == 0 then ok, message, code = batch.check(opts) end
   if not ok then return nil, message, code end

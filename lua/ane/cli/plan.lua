@@ -64,8 +64,14 @@ local function run_ranks(args)
   return true
 end
 
+-- Options that only plans over ranks have.
+local ONLY_RANKS = { "network", "latency", "cut", "link", "tail", "kv", "sequences" }
+
 function M.run(args)
   if args.ranks or args.hosts then return run_ranks(args) end
+  for _, name in ipairs(ONLY_RANKS) do
+    if args[name] ~= nil then return options.wrong("--%s needs --ranks or --hosts", name) end
+  end
   local opts = packages.read(args)
   opts.recipe = args.recipe
   packages.check_context(args)

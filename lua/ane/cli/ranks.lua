@@ -27,6 +27,21 @@ function M.options(parser)
     { type = "number", above = 0 }):argname "S"
 end
 
+-- Names of the options that only ranks have, as given.
+local ONLY_RANKS = { "parallel", "cut", "link", "tail", "rank-timeout" }
+
+--- Refuses options of ranks where no launcher has started the command.
+-- @return true; or nil, message, code
+function M.check(args)
+  if args.mpi or pipeline.is_launched(1) then return true end
+  for _, name in ipairs(ONLY_RANKS) do
+    if args[name:gsub("-", "_")] ~= nil then
+      return options.wrong("--%s is for the ranks of an MPI program: start the command with mpirun or srun", name)
+    end
+  end
+  return true
+end
+
 --- Does this process run beside others as one command? The others of rank 0 say nothing of wrong options.
 function M.is_silent()
   if not pipeline.is_launched() then return false end
@@ -48,15 +63,18 @@ end
 --- Runs a command, on one rank or on several. On other ranks than 0 it works until rank 0 ends.
 -- @return as the command's run
 function M.run(command, args)
-  if not command.ranks or not (args.mpi or pipeline.is_launched()) then return command.run(args) end
-  local rank, message, code = pipeline.join { timeout = args.rank_timeout }
+  if not command.ranks then return command.run(args) end
+  local ok, message, code = M.check(args)
+  if not ok then return nil, message, code end
+  if not (args.mpi or pipeline.is_launched()) then return command.run(args) end
+  local rank
+  rank, message, code = pipeline.join { timeout = args.rank_timeout }
   if not rank then -- what all processes find is said once
     return nil, message, code == "unsupported" and M.is_silent() and "told" or code
   end
   if pipeline.size() == 1 then return command.run(args) end
   if rank == 0 then return lead(command, args) end
   core.hold_interrupts(true) -- Ctrl-C reaches all ranks: rank 0 answers it
-  local ok
   ok, message, code = pipeline.work { threads = args.threads }
   if ok then return true end
   return nil, message, code == "io" and "told" or code

@@ -15,17 +15,19 @@ local M = {}
 -- Names under which launchers give the number of processes: Open MPI; MPICH and Slurm's PMI-2.
 local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
 
--- The number of processes that a launcher has started, by the first of these names that has more than one; 1: none has.
+-- The number of processes that a launcher has started: the largest of these variables; 0: none is set.
 local function launched(names)
-  for _, name in ipairs(names) do
-    local n = tonumber(os.getenv(name)) or 1
-    if n > 1 then return n end
-  end
-  return 1
+  local most = 0
+  for _, name in ipairs(names) do most = math.max(most, tonumber(os.getenv(name)) or 0) end
+  return most
 end
 
---- Has a launcher started this process with others as ranks? srun --mpi=pmix gives a rank, and Slurm the number.
-function M.is_launched() return launched(SIZES) > 1 or os.getenv "PMIX_RANK" and launched { "SLURM_STEP_NUM_TASKS" } > 1 or false end
+--- Has a launcher started this process as a rank? srun --mpi=pmix gives a rank, and Slurm the number.
+-- @param least number of ranks, at least; default 2
+function M.is_launched(least)
+  local by_slurm = os.getenv "PMIX_RANK" and math.max(1, launched { "SLURM_STEP_NUM_TASKS" }) or 0
+  return math.max(launched(SIZES), by_slurm) >= (least or 2)
+end
 
 --- The number of this process among those of its launcher; nil: not known. MPI need not have begun.
 function M.launched_rank() return tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK" or os.getenv "PMIX_RANK") end
@@ -35,7 +37,7 @@ function M.launched_rank() return tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or o
 -- @return true; or nil, message, code
 function M.check_size(size)
   local n = launched { SIZES[1], SIZES[2], "SLURM_STEP_NUM_TASKS" }
-  if size > 1 or n == 1 then return true end
+  if size > 1 or n <= 1 then return true end
   local what = "the launcher has started %d processes, and MPI finds only this one: ane.mpi is built for another MPI than the launcher's "
     .. "(make mpi MPICC=...), or srun needs --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)"
   return nil, what:format(n), "unsupported"
