@@ -4,7 +4,7 @@
 -- Quirks: a LayerNorm, mostly without bias, precedes each block. The first layer has none before its attention, since its input is already
 -- normed. Every third layer sees all tokens; the others see those at a distance of up to local_attention / 2. Each of the two kinds has its
 -- own rope base. q, k and v are one matrix. So are gate and up: act(first half) * second half. Sequence classifiers in Hugging Face files
--- put a dense layer, an activation function and a norm before the scores.
+-- put a dense layer, an activation function and a norm before the scores. They read the first token, or the mean of all tokens.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -31,7 +31,7 @@ M.defaults = { hf = {
   norm_eps = 1e-5, act = "gelu_erf", attention_bias = false, mlp_bias = false,
   keys = { global_attn_every_n_layers = 3, local_attention = 128, global_rope_theta = 160000.0, local_rope_theta = 10000.0 },
 } }
-M.ignore = { "^decoder%.", "^head%." } -- masked-language-model head
+M.ignore = { "^decoder%.", "^head%.", "^classifier%.bias$" } -- the masked-language-model head; a bias that follows the pooling
 
 -- The ropes: of the layers that see all tokens, and of the local layers.
 local function ropes(cfg)
@@ -71,9 +71,11 @@ function M.build(b, cfg)
     end)
   end
   local pooling = cfg.format == "hf" and b:has "cls.output" and cfg.meta "classifier_pooling" or "cls"
-  if pooling ~= "cls" then error(("classifier_pooling is '%s', known is cls"):format(tostring(pooling)), 0) end
+  if pooling ~= "cls" and pooling ~= "mean" then
+    error(("classifier_pooling is '%s', known are cls and mean"):format(tostring(pooling)), 0)
+  end
   x = b:layer_norm(b:gather(x), "output_norm")
-  return head.encoder(b, x, { act = act or "gelu_erf", norm = "cls.norm" })
+  return head.encoder(b, x, { act = cfg.classifier_act or "gelu_erf", norm = "cls.norm", mean = pooling == "mean" })
 end
 
 return M

@@ -1,11 +1,12 @@
 --- Pooling of a package set of an embedding model: the section `pooling` of runtime_meta.json and the files of its dense layers.
--- Needs ane.core, ane.coreml.files and ane.util.failure. Usage: `meta.pooling = pooling.write(modules, folder, try)`
+-- Needs ane.core, ane.coreml.files, ane.embed.modules and ane.util.failure. Usage: `meta.pooling = pooling.write(modules, folder, try)`
 --
 -- The section has the fields that ane.embed.modules gives: poolings, include_prompt, normalise, prompts, default_prompt, max_length
 -- and similarity. dense is a list of {path, rows, columns, bias, act}. Each file holds fp32 numbers, little-endian: the weight
 -- [rows, columns], then the bias [rows] where `bias` is true.
 
 local core = require "ane.core"
+local embed_modules = require "ane.embed.modules"
 local failure = require "ane.util.failure"
 local files = require "ane.coreml.files"
 
@@ -14,7 +15,8 @@ local M = {}
 local refuse = failure.raise
 
 local POOLINGS = { cls = true, last = true, mean = true, max = true, mean_sqrt = true, weighted_mean = true }
-local ACTIVATIONS = { identity = true, tanh = true }
+-- Names of activations in the section -> those of ane.embed.steps.
+local ACTIVATIONS = { identity = "Identity", tanh = "Tanh" }
 
 -- Most rows or columns of a dense layer.
 local MOST = 1 << 16
@@ -30,12 +32,12 @@ function M.is_own(name) return name:find "^dense_%d+%.bin$" ~= nil end
 function M.write(modules, folder, try)
   local section, names = {}, {}
   for key, value in pairs(modules) do section[key] = value end
-  section.poolings, section.dense = core.json_array(modules.poolings), core.json_array {}
-  for i, layer in ipairs(modules.dense) do
+  section.poolings, section.dense, section.steps = core.json_array(modules.poolings), core.json_array {}, nil
+  for i, layer in ipairs(try(embed_modules.dense(modules))) do
     local shape, name = layer.weight:shape(), ("dense_%d.bin"):format(i - 1)
     local bytes = layer.weight:tostring() .. (layer.bias and layer.bias:tostring() or "")
     try(core.write_file(folder:path() .. "/" .. name, bytes))
-    section.dense[i] = { path = name, rows = shape[1], columns = shape[2], bias = layer.bias ~= nil, act = layer.act }
+    section.dense[i] = { path = name, rows = shape[1], columns = shape[2], bias = layer.bias ~= nil, act = layer.act:lower() }
     names[i] = name
   end
   return section, names
@@ -57,7 +59,7 @@ local function read_dense(folder, layer, where)
   local wanted = 4 * rows * (columns + (layer.bias and 1 or 0))
   if #bytes ~= wanted then refuse("format", "%s: %s has %d bytes, wanted %d", where, layer.path, #bytes, wanted) end
   return {
-    weight = core.tensor({ rows, columns }, bytes:sub(1, 4 * rows * columns)), act = layer.act,
+    weight = core.tensor({ rows, columns }, bytes:sub(1, 4 * rows * columns)), act = ACTIVATIONS[layer.act], kind = "dense",
     bias = layer.bias and core.tensor({ rows }, bytes:sub(4 * rows * columns + 1)) or nil,
   }
 end
@@ -95,7 +97,7 @@ function M.read(folder, section)
   end
   local length = field(section, "max_length", "number")
   return {
-    poolings = poolings, dense = dense, include_prompt = field(section, "include_prompt", "boolean", true),
+    poolings = poolings, steps = dense, include_prompt = field(section, "include_prompt", "boolean", true),
     normalise = field(section, "normalise", "boolean", false), prompts = prompts_of(section),
     default_prompt = field(section, "default_prompt", "string"), max_length = length and math.tointeger(length),
     similarity = field(section, "similarity", "string"),

@@ -1,5 +1,5 @@
 --- Embeddings: texts as vectors, and the similarity of vectors.
--- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.core, ane.model and ane.util.schema.
+-- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.core, ane.model and ane.util.schema.
 -- Usage: `local v = assert(model:embed("a text")); local list = assert(model:embed({"a", "b"}, {prompt = "query"}))`
 
 local batch = require "ane.embed.batch"
@@ -7,6 +7,7 @@ local core = require "ane.core"
 local encode = require "ane.embed.encode"
 local modules = require "ane.embed.modules"
 local schema = require "ane.util.schema"
+local steps = require "ane.embed.steps"
 
 local M = {}
 
@@ -79,34 +80,16 @@ local function joined(list)
   return core.tensor({ #all }, all)
 end
 
-local function scaled_to_one(v)
-  local length = math.sqrt(v:dot(v))
-  return length > 0 and v * (1 / math.max(length, 1e-12)) or v
-end
-
-local function tanh(v)
-  local list = v:totable()
-  for i, x in ipairs(list) do
-    local e = math.exp(-2 * math.abs(x))
-    list[i] = (x < 0 and -1 or 1) * (1 - e) / (1 + e)
-  end
-  return core.tensor({ #list }, list)
-end
-
 -- The embedding of a sequence, from the rows in its session.
 local function vector_of(made, session, from, opts)
   local parts = {}
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end
   local v = joined(parts)
-  for _, dense in ipairs(made.dense) do
-    v = dense.weight:times(v)
-    if dense.bias then v = v + dense.bias end
-    if dense.act == "tanh" then v = tanh(v) end
-  end
+  for _, step in ipairs(made.steps) do v = steps.apply(step, v) end
   if opts.dims and opts.dims < #v then v = v:slice(1, 1, opts.dims) end
   local normalise = opts.normalise
   if normalise == nil then normalise = made.normalise end
-  return normalise and scaled_to_one(v) or v
+  return normalise and steps.normalised(v) or v
 end
 
 -- Do the poolings need only the last row?

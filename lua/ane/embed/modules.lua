@@ -1,13 +1,14 @@
 --- Steps after a model's hidden states: pooling, dense layers, normalisation. They and the prompts come from
 -- sentence-transformers' folders or from GGUF.
--- Needs ane.core and ane.tokenizer.fields. Usage: `local modules = modules.read(bundle)`
+-- Needs ane.core, ane.embed.steps and ane.tokenizer.fields. Usage: `local modules = modules.read(bundle)`
 --
--- modules.json of a sentence-transformers folder lists the modules: the model, Pooling, any number of Dense, Normalize, in this
--- order. config_sentence_transformers.json has the prompts. GGUF has a pooling type and the weights of the dense layers;
--- llama.cpp normalises its embeddings. An encoder with neither uses mean pooling, as in sentence-transformers.
+-- modules.json of a sentence-transformers folder lists the modules: the model, Pooling, then Dense, LayerNorm, Dropout and Normalize
+-- in any order and number. config_sentence_transformers.json has the prompts. GGUF has a pooling type and the weights of the dense
+-- layers; llama.cpp normalises its embeddings. An encoder with neither uses mean pooling, as in sentence-transformers.
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
+local steps = require "ane.embed.steps"
 
 local M = {}
 
@@ -26,12 +27,14 @@ local FLAGS = {
 -- llama.cpp's pooling types.
 local GGUF_POOLINGS = { "mean", "cls", "last" }
 
-local ACTIVATIONS = { Identity = "identity", Tanh = "tanh" }
-
 -- Readers of modules. Each adds to the settings; `path` is the module's folder.
 local MODULES = {}
 
-function MODULES.Transformer() end
+function MODULES.Transformer(_, path, out_folder)
+  if path ~= out_folder then fail("unsupported", "modules.json: the model in '%s' is not beside modules.json", path) end
+end
+
+function MODULES.Dropout() end -- does nothing but in training
 
 -- ---- Pooling ---------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +60,9 @@ end
 
 -- ---- After pooling ---------------------------------------------------------------------------------------------------------
 
-function MODULES.Normalize(out) out.normalise = true end
+local function add(out, step) out.steps[#out.steps + 1] = step end
+
+function MODULES.Normalize(out) add(out, { kind = "normalise" }) end
 
 -- A matrix or vector of a source as a tensor.
 local function tensor_of(source, name)
@@ -68,15 +73,61 @@ local function tensor_of(source, name)
   return core.tensor(info.shape, raw)
 end
 
-function MODULES.Dense(out, path)
+-- The config.json of a module, its path, and its weights, to be closed.
+local function parts_of(path)
   local where = path .. "/config.json"
   local config = fields.read_json(where, where) or fail("notfound", "%s is missing", where)
-  local name = get(config, "activation_function", "string", where, "torch.nn.modules.activation.Tanh")
-  local act = ACTIVATIONS[name:match "[^.]*$"] or fail("unsupported", "%s: activation_function %s is not known", where, name)
-  local source <close>, message, code = core.open(path .. "/model.safetensors")
+  local source, message, code = core.open(path .. "/model.safetensors")
   if not source then fail(code, "%s", message) end
-  local weight = tensor_of(source, "linear.weight") or fail("format", "%s/model.safetensors: no tensor linear.weight", path)
-  out.dense[#out.dense + 1] = { weight = weight, bias = tensor_of(source, "linear.bias"), act = act }
+  return config, where, source
+end
+
+local function needed(source, name) return tensor_of(source, name) or fail("format", "%s: no tensor %s", source:path(), name) end
+
+local function same_shape(tensor, shape, where, name)
+  local got = tensor:shape()
+  if #got ~= #shape or got[1] ~= shape[1] or got[2] ~= shape[2] then
+    local what = "%s/model.safetensors: %s has the shape [%s], wanted [%s]"
+    fail("shape", what, where, name, table.concat(got, ", "), table.concat(shape, ", "))
+  end
+  return tensor
+end
+
+-- Dense layers on the states of tokens, and those whose result is no embedding, are of other kinds of models.
+local function check_names(config, where)
+  for _, key in ipairs { "module_input_name", "module_output_name" } do
+    local name = get(config, key, "string", where, "sentence_embedding")
+    if name ~= "sentence_embedding" then fail("unsupported", "%s: %s is '%s', known is sentence_embedding", where, key, name) end
+  end
+end
+
+-- What is added to the result: nothing, the input, or a product with it.
+local function residual_of(config, where, source, path, shape)
+  if not get(config, "use_residual", "boolean", where, false) then return nil end
+  if shape[1] == shape[2] then return true end
+  return same_shape(needed(source, "residual.weight"), shape, path, "residual.weight")
+end
+
+function MODULES.Dense(out, path)
+  local config, where, source <close> = parts_of(path)
+  check_names(config, where)
+  local name = get(config, "activation_function", "string", where, "torch.nn.modules.activation.Tanh")
+  local act = name:match "[^.]*$"
+  if steps.ACTIVATIONS[act] == nil then
+    fail("unsupported", "%s: activation_function %s is not known; known are %s", where, name, steps.activation_names())
+  end
+  local weight, bias = needed(source, "linear.weight"), tensor_of(source, "linear.bias")
+  local shape = weight:shape()
+  if #shape ~= 2 then fail("shape", "%s/model.safetensors: linear.weight is not a matrix", path) end
+  if bias then same_shape(bias, { shape[1] }, path, "linear.bias") end
+  add(out, { kind = "dense", weight = weight, bias = bias, act = act, residual = residual_of(config, where, source, path, shape) })
+end
+
+function MODULES.LayerNorm(out, path)
+  local _, _, source <close> = parts_of(path)
+  local weight = needed(source, "norm.weight")
+  local bias = same_shape(needed(source, "norm.bias"), weight:shape(), path, "norm.bias")
+  add(out, { kind = "norm", weight = weight, bias = bias, eps = 1e-5 }) -- torch.nn.LayerNorm
 end
 
 -- ---- Files -----------------------------------------------------------------------------------------------------------------
@@ -93,10 +144,21 @@ local function read_prompts(out, folder)
   out.similarity = get(config, "similarity_fn_name", "string", name, NONE)
 end
 
-local function read_length(out, folder)
-  local name = "sentence_bert_config.json"
-  local config = fields.read_json(folder .. "/" .. name, name)
-  out.max_length = config and get(config, "max_seq_length", "natural", name, NONE)
+--- The most tokens that sentence-transformers takes from a text: max_seq_length of sentence_bert_config.json; where it is missing, the
+-- smaller of model_max_length of tokenizer_config.json and max_position_embeddings of config.json.
+-- @param folder path
+-- @return number; nil: no file says; raises failures of ane.tokenizer.fields
+function M.length(folder)
+  local function field(name, key, kind)
+    local config = fields.read_json(folder .. "/" .. name, name)
+    return config and get(config, key, kind, name, NONE)
+  end
+  local most = field("sentence_bert_config.json", "max_seq_length", "natural")
+  if most then return most end
+  local tokenizer = field("tokenizer_config.json", "model_max_length", "number") -- a float of 1e30 where there is no limit
+  local positions = field("config.json", "max_position_embeddings", "number")
+  most = math.min(tokenizer or math.huge, positions and positions > 0 and positions or math.huge)
+  return most >= 1 and most < math.maxinteger and math.floor(most) or nil
 end
 
 -- modules.json is an array, but fields.read_json expects an object.
@@ -112,7 +174,7 @@ local function read_modules(folder)
 end
 
 local function read_folder(out, folder)
-  read_length(out, folder)
+  out.max_length = M.length(folder)
   read_prompts(out, folder)
   local list = read_modules(folder)
   if not list then return end
@@ -122,8 +184,10 @@ local function read_folder(out, folder)
     local name, path = get(module, "type", "string", where), get(module, "path", "string", where)
     if path:find("..", 1, true) or path:find "^/" then fail("format", "%s: path '%s' leads out of the folder", where, path) end
     local read = MODULES[name:match "[^.]*$"] or fail("unsupported", "%s: module %s is not known", where, name)
-    read(out, path == "" and folder or folder .. "/" .. path)
+    read(out, path == "" and folder or folder .. "/" .. path, folder)
   end
+  local last = out.steps[#out.steps]
+  if last and last.kind == "normalise" then out.normalise, out.steps[#out.steps] = true, nil end
 end
 
 local function read_gguf(out, cfg, source)
@@ -131,22 +195,58 @@ local function read_gguf(out, cfg, source)
   out.poolings, out.normalise = { pooling or "mean" }, true
   for _, name in ipairs { "dense_2", "dense_3" } do
     local weight = tensor_of(source, name .. ".weight")
-    if weight then out.dense[#out.dense + 1] = { weight = weight, bias = tensor_of(source, name .. ".bias"), act = "identity" } end
+    if weight then add(out, { kind = "dense", weight = weight, bias = tensor_of(source, name .. ".bias"), act = "Identity" }) end
   end
 end
 
 --- The settings of a model's embeddings.
 -- @param bundle of a loaded model
--- @return {poolings = list of names of session:pooled, include_prompt, dense = list of {weight, bias, act}, normalise, prompts = {name =
--- text}, default_prompt (name), max_length (tokens), similarity (nil: cosine)}; or nil, message, code
+-- @return {poolings = list of names of session:pooled, include_prompt, steps = list of ane.embed.steps after pooling, normalise (whether
+-- the last step scales to length 1), prompts = {name = text}, default_prompt (name), max_length (tokens), similarity (nil: cosine)}; or
+-- nil, message, code
 function M.read(bundle)
   local cfg = bundle.config
-  local out = { poolings = { "mean" }, include_prompt = true, dense = {}, normalise = false, prompts = {} }
+  local out = { poolings = { "mean" }, include_prompt = true, steps = {}, normalise = false, prompts = {} }
   return fields.try(function()
     if cfg.format == "hf" and cfg.folder then read_folder(out, cfg.folder)
     elseif cfg.format == "gguf" then read_gguf(out, cfg, bundle.source) end
     return out
   end)
+end
+
+--- The steps of a classifier that follows the pooling, as cfg.classifier describes it (ane.recipe.head).
+-- @param bundle of a loaded model
+-- @return list of ane.embed.steps, which end with the scores; or nil, message, code
+function M.classifier(bundle)
+  local about, source, list = bundle.config.classifier, bundle.source, {}
+  local function part(stem, kind, more)
+    if not stem then return end
+    local step = { kind = kind, weight = needed(source, stem .. ".weight"), bias = tensor_of(source, stem .. ".bias") }
+    for key, value in pairs(more) do step[key] = value end
+    list[#list + 1] = step
+  end
+  return fields.try(function()
+    part(about.dense, "dense", { act = about.act or "tanh" })
+    part(about.norm, "norm", { eps = bundle.config.norm_eps })
+    part(about.output, "dense", {})
+    return list
+  end)
+end
+
+--- The dense layers, where all steps are layers that packages and assets compute: with the activation Identity or Tanh, without residual.
+-- @param modules of read
+-- @return list of {kind, weight, bias, act}; or nil, message, "unsupported"
+function M.dense(modules)
+  for _, step in ipairs(modules.steps) do
+    if step.kind ~= "dense" then
+      return nil, ("a step '%s' between pooling and result cannot be exported"):format(step.kind), "unsupported"
+    end
+    if step.residual then return nil, "a dense layer with use_residual cannot be exported", "unsupported" end
+    if step.act ~= "Identity" and step.act ~= "Tanh" then
+      return nil, ("a dense layer with the activation %s cannot be exported; Identity and Tanh can"):format(step.act), "unsupported"
+    end
+  end
+  return modules.steps
 end
 
 return M

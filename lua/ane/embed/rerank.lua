@@ -1,22 +1,25 @@
 --- Scores of documents for a query: cross-encoders, and language models that answer yes or no.
--- Needs ane.core, ane.embed.batch, ane.embed.encode, ane.model, ane.tokenizer.fields and ane.util.schema.
+-- Needs ane.core, ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.model,
+-- ane.tokenizer.fields and ane.util.schema.
 -- Usage: `local scores, order = model:rerank("a question", {"a passage", "another"}); print(scores[order[1]])`
 --
--- A cross-encoder reads query and document as one pair and scores the first token. A single score goes through a sigmoid unless
--- config.json names another activation (sentence-transformers). Qwen3-Reranker reads a fixed template. Its score is the softmax
--- of the logits of "yes" and "no" after it.
+-- A cross-encoder reads query and document as one pair and scores the first token, or the mean of all. A single score goes through a
+-- sigmoid unless the files name another activation (sentence-transformers). Qwen3-Reranker reads a fixed template. Its score is the
+-- softmax of the logits of "yes" and "no" after it.
 
 local batch = require "ane.embed.batch"
 local core = require "ane.core"
 local encode = require "ane.embed.encode"
 local fields = require "ane.tokenizer.fields"
+local modules = require "ane.embed.modules"
 local schema = require "ane.util.schema"
+local steps = require "ane.embed.steps"
 
 local M = {}
 
 --- Options of rerank.
 --   instruction: what the query asks for, for models whose template has a place for it
---   max_length: pairs are truncated to this number of tokens; default: the model's context
+--   max_length: pairs are truncated to this number of tokens; default: the model's
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
 --   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
@@ -34,13 +37,24 @@ local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
 
 local ACTIVATIONS = { Identity = function(x) return x end, Sigmoid = sigmoid }
 
+-- The activation that the files of a folder name: config_sentence_transformers.json before config.json; nil: none.
+local function named_activation(cfg)
+  local file = "config_sentence_transformers.json"
+  local config = cfg.folder and fields.read_json(cfg.folder .. "/" .. file, file)
+  local name = config and fields.get(config, "activation_fn", "string", file, fields.NONE)
+  if name then return name end
+  local more = cfg.meta("sentence_transformers", "object")
+  return more and more.activation_fn or cfg.meta "sbert_ce_default_activation_function"
+end
+
 --- The name of the activation of a score, "Identity" or "Sigmoid". Package sets keep it as cfg.score.
 -- @return name; or nil, message, code
 function M.activation_name(cfg)
   local name = cfg.score
   if cfg.format == "hf" and not name then
-    local more = cfg.meta("sentence_transformers", "object")
-    name = more and more.activation_fn or cfg.meta "sbert_ce_default_activation_function"
+    local message, code
+    name, message, code = fields.try(named_activation, cfg)
+    if code then return nil, message, code end
   end
   if name == nil or name == core.null then return "Sigmoid" end
   local known = tostring(name):match "[^.]*$"
@@ -55,17 +69,31 @@ local function pair(bundle, query, document, opts)
   return { ids = ids, types = types }
 end
 
+-- The scores of a session: the first token's, or those of the steps that follow the mean.
+-- @return function(session) -> tensor [labels], number of labels; or nil, message, code
+local function labels_of(bundle)
+  if not bundle.config.classifier then return function(session) return session:logits(1) end, bundle.program:vocab() end
+  local list, message, code = modules.classifier(bundle)
+  if not list then return nil, message, code end
+  return function(session)
+    local v = session:pooled("mean", 1)
+    for _, step in ipairs(list) do v = steps.apply(step, v) end
+    return v
+  end, list[#list].weight:shape()[1]
+end
+
 local function cross_encoder(bundle)
-  if bundle.program:vocab() ~= 1 then
-    return nil, ("the classifier has %d labels, a reranker has one"):format(bundle.program:vocab()), "unsupported"
-  end
-  local name, message, code = M.activation_name(bundle.config)
+  local scores, n, code = labels_of(bundle)
+  if not scores then return nil, n, code end
+  if n ~= 1 then return nil, ("the classifier has %d labels, a reranker has one"):format(n), "unsupported" end
+  local name, message
+  name, message, code = M.activation_name(bundle.config)
   if not name then return nil, message, code end
   local f = ACTIVATIONS[name]
   return {
     sequence = pair, want = "all",
     score = function(session, raw)
-      local x = session:logits(1):totable()[1]
+      local x = scores(session):totable()[1]
       return raw and x or f(x)
     end,
   }
@@ -163,6 +191,15 @@ local function sequences_of(bundle, how, query, documents, opts, level)
   return out
 end
 
+-- The most tokens of a pair where the caller gives no length: for cross-encoders what their files say.
+local function length_of(bundle)
+  local cfg = bundle.config
+  if cfg.format ~= "hf" or not cfg.folder or cfg.kind ~= "reranker" then return math.maxinteger end
+  local most, message, code = fields.try(modules.length, cfg.folder)
+  if code then return nil, message, code end
+  return most or math.maxinteger
+end
+
 -- Indices of the documents, the best first.
 local function best_first(scores)
   local order = {}
@@ -182,7 +219,10 @@ function M.rerank(model, query, documents, opts, level)
   local bundle = require("ane.model").bundle(model, level + 1)
   local how, message, code = fields.try(scorer, model, bundle)
   if not how then return nil, message, code end
-  opts.max_length = math.min(opts.max_length or math.maxinteger, encode.most(bundle))
+  local most
+  most, message, code = length_of(bundle)
+  if not most then return nil, message, code end
+  opts.max_length = math.min(opts.max_length or most, encode.most(bundle))
   local sequences
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end

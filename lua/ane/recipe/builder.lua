@@ -80,13 +80,22 @@ function Builder:layer(i, fn)
   self.index = nil
 end
 
+-- The names of LayerNorm's parameters in files that were converted from TensorFlow.
+local OLD_SUFFIXES = { [".weight"] = ".gamma", [".bias"] = ".beta" }
+
 -- Looks up the tensor of a role in the source. Returns its description (nil if there is none) and its name. The role and the layer are
 -- passed on for sources that derive shapes from the role (ane.recipe.shapes). `asked` keeps what the source answered, so that
 -- another source can give the same answers (ane.coreml.export.recipe).
 function Builder:_find(role, suffix, expert)
   local name = self.names(role, self.index)
-  name = (expert and name:format(expert) or name) .. suffix
+  local stem = expert and name:format(expert) or name
+  name = stem .. suffix
   local info = self.source:tensor(name, role, suffix, self.index)
+  local old = not info and self.cfg.format == "hf" and OLD_SUFFIXES[suffix]
+  if old and self.source:tensor(stem .. old, role, suffix, self.index) then
+    name = stem .. old
+    info = self.source:tensor(name, role, suffix, self.index)
+  end
   if info then self.asked.tensors[name] = info.shape end
   return info, name
 end

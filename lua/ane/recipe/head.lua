@@ -6,12 +6,22 @@ local M = {}
 --- The head of an encoder. Gives the hidden states, or the scores of the classifier if the file has one. Sets cfg.kind to "embedding" or
 -- "reranker". A classifier is cls (dense, then tanh) followed by cls.output, or either of them alone as the last matrix.
 -- @param x normed hidden states of the output rows [1, d_model, W, 1]
--- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none)
+-- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none), mean (true: the classifier
+-- reads the mean of the states. The graph then gives the states, and cfg.classifier = {act, dense, norm, output}: an activation, and the
+-- stems of the tensors' names; dense and norm are nil where the file has none)
 -- @return [1, d_model, W, 1]; or [1, labels, W, 1], where the values of the first token are the scores of the sequence
 function M.encoder(b, x, opts)
   local dense, out = b:has "cls", b:has "cls.output"
   b.cfg.both_sides = true
   b.cfg.kind = (dense or out) and "reranker" or "embedding"
+  if out and opts and opts.mean then
+    local norm = opts.norm and b:has(opts.norm)
+    b.cfg.classifier = {
+      act = opts.act, dense = dense and b.names "cls" or nil, norm = norm and b.names(opts.norm) or nil, output = b.names "cls.output",
+    }
+    for _, role in ipairs { "cls", opts.norm, "cls.output" } do b:ignore(role) end
+    return x
+  end
   if dense then x = b:linear(x, "cls") end
   if dense and out then
     x = opts and opts.act and b:act(x, opts.act) or b:softcap(x, 1) -- tanh

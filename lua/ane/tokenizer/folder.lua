@@ -4,7 +4,7 @@
 -- The pipeline is in tokenizer.json, or in tokenizer.model (SentencePiece) when there is no tokenizer.json. Special tokens are
 -- in tokenizer_config.json, special_tokens_map.json and added_tokens.json. The ids that end a reply are in
 -- generation_config.json or config.json. Chat templates are in tokenizer_config.json, chat_template.json,
--- chat_template.jinja and additional_chat_templates/*.jinja.
+-- chat_template.jinja and additional_chat_templates/*.jinja. sentence_bert_config.json says whether texts are lowercased first.
 -- Usage: `local parts = folder.open("models/x")`
 
 local core = require "ane.core"
@@ -140,6 +140,27 @@ local function default_ends(d, config, ids, plain)
   return (add_bos or false) and #d.head > 0, (add_eos or false) and #d.tail > 0
 end
 
+-- The classes of tokenizer_config.json that give a model no token types, unless model_input_names asks for them (transformers 5).
+local UNTYPED = { PreTrainedTokenizerFast = true, TokenizersBackend = true }
+
+-- Does the model read token types? model_input_names says so, else the class of the tokenizer.
+local function reads_types(config)
+  local path = "tokenizer_config.json"
+  local inputs = config and fields.get(config, "model_input_names", "array", path, fields.NONE)
+  for _, name in ipairs(inputs or {}) do
+    if name == "token_type_ids" then return true end
+  end
+  if inputs then return false end
+  return not UNTYPED[config and fields.get(config, "tokenizer_class", "string", path, "")]
+end
+
+-- The parts of a pair, all of type 0.
+local function untyped(pair)
+  local out = {}
+  for i, part in ipairs(pair or {}) do out[i] = { id = part.id, text = part.text, type = 0 } end
+  return pair and out
+end
+
 local SIDE = { "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json", "config.json" }
 
 local function read_side(folder)
@@ -168,6 +189,18 @@ local function find_file(folder)
   fail("notfound", "the folder has neither tokenizer.json nor tokenizer.model")
 end
 
+-- do_lower_case of sentence-transformers: texts are lowercased before all other steps, unless a step does it.
+local function add_lowercase(d, folder)
+  local name = "sentence_bert_config.json"
+  local config = fields.read_json(folder .. "/" .. name, name)
+  if not config or not fields.get(config, "do_lower_case", "boolean", name, false) then return end
+  for _, step in ipairs(d.normalisers or {}) do
+    if step.kind == "lower" then return end
+  end
+  d.normalisers = d.normalisers or {}
+  table.insert(d.normalisers, 1, { kind = "lower", place = name .. ": do_lower_case" })
+end
+
 -- Returns the vocabulary, the description, and for a SentencePiece model its fields. Error messages name the file.
 local function pipeline(folder, name)
   local reader = name == "tokenizer.json" and json or sentencepiece
@@ -181,6 +214,7 @@ local function open(folder)
   local vocabulary, d, info = pipeline(folder, name)
   local side = read_side(folder)
   if info then d.added = more_tokens(side) end
+  add_lowercase(d, folder)
   local ids = special_ids(side, finder(vocabulary, d))
   for _, key in ipairs { "bos", "eos", "pad" } do ids[key] = ids[key] or info and info[key] end
   ids.unk = ids.unk or d.unk
@@ -190,7 +224,8 @@ local function open(folder)
   if not raw then fail(code, "%s: %s", name, message) end
   return {
     raw = raw, bos = ids.bos, eos = ids.eos, unk = ids.unk, pad = ids.pad, add_bos = add_bos, add_eos = add_eos,
-    head = #head > 0 and head or nil, tail = #tail > 0 and tail or nil, pair = d.pair,
+    head = #head > 0 and head or nil, tail = #tail > 0 and tail or nil,
+    pair = reads_types(side["tokenizer_config.json"]) and d.pair or untyped(d.pair),
     ends = reply_ends(side), chat_templates = chat_templates(folder, side),
   }
 end

@@ -52,16 +52,16 @@ describe("rerank", function()
     assert.has_error(function() model:rerank(1, {}) end)
   end)
 
-  it("refuses a classifier of ModernBERT that pools otherwise than by the first token", function()
+  it("refuses a classifier of ModernBERT that pools otherwise than by the first token or the mean", function()
     local source <close> = assert(core.open(hf.path "modernbert"))
     local tensors = {}
     for i, t in ipairs(source:tensors()) do
       tensors[i] = { name = t.name, dtype = "F32", shape = t.shape, data = assert(source:read(t.name)) }
     end
     tensors[#tensors + 1] = { name = "classifier.weight", dtype = "F32", shape = { 1, 64 }, data = ("\0"):rep(256) }
-    local odd <close> = hf.changed("modernbert", function() end)
+    local odd <close> = hf.changed("modernbert", function(cfg) cfg.classifier_pooling = "max" end)
     writer.write(odd.name .. "/model.safetensors", { tensors = tensors })
-    assert.matches("classifier_pooling is 'mean', known is cls", (select(2, ane.load(odd.name))))
+    assert.matches("classifier_pooling is 'max', known are cls and mean", (select(2, ane.load(odd.name))))
   end)
 
   it("refuses a classifier with several labels and an activation that is not known", function()

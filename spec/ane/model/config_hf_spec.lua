@@ -208,7 +208,8 @@ describe("config.json", function()
     { "an architecture that is a number", { model_type = 3 }, "key model_type is 3, wanted a string" },
     { "a flag that is a string", { tie_word_embeddings = "yes" }, "key tie_word_embeddings is 'yes', wanted true or false" },
     { "an unknown activation", { hidden_act = "relu2" },
-      "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish", "unsupported" },
+      "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_fast, gelu_new, gelu_python, gelu_pytorch_tanh, relu, silu, "
+        .. "swish", "unsupported" },
     { "quantised weights", { quantization_config = { quant_method = "gptq", bits = 4 } },
       "key quantization_config: weights quantised by 'gptq' are not known; known are mxfp4 and plain weights", "unsupported" },
     { "images besides text", { text_config = { hidden_size = 3 } }, "key text_config: 'llama' takes more than text", "unsupported" },

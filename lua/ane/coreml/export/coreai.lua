@@ -86,15 +86,16 @@ end
 -- What a model that takes whole sequences gives, as exporter:coreai takes it; the facts that a program needs beside the asset.
 local function encoder_of(run)
   local cfg = run.config
+  if cfg.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
   if cfg.kind == "reranker" then
     return { poolings = { cfg.both_sides and "cls" or "last" } }, { score = cfg.both_sides and try(rerank.activation_name(cfg)) or nil }
   end
   if cfg.kind ~= "embedding" then return nil, { labels = cfg.labels and core.json_array(cfg.labels) } end
   local made, dense = try(modules.read(run.bundle)), {}
-  for i, d in ipairs(made.dense) do
+  for i, d in ipairs(try(modules.dense(made))) do
     local shape = d.weight:shape()
     dense[i] = { rows = shape[1], columns = shape[2], weight = d.weight:tostring(), bias = d.bias and d.bias:tostring(),
-                 tanh = d.act == "tanh" }
+                 tanh = d.act == "Tanh" }
   end
   return {
     poolings = made.poolings, dense = dense, normalise = made.normalise, prompt_mask = not made.include_prompt, name = "embedding",

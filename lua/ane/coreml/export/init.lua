@@ -198,6 +198,7 @@ local function write_host(run)
     local section, names = pooling.write(try(modules.read(run.bundle)), run.folder, try)
     return { pooling = section }, names
   end
+  if run.config.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
   if run.config.kind == "reranker" then return { score = try(rerank.activation_name(run.config)) }, {} end
   return {}, {}
 end

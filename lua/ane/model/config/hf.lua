@@ -274,11 +274,11 @@ end
 
 -- Names of transformers' ACT2FN -> ours.
 local ACTS = {
-  silu = "silu", swish = "silu", gelu = "gelu_erf", gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh", relu = "relu",
+  silu = "silu", swish = "silu", gelu = "gelu_erf", gelu_python = "gelu_erf", gelu_new = "gelu_tanh", gelu_fast = "gelu_tanh",
+  gelu_pytorch_tanh = "gelu_tanh", relu = "relu",
 }
 
-local function read_act(self)
-  local key = present(self.raw.hidden_activation) and "hidden_activation" or "hidden_act"
+local function read_act(self, key)
   local name = self:string(key)
   if name == nil then return nil end
   if not ACTS[name] then
@@ -460,7 +460,8 @@ function M.read(source, defaults)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
     or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"
-  cfg.act = read_act(self)
+  cfg.act = read_act(self, present(self.raw.hidden_activation) and "hidden_activation" or "hidden_act")
+  cfg.classifier_act = read_act(self, "classifier_activation")
   cfg.tied = self:flag "tie_word_embeddings"
   cfg.attention_bias, cfg.mlp_bias = self:flag "attention_bias", self:flag "mlp_bias"
   local window = self:whole("sliding_window", 0)

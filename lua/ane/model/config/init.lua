@@ -10,7 +10,8 @@
 --   per_layer                 n_head_kv, d_ff as lists, if layers differ; the plain field is then the largest.
 --                             key_of(field): the key that holds the list
 --   norm_eps, context_length (max_position_embeddings), vocab_size
---   act                       "silu", "gelu_tanh" or "gelu_erf" (hidden_act, hidden_activation)
+--   act                       "silu", "gelu_tanh", "gelu_erf" or "relu" (hidden_act, hidden_activation)
+--   classifier_act            the same between the matrices of a classifier (classifier_activation)
 --   tied                      the head is the embedding (tie_word_embeddings)
 --   attention_bias, mlp_bias  true, false, or nil: as the file has them
 --   sliding_window            number of keys that a sliding layer sees, including its own; nil: none
@@ -25,6 +26,7 @@
 --                             parts that are left out ("vision_tower")
 --   kind, both_sides, max_positions   set by recipes of models that write no text: "token_classifier", "embedding" or "reranker";
 --                             every token sees all others; rows of the position table
+--   classifier                set by recipes whose classifier follows the pooling: see ane.recipe.head
 --   holds(name)               does the source have a tensor of this name?
 --   tensors                   set of the names that the reader used: they are not weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
