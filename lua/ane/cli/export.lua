@@ -1,9 +1,11 @@
 --- `ane export`: a model as Core ML packages.
--- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.export.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.cli.transforms, ane.coreml.export and ane.quantise.types.
 
 local common = require "ane.cli.common"
 local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
+local transforms = require "ane.cli.transforms"
+local types = require "ane.quantise.types"
 
 local M = {}
 
@@ -23,7 +25,7 @@ function M.options(parser)
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.threads(parser)
   options.recipe(parser)
-  options.transform(parser, "Other weights before they are rounded:")
+  options.transform(parser, "Other weights before they are rounded:", true)
   options.adapters(parser, true)
   options.progress(parser)
   options.json(parser)
@@ -90,6 +92,7 @@ function M.run(args)
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
+  transforms.choose(args, types.schemes[args.weights or "int8"])
   opts.transform = args.transform
   packages.check_context(args)
   local calibrated, message = calibrate(args, opts)
@@ -100,6 +103,7 @@ function M.run(args)
   if not report then return nil, message end
   local risk = report.target and require("ane.coreml.plan.coreai").risk_of(opts.weights or "")
   if risk then common.remark(args, "%s: %s (%s)", opts.weights, risk.text, risk.source) end
+  report.transform = args.transform or "none"
   if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
   for _, f in ipairs(report.functions or {}) do

@@ -135,9 +135,14 @@ end
 
 --- --transform
 -- @param help what it does, for this command
-function M.transform(parser, help)
-  parser:option("--transform", help .. " none (default); rotate: rotations that leave the model's results as they are and spread the "
-    .. "outliers of its weights. A tied head becomes a matrix of its own."):choices(weights.transforms):argname "HOW"
+-- @param chooses true: there is also auto, which ane.cli.transforms replaces by one of the others
+function M.transform(parser, help, chooses)
+  local choices = table.move(weights.transforms, 1, #weights.transforms, 1, {})
+  if chooses then table.insert(choices, 1, "auto") end
+  parser:option("--transform", help .. (chooses and " none" or " none (default)") .. "; rotate: rotations that leave the model's results "
+    .. "as they are and spread the outliers of its weights. A tied head becomes a matrix of its own."
+    .. (chooses and " auto (default): rotate with --method gptq and a scheme, where the model's blocks allow it and its weights take "
+    .. "at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
 end
 
 --- The model and the options of loading it; optional: the model may be left out.

@@ -1,9 +1,10 @@
 --- `ane quantise`: a model file with its weights in other types.
--- Needs ane.cli.common, ane.cli.options, ane.core and ane.quantise.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.transforms, ane.core and ane.quantise.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
+local transforms = require "ane.cli.transforms"
 local types = require "ane.quantise.types"
 
 local M = {}
@@ -43,7 +44,7 @@ function M.options(parser)
     .. "samples:N: N tokens that the model writes itself."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
-  options.transform(parser, "Other weights before they are rounded:")
+  options.transform(parser, "Other weights before they are rounded:", true)
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
@@ -65,7 +66,8 @@ local function show(report)
     show_row(t)
     if t.note then other = other + 1 end
   end
-  io.stdout:write(("%s: weights %s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights,
+  local turned = report.transform == "rotate" and " (rotated)" or ""
+  io.stdout:write(("%s: weights %s%s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights, turned,
     common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
   if report.mixed then
     io.stdout:write(("types chosen: %.3f bits a weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
@@ -80,9 +82,9 @@ end
 -- @param model loaded with the same transform, or nil
 local function prepared(source, args, model)
   local loader = require "ane.model.loader"
-  local transforms = args.transform and args.transform ~= "none"
-  if transforms and model then return require("ane.model").bundle(model).source end
-  if not (args.adapter[1] or transforms) then return source end
+  local rotates = args.transform == "rotate"
+  if rotates and model then return require("ane.model").bundle(model).source end
+  if not (args.adapter[1] or rotates) then return source end
   local r, cfg, code = loader.identify(source, args.model, {})
   if not r then return nil, cfg, code end
   local made, message = source, nil
@@ -141,6 +143,7 @@ end
 function M.run(args)
   local fine, wrong, usage = check_usage(args)
   if not fine then return nil, wrong, usage end
+  transforms.choose(args, types.schemes[args.weights])
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report
@@ -164,6 +167,7 @@ function M.run(args)
     importance = importance, method = args.method, calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end
+  report.transform = args.transform or "none"
   if chosen ~= true then report.mixed, report.expected = chosen, expected end
   if args.json then
     for _, t in ipairs(report.tensors) do t.shape = common.list(t.shape) end

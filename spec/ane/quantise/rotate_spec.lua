@@ -113,6 +113,54 @@ describe("a rotated model", function()
     end
   end)
 
+  describe("of --transform auto", function()
+    local function text()
+      local path = temp()
+      local file <close> = assert(io.open(path, "w"))
+      file:write(("The quick brown fox jumps over the lazy dog.\n"):rep(8))
+      return path
+    end
+
+    local function quantised(model, ...)
+      local out = temp()
+      local report = command.json { "quantise", model, out, ... }
+      return assert(core.read_file(out)), report.transform
+    end
+
+    it("is written for schemes with gptq, and only for them", function()
+      local args = { "--method", "gptq", "--calibrate", text() }
+      local function bytes(weights, ...) return quantised(tiny.path(), "--weights", weights, ...) end
+      local method, how, calibrate, path = table.unpack(args)
+      local chosen, transform = bytes("int4-block", method, how, calibrate, path)
+      assert.equal("rotate", transform)
+      local turned = bytes("int4-block", method, how, calibrate, path, "--transform", "rotate")
+      local plain, none = bytes("int4-block", method, how, calibrate, path, "--transform", "none")
+      assert.equal(turned, chosen)
+      assert.not_equal(plain, chosen)
+      assert.equal("none", none)
+      assert.equal("none", select(2, bytes("q4_0", method, how, calibrate, path)))
+      assert.equal("none", select(2, bytes("int4-block", calibrate, path)))
+    end)
+
+    it("is not written where a block cannot turn, and the command says why", function()
+      local out = temp()
+      local code, _, err = command.run { "quantise", "spec/fixtures/gguf/gemma3-q8_0.gguf", out, "--weights", "int8", "--method", "gptq",
+        "--calibrate", text(), "--no-progress" }
+      assert.equal(0, code)
+      assert.matches("^ane quantise: the weights are not rotated: .*layers%.0%.post_attention_norm writes to", err)
+    end)
+
+    it("is exported for schemes with gptq", function()
+      local out = temp()
+      os.remove(out)
+      local path = text()
+      local report = command.json { "export", tiny.path(), out, "--weights", "int8-channel", "--method", "gptq", "--calibrate", path,
+        "--context", "64" }
+      assert.equal("rotate", report.transform)
+      os.execute("rm -r '" .. out .. "'")
+    end)
+  end)
+
   it("is exported by the command", function()
     local out = temp()
     os.remove(out)

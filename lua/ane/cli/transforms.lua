@@ -1,0 +1,53 @@
+--- Chooses what --transform auto stands for.
+-- Needs ane.cli.common, ane.core and ane.model.loader. Usage: `transforms.choose(args, is_scheme)` before the model is loaded
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+
+local M = {}
+
+-- Most bytes of rotated weights, which are in memory in fp32 while they are written.
+local MOST = 4 << 30
+
+-- Bytes of all tensors in fp32.
+local function size_of(source)
+  local bytes = 0
+  for _, t in ipairs(source:tensors()) do
+    local n = 4
+    for _, d in ipairs(t.shape) do n = n * d end
+    bytes = bytes + n
+  end
+  return bytes
+end
+
+-- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. What else is wrong with the model is
+-- reported where it is loaded.
+local function rotates(args)
+  local loader = require "ane.model.loader"
+  local source <close> = core.open(args.model)
+  if not source or (source:format() ~= "gguf" and source:format() ~= "safetensors") then return false end
+  local r, cfg = loader.identify(source, args.model, { recipe = args.recipe })
+  if not r then return false end
+  local bytes = size_of(source)
+  if bytes > MOST then return false, ("its weights take %s in fp32"):format(common.bytes(bytes)) end
+  local turned, message, code = loader.transformed(r, cfg, source, "rotate")
+  if turned then
+    turned:close()
+    return true
+  end
+  return false, code == "unsupported" and message or nil
+end
+
+--- Sets args.transform to "rotate" or nil (none), and says on standard error why weights are not rotated that could have been better
+-- for it. Weights are rotated by themselves where a scheme of Core ML packages is written with gptq: its scales cover more columns or
+-- rows than those of GGUF types, and its files have a head of their own in any case.
+-- @param args options of the command: model, recipe, transform, method
+-- @param is_scheme true: the weights get a scheme
+function M.choose(args, is_scheme)
+  local given, turns, why = args.transform or "auto", false, nil
+  if given == "auto" and is_scheme and args.method == "gptq" then turns, why = rotates(args) end
+  args.transform = (turns or given == "rotate") and "rotate" or nil
+  if why then common.remark(args, "the weights are not rotated: %s", why) end
+end
+
+return M
