@@ -93,7 +93,7 @@ end
 
 local function first_tensor(m) return m.a or m.b or m.values or m.bias or m.magnitude or m.low_bias end
 
--- The places of a module, checked; raises where the model has no such module.
+-- The places of a module, checked; none where the computation leaves the module out. Raises where the model has no such module.
 local function find(file, where, source, m)
   if file.architecture and file.architecture ~= where.architecture then
     raise("invalid", "%s: is for the architecture %s, the model is %s", file.path, file.architecture, where.architecture)
@@ -103,6 +103,7 @@ local function find(file, where, source, m)
   for _, place in ipairs(found or {}) do
     if place.kind == "other" or (place.kind == "embedding") == m.embedding or not m.rank then list[#list + 1] = place end
   end
+  if #list == 0 and places.is_unused(where, m.module) then return list end
   if #list == 0 then
     raise("notfound", "%s: tensor %s is for module %s, which %s (%s) has not", file.path, first_tensor(m).name, m.module, source:path(),
       where.architecture)

@@ -34,6 +34,9 @@ end
 
 local KINDS = { conv1x1 = "linear", embed = "embedding" }
 
+-- Ops whose inputs are x, weight and bias.
+local BIASED = { conv1x1 = true, layer_norm = true }
+
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
 -- rows GGUF permutes)}.
 local function uses_of(b, r)
@@ -47,7 +50,7 @@ local function uses_of(b, r)
         if weight.index or weight.step then kind = "other" end
         if kind == "linear" and role == "token_embd" then role = "output" end -- a tied head
         local key = ("%s %s %s"):format(kind, role, weight.label)
-        local bias = node.op == "conv1x1" and node.inputs[3] and b.record[node.inputs[3]]
+        local bias = BIASED[node.op] and i == 2 and node.inputs[3] and b.record[node.inputs[3]]
         if not seen[key] and weight.weight:find "%.weight$" then
           seen[key] = true
           list[#list + 1] = {
@@ -66,9 +69,10 @@ end
 -- @param b the builder, after the recipe has built
 -- @param r the recipe
 -- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", format, output (name of the head's weight
--- where the model is tied)}
+-- where the model is tied), unused = patterns of names of tensors that the computation does not need}
 function M.of(b, r)
-  local out = { hf = {}, gguf = {}, format = b.cfg.format, architecture = b.cfg.architecture }
+  local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is no part of the graph, but needed
+  local out = { hf = {}, gguf = {}, format = b.cfg.format, architecture = b.cfg.architecture, unused = unused }
   local function add(format, place)
     local name = namer(r, b.cfg, format)
     local ok, module = pcall(name, place.role, place.layer)
@@ -86,6 +90,14 @@ function M.of(b, r)
   local ok, head = pcall(b.names, "output")
   out.output = ok and head .. ".weight" or nil
   return out
+end
+
+--- Is this a module that the computation leaves out, such as the pooler of an encoder that pools otherwise?
+function M.is_unused(places, module)
+  for _, pattern in ipairs(places.unused) do
+    if (module .. ".weight"):find(pattern) then return true end
+  end
+  return false
 end
 
 --- The places of a module of an adapter; nil where the model has none.

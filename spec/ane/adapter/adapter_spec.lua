@@ -197,6 +197,31 @@ describe("LoRA adapters", function()
       end
     end)
 
+    it("of encoders may change what the computation leaves out, and merged also the biases of norms", function()
+      local path = "spec/fixtures/hf/bert"
+      local function vector(tensors, opts)
+        opts.adapters, opts.activations = keep(adapters.peft { tensors = tensors }), "fp32"
+        local model <close> = assert(ane.load(path, opts))
+        return assert(model:embed { 2, 60, 17, 3 }):totable()
+      end
+      local query = adapters.pair("encoder.layer.1.attention.self.query", 64, 64, 4, 1)
+      local pooler = adapters.pair("pooler.dense", 64, 64, 4, 3)
+      local both_ = { query[1], query[2], pooler[1], pooler[2] }
+      assert.same(vector(query, {}), vector(both_, {}))
+      assert.same(vector(query, { merge = true }), vector(both_, { merge = true }))
+      local norm = adapters.tensor("base_model.model.encoder.layer.2.output.LayerNorm.bias", { 64 }, 9)
+      local plain <close> = assert(ane.load(path, { activations = "fp32" }))
+      local base, source <close> = plain:embed({ 2, 60, 17, 3 }, { normalise = false }):totable(), assert(require("ane.core").open(path))
+      local old = source:read "encoder.layer.2.output.LayerNorm.bias"
+      local other = keep(adapters.peft { tensors = { norm } })
+      local moved <close> = assert(ane.load(path, { activations = "fp32", merge = true, adapters = other }))
+      for i, x in ipairs(moved:embed({ 2, 60, 17, 3 }, { normalise = false }):totable()) do
+        local shift = string.unpack("<f", norm.data, 4 * i - 3) - string.unpack("<f", old, 4 * i - 3)
+        assert.near(base[i] + shift, x, 1e-5)
+      end
+      fails("unsupported", "LayerNorm.bias is for a weight of a fused step or a norm", path, other)
+    end)
+
     it("with whole modules are merged, and refused otherwise unless they are the model's", function()
       local source <close> = assert(require("ane.core").open(LLAMA))
       local shape, bytes = source:tensor("lm_head.weight").shape, source:read "lm_head.weight"
