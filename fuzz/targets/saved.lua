@@ -26,7 +26,7 @@ end
 
 --- Changes fields of 4 and 8 bytes at the places of chunk headers as well as bytes.
 function M.mutate(data, most, random, bytes)
-  if #data < 52 or random(3) == 0 then return bytes(data, most) end
+  if #data < 53 or random(3) == 0 then return bytes(data, most) end
   local places = {}
   local at = 41
   while at + 12 <= #data and #places < 64 do
