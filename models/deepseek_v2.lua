@@ -112,7 +112,8 @@ end
 
 function M.build(b, cfg)
   local s, e = attention_sizes(cfg), mixture(cfg)
-  if cfg.format == "gguf" and cfg.rope.scaling == "yarn" then cfg.rope.attn_factor = 1 end -- mscale is mscale_all_dim
+  local same = cfg.format == "gguf" and (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) ~= 0
+  if same and cfg.rope.scaling == "yarn" then cfg.rope.attn_factor = 1 end -- mscale is mscale_all_dim
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -454,18 +454,25 @@ def deepseek2_keys(w, cfg):
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(r["factor"])
         w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
-        w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+        if r.get("mscale_all_dim"):
+            w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
     w.add_leading_dense_block_count(cfg.first_k_dense_replace)
     w.add_expert_count(cfg.n_routed_experts)
     w.add_expert_used_count(cfg.num_experts_per_tok)
     w.add_expert_shared_count(cfg.n_shared_experts)
     w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
     w.add_expert_weights_scale(cfg.routed_scaling_factor)
-    w.add_expert_weights_norm(False)
-    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+    v3 = cfg.model_type == "deepseek_v3"
+    w.add_expert_weights_norm(v3 and cfg.norm_topk_prob)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if v3 else gguf.ExpertGatingFuncType.SOFTMAX)
+    if v3:
+        w.add_expert_group_count(cfg.n_group)
+        w.add_expert_group_used_count(cfg.topk_group)
 
 
 def deepseek2_parts(key, a, cfg):
+    if key.endswith("e_score_correction_bias"):
+        return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
     if "kv_b_proj" in key:
         layer = key.split(".")[2]
         k, v = np.split(a.reshape(cfg.num_attention_heads, -1, a.shape[1]), [cfg.qk_nope_head_dim], axis=1)
@@ -634,12 +641,13 @@ MODELS = {
         linear_key_head_dim=4, linear_value_head_dim=6, linear_num_key_heads=1, linear_num_value_heads=2, num_experts=4, num_experts_per_tok=3,
         moe_intermediate_size=16, shared_expert_intermediate_size=8, layer_types=["linear_attention", "full_attention"],
         rope_parameters=rope(5000.0, partial_rotary_factor=0.5))),
-    "deepseek_v3": dict(config="DeepseekV3Config", model="DeepseekV3ForCausalLM", values=common(
+    # YaRN without mscale: cosine and sine are scaled, the scores are not. (llama.cpp scales these too.)
+    "deepseek_v3": dict(config="DeepseekV3Config", model="DeepseekV3ForCausalLM", gguf="deepseek2", keys=deepseek2_keys,
+                        change=deepseek2_parts, own=("head_count", "key_length"), values=common(
         hidden_size=36, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=14, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
         v_head_dim=8, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=16, first_k_dense_replace=1,
         routed_scaling_factor=2.5, norm_topk_prob=True, n_group=4, topk_group=2, rope_parameters=rope(
-            5000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
-            mscale_all_dim=1.0))),
+            5000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0))),
 }
 
 if __name__ == "__main__":

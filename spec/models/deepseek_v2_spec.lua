@@ -3,7 +3,7 @@ local decoders = require "support.decoders"
 
 describe("DeepSeek-V2", function()
   for _, case in ipairs(decoders.cases "deepseek_v2") do it(table.unpack(case)) end
-  for _, case in ipairs(decoders.cases("deepseek_v3", { folder_only = true })) do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases "deepseek_v3") do it(table.unpack(case)) end
   local more = decoders.cases("deepseek_v2_groups", { folder_only = true })
   for _, case in ipairs(more) do it(table.unpack(case)) end
 
