@@ -121,9 +121,12 @@ function ane.tensor(values, shape) end
 ---@return ane.code? code
 function ane.check(model, golden, opts) end
 
+--- What calibration reads: a text, token ids, a list of both, texts that the model writes itself, or chats through its template.
+---@alias ane.calibration_input string|integer[]|table[]|{ samples: integer }|{ chats: (ane.message[]|{ messages: ane.message[], tools?: table[] })[] }
+
 --- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that load and export take.
 ---@param model ane.model
----@param input string|integer[]|table[] a text, token ids, or a list of both
+---@param input ane.calibration_input
 ---@param opts? { tokens?: integer, chunk?: integer, progress?: ane.progress }
 ---@return table<string, ane.tensor>? importance by tensor name
 ---@return string? message
@@ -159,7 +162,7 @@ function sensitivity_report:mixed(opts) end
 
 --- Measures what each weight costs when it alone is rounded: the KL divergence of the predictions.
 ---@param model ane.model
----@param input string|integer[]|table[] a text, token ids, or a list of both
+---@param input ane.calibration_input
 ---@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress }
 ---@return ane.sensitivity_report?
 ---@return string? message
@@ -563,7 +566,7 @@ function model:weights_report() end
 ---@class ane.quantise_options
 ---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0)
 ---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
----@field calibrate? string|integer[]|table[] a text, token ids, or a list of both
+---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 16384
 ---@field memory? integer bytes that the statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
@@ -611,7 +614,7 @@ function model:plan(opts) end
 ---@field argmax? boolean the head gives the best row and its value instead of logits
 ---@field importance? table<string, ane.tensor> a weight for the error of each column, by weight's name
 ---@field method? "rtn"|"gptq" gptq: roundings compensate each other's errors on the text of `calibrate`
----@field calibrate? string|integer[]|table[] a text, token ids, or a list of both
+---@field calibrate? ane.calibration_input
 ---@field tokens? integer most tokens that are read; default 16384
 ---@field memory? integer bytes that the statistics of gptq may take at a time; default 2 GiB
 ---@field threads? integer

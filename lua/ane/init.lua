@@ -58,7 +58,7 @@ end
 --- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that guides int4-block and lut4
 -- (options of load and export) and q2_k .. q6_k of quantise. See ane.evaluate.calibrate.
 -- @param model built by a recipe
--- @param input a text, a list of token ids, or a list of texts and lists
+-- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts tokens, chunk, progress
 -- @return tensor name -> tensor [columns]; or nil, message, code
 function M.calibrate(model, input, opts)
@@ -67,7 +67,7 @@ end
 
 --- Measures what each weight costs when it alone is rounded, for the choice of types under a budget. See ane.evaluate.sensitivity.
 -- @param model built by a recipe
--- @param input a text, a list of token ids, or a list of texts and lists
+-- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts types, tokens, chunk, threads, progress
 -- @return a report, whose mixed{size = bytes} or mixed{bits = bits} gives what quantise takes; it prints as lines; or nil, message, code
 function M.sensitivity(model, input, opts)

@@ -1,6 +1,6 @@
 --- What several commands share: loading the model of the options, reading input, writing results and remarks.
 -- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
--- ane.evaluate.calibrate and ane.evaluate.samples where a model is loaded.
+-- ane.evaluate.calibrate and ane.model.samples where a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -50,7 +50,7 @@ end
 -- What a model reads for --calibrate: a text, or the conversations of a .jsonl file or samples as lists of ids; or nil, message, code.
 local function calibration_input(args, model, text)
   local count = sample_count(args)
-  if count then return require("ane.evaluate.samples").draw(model, count, M.progress(args)) end
+  if count then return require("ane.model.samples").draw(model, count, M.progress(args)) end
   local conversations = require "ane.cli.conversations"
   if not conversations.is_name(args.calibrate) then return text end
   return conversations.encode(model.tokenizer, args.calibrate, text)

@@ -1,6 +1,6 @@
 --- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block and lut4 at load,
 -- q2_k .. q6_k in files, and the schemes of exported packages.
--- Needs ane.core, ane.model, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
@@ -9,6 +9,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local inputs = require "ane.model.inputs"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
@@ -80,7 +81,7 @@ end
 
 --- Feeds a text and collects the mean square of each input column.
 -- @param model built by a recipe
--- @param input a text, a list of token ids, or a list of texts and lists
+-- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see rules
 -- @return tensor name (and name of a view, as weights_report has it) -> tensor [columns]; without weights whose input has no name (the
 -- second matrix of an expert); or nil, message, code
@@ -90,7 +91,8 @@ function M.run(model, input, opts)
   local bundle = model_of.bundle(model, 2)
   return failure.catch(function()
     local chunk = math.min(opts.chunk, model.context)
-    return collect(bundle, model.kv, try(M.runs(model, input, chunk, opts.tokens)), opts)
+    local texts = try(inputs.resolve(model, input, opts.progress))
+    return collect(bundle, model.kv, try(M.runs(model, texts, chunk, opts.tokens)), opts)
   end)
 end
 

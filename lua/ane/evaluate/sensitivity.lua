@@ -1,5 +1,5 @@
 --- Measures the divergence that rounding a single weight causes, and chooses types for a given size.
--- Needs ane.core, ane.model, ane.model.windows, ane.quantise.types, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.windows, ane.quantise.types, ane.util.failure and ane.util.schema. Usage:
 --   local s = assert(sensitivity.run(model, text)); print(s)
 --   local mixed = assert(s:mixed {bits = 4.25}); model:quantise("small.gguf", {weights = "q4_k", mixed = mixed})
 --
@@ -9,6 +9,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local inputs = require "ane.model.inputs"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
@@ -241,7 +242,7 @@ local function sensitivity(bundle, model, input, opts)
     threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }
-  run.runs = try(windows.split(model, input, run.context, opts.tokens))
+  run.runs = try(windows.split(model, try(inputs.resolve(model, input, opts.progress)), run.context, opts.tokens))
   local matrices = model:weights_report()
   local rest, kept
   run.weights, rest, kept = weights_of(bundle.source, opts.types or DEFAULT, matrices)
@@ -255,7 +256,7 @@ end
 
 --- Measures the weights of a model.
 -- @param model built by a recipe, of one file or folder
--- @param input a text, a list of token ids, or a list of texts and lists
+-- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see M.rules
 -- @return report: weights = list of {name, count (elements), stored (type), choices = list of {type, bytes, error (squared, relative),
 -- kl (nats)}, smallest first}, rest (bytes of other tensors), kept (list of {name, type} of

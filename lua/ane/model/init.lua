@@ -367,7 +367,8 @@ end
 --- Writes the model as GGUF with its weights in another type. See ane.quantise.
 -- @param out path of the file; it appears once it is complete
 -- @param opts weights (type or scheme), mixed ({pattern = type}), fallback, importance, method ("rtn", "gptq"), calibrate (a text, a list
--- of token ids, or a list of texts and lists: what gptq reads), tokens (most of them), memory, threads, progress
+-- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads; ane.model.inputs), tokens (most of them),
+-- memory, threads, progress
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
   local report, message, code = require("ane.quantise").of_model(self, opened(self).source, out, opts, 2)

@@ -1,5 +1,5 @@
 --- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
--- Needs ane.core, ane.model, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
 --   local calibration <close> = assert(moments.open(model, text))
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local input_of = require "ane.model.inputs"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
@@ -99,7 +100,7 @@ Calibration.__close = Calibration.close
 
 --- Prepares to read a text.
 -- @param model built by a recipe; it must stay open
--- @param input a text, a list of token ids, or a list of texts and lists
+-- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see rules
 -- @param level as error()'s, for wrong arguments
 -- @return calibration: tokens, order (list of {value, cols}), input(), collect(), digest(), close(); or nil, message, code
@@ -112,7 +113,7 @@ function M.open(model, input, opts, level)
     local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0 }, Calibration)
     self.program = try(trace.program(bundle))
     self.chunk = math.min(opts.chunk, model.context, self.program:context())
-    self.runs = try(windows.split(model, input, self.chunk, opts.tokens))
+    self.runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), self.chunk, opts.tokens))
     for _, ids in ipairs(self.runs) do self.tokens = self.tokens + #ids end
     self.inputs, self.head, self.order = inputs_of(self.program)
     self.moments = try(core.moments(opts.threads or core.cpu_cores()))

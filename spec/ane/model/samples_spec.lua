@@ -1,6 +1,6 @@
 local command = require "support.command"
 local core = require "ane.core"
-local samples = require "ane.evaluate.samples"
+local samples = require "ane.model.samples"
 local tiny = require "support.tiny"
 
 describe("samples", function()

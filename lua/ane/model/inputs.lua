@@ -1,0 +1,49 @@
+--- Texts for calibration that a model must first make: its own samples, and chats through its template.
+-- Needs ane.model.samples and ane.generate.chat where they are asked for. Usage:
+--   local input, message, code = inputs.resolve(model, {samples = 8192})
+
+local M = {}
+
+local MOST_SAMPLES = 1 << 20 -- tokens; more take days
+
+local function draw(model, count, progress)
+  if math.type(count) ~= "integer" or count < 1 or count > MOST_SAMPLES then
+    return nil, ("samples must be an integer, 1 .. %d, is %s"):format(MOST_SAMPLES, tostring(count)), "invalid"
+  end
+  return require("ane.model.samples").draw(model, math.max(2, count), progress)
+end
+
+-- A chat is a list of messages, or a table with `messages`.
+local function encode(model, chats)
+  if type(chats) ~= "table" or #chats == 0 then return nil, "chats must be a list of conversations, at least one", "invalid" end
+  local lists = {}
+  for i, one in ipairs(chats) do
+    local own = type(one) == "table" and (one.messages and one or { messages = one }) or {}
+    if type(own.messages) ~= "table" or #own.messages == 0 then
+      return nil, ("chat %d must be a list of messages, or a table that has one as messages"):format(i), "invalid"
+    end
+    local ids, message, code = require("ane.generate.chat").encode(model.tokenizer, own.messages, {
+      tools = own.tools, documents = own.documents, template_vars = own.template_vars, add_generation_prompt = false,
+    })
+    if not ids then return nil, ("chat %d: %s"):format(i, message), code end
+    lists[i] = ids
+  end
+  return lists
+end
+
+--- What a model is to read.
+-- @param model a generative model; it must stay open
+-- @param input a text, a list of ids, or a list of those: returned as it is; {samples = N}: texts of N tokens that the model writes
+-- itself (ane.model.samples); {chats = list}: conversations, each a list of messages or {messages, tools, documents, template_vars}
+-- @param progress function(stage, done, total), or nil
+-- @return a text, a list of ids, or a list of those; or nil, message, code
+function M.resolve(model, input, progress)
+  if type(input) ~= "table" or (input.samples == nil and input.chats == nil) then return input end
+  if #input > 0 or (input.samples ~= nil and input.chats ~= nil) then
+    return nil, "give one of texts, samples and chats", "invalid"
+  end
+  if input.samples ~= nil then return draw(model, input.samples, progress) end
+  return encode(model, input.chats)
+end
+
+return M
