@@ -26,6 +26,8 @@ ifeq ($(config),debug)
   $(BUILD)/csrc/kernels/%.o: override CFLAGS += -O1
 else ifeq ($(config),sanitize)
   override CFLAGS += -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+  # Numbers beyond an integer's range: gcc does not count them as undefined behaviour. Not in kernels, see below.
+  SANITIZER := -fsanitize=float-cast-overflow -fno-sanitize-recover=float-cast-overflow
   LDFLAGS_SO += -fsanitize=address,undefined
 else ifeq ($(config),tsan)
   override CFLAGS += -O1 -fno-omit-frame-pointer -Wno-maybe-uninitialized
