@@ -188,9 +188,11 @@ describe("size", function()
     end
     local text = assert(core.read_file "docs/coreai.md")
     assert.truthy(text:find(table.concat(rows), 1, true), "the table of docs/coreai.md is not that of ane.coreml.plan.coreai")
-    local asked = { "encoder", "layout", "states", "recurrent", "experts", "heads", "context-width" }
-    local function holds(name)
-      local made = assert(require("ane.coreml.plan").of_path("spec/fixtures/hf/" .. name, { target = "coreai", context = 64 }))
+    local asked = { "encoder", "layout", "states", "recurrent", "experts", "heads", "context-width", "context-step" }
+    local function holds(name, opts)
+      opts = opts or { context = 64 }
+      opts.target = "coreai"
+      local made = assert(require("ane.coreml.plan").of_path("spec/fixtures/hf/" .. name, opts))
       local ids, list = {}, {}
       for _, rule in ipairs(made.coreai.rules) do ids[rule.id] = true end
       for _, id in ipairs(asked) do list[#list + 1] = ids[id] and id end
@@ -198,6 +200,9 @@ describe("size", function()
     end
     assert.equal("encoder heads", holds "bert")
     assert.equal("layout heads", holds "llama")
+    assert.equal("layout heads context-step", holds("llama", { context = 96 }))
+    assert.equal("layout heads", holds("llama", { context = 96, fixed_t = { 8, 16 } }))
+    assert.equal("layout heads context-step", holds("llama", { context = 256, tiers = { 100 } }))
     assert.equal("layout states recurrent", holds "mamba2-odd")
     assert.equal("layout states recurrent experts heads", holds "granitemoehybrid-odd")
     assert.equal("layout experts heads", holds "gpt_oss-odd")

@@ -34,6 +34,9 @@ M.rules = {
   { "context-width", "risk",
     "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
     runner(function(f) return f.kv > f.context end) },
+  { "context-step", "risk",
+    "a context is no multiple of the tokens of a call: the runner begins calls at multiples of them, and the last one would write beyond "
+      .. "the states", RUNNER, runner(function(f) return f.ragged end) },
   { "own-host", "risk", "Apple's runner takes one asset: a program of your own calls the assets of a set in order, as runtime_meta.json "
     .. "says", RUNNER, function(f) return f.sharded end },
   { "encoder", "risk", "Apple's runner takes language models only: a program of your own calls the functions of this model", RUNNER,
@@ -75,7 +78,7 @@ end
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
 -- whole sequences), context, kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true: the model has
--- some), rows (of the head), tokens (most of a call), weights (scheme)
+-- some), rows (of the head), tokens (most of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}
@@ -116,6 +119,18 @@ local function ops_of(plan)
   return ops
 end
 
+-- Is the context, or a smaller one of opts.tiers, no multiple of the tokens of a call that fits into it?
+local function ragged(context, opts)
+  local contexts = { context }
+  for _, tier in ipairs(opts.tiers or {}) do contexts[#contexts + 1] = tier end
+  for _, c in ipairs(contexts) do
+    for _, t in ipairs(opts.fixed_t or { 8, 16, 64 }) do
+      if t <= c and c % t ~= 0 then return true end
+    end
+  end
+  return false
+end
+
 --- The facts of a plan of ane.coreml.plan.
 function M.facts(plan, opts)
   local kv, own_states = states_of(plan)
@@ -124,7 +139,7 @@ function M.facts(plan, opts)
   return { bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets,
            encoder = plan.kind ~= "causal", context = plan.context, kv = kv, own_states = own_states, attention = ops.attention or false,
            recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false, rows = plan.rows,
-           tokens = math.min(tokens, plan.context), weights = opts.weights }
+           tokens = math.min(tokens, plan.context), ragged = ragged(plan.context, opts), weights = opts.weights }
 end
 
 return M
