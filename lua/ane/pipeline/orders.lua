@@ -27,12 +27,12 @@ end
 
 -- ---- Runs --------------------------------------------------------------------------------------------------------------------
 
--- Tokens of a piece of a long feed, at the least.
-local PIECE = 64
+-- Tokens of a piece of a long feed: at least, and at most where the feed has enough pieces. Longer pieces are no faster a token.
+local PIECE, LONG_PIECE = 64, 128
 
 -- Pieces that a stage should have of a run, so that no stage waits long for the first of them: a run of g groups on n stages takes
 -- (g + n - 1) / g of the time of one that fills all stages.
-local function groups_wanted(stages) return 2 * stages end
+local function groups_wanted(stages) return 8 * stages end
 
 -- Cuts an item of many tokens into pieces, of which each has the item's `until`.
 local function pieces_of(item, size, list)
@@ -53,7 +53,7 @@ end
 function M.groups(items, stages, whole, together)
   local tokens = 0
   for _, item in ipairs(items) do tokens = tokens + #item.ids end
-  local size = math.max(math.ceil(tokens / groups_wanted(stages)), #items > 1 and 1 or PIECE)
+  local size = math.min(math.max(math.ceil(tokens / groups_wanted(stages)), #items > 1 and 1 or PIECE), LONG_PIECE)
   local pieces = {}
   for _, item in ipairs(items) do
     if not whole and #item.ids > math.max(size, PIECE) then

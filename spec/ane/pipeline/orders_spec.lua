@@ -50,7 +50,11 @@ describe("groups of a run", function()
     for i = 1, 8 do items[i] = { id = i, ids = { i }, want = "argmax", upto = 1 } end
     assert.equal(4, #orders.groups(items, 4, false))
     assert.equal(1, #orders.groups(items, 4, false, true))
-    assert.is_true(#orders.groups({ { id = 1, ids = ids(512, 0), want = "last", upto = 512 } }, 2, false) >= 4)
+    for tokens, pieces in pairs { [64] = 1, [512] = 8, [1024] = 16, [4096] = 32 } do
+      local groups = orders.groups({ { id = 1, ids = ids(tokens, 0), want = "last", upto = tokens } }, 2, false)
+      assert.equal(pieces, #groups)
+      for _, group in ipairs(groups) do assert.equal(tokens // pieces, #group[1].ids) end
+    end
   end)
 
   it("keep items whole for models that see tokens on both sides", function()
