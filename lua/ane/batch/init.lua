@@ -293,6 +293,15 @@ local function summary(self)
   return out
 end
 
+-- A stream to an open file. Each line is flushed: a reader sees it at once, and a full disk is an error of the run.
+local function lines_to(file, name, ordered, close)
+  return outputs.stream(function(line)
+    local ok, message = file:write(line)
+    if ok then ok, message = file:flush() end
+    return ok, message and name .. message
+  end, ordered, close)
+end
+
 local function open_output(opts, settings)
   local output = opts.output
   if type(output) == "function" or type(output) == "table" then
@@ -301,18 +310,11 @@ local function open_output(opts, settings)
       return true
     end, opts.ordered)
   end
-  if output == "-" then
-    local out = io.stdout
-    return outputs.stream(function(line)
-      local ok, message = out:write(line)
-      if ok then ok, message = out:flush() end
-      return ok, message
-    end, opts.ordered)
-  end
+  if output == "-" then return lines_to(io.stdout, "", opts.ordered) end
   if is_resumable(output) then return outputs.file(output, settings, opts) end
   local file, message = io.open(output, "wb")
   if not file then return nil, message, "io" end
-  return outputs.stream(function(line) return file:write(line) end, opts.ordered, function() file:close() end)
+  return lines_to(file, output .. ": ", opts.ordered, function() file:close() end)
 end
 
 local function run(self, opts)

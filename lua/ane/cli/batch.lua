@@ -156,6 +156,9 @@ end
 local function run_merge(args)
   local paths = { args.model, table.unpack(args.inputs) }
   if #paths == 0 then return options.wrong "--merge needs the outputs of shards" end
+  for _, name in ipairs(NAMES) do
+    if name ~= "output" and args[name] then return options.wrong("--%s does not go with --merge", (name:gsub("_", "-"))) end
+  end
   return show(args, require("ane.batch.merge").run(paths, args.output))
 end
 

@@ -333,6 +333,15 @@ describe("an output file", function()
     assert.is_nil((run(folder .. "/none", folder .. "/out")))
   end)
 
+  it("on a device that is full is an error", function()
+    if core.path_kind "/dev/full" ~= "other" then return pending "no /dev/full" end
+    local summary, message, code = run(write("in.jsonl", corpus()), "/dev/full")
+    assert.is_nil(summary)
+    assert.equal("io", code)
+    assert.matches("^/dev/full: ", message)
+    assert.is_nil(core.path_kind "/dev/full.journal")
+  end)
+
   it("goes on after a run where the disk is full", function()
     if not tree.has "prlimit" then pending "no prlimit" end
     local path, out = write("in.jsonl", corpus()), folder .. "/out"

@@ -98,5 +98,10 @@ describe("ane batch", function()
     local code, out = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-" }
     assert.equal(0, code)
     assert.equal(tree.read(output), out)
+    for _, words in ipairs { { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" } } do
+      local wrong, _, err = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-", table.unpack(words) }
+      assert.equal(2, wrong)
+      assert.equal("ane batch: " .. words[1] .. " does not go with --merge\n", err)
+    end
   end)
 end)
