@@ -6,8 +6,9 @@ local core = require "ane.core"
 
 local M = {}
 
---- Is there an asset in the folder?
+--- Is there an asset in the folder? By its name, even if main.mlirb is missing: reading it then says so.
 function M.found(path)
+  if path:find "%.aimodel/*$" then return true end
   local file <close> = io.open(path .. "/main.mlirb", "rb")
   return file ~= nil
 end

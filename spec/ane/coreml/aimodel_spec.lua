@@ -152,6 +152,15 @@ describe("a Core AI asset", function()
     assert.equal(APPLE .. ": a Core AI asset is not rewritten", message)
   end)
 
+  it("is known by its name, so that the file that is missing is named", function()
+    assert.is_true(aimodel.found "no/such.aimodel/")
+    assert.is_false(aimodel.found "spec/fixtures/hf/llama")
+    local contents, message, code = aimodel.contents "no/such.aimodel"
+    assert.is_nil(contents)
+    assert.matches("no/such.aimodel/main.mlirb: ", message)
+    assert.equal("io", code)
+  end)
+
   it("is described", function()
     assert.equal([[
 spec/fixtures/aimodel/apple.aimodel: Core AI asset by MLIR22.0.0git, 2 resources of 14592 bytes
