@@ -37,7 +37,7 @@ static bool squeeze(struct ane_rewrite *r) {
 }
 
 static bool begins(const struct ane_rewrite *r, struct ane_text s) {
-  return left(r) >= s.len && memcmp(rest(r), s.data, s.len) == 0;
+  return left(r) >= s.len && (!s.len || memcmp(rest(r), s.data, s.len) == 0);
 }
 
 static bool trim_end(struct ane_rewrite *r, struct ane_text s, struct ane_text to) {

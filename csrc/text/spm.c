@@ -39,7 +39,7 @@ static size_t word_end(const char *s, size_t len) {
   size_t p = 0;
   while (len - p >= 3 && memcmp(s + p, mark, 3) == 0) p += 3;
   for (;;) {
-    const char *next = memchr(s + p, mark[0], len - p);
+    const char *next = memchr(s + p, (unsigned char)mark[0], len - p);
     if (!next) return len;
     p = (size_t)(next - s);
     if (len - p >= 3 && memcmp(next, mark, 3) == 0) return p;

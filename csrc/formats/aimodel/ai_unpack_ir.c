@@ -425,7 +425,7 @@ static ane_status read_function(struct ai_file *f, struct ai_span *s, struct ane
   if (h.properties == UINT64_MAX || h.mask & (AI_HAS_RESULTS | AI_HAS_OPERANDS) || !(h.mask & AI_HAS_REGIONS))
     return ai_wrong(f, h.at, "a function without properties or region, or with results or operands");
   const struct ai_entry *e = &f->properties[h.properties];
-  struct ai_span list = ai_span_of(f, e->at, e->size), flag;
+  struct ai_span list = ai_span_of(f, e->at, e->size), flag = {0};
   for (int i = 0; i < P_COUNT; i++)
     if (!ai_read_number(&list, &p[i])) return ai_wrong(f, e->at, "the properties of a function are truncated");
   st = read_regions(f, s, h.name, out, &has, 0);
