@@ -204,6 +204,19 @@ local function settle(t, i, f)
   return down > 0 and up / down or f
 end
 
+-- The factor on cosine and sine that fits many rows best, for a table whose single numbers have rounding errors: their projection on
+-- the rotation by the frequencies.
+local function settled_magnitude(t, list)
+  local sum, n = 0.0, 0
+  for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
+    for i = 0, t.half - 1 do
+      local phase = row * list[i + 1]
+      sum, n = sum + t.cos(row, i) * math.cos(phase) + t.sin(row, i) * math.sin(phase), n + 1
+    end
+  end
+  return sum / n
+end
+
 -- The frequencies of a table, from its phases at rows 1, 2, 4, ... Each step gives the number of full rotations of the next row.
 local function frequencies(node, t)
   local list, sum, n = {}, 0, 0
@@ -221,7 +234,7 @@ local function frequencies(node, t)
       sum, n = sum + math.sqrt(t.cos(r, i) ^ 2 + t.sin(r, i) ^ 2), n + 1
     end
   end
-  local magnitude = sum / n
+  local magnitude = is_half(t) and settled_magnitude(t, list) or sum / n
   if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
   for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
     for i = 0, t.half - 1 do
