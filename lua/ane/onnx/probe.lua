@@ -217,8 +217,47 @@ local function settled_magnitude(t, list)
   return sum / n
 end
 
+-- Half of the distance between fp16 numbers of the size of x.
+local function half_step(x)
+  return 2.0 ^ (math.floor(math.log(math.max(math.abs(x), 2.0 ^ -14), 2)) - 11)
+end
+
+-- The change of frequency i, near f, with which the factor m gives exactly the rounded numbers of the table: the middle of the allowed
+-- interval, and its width (below 0: there is none).
+local function allowed(t, i, f, m)
+  local low, high = -math.huge, math.huge
+  local function bound(row, slope, rest, x)
+    if math.abs(slope) < 0.1 * m then return end
+    local a, b = (rest - half_step(x)) / (slope * row), (rest + half_step(x)) / (slope * row)
+    low, high = math.max(low, math.min(a, b)), math.min(high, math.max(a, b))
+  end
+  for row = 1, t.rows - 1, math.max(1, t.rows // 512) do
+    local c, s, phase = t.cos(row, i), t.sin(row, i), row * f
+    bound(row, -m * math.sin(phase), c - m * math.cos(phase), c)
+    bound(row, m * math.cos(phase), s - m * math.sin(phase), s)
+  end
+  if high == math.huge or low == -math.huge then return 0, 0 end
+  return (low + high) / 2, high - low
+end
+
+-- Changes the frequencies of a table of fp16 numbers in place, so that they give these numbers. Returns the factor on them, which is
+-- sought near `magnitude`, or is that (given: true).
+local function exact(t, list, magnitude, given)
+  local best, least = magnitude, math.huge
+  for k = given and 0 or -60, given and 0 or 60 do
+    local m, bad = magnitude + k * 2e-6, 0
+    for i = 0, t.half - 1 do
+      local _, width = allowed(t, i, list[i + 1], m)
+      bad = bad + math.max(0, -width) * t.rows
+    end
+    if bad < least or bad == least and math.abs(k * 2e-6) < math.abs(best - magnitude) then best, least = m, bad end
+  end
+  for i = 0, t.half - 1 do list[i + 1] = list[i + 1] + (allowed(t, i, list[i + 1], best)) end
+  return best
+end
+
 -- The frequencies of a table, from its phases at rows 1, 2, 4, ... Each step gives the number of full rotations of the next row.
-local function frequencies(node, t)
+local function frequencies(node, t, given)
   local list, sum, n = {}, 0, 0
   for i = 0, t.half - 1 do
     local f, row = 0, 1
@@ -234,7 +273,7 @@ local function frequencies(node, t)
       sum, n = sum + math.sqrt(t.cos(r, i) ^ 2 + t.sin(r, i) ^ 2), n + 1
     end
   end
-  local magnitude = is_half(t) and settled_magnitude(t, list) or sum / n
+  local magnitude = is_half(t) and exact(t, list, given or settled_magnitude(t, list), given) or sum / n
   if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
   for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
     for i = 0, t.half - 1 do
@@ -274,6 +313,7 @@ local function make_rope(node, tables, most)
   local other
   made.long_freq, other = frequencies(node, long)
   if math.abs(other - magnitude) > 1e-3 then refuse(node, "has tables whose sizes differ with the length") end
+  if made.fp16 and long.rows > short.rows then made.inv_freq, made.magnitude = frequencies(node, short, other) end
   made.original = low
   return made
 end
