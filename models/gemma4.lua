@@ -26,8 +26,13 @@ local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys of
 local function entry_of(cfg, i)
   for key, entry in pairs(cfg.meta("per_layer_config", "object") or {}) do
     if math.tointeger(tonumber(key)) == i then
-      for what in pairs(entry) do
-        if not OVERRIDES[what] then error(("per_layer_config.%s.%s is not computed"):format(key, what), 0) end
+      if type(entry) ~= "table" then error(("key per_layer_config.%s is %s, wanted an object"):format(key, type(entry)), 0) end
+      for what, count in pairs(entry) do
+        local name = ("per_layer_config.%s.%s"):format(key, what)
+        if not OVERRIDES[what] then error(name .. " is not computed", 0) end
+        if math.type(count) ~= "integer" or count < 1 then
+          error(("key %s is %s, wanted a whole number of at least 1"):format(name, tostring(count)), 0)
+        end
       end
       return entry
     end
@@ -45,8 +50,8 @@ local function layer_of(cfg, i)
   if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
   local same = cfg.meta("attention_k_eq_v", "flag")
   return {
-    kind = "full", k_eq_v = same, d = math.tointeger(own.head_dim) or cfg.meta("global_head_dim", "count") or cfg.head_dim,
-    kv_heads = math.tointeger(own.num_key_value_heads) or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
+    kind = "full", k_eq_v = same, d = own.head_dim or cfg.meta("global_head_dim", "count") or cfg.head_dim,
+    kv_heads = own.num_key_value_heads or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
   }
 end
 
