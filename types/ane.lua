@@ -624,7 +624,7 @@ function model:plan(opts) end
 --- "coreai-sharded", as a set of assets.
 ---@param out string folder; it appears, or is replaced, when it is complete
 ---@param opts? ane.export_options
----@return table? report ok, path, shards, weights, kept, seconds; of an asset also functions (name, inputs, outputs, states)
+---@return table? report ok, path, shards, weights, kept, seconds; of an asset also functions (name, inputs, outputs, states) and warnings
 ---@return string? message
 ---@return ane.code? code
 function model:export(out, opts) end

@@ -1,5 +1,5 @@
 /* core.tokenizer: a tokenizer from the metadata of a model file or from a vocabulary with a description, and its streaming
- * decoder; core.normalise. */
+ * decoder; core.normalise; core.pretokenizer. */
 #include "binding/formats/bind_source.h"
 #include "binding/text/bind_vocabulary.h"
 #include "vocabulary/vocabulary.h"
@@ -327,6 +327,38 @@ static int normalise(lua_State *L) {
   return 1;
 }
 
+/* pretokenizer(name) -> {splits = list of patterns whose matches and gaps are pieces, ignore_merges, add_bos, sentence} of a
+ * value of tokenizer.ggml.pre. splits is nil where a split is of another kind, ignore_merges where only newlines are never
+ * merged. nil: the name is unknown. */
+static int pretokenizer(lua_State *L) {
+  size_t len;
+  const char *name = luaL_checklstring(L, 1, &len);
+  const struct ane_pretokenizer *p = ane_pretokenizer_find(name, len);
+  if (!p) return 0;
+  bool plain = true;
+  lua_createtable(L, 0, 4);
+  lua_createtable(L, (int)p->n_splits, 0);
+  for (uint32_t i = 0; i < p->n_splits; i++) {
+    const struct ane_split *split = &p->splits[i];
+    plain &= split->pattern && split->behaviour == ANE_SPLIT_ISOLATED && !split->invert && !split->literal;
+    lua_pushstring(L, split->pattern);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  if (plain)
+    lua_setfield(L, -2, "splits");
+  else
+    lua_pop(L, 1);
+  if (p->whole != ANE_WHOLE_NEWLINES) {
+    lua_pushboolean(L, p->whole == ANE_WHOLE_ALWAYS);
+    lua_setfield(L, -2, "ignore_merges");
+  }
+  lua_pushboolean(L, p->add_bos);
+  lua_setfield(L, -2, "add_bos");
+  lua_pushboolean(L, p->sentence);
+  lua_setfield(L, -2, "sentence");
+  return 1;
+}
+
 /* ---- Registration ------------------------------------------------------------------------------------------------*/
 
 static const luaL_Reg tokenizer_methods[] = {
@@ -359,7 +391,12 @@ static const luaL_Reg no_methods[] = {{NULL, NULL}};
 
 static const luaL_Reg scratch_meta[] = {{"__gc", scratch_free}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"tokenizer", tokenizer_new}, {"normalise", normalise}, {NULL, NULL}};
+static const luaL_Reg functions[] = {
+    {"tokenizer", tokenizer_new},
+    {"normalise", normalise},
+    {"pretokenizer", pretokenizer},
+    {NULL, NULL},
+};
 
 void bind_tokenizer(lua_State *L) {
   bind_class(L, TOKENIZER_CLASS, tokenizer_methods, tokenizer_meta);

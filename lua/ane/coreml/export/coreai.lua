@@ -187,13 +187,14 @@ local function write(run, out)
   local entry, kept = write_asset(run, options, contexts, tokens_of(run, full), bytes)
   try(run.folder:make "tokenizer")
   local files = tokens.write(run.bundle, inner(run.folder), try)
+  local why = tokens.write_json(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
     core.json_encode(metadata(run, run.asset, full, files), { sort = true, indent = 1 })))
   try(run.folder:remove(record.NAME))
   try(run.folder:commit())
   return {
     path = out .. "/" .. run.asset, bundle = out, ok = true, target = "coreai", functions = entry.functions, weights = entry.weights,
-    kept = kept,
+    kept = kept, warnings = { why and "the bundle has no tokenizer.json: " .. why },
     shards = { { path = run.asset, kind = "whole", bytes = entry.bytes, weight_bytes = bytes, sha256 = entry.sha256, verdict = "risk" } },
     embed_bytes = partition.embedding and 2 * partition.embedding.shape[1] * partition.embedding.shape[2] or 0,
     weight_bytes = bytes, seconds = core.clock() - run.started,
@@ -207,7 +208,7 @@ end
 -- @param factor as exporter:write of the core takes it, or nil
 -- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, kept = the
 --   number of weights that an interrupted run has encoded, functions = list of {name,
---   inputs, outputs, states (lists of {name, dtype, shape}), operations}; or nil, message, code
+--   inputs, outputs, states (lists of {name, dtype, shape}), operations}, warnings = list of texts; or nil, message, code
 function M.write(bundle, out, opts, factor)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out

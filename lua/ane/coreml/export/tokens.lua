@@ -1,7 +1,8 @@
 --- The tokenizer of a model as files of a package set.
--- Needs ane.core. Usage: `local files = tokens.write(bundle, folder, try)`
+-- Needs ane.core and ane.tokenizer.from_gguf. Usage: `local files = tokens.write(bundle, folder, try)`
 
 local core = require "ane.core"
+local from_gguf = require "ane.tokenizer.from_gguf"
 
 local M = {}
 
@@ -73,6 +74,15 @@ function M.write(bundle, folder, try)
   end
   copy_templates(from, folder, names, try)
   return { names = names }
+end
+
+--- Adds tokenizer.json and tokenizer_config.json where the model is a GGUF file: other programs read no tokenizer.gguf.
+-- @return nil, or why the vocabulary has no such form
+function M.write_json(bundle, folder, try)
+  if bundle.config.folder then return nil end
+  local files, why = from_gguf.files(bundle.source)
+  for name, text in pairs(files or {}) do try(core.write_file(folder:path() .. "/" .. name, text)) end
+  return why
 end
 
 return M
