@@ -77,6 +77,7 @@ void bind_on_progress(void *arg, uint64_t done, uint64_t total);
 /* Opens of the parts of ane.core: each adds its functions to the table at the top of the stack. */
 void bind_system(lua_State *L);
 void bind_append(lua_State *L);
+void bind_writer(lua_State *L);
 void bind_sandbox(lua_State *L);
 void bind_tensor(lua_State *L);
 void bind_moments(lua_State *L);

@@ -10,6 +10,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   lua_newtable(L);
   bind_system(L);
   bind_append(L);
+  bind_writer(L);
   bind_sandbox(L);
   bind_tensor(L);
   bind_moments(L);

@@ -1,9 +1,10 @@
 --- Joins the outputs of shards in the order of their rows.
--- Needs ane.core, ane.batch.journal and ane.batch.output. Memory does not depend on the number of rows.
+-- Needs ane.core, ane.batch.journal, ane.batch.output and ane.util.output. Memory does not depend on the number of rows.
 -- Usage: `local summary = assert(merge.run({ "out1.jsonl", "out2.jsonl" }, "all.jsonl"))`
 
 local core = require "ane.core"
 local journal = require "ane.batch.journal"
+local output = require "ane.util.output"
 local outputs = require "ane.batch.output"
 
 local M = {}
@@ -98,16 +99,15 @@ local function copy(opened, n, last, write)
   return count, failed
 end
 
+-- Calls work(write) for a file that appears when it is complete, or for a device.
+-- @return the numbers of rows and of errors; or nil, message, code
 local function into_file(path, work)
-  local out, message, code = core.append(path .. ".part")
+  local out <close>, message, code = output.open(path)
   if not out then return nil, message, code end
-  local _ <close> = out
-  local ok, rows, failed
-  ok, message, code = out:truncate(0)
-  if ok then rows, failed, code = work(function(text) return out:write(text) end) end
-  if not rows then return nil, failed or message, code or "io" end
-  ok, message, code = out:sync()
-  if ok then ok, message, code = journal.rename(path .. ".part", path) end
+  local rows, failed = work(function(text) return out:write(text) end)
+  if not rows then return nil, failed, "io" end
+  local ok
+  ok, message, code = out:commit()
   if not ok then return nil, message, code end
   return rows, failed
 end
@@ -133,7 +133,8 @@ function M.run(paths, out)
   end
   local ok, message, code = check_shards(paths, all)
   if not ok then return nil, message, code end
-  local opened, temp = {}, out == "-" and os.tmpname() or nil -- tmpname makes a file of that name
+  local is_stream = out == "-" or core.path_kind(out) == "other"
+  local opened, temp = {}, is_stream and os.tmpname() or nil -- tmpname makes a file of that name
   local _ <close> = setmetatable({}, { __close = function()
     if temp then os.remove(temp) end
     for _, one in ipairs(opened) do one:close() end

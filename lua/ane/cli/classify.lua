@@ -43,8 +43,10 @@ function M.run(args)
   if not model then return nil, message end
   local opts = { threshold = args.threshold, window = args.window }
   if args.ids then return label_ids(model, args, opts) end
-  local spans
-  spans, message = model:classify(io.stdin:read "a", opts)
+  local text, spans
+  text, message = common.read "-"
+  if not text then return nil, message end
+  spans, message = model:classify(text, opts)
   if not spans then return nil, message end
   if args.json then return common.print_json { spans = common.list(spans) } end
   for _, span in ipairs(spans) do

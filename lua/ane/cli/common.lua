@@ -166,8 +166,10 @@ end
 --- A whole file, or standard input where path is "-".
 -- @return its bytes; or nil, message, code
 function M.read(path)
-  if path == "-" then return io.stdin:read "a" end
-  return core.read_file(path)
+  if path ~= "-" then return core.read_file(path) end
+  local text, message = io.stdin:read "a"
+  if not text then return nil, "standard input: cannot read: " .. message, "io" end
+  return text
 end
 
 --- Writes a value as one line of JSON, keys sorted.
@@ -182,13 +184,15 @@ function M.list(values)
 end
 
 --- The lines of standard input.
+-- @return a list of texts without their line ends; or nil, message, code
 function M.lines()
   local list = {}
-  local line = io.stdin:read "l"
-  while line do
-    list[#list + 1], line = line, io.stdin:read "l"
+  while true do
+    local line, message = io.stdin:read "l"
+    if message then return nil, "standard input: cannot read: " .. message, "io" end
+    if not line then return list end
+    list[#list + 1] = line
   end
-  return list
 end
 
 --- A text in quotes, on one line.

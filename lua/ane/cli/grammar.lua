@@ -37,15 +37,20 @@ local function maker(args)
     if not made then return options.wrong("--regex: %s", message) end
     return function() return grammar.regex(args.regex) end
   end
-  local text, message = core.read_file(args[given])
-  if not text then return nil, message end
-  if given ~= "json_schema" then return function() return grammar[given](text) end end
-  return function() return grammar.json_schema(text, { strict = not args.lenient, blanks = args.blanks }) end
+  local path = args[given]
+  local text, failed = core.read_file(path)
+  if not text then return nil, failed end
+  local opts = given == "json_schema" and { strict = not args.lenient, blanks = args.blanks } or nil
+  return function()
+    local made, message, code = grammar[given](text, opts)
+    if not made then return nil, path .. ": " .. message, code end
+    return made
+  end
 end
 
 local function read_texts(path)
-  if not path then return { io.stdin:read "a" } end
-  local all, message = core.read_file(path)
+  local all, message = common.read(path or "-")
+  if not path then return all and { all }, message end
   if not all then return nil, message end
   local list = {}
   for line in all:gmatch "[^\n]+" do

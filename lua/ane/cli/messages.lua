@@ -4,17 +4,30 @@
 
 local M = {}
 
+-- What is wrong with a list of messages, or nil.
+local function fault(list)
+  for i, one in ipairs(list) do
+    if type(one) ~= "table" or one.kind ~= "dict" then return ("messages[%d] is not an object"):format(i) end
+  end
+end
+
 --- Reads a JSON text.
 -- @return {messages, tools, documents, template_vars}; or nil, message
 function M.decode(text)
   local value, message = require("ane.jinja").decode(text)
   if value == nil then return nil, message end
   local kind = type(value) == "table" and value.kind
-  if kind == "list" then return { messages = value } end
+  if kind == "list" then
+    message = fault(value)
+    if message then return nil, message end
+    return { messages = value }
+  end
   local map = kind == "dict" and value.map or {}
   if type(map.messages) ~= "table" or map.messages.kind ~= "list" then
     return nil, "a list of messages expected, or an object that has one as \"messages\""
   end
+  message = fault(map.messages)
+  if message then return nil, message end
   local out = { messages = map.messages, template_vars = {} }
   for name, item in pairs(map) do
     if name == "tools" or name == "documents" then

@@ -1,8 +1,9 @@
 --- `ane redact`: writes a text with what a classifier finds in it replaced.
--- Needs ane.classify.redact, ane.cli.common and ane.cli.options.
+-- Needs ane.classify.redact, ane.cli.common, ane.cli.options and ane.util.output.
 
 local common = require "ane.cli.common"
 local options = require "ane.cli.options"
+local output = require "ane.util.output"
 local redact = require "ane.classify.redact"
 
 local M = {}
@@ -23,69 +24,72 @@ function M.options(parser)
   parser:flag("--json", "Write one JSON object: the spans and, without --output, the text.")
 end
 
--- Redacts the input through a stream; write(text) gets each part. The list of spans (where keep is true); or nil, message.
-local function pump(input, stream, write, keep)
+-- Redacts the input through a stream; write(text) gets each part.
+-- @param name of the input, for messages
+-- @param keep whether the spans are wanted
+-- @return the list of spans, empty without keep; or nil, message
+local function pump(input, name, stream, write, keep)
   local spans = {}
   local function take(text, some)
     if not text then return nil, some end
     if keep then table.move(some, 1, #some, #spans + 1, spans) end
     return write(text)
   end
-  for block in function() return input:read(BLOCK) end do
-    local ok, message = take(stream:push(block))
+  while true do
+    local block, failed = input:read(BLOCK)
+    if failed then return nil, ("%s: cannot read: %s"):format(name, failed) end
+    local ok, message
+    if block then ok, message = take(stream:push(block)) else ok, message = take(stream:finish()) end
     if not ok then return nil, message end
+    if not block then return spans end
   end
-  local ok, message = take(stream:finish())
-  if not ok then return nil, message end
-  return spans
 end
 
--- The input file and the output file (or nil), which is written under another name and renamed when it is whole.
-local function open_files(args)
-  local input, output, message = io.stdin
-  if args.file ~= "-" then
-    input, message = io.open(args.file, "rb")
-    if not input then return nil, message end
-  end
-  if args.output then
-    output, message = io.open(args.output .. ".part", "wb")
-    if not output then return nil, message end
-  end
-  return input, output
+-- The input file, and its name for messages; or nil, message.
+local function open_input(path)
+  if path == "-" then return io.stdin, "standard input" end
+  local file, message = io.open(path, "rb")
+  if not file then return nil, message end
+  return file, path
 end
 
-local function finish_output(args, output, ok)
-  if not output then return true end
-  local closed, message = output:close()
-  if not ok or not closed then
-    os.remove(args.output .. ".part")
-    return closed, message
+-- Redacts the file. The texts of the result are in `parts` where args.json has no output file.
+-- @param out writer of ane.util.output, or nil
+-- @return the list of spans; or nil, message
+local function redact_file(args, stream, out, parts)
+  local input, name = open_input(args.file)
+  if not input then return nil, name end
+  local function write(text)
+    if out then return out:write(text) end
+    if args.json then parts[#parts + 1] = text else io.stdout:write(text) end
+    return true
   end
-  return os.rename(args.output .. ".part", args.output)
+  local spans, message = pump(input, name, stream, write, args.json)
+  if input ~= io.stdin then input:close() end
+  if not spans then return nil, message end
+  local ok = true
+  if out then ok, message = out:commit() end
+  return ok and spans, message
 end
 
 function M.run(args)
-  local model <close>, message = common.load(args)
-  if not model then return nil, message end
+  local model <close>, message, code = common.load(args)
+  if not model then return nil, message, code end
   local stream <close>, failed = redact.stream(model, {
     pseudonyms = args.pseudonyms, key = args.key, threshold = args.threshold, window = args.window,
   })
   if not stream then return nil, failed end
-  local input, output = open_files(args)
-  if not input then return nil, output end
-  local parts = {}
-  local function write(text)
-    if output then return output:write(text) end
-    if args.json then parts[#parts + 1] = text else io.stdout:write(text) end
-    return true
+  local out, spans
+  if args.output then
+    out, message = output.open(args.output)
+    if not out then return nil, message end
   end
-  local spans
-  spans, message = pump(input, stream, write, args.json)
-  if input ~= io.stdin then input:close() end
-  local ok, why = finish_output(args, output, spans)
-  if not spans or not ok then return nil, message or why end
+  local _ <close> = out
+  local parts = {}
+  spans, message = redact_file(args, stream, out, parts)
+  if not spans then return nil, message end
   if not args.json then return true end
-  return common.print_json { spans = common.list(spans), text = not output and table.concat(parts) or nil, output = args.output }
+  return common.print_json { spans = common.list(spans), text = not out and table.concat(parts) or nil, output = args.output }
 end
 
 return M

@@ -1,5 +1,5 @@
 --- `ane render`: puts variables through a chat template.
--- Needs ane.cli.common, ane.cli.options and ane.jinja.
+-- Needs ane.cli.common, ane.cli.options, ane.jinja and ane.jinja.clock.
 
 local common = require "ane.cli.common"
 local options = require "ane.cli.options"
@@ -8,10 +8,18 @@ local M = {}
 
 M.summary = "Render a Jinja chat template with variables from a JSON file."
 
+-- For options.add: a time.
+local function time(text)
+  if text == "" then return text end
+  local _, message = require("ane.jinja.clock").parse(text)
+  if message then return nil, (message:gsub("^now: ", "")) end
+  return text
+end
+
 function M.options(parser)
   parser:argument("template", "Template file.")
   parser:argument("vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
-  parser:option("--now", "Time that strftime_now returns, as 2026-03-07T14:05:09; default: now."):argname "TIME"
+  options.add(parser, "--now", "Time that strftime_now returns, as 2026-03-07T14:05:09; default: now.", time):argname "TIME"
   options.json(parser)
 end
 
@@ -24,6 +32,7 @@ function M.run(args)
   if not text then return nil, message end
   vars, message = jinja.decode(text)
   if vars == nil then return nil, args.vars .. ": " .. message end
+  if type(vars) ~= "table" or vars.kind ~= "dict" then return nil, args.vars .. ": is not a JSON object" end
   template, message = jinja.compile(source, { name = args.template })
   if not template then return nil, message end
   local now = args.now ~= "" and args.now or nil

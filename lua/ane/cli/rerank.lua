@@ -27,7 +27,11 @@ function M.run(args)
   if ids and args.query then return options.wrong "--ids stand for query and document: give no --query" end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local documents = ids or common.lines()
+  local documents = ids
+  if not documents then
+    documents, message = common.lines()
+    if not documents then return nil, message end
+  end
   local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw }
   local scores, order = model:rerank(args.query, documents, opts)
   if not scores then return nil, order end

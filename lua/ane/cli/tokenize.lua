@@ -63,9 +63,14 @@ end
 
 local function decode(tokenizer, args)
   local ids, fault = args.ids, nil
-  if not ids then ids, fault = M.ids(io.stdin:read "a") end
+  local text, message
+  if not ids then
+    text, message = common.read "-"
+    if not text then return nil, message end
+    ids, fault = M.ids(text)
+  end
   if not ids then return nil, "standard input: " .. fault end
-  local text, message = tokenizer:decode(ids, { skip_special = not args.special })
+  text, message = tokenizer:decode(ids, { skip_special = not args.special })
   if not text then return nil, message end
   if args.json then return common.print_json { text = text } end
   io.stdout:write(text, "\n")
@@ -79,8 +84,10 @@ function M.run(args)
   if args.decode then return decode(tokenizer, args) end
   local opts = { special = args.special }
   if args.no_bos then opts.bos, opts.eos = false, false end
-  local ids
-  ids, message = tokenizer:encode(io.stdin:read "a", opts)
+  local text, ids
+  text, message = common.read "-"
+  if not text then return nil, message end
+  ids, message = tokenizer:encode(text, opts)
   if not ids then return nil, message end
   if args.json then return common.print_json { ids = common.list(ids) } end
   for _, id in ipairs(ids) do io.stdout:write(("%8d  %s\n"):format(id, common.quote(tokenizer:token(id) or ""))) end

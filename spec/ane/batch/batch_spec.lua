@@ -381,6 +381,17 @@ describe("shards", function()
     assert.matches("into itself", select(2, merge.run(paths, paths[1])))
   end)
 
+  it("merge into a pipe, which stays one", function()
+    local path, pipe = write("in.jsonl", corpus()), folder .. "/pipe"
+    assert(run(path, folder .. "/1", { ordered = true, shard = "1/1" }))
+    assert(tree.run(("mkfifo '%s'"):format(pipe)))
+    local reader <close> = assert(io.popen(("exec timeout 60 cat '%s'"):format(pipe)))
+    assert(merge.run({ folder .. "/1" }, pipe))
+    assert.equal(tree.read(folder .. "/1"), reader:read "a")
+    assert.equal("other", core.path_kind(pipe))
+    assert.is_nil(core.path_kind(pipe .. ".index1"))
+  end)
+
   it("that are incomplete, were changed or were made with other options do not merge", function()
     local path = write("in.jsonl", corpus())
     local paths = { folder .. "/1", folder .. "/2" }

@@ -120,6 +120,14 @@ describe("ane redact", function()
     tree.remove(folder)
   end)
 
+  local function names()
+    local list = core.list_dir(folder)
+    table.sort(list)
+    return list
+  end
+
+  after_each(function() os.remove(folder .. "/out.txt") end)
+
   it("writes to standard output or a file, and says as JSON what it replaced", function()
     local model <close> = filter.load { activations = "fp32" }
     local want, spans = model:redact(PARAGRAPH)
@@ -136,7 +144,7 @@ describe("ane redact", function()
     assert.equal(0, code)
     assert.equal("", out)
     assert.equal(want, core.read_file(folder .. "/out.txt"))
-    assert.is_nil(core.path_kind(folder .. "/out.txt.part"))
+    assert.same({ "in.txt", "out.txt" }, names())
   end)
 
   it("leaves nothing behind where it fails", function()
@@ -146,7 +154,9 @@ describe("ane redact", function()
     code, _, err = command.run { "redact", filter.path, folder .. "/in.txt", "-o", folder .. "/gone.txt", "--window", "5" }
     assert.equal(1, code)
     assert.matches("windows of more than 64", err)
-    assert.is_nil(core.path_kind(folder .. "/gone.txt"))
-    assert.is_nil(core.path_kind(folder .. "/gone.txt.part"))
+    code, _, err = command.run { "redact", filter.path, folder, "-o", folder .. "/gone.txt" }
+    assert.equal(1, code)
+    assert.matches("cannot read: Is a directory", err)
+    assert.same({ "in.txt" }, names())
   end)
 end)
