@@ -14,7 +14,7 @@ local M = {}
 M.summary = "Answer the rows of a file, folder or pipe: one line of JSON each."
 
 function M.options(parser)
-  options.model(parser, true)
+  options.model(parser, true, "join the outputs of all shards, in the order of the rows.")
   parser:argument("inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
     .. "the outputs of all shards."):args "*"
   parser:option("-o --output", "Output, JSONL; - is standard output."):argname "OUT"
@@ -30,7 +30,6 @@ function M.options(parser)
   parser:flag("--resume", "Continue an earlier run.")
   parser:flag("--restart", "Begin again, and discard an incomplete run.")
   options.add(parser, "--shard", "Process rows I, I + N, I + 2 N, ... only; I is 1 to N.", batch.rules.shard):argname "I/N"
-  parser:flag("--merge", "Join the outputs of all shards, in the order of the rows.")
   options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
   options.add(parser, "--max-row", "Maximum bytes of a row; larger rows fail. Default 16777216.", batch.rules.max_row):argname "N"
   options.add(parser, "--sessions", "Replies that are computed at the same time. Default 32.", batch.rules.sessions):argname "N"
@@ -57,7 +56,7 @@ local function join(args)
   args.rank = 0
   if not is_rank(args) then return true end
   local found, mpi = pcall(require, "ane.mpi")
-  if not found then return nil, "mpirun started several processes, but the module ane.mpi is not built: make mpi" end
+  if not found then return nil, "the ranks of mpirun need the module ane.mpi, which is not built: make mpi" end
   local rank, size, near, host = mpi.init()
   if not rank then return nil, size, near end
   local ok, message, code = pipeline.check_size(size)
@@ -137,6 +136,9 @@ local NAMES = {
   "pseudonyms", "key", "rank_timeout",
 }
 
+-- Options of loading a model, but for those that may be given several times.
+local OF_MODEL = { "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "verify", "sandbox" }
+
 local function show(args, result, message, code)
   if not result then return nil, message, code end
   if args.json then
@@ -159,6 +161,10 @@ local function run_merge(args)
   for _, name in ipairs(NAMES) do
     if name ~= "output" and args[name] then return options.wrong("--%s does not go with --merge", (name:gsub("_", "-"))) end
   end
+  for _, name in ipairs(OF_MODEL) do
+    if args[name] then return options.wrong("--%s does not go with --merge, which loads no model", name) end
+  end
+  if args.mixed[1] then return options.wrong "--mixed does not go with --merge, which loads no model" end
   return show(args, require("ane.batch.merge").run(paths, args.output))
 end
 
@@ -177,7 +183,7 @@ end
 
 function M.run(args)
   if not args.output then return options.wrong "-o OUT is missing; - is standard output" end
-  if args.merge then return run_merge(args) end
+  if args.merge and not args.adapter[1] then return run_merge(args) end
   if not args.model or #args.inputs ~= 1 then return options.wrong "give a model and one input; - is standard input" end
   local ok, message, code = ranks.check(args)
   if not ok then return nil, message, code end

@@ -33,12 +33,13 @@ end
 function M.run(args)
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local input, result = args.ids[1] and args.ids, nil
+  local input = args.ids[1] and args.ids
   if not input then
     input, message = common.lines()
     if not input then return nil, message end
-    if #input == 0 then return nil, "standard input has no lines: wanted a text in each" end
+    if #input == 0 then return nil, "standard input: no texts are given; wanted one in each line" end
   end
+  local result
   result, message = model:embed(input, {
     prompt = args.prompt, prefix = args.prefix, dims = args.dims, max_length = args.max_length,
     normalise = not args.no_normalise and nil, details = true,

@@ -125,11 +125,13 @@ end
 
 --- --adapter, --merge
 -- @param merges true: the command merges them in any case
-function M.adapters(parser, merges)
+-- @param also what --merge does without --adapter, or nil
+function M.adapters(parser, merges, also)
   local help = "LoRA adapter: a PEFT folder or a GGUF file, with a scale (default 1). May be given several times."
   M.add(parser, "--adapter", merges and help .. " It is merged into the weights." or help, M.adapter):count "*":argname "DIR[=SCALE]"
   if not merges then
-    parser:flag("--merge", "Merge the adapters into the weights. The weights become fp32 if --weights names no type.")
+    parser:flag("--merge", (also and "With --adapter: merge" or "Merge") .. " the adapters into the weights. The weights become fp32 if "
+      .. "--weights names no type." .. (also and " Without --adapter: " .. also or ""))
   end
 end
 
@@ -145,8 +147,10 @@ function M.transform(parser, help, chooses)
     .. "at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
 end
 
---- The model and the options of loading it; optional: the model may be left out.
-function M.model(parser, optional)
+--- The model and the options of loading it.
+-- @param optional true: the model may be left out
+-- @param merge what --merge does without --adapter, or nil
+function M.model(parser, optional, merge)
   local rules = model.rules
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
   M.threads(parser)
@@ -166,7 +170,7 @@ function M.model(parser, optional)
   parser:option("--engine", "How an ONNX model or a package set runs: by a recipe, or op by op (graph); default: recipe if one matches, "
     .. "else graph."):choices(rules.engine.choices)
   M.recipe(parser)
-  M.adapters(parser)
+  M.adapters(parser, false, merge)
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
   parser:flag("--sandbox", "Open no file but the model and those that are named here, start no program, use no network. After the load "
     .. "the model is out of reach too. Needs Linux with Landlock.")

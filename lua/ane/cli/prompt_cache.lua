@@ -8,17 +8,31 @@ local core = require "ane.core"
 
 local M = {}
 
+-- The first bytes of a saved session (csrc/session/saved.c).
+local MAGIC = "ANESTATE"
+
 --- Adds the option.
 function M.option(parser)
   parser:option("--prompt-cache", "Keep what was computed in FILE: the next prompt that begins alike is not computed again so far.")
     :argname "FILE"
 end
 
+-- Does the file hold something other than a saved session, whole or cut short?
+local function is_foreign(path)
+  local file <close> = core.path_kind(path) == "file" and io.open(path, "rb") or nil
+  local head = file and file:read(#MAGIC)
+  return head ~= nil and head ~= MAGIC:sub(1, #head)
+end
+
 --- Opens a session with the contents of the file.
--- @return a session; false without the option; or nil, message, code
+-- @return a session; false without the option; or nil, message, code: "invalid" for a file of another kind, which the session would
+-- replace
 function M.open(args, model)
   local path = args.prompt_cache
   if not path then return false end
+  if is_foreign(path) then
+    return nil, path .. ": is not a saved session, and --prompt-cache would replace it; name another file", "invalid"
+  end
   local session, message, code = model:session()
   if not session then return nil, message, code end
   if core.path_kind(path) then

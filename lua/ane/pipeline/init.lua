@@ -76,7 +76,7 @@ function M.join(opts)
   local found, mpi = true, opts.mpi
   if not mpi then found, mpi = pcall(require, "ane.mpi") end
   if not found then
-    return nil, "this process is one of several of an MPI program, and the module ane.mpi is not built: make mpi", "unsupported"
+    return nil, "the ranks of an MPI program need the module ane.mpi, which is not built: make mpi", "unsupported"
   end
   local made, message, code = require("ane.pipeline.team").new(mpi, {
     timeout = opts.timeout, version = ("%s, protocol 1"):format(require("ane")._VERSION),

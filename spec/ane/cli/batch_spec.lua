@@ -42,11 +42,21 @@ describe("ane batch", function()
     assert.matches("%-%-max%-errors is 1", err)
   end)
 
+  it("merges adapters where --merge goes with --adapter", function()
+    local input, output = corpus(1)
+    local code, _, err = command.run { "batch", tiny.path(), input, "-o", output, "--adapter", folder .. "/none", "--merge" }
+    assert.equal(1, code)
+    assert.is_truthy(err:find(folder .. "/none: No such file", 1, true), err)
+    local _, help = command.run { "batch", "--help" }
+    assert.equal(1, select(2, help:gsub("\n   %-%-merge ", "")))
+  end)
+
   it("refuses wrong usage", function()
     local input, output = corpus(1)
     for _, words in ipairs {
       { tiny.path(), input }, { tiny.path(), "-o", output }, { tiny.path(), input, "-o", output, "--shard", "0/3" },
-      { "--merge", "-o", output },
+      { "--merge", "-o", output }, { "--merge", output, "-o", "x", "--context", "8" },
+      { "--merge", output, "-o", "x", "--mixed", "ffn=q8_0" },
       { tiny.path(), input, "-o", output, "--body", "[1]" }, { tiny.path(), input, "-o", "-", "--resume" },
       { tiny.path(), input, "-o", output, "--resume", "--restart" }, { tiny.path(), input, input, "-o", output },
     } do

@@ -255,7 +255,7 @@ describe("--prompt-cache", function()
     assert.equal(#first.prompt_ids - 1, again.timings.cached_tokens)
     local bytes = assert(core.read_file(cache))
     local _, plain = command.run { "run", path, "-p", "Once upon a time there was", "-n", "4" }
-    for _, broken in ipairs { bytes:sub(1, -3), "nothing of the kind", bytes:sub(1, 60) .. "x" .. bytes:sub(62) } do
+    for _, broken in ipairs { bytes:sub(1, -3), bytes:sub(1, 60) .. "x" .. bytes:sub(62) } do
       assert(core.write_file(cache, broken))
       local code, out, err = command.run { "run", path, "-p", "Once upon a time there was", "-n", "4", "--prompt-cache", cache }
       assert.same({ 0, plain }, { code, out })
@@ -264,6 +264,21 @@ describe("--prompt-cache", function()
     end
     os.remove(cache)
     assert.equal(2, (command.run { "run", path, "-p", "a", "-p", "b", "--prompt-cache", cache }))
+  end)
+
+  it("does not replace a file that is no saved session", function()
+    local cache = os.tmpname()
+    for _, name in ipairs { "run", "chat" } do
+      assert(core.write_file(cache, "my notes"))
+      local code, out, err = command.run { name, path, "-p", "Once", "-n", "2", "--prompt-cache", cache }
+      assert.same({ 1, "" }, { code, out })
+      assert.is_truthy(err:find(cache .. ": is not a saved session", 1, true), err)
+      assert.equal("my notes", core.read_file(cache))
+    end
+    assert(core.write_file(cache, ""))
+    assert.equal(0, (command.run { "run", path, "-p", "Once", "-n", "2", "--prompt-cache", cache }))
+    assert.equal("ANESTATE", core.read_file(cache):sub(1, 8))
+    os.remove(cache)
   end)
 end)
 

@@ -27,10 +27,10 @@ describe("ane grammar", function()
     assert.same({ 2, "ane grammar: --regex: ( is not closed at character 2\n" }, { code, message })
   end)
 
-  it("ends with keyword and path where a schema cannot be enforced", function()
+  it("ends with file, keyword and path where a schema cannot be enforced", function()
     local schema = file_of '{"items": {"$ref": "other.json"}}'
     local code, _, message = command.run({ "grammar", "--json-schema", schema, "--json" }, "1")
-    assert.same({ 1, "ane grammar: $ref at #/items: 'other.json' is not in the document\n" }, { code, message })
+    assert.same({ 1, ("ane grammar: %s: $ref at #/items: 'other.json' is not in the document\n"):format(schema) }, { code, message })
   end)
 end)
 
