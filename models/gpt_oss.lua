@@ -2,8 +2,8 @@
 -- OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"; attention sinks: Xiao et al. 2023.
 --
 -- Quirks: unless layer_types says otherwise, even layers have sliding attention and odd layers full attention. The softmax of each head
--- has a sink. YaRN rope is not truncated. All projections have biases. The experts with the k best logits are chosen and weighted by the
--- softmax of these logits. The rows of gate and up alternate; gate is clamped from above, up on both sides. Files hold experts in MXFP4
+-- has a sink. YaRN rope is not truncated; it also applies to files that describe no rope. All projections have biases. The experts with
+-- the k best logits are chosen and weighted by the softmax of these logits. The rows of gate and up alternate; gate is clamped from above, up on both sides. Files hold experts in MXFP4
 -- (stored [out, in]) or unpacked ([in, out]). In GGUF gate and up are separate tensors, and ffn_norm is called post_attention_norm.
 
 local attention = require "ane.recipe.attention"
@@ -24,6 +24,12 @@ M.names = {
 M.defaults = {
   gguf = { rope = { truncate = false } },
   hf = { norm_eps = 1e-5, tied = false, attention_bias = true, rope = { theta = 150000.0 } },
+}
+
+M.config = {
+  rope_parameters = {
+    rope_type = "yarn", factor = 32.0, beta_fast = 32.0, beta_slow = 1.0, truncate = false, original_max_position_embeddings = 4096,
+  },
 }
 
 -- The settings of the experts: count, k, limit, alpha.

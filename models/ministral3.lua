@@ -18,6 +18,17 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
+-- The rope of Ministral 3 files that describe none.
+function M.config(architecture)
+  if architecture ~= "ministral3" then return nil end
+  return {
+    rope_parameters = {
+      rope_type = "yarn", rope_theta = 1e6, factor = 16.0, beta_fast = 32.0, beta_slow = 1.0, mscale = 1.0, mscale_all_dim = 1.0,
+      original_max_position_embeddings = 16384, llama_4_scaling_beta = 0.1,
+    },
+  }
+end
+
 -- The growth of q with the position: {beta, original}, or nil if there is none.
 local function growth(cfg)
   if cfg.format == "gguf" then

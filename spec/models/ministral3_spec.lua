@@ -7,6 +7,11 @@ describe("Ministral 3", function()
   for _, case in ipairs(decoders.cases "ministral3") do it(table.unpack(case)) end
   for _, case in ipairs(decoders.cases("ministral3_images", { folder_only = true, plan = false })) do it(table.unpack(case)) end
 
+  it("has the YaRN rope of transformers where the file describes none", function()
+    local want = { 1.09038, -0.51174, 0.71322, 0.10345, 2.7487, 0.05031 }
+    decoders.like_changed("ministral3", function(c) c.rope_parameters, c.rope_theta = nil, 5000.0 end, want)
+  end)
+
   it("is loaded out of a model that takes images, the rest of which is named", function()
     local model <close> = assert(ane.load(hf.path "ministral3_images-odd", { threads = 1 }))
     local config = model:info().config

@@ -105,6 +105,21 @@ function M.cases(name, opts)
   return list
 end
 
+--- Checks a changed fixture: its logits behind 40 fixed tokens against those of transformers for the same change.
+-- @param change as for support.hf's `changed`
+-- @param want the first logits
+function M.like_changed(name, change, want)
+  local path <close> = hf.changed(name .. "-odd", change)
+  local model <close> = assert(ane.load(path.name, { activations = "fp32", threads = 1 }))
+  local s <close>, ids = assert(model:session()), {}
+  for i = 1, 40 do ids[i] = (7 * (i - 1) + 3) % 71 end
+  assert(s:feed(ids))
+  local got = s:logits():totable()
+  for i, x in ipairs(want) do
+    assert(math.abs(got[i] - x) <= 2e-3 * (1 + math.abs(x)), ("logit %d is %g, wanted %g"):format(i, got[i], x))
+  end
+end
+
 --- The message of a load that fails, with the code before it; change as for support.hf's `changed`.
 function M.refusal(name, change)
   local path <close> = hf.changed(name .. "-odd", change)

@@ -7,7 +7,8 @@
 --   defaults = {hf = {field = value}, ...}     values of configuration fields that files of a format do not set; tables are filled
 --                                              field by field. norm_offset is a number added to norm weights;
 --                                              keys = {key = value} gives results of cfg.meta for keys that the file lacks
---   config = {key = value}                     values of keys of config.json that files may lack, before the configuration is read
+--   config = {key = value}                     values of keys of config.json that files may lack, before the configuration is read; or
+--                                              function(architecture) -> such a table or nil
 --   ignore = list of patterns                  names of tensors that the computation does not need
 --   shapes = function(cfg) -> {role = shape}   shapes of weights that differ from ane.recipe.shapes, for plans from a config.json
 --                                              without weights
@@ -37,10 +38,12 @@ function M.check(r, where)
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
-  for _, key in ipairs { "ignore", "names", "defaults", "config" } do
+  for _, key in ipairs { "ignore", "names", "defaults" } do
     local what = key == "ignore" and "a list of patterns" or "a table"
     if r[key] ~= nil and type(r[key]) ~= "table" then bad(("%s must be %s"):format(key, what)) end
   end
+  local kind = type(r.config)
+  if kind ~= "nil" and kind ~= "table" and kind ~= "function" then bad "config must be a table or function(architecture)" end
   if r.version ~= nil and type(r.version) ~= "number" then bad "version must be a number" end
   if (r.version or 1) > builder.version then bad(("written for recipe API %d, this is %d"):format(r.version, builder.version)) end
   return r

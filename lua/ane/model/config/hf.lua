@@ -249,6 +249,12 @@ local function is_nested(p)
   return false
 end
 
+-- Returns whether neither key describes a rope. An empty rope_scaling counts as null.
+local function lacks_rope(raw)
+  local scaling = present(raw.rope_scaling)
+  return present(raw.rope_parameters) == nil and (scaling == nil or type(scaling) == "table" and next(scaling) == nil)
+end
+
 local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
@@ -425,16 +431,21 @@ function M.architecture(source)
 end
 
 --- The configuration (see ane.model.config); raises where a key is wrong or unknown.
--- @param defaults nil, or key -> value for keys that config.json lacks
+-- @param defaults nil, or key -> value for keys that config.json lacks, or function(architecture) -> such a table. rope_parameters applies
+-- where neither rope_parameters nor rope_scaling is set; other keys apply unless they are null.
 function M.read(source, defaults)
   local self = open(source)
   local raw, prefix = text_part(self, source)
   local quantised = self.raw.quantization_config
   if raw then self.raw, raw.quantization_config = raw, raw.quantization_config or quantised end
+  local architecture = architecture_of(self)
+  if type(defaults) == "function" then defaults = defaults(architecture) end
   for key, value in pairs(defaults or {}) do
-    if self.raw[key] == nil then self.raw[key] = value end
+    local lacks = self.raw[key] == nil
+    if key == "rope_parameters" then lacks = lacks_rope(self.raw) end
+    if lacks then self.raw[key] = value end
   end
-  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {},
+  local cfg = { format = "hf", architecture = architecture, folder = self.folder, bare_names = self.folder == nil, tensors = {},
                 text_prefix = prefix }
   if present(self.raw.text_config) then
     self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)

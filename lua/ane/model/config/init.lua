@@ -60,7 +60,7 @@ end
 
 --- The configuration of a source.
 -- @param source an open source
--- @param defaults nil, or key -> value for keys that a config.json lacks (`config` of a recipe)
+-- @param defaults nil, or what a config.json lacks: `config` of a recipe (see ane.recipe)
 -- @return the table described above; or nil, message, code
 function M.read(source, defaults)
   return failure.border(source:path(), function() return reader(source).read(source, defaults) end)
