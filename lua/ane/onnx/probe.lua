@@ -1,8 +1,9 @@
 --- Identifies masks, lengths, positions and rotary tables of a graph. They are evaluated for a few lengths; how the graph
 -- computes them does not matter.
--- Needs ane.onnx.graph. Each function raises through refuse where a recipe would compute something else.
+-- Needs ane.onnx.graph and ane.onnx.rounded. Each function raises through refuse where a recipe would compute something else.
 
 local graph = require "ane.onnx.graph"
+local rounded = require "ane.onnx.rounded"
 
 local refuse = graph.refuse
 
@@ -181,82 +182,8 @@ local function table_of(lift, node, cos, sin, past, tokens, dup)
   return made
 end
 
--- Are the numbers of a table rounded to fp16? Of other numbers not one in a thousand ends in 13 zero bits.
-local function is_half(t)
-  for row = 1, math.min(t.rows - 1, 7) do
-    for i = 0, t.half - 1 do
-      for _, x in ipairs { t.cos(row, i), t.sin(row, i) } do
-        if math.abs(x) > 2.0 ^ -14 and ("<I4"):unpack(("<f"):pack(x)) & 0x1FFF ~= 0 then return nil end
-      end
-    end
-  end
-  return t.rows > 1 and true or nil
-end
-
--- The frequency that fits the phases of many rows best, since a single fp16 row has a rounding error.
-local function settle(t, i, f)
-  local step, up, down = math.max(t.rows // 512, 1), 0.0, 0.0
-  for row = t.rows - 1, t.rows // 2, -step do
-    local phase = math.atan(t.sin(row, i), t.cos(row, i))
-    phase = phase + 2 * math.pi * math.floor((f * row - phase) / (2 * math.pi) + 0.5)
-    up, down = up + row * phase, down + row * row
-  end
-  return down > 0 and up / down or f
-end
-
--- The factor on cosine and sine that fits many rows best, for a table whose single numbers have rounding errors: their projection on
--- the rotation by the frequencies.
-local function settled_magnitude(t, list)
-  local sum, n = 0.0, 0
-  for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
-    for i = 0, t.half - 1 do
-      local phase = row * list[i + 1]
-      sum, n = sum + t.cos(row, i) * math.cos(phase) + t.sin(row, i) * math.sin(phase), n + 1
-    end
-  end
-  return sum / n
-end
-
--- Half of the distance between fp16 numbers of the size of x.
-local function half_step(x)
-  return 2.0 ^ (math.floor(math.log(math.max(math.abs(x), 2.0 ^ -14), 2)) - 11)
-end
-
--- The change of frequency i, near f, with which the factor m gives exactly the rounded numbers of the table: the middle of the allowed
--- interval, and its width (below 0: there is none).
-local function allowed(t, i, f, m)
-  local low, high = -math.huge, math.huge
-  local function bound(row, slope, rest, x)
-    if math.abs(slope) < 0.1 * m then return end
-    local a, b = (rest - half_step(x)) / (slope * row), (rest + half_step(x)) / (slope * row)
-    low, high = math.max(low, math.min(a, b)), math.min(high, math.max(a, b))
-  end
-  for row = 1, t.rows - 1, math.max(1, t.rows // 512) do
-    local c, s, phase = t.cos(row, i), t.sin(row, i), row * f
-    bound(row, -m * math.sin(phase), c - m * math.cos(phase), c)
-    bound(row, m * math.cos(phase), s - m * math.sin(phase), s)
-  end
-  if high == math.huge or low == -math.huge then return 0, 0 end
-  return (low + high) / 2, high - low
-end
-
--- Changes the frequencies of a table of fp16 numbers in place, so that they give these numbers. Returns the factor on them, which is
--- sought near `magnitude`, or is that (given: true).
-local function exact(t, list, magnitude, given)
-  local best, least = magnitude, math.huge
-  for k = given and 0 or -60, given and 0 or 60 do
-    local m, bad = magnitude + k * 2e-6, 0
-    for i = 0, t.half - 1 do
-      local _, width = allowed(t, i, list[i + 1], m)
-      bad = bad + math.max(0, -width) * t.rows
-    end
-    if bad < least or bad == least and math.abs(k * 2e-6) < math.abs(best - magnitude) then best, least = m, bad end
-  end
-  for i = 0, t.half - 1 do list[i + 1] = list[i + 1] + (allowed(t, i, list[i + 1], best)) end
-  return best
-end
-
 -- The frequencies of a table, from its phases at rows 1, 2, 4, ... Each step gives the number of full rotations of the next row.
+-- given: the factor on cosine and sine, if it is known.
 local function frequencies(node, t, given)
   local list, sum, n = {}, 0, 0
   for i = 0, t.half - 1 do
@@ -267,13 +194,12 @@ local function frequencies(node, t, given)
       f = row == 1 and phase or (phase + 2 * math.pi * rotations) / row
       row = row * 2
     end
-    if is_half(t) then f = settle(t, i, f) end
     list[i + 1] = f
     for _, r in ipairs { 0, t.rows // 2, t.rows - 1 } do
       sum, n = sum + math.sqrt(t.cos(r, i) ^ 2 + t.sin(r, i) ^ 2), n + 1
     end
   end
-  local magnitude = is_half(t) and exact(t, list, given or settled_magnitude(t, list), given) or sum / n
+  local magnitude = rounded.is_half(t) and rounded.fit(t, list, given) or sum / n
   if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
   for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
     for i = 0, t.half - 1 do
@@ -300,7 +226,7 @@ end
 local function make_rope(node, tables, most)
   local short, long = tables(1), tables(most)
   local f, magnitude = frequencies(node, short)
-  local made = { dims = 2 * #f, inv_freq = f, magnitude = magnitude, rows = math.max(short.rows, long.rows), fp16 = is_half(short) }
+  local made = { dims = 2 * #f, inv_freq = f, magnitude = magnitude, rows = math.max(short.rows, long.rows), fp16 = rounded.is_half(short) }
   if alike(short, long) then
     if long.rows > short.rows then made.inv_freq, made.magnitude = frequencies(node, long) end
     return made
