@@ -3,6 +3,7 @@
  *
  * With one token, every thread prepares the input for itself, which saves a barrier. With more tokens, the threads divide the
  * tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
+#include "base/prefetch.h"
 #include "exec/adapter.h"
 #include "exec/exchange.h"
 #include "exec/planner.h"
@@ -73,21 +74,10 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, struct p
   if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
-/* Prefetches a cache line that is written soon. GCC emits the instruction only for CPUs that are sure to have it; others ignore
- * it. */
-static inline void prefetch_line_to_write(const float *at) {
-#ifdef __x86_64__
-  __asm__ volatile("prefetchw %0" : : "m"(*at));
-#else
-  __builtin_prefetch(at, 1);
-#endif
-}
-
 /* Prefetches `rows` floats of each token, which a task writes at its end: other threads have used the lines, and the atomic claim
  * of the next task waits for the writes. */
 static void prefetch_to_write(const struct thread_ctx *tc, const float *out, int64_t ld, int64_t rows) {
-  for (int64_t t = 0; t < tc->tokens; t++)
-    for (int64_t i = 0; i < rows; i += ANE_GROUP) prefetch_line_to_write(out + t * ld + i);
+  for (int64_t t = 0; t < tc->tokens; t++) ane_prefetch_to_write(out + t * ld, rows * (int64_t)sizeof *out);
 }
 
 /* Computes row groups [g0, g1) of matrix m, with the epilogue. */

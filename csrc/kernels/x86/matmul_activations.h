@@ -2,6 +2,8 @@
 #ifndef ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
 #define ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
 
+#include "base/prefetch.h"
+
 #include <string.h>
 
 /* 32 codes of x * inverse in column order. NaN and values beyond int32 become the least int32, then -127. */
@@ -127,6 +129,22 @@ INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
   return _mm_cvtsi128_si32(_mm_add_epi32(first, second));
 }
 
+/* Sets the outlier bits of a block. Threads that quantise other tokens use the same cache lines, and nearly all bits stay 0: a
+ * line is written only where it changes. */
+INLINE void set_outlier(const struct ane_activations *a, int64_t at, uint32_t bits) {
+  uint8_t *outlier = (uint8_t *)a->outlier + at;
+  if (*outlier != bits) *outlier = (uint8_t)bits;
+}
+
+/* Prefetches the lines that a token's codes, sums and scales are written to: other threads have read them. */
+INLINE void prefetch_token(const struct ane_activations *a, int64_t t, int64_t nb) {
+  ane_prefetch_to_write(a->q + t * nb * ANE_BLOCK, nb * ANE_BLOCK);
+  ane_prefetch_to_write(a->isum + 2 * t * nb, 2 * nb * (int64_t)sizeof *a->isum);
+  ane_prefetch_to_write(a->minus_sum + t * nb, nb * (int64_t)sizeof *a->minus_sum);
+  ane_prefetch_to_write(a->dsum + t * nb, nb * (int64_t)sizeof *a->dsum);
+  ane_prefetch_to_write(a->d + t * nb, nb * (int64_t)sizeof *a->d);
+}
+
 /* Quantises one block of 32 values. at: its index by tokens; at_outlier: by blocks. */
 INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier,
                            float inverse, float d) {
@@ -143,7 +161,7 @@ INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t 
   const int32_t low = half_sums(codes, (int32_t *)a->isum + 2 * at);
   ((int32_t *)a->minus_sum)[at] = -low;
   _mm256_storeu_si256((__m256i *)(a->q + at * ANE_BLOCK), codes);
-  ((uint8_t *)a->outlier)[at_outlier] = (uint8_t)outlier;
+  set_outlier(a, at_outlier, outlier);
   ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
@@ -156,7 +174,7 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
     const __m256i codes = block_codes(x + b * ANE_BLOCK, inverse[b]);
     _mm256_storeu_si256((__m256i *)(a->q + (at + b) * ANE_BLOCK), codes);
     sums[b] = four_sums(codes);
-    ((uint8_t *)a->outlier)[at_outlier + b * a->outlier_ld] = 0;
+    set_outlier(a, at_outlier + b * a->outlier_ld, 0);
   }
   const __m256i halves = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
   const __m128i first = _mm256_castsi256_si128(halves), second = _mm256_extracti128_si256(halves, 1),
@@ -190,12 +208,12 @@ INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse)
 #endif
 }
 
-/* Quantises the blocks k, from block b0 of token t on. d holds their largest values. */
-INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit,
-                         float least) {
+/* Quantises the blocks k, from block b0 of token t on. amax: their largest values. */
+INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, vf amax,
+                         float limit, float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
   vf steps, inverses;
-  const uint32_t outlier = scales_of(v_load_masked(d, k->n), limit, least, &steps, &inverses);
+  const uint32_t outlier = scales_of(amax, limit, least, &steps, &inverses);
   v_store(inverse, inverses);
   v_store(step, steps);
   v_store_masked(d, steps, k->n);
@@ -216,27 +234,36 @@ INLINE struct blocks blocks_at(const float *row, const float *last, int64_t b, i
   return (struct blocks){row + b * ANE_BLOCK, last, (int)ANE_MIN(nb - b, LANES), (int)ANE_MIN(whole - b, LANES)};
 }
 
+/* The largest values of the blocks k; a call with LANES whole blocks is unrolled. */
+INLINE vf largest(const struct blocks *k) {
+  return k->whole == LANES ? run_max(&(struct blocks){k->x, NULL, LANES, LANES}) : run_max(k);
+}
+
+/* Blocks of a token whose largest values are stored; those of later blocks are found again. */
+#define STORED_BLOCKS 512
+
 static void quantise_i8(const struct ane_activations *activations, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   const struct ane_activations own = *activations, *a = &own; /* a copy: stores cannot change its pointers */
   const int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
   for (int64_t t = t_from; t < t_to; t++) {
     const float *row = x + t * ld;
-    float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
+    float last[ANE_BLOCK] = {0}, amax[STORED_BLOCKS];
     vf sums[16 / LANES];
+    prefetch_token(a, t, nb);
     for (int i = 0; i < 16 / LANES; i++) sums[i] = v_set(0);
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
-      const vf m = k.whole == LANES ? run_max(&(struct blocks){k.x, NULL, LANES, LANES}) : run_max(&k);
+      const vf m = largest(&k);
       vf *sum = &sums[b / LANES % (16 / LANES)];
-      v_store_masked(amax + b, m, k.n);
+      if (b < STORED_BLOCKS) v_store(amax + b, m);
       *sum = v_add(*sum, v_mul(m, m));
     }
     const float limit = limit_of(sums, nb, a->precise),
                 least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
-      quantise_run(a, t, nb, b, &k, limit, least);
+      quantise_run(a, t, nb, b, &k, b < STORED_BLOCKS ? v_load(amax + b) : largest(&k), limit, least);
     }
   }
 }
