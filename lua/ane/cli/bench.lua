@@ -342,6 +342,9 @@ function M.run(args)
   local model <close>, message = common.load(args, { context = args.context or context }, true)
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, format) end
+  if model.config.both_sides then
+    return nil, ("%s: reads whole texts in both directions; wanted a language model or a token classifier"):format(args.model)
+  end
   local ok, code
   ok, message, code = check_own(model, args, context)
   if not ok then return nil, message, code end

@@ -44,7 +44,10 @@ local function calibration_text(args)
     return nil, ("--calibrate samples:%s: the number of tokens must be 1 .. %d"):format(samples, MOST_SAMPLES), "usage"
   end
   if count then return "" end
-  return M.read(args.calibrate)
+  local text, message, code = M.read(args.calibrate)
+  if not text then return nil, message, code end
+  if text == "" then return nil, args.calibrate .. ": is empty, wanted a text", "invalid" end
+  return text
 end
 
 -- What a model reads for --calibrate: a text, or the conversations of a .jsonl file or samples as lists of ids; or nil, message, code.

@@ -35,7 +35,7 @@ local function load(args, path, held, mixed, calibrate)
     command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
     threads = args.threads, no_progress = args.no_progress, json = args.json,
   }, { context = args.chunk and args.chunk + 1 }, true) -- run says where the chunk is too long
-  if not loaded then error(message, 0) end
+  if not loaded then error(mixed and message:gsub("option mixed", "--mixed-b") or message, 0) end
   return loaded
 end
 
@@ -89,9 +89,9 @@ function M.run(args)
   end
   local a <close> = load(args, args.a, args.weights_a)
   local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
-  local report
-  report, message = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
-  if not report then return nil, message end
+  local report, code
+  report, message, code = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
+  if not report then return nil, code == "invalid" and args.text .. ": " .. message or message end
   if other then
     report.than, message = compare.difference(report, other)
     if not report.than then return nil, args.than .. ": " .. message end

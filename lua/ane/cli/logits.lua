@@ -57,6 +57,7 @@ function M.run(args)
     if not model.tokenizer then return nil, "the model has no tokenizer: give --ids" end
     ids, message = model.tokenizer:encode(args.prompt)
     if not ids then return nil, message end
+    if #ids == 0 then return options.wrong "--prompt has no tokens" end
   end
   positions, message = collect(model, ids, args.top, args.chunk)
   if not positions then return nil, message end

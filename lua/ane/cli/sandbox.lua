@@ -13,6 +13,7 @@ local M = {}
 local LOADED = { model = true, recipe = true, adapter = true, calibrate = true }
 local READ = {
   file = true, prompts = true, messages = true, golden = true, inputs = true, json_schema = true, gbnf = true, lark = true, tools = true,
+  speculate_corpus = true,
 }
 local WRITTEN = { output = true, prompt_cache = true }
 

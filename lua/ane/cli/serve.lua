@@ -24,8 +24,9 @@ function M.options(parser)
     .. "processes."):argname "KEY|@FILE"
   parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
   parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
-  parser:option("--cors", "Origin whose pages may send requests, as https://example.org; * is all."):argname "ORIGIN"
-  parser:option("--alias", "Another name of the model for clients. May be given several times."):count "*"
+  options.add(parser, "--cors", "Origin whose pages may send requests, as https://example.org; * is all.", serve.rules.cors)
+    :argname "ORIGIN"
+  options.add(parser, "--alias", "Another name of the model for clients. May be given several times.", options.text):count "*"
     :argname "NAME"
   options.add(parser, "--temperature", "Temperature of requests that give none; default 1, as in the "
     .. "API.", serve.defaults.temperature):argname "X"
@@ -41,10 +42,13 @@ function M.options(parser)
   parser:flag("--quiet", "Do not log answers on standard error.")
 end
 
--- The text of a file; or nil, message, code.
-local function read(path)
+-- The text of a PEM file; nil without a path; or nil, message, code.
+local function read_pem(path)
   if not path then return nil end
-  return core.read_file(path)
+  local text, message, code = core.read_file(path)
+  if not text then return nil, message, code end
+  if not text:find("-----BEGIN ", 1, true) then return nil, path .. ": is not a PEM file: it has no line -----BEGIN", "format" end
+  return text
 end
 
 -- The key of --api-key.
@@ -72,7 +76,7 @@ local function settings(args)
     defaults = { temperature = args.temperature, top_p = args.top_p, top_k = args.top_k, min_p = args.min_p },
   }
   for name, path in pairs { cert = args.tls_cert, key = args.tls_key } do
-    out[name], message, code = read(path)
+    out[name], message, code = read_pem(path)
     if not out[name] then return nil, message, code end
   end
   return out

@@ -4,7 +4,7 @@
 --
 -- golden.json: prompts = list of {name, input_ids, greedy (tokens that follow, the best each time; optional)}; labels
 -- (list, token classifiers). Tensors, float32, <prompt>.<what>:
---   logits            [T, V] at all positions
+--   logits            [N, V] at the last N <= T positions
 --   hidden.0          [T, C] input of layer 0, after any scaling of the embedding
 --   hidden.<i>        [T, C] output of layer i - 1
 --   hidden.final      [T, C] after the last norm

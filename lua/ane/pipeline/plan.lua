@@ -59,6 +59,7 @@ local function host_of(line, path, number)
   local host = { name = name, slots = 1 }
   for word in rest:gmatch "%S+" do
     local key, value = word:match "^([%w-]+)=(.+)$"
+    if not key then return nil, ("%s: line %d: '%s' is not KEY=VALUE"):format(path, number, word) end
     local n = tonumber(value)
     if FIELDS[key] and (not n or n <= 0) then return nil, ("%s: line %d: %s is not a number above 0"):format(path, number, word) end
     if FIELDS[key] then host[key] = n * FIELDS[key] end

@@ -15,6 +15,12 @@ local tasks = require "ane.serve.task"
 
 local M = {}
 
+-- An Origin header has a scheme, a host and perhaps a port, and no path; "null" stands for pages without one, such as files.
+local function origin_fault(text)
+  if text == "*" or text == "null" or text:find "^%l[%w+.-]*://[^/%s]+$" then return nil end
+  return ("must be * or an origin such as https://example.org, is %q"):format(text)
+end
+
 local function check_names(list)
   for _, name in ipairs(list) do
     if type(name) ~= "string" or name == "" then return "must be a list of names" end
@@ -46,7 +52,7 @@ M.rules = {
   api_key = { type = "string", check = function(key) return key == "" and "is empty" or nil end },
   cert = { type = "string" },
   key = { type = "string" },
-  cors = { type = "string" },
+  cors = { type = "string", check = origin_fault },
   names = { type = "table", check = check_names },
   defaults = { type = "table" },
   time_limit = { type = "number", min = 0.001 },

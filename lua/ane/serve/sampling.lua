@@ -36,7 +36,7 @@ M.rules = {
   top_p = { type = "number", min = 0, max = 1 },
   top_k = { type = "integer", min = 0 },
   min_p = { type = "number", min = 0, max = 1 },
-  repeat_penalty = { type = "number", above = 0, min = 1e-6 },
+  repeat_penalty = { type = "number", min = 1e-6 },
   frequency_penalty = { only = { 0 } },
   presence_penalty = { only = { 0 } },
   seed = { type = "integer" },

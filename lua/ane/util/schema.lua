@@ -1,6 +1,6 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
--- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), aliases =
--- {old name = choice}, check = function(value) that gives a message where the value is wrong.
+-- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit that is
+-- itself too low), choices (list), aliases = {old name = choice}, check = function(value) that gives a message where the value is wrong.
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -51,6 +51,7 @@ local function fits(rule, v)
 end
 
 local function range_of(rule)
+  if rule.above then return ("above %s"):format(rule.above) .. (rule.max and (" and at most %s"):format(rule.max) or "") end
   local min, max = rule.min and math.tointeger(rule.min) or rule.min, rule.max and math.tointeger(rule.max) or rule.max
   if min and max then return ("%s .. %s"):format(min, max) end
   return min and ("%s or more"):format(min) or ("%s or less"):format(max)
@@ -60,7 +61,7 @@ end
 local function fault(rule, v)
   local ok, wanted = fits(rule, v)
   if not ok then return ("must be %s, is %s"):format(wanted, shown(v)) end
-  if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max) then
+  if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max or rule.above and v <= rule.above) then
     return ("must be %s, is %s"):format(range_of(rule), shown(v))
   end
   if rule.choices then

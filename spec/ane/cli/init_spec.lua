@@ -86,6 +86,17 @@ describe("the command", function()
       { { "bench", path, "-r", "0" }, 2, "%-%-repetitions must be 1 or more, is 0" },
       { { "info", "/nonexistent" }, 1, "/nonexistent" },
       { { "chat", "spec/fixtures/gguf/llama-kquants.gguf" }, 1, "no tokenizer" },
+      { { "render", "Makefile", "-", "--now", "noon" }, 2, "%-%-now: YYYY%-MM%-DDTHH:MM:SS expected, got noon" },
+      { { "compare", path, path, "-", "--mixed-b", "x=q8_0" }, 1, "%-%-mixed%-b: no weight matches \"x\"" },
+      { { "compare", path, path, "-" }, 1, "%-: the text has 0 tokens, wanted 2 or more" },
+      { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--calibrate", "-" }, 1, "%-: is empty, wanted a text" },
+      { { "bench", "spec/fixtures/hf/bert", "-p", "8", "-n", "0" }, 1, "hf/bert: reads whole texts in both directions" },
+      { { "plan", path, "--ranks", "2", "--network", "0" }, 2, "%-%-network must be above 0, is 0" },
+      { { "plan", path, "--ranks", "2", "--hosts", "README.md" }, 1, "README.md: line 3: 'is' is not KEY=VALUE" },
+      { { "export", path, "Makefile" }, 1, "Makefile: is not a folder, wanted one for the packages" },
+      { { "predict", path, "Makefile" }, 1, "Makefile: line 1, column 1" },
+      { { "serve", path, "--cors", "example.org" }, 2, "%-%-cors must be %* or an origin such as https://example.org" },
+      { { "serve", path, "--alias", "" }, 2, "%-%-alias: the text is empty" },
     }
     for _, case in ipairs(cases) do
       local code, out, err = command.run(case[1])

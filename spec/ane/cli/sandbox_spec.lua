@@ -64,6 +64,7 @@ describe("a sandbox", function()
     assert(core.write_file(folder .. "/prompts", "Once\nTwice\n"))
     same(("run %s --prompt Once --max-tokens 4"):format(tiny.path()))
     same(("run %s --prompts %s/prompts --max-tokens 4 --threads 2"):format(tiny.path(), folder))
+    same(("run %s --prompt Once --max-tokens 4 --speculate-corpus %s/prompts"):format(tiny.path(), folder))
     same "run spec/fixtures/hf/llama --ids 1,2,3 --max-tokens 4"
     same(("logits %s --ids 1,2,3"):format(tiny.path()))
     same(("chat %s --prompt Hello --max-tokens 4"):format(tiny.path()))

@@ -94,5 +94,8 @@ describe("ane serve", function()
     local code, _, err = command.run { "serve", tiny.path(), "--api-key", "@/nonexistent" }
     assert.equal(1, code)
     assert.matches("nonexistent", err, 1, true)
+    code, _, err = command.run { "serve", tiny.path(), "--tls-cert", "Makefile", "--tls-key", "Makefile" }
+    assert.equal(1, code)
+    assert.matches("Makefile: is not a PEM file", err, 1, true)
   end)
 end)

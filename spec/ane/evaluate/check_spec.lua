@@ -126,6 +126,13 @@ describe("a check", function()
     assert.equal(24, report.outputs[1].tokens)
   end)
 
+  it("compares the last positions where a golden holds only their logits", function()
+    local model <close> = assert(ane.load("spec/fixtures/hf/llama", { activations = "fp32", threads = 1 }))
+    local report = assert(ane.check(model, "spec/fixtures/hf/llama"))
+    assert.same({ 40, 4 }, { report.outputs[2].tokens, report.outputs[2].logits.ours:shape()[1] })
+    assert.is_true(report.ok)
+  end)
+
   it("allows rounding where activations are int8", function()
     local model <close> = assert(ane.load(FOLDER .. "llama.gguf", { threads = 1 }))
     local report = assert(ane.check(model, FOLDER .. "llama.golden.json"))

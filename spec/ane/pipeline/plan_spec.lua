@@ -51,6 +51,7 @@ describe("a plan over ranks", function()
   it("says what is wrong with a host file", function()
     for _, case in ipairs {
       { "a slots=x\n", "line 1: slots=x", "format" }, { "\na read=-1\n", "line 2: read=-1", "format" },
+      { "a slots=2\nb has two\n", "line 2: 'has' is not KEY=VALUE", "format" },
       { "a slots=2 read=1 compute=1\n", "2 slots, wanted 5", "invalid" },
       { "a slots=9 read=1 compute=1 memory=0.000001\n", "do not fit", "memory" },
     } do

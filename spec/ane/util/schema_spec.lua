@@ -85,6 +85,15 @@ describe("schema", function()
     assert.equal(-1, schema.parse({ type = "integer" }, "-1"))
   end)
 
+  it("knows limits that are themselves too low", function()
+    local rule = { type = "number", above = 0 }
+    assert.equal(1e-9, schema.parse(rule, "1e-9"))
+    assert.same({ nil, "must be above 0, is 0" }, { schema.parse(rule, "0") })
+    assert.same({ nil, "must be above 0, is -1" }, { schema.parse(rule, "-1") })
+    rule.max = 2
+    assert.same({ nil, "must be above 0 and at most 2, is 3" }, { schema.parse(rule, "3") })
+  end)
+
   it("merges rules, later ones winning", function()
     assert.same({ a = 1, b = 3, c = 4 }, schema.merge({ a = 1, b = 2 }, { b = 3, c = 4 }))
   end)

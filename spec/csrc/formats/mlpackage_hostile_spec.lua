@@ -46,7 +46,7 @@ describe("a package", function()
     local _, message, code = core.package(folder .. "/none")
     assert.same({ folder .. "/none/Manifest.json: No such file or directory", "io" }, { message, code })
     _, message, code = core.package "Makefile"
-    assert.same({ "Makefile: is a file, wanted the folder of a .mlpackage", "unsupported" }, { message, code })
+    assert.same({ "Makefile: is a file, wanted a folder: a .mlpackage or an .aimodel", "unsupported" }, { message, code })
     assert.error_matches(function() core.package "a\0b" end, "holds a NUL byte")
   end)
 end)

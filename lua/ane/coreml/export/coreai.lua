@@ -32,7 +32,7 @@ M.tokens, M.context = { 8, 16, 64 }, 256
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
-  if kind ~= "folder" then refuse("invalid", "%s: is a %s, wanted a folder for the bundle", out, kind) end
+  if kind ~= "folder" then refuse("invalid", "%s: is not a folder, wanted one for the bundle", out) end
   local names = try(core.list_dir(out))
   if #names == 0 then return end
   local text = core.read_file(out .. "/" .. META)
