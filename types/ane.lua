@@ -21,7 +21,7 @@ local ane = {}
 ---@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
----@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
+---@field context? integer most tokens of a session; default: least of the model's own, 4096 (32768 where it embeds or reranks texts), what fits half of free memory
 ---@field threads? integer default: the physical cores
 ---@field weights? ane.weights default: "file", as stored
 ---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other weights by pattern of the tensor's name
@@ -644,7 +644,7 @@ function model:export(out, opts) end
 ---@field prefix? string this text stands before each text instead
 ---@field dims? integer the first so many numbers only
 ---@field normalise? boolean vectors of length 1; default what the model says
----@field max_length? integer texts are cut to so many tokens
+---@field max_length? integer texts are cut to so many tokens; default the model's length. A text longer than the context is an error
 ---@field special? boolean control tokens spelled in a text are those tokens
 ---@field details? boolean
 ---@field progress? ane.progress called after each run; it may yield
@@ -652,7 +652,7 @@ function model:export(out, opts) end
 --- Embeddings of texts, by an embedding model.
 ---@param input string|integer[]|string[]|integer[][]
 ---@param opts? ane.embed_options
----@return ane.tensor|table|nil embeddings [dims], of a list [n, dims]; with details a table: embeddings [n, dims], dim, tokens
+---@return ane.tensor|table|nil embeddings [dims], of a list [n, dims]; with details a table: embeddings [n, dims], dim, tokens, truncated
 ---@return string? message
 ---@return ane.code? code
 function model:embed(input, opts) end

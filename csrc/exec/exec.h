@@ -109,7 +109,7 @@ struct ane_program_options {
   const struct ane_tensor_parallel *tensor; /* the matrices are divided by rows; copied. NULL: they are whole. Not with stage,
                                              * nor with other weights than FILE, whose scales depend on all rows */
   int64_t context;                          /* maximum positions of a session, >= 1 */
-  int64_t chunk;                            /* maximum tokens of one run, 1 .. 4096 */
+  int64_t chunk;                            /* maximum tokens of one run, 1 .. 32768 */
   /* Called on the caller's thread while weights are packed. done, total: bytes of the source weights. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   /* Called when the stored bytes of a weight, or of some of its rows, have been packed. The caller may then drop them from

@@ -161,13 +161,27 @@ static ane_status note_node(struct planner *pl, const struct ane_node *n, struct
   return ANE_OK;
 }
 
+/* Gives the lists of a run's tokens room for a chunk. */
+static ane_status reserve_token_lists(struct ane_program *p, struct ane_error *err) {
+  struct token_lists *c = &p->token_lists;
+  size_t n = (size_t)p->o.chunk;
+  int32_t **lists[] = {&c->ids, &c->types, &c->positions, &c->angles, &c->out_rows, &c->best};
+  bool ok = true;
+  for (size_t i = 0; ok && i < ANE_COUNT(lists); i++) ok = (*lists[i] = ane_arena_array(&p->arena, n, sizeof **lists[i])) != NULL;
+  ok = ok && (c->long_rope = ane_arena_array(&p->arena, n, sizeof *c->long_rope));
+  ok = ok && (c->best_logit = ane_arena_array(&p->arena, n, sizeof *c->best_logit));
+  ok = ok && (c->adapted = ane_arena_array(&p->arena, n, sizeof *c->adapted));
+  return ok ? ANE_OK : no_memory(err);
+}
+
 /* Plans the steps on all tokens first, then those on output rows. No node of the body reads a value of the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
   p->steps = ane_arena_array(&p->arena, (size_t)g->n_nodes, sizeof *p->steps);
-  p->token_lists = ane_arena_alloc(&p->arena, sizeof *p->token_lists);
-  if (!p->steps || !p->token_lists) return no_memory(err);
+  if (!p->steps) return no_memory(err);
+  ane_status lists = reserve_token_lists(p, err);
+  if (lists) return lists;
   int32_t n_tail = 0;
   for (int tail = 0; tail < 2; tail++) {
     for (int32_t i = 0; i < g->n_nodes; i++) {

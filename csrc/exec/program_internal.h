@@ -11,7 +11,7 @@
 
 enum { RING_KEEP = 64 };      /* positions a ring keeps beyond those that steps look back to: a rewind of up to 64 is free */
 enum { OUT_ROWS_BLOCK = 64 }; /* output rows that one pass through the program's tail takes */
-enum { MAX_CHUNK = 4096 };    /* tokens of a run */
+enum { MAX_CHUNK = 32768 };   /* tokens of a run */
 
 /* Shape of the KV state of one layer. */
 struct kv_spec {
@@ -24,17 +24,17 @@ struct adapted {
   int64_t from, to, row_from, row_to;
 };
 
-/* The tokens of the current run, in the order of its items. */
+/* The tokens of the current run, in the order of its items. Each list has room for a chunk. */
 struct token_lists {
-  int32_t ids[MAX_CHUNK];
-  int32_t types[MAX_CHUNK];
-  int32_t positions[MAX_CHUNK]; /* in the session's state */
-  int32_t angles[MAX_CHUNK];    /* in the sequence: what rope rotates by */
-  bool long_rope[MAX_CHUNK];    /* the token's sequence uses the long rope factors */
-  int32_t out_rows[MAX_CHUNK];  /* tokens that are output rows, ascending */
-  int32_t best[MAX_CHUNK];      /* per output row: the best id and its logit */
-  float best_logit[MAX_CHUNK];
-  struct adapted adapted[MAX_CHUNK]; /* items whose sessions carry adapters */
+  int32_t *ids;
+  int32_t *types;
+  int32_t *positions; /* in the session's state */
+  int32_t *angles;    /* in the sequence: what rope rotates by */
+  bool *long_rope;    /* the token's sequence uses the long rope factors */
+  int32_t *out_rows;  /* tokens that are output rows, ascending */
+  int32_t *best;      /* per output row: the best id and its logit */
+  float *best_logit;
+  struct adapted *adapted; /* items whose sessions carry adapters */
 };
 
 /* Memory for adapters during a run. It grows when a session takes adapters, never during a run. */
@@ -103,7 +103,7 @@ struct ane_program {
   _Atomic int64_t *claimed;  /* [threads][claimed_stride]: per step, how many of a thread's own tasks have been claimed */
   int64_t claimed_stride;
   struct prefetch *prefetch; /* [threads] */
-  struct token_lists *token_lists;
+  struct token_lists token_lists;
   struct pruned_head pruned_head;
   struct adapter_scratch adapter_scratch;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */

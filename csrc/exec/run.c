@@ -261,7 +261,7 @@ static ane_status run_items(struct ane_program *p, const struct ane_run_item *it
   }
   ane_status st = stage_receive(p, r.tokens, err);
   if (st) return st;
-  fill_lists(p->token_lists, &r);
+  fill_lists(&p->token_lists, &r);
   r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
   if ((st = run_all(&r, err))) return st;
   if ((st = stage_send(p, p->stage.rows ? r.n_out_rows : r.tokens, err))) return st;

@@ -15,7 +15,7 @@ static void run_table(struct thread_ctx *tc, const struct step *s) {
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     float pos = (float)tc->r->angles[t], *row = out + t * 2 * n;
-    const float *f = s->rope.long_freq && tc->p->token_lists->long_rope[t] ? s->rope.long_freq : s->rope.inv_freq;
+    const float *f = s->rope.long_freq && tc->p->token_lists.long_rope[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
       float angle = pos * f[i];
       row[i] = cosf(angle) * s->rope.magnitude;

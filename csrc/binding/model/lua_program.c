@@ -142,7 +142,7 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   importance_field(L, t, load);
   o->importance = find_importance;
   o->context = bind_integer_option(L, t, "context", 1, INT32_MAX);
-  o->chunk = bind_integer_option(L, t, "chunk", 1, 4096);
+  o->chunk = bind_integer_option(L, t, "chunk", 1, 32768);
   lua_getfield(L, t, "progress");
   load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
   o->progress = bind_on_progress;

@@ -45,10 +45,16 @@ function M.run(args)
     normalise = not args.no_normalise and nil, details = true,
   })
   if not result then return nil, message end
+  if result.truncated > 0 then
+    local most = 0
+    for _, n in ipairs(result.tokens) do most = math.max(most, n) end
+    common.remark(args, "%d of %d texts were truncated to %d tokens", result.truncated, #result.tokens, most)
+  end
   if not args.json then return show(result) end
   local rows = {}
   for i = 1, result.embeddings:shape()[1] do rows[i] = common.list(result.embeddings[i]:totable()) end
-  return common.print_json { embeddings = common.list(rows), dim = result.dim, tokens = common.list(result.tokens) }
+  return common.print_json { embeddings = common.list(rows), dim = result.dim, tokens = common.list(result.tokens),
+    truncated = result.truncated }
 end
 
 return M

@@ -154,8 +154,8 @@ function M.model(parser, optional, merge)
   local rules = model.rules
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
   M.threads(parser)
-  M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096, and at "
-    .. "most what fits into half of the free memory.",
+  M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096 (32768 for "
+    .. "embedding models and rerankers), and at most what fits into half of the free memory.",
     rules.context):argname "C"
   M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int8-block, int4-block, lut4, fp16, "
     .. "q8_0, ...",

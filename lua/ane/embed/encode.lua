@@ -1,4 +1,5 @@
---- Inputs of encoders: one or many, texts or lists of ids, as sequences truncated to the model's length.
+--- Inputs of encoders: one or many, texts or lists of ids, as sequences truncated to the model's length. A sequence that the model takes,
+-- but that is longer than its context, is an error.
 -- Needs ane.model where it checks. Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
 
 local M = {}
@@ -8,6 +9,25 @@ function M.most(bundle)
   local program = bundle.program
   if bundle.config.both_sides then return math.min(program:context(), program:max_chunk()) end
   return program:context()
+end
+
+--- The most tokens of a text; a longer one is truncated.
+-- @param asked the option max_length, or nil
+-- @param own what the model's files say, or nil
+function M.length(bundle, asked, own)
+  local cfg = bundle.config
+  local least = math.min(asked or own or cfg.context_length or math.maxinteger, cfg.max_positions or math.maxinteger)
+  return math.min(least, 1 << 31)
+end
+
+--- Checks that a sequence of n tokens is not longer than the model was loaded for.
+-- @return true; or nil, message, code
+function M.fits(bundle, n)
+  local most = M.most(bundle)
+  if n <= most then return true end
+  local what = "%d tokens, the model was loaded with a context of %d: give the option context a larger number, or max_length one of "
+    .. "at most %d"
+  return nil, what:format(n, most, most), "range"
 end
 
 local function check_ids(bundle, ids, level)
@@ -34,17 +54,20 @@ local function one(bundle, input, opts, level)
   if type(input) == "table" then return check_ids(bundle, input, level + 1) end
   local tokenizer, message, code = M.tokenizer(bundle)
   if not tokenizer then return nil, message, code end
-  local ids
-  ids, message, code = tokenizer:sequence((opts.prefix or "") .. input, { special = opts.special, max_length = opts.max_length })
-  if not ids then return nil, message, code end
+  local ids, truncated
+  ids, truncated, code = tokenizer:_sequence((opts.prefix or "") .. input, { special = opts.special, max_length = opts.max_length })
+  if not ids then return nil, truncated, code end
   if #ids == 0 then return nil, "a text is empty: the model has no tokens to put around it", "range" end
-  return { ids = ids }
+  local fits
+  fits, message, code = M.fits(bundle, #ids)
+  if not fits then return nil, message, code end
+  return { ids = ids, truncated = truncated }
 end
 
 --- Sequences of an input: a text, a list of ids, or a list of either.
 -- @param opts prefix (before each text), special, max_length
 -- @param what the input is called in errors, raised at `level`
--- @return list of {ids}, whether it is a single input; or nil, message, code
+-- @return list of {ids, truncated (a text lost tokens)}, whether it is a single input; or nil, message, code
 function M.inputs(bundle, input, opts, what, level)
   local kind = type(input)
   local single = kind == "string" or kind == "table" and math.type(input[1]) == "integer"

@@ -16,9 +16,10 @@ local M = {}
 --   prefix: a text that is put before each text instead
 --   dims: keep only the first numbers of a vector (Matryoshka embeddings)
 --   normalise: true or false: vectors of length 1; default: the model's
---   max_length: texts are truncated to this number of tokens; default: the model's, and at most its context
+--   max_length: texts are truncated to this number of tokens; default: the model's. A longer text than the model was loaded for
+--   (option context) is an error
 --   special: control tokens spelled in a text are those tokens (false)
---   details: the result is a table with embeddings (tensor [texts, dims]), dim and tokens (of each text)
+--   details: the result is a table with embeddings (tensor [texts, dims]), dim, tokens (of each text) and truncated (number of texts)
 --   progress: function("embed", done, total), called after each run with the number of texts that are done; it may yield
 M.rules = {
   prompt = { type = "string" },
@@ -129,7 +130,7 @@ function M.embed(model, input, opts, level)
   if code then return nil, message, code end
   from, message, code = prompt_tokens(bundle, made, prefix)
   if not from then return nil, message, code end
-  local most = math.min(opts.max_length or made.max_length or math.maxinteger, encode.most(bundle))
+  local most = encode.length(bundle, opts.max_length, made.max_length)
   sequences, single, code = encode.inputs(bundle, input, { prefix = prefix, special = opts.special, max_length = most }, "embed: the input",
     level + 1)
   if not sequences then return nil, single, code end
@@ -140,9 +141,12 @@ function M.embed(model, input, opts, level)
   if single and not opts.details then return vectors[1] end
   local all = stacked(vectors)
   if not opts.details then return all end
-  local tokens = {}
-  for i, s in ipairs(sequences) do tokens[i] = #s.ids end
-  return { embeddings = all, dim = #vectors[1], tokens = tokens }
+  local tokens, truncated = {}, 0
+  for i, s in ipairs(sequences) do
+    tokens[i] = #s.ids
+    if s.truncated then truncated = truncated + 1 end
+  end
+  return { embeddings = all, dim = #vectors[1], tokens = tokens, truncated = truncated }
 end
 
 -- ---- Similarity ------------------------------------------------------------------------------------------------------------

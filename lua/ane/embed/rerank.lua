@@ -186,18 +186,19 @@ local function sequences_of(bundle, how, query, documents, opts, level)
   for i, document in ipairs(documents) do
     if type(document) ~= "string" then error(("rerank: document %d is a %s, not a text"):format(i, type(document)), level + 1) end
     out[i], message, code = how.sequence(bundle, query, document, opts)
-    if not out[i] then return nil, message, code end
+    local fits = out[i] ~= nil
+    if fits then fits, message, code = encode.fits(bundle, #out[i].ids) end
+    if not fits then return nil, ("document %d: %s"):format(i, message), code end
   end
   return out
 end
 
 -- The most tokens of a pair where the caller gives no length: for cross-encoders what their files say.
+-- @return number or nil; or nil, message, code
 local function length_of(bundle)
   local cfg = bundle.config
-  if cfg.format ~= "hf" or not cfg.folder or cfg.kind ~= "reranker" then return math.maxinteger end
-  local most, message, code = fields.try(modules.length, cfg.folder)
-  if code then return nil, message, code end
-  return most or math.maxinteger
+  if cfg.format ~= "hf" or not cfg.folder or cfg.kind ~= "reranker" then return nil end
+  return fields.try(modules.length, cfg.folder)
 end
 
 -- Indices of the documents, the best first.
@@ -221,8 +222,8 @@ function M.rerank(model, query, documents, opts, level)
   if not how then return nil, message, code end
   local most
   most, message, code = length_of(bundle)
-  if not most then return nil, message, code end
-  opts.max_length = math.min(opts.max_length or most, encode.most(bundle))
+  if code then return nil, message, code end
+  opts.max_length = encode.length(bundle, opts.max_length, most)
   local sequences
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end

@@ -19,8 +19,8 @@ local M = {}
 local KV = { "fp16", "fp32", "int16", "int8" }
 
 --- Options of load.
---   context: the maximum number of tokens of a session; default: the least of the model's own maximum, 4096, and what fits in half of
---     the free memory
+--   context: the maximum number of tokens of a session; default: the least of the model's own maximum, 4096 (32768 if it
+--     embeds or reranks texts), and what fits in half of the free memory
 --   threads: default: the number of physical cores
 --   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of

@@ -23,13 +23,16 @@ local function kv_heads(cfg)
   return sum
 end
 
--- Returns the tokens of a default context: the model's own maximum, but at most 4096 and what fits in half of the free memory.
-local function default_context(cfg, kv)
+-- Most tokens of a default context, and of that of a model whose input is whole texts.
+local MOST_CONTEXT, MOST_TEXT = 4096, 32768
+
+-- Returns the tokens of a default context: the model's own maximum, but at most `most` and what fits in half of the free memory.
+local function default_context(cfg, kv, most)
   local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[kv]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
-  local fits = free > 0 and a_token > 0 and free // 2 // a_token or 4096
-  return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
+  local fits = free > 0 and a_token > 0 and free // 2 // a_token or MOST_CONTEXT
+  return math.min(cfg.context_length or MOST_CONTEXT, most, math.max(fits, 64))
 end
 
 local function find_recipe(architecture, given)
@@ -40,12 +43,15 @@ local function find_recipe(architecture, given)
   return r
 end
 
+-- Does a model take whole texts and give one result for each?
+local function takes_texts(cfg) return cfg.kind ~= nil and cfg.kind ~= "token_classifier" end
+
 -- Maximum tokens of one run (the chunk). A bidirectional model takes a whole text at once. An embedding model also takes many short
 -- texts in one run.
 local MOST_TOKENS, MANY_TEXTS = 4096, 2048
 local function chunk_of(cfg, context)
   if cfg.kind == "token_classifier" then return math.min(context, MOST_TOKENS) end
-  return cfg.kind and math.min(math.max(context, MANY_TEXTS), MOST_TOKENS) or 512
+  return cfg.kind and math.min(math.max(context, MANY_TEXTS), cfg.both_sides and MOST_TEXT or MOST_TOKENS) or 512
 end
 
 -- What a model on several ranks cannot have: option, and the words of the message.
@@ -85,7 +91,10 @@ function M.plan(r, cfg, source, opts)
   if not graph then return nil, message, code end
   local _ <close> = graph -- the program keeps what it needs
   local context = opts.context
-  if not opts.context_given and cfg.max_positions then context = math.min(context, cfg.max_positions) end
+  if not opts.context_given then
+    if takes_texts(cfg) then context = default_context(cfg, opts.kv, MOST_TEXT) end
+    context = math.min(context, cfg.max_positions or context)
+  end
   local ok, program
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
@@ -213,7 +222,7 @@ function M.complete(path, r, cfg, source, opts, found)
   if tokenizer then tokenizer.eos_ids = eos_ids end
   local options = {}
   for key, value in pairs(opts) do options[key] = value end
-  options.context, options.context_given = opts.context or default_context(cfg, opts.kv), opts.context ~= nil
+  options.context, options.context_given = opts.context or default_context(cfg, opts.kv, MOST_CONTEXT), opts.context ~= nil
   local fits, program
   fits, message, code = check_context(cfg, options.context)
   if not fits then return nil, ("%s: %s"):format(path, message), code end

@@ -151,19 +151,26 @@ local function body_of(self, text, special) return self:encode(text, { special =
 -- The first n of a list.
 local function cut(list, n) return #list > n and table.move(list, 1, math.max(n, 0), 1, {}) or list end
 
+-- As sequence, with checked options.
+-- @return list of ids, whether tokens of the text were left out; or nil, message, code
+function Tokenizer:_sequence(text, opts)
+  local body, message, code = body_of(self, text, opts.special)
+  if not body then return nil, message, code end
+  local head, tail, n = self._head, self._tail, #body
+  if opts.max_length then body = cut(body, opts.max_length - #head - #tail) end
+  local ids = table.move(head, 1, #head, 1, {})
+  table.move(body, 1, #body, #ids + 1, ids)
+  return table.move(tail, 1, #tail, #ids + 1, ids), #body < n
+end
+
 --- Returns the ids of a text as an encoder takes it: with the family's tokens around it, truncated to a length.
 -- @param opts special: as for encode; max_length: maximum tokens, including those around the text
 -- @return list of ids; or nil, message, code
 function Tokenizer:sequence(text, opts)
   schema.argument({ type = "string" }, text, "sequence: text", 2)
-  opts = schema.check(AROUND, opts, "sequence", 2)
-  local body, message, code = body_of(self, text, opts.special)
-  if not body then return nil, message, code end
-  local head, tail = self._head, self._tail
-  if opts.max_length then body = cut(body, opts.max_length - #head - #tail) end
-  local ids = table.move(head, 1, #head, 1, {})
-  table.move(body, 1, #body, #ids + 1, ids)
-  return table.move(tail, 1, #tail, #ids + 1, ids)
+  local ids, message, code = self:_sequence(text, schema.check(AROUND, opts, "sequence", 2))
+  if not ids then return nil, message, code end
+  return ids
 end
 
 -- Returns the lengths to which two texts are truncated so that they have at most `room` tokens together. The longer text is truncated

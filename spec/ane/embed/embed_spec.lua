@@ -69,6 +69,34 @@ describe("embed", function()
     assert.equal(model.tokenizer:id "[SEP]", ids[9])
   end)
 
+  it("says how many texts it cuts", function()
+    local long = ("moon "):rep(300)
+    assert.equal(2, model:embed({ long, "moon", long }, { details = true }).truncated)
+    assert.equal(0, model:embed({ "moon" }, { details = true }).truncated)
+  end)
+
+  it("takes texts of more than 4,096 tokens where the model does, and refuses those beyond its context", function()
+    local config = assert(core.json_decode(assert(core.read_file(hf.path "modernbert" .. "/config.json"))))
+    config.max_position_embeddings = 8192
+    local tokenizer = assert(core.read_file(PATH .. "/tokenizer.json"))
+    local folder = copy("modernbert", {
+      ["config.json"] = config, ["tokenizer.json"] = tokenizer, ["sentence_bert_config.json"] = { max_seq_length = 8192 },
+    })
+    local long, ids = ("moon "):rep(4500), {}
+    local m <close> = assert(ane.load(folder, { activations = "fp32", threads = 2 }))
+    local n = #m.tokenizer:sequence(long)
+    assert.is_true(n > 4500)
+    assert.equal(n, m:embed(long, { details = true }).tokens[1])
+    for i = 1, 8200 do ids[i] = 5 end
+    assert.same({ nil, "8200 ids, the model takes at most 8192", "range" }, { m:embed(ids) })
+    local small <close> = assert(ane.load(folder, { activations = "fp32", threads = 2, context = 4096 }))
+    local _, message, code = small:embed { "moon", long }
+    assert.equal(("entry 2: %d tokens, the model was loaded with a context of 4096: give the option context a larger number, or max_length "
+      .. "one of at most 4096"):format(n), message)
+    assert.equal("range", code)
+    assert.equal(4096, small:embed(long, { details = true, max_length = 4096 }).tokens[1])
+  end)
+
   it("keeps the first numbers, with length 1 where the model normalises", function()
     local v = assert(model:embed("The moon.", { dims = 16 }))
     assert.same({ 16 }, v:shape())
