@@ -149,7 +149,10 @@ function M.check(path, output, index)
     data:close()
   end
   reader.close()
-  return found
+  if not index then return found end
+  local ok
+  ok, message, code = index:flush()
+  return ok and found, message, code
 end
 
 -- ---- The index -------------------------------------------------------------------------------------------------------------------
@@ -168,17 +171,30 @@ function M.index(path)
   return setmetatable({ file = file, path = path, at = -1 }, Index)
 end
 
--- Moves to slot n. A seek is also needed between reads and writes.
+-- Keeps the first failure of a write: a later one may succeed, without the bytes of this one.
+local function note(self, ok, message)
+  if not ok then self.failed = self.failed or message end
+end
+
+-- Moves to slot n, which writes what is buffered. A seek is also needed between reads and writes.
 local function seek(self, n, writes)
-  if self.at ~= n or self.writes ~= writes then self.file:seek("set", n * SLOT_SIZE) end
+  if self.at ~= n or self.writes ~= writes then note(self, self.file:seek("set", n * SLOT_SIZE)) end
   self.at, self.writes = n + 1, writes
 end
 
---- Sets the slot of a row. The flag REMOVED clears it.
+--- Sets the slot of a row. The flag REMOVED clears it. flush() says whether it could be written.
 function Index:set(number, key, offset, bytes, flags)
   seek(self, number, true)
   if flags & M.REMOVED ~= 0 then offset = -1 end
-  self.file:write(SLOT:pack(key, offset + 1, bytes, flags))
+  note(self, self.file:write(SLOT:pack(key, offset + 1, bytes, flags)))
+end
+
+--- Writes what was set.
+-- @return true; or nil, message, code: some slot could not be written
+function Index:flush()
+  note(self, self.file:flush())
+  if not self.failed then return true end
+  return nil, ("%s: cannot write: %s"):format(self.path, self.failed), "io"
 end
 
 --- Returns the key of a row, the offset of its line, the line's bytes and its flags; nil if the row has no line.

@@ -381,6 +381,19 @@ describe("shards", function()
     assert.matches("into itself", select(2, merge.run(paths, paths[1])))
   end)
 
+  it("do not merge where the disk is full", function()
+    local path = write("in.jsonl", corpus())
+    assert(run(path, folder .. "/1", { shard = "1/1" }))
+    local script = write("merge.lua", ("print(require('ane.batch.merge').run({ %q }, %q))\n"):format(folder .. "/1", folder .. "/all"))
+    -- Files end at 1,024 bytes; the index of 57 rows has 1,392.
+    local ok, text = tree.run(("trap '' XFSZ; ulimit -f 2; LUA_PATH='%s' LUA_CPATH='%s' %s '%s'"):format(package.path, package.cpath,
+      os.getenv "LUA" or "lua5.4", script))
+    assert.is_true(ok, text)
+    assert.matches("^nil\t[^\t]*/all.index1: cannot write: .*\tio\n$", text)
+    assert.is_nil(core.path_kind(folder .. "/all"))
+    assert.is_nil(core.path_kind(folder .. "/all.index1"))
+  end)
+
   it("merge into a pipe, which stays one", function()
     local path, pipe = write("in.jsonl", corpus()), folder .. "/pipe"
     assert(run(path, folder .. "/1", { ordered = true, shard = "1/1" }))
