@@ -17,6 +17,7 @@ help:
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy, dist"
 	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
+	@echo "make analyse     clang-tidy, cppcheck and gcc -fanalyzer over the C files but the kernels"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check changes nothing"
 	@echo "make faults      fails every allocation, system call and thread start in turn, once or from then on (SAMPLE=N: about N of each kind)"
 	@echo "make race        specs of threads under the thread sanitizer, with random sleeps in the thread pool"
@@ -91,6 +92,10 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@echo "  TIDY  $<"
 	@$(CLANG_TIDY) --quiet $< -- $(filter-out -fno-math-errno,$(ALL_CFLAGS)) $(ISA_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
+
+analyse: tidy
+	@$(MAKE) $(REMAKE) all
+	@scripts/analyse $(BUILD) $(LUA_INCDIR) $(JOBS)
 
 # .clang-format is for version 14, as in Debian 12. Other versions break lines differently.
 CLANG_FORMAT ?= $(firstword $(foreach p,clang-format-14 clang-format,$(shell $(p) --version 2>/dev/null | grep -q 'version 14\.' && echo $(p))))
@@ -226,4 +231,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

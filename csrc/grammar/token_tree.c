@@ -54,6 +54,7 @@ static uint32_t build(struct token_node *nodes, uint32_t *twin, const struct ent
       nodes[used++] = (struct token_node){.byte = e->data[depth], .depth = (uint16_t)(depth + 1)};
       depth++;
     }
+    /* analyser: a text is not empty, so depth is at least 1 and open[1 .. depth] is written. */
     nodes[open[depth]].token = e->token + 1;
   }
   for (uint32_t d = depth; d > 0; d--) nodes[open[d]].skip = used;

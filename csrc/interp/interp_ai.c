@@ -153,6 +153,7 @@ static ane_status emit(struct translation *t, const char *type, const struct par
     if (st) return st;
   }
   for (uint32_t i = 0; i < n_out; i++) {
+    /* analyser: out is NULL only where n_out is 0. */
     if (!(out[i].name = new_name(t))) return no_memory(t);
     outputs[i] = (struct ane_mil_named_type){out[i].name, out[i].type};
   }

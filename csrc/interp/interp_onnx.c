@@ -171,6 +171,7 @@ ane_status onnx_map(struct onnx_import *t, const struct ane_onnx_node *n, ane_pr
   struct item it;
   for (const char *s = mapping; !st && next_item(&s, &it);) {
     if (it.mark) continue;
+    /* analyser: next_item() has set the source. */
     if (*it.source == '*') {
       for (int32_t i = atoi(it.source + 1); i < n->n_in; i++) in[count++] = n->in[i];
       continue;

@@ -225,6 +225,7 @@ mil_value mil_reshape4(struct mil_build *b, mil_value x, int64_t d0, int64_t d1,
 mil_value mil_transpose(struct mil_build *b, mil_value x, const int32_t *perm) {
   if (b->status) return x;
   struct ane_mil_type type = x->type;
+  /* analyser: perm has a number for each dimension of x. */
   for (int i = 0; i < type.rank; i++) type.dim[i] = x->type.dim[perm[i]];
   struct mil_arg args[] = {{"x", x}, {"perm", mil_ints(b, perm, type.rank)}};
   return mil_op(b, "transpose", NULL, type, args, 2);

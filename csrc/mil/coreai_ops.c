@@ -103,6 +103,7 @@ ane_ai_value coreai_value(struct coreai_scope *s, const char *name) {
     return ane_ai_int(s->b, ANE_AI_INT32, 0);
   }
   if (!x->v) translate_lazily(s, x->op, x);
+  /* analyser: the name was found above, and names stay in the list. */
   return find(s, name)->v;
 }
 
@@ -526,6 +527,7 @@ static ane_ai_value translate(struct coreai_scope *s, const struct ane_mil_op *o
 static void translate_lazily(struct coreai_scope *s, const struct ane_mil_op *op, struct coreai_named *x) {
   ane_ai_value v = strcmp(op->type, "const") == 0 ? constant(s, ane_mil_op_attr(op, "val")) : translate(s, op);
   x = find(s, op->outputs[0].name); /* the list may have moved */
+  /* analyser: the op is in the list by the name of its first output. */
   x->v = v;
 }
 

@@ -201,6 +201,7 @@ bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *ran
     if (da != db && da != 1 && db != 1) return false;
     tmp[i] = da == 1 ? db : da;
   }
+  /* analyser: the loop has written tmp[0 .. r - 1]. */
   memcpy(out, tmp, (size_t)r * sizeof *out);
   *rank = r;
   return true;
@@ -211,6 +212,7 @@ void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *di
   prim_strides(t->rank, t->dim, own);
   for (int i = 0; i < rank; i++) {
     int k = i - (rank - t->rank);
+    /* analyser: k is below the rank of t, so own[k] is written. */
     stride[i] = k < 0 || (t->dim[k] == 1 && dim[i] != 1) ? 0 : own[k];
   }
 }

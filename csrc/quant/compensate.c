@@ -163,6 +163,7 @@ static void decide_part(struct rows *k, const struct ane_rounding *rounding, int
   int part = place(k, at, s, rounding->group) / rounding->sub;
   lanes scale, offset, loss, best;
   int kept[LANES] = {0};
+  /* analyser: s is a place in a group, below GROUP_MAX. */
   if (s > 0) gather_errors(k, at, at + s, at + s, rounding->sub, k->base + s, false);
   for (int c = 0; rounding->candidates > 1 && c < rounding->candidates; c++) {
     lines(k, rounding, part, c, n, &scale, &offset);

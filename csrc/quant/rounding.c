@@ -330,6 +330,7 @@ static void encode(ane_dtype t, const float *src, const float *importance, void 
   float w[ANE_QK_K];
   for (uint64_t at = 0; at < n; at += (uint64_t)f->group, to += ane_dtype_info(t)->bytes) {
     struct ane_block_params c = {0};
+    /* analyser: only types that have rules for rounding come here. */
     for (int i = 0; i < f->group; i++) w[i] = importance ? importance[at + (uint64_t)i] : 1;
     if (t == ANE_MXFP4 && !importance)
       c.scale = mxfp4_plain(src + at, f->group);

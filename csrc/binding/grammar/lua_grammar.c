@@ -237,7 +237,7 @@ static int tree_make(lua_State *L) {
       ane_token_type type = ane_tokenizer_type(t, i);
       bool text = type == ANE_TOKEN_NORMAL || type == ANE_TOKEN_USER || type == ANE_TOKEN_BYTE;
       struct ane_text b = text ? ane_tokenizer_bytes(t, i) : ane_tokenizer_piece(t, i);
-      for (size_t k = 0; k < n_spelled && !text; k++)
+      for (size_t k = 0; k < n_spelled && !text; k++) /* analyser: n_spelled is 0 where spelled is NULL. */
         text = b.len == spelled[k].len && memcmp(b.data, spelled[k].data, b.len) == 0;
       tokens[i] = text ? (struct ane_bytes){b.data, b.len} : (struct ane_bytes){0};
     }

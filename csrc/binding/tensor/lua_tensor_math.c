@@ -91,6 +91,7 @@ static int arith(lua_State *L, operation op) {
   const struct bind_tensor *b = right ? NULL : a ? same_shape(L, a, 2) : bind_check_tensor(L, 2);
   const struct bind_tensor *t = a ? a : b;
   float *out = bind_tensor_new(L, &t->shape);
+  /* analyser: Lua calls this where one operand is a tensor at least. */
   for (uint64_t i = 0; i < t->count; i++) out[i] = apply(op, a ? a->data[i] : x, b ? b->data[i] : y);
   return 1;
 }

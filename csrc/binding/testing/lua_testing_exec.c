@@ -32,6 +32,7 @@ static int run_items(lua_State *L) {
     luaL_checktype(L, -1, LUA_TTABLE);
     check_run_item(L, &items[i], i ? &other : &box);
   }
+  /* analyser: n is at least 1, so box is that of the first item. */
   if (ane_run(box->program, items, (int32_t)n, &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);
   return 1;

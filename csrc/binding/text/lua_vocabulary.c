@@ -414,6 +414,7 @@ static ane_status read_tokens(struct describe *x, int table) {
 }
 
 ane_status bind_describe(lua_State *L, int arg, int table, struct ane_tokenizer_desc *d, struct ane_error *err) {
+  /* analyser: d is filled in here. */
   struct describe x = {L, &check_vocabulary(L, arg)->v, d, err};
   int top = lua_gettop(L);
   luaL_checktype(L, table, LUA_TTABLE);

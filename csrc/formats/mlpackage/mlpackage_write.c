@@ -281,6 +281,7 @@ static ane_status copy_blob(void *arg, const struct ane_mil_function *f ANE_UNUS
 }
 
 static void new_place(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset) {
+  /* analyser: the reader refuses a blob whose file is missing. */
   *offset = *place_of(arg, v);
   *file = ANE_MLPACKAGE_WEIGHTS;
 }

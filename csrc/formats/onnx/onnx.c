@@ -77,6 +77,7 @@ static ane_status list_metadata(struct onnx_reader *r) {
   for (size_t i = 0; i < room; i++) {
     const AneOnnx__Entry *e = i >= 3 ? m->metadata_props[i - 3] : NULL;
     struct ane_meta v = {.kind = i < 2 ? ANE_META_INT : ANE_META_STRING};
+    /* analyser: from i = 3 on there is an entry e. */
     const char *key = i == 0 ? "onnx.ir_version" : i == 1 ? "onnx.opset" : i == 2 ? "onnx.producer" : onnx_text(e->key);
     const char *text = i == 2 ? r->doc->producer : e ? onnx_copy(r, e->value) : "";
     if (!text || !(key = e ? onnx_copy(r, key) : key)) return onnx_no_memory(r);
