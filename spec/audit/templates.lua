@@ -22,8 +22,9 @@ local BINARY = { "+", "-", "*", "//", "%", "~", "==", "!=", "<", "<=", ">", ">="
 local FILTERS = {
   "length", "upper", "lower", "trim", "join(', ')", "first", "last", "default('z')", "default('z', true)", "tojson", "int", "string",
   "list", "reverse | list", "sort", "unique | list", "replace('a', 'bb')", "title", "capitalize", "map('upper') | list", "select | list",
-  "abs", "reject('none') | list", "float", "indent(2)", "map(attribute='role') | list", "selectattr('role', 'equalto', 'user') | list", "count",
-  "dictsort", "items | list", "join", "max", "min", "sum", "round", "tojson(indent=2)", "select('string') | list", "batch(2) | list",
+  "abs", "reject('none') | list", "float", "indent(2)", "map(attribute='role') | list", "selectattr('role', 'equalto', 'user') | list",
+  "count", "dictsort", "items | list", "join", "max", "min", "sum", "round", "tojson(indent=2)", "select('string') | list",
+  "batch(2) | list",
 }
 local TESTS = {
   "defined", "undefined", "none", "string", "mapping", "iterable", "number", "sequence", "boolean", "true", "false", "integer", "odd",
