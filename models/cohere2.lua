@@ -3,7 +3,8 @@
 --
 -- Quirks: each layer has one LayerNorm without bias. Attention and feed-forward both read its output, and both are added to the residual
 -- stream. Rope rotates neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope; every fourth layer has full attention
--- without rope. In cohere all layers have full attention with rope. Logits are multiplied by logit_scale. The head is the embedding.
+-- without rope. In cohere all layers have full attention with rope, and with use_qk_norm (Command R+) each head of q and k a LayerNorm
+-- with weights of its own. GGUF shows this by the tensors alone. Logits are multiplied by logit_scale. The head is the embedding.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -23,8 +24,12 @@ local function reach(cfg, i)
   return window ~= nil, window
 end
 
+function M.shapes(cfg)
+  return { attn_q_norm = { cfg.n_head, cfg.head_dim }, attn_k_norm = { cfg.n_head_kv, cfg.head_dim } }
+end
+
 function M.build(b, cfg)
-  if cfg.meta("use_qk_norm", "flag") then error("use_qk_norm (a LayerNorm of q and k with weights of all heads) is not computed", 0) end
+  local normed = cfg.meta("use_qk_norm", "flag")
   cfg.meta "use_parallel_block" -- known; it is always so
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
@@ -32,7 +37,8 @@ function M.build(b, cfg)
     b:layer(i, function()
       local rotates, window = reach(cfg, i)
       local h = b:layer_norm(x, "attn_norm")
-      local a = attention.gqa(b, h, { rope = rotates and rope or nil, window = window })
+      if cfg.format == "gguf" then normed = b:has "attn_q_norm" end
+      local a = attention.gqa(b, h, { rope = rotates and rope or nil, window = window, qk_norm = normed and "layer_norm" or nil })
       x = b:add(b:add(x, a), ffn.gated(b, h, "silu"))
     end)
   end

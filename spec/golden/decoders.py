@@ -49,7 +49,7 @@ def spread(model, seed):
                 p.uniform_(-1.0, 1.5)
             elif key.endswith(("dt_bias", "sinks", "correction_bias")) or p.dim() == 1 and key.endswith("bias"):
                 p.normal_(0, 0.3)
-            elif p.dim() <= 1:
+            elif p.dim() <= 1 or key.endswith(("q_norm.weight", "k_norm.weight")):
                 p.copy_(p + torch.randn_like(p) * 0.2)
             elif "conv" in key and p.dim() == 3:
                 p.normal_(0, 0.5)
@@ -648,6 +648,9 @@ MODELS = {
         v_head_dim=8, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=16, first_k_dense_replace=1,
         routed_scaling_factor=2.5, norm_topk_prob=True, n_group=4, topk_group=2, rope_parameters=rope(
             5000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0))),
+    "cohere_normed": dict(config="CohereConfig", model="CohereForCausalLM", gguf="command-r", keys=cohere2_keys, values=common(
+        hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        logit_scale=0.4, attention_bias=False, use_qk_norm=True)),
 }
 
 if __name__ == "__main__":

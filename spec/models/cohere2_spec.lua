@@ -4,8 +4,5 @@ local decoders = require "support.decoders"
 describe("Command R", function()
   for _, case in ipairs(decoders.cases "cohere2") do it(table.unpack(case)) end
   for _, case in ipairs(decoders.cases "cohere") do it(table.unpack(case)) end
-
-  it("refuses norms of q and k by name", function()
-    assert.matches("use_qk_norm", decoders.refusal("cohere", function(cfg) cfg.use_qk_norm = true end))
-  end)
+  for _, case in ipairs(decoders.cases "cohere_normed") do it(table.unpack(case)) end
 end)

@@ -28,7 +28,8 @@ end
 -- attn_q_norm, attn_k_norm [head_dim].
 -- @param x normed input [1, d_model, T, 1]
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
--- layout (default: the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
+-- layout (default: the configuration's), qk_norm (nil | "before_rope" | "after_rope" | "layer_norm": LayerNorm before rope with
+-- attn_q_norm [n_head, head_dim] and attn_k_norm [n_head_kv, head_dim]), norm_offset (added to the q and k norm
 -- weights; default: the configuration's), scale (default head_dim^-0.5), window (number of keys that a query sees, including its own;
 -- nil: all), softcap, ahead (number of keys after its own that a query sees; nil: none, ALL: the whole sequence), sinks and sink_scale
 -- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale)
@@ -42,6 +43,9 @@ function M.gqa(b, x, opts)
     k = b:rms_norm(k, "attn_k_norm", { groups = kv_heads, offset = opts.norm_offset })
   end
   if opts.qk_norm == "before_rope" then norm() end
+  if opts.qk_norm == "layer_norm" then
+    q, k = b:layer_norm(q, "attn_q_norm", { groups = heads }), b:layer_norm(k, "attn_k_norm", { groups = kv_heads })
+  end
   if opts.growth then q = b:position_scale(q, opts.growth.beta, opts.growth.original) end
   if opts.rope then
     q = b:rope(q, opts.rope, "q_rope", { heads = heads, layout = opts.layout })

@@ -222,11 +222,16 @@ end
 --- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias. The bias is used if the file has one.
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [C] and the bias [C]
--- @param opts eps (default cfg.norm_eps)
+-- @param opts eps (default cfg.norm_eps), groups (each group of C / groups channels is normed separately; there is no bias then)
 -- @return value [1, C, T, 1]
 function Builder:layer_norm(x, role, opts)
+  local eps, groups = opts and opts.eps or self.cfg.norm_eps, opts and opts.groups
+  if groups then
+    local y = self:_add("layer_norm", role, { x, false, false }, { eps = eps, groups = groups })
+    return self:affine(y, false, self:weight(role, { flat = true }), role .. "_scale")
+  end
   local bias = self:weight(role, { suffix = ".bias", optional = true })
-  return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = opts and opts.eps or self.cfg.norm_eps })
+  return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = eps })
 end
 
 --- The cosines and sines of all positions, for `rope`. A recipe makes one table for each distinct rope.
