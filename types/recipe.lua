@@ -91,7 +91,7 @@ function builder:rms_norm(x, role, opts) end
 --- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias.
 ---@param x ane.value [1, C, T, 1]
 ---@param role string of the weight [C] and the bias [C], which may be absent
----@param opts? { eps?: number } default the configuration's
+---@param opts? { eps?: number, groups?: integer } eps: default the configuration's; groups: each is normed by itself, without a bias
 ---@return ane.value value [1, C, T, 1]
 function builder:layer_norm(x, role, opts) end
 
