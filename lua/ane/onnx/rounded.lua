@@ -1,7 +1,7 @@
---- Frequencies of rotary tables that are stored in fp16.
--- A stored number x stands for every number that rounds to it. The frequencies and the factor on cosine and sine are chosen so that,
--- computed in fp32 and rounded, they give the stored numbers.
--- A table is {half, rows, cos(row, i), sin(row, i)}: half frequencies; row = position.
+--- Frequencies of rope tables that are stored in fp16.
+-- A stored number x stands for every number that rounds to it. The frequencies and the magnitude (the factor on cosine and sine) are
+-- chosen so that cosines and sines computed in fp32 and rounded to fp16 are the stored numbers.
+-- A table is {half, rows, cos(row, i), sin(row, i)}: `half` frequencies i = 0, 1, ...; row = position.
 -- Usage: `if rounded.is_half(t) then local magnitude = rounded.fit(t, list) end`
 
 local M = {}
@@ -9,10 +9,10 @@ local M = {}
 -- Most rows of a column that are compared.
 local MOST_ROWS = 512
 
--- Most numbers of a table from which the factor is sought.
+-- Most numbers of a table from which the magnitude is found.
 local MOST_NUMBERS = 12000
 
---- Are the numbers of a table rounded to fp16? Of other numbers not one in a thousand ends in 13 zero bits.
+--- Are the numbers of a table rounded to fp16? Of other fp32 numbers, 1 in 8192 ends in 13 zero bits.
 -- @return true or nil
 function M.is_half(t)
   for row = 1, math.min(t.rows - 1, 7) do
@@ -25,7 +25,7 @@ function M.is_half(t)
   return t.rows > 1 and true or nil
 end
 
--- The frequency near f that fits the phases of many rows best, since the phase of one row has a rounding error.
+-- The frequency near f that fits the phases of many rows best (least squares); the phase of one row has a rounding error.
 local function settle(t, i, f)
   local step, up, down = math.max(t.rows // MOST_ROWS, 1), 0.0, 0.0
   for row = t.rows - 1, t.rows // 2, -step do
@@ -36,7 +36,7 @@ local function settle(t, i, f)
   return down > 0 and up / down or f
 end
 
--- The lowest and the highest number that round to x, a fp16 number.
+-- The lowest and the highest number that round to the fp16 number x.
 local function bounds(x)
   local a = math.max(math.abs(x), 2.0 ^ -14)
   local exponent = math.floor(math.log(a, 2))
@@ -50,14 +50,15 @@ end
 -- Largest relative error of one operation in fp32.
 local SINGLE = 2.0 ^ -24
 
--- The constraints of column i on the factor m and on the change e of frequency f: low <= m (base + turn * e) <= high. Four numbers each,
--- one after the other: base, turn, low, high. Row n has turn = n times the derivative. The bounds are wider by the errors of fp32.
+-- The constraints of column i on the magnitude m and on the change e of frequency f: low <= m (base + slope * e) <= high. base is cos or
+-- sin of row * f, slope its derivative by f. The bounds are those of the stored number, wider by the errors of fp32.
+-- Returns base, slope, low and high of all constraints in one list.
 local function constraints(t, i, f, step)
   local list, n = {}, 0
-  local function add(base, turn, x)
+  local function add(base, slope, x)
     local low, high = bounds(x)
-    local slack = SINGLE * (2 * math.abs(x) + math.abs(turn * f))
-    list[n + 1], list[n + 2], list[n + 3], list[n + 4] = base, turn, low - slack, high + slack
+    local slack = SINGLE * (2 * math.abs(x) + math.abs(slope * f))
+    list[n + 1], list[n + 2], list[n + 3], list[n + 4] = base, slope, low - slack, high + slack
     n = n + 4
   end
   for row = 0, t.rows - 1, step do
@@ -68,15 +69,15 @@ local function constraints(t, i, f, step)
   return list
 end
 
--- The middle of the values of e that the constraints allow with factor m; if they allow none, the middle of the gap. Constraints that
--- hardly depend on e are left out.
+-- The middle of the values of e that the constraints allow with magnitude m; if they allow none, the middle between the highest lower
+-- limit and the lowest upper limit. Constraints that hardly depend on e are left out.
 local function middle(list, m)
   local least, most, steep = -math.huge, math.huge, 0.1
   for k = 1, #list, 4 do
-    local turn = list[k + 1]
-    if turn > steep or turn < -steep then
-      local a, b = (list[k + 2] / m - list[k]) / turn, (list[k + 3] / m - list[k]) / turn
-      if turn < 0 then a, b = b, a end
+    local slope = list[k + 1]
+    if slope > steep or slope < -steep then
+      local a, b = (list[k + 2] / m - list[k]) / slope, (list[k + 3] / m - list[k]) / slope
+      if slope < 0 then a, b = b, a end
       if a > least then least = a end
       if b < most then most = b end
     end
@@ -85,7 +86,7 @@ local function middle(list, m)
   return (least + most) / 2
 end
 
--- How far the numbers computed with m and e lie outside of their bounds, in sum.
+-- The sum of the distances by which numbers computed with m and e are outside of their bounds.
 local function outside(list, m, e)
   local sum = 0.0
   for k = 1, #list, 4 do
@@ -95,7 +96,7 @@ local function outside(list, m, e)
   return sum
 end
 
--- The factor that fits many rows best: their projection on the rotation by the frequencies.
+-- The magnitude that fits many rows best: the mean of their projections on the rotation by the frequencies.
 local function projected(t, list)
   local sum, n = 0.0, 0
   for row = 0, t.rows - 1, math.max(1, t.rows // MOST_ROWS) do
@@ -107,12 +108,12 @@ local function projected(t, list)
   return sum / n
 end
 
--- Seeks the factor within `reach` steps of m: the middle of the factors with the least sum outside of the bounds.
+-- The magnitude within `reach` steps of m that has the least sum outside of the bounds; the middle if several have.
 local function search(columns, m, step, reach)
   local sums, least = {}, math.huge
   for k = -reach, reach do
-    local sum, factor = 0.0, m + k * step
-    for _, list in ipairs(columns) do sum = sum + outside(list, factor, middle(list, factor)) end
+    local sum, magnitude = 0.0, m + k * step
+    for _, list in ipairs(columns) do sum = sum + outside(list, magnitude, middle(list, magnitude)) end
     sums[k], least = sum, math.min(least, sum)
   end
   local first, last
@@ -122,11 +123,12 @@ local function search(columns, m, step, reach)
   return m + (first + last) / 2 * step
 end
 
--- Steps of the search for the factor, and how many of them it goes to each side. The projection is wrong by up to 2e-4.
+-- The searches for the magnitude, one after the other: the step, and the number of steps to each side. The error of the projection, with
+-- which they begin, is up to 2e-4.
 local STEPS = { { 1e-5, 50 }, { 1e-6, 20 }, { 1e-7, 20 } }
 
--- The factor of a table with the given frequencies, which are near the right ones.
-local function factor_of(t, list)
+-- The magnitude of a table, from frequencies near the right ones.
+local function magnitude_of(t, list)
   local columns, skip = {}, math.max(1, t.half // 16)
   local every = math.max(1, t.rows * (t.half // skip) // MOST_NUMBERS)
   for i = 0, t.half - 1, skip do columns[#columns + 1] = constraints(t, i, list[i + 1], every) end
@@ -137,11 +139,11 @@ end
 
 --- Changes frequencies in place, so that they give the stored numbers.
 -- @param list frequencies near the right ones, radians per position
--- @param magnitude the factor on cosine and sine, if it is known
--- @return that factor
+-- @param magnitude the factor on cosine and sine; nil: it is found
+-- @return the magnitude
 function M.fit(t, list, magnitude)
   for i = 0, t.half - 1 do list[i + 1] = settle(t, i, list[i + 1]) end
-  magnitude = magnitude or factor_of(t, list)
+  magnitude = magnitude or magnitude_of(t, list)
   if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
   for _ = 1, 2 do -- the constraints are linear near the frequency
     for i = 0, t.half - 1 do
