@@ -1,7 +1,7 @@
 /* Values of "format" as patterns of whole texts. Sources: RFC 3339 (dates, durations), 5321 (mailboxes), 1123 (host names),
- * 2673 and 4291 (addresses), 3986 and 3987 (URI, IRI), 6570 (templates), 6901 (pointers), 4122 (uuid), 4648 (byte). Some patterns
- * accept less than their format allows: international host names are ASCII only, and Punycode labels, which would have to be
- * decoded, are rejected. */
+ * 2673 and 4291 (addresses), 3986 and 3987 (URI, IRI), 6570 (templates), 6901 (pointers), 4122 (uuid), 4648 (byte); ECMA-262
+ * (regex). Some patterns accept less than their format allows: international host names are ASCII only, and Punycode labels,
+ * which would have to be decoded, are rejected; a regex is one that other dialects read alike. */
 #include "grammar/schema.h"
 
 #include <string.h>
@@ -48,6 +48,27 @@
 #define POINTER "(?:/(?:[^~/]|~[01])*)*"
 #define VARIABLE "(?:[A-Za-z0-9_]|" PCT ")(?:\\.?(?:[A-Za-z0-9_]|" PCT "))*(?::[1-9]\\d{0,3}|\\*)?"
 
+/* A regex of the syntax that ECMA-262 and other dialects share: groups nest up to three deep, and there are no references, named
+ * groups, look-behinds or Unicode properties. Ranges go from a letter or digit to a later one of its kind, or are hexadecimal
+ * from 0 on; the largest count of a quantifier has more digits than the least, or a larger first digit. */
+#define RE_HEX "x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}"
+#define RE_CLASS_ESCAPE "\\\\(?:[dDwWsSbtnrfv^$\\\\.*+?()\\[\\]{}|/-]|" RE_HEX ")"
+#define RE_ESCAPE "\\\\(?:[dDwWsStnrfv^$\\\\.*+?()\\[\\]{}|/]|" RE_HEX ")"
+#define RE_LATER                                                                                                                 \
+  "0-[0-9]|1-[1-9]|2-[2-9]|3-[3-9]|4-[4-9]|5-[5-9]|6-[6-9]|7-[789]|8-[89]|a-[a-z]|b-[b-z]|c-[c-z]|d-[d-z]|e-[e-z]|f-[f-z]|"      \
+  "[g-m]-[n-z]|[n-t]-[u-z]|A-[A-Z]|B-[B-Z]|C-[C-Z]|D-[D-Z]|E-[E-Z]|F-[F-Z]|[G-M]-[N-Z]|[N-T]-[U-Z]|\\\\x00-\\\\x[0-9A-Fa-f]{2}|" \
+  "\\\\u0000-\\\\u[0-9A-Fa-f]{4}| -~|!-~"
+#define RE_CLASS                                                                                                                 \
+  "\\[\\^?(?:-?(?:" RE_LATER "|[^\\[\\]\\\\^-]|" RE_CLASS_ESCAPE ")(?:" RE_LATER "|[^\\[\\]\\\\-]|" RE_CLASS_ESCAPE ")*-?|-)\\]"
+#define RE_COUNTS                                                                                                                \
+  "\\d{1,3}|\\d{1,3},|0,\\d{1,3}|\\d,[1-9]\\d{1,2}|\\d\\d,[1-9]\\d\\d|1,[1-9]|2,[2-9]|3,[3-9]|4,[4-9]|5,[5-9]|6,[6-9]|7,[789]|"  \
+  "8,[89]|"                                                                                                                      \
+  "1\\d,[2-9]\\d|2\\d,[3-9]\\d|3\\d,[4-9]\\d|4\\d,[5-9]\\d|[5-7]\\d,[89]\\d"
+#define RE_REPEAT "(?:(?:[*+?]|\\{(?:" RE_COUNTS ")\\})\\?{0,1})?"
+#define RE_ATOM "[^\\^$\\\\.*+?()\\[\\]{}|]|\\.|" RE_ESCAPE "|" RE_CLASS
+#define RE_LEVEL(inner) "(?:[|^$]|\\\\[bB]|(?:" RE_ATOM "|\\((?:\\?:)?" inner "\\))" RE_REPEAT "|\\(\\?[=!]" inner "\\))*"
+#define RE_FLAT "(?:[|^$]|\\\\[bB]|(?:" RE_ATOM ")" RE_REPEAT ")*"
+
 static const struct {
   const char *name, *pattern;
 } rows[] = {
@@ -71,14 +92,21 @@ static const struct {
     {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")"},
+    {"regex", RE_LEVEL(RE_LEVEL(RE_LEVEL(RE_FLAT)))},
     /* Of the OpenAPI format registry. */
     {"byte", NULL}, /* the encoding of content is an annotation, like contentEncoding */
     {"binary", NULL},
     {"password", NULL},
     {"float", NULL},
     {"double", NULL},
+    {"int8", NULL},
+    {"int16", NULL},
     {"int32", NULL},
     {"int64", NULL},
+    {"uint8", NULL},
+    {"uint16", NULL},
+    {"uint32", NULL},
+    {"uint64", NULL},
 };
 
 bool schema_format(const char *name, size_t len, const char **pattern) {
