@@ -1,22 +1,22 @@
 --- Chooses where a model is cut into stages, and predicts what each takes.
 -- Needs nothing. Usage: `local cuts = assert(cut.choose(costs, ranks, opts)); local stages = cut.describe(costs, cuts)`
 --
--- The time of a stage is that of a decoded token, which reads its weights once, or of a token of a prompt, which multiplies by the
--- weights of its body: both are proportional to bytes. opts.tail is the weight of the tail (the head) in the sum: 1 is the time of
--- decoding, 0 that of long prompts. Cuts are made where as few numbers cross as between layers.
+-- A decoded token takes the time of reading all weights of a stage once. A token of a prompt takes the time of multiplying by the
+-- weights of the stage's body. Both are proportional to bytes. opts.tail is the weight of the tail (the head) in the sum: 1 gives the
+-- time of decoding, 0 that of long prompts. A cut is made only where no more values cross it than between layers.
 
 local M = {}
 
 --- Default weight of the tail, between prompts and decoding.
 M.TAIL = 0.5
 
--- The number of the layer in a step's name; nil: it belongs to none.
+-- The layer that a step's name contains; nil: the step belongs to none.
 local function layer_of(name) return math.tointeger(tonumber(name:match "^layers%.(%d+)%f[%D]")) end
 
--- Steps to either side among which a cut sends least.
+-- Steps to either side of a cut among which it must be one that sends least.
 local NEAR = 4
 
--- The body steps before which a cut sends no more than at any place nearby. The first step is no place.
+-- The body steps before which a cut sends no more values than at any step nearby. The first step is not among them.
 local function places(costs)
   local list = {}
   for i = 2, #costs - 1 do
@@ -27,14 +27,14 @@ local function places(costs)
   return list
 end
 
--- Sums of a field over the steps before each one: sums[i + 1] is that of the first i.
+-- Prefix sums of a field of the steps: sums[i + 1] is the sum over the first i.
 local function sums_of(costs, field)
   local sums = { 0 }
   for i, c in ipairs(costs) do sums[i + 1] = sums[i] + c[field] end
   return sums
 end
 
--- Rows of the head that stay together: a group of the packed layouts.
+-- Rows of the head that are not divided: a group of the packed layouts.
 local GROUP = 16
 
 --- Divides the head over ranks, in proportion to their speeds.
@@ -53,7 +53,7 @@ function M.divide(head, ranks)
   return list
 end
 
--- The part of rank i of a number that counts for all rows of the head. The parts of all ranks add up to it.
+-- Rank i's share, by its rows of the head, of a number that stands for all rows. The shares of all ranks add up to the number.
 local function part_of(head, i, number)
   return number * head.parts[i + 1] // head.rows - number * head.parts[i] // head.rows
 end
@@ -79,9 +79,9 @@ end
 --- Chooses the cuts so that the slowest stage takes the least time.
 -- @param costs of graph:costs()
 -- @param ranks list of {speed (relative), room (bytes for weights, or nil)}
--- @param opts cut (list of layers that ranks 1, 2, ... begin with: used as it is), tail
+-- @param opts cut (the layers that ranks 1, 2, ... begin with; nil: chosen here), tail
 -- @param head of graph:head() where it is divided, with `parts` of divide(); else nil
--- @return list of body steps before which the model is cut, one less than ranks; or nil, message, code
+-- @return list of the body steps with which ranks 1, 2, ... begin; or nil, message, code
 function M.choose(costs, ranks, opts, head)
   local n = #ranks
   if opts.cut then
@@ -101,7 +101,8 @@ function M.choose(costs, ranks, opts, head)
     if ranks[rank].room and stored > ranks[rank].room then return math.huge end
     return bytes / ranks[rank].speed
   end
-  -- best[j]: the least time of the slowest of the stages so far that end at place j. The end of the body is the last rank's.
+  -- best[j]: the least time of the slowest stage, over all ways in which the stages so far can end at place j. Only the last rank's
+  -- stage ends at the end of the body.
   local best, from = {}, {}
   for rank = 1, n do
     local now = {}

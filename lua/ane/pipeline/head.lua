@@ -1,5 +1,5 @@
---- The rows of the head that a rank has. The last stage sends the values of the output rows to all ranks. Each rank computes the logits
--- of its ids from them, and rank 0 joins these. So each rank reads and holds a part of the head only.
+--- A rank's rows of a divided head. The last stage sends the hidden states of the output rows to all ranks. Each rank computes the
+-- logits of its ids, and rank 0 joins them. So each rank reads and holds only its part of the head.
 -- Needs ane.core.
 -- Usage: `local part = assert(head.open(graph, options, { from = 0, to = 4096, steps = 99 })); local rows = part:rows(bytes, keeps)`
 
@@ -10,15 +10,15 @@ local M = {}
 local Head = {}
 Head.__index = Head
 
--- Output rows of a run, at most: a block of the executor.
+-- Maximum output rows of a run: a block of the executor.
 local BLOCK = 64
 
--- What a run feeds in place of ids. The head does not read them.
+-- The ids of a run of the head alone, which does not read them.
 local IDS = {}
 for i = 1, BLOCK do IDS[i] = 0 end
 
 --- Plans a part of the head.
--- @param graph after its passes. Its head is cut to the part: no other program can be made of it afterwards
+-- @param graph after its passes. Its head is reduced to the part, so no other program can be planned from it afterwards
 -- @param options of core.program
 -- @param part from, to (rows of the head, from 0), steps (body steps of the graph), fp16 (type of the values)
 -- @return an object; or nil, message, code
@@ -43,7 +43,7 @@ function M.open(graph, options, part)
 end
 
 --- Computes rows.
--- @param bytes the values of the output rows, one row after another
+-- @param bytes the hidden states of the output rows, one row after another
 -- @param keeps list of booleans: are the logits of the row wanted, or only its best id?
 -- @return list of {id, value (the best of this part), logits (bytes of this part, where wanted)}; or nil, message, code
 function Head:rows(bytes, keeps)

@@ -4,7 +4,7 @@
 --   local ranks = require "ane.pipeline"
 --   local rank = assert(ranks.join())
 --   if rank > 0 then return assert(ranks.work()) end
---   local model = assert(ane.load("model.gguf", { ranks = true }))   -- rank 0 goes on as ever; at the end
+--   local model = assert(ane.load("model.gguf", { ranks = true }))   -- rank 0 uses it like any model; at the end
 --   model:close(); ranks.leave()
 
 local core = require "ane.core"
@@ -12,27 +12,27 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
--- Names under which launchers give the number of processes: Open MPI; MPICH and Slurm's PMI-2.
+-- Environment variables in which launchers give the number of processes: Open MPI; MPICH and Slurm's PMI-2.
 local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
 
--- The number of processes that a launcher has started: the largest of these variables; 0: none is set.
+-- The number of processes that a launcher has started: the largest value of these variables; 0: none is set.
 local function launched(names)
   local most = 0
   for _, name in ipairs(names) do most = math.max(most, tonumber(os.getenv(name)) or 0) end
   return most
 end
 
---- Has a launcher started this process as a rank? srun --mpi=pmix gives a rank, and Slurm the number.
--- @param least number of ranks, at least; default 2
+--- Has a launcher started this process as a rank? Under srun --mpi=pmix, PMIx gives the rank and Slurm the number of ranks.
+-- @param least minimum number of ranks that counts; default 2
 function M.is_launched(least)
   local by_slurm = os.getenv "PMIX_RANK" and math.max(1, launched { "SLURM_STEP_NUM_TASKS" }) or 0
   return math.max(launched(SIZES), by_slurm) >= (least or 2)
 end
 
---- The number of this process among those of its launcher; nil: not known. MPI need not have begun.
+--- The rank of this process as its launcher gives it; nil: not known. MPI need not be initialised.
 function M.launched_rank() return tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK" or os.getenv "PMIX_RANK") end
 
---- Checks that MPI has found the processes that the launcher has started. It finds one where ane.mpi was built for another MPI.
+--- Checks that MPI has found all processes that the launcher has started. If ane.mpi was built for another MPI, it finds only one.
 -- @param size number of ranks that MPI has found
 -- @return true; or nil, message, code
 function M.check_size(size)
@@ -49,8 +49,8 @@ end
 --   cut: the layers that ranks 1, 2, ... begin with; default: chosen so that the slowest rank takes the least time, and each part fits
 --     the memory of its rank
 --   fp16: activations go from rank to rank as fp16: half the bytes, other bits
---   tail: the weight in the choice of the cut of what runs on output rows only, without a head that is divided: 0 where prompts are
---     long, 1 where replies are; default 0.5
+--   tail: the weight of the tail in the choice of the cut: 0 for long prompts, 1 for long replies; default 0.5. A head that is
+--     divided over the ranks does not count
 M.rules = {
   parallel = { type = "string", choices = { "pipeline", "tensor" }, default = "pipeline" },
   cut = { type = "table", check = function(list)
@@ -64,7 +64,7 @@ M.rules = {
 
 local JOIN = { timeout = { type = "number", above = 0 }, mpi = { type = "table" } }
 
--- The ranks of this process; a launcher starts it once.
+-- The team that this process has joined, or nil. MPI allows this once.
 local team
 
 --- Joins the other processes that the launcher has started.
@@ -97,7 +97,7 @@ function M.team()
   return team
 end
 
---- Number of ranks; 1 where none were joined.
+--- Number of ranks; 1 if this process has joined none.
 function M.size() return team and team.size or 1 end
 
 --- Works for rank 0, on all other ranks, until it leaves.
@@ -105,10 +105,10 @@ function M.size() return team and team.size or 1 end
 -- @return true; or nil, message, code
 function M.work(opts) return require("ane.pipeline.work").run(team, opts or {}) end
 
---- Threads of a rank that is not told how many: its share of the cores of its host.
+--- The default number of threads of this rank: its share of the cores of its host.
 function M.threads() return math.max(1, core.cpu_cores() // (team and team.near or 1)) end
 
---- Ends the work of all ranks, at rank 0's end.
+--- Ends the work of all ranks. Rank 0 calls it.
 function M.leave()
   if team then team:leave() end
 end

@@ -1,10 +1,11 @@
---- Rank 0 of a pipeline: a program and sessions with the methods of those of ane.core, whose layers lie on all ranks.
+--- Rank 0 of a pipeline: a program whose layers lie on all ranks, and its sessions, with the methods of those of ane.core.
 -- Needs ane.core, ane.pipeline.cut, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
 -- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
 --
--- Each call is done on this rank's stage, and is an order to the others, which do the same on theirs. The order goes out before the
--- first message of the call to the stage after, or else at its end: a call that fails on this rank's checks has reached nobody.
--- Runs are divided into groups; while a group is computed by a later stage, this one computes the next. Only rows are waited for.
+-- A call is executed on this rank's stage, and sent as an order to the other ranks, which execute it on theirs. The order is sent
+-- before the call's first message to the next stage, or at the end of the call. So a call that fails the checks of this rank reaches
+-- no other rank. Runs are divided into groups: while later stages compute a group, this one computes the next. This rank waits only
+-- for output rows.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
@@ -20,7 +21,7 @@ Program.__index, Session.__index = Program, Session
 
 -- ---- Orders ------------------------------------------------------------------------------------------------------------------
 
--- Sends the order that waits.
+-- Sends the pending order.
 local function flush(self)
   local order = self.order
   self.order = nil
@@ -28,13 +29,13 @@ local function flush(self)
   return self.team:tell("C", order)
 end
 
--- Remembers that the ranks no longer agree.
+-- Marks the program as failed: the ranks may hold different states.
 local function broken(self, message, code)
   self.failed = self.failed or { message, code or "io" }
   return nil, table.unpack(self.failed)
 end
 
--- Does a call of this rank's stage and orders the others to do it.
+-- Executes a call on this rank's stage and orders the other ranks to execute it.
 -- @return what fn gives; or nil, message, code
 local function command(self, order, fn)
   if self.failed then return nil, table.unpack(self.failed) end
@@ -56,7 +57,7 @@ local function command(self, order, fn)
   return result
 end
 
--- The replies of the other ranks to an order: a list of texts by rank; or nil, message, code of the first that could not do it.
+-- The replies of the other ranks to an order: a list of texts by rank; or nil, message, code of the first rank that failed.
 local function replies(self)
   local list, failed = {}, nil
   for rank = 1, self.team.size - 1 do
@@ -138,15 +139,15 @@ function Session:fork()
   return nil, why, word
 end
 
--- The note of a session's file holds the caller's note, if any, and the row of the last token, if its logits were kept: a stage's
--- session has no rows.
+-- The note in the file of a session holds the caller's note, if any, and the row of the last token, if its logits were kept, because
+-- the session of a stage has no rows.
 local NOTE = "<Bs4s4"
 
 local function pack_note(note, row)
   return NOTE:pack(note and 1 or 0, note or "", row and row.logits and orders.rows { row } or "")
 end
 
--- @return the caller's note or nil, list of rows; nil, nil: the text is no such note
+-- @return the caller's note or nil, list of rows; nil, nil: the text is not such a note
 local function unpack_note(text)
   local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
   if not ok then return nil, nil end
@@ -189,7 +190,7 @@ function Session:restore(path)
   return true, note
 end
 
---- Adapters are for one process.
+--- Refuses adapters: they work in one process only.
 function Session.adapt(_, list)
   if #list == 0 then return true end
   return nil, "adapters do not go with a model on several ranks", "unsupported"
@@ -209,7 +210,7 @@ Session.__close, Session.__gc = Session.close, Session.close
 
 -- ---- Programs ----------------------------------------------------------------------------------------------------------------
 
--- The others close a session too.
+-- Closes the session on the other ranks.
 function Program:forget(id)
   if self.own and not self.failed then self.team:tell("C", orders.pack("D", id)) end
 end
@@ -221,9 +222,9 @@ function Program:n_ids() return self.own:n_ids() end
 function Program:exact() return self.own:exact() end
 function Program.head() return 0, 0, 0 end
 
---- Facts of all ranks together, and `ranks`, a list of those of each: rank, host, threads, first and last (layers), head_rows (where
+--- Facts of all ranks together, and `ranks`, a list of the facts of each: rank, host, threads, first and last (layers), head_rows (if
 -- the head is divided), weight_bytes, stored_bytes (of its weights as stored), kv_bytes_per_token, sends (bytes per token), resident
--- (bytes when it had loaded).
+-- (bytes after loading).
 function Program:info()
   local out = work.add_info(self.own:info(), self.part)
   out.ranks = self.ranks
@@ -274,7 +275,7 @@ local function run_groups(self, groups)
   return true
 end
 
--- Is there room for what a run feeds? The first group alone would not tell.
+-- Is there room in the sessions for all that a run feeds? The check of the first group alone would not find out.
 local function check_room(items)
   for _, item in ipairs(items) do
     local s, n = item[1], type(item[2]) == "table" and #item[2] or 1
@@ -306,8 +307,8 @@ local function begin(self, items, want, together)
   return ticket
 end
 
---- Begins a run, and returns when this rank's stage of it is done. Its rows come with finish(). Other runs may begin before, of other
--- sessions; they finish in the same order.
+--- Begins a run, and returns when this rank's stage has computed it. finish() then waits for its rows. Runs of other sessions may begin
+-- before that; runs finish in the order in which they began.
 -- @param items, want as run()
 -- @return a ticket for finish(); or nil, message, code
 function Program:begin(items, want) return begin(self, items, want, true) end
@@ -331,7 +332,7 @@ local function sends_rows(self, rank)
   return self.parts[rank + 2] > self.parts[rank + 1]
 end
 
--- Waits for the rows of the ticket's current group. What has come is kept in the ticket, so that an interrupted wait can be repeated.
+-- Waits for the rows of the ticket's current group. The ticket keeps the rows that have arrived, so an interrupted wait can be repeated.
 -- @return list of rows; or nil, message, code
 local function take_rows(self, ticket, group)
   local came, list = ticket.came, {}
@@ -352,7 +353,7 @@ local function take_rows(self, ticket, group)
   return head.join(list)
 end
 
--- Takes the rows of the oldest run under way. An interrupted wait can be repeated.
+-- Waits for the rows of the oldest run in progress. An interrupted wait can be repeated.
 local function collect(self)
   local ticket = self.tickets[1]
   local rows = ticket.rows
@@ -381,7 +382,7 @@ local function collect(self)
   return true
 end
 
---- Waits for the rows of a run, and of those that began before it.
+--- Waits for the rows of a run and of all runs that began before it.
 -- @return true; or nil, message, code
 function Program:finish(ticket)
   while not ticket.collected do
@@ -392,11 +393,11 @@ function Program:finish(ticket)
   return true
 end
 
---- Runs that should be under way at once, so that all stages have work.
+--- The number of runs that should be in progress at once, so that all stages have work.
 function Program:depth() return self.tensor and 1 or self.team.size end
 
---- Feeds tokens to sessions, as program:run of ane.core. Rows of the sessions are there when it returns; without any it returns when
--- this rank's stage is done.
+--- Feeds tokens to sessions, as program:run of ane.core. If rows are wanted, it returns when they have arrived; else when this rank's
+-- stage has computed the run.
 function Program:run(items, want)
   local ticket, message, code = begin(self, items, want, false)
   if not ticket then return nil, message, code end
@@ -447,7 +448,7 @@ local function is_one_host(team)
   return true
 end
 
--- Memory and rates of all ranks, by number from 0. All measure at once, as they compute at once.
+-- Free memory and rates of all ranks, by number from 0. All ranks measure at the same time, because they also compute at the same time.
 local function ask(self, threads)
   local measure = not is_one_host(self.team)
   local ok, message, code = self.team:tell("C", orders.pack("I", measure and 1 or 0))
@@ -469,7 +470,7 @@ local function rates(team, facts)
   return list
 end
 
--- Rates of ranks that differ by less than this are taken for equal: measurements scatter.
+-- Rates that differ by a smaller fraction than this count as equal, because measurements scatter.
 local ALIKE = 0.25
 
 local function level(list)
@@ -496,8 +497,8 @@ local function describe(self, costs, cuts, fp16, divided)
   return list
 end
 
--- The head, where it is divided over the ranks, with `parts`. A head that is encoded anew is not, since its scales depend on all rows. Nor
--- is that of an encoder, which gives rows of all tokens: it is small, and the values of all tokens would have to go to all ranks.
+-- The head with its `parts`, if it is divided over the ranks; else nil. A head that is encoded anew is not divided, because its scales
+-- depend on all rows. The head of an encoder is not divided either: it is small, and the values of all tokens would be sent to all ranks.
 local function divide_head(graph, ranks, options, job)
   local is_encoded = (options.weights or "file") ~= "file" or options.mixed and next(options.mixed)
   if job.whole or is_encoded then return nil end
@@ -520,7 +521,7 @@ local function choose(self, graph, options, job, opts)
   return { cuts = cuts, costs = costs, head = divided }
 end
 
--- What the other ranks are told of the model.
+-- The description of the model that is sent to the other ranks.
 -- @param places body steps at which the stages begin, and the number of all
 local function job_text(graph, options, job, opts, chosen, places)
   local sent = {}
@@ -553,7 +554,7 @@ local function plan_own(self, graph, options, opts, chosen, places)
   return self.part and true, message, code
 end
 
--- Closes what has been planned of a model that cannot be.
+-- Closes what has been planned, after a failure.
 local function give_up(self)
   if self.own then self.own:close() end
   if self.part then self.part:close() end

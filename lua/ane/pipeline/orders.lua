@@ -1,9 +1,10 @@
---- The orders of rank 0 to the other ranks of a pipeline, as bytes: both ends of the format.
+--- The orders of rank 0 to the other ranks of a pipeline, written to bytes and read back.
 -- Needs nothing. Usage: `team:tell("C", orders.run(groups)); local groups = orders.read_run(text)`
 --
--- An order is a letter and its fields. I: say what this rank can do (1: measure it); M: load a model (JSON); O: open a session;
+-- An order is a letter and its fields. I: report memory and speed (1: measure the speed); M: load a model (JSON); O: open a session;
 -- R: run; Z: rewind; P: part; F: fork; S: save; L: restore; D: close a session; Q: close the model; T: measure a link.
--- Other messages: A, values for the next stage; N, values of the output rows for the parts of the head; V, rows for rank 0; K, a reply.
+-- Other messages: A, values for the next stage; N, hidden states of the output rows for the parts of the head; V, rows for rank 0; K, a
+-- reply.
 
 local M = {}
 
@@ -27,11 +28,11 @@ end
 
 -- ---- Runs --------------------------------------------------------------------------------------------------------------------
 
--- Tokens of a piece of a long feed: at least, and at most where the feed has enough pieces. Longer pieces are no faster a token.
+-- Tokens of a piece of a long feed: the minimum, and the maximum if the feed has enough pieces. Longer pieces take no less time per token.
 local PIECE, LONG_PIECE = 64, 128
 
--- Pieces that a stage should have of a run, so that no stage waits long for the first of them: a run of g groups on n stages takes
--- (g + n - 1) / g of the time of one that fills all stages.
+-- Pieces of a run that each stage should have, so that the wait for the first piece counts little: on n stages, a run of g groups takes
+-- (g + n - 1) / g of the time that it would take if all stages were busy from the start.
 local function groups_wanted(stages) return 8 * stages end
 
 -- Cuts an item of many tokens into pieces, of which each has the item's `until`.
@@ -48,7 +49,7 @@ end
 -- @param items list of {id (of the session), ids, want, upto (length of the session at the end of its feed)}
 -- @param stages number of them
 -- @param whole true: items stay whole (models that see tokens on both sides)
--- @param together true: other runs follow at once, so short feeds are not spread over groups, which would read the weights for each
+-- @param together true: other runs follow at once, so short feeds share a group: every group reads all weights
 -- @return list of lists of {id, ids, upto, want}
 function M.groups(items, stages, whole, together)
   local tokens = 0
@@ -62,7 +63,7 @@ function M.groups(items, stages, whole, together)
       pieces[#pieces + 1] = item
     end
   end
-  -- Pieces of one session are in different groups; a group has at least `size` tokens, so that few weights are read often.
+  -- Pieces of one session are in different groups. A group has at least `size` tokens, so that the weights are not read too often.
   local share = size
   if #items > 1 then share = math.max(size, math.ceil(tokens / math.min(stages, #items))) end
   if together then share = math.max(share, PIECE) end
@@ -77,7 +78,7 @@ function M.groups(items, stages, whole, together)
   return groups
 end
 
---- Does a group leave rows?
+--- Does a group have output rows?
 function M.has_rows(group)
   for _, item in ipairs(group) do
     if item.want ~= "none" then return true end
@@ -121,7 +122,7 @@ end
 
 -- ---- Rows ----------------------------------------------------------------------------------------------------------------------
 
---- What a group leaves: for each output row, in order, are its logits wanted, or only its best id?
+--- The output rows of a group in order: are the logits wanted, or only the best id?
 -- @return list of booleans; list of the sessions' numbers
 function M.wanted(group)
   local keeps, ids = {}, {}

@@ -1,10 +1,10 @@
---- What a model over several ranks would be, before anything starts: the cut, bytes, and predicted times.
+--- Predicts a model over several ranks before anything is started: the cut, bytes and times.
 -- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
 --
--- The model of time, per rank: a step of decoding B sequences takes the longer of reading the weights (bytes / read; of a mixture the
--- experts that B tokens choose at random) and of the products (2 B values / compute), and reads the cached states of all. A link takes
--- its latency and bytes / bandwidth. One sequence passes all ranks and links one after another. Many sequences, in as many groups as
--- ranks, are as fast as the slowest rank or link. Prompts too, where only the body counts. docs/scale.md compares it with measurements.
+-- On a rank, a step of B sequences takes the larger of two times, of reading the weights (bytes / read; of a mixture, the experts that B
+-- tokens choose at random) and of the products (2 B values / compute), and the time of reading the cached states. A link takes its
+-- latency and bytes / bandwidth. One sequence passes all ranks and links one after another. Many sequences, in as many groups as ranks,
+-- are as fast as the slowest rank or link. So are prompts, for which only the body counts. docs/scale.md has measurements beside it.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
@@ -13,10 +13,10 @@ local units = require "ane.util.units"
 
 local M = {}
 
---- Of the machine's limits (core.limits), what the kernels reach: of reading memory, and of 8-bit products.
+--- The fractions of the machine's limits (core.limits) that the kernels reach: reading memory, and 8-bit products.
 M.REACHED = { read = 0.7, compute = 0.35 }
 
---- Between ranks of one host: bytes a second, seconds.
+--- Links between ranks of one host: bandwidth in bytes a second, latency in seconds.
 M.LOCAL = { bandwidth = 2e9, latency = 10e-6 }
 
 --- Bytes of a weight in memory by scheme, for configurations without weights.
@@ -88,7 +88,7 @@ local function ranks_of_file(opts)
   return table.move(list, 1, opts.ranks or #list, 1, {})
 end
 
--- Sets what the file does not say to that of this machine.
+-- Sets rates that a hosts file leaves out to those of this machine.
 local function complete(ranks)
   local here
   for _, r in ipairs(ranks) do
@@ -115,7 +115,7 @@ end
 
 -- ---- Times -------------------------------------------------------------------------------------------------------------------
 
--- Seconds of a link for n tokens.
+-- Seconds that a link takes for n tokens.
 local function link_time(opts, from, to, bytes, n)
   local l = from.host == to.host and M.LOCAL or { bandwidth = opts.network * 1e9 / 8, latency = opts.latency * 1e-6 }
   return l.latency + n * bytes / l.bandwidth
@@ -130,12 +130,12 @@ local function bytes_read(s, n)
   return sum
 end
 
--- Seconds of a stage that decodes n sequences.
+-- Seconds that a stage takes for a step of n sequences.
 local function decode_time(s, rank, n)
   return math.max(bytes_read(s, n) / rank.read, 2 * n * s.values / rank.compute) + n * s.state / rank.read
 end
 
--- Fills the times of each stage and those of the whole.
+-- Sets the times of each stage and of the whole model.
 local function predict(plan, stages, ranks, opts)
   local lane = math.max(1, math.ceil(plan.sequences / #stages))
   local one, slowest, prompt, head = 0, 0, 0, 0

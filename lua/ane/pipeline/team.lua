@@ -1,14 +1,14 @@
---- The ranks of an MPI program, as a pipeline uses them: messages in order by sender and kind, and waits that end.
+--- The ranks of an MPI program, as a pipeline uses them: messages in order by sender and kind, and waits that end when a rank is lost.
 -- Needs ane.core and the optional module ane.mpi, which is given as `mpi`.
 -- Usage: `local team = assert(team.new(mpi, opts)); team:send(1, "A", bytes); local reply = assert(team:take(1, "V"))`
 --
--- A message begins with a letter, its kind. H (hello) is this module's; E and X are known to it: E, to rank 0, says that a rank has
--- failed, and all waits of rank 0 fail then. X, from rank 0, says that all is done, and waits of the others for what is not a
--- command (C) end. A rank is lost when its process is gone (on the same host), or when it is silent for `timeout` seconds while
--- this rank waits for it.
+-- A message begins with a letter, its kind. This module handles three kinds itself: H (hello); E, by which a rank tells rank 0 that it
+-- has failed, so that all waits of rank 0 fail; and X, by which rank 0 says that the work is over, so that waits of other ranks end,
+-- except those for an order (C). A rank is lost when its process is gone (on the same host), or when it is silent for `timeout` seconds
+-- while this rank waits for it.
 --
--- `between`, a function that a rank sets, does work that others wait for. take() calls it before it waits: it returns whether it found
--- work; or nil, message, code.
+-- A rank may set `between`, a function that does work for which other ranks wait. take() calls it before it waits. It returns whether
+-- there was work; or nil, message, code.
 
 local core = require "ane.core"
 
@@ -17,7 +17,7 @@ local M = {}
 --- Default of the option timeout.
 M.TIMEOUT = 300
 
--- Seconds between looks at the processes of this host; bytes that may be under way before a sender waits.
+-- Seconds between checks of the processes of this host; bytes of unsent messages above which a sender waits.
 local LOOK, UNDER_WAY = 0.25, 16 << 20
 
 local HELLO = "<s4i8s4"
@@ -71,7 +71,7 @@ local function find_dead(self)
   end
 end
 
--- Takes what has come, for at most `wait` seconds. nil, message, code where a wait must end.
+-- Receives messages for at most `wait` seconds. nil, message, code: the caller must not wait any longer.
 local function poll(self, wait, kind)
   if self.failed then return nil, self.failed, "io" end
   if self.ended and kind ~= "C" then return nil, "rank 0 has ended the work", "stopped" end
@@ -89,7 +89,7 @@ local function poll(self, wait, kind)
   return true
 end
 
---- Joins the ranks: each says who it is.
+--- Joins the ranks, which tell each other their hosts and versions.
 -- @param mpi the module
 -- @param opts timeout (seconds), version (a text that all ranks must have)
 -- @return the team; or nil, message, code
@@ -117,7 +117,7 @@ function M.new(mpi, opts)
   return self
 end
 
---- Sends a message. It waits where much is still under way.
+--- Sends a message. Waits first if too many bytes are unsent.
 -- @return true; or nil, message, code
 function Team:send(rank, kind, text)
   local since = core.clock()
@@ -141,7 +141,7 @@ function Team:tell(kind, text)
   return true
 end
 
--- Does the work that others wait for, before a wait for `kind`.
+-- Does work for which other ranks wait, before a wait for `kind`.
 -- @return was there any? or nil, message, code
 local function find_work(self, kind)
   if not self.between then return false end
@@ -176,8 +176,8 @@ end
 --- Tells rank 0 that this rank has failed.
 function Team:complain(message) self.mpi.send(0, "E" .. message) end
 
---- Leaves MPI, which waits for all ranks. Rank 0 tells the others. Where a rank was lost MPI is left without that, and its launcher
--- ends what is left.
+--- Leaves MPI, which waits for all ranks. Rank 0 tells the others to leave. If a rank was lost, the process ends without leaving MPI, and
+-- the launcher ends the other ranks.
 function Team:leave()
   if self.left then return end
   self.left = true

@@ -1,4 +1,4 @@
---- What the ranks of a pipeline other than 0 do: they load their layers, and run them when rank 0 says so.
+--- The work of the ranks other than 0: they load their layers and run them when rank 0 orders it.
 -- Needs ane.core, ane.model.loader, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders, ane.recipe and ane.util.isa.
 -- Usage: `work.run(team, { threads = 2 })`
 
@@ -12,8 +12,8 @@ local recipe = require "ane.recipe"
 
 local M = {}
 
--- heads: groups whose output rows have not come yet, oldest first; own: values of output rows that this rank, the last, has made;
--- gives_rows: this rank computes the whole head, and sends its rows to rank 0.
+-- heads: groups whose hidden states for the head have not arrived, oldest first; own: those that this rank, the last, has computed
+-- itself; gives_rows: this rank computes the whole head and sends its rows to rank 0.
 local Worker = {}
 Worker.__index = Worker
 
@@ -28,8 +28,9 @@ function M.add_info(info, part)
   return info
 end
 
---- What rank 0 is told before it cuts: free memory (bytes), threads, and speed: bytes that are read a second, or threads.
--- @param measure true: measure the speed, which takes half a second and half a gigabyte
+--- What a rank reports before rank 0 chooses the cut: free memory (bytes), threads, and speed (bytes read per second; not measured: the
+-- number of threads).
+-- @param measure true: measure the speed, which takes half a second and half a gigabyte of memory
 function M.facts(threads, measure)
   local free = core.memory().available
   return { free = free, threads = threads, speed = measure and core.limits(threads, (isa.choose())).read or threads }
@@ -38,8 +39,8 @@ end
 --- The options of a program that is a stage of a team's pipeline.
 -- @param team the ranks
 -- @param from, to body steps
--- @param before nil, or function() that is called before the first message goes out
--- @param rows nil, or function(bytes) that takes the values of output rows: the stage has the tail without the head
+-- @param before nil, or function() that is called before the first message is sent
+-- @param rows nil, or function(bytes) that takes the hidden states of output rows: the stage has the tail without the head
 function M.stage(team, from, to, fp16, before, rows)
   local rank = team.rank
   return {
@@ -68,13 +69,13 @@ end
 
 local function is_last(team) return team.rank == team.size - 1 end
 
--- Sends the values of output rows to the parts of the head, of which one is this rank's.
+-- Sends the hidden states of output rows to all ranks' parts of the head, this rank's among them.
 local function send_values(self, bytes)
   table.insert(self.own, bytes)
   return self.team:tell("N", bytes)
 end
 
--- Computes this rank's part of the head for output rows that have come.
+-- Computes this rank's part of the head for output rows whose hidden states have arrived.
 -- @return were there any? or nil, message, code
 local function compute_heads(self)
   local team, busy = self.team, false
@@ -98,7 +99,7 @@ local function compute_heads(self)
   end
 end
 
--- Plans this rank's part of a divided head. The graph has been planned.
+-- Plans this rank's part of a divided head, after its stage of the graph.
 local function plan_head(self, graph, job)
   local rank = self.team.rank
   local from, to = job.head[rank + 1], job.head[rank + 2]
@@ -111,7 +112,7 @@ local function plan_head(self, graph, job)
   return true
 end
 
--- The stage of this rank.
+-- Plans the stage of this rank.
 local function stage_of(self, job)
   local rank = self.team.rank
   local rows = job.head and is_last(self.team) and function(bytes) return send_values(self, bytes) end
@@ -194,7 +195,7 @@ local function run(self, text)
   return true
 end
 
--- What each order does: true; or nil, message, code where the pipeline cannot go on.
+-- The function of each order. It returns true; or nil, message, code if the pipeline cannot continue.
 local HANDLE = {
   I = function(self, text)
     local _, measure = orders.unpack(text)

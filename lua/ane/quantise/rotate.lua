@@ -3,12 +3,13 @@
 -- ane.recipe.build
 --
 -- RMSNorm with a weight of ones commutes with an orthogonal matrix Q. So the weights of norms move into the matrices that read them,
--- and the residual stream turns: embeddings and readers become W Q, writers Q' W. A second matrix for each layer turns the values of
--- each head: rows of attn_v, columns of attn_output. These are R1 and R2 of Liu et al. 2024, "SpinQuant" (arXiv 2405.16406), after
+-- and the residual stream is rotated: embeddings and readers become W Q, writers Q' W. A second matrix for each layer rotates the values
+-- of each head: rows of attn_v, columns of attn_output. These are R1 and R2 of Liu et al. 2024, "SpinQuant" (arXiv 2405.16406), after
 -- Ashkboos et al. 2024, "QuaRot" (arXiv 2404.00456), with fixed matrices (ane_rotation). A tied head becomes a matrix of its own.
 --
--- What may turn follows from the graph that the recipe has built: the stream is what the embedding is added to. Blocks whose input is
--- read by anything but norms and matrices, or whose output passes a norm before it is added, cannot turn.
+-- The graph that the recipe has built decides what can be rotated. The stream consists of the embedding and all sums with it. A block
+-- cannot be rotated if anything but a norm reads the stream, if anything but a matrix reads the norm, or if its output passes a norm
+-- before it is added.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -52,7 +53,7 @@ local function weight_of(self, node, i)
   if w and w.weight and not (w.index or w.step or w.transposed) then return w end
 end
 
--- Adds changes to the tensor w, which is input i of a node, once for each side of it.
+-- Adds changes to the tensor w, which is input i of a node; at most one for each side.
 -- @param side "columns", "rows" or "norm": which of the tensor's uses must agree
 -- @param name of the new tensor; default: the tensor's own
 local function change(self, node, i, side, changes, name)
@@ -73,14 +74,14 @@ local function change(self, node, i, side, changes, name)
   return edit
 end
 
--- The factors of a norm as float32 bytes.
+-- The factors of a norm (its weight, plus the norm's offset) as float32 bytes.
 local function norm_factors(self, node, w)
   local plain <close> = try(core.merged(self.source, { { name = w.weight, changes = {} } }))
   local values = core.tensor({ self.source:tensor(w.weight).shape[1] }, try(plain:read(w.weight)))
   return (values + (node.attrs.offset or 0)):tostring()
 end
 
--- The weight of a norm becomes what gives factors of one.
+-- Replaces the weight of a norm by one whose factors are 1.
 local function plain_norm(self, node)
   local ones = core.tensor { self.width }
   ones:fill(1 - (node.attrs.offset or 0))
@@ -142,7 +143,7 @@ local visit, join
 
 local PASSES = { add = 2, scale = 1, gather = 1 } -- inputs of the steps that keep the stream a stream
 
--- A value that is part of the stream because another is added to it.
+-- Adds a value to the stream, and the values of which it is the sum, a multiple or the rows.
 function join(self, value)
   if self.seen[value] then return end
   local node = self.record[value]
@@ -197,10 +198,10 @@ local function add_heads(self, value, node)
   local w, bias = own_weight(self, v, 2), v.inputs[3] and own_weight(self, v, 3)
   if not w or (v.inputs[3] and (not bias or bias.from)) then return end
   local from, to = w.from or 0, w.to or self.source:tensor(w.weight).shape[1]
-  local turn = { rotate = (to - from) // node.attrs.kv_heads, seed = SEED + 1 + (w.layer or 0) }
-  change(self, v, 2, "heads", { { rotate = turn.rotate, seed = turn.seed, rows = true, from = from, to = to } })
-  change(self, output, 2, "heads", { turn })
-  if bias then change(self, v, 3, "heads", { turn }) end
+  local rotation = { rotate = (to - from) // node.attrs.kv_heads, seed = SEED + 1 + (w.layer or 0) }
+  change(self, v, 2, "heads", { { rotate = rotation.rotate, seed = rotation.seed, rows = true, from = from, to = to } })
+  change(self, output, 2, "heads", { rotation })
+  if bias then change(self, v, 3, "heads", { rotation }) end
 end
 
 -- ---- Tensors ----------------------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ local function words(set)
   return table.concat(list, " ")
 end
 
--- Raises where a changed tensor is also used where its change is wrong.
+-- Raises if a changed tensor has another use for which the change is wrong.
 local function check_uses(self)
   local total, covered = {}, {}
   for value, node in pairs(self.record) do
@@ -248,7 +249,7 @@ end
 -- @param b the builder, after the recipe has built (ane.recipe.builder)
 -- @param logits the value that the recipe has returned
 -- @param source of the weights; the result keeps it open
--- @return a source; or nil, message, code: "unsupported" names what cannot turn
+-- @return a source; or nil, message, code: "unsupported" names the step that cannot be rotated
 function M.source(b, logits, source)
   return failure.catch(function()
     local self = {
