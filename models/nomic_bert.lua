@@ -28,6 +28,22 @@ M.names = {
     end
   end,
 }
+
+-- Modules of the class of transformers. Its q, k and v are three.
+local MODULES = {
+  token_embd = "embeddings.word_embeddings", token_types = "embeddings.token_type_embeddings", token_embd_norm = "embeddings.LayerNorm",
+  attn_output = "self_attn.o_proj", attn_output_norm = "post_attention_layernorm", ffn_up = "mlp.up_proj", ffn_gate = "mlp.gate_proj",
+  ffn_down = "mlp.down_proj", layer_output_norm = "post_mlp_layernorm",
+}
+
+function M.modules(place, cfg)
+  local name = MODULES[place.role]
+  if place.role == "attn_qkv" and place.from then
+    name = ({ "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" })[place.from // (cfg.n_head * cfg.head_dim) + 1]
+  end
+  return name and (place.layer and ("layers.%d.%s"):format(place.layer, name) or name)
+end
+
 M.defaults = { hf = { norm_eps = 1e-12, rope = { theta = 1000 } } }
 M.ignore = { "pooler%.dense%.", "^cls%.predictions%." }
 

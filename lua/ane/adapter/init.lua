@@ -76,7 +76,7 @@ end
 -- Checks the shape of a tensor against its weight.
 local function check_shape(file, place, source, m)
   local weight = source:tensor(place.weight)
-  local rows, cols = weight.shape[1], weight.shape[2] or 1
+  local rows, cols = place.own and place.to - place.from or weight.shape[1], weight.shape[2] or 1
   if #weight.shape == 1 then rows, cols = 1, weight.shape[1] end
   if place.kind == "embedding" then rows, cols = cols, rows end
   if m.rank and (m.rows ~= rows or m.cols ~= cols) then
@@ -115,7 +115,8 @@ end
 -- Does the file hold a whole weight that equals the model's?
 local function unchanged(file, place, where, source, t)
   local width = source:tensor(place.weight).shape[2] or 1
-  return rows_of(file, place, where, t, width) == try(source:read(place.weight))
+  local old = place.own and try(source:read(place.weight, place.from + 1, place.to)) or try(source:read(place.weight))
+  return rows_of(file, place, where, t, width) == old
 end
 
 -- The file's bias minus the model's, as float32 bytes; nil if there is none.
@@ -148,6 +149,7 @@ end
 local function part_of(file, place, where, source, m)
   check_unmerged(file, place, where, source, m)
   local first, last = (place.from or 0) + 1, place.to
+  if place.own then first, last = 1, place.to - place.from end
   local part = { weight = place.label, embedding = place.kind == "embedding", rank = m.rank or 0, scale = m.scale or 1, cols = m.cols }
   local bias = bias_of(file, place, where, source, m)
   if m.low_bias then
@@ -186,8 +188,22 @@ end
 
 -- ---- Merged ------------------------------------------------------------------------------------------------------------
 
--- The change to a weight, in the form that core.merged takes.
+-- The change to some rows of a weight, as one to all of them.
+local function change_of_rows(file, place, where, source, m, blend)
+  local t = m.magnitude or m.values
+  if t and (m.magnitude or not unchanged(file, place, where, source, t)) then
+    raise("unsupported", "%s: tensor %s is for rows %d to %d of %s: only products of such rows are merged", file.path, t.name, place.from,
+      place.to - 1, place.weight)
+  end
+  if not m.rank then return nil end
+  local function zeros(rows) return ("\0"):rep(4 * m.rank * rows) end
+  local b = zeros(place.from) .. rows_of(file, place, where, m.b, m.rank) .. zeros(source:tensor(place.weight).shape[1] - place.to)
+  return { rank = m.rank, scale = m.scale, blend = blend, a = try(file.source:read(m.a.name)), b = b }
+end
+
+-- The change to a weight, in the form that core.merged takes; nil: none.
 local function change_of(file, place, where, source, m, blend)
+  if place.own then return change_of_rows(file, place, where, source, m, blend) end
   local change = { rank = m.rank, scale = m.scale, blend = blend }
   local width = source:tensor(place.weight).shape[2] or 1
   if m.values then change.values = rows_of(file, place, where, m.values, width) end

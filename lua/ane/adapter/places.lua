@@ -38,7 +38,7 @@ local KINDS = { conv1x1 = "linear", embed = "embedding" }
 local BIASED = { conv1x1 = true, layer_norm = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
--- rows GGUF permutes)}.
+-- rows GGUF permutes)}. In a place of a module that is the rows from .. to alone, own is true.
 local function uses_of(b, r)
   local list, seen = {}, {}
   for _, node in pairs(b.record) do
@@ -81,10 +81,19 @@ function M.of(b, r)
     out[format][module] = out[format][module] or {}
     table.insert(out[format][module], place)
   end
+  -- The names of the classes of transformers. A module that is some rows of a weight of the file is a place of its own.
+  local function add_class_name(place)
+    local module = r.modules and r.modules(place, b.cfg)
+    if not module then return end
+    local own = setmetatable({ own = place.from ~= nil }, { __index = place })
+    out.hf[module] = out.hf[module] or {}
+    table.insert(out.hf[module], own)
+  end
   for _, place in ipairs(uses_of(b, r)) do
     for _, format in ipairs { "hf", "gguf" } do
       if namer(r, b.cfg, format) then add(format, place) end
     end
+    add_class_name(place)
     if place.role == "output" then out.head = place end
   end
   local ok, head = pcall(b.names, "output")

@@ -78,6 +78,35 @@ describe("LoRA adapters", function()
       both(GEMMA3, folder(GEMMA3, ALL, { r = 20, lora_alpha = 3 }))
     end)
 
+    it("of NomicBERT have the module names of its files or of transformers' class, whose q, k and v are three", function()
+      local NOMIC, by_class, by_file = "spec/fixtures/hf/nomic_bert", {}, {}
+      local function add(list, ...)
+        for _, t in ipairs { ... } do list[#list + 1] = t end
+      end
+      local stem, file_stem = "base_model.model.layers.1.self_attn.", "base_model.model.encoder.layers.1.attn.Wqkv."
+      local a, rows = adapters.numbers(4 * 64, 3), {}
+      for i, name in ipairs { "q_proj", "k_proj", "v_proj" } do
+        local part = adapters.numbers(64 * 4, 10 + i)
+        table.move(part, 1, #part, #rows + 1, rows)
+        add(by_class, { name = stem .. name .. ".lora_A.weight", dtype = "F32", shape = { 4, 64 }, data = st.f32(a) },
+          { name = stem .. name .. ".lora_B.weight", dtype = "F32", shape = { 64, 4 }, data = st.f32(part) })
+      end
+      add(by_file, { name = file_stem .. "lora_A.weight", dtype = "F32", shape = { 4, 64 }, data = st.f32(a) },
+        { name = file_stem .. "lora_B.weight", dtype = "F32", shape = { 192, 4 }, data = st.f32(rows) })
+      local down = adapters.pair("layers.0.mlp.down_proj", 128, 64, 4, 5)
+      add(by_class, table.unpack(down))
+      for _, t in ipairs(down) do
+        local name = t.name:gsub("layers.0.mlp.down_proj", "encoder.layers.0.mlp.fc2")
+        add(by_file, { name = name, dtype = "F32", shape = t.shape, data = t.data })
+      end
+      local function write(tensors) return keep(adapters.peft { tensors = tensors }) end
+      assert.equal(both(NOMIC, write(by_file)), (both(NOMIC, write(by_class))))
+      local values = { adapters.tensor(stem .. "q_proj.base_layer.weight", { 64, 64 }, 1) }
+      add(values, table.unpack(adapters.pair("layers.1.self_attn.q_proj", 64, 64, 4, 5)))
+      fails("unsupported", "q_proj.base_layer.weight is for rows 0 to 63 of encoder.layers.1.attn.Wqkv.weight: only products of such rows "
+        .. "are merged", NOMIC, write(values), { merge = true })
+    end)
+
     it("give the logits that transformers gives", function()
       local golden = assert(require("ane.core").json_decode(tree.read "spec/fixtures/hf/lora_llama/golden.json"))
       local values = assert(ane.tensors "spec/fixtures/hf/lora_llama/golden.safetensors")
