@@ -24,6 +24,7 @@ help:
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
 	@echo "make audit       AUDIT (600) seconds of random models, graphs, numbers and texts: bits, round trips, shards (PROPERTY names one; SEED)"
+	@echo "make machines    ROWS: one program by other compilers, Luas, systems, environments; the same bits everywhere (scripts/machines/run)"
 	@echo "make soak        LOADS (10,000) loads, TOKENS (1,000,000) tokens, SOAK (10,000) requests of several kinds to ane serve: right answers, no"
 	@echo "                 growth of memory and files; the requests need python3"
 	@echo "make schema-suite  ane grammar on a copy of JSON-Schema-Test-Suite in the folder SUITE: no invalid value may be accepted; needs python3"
@@ -151,6 +152,10 @@ audit:
 	@$(MAKE) $(REMAKE) all
 	@ANE_BUILD=$(BUILD) PYTHON=$(PYTHON) $(LUA) scripts/audit.lua --seconds $(AUDIT) $(if $(PROPERTY),--property $(PROPERTY)) $(if $(SEED),--seed $(SEED))
 
+machines:
+	@$(MAKE) $(REMAKE) config=release all
+	@LUA=$(LUA) JOBS=$(JOBS) scripts/machines/run $(ROWS)
+
 # The requests of soak and the chat page are for a server of a tiny model, in a process of its own.
 PYTHON ?= python3
 SOAK ?= 10000
@@ -231,4 +236,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: machines analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
