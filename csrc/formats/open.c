@@ -135,8 +135,8 @@ static ane_status find_onnx(struct ane_source *s, char **file, struct ane_error 
 }
 
 static ane_status open_folder(struct ane_source *s, struct ane_error *err) {
-  const struct folder *f;
-  char *file;
+  const struct folder *f = NULL;
+  char *file = NULL;
   ane_status st = find_folder(s, &f, &file, err);
   if (st) return st;
   if (f && f->read) {
