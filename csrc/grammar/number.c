@@ -169,7 +169,7 @@ number_part number_step(number_part part, char c) {
   return NUMBER_NONE;
 }
 
-/* An unsigned decimal with at most 37 digits, scaled by 10^37's share: exact arithmetic for the search of multiples. */
+/* *v = d * 10^scale. false: it is not an integer, or may have more than 36 digits. */
 static bool scaled(const struct decimal *d, int scale, __int128 *v) {
   int64_t zeros = d->exponent - d->n + scale;
   if (d->n == 0) return *v = 0, true;
@@ -182,90 +182,106 @@ static bool scaled(const struct decimal *d, int scale, __int128 *v) {
   return true;
 }
 
-/* Whether [from, from + 1) * 10^zeros, negated where `negative`, holds a number of the rule: `from` is a decimal without
- * exponent, its last digit has the value 10^zeros. whole: only its integers count. */
-static bool span_fits(const struct number_rule *r, const char *s, size_t len, int fraction, int shift, bool negative) {
-  /* lo = digits * 10^shift / 10^fraction; hi = lo + 10^shift / 10^fraction, not reached */
-  char low[NUMBER_LONGEST + 8], high[NUMBER_LONGEST + 8];
+/* The numbers between two ends. open: the end itself is excluded. */
+struct interval {
+  struct decimal bottom, top;
+  bool bottom_open, top_open;
+};
+
+/* The decimal 0.TEXT * 10^exponent of n digits, without the zeros at either end. */
+static struct decimal trimmed(const char *text, size_t n, int64_t exponent) {
+  const char *p = text, *end = text + n;
+  while (p < end && *p == '0') p++, exponent--;
+  while (end > p && end[-1] == '0') end--;
+  return (struct decimal){p, (int)(end - p), false, end > p ? exponent : 0};
+}
+
+/* The digits of s[0, len) as an integer with a zero before it, and that integer plus 1. Returns their number of digits. */
+static size_t two_integers(const char *s, size_t len, char low[NUMBER_LONGEST + 8], char high[NUMBER_LONGEST + 8]) {
   size_t n = 0;
   low[n++] = '0';
   for (size_t i = 0; i < len && n < NUMBER_LONGEST + 1; i++)
     if (digit(s[i])) low[n++] = s[i];
   memcpy(high, low, n);
-  for (size_t i = n; i-- > 0;) {
-    if (high[i] != '9') {
-      high[i]++;
-      break;
-    }
-    high[i] = '0';
+  size_t i = n - 1;
+  while (high[i] == '9') high[i--] = '0'; /* ends at the zero */
+  high[i]++;
+  return n;
+}
+
+/* Is one of the rule's points of the given sign, at least lo and less than hi in magnitude? */
+static bool holds_point(const struct number_rule *r, const struct decimal *lo, const struct decimal *hi, bool negative) {
+  for (uint32_t i = 0; i < r->n_points; i++) {
+    const struct decimal *v = &r->points[i];
+    if (v->n > 0 && v->negative != negative) continue;
+    if (compare_magnitude(v, lo) >= 0 && compare_magnitude(v, hi) < 0 && number_fits(r, v)) return true;
   }
-  struct decimal lo = {low, 0, false, 0}, hi = {high, 0, false, 0};
-  struct decimal *both[] = {&lo, &hi};
-  for (int k = 0; k < 2; k++) {
-    const char *p = k ? high : low, *end = p + n;
-    while (p < end && *p == '0') p++;
-    both[k]->exponent = end - p - fraction + shift;
-    while (end > p && end[-1] == '0') end--;
-    both[k]->digits = p;
-    both[k]->n = (int)(end - p);
-  }
-  lo.negative = negative && lo.n > 0;
-  hi.negative = negative;
-  /* In order of magnitude: near is part of the span, far is not. */
-  if (r->points) {
-    for (uint32_t i = 0; i < r->n_points; i++) {
-      const struct decimal *v = &r->points[i];
-      if (v->n > 0 && v->negative != negative) continue;
-      if (compare_magnitude(v, &lo) >= 0 && compare_magnitude(v, &hi) < 0 && number_fits(r, v)) return true;
-    }
-    return false;
-  }
-  const struct decimal *bottom = negative ? &hi : &lo, *top = negative ? &lo : &hi;
-  bool bottom_out = negative, top_out = !negative; /* the end itself is not in the span */
+  return false;
+}
+
+/* Intersects the interval with the range of the rule. false: nothing is left. */
+static bool clip(const struct number_rule *r, struct interval *v) {
   if (r->has_min) {
-    int c = decimal_compare(top, &r->min);
-    if (c < 0 || (c == 0 && (top_out || r->above_min))) return false;
-    c = decimal_compare(bottom, &r->min);
-    if (c < 0)
-      bottom = &r->min, bottom_out = r->above_min;
-    else if (c == 0)
-      bottom_out |= r->above_min;
+    int c = decimal_compare(&v->top, &r->min);
+    if (c < 0 || (c == 0 && (v->top_open || r->above_min))) return false;
+    c = decimal_compare(&v->bottom, &r->min);
+    if (c < 0) v->bottom = r->min;
+    if (c <= 0) v->bottom_open = r->above_min || (c == 0 && v->bottom_open);
   }
   if (r->has_max) {
-    int c = decimal_compare(bottom, &r->max);
-    if (c > 0 || (c == 0 && (bottom_out || r->below_max))) return false;
-    c = decimal_compare(top, &r->max);
-    if (c > 0)
-      top = &r->max, top_out = r->below_max;
-    else if (c == 0)
-      top_out |= r->below_max;
+    int c = decimal_compare(&v->bottom, &r->max);
+    if (c > 0 || (c == 0 && (v->bottom_open || r->below_max))) return false;
+    c = decimal_compare(&v->top, &r->max);
+    if (c > 0) v->top = r->max;
+    if (c >= 0) v->top_open = r->below_max || (c == 0 && v->top_open);
   }
-  if (!r->integer && !r->has_step) return true;
-  /* A multiple between bottom and top, in units of 10^-scale. */
+  return true;
+}
+
+/* *m becomes the least common multiple of *m and unit, both above 0. false: it may be too large. */
+static bool common_multiple(__int128 *m, __int128 unit) {
+  __int128 x = *m, y = unit;
+  while (y) {
+    __int128 z = x % y;
+    x = y;
+    y = z;
+  }
+  if (*m > ((__int128)1 << 62) || unit / x > ((__int128)1 << 60)) return false;
+  *m *= unit / x;
+  return true;
+}
+
+/* Does the interval hold a multiple of the rule's step, an integer if the rule wants one? true also if the numbers are too long
+ * to find out. */
+static bool holds_multiple(const struct number_rule *r, const struct interval *v) {
   static const struct decimal one = {"1", 1, false, 1};
-  const struct decimal *step = r->has_step ? &r->step : &one;
-  int64_t scale = 0;
-  const struct decimal *all[] = {bottom, top, step};
+  const struct decimal *step = r->has_step ? &r->step : &one, *all[] = {&v->bottom, &v->top, step};
+  int64_t scale = 0; /* all are integers in units of 10^-scale */
   for (int i = 0; i < 3; i++)
     if (all[i]->n > 0 && all[i]->n - all[i]->exponent > scale) scale = all[i]->n - all[i]->exponent;
-  __int128 b, t, m, unit;
-  if (scale > 30 || !scaled(bottom, (int)scale, &b) || !scaled(top, (int)scale, &t) || !scaled(step, (int)scale, &m) ||
-      !scaled(&one, (int)scale, &unit))
+  __int128 bottom, top, m, unit;
+  if (scale > 30 || !scaled(&v->bottom, (int)scale, &bottom) || !scaled(&v->top, (int)scale, &top) ||
+      !scaled(step, (int)scale, &m) || !scaled(&one, (int)scale, &unit))
     return true;
-  if (r->integer && m % unit != 0) { /* integers that are multiples: of the least common multiple */
-    __int128 x = m, y = unit;
-    while (y) {
-      __int128 z = x % y;
-      x = y;
-      y = z;
-    }
-    if (m > ((__int128)1 << 62) || unit / x > ((__int128)1 << 60)) return true;
-    m = m * (unit / x);
-  }
-  if (top_out) t--;
-  if (bottom_out) b++;
-  __int128 k = t >= 0 ? t / m : -((-t + m - 1) / m);
-  return k * m >= b;
+  if (r->integer && m % unit != 0 && !common_multiple(&m, unit)) return true;
+  if (v->top_open) top--;
+  if (v->bottom_open) bottom++;
+  __int128 k = top >= 0 ? top / m : -((-top + m - 1) / m);
+  return k * m >= bottom;
+}
+
+/* Does [d, d + 1) * 10^shift / 10^fraction hold a number of the rule? d: the digits of s[0, len), of which `fraction` follow the
+ * point. negative: the numbers are negated. */
+static bool span_fits(const struct number_rule *r, const char *s, size_t len, int fraction, int shift, bool negative) {
+  char low[NUMBER_LONGEST + 8], high[NUMBER_LONGEST + 8];
+  size_t n = two_integers(s, len, low, high);
+  struct decimal lo = trimmed(low, n, (int64_t)n - fraction + shift), hi = trimmed(high, n, (int64_t)n - fraction + shift);
+  lo.negative = negative && lo.n > 0;
+  hi.negative = negative;
+  if (r->points) return holds_point(r, &lo, &hi, negative);
+  struct interval v = negative ? (struct interval){hi, lo, true, false} : (struct interval){lo, hi, false, true};
+  if (!clip(r, &v)) return false;
+  return (!r->integer && !r->has_step) || holds_multiple(r, &v);
 }
 
 /* Does a number, not zero, lie in the normal range of a double? Readers of JSON take others for 0 or infinity. */
