@@ -1,6 +1,6 @@
 --- Estimates of a model's size on the Neural Engine: weights by scheme, states by context, and the speed that bandwidth alone
 -- would allow.
--- Needs ane.core, ane.coreml.plan and ane.util.schema. Usage: `print(size.of_path("model.gguf"))`
+-- Needs ane.core and ane.coreml.plan. Usage: `print(size.of_path("model.gguf"))`
 --
 -- The estimates are rules of thumb from reports. Decoding reads all weights and the whole state once per token, so the limit is
 -- bandwidth / bytes; reports reached 40 to 70 % of it. A call of a package has an overhead of 0.1 to 2.3 ms; the two figures come
@@ -8,7 +8,6 @@
 
 local core = require "ane.core"
 local planner = require "ane.coreml.plan"
-local schema = require "ane.util.schema"
 local show = require "ane.coreml.plan.show"
 
 local M = {}
@@ -136,13 +135,8 @@ end
 -- bytes, largest, packages, dispatch_s, disk_bytes (of all fixed T and tiers, where each has packages of its own)}, contexts = list of
 -- {context, bytes}, embed_bytes, state_bytes, chips = list of {name, bandwidth, limit, low, high (tokens/s)}; or nil, message, code
 function M.of_path(path, opts)
-  opts = schema.check(schema.merge(planner.rules, { recipe = { type = { "table", "string" } } }), opts, "size", 2)
-  local bundle, message, code = planner.open(path, opts)
-  if not bundle then return nil, message, code end
-  local size
-  size, message, code = M.of(bundle, opts)
-  bundle.source:close()
-  return size, message, code
+  local size, message, code = planner.with_path(path, opts, "size", M.of)
+  return size, message, code -- no tail call: error levels count this function
 end
 
 return M

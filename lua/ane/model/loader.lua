@@ -76,6 +76,18 @@ local function on_ranks(graph, options, cfg, source, opts)
   return program, message, code
 end
 
+-- The graph of a recipe.
+-- @return graph, the places that adapters may act at (ane.adapter.places); or nil, message, code
+local function build(r, cfg, source)
+  local places
+  local graph, message, code = recipe.build(r, cfg, source, function(b)
+    places = adapter.places(b, r)
+    return true
+  end)
+  if not graph then return nil, message, code end
+  return graph, places
+end
+
 --- Plans the graph of a recipe for this machine.
 -- @param r the recipe
 -- @param cfg the configuration
@@ -83,19 +95,16 @@ end
 -- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe)
 -- @return program, the places that adapters may act at (ane.adapter.places); or nil, message, code
 function M.plan(r, cfg, source, opts)
-  local places
-  local graph, message, code = recipe.build(r, cfg, source, function(b)
-    places = adapter.places(b, r)
-    return true
-  end)
-  if not graph then return nil, message, code end
+  local graph, places, code = build(r, cfg, source)
+  if not graph then return nil, places, code end
   local _ <close> = graph -- the program keeps what it needs
   local context = opts.context
   if not opts.context_given then
     if takes_texts(cfg) then context = default_context(cfg, opts.kv, MOST_TEXT) end
     context = math.min(context, cfg.max_positions or context)
   end
-  local ok, program
+  local program
+  local ok, message
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
@@ -117,25 +126,19 @@ end
 -- @param adapters list of {path, scale}
 -- @return a source, which keeps the given one open; or nil, message, code
 function M.merged(r, cfg, source, adapters)
-  local places
-  local graph, message, code = recipe.build(r, cfg, source, function(b)
-    places = adapter.places(b, r)
-    return true
-  end)
-  if not graph then return nil, message, code end
+  local graph, places, code = build(r, cfg, source)
+  if not graph then return nil, places, code end
   graph:close()
   local files <close> = setmetatable({}, { __close = function(list)
     for _, entry in ipairs(list) do entry.file:close() end
   end })
   for i, entry in ipairs(adapters) do
-    local file
-    file, message, code = adapter.read(entry.path)
-    if not file then return nil, message, code end
+    local file, message, kind = adapter.read(entry.path)
+    if not file then return nil, message, kind end
     files[i] = { file = file, scale = entry.scale }
   end
-  local merged
-  merged, message, code = adapter.merged(files, places, source)
-  return merged, message, code
+  local merged, message, kind = adapter.merged(files, places, source)
+  return merged, message, kind
 end
 
 --- The weights of a transformed model.
@@ -143,16 +146,16 @@ end
 -- @return a source, which keeps the given one open; or nil, message, code
 function M.transformed(r, cfg, source, kind)
   if kind == nil or kind == "none" then return source end
-  local turned
+  local rotated
   local graph, message, code = recipe.build(r, cfg, source, function(b, logits)
     local why, word
-    turned, why, word = require("ane.quantise.rotate").source(b, logits, source)
-    if turned then return true end
+    rotated, why, word = require("ane.quantise.rotate").source(b, logits, source)
+    if rotated then return true end
     return nil, why, word
   end)
   if not graph then return nil, message, code end
   graph:close()
-  return turned
+  return rotated
 end
 
 -- With plain dynamic scaling, rope changes with each length beyond the model's own, so sessions stay below that length.

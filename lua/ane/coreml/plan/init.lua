@@ -508,18 +508,27 @@ function M.of(bundle, opts)
   return summary(partitioned, bundle, opts, asked, M.profiles(bundle.config, opts), #parts)
 end
 
+--- Calls a function with an open model file, folder, or configuration without weights.
+-- @param opts see M.rules; also recipe
+-- @param what name of the public function that calls this one; errors of options blame its caller
+-- @param work function(bundle, opts) -> result; or nil, message, code
+-- @return the result; or nil, message, code
+function M.with_path(path, opts, what, work)
+  opts = schema.check(schema.merge(M.rules, { recipe = { type = { "table", "string" } } }), opts, what, 3)
+  local bundle, message, code = M.open(path, opts)
+  if not bundle then return nil, message, code end
+  local result
+  result, message, code = work(bundle, opts)
+  bundle.source:close()
+  return result, message, code
+end
+
 --- Plans a model file, a folder, or a configuration without weights.
 -- @param opts see M.rules; also recipe
 -- @return plan; or nil, message, code
 function M.of_path(path, opts)
-  local rules = schema.merge(M.rules, { recipe = { type = { "table", "string" } } })
-  opts = schema.check(rules, opts, "plan", 2)
-  local bundle, message, code = M.open(path, opts)
-  if not bundle then return nil, message, code end
-  local plan
-  plan, message, code = M.of(bundle, opts)
-  bundle.source:close()
-  return plan, message, code
+  local plan, message, code = M.with_path(path, opts, "plan", M.of)
+  return plan, message, code -- no tail call: error levels count this function
 end
 
 return M
