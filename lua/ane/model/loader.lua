@@ -253,6 +253,39 @@ function M.context_warning(context, own)
   return ("a context of %d tokens is longer than the %d that the model was made for: text beyond those may be wrong"):format(context, own)
 end
 
+-- Options that change weights or divide them, which only safetensors and GGUF files have; and how messages begin with them.
+local OF_WEIGHTS = { { "adapters", "adapters are" }, { "ranks", "ranks are" }, { "transform", "option transform is" } }
+
+-- Options of package sets.
+local OF_SETS = { "precision", "backend", "verify" }
+
+-- Refuses options for weights. kind: what the model is instead, in the plural.
+-- @return true; or nil, message, code
+local function without_weights(path, opts, kind)
+  for _, row in ipairs(OF_WEIGHTS) do
+    if opts[row[1]] then
+      return nil, ("%s: %s for safetensors and GGUF files, not for %s"):format(path, row[2], kind), "unsupported"
+    end
+  end
+  return true
+end
+
+-- Refuses options that a model that is no package set cannot have.
+-- @param format of its source
+-- @return true; or nil, message, code
+local function without_set(path, opts, format)
+  for _, name in ipairs(OF_SETS) do
+    if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
+  end
+  if format == "onnx" then return without_weights(path, opts, "ONNX") end
+  if opts.engine == "graph" then
+    return nil, ("%s: option engine is \"graph\", which is for ONNX models and package sets"):format(path), "unsupported"
+  end
+  if not opts.transform or not opts.adapters or opts.merge then return true end
+  local what = "%s: adapters are for the weights as they are: with option transform, load them with merge = true"
+  return nil, what:format(path), "unsupported"
+end
+
 --- Opens a file or folder, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
@@ -260,31 +293,19 @@ end
 -- context, options (as plan takes them)}; or nil, message, code
 function M.load(path, opts)
   local set = require "ane.coreml.set"
+  local ok, message, code
   if set.find(path) then
-    if opts.adapters then return nil, ("%s: adapters are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
-    if opts.ranks then return nil, ("%s: ranks are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
-    if opts.transform then
-      return nil, ("%s: option transform is for safetensors and GGUF files, not for packages"):format(path), "unsupported"
-    end
+    ok, message, code = without_weights(path, opts, "packages")
+    if not ok then return nil, message, code end
     return set.load(path, opts)
   end
-  if opts.transform and opts.adapters and not opts.merge then
-    local what = "%s: adapters are for the weights as they are: with option transform, load them with merge = true"
-    return nil, what:format(path), "unsupported"
-  end
-  for _, name in ipairs { "precision", "backend", "verify" } do
-    if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
-  end
-  local source, message, code = core.open(path)
+  local source
+  source, message, code = core.open(path)
   if not source then return nil, message, code end
-  if source:format() == "onnx" and opts.adapters then
-    return nil, ("%s: adapters are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
-  end
-  if source:format() == "onnx" and opts.ranks then
-    return nil, ("%s: ranks are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
-  end
-  if source:format() == "onnx" and opts.transform then
-    return nil, ("%s: option transform is for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
+  ok, message, code = without_set(path, opts, source:format())
+  if not ok then
+    source:close()
+    return nil, message, code
   end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
   local r, cfg

@@ -64,6 +64,7 @@ describe("the command", function()
       { { "run", path, "-f", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "-p", "-" }, 2, "standard input is empty" },
       { { "run", path, "-p", "x", "--verify" }, 1, "%-%-verify is for package sets" },
+      { { "run", path, "-p", "x", "--engine", "graph" }, 1, '%-%-engine is "graph", which is for ONNX models and package sets' },
       { { "quantise", path, "/nonexistent/x" }, 2, "give %-%-weights: " },
       { { "quantise", path, "/nonexistent/x", "--weights", "q5" }, 2, '%-%-weights is "q5": choose ' },
       { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--mixed", "x=q5" }, 2, "%-%-mixed: the type for 'x' is \"q5\"" },
