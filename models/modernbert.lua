@@ -43,8 +43,10 @@ local function ropes(cfg)
     { theta = cfg.meta("local_rope_theta", "positive"), dims = cfg.rope.dims }
 end
 
--- Whether layer i sees only nearby tokens.
+-- Whether layer i sees only nearby tokens. Where GGUF says so by a period, the first layer of each period sees all tokens.
 local function is_local(cfg, i)
+  local period = cfg.format == "gguf" and cfg.meta "attention.sliding_window_pattern"
+  if math.type(period) == "integer" then return period == 0 or i % period ~= 0 end
   if cfg.layer_types then return cfg.layer_types[i + 1] == "sliding_attention" end
   return i % (cfg.meta("global_attn_every_n_layers", "count") or 3) ~= 0
 end

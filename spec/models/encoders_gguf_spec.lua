@@ -11,15 +11,17 @@ local LAYER = {
   ["output.dense"] = "ffn_down", ["output.LayerNorm"] = "layer_output_norm",
   ["attn.Wqkv"] = "attn_qkv", ["attn.out_proj"] = "attn_output", norm1 = "attn_output_norm", norm2 = "layer_output_norm",
   ["mlp.fc11"] = "ffn_up", ["mlp.fc12"] = "ffn_gate", ["mlp.fc2"] = "ffn_down",
+  ["attn.Wo"] = "attn_output", ["mlp.Wi"] = "ffn_up", ["mlp.Wo"] = "ffn_down", attn_norm = "attn_norm", mlp_norm = "ffn_norm",
 }
 local GLOBAL = {
   ["embeddings.word_embeddings"] = "token_embd", ["embeddings.position_embeddings"] = "position_embd",
   ["embeddings.token_type_embeddings"] = "token_types", ["embeddings.LayerNorm"] = "token_embd_norm", emb_ln = "token_embd_norm",
+  ["embeddings.tok_embeddings"] = "token_embd", ["embeddings.norm"] = "token_embd_norm", final_norm = "output_norm",
 }
 
 local function renamed(name)
   local base, suffix = name:match "^(.*)(%.%a+)$"
-  local layer, rest = base:match "^encoder%.layers?%.(%d+)%.(.*)$"
+  local layer, rest = base:gsub("^encoder%.", ""):match "^layers?%.(%d+)%.(.*)$"
   if layer then return ("blk.%d.%s%s"):format(layer, assert(LAYER[rest], rest), suffix) end
   return GLOBAL[base] and GLOBAL[base] .. suffix
 end
@@ -33,10 +35,12 @@ local function converted(name, arch, values)
     local new = renamed(t.name)
     if new then tensors[#tensors + 1] = { name = new, dtype = "fp32", shape = t.shape, data = assert(source:read(t.name)) } end
   end
+  local config = assert(core.json_decode(assert(core.read_file(hf.path(name) .. "/config.json"))))
   local all = {
-    { "general.architecture", "string", arch }, { arch .. ".block_count", "uint32", 3 }, { arch .. ".embedding_length", "uint32", 64 },
-    { arch .. ".feed_forward_length", "uint32", 128 }, { arch .. ".attention.head_count", "uint32", 4 },
-    { arch .. ".attention.layer_norm_epsilon", "float32", 1e-12 }, { arch .. ".attention.causal", "bool", false },
+    { "general.architecture", "string", arch }, { arch .. ".block_count", "uint32", config.num_hidden_layers },
+    { arch .. ".embedding_length", "uint32", 64 }, { arch .. ".feed_forward_length", "uint32", config.intermediate_size },
+    { arch .. ".attention.head_count", "uint32", 4 }, { arch .. ".attention.causal", "bool", false },
+    { arch .. ".attention.layer_norm_epsilon", "float32", config.layer_norm_eps or config.norm_eps },
     { arch .. ".context_length", "uint32", 128 },
   }
   for _, row in ipairs(values) do all[#all + 1] = row end
@@ -82,17 +86,27 @@ describe("GGUF of encoders", function()
     assert.equal(folder.tokenizer:decode(ids), file.tokenizer:decode(ids))
   end)
 
+  -- Compares a file's vectors with those of transformers.
+  local function like_golden(name, arch, values)
+    local prompts, tensors = hf.golden(name)
+    local file <close> = assert(ane.load(converted(name, arch, values), { activations = "fp32" }))
+    for _, p in ipairs(prompts) do
+      assert.is_true(vectors.cosine(file:embed(p.ids), vectors.floats(tensors[p.name .. ".embedding"])) > 0.99999, p.name)
+    end
+  end
+
   it("is known of nomic-bert", function()
-    local prompts, tensors = hf.golden "nomic_bert"
-    local path = converted("nomic_bert", "nomic-bert", {
+    like_golden("nomic_bert", "nomic-bert", {
       { "nomic-bert.pooling_type", "uint32", 1 }, { "nomic-bert.rope.freq_base", "float32", 1000 },
     })
-    local file, message = ane.load(path, { activations = "fp32" })
-    assert(file, message)
-    for _, p in ipairs(prompts) do
-      assert.is_true(vectors.cosine(file:embed(p.ids), vectors.floats(tensors[p.name .. ".embedding"])) > 0.99999)
-    end
-    file:close()
+  end)
+
+  it("is known of modern-bert, whose period of layers begins with one that sees all tokens", function()
+    like_golden("modernbert", "modern-bert", {
+      { "modern-bert.pooling_type", "uint32", 2 }, { "modern-bert.rope.freq_base", "float32", 160000 },
+      { "modern-bert.rope.freq_base_swa", "float32", 10000 }, { "modern-bert.attention.sliding_window", "uint32", 16 },
+      { "modern-bert.attention.sliding_window_pattern", "uint32", 3 },
+    })
   end)
 
   it("refuses a vocabulary without its special tokens, and pooling that is not known", function()
