@@ -77,7 +77,7 @@ function builder:embed(role, opts) end
 --- Projection by the weight of a role: W x + b.
 ---@param x ane.value [1, C, T, 1]
 ---@param role string of the weight [N, C] and the bias [N]
----@param opts? { bias?: boolean, from?: integer, to?: integer, name?: string } bias: nil takes one where the file has one; from, to: only these rows, 0-based, to excluded; name: of the value
+---@param opts? { bias?: boolean, from?: integer, to?: integer, bias_of?: string, name?: string } bias: nil takes one where the file has one; from, to: only these rows, 0-based, to excluded; bias_of: role of the bias; name: of the value
 ---@return ane.value value [1, N, T, 1]
 function builder:linear(x, role, opts) end
 

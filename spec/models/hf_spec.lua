@@ -100,3 +100,38 @@ describe("a folder without a tokenizer", function()
     assert.equal("unsupported", code)
   end)
 end)
+
+describe("a tied head with a bias of its own", function()
+  local writer = require "support.safetensors_writer"
+  local folder
+
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute(("mkdir '%s' && cp %sgemma3/config.json '%s'"):format(folder, FOLDER, folder)))
+  end)
+  teardown(function() os.execute(("rm -r '%s'"):format(folder)) end)
+
+  it("adds it to the logits", function()
+    local tensors, bias, vocab = {}, {}, json(FOLDER .. "gemma3/config.json").vocab_size
+    for name, t in pairs(safetensors.all(FOLDER .. "gemma3/model.safetensors")) do
+      t.name = name
+      tensors[#tensors + 1] = t
+    end
+    table.sort(tensors, function(a, b) return a.name < b.name end)
+    for i = 1, vocab do bias[i] = (i * 37 % 101 - 50) / 64 end
+    tensors[#tensors + 1] = { name = "lm_head.bias", dtype = "F32", shape = { math.tointeger(vocab) }, data = writer.f32(bias) }
+    writer.write(folder .. "/model.safetensors", { metadata = { format = "pt" }, tensors = tensors })
+    local ids = { 7, 11, 3, 25 }
+    local plain <close> = assert(ane.load(FOLDER .. "gemma3", { activations = "fp32", threads = 1 }))
+    local biased <close> = assert(ane.load(folder, { activations = "fp32", threads = 1 }))
+    local a, b = logits(plain, ids), logits(biased, ids)
+    for i = 1, #ids do
+      for k = 1, #a[i] do assert.near(a[i][k] + bias[k], b[i][k], 1e-5) end
+    end
+    local result = assert(biased:generate(ids, { max_tokens = 1, ignore_eos = true, details = true }))
+    local best = 1
+    for k = 2, #b[4] do best = b[4][k] > b[4][best] and k or best end
+    assert.equal(best - 1, result.ids[1])
+  end)
+end)

@@ -189,11 +189,12 @@ end
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [N, C] and of the bias [N]
 -- @param opts bias (true: required; false: not used; nil: used if the file has one); from, to (use only these rows of the weight and the
--- bias, 0-based, `to` excluded); name (of the value; default: the role)
+-- bias, 0-based, `to` excluded); bias_of (role of the bias; default: that of the weight); name (of the value; default: the role)
 -- @return value [1, N, T, 1]; N = to - from if these are given
 function Builder:linear(x, role, opts)
   opts = opts or {}
-  local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
+  local bias = opts.bias ~= false
+    and self:weight(opts.bias_of or role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
   return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
 end
 

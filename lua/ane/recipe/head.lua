@@ -58,7 +58,7 @@ function M.lm(b, x, opts)
     own = false
     b:ignore "output"
   end
-  x = b:linear(x, own and "output" or "token_embd")
+  x = b:linear(x, own and "output" or "token_embd", { bias_of = "output" }) -- a tied head may have a bias of its own
   if opts.scale then x = b:scale(x, opts.scale) end
   return opts.softcap and b:softcap(x, opts.softcap) or x
 end
