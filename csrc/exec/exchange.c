@@ -1,6 +1,6 @@
 /* Tensor parallelism: each of several programs computes some rows of every linear step, in whole groups of 16. After the step
  * each has the others' rows too. Each output is computed whole by one rank, by the same kernel as in one program, and no sum is
- * divided, so the bits do not depend on the number of ranks. */
+ * divided, so the bits do not depend on the number of ranks. After the head only rank 0 has the others' rows. */
 #include "exec/exchange.h"
 
 #include "base/alloc.h"
@@ -47,6 +47,7 @@ ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
   if (!p->o.tensor) return ANE_OK;
   p->team = *p->o.tensor;
   int64_t most = 1;
+  struct step *last = NULL;
   for (int32_t i = 0; i < p->n_steps; i++) {
     struct step *s = &p->steps[i];
     if (s->op != ane_op_info(ANE_OP_LINEAR)) continue;
@@ -54,7 +55,9 @@ ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
     int64_t own = floats_of(p, s, p->team.rank);
     for (int m = 0; m < outputs_of(s); m++) s->exchanges |= s->linear.w[m]->all_rows > 0;
     if (i < p->n_body) p->exchanged += own;
+    if (s->exchanges) last = i < p->n_body ? NULL : s;
   }
+  if (last) last->gathers = true;
   size_t bytes;
   if (!ane_mul_size((size_t)most * sizeof(float), (size_t)p->o.chunk, &bytes) || !(p->exchange = ane_malloc(bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for the exchange of rows");
@@ -78,13 +81,33 @@ static int64_t copy_rows(struct run *r, const struct step *s, int32_t rank, int6
   return at - r->p->exchange;
 }
 
+/* Sets a rank's rows of the step's outputs to zero. */
+static void clear_rows(struct run *r, const struct step *s, int32_t rank, int64_t tokens, int64_t first_out_row) {
+  struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = first_out_row};
+  int64_t from, to;
+  for (int m = 0; m < outputs_of(s); m++) {
+    if (!s->linear.w[m]->all_rows) continue;
+    rows_of_rank(s->linear.w[m]->all_rows, rank, r->p->team.ranks, &from, &to);
+    float *out = thread_data(&tc, s->out[m]) + from;
+    for (int64_t t = 0; t < tokens; t++) memset(out + t * s->out[m]->channels, 0, (size_t)(to - from) * sizeof *out);
+  }
+}
+
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err) {
   struct ane_program *p = r->p;
   const struct ane_tensor_parallel *team = &p->team;
-  size_t bytes = (size_t)copy_rows(r, s, team->rank, tokens, first_out_row, false) * sizeof(float);
-  ane_status st = team->send(team->arg, p->exchange, bytes, err);
+  bool receives = !s->gathers || team->rank == 0;
+  ane_status st = ANE_OK;
+  if (!s->gathers || team->rank > 0) {
+    size_t bytes = (size_t)copy_rows(r, s, team->rank, tokens, first_out_row, false) * sizeof(float);
+    st = team->send(team->arg, p->exchange, bytes, s->gathers, err);
+  }
   for (int32_t rank = 0; !st && rank < team->ranks; rank++) {
     if (rank == team->rank) continue;
+    if (!receives) {
+      clear_rows(r, s, rank, tokens, first_out_row);
+      continue;
+    }
     st = team->receive(team->arg, rank, p->exchange, (size_t)(floats_of(p, s, rank) * tokens) * sizeof(float), err);
     if (!st) copy_rows(r, s, rank, tokens, first_out_row, true);
   }

@@ -10,8 +10,8 @@ bool exchange_divides(const struct ane_program *p, const struct ane_tensor *weig
 void exchange_divide(const struct ane_program *p, struct matrix *m);
 /* Finds the steps that exchange, and allocates the message. After all steps are planned. Errors: ANE_NOMEM. */
 ane_status exchange_plan(struct ane_program *p, struct ane_error *err);
-/* Sends this rank's rows of the step's outputs to all ranks, and receives theirs. tokens: of the step; the first of them is
- * output row first_out_row where the step belongs to the tail. */
+/* Sends this rank's rows of the step's outputs to all ranks, and receives theirs. For the head, only rank 0 receives. tokens: of
+ * the step; the first of them is output row first_out_row where the step belongs to the tail. */
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err);
 
 #endif

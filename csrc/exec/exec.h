@@ -49,12 +49,14 @@ struct ane_stage {
 /* ---- Tensor parallelism ------------------------------------------------------------------------------------------------*/
 
 /* One of several programs of the same graph that divide the matrices of linear steps by rows, do the same calls on their sessions
- * in the same order, and exchange rows after each such step. Each has all other weights, and the whole state. Matrices that are
- * not stored by rows, or have fewer groups of 16 rows than there are ranks, are not divided. All functions are called on the
- * caller's thread. A failure fails the run, and the sessions of the programs then differ. */
+ * in the same order, and exchange rows after each such step. Rows of the last such step of the tail, the head, go to rank 0 only:
+ * it alone has whole logits, and the logits of other ranks are zero where a row is not theirs. Each has all other weights, and
+ * the whole state. Matrices that are not stored by rows, or have fewer groups of 16 rows than there are ranks, are not divided.
+ * All functions are called on the caller's thread. A failure fails the run, and the sessions of the programs then differ. */
 struct ane_tensor_parallel {
-  int32_t rank, ranks;                                                                  /* 0 .. ranks - 1 */
-  ane_status (*send)(void *arg, const void *data, size_t bytes, struct ane_error *err); /* to all others */
+  int32_t rank, ranks; /* 0 .. ranks - 1 */
+  /* To all others, or only to rank 0 (which never sends to itself). */
+  ane_status (*send)(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err);
   ane_status (*receive)(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err);
   void *arg;
 };

@@ -5,13 +5,15 @@
 
 return function()
   local mpi = { sent = {}, inbox = {}, dead = {} }
-  function mpi.send(rank, bytes)
-    table.insert(mpi.sent, { rank, bytes })
+  function mpi.send(rank, bytes, more)
+    table.insert(mpi.sent, { rank, bytes .. (more or "") })
     return true
   end
-  function mpi.poll()
+  function mpi.poll(_, head)
     local one = table.remove(mpi.inbox, 1)
-    if one then return one[1], one[2] end
+    if not one then return end
+    if head then return one[1], one[2]:sub(1, head), one[2]:sub(head + 1) end
+    return one[1], one[2]
   end
   function mpi.process() return 1 end
   function mpi.alive(pid) return not mpi.dead[pid] end

@@ -11,9 +11,9 @@ struct bind_link {
   int receive, send;   /* references in the registry */
 };
 
-/* Calls the function on the stack, below one argument, for one result. After an error nothing is left on the stack. */
-static ane_status call(lua_State *L, const char *what, struct ane_error *err) {
-  if (lua_pcall(L, 1, 2, 0) != LUA_OK) {
+/* Calls the function on the stack, below `args` arguments, for one result. After an error nothing is left on the stack. */
+static ane_status call(lua_State *L, int args, const char *what, struct ane_error *err) {
+  if (lua_pcall(L, args, 2, 0) != LUA_OK) {
     ane_status st = ane_fail(err, ANE_IO, "%s: %s", what, luaL_tolstring(L, -1, NULL));
     lua_pop(L, 2);
     return st;
@@ -31,7 +31,7 @@ static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_err
   if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
   lua_pushinteger(L, (lua_Integer)bytes);
-  ane_status st = call(L, "receiving from the stage before", err);
+  ane_status st = call(L, 1, "receiving from the stage before", err);
   if (st) return st;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
   if (!text || got != bytes)
@@ -49,7 +49,19 @@ static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_
   if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
   lua_pushlstring(L, data, bytes);
-  ane_status st = call(L, "sending to other ranks", err);
+  ane_status st = call(L, 1, "sending to the next stage", err);
+  if (!st) lua_pop(L, 1);
+  return st;
+}
+
+static ane_status on_send_rows(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
+  lua_pushlstring(L, data, bytes);
+  lua_pushboolean(L, to_first);
+  ane_status st = call(L, 2, "sending to other ranks", err);
   if (!st) lua_pop(L, 1);
   return st;
 }
@@ -61,7 +73,7 @@ static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t by
   if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
   lua_pushinteger(L, rank);
-  ane_status st = call(L, "receiving from another rank", err);
+  ane_status st = call(L, 1, "receiving from another rank", err);
   if (st) return st;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
   if (!text || got != bytes)
@@ -123,7 +135,7 @@ bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struc
   int32_t ranks = (int32_t)bind_integer_option(L, tensor, "ranks", 1, INT32_MAX);
   *out = (struct ane_tensor_parallel){.rank = (int32_t)bind_integer_option(L, tensor, "rank", 0, ranks - 1),
                                       .ranks = ranks,
-                                      .send = on_send,
+                                      .send = on_send_rows,
                                       .receive = on_receive_from,
                                       .arg = link};
   lua_settop(L, tensor - 1);

@@ -34,6 +34,10 @@ struct sending {
 static struct sending *sends;
 static size_t sends_bytes; /* of all */
 
+/* The room for a message that arrives, kept for the next one. Used by poll() only. */
+static char *arrival;
+static size_t arrival_bytes;
+
 /* Held around calls of MPI and uses of the sends while the progress thread runs. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t send_begun = PTHREAD_COND_INITIALIZER;
@@ -146,15 +150,17 @@ static int on_close(lua_State *L) {
   return 0;
 }
 
-/* send(rank, bytes) -> true; or nil, message, code. At most 1 GiB. */
+/* send(rank, bytes [, more]) -> true; or nil, message, code. The message is both texts in turn, at most 1 GiB. */
 static int mpi_send(lua_State *L) {
   int rank = (int)luaL_checkinteger(L, 1);
-  size_t len;
-  const char *bytes = luaL_checklstring(L, 2, &len);
-  luaL_argcheck(L, len <= MAX_BYTES, 2, "a message has at most 1 GiB");
+  size_t first, rest;
+  const char *bytes = luaL_checklstring(L, 2, &first), *more = luaL_optlstring(L, 3, "", &rest);
+  luaL_argcheck(L, first <= MAX_BYTES && rest <= MAX_BYTES - first, 2, "a message has at most 1 GiB");
+  size_t len = first + rest;
   struct sending *s = malloc(sizeof *s + len);
   if (!s) return luaL_error(L, "not enough memory");
-  memcpy(s->bytes, bytes, len);
+  memcpy(s->bytes, bytes, first);
+  memcpy(s->bytes + first, more, rest);
   s->size = len;
   pthread_mutex_lock(&lock);
   int error = MPI_Isend(s->bytes, (int)len, MPI_BYTE, rank, TAG, MPI_COMM_WORLD, &s->request);
@@ -195,11 +201,31 @@ static void pause_between_probes(double since) {
     nanosleep(&(struct timespec){.tv_nsec = waited < SHORT ? 50000 : 1000000}, NULL);
 }
 
-/* poll(wait) -> rank, bytes of the next message; nothing if none arrives within `wait` seconds (default 0); or nil, message,
- * code. Sleeps between probes. */
+/* Room for `bytes` of a message that arrives; NULL: no memory. */
+static char *room_for(size_t bytes) {
+  if (bytes <= arrival_bytes) return arrival;
+  char *grown = realloc(arrival, bytes);
+  if (!grown) return NULL;
+  arrival_bytes = bytes;
+  return arrival = grown;
+}
+
+/* Frees the room of a large message. */
+static void give_room_back(void) {
+  enum { KEPT = 4 << 20 };
+  if (arrival_bytes <= KEPT) return;
+  free(arrival);
+  arrival = NULL;
+  arrival_bytes = 0;
+}
+
+/* poll(wait [, head]) -> rank, bytes of the next message; nothing if none arrives within `wait` seconds (default 0); or nil,
+ * message, code. Sleeps between probes. With head, the first `head` bytes and the others are two texts: rank, text, text. */
 static int mpi_poll(lua_State *L) {
   double start = MPI_Wtime(), end = start + luaL_optnumber(L, 1, 0);
+  lua_Integer head = luaL_optinteger(L, 2, 0);
   int there = 0;
+  luaL_argcheck(L, head >= 0, 2, "must not be negative");
   MPI_Status status;
   for (;;) {
     pthread_mutex_lock(&lock);
@@ -212,16 +238,17 @@ static int mpi_poll(lua_State *L) {
   }
   if (!there) return 0;
   int len = 0, error = MPI_Get_count(&status, MPI_BYTE, &len);
-  luaL_Buffer buffer;
-  char *bytes = luaL_buffinitsize(L, &buffer, (size_t)(len > 0 ? len : 1));
+  char *bytes = room_for((size_t)(len > 0 ? len : 1));
+  if (!bytes) return luaL_error(L, "not enough memory");
   pthread_mutex_lock(&lock);
   if (!error) error = MPI_Recv(bytes, len, MPI_BYTE, status.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   pthread_mutex_unlock(&lock);
-  luaL_pushresultsize(&buffer, error ? 0 : (size_t)len);
   if (error) return fail(L, "cannot receive", error);
   lua_pushinteger(L, status.MPI_SOURCE);
-  lua_insert(L, -2);
-  return 2;
+  if (head) lua_pushlstring(L, bytes, (size_t)(head < len ? head : len));
+  lua_pushlstring(L, bytes + (head < len ? head : len), (size_t)(head < len ? len - head : 0));
+  give_room_back();
+  return head ? 3 : 2;
 }
 
 /* process() -> id of this process. */

@@ -296,7 +296,7 @@ local function begin(self, items, want, together)
   ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
   if not ok then return nil, message, code end
   local ticket = { groups = groups, at = 1, rows = {}, sessions = {}, came = {} }
-  if self.tensor then -- this rank has all logits
+  if self.tensor then -- this rank alone has all logits
     ticket.list = orders.rows_of(groups[1], function(id) return self.sessions[id].own end)
   end
   for _, item in ipairs(items) do

@@ -2,10 +2,10 @@
 -- Needs ane.core and the optional module ane.mpi, which is given as `mpi`.
 -- Usage: `local team = assert(team.new(mpi, opts)); team:send(1, "A", bytes); local reply = assert(team:take(1, "V"))`
 --
--- A message begins with a letter, its kind. This module handles three kinds itself: H (hello); E, by which a rank tells rank 0 that it
--- has failed, so that all waits of rank 0 fail; and X, by which rank 0 says that the work is over, so that waits of other ranks end,
--- except those for an order (C). A rank is lost when its process is gone (on the same host), or when it is silent for `timeout` seconds
--- while this rank waits for it.
+-- A message begins with a letter, its kind. Its text is what follows. This module handles three kinds itself: H (hello); E, by which a rank
+-- tells rank 0 that it has failed, so that all waits of rank 0 fail; and X, by which rank 0 says that the work is over, so that waits of
+-- other ranks end, except those for an order (C). A rank is lost when its process is gone (on the same host), or when it is silent for
+-- `timeout` seconds while this rank waits for it.
 --
 -- A rank may set `between`, a function that does work for which other ranks wait. take() calls it before it waits. It returns whether
 -- there was work; or nil, message, code.
@@ -35,14 +35,14 @@ end
 function Team:name(rank) return rank == self.rank and ("rank %d (%s)"):format(rank, self.host) or name_of(self, rank) end
 
 -- Puts a message where take() finds it.
-local function note(self, rank, text)
-  local one, kind = self.others[rank], text:sub(1, 1)
+local function note(self, rank, kind, text)
+  local one = self.others[rank]
   if kind == "E" then
-    self.failed = self.failed or ("%s: %s"):format(name_of(self, rank), text:sub(2))
+    self.failed = self.failed or ("%s: %s"):format(name_of(self, rank), text)
   elseif kind == "X" then
     self.ended = true
   elseif kind == "H" then
-    one.host, one.process, one.version = HELLO:unpack(text, 2)
+    one.host, one.process, one.version = HELLO:unpack(text)
   else
     local list = one.inbox[kind]
     if not list then
@@ -61,7 +61,7 @@ local function pop(self, rank, kind)
   local text = list[list.first]
   list[list.first] = nil
   list.first = list.first + 1
-  return text:sub(2)
+  return text
 end
 
 -- The ranks of this host whose processes are gone; nil: all live.
@@ -75,11 +75,11 @@ end
 local function poll(self, wait, kind)
   if self.failed then return nil, self.failed, "io" end
   if self.ended and kind ~= "C" then return nil, "rank 0 has ended the work", "stopped" end
-  local rank, text, code = self.mpi.poll(wait)
-  if not rank and text then return nil, text, code end
+  local rank, letter, text = self.mpi.poll(wait, 1)
+  if not rank and letter then return nil, letter, text end
   while rank do
-    note(self, rank, text)
-    rank, text = self.mpi.poll(0)
+    note(self, rank, letter, text)
+    rank, letter, text = self.mpi.poll(0, 1)
   end
   local now = core.clock()
   if now - self.looked < LOOK or self.ended then return true end
@@ -128,14 +128,14 @@ function Team:send(rank, kind, text)
       return nil, ("%s takes no message for %g s"):format(name_of(self, rank), self.timeout), "io"
     end
   end
-  return self.mpi.send(rank, kind .. text)
+  return self.mpi.send(rank, kind, text)
 end
 
 --- Sends a message to all other ranks.
 function Team:tell(kind, text)
   for rank = 0, self.size - 1 do
     local ok, message, code
-    if rank ~= self.rank then ok, message, code = self.mpi.send(rank, kind .. text) end
+    if rank ~= self.rank then ok, message, code = self.mpi.send(rank, kind, text) end
     if not ok and message then return nil, message, code end
   end
   return true

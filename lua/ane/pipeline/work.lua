@@ -55,13 +55,17 @@ function M.stage(team, from, to, fp16, before, rows)
 end
 
 --- The options of a program that has some rows of each matrix.
--- @param before as for stage()
+-- @param before nil, or function() that is called before each message is sent or awaited
 function M.tensor(team, before)
   return {
     rank = team.rank, ranks = team.size,
-    receive = function(rank) return team:take(rank, "A") end,
-    send = function(bytes)
+    receive = function(rank)
       if before then before() end
+      return team:take(rank, "A")
+    end,
+    send = function(bytes, to_first)
+      if before then before() end
+      if to_first then return team:send(0, "A", bytes) end
       return team:tell("A", bytes)
     end,
   }
