@@ -8,6 +8,7 @@ for _, p in ipairs {
   { "libraries", "tokenizers give the ids, offsets and texts of the libraries that define them" },
   { "templates", "random templates render as jinja2 renders them" },
   { "models", "random models of every architecture have the same bits however they are run, and the values of their packages" },
+  { "encoders", "random encoders give the same bits however they are run" },
   { "sharder", "shards hold each node and row of a random model once, and config.json alone gives the same plan" },
   { "planner", "ranks hold each step once, within their memory, and no other cut is faster" },
   { "graphs", "random graphs have the same bits however they are run, and the values of their packages" },
