@@ -105,8 +105,8 @@ $(BUILD)/%_dotprod.o $(BUILD)/%_dotprod.tidy: ISA_CFLAGS := -march=armv8.2-a+dot
 $(BUILD)/%_i8mm.o $(BUILD)/%_i8mm.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
 $(BUILD)/%_bf16dot.o $(BUILD)/%_bf16dot.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+bf16+fp16
 
-# Kernels are large functions with much inlined code. Variable tracking is off for them, which halves the compile time.
-ifneq ($(config),fuzz)
+# Kernels are large functions with much inlined code. Variable tracking is off for them, which halves the compile time. clang has none.
+ifeq ($(shell $(CC) -fno-var-tracking-assignments -E -x c /dev/null >/dev/null 2>&1 && echo yes),yes)
 $(BUILD)/csrc/kernels/%.o: DEBUG_CFLAGS := -fno-var-tracking -fno-var-tracking-assignments
 endif
 # They see only what their callers pass, so the callers alone are checked for races. Fuzz targets run half of the inputs with the

@@ -4,7 +4,7 @@ local ane = require "ane"
 local core = require "ane.core"
 local random_model = require "audit.random_model"
 
-local M = { cases = 8 }
+local M = { cases = 5 }
 
 local ENCODERS = { "bert", "xlm_roberta", "modernbert", "nomic_bert" }
 

@@ -9,7 +9,7 @@ local random_model = require "audit.random_model"
 local stages = require "support.stages"
 local writer = require "support.safetensors_writer"
 
-local M = { cases = 24 }
+local M = { cases = 16 }
 
 local CONTEXT = 48
 -- What the weights are made before they are used, and how keys and values are kept.
