@@ -29,8 +29,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --     any one
 --   fallback: type for tensors whose rows are not whole blocks; default the nearest type of similar size (column `nearest` of
 --     dtype.def; q4_k: q5_0), or fp16 if that does not fit either
---   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
---     q6_k); ane.evaluate.calibrate makes it
+--   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types whose encoders search for
+--     scales (q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4); ane.evaluate.calibrate makes it
 --   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones
 --     (csrc/quant/compensate.h), which needs a calibration
 --   calibration: of ane.quantise.moments, for gptq
