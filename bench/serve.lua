@@ -42,8 +42,8 @@ end
 -- The same by HTTP, from another process.
 local function served(clients, stream)
   local server <close> = assert(ane.serve(model, { port = 0, sessions = 32, queue = 64 }))
-  local pipe = assert(io.popen(("python3 bench/serve_load.py http://127.0.0.1:%d --clients %d --requests %d --tokens %d --ignore-eos%s"):format(
-    server.port, clients, REQUESTS, tokens, stream and " --stream" or "")))
+  local load = "python3 bench/serve_load.py http://127.0.0.1:%d --clients %d --requests %d --tokens %d --ignore-eos%s"
+  local pipe = assert(io.popen(load:format(server.port, clients, REQUESTS, tokens, stream and " --stream" or "")))
   while server:stats().connections == 0 do server:turn(0.01) end
   local cpu = os.clock()
   while server:stats().connections > 0 do server:turn(0.01) end
