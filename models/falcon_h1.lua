@@ -16,6 +16,7 @@ for role, name in pairs {
   ffn_down = "feed_forward.down_proj", output_norm = "model.final_layernorm",
 } do NAMES[role] = name end
 M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
+M.config = { num_key_value_heads = 8 }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false, rope = { theta = 1e5 } } }
 
 -- The multipliers.

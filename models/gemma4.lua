@@ -18,6 +18,7 @@ M.names = { hf = {
   per_layer_proj_norm = "model.per_layer_projection_norm", inp_gate = "per_layer_input_gate", proj = "per_layer_projection",
   post_norm = "post_per_layer_input_norm", layer_output_scale = "layer_scalar",
 } }
+M.config = { num_key_value_heads = 4, head_dim = 256 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
 
 local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys of an entry of per_layer_config that are computed

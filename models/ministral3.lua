@@ -18,11 +18,11 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
--- What Ministral 3 files may leave out.
+-- What files may leave out.
 function M.config(architecture)
-  if architecture ~= "ministral3" then return nil end
+  if architecture ~= "ministral3" then return { num_key_value_heads = 8 } end
   return {
-    rms_norm_eps = 1e-5,
+    num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5,
     rope_parameters = {
       rope_type = "yarn", rope_theta = 1e6, factor = 16.0, beta_fast = 32.0, beta_slow = 1.0, mscale = 1.0, mscale_all_dim = 1.0,
       original_max_position_embeddings = 16384, llama_4_scaling_beta = 0.1,

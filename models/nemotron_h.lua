@@ -34,6 +34,7 @@ local function names_of(cfg, common)
 end
 
 M.names = { hf = names_of }
+M.config = { num_key_value_heads = 8, head_dim = 128 }
 M.defaults = { hf = {
   norm_eps = 1e-5, tied = false, attention_bias = false,
   keys = { norm_topk_prob = true, n_routed_experts = 8, num_experts_per_tok = 2, mlp_hidden_act = "relu2", mamba_hidden_act = "silu" },

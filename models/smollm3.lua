@@ -10,6 +10,7 @@ local head = require "ane.recipe.head"
 
 local M = { architectures = { "smollm3" }, version = 1 }
 
+M.config = { num_key_value_heads = 4 }
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },
   hf = { norm_eps = 1e-6, tied = true, attention_bias = false, mlp_bias = false, rope = { theta = 2e6 } },

@@ -12,6 +12,7 @@ local shapes = require "ane.recipe.shapes"
 local M = { architectures = { "starcoder2" }, version = 1 }
 
 M.names = { hf = { ffn_up = "mlp.c_fc", ffn_down = "mlp.c_proj" } }
+M.config = { num_key_value_heads = 2 }
 M.defaults = { hf = { norm_eps = 1e-5, tied = true, act = "gelu_tanh", keys = { use_bias = true } } }
 
 function M.shapes(cfg, t)

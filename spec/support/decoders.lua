@@ -120,6 +120,21 @@ function M.like_changed(name, change, want)
   end
 end
 
+--- Checks that a fixture without a key of its config.json gives the same logits.
+function M.same_without(name, key)
+  local function last(path)
+    local model <close> = assert(ane.load(path, { threads = 1 }))
+    local s <close> = assert(model:session())
+    assert(s:feed { 5, 9, 30, 7 })
+    return s:logits():tostring()
+  end
+  local path <close> = hf.changed(name .. "-odd", function(cfg)
+    assert(cfg[key] ~= nil, key)
+    cfg[key] = nil
+  end)
+  assert(last(hf.path(name .. "-odd")) == last(path.name), ("%s without %s: other logits"):format(name, key))
+end
+
 --- The message of a load that fails, with the code before it; change as for support.hf's `changed`.
 function M.refusal(name, change)
   local path <close> = hf.changed(name .. "-odd", change)
