@@ -11,6 +11,15 @@ local BLOCK = 1 << 16
 
 local BOM = "\xEF\xBB\xBF"
 
+-- First bytes of inputs that are not lines of UTF-8, and what to do about them.
+local FOREIGN = {
+  ["\x1F\x8B"] = "is compressed with gzip: decompress it first, as in zcat FILE | ane batch MODEL -",
+  ["\x28\xB5\x2F\xFD"] = "is compressed with zstd: decompress it first, as in zstdcat FILE | ane batch MODEL -",
+  ["\xFD7zXZ"] = "is compressed with xz: decompress it first, as in xzcat FILE | ane batch MODEL -",
+  ["\xFF\xFE"] = "is UTF-16, wanted UTF-8",
+  ["\xFE\xFF"] = "is UTF-16, wanted UTF-8",
+}
+
 -- ---- Lines -------------------------------------------------------------------------------------------------------------------
 
 local Lines = {}
@@ -41,6 +50,15 @@ local function row_of(self)
   return row
 end
 
+-- Refuses an input by its first block.
+-- @return true; or nil, message, code
+local function check_start(self, block)
+  for start, what in pairs(FOREIGN) do
+    if block:sub(1, #start) == start then return nil, ("%s: %s"):format(self.name, what), "format" end
+  end
+  return true
+end
+
 --- The next row.
 -- @param wait false: do not wait for input
 -- @return a row; nil at the end; false if there is none yet; or nil, message, code
@@ -58,6 +76,11 @@ function Lines:next(wait)
     if block == false then return false end
     if message then return nil, message, code end
     if not block then return self.size > 0 and row_of(self) or nil end
+    if self.done == 0 and self.name then
+      local ok
+      ok, message, code = check_start(self, block)
+      if not ok then return nil, message, code end
+    end
     self.block, self.done = block, self.done + #block
   end
 end
@@ -76,7 +99,7 @@ local function standard_input(most)
   return lines(function(wait)
     local block, message, code = core.read_some(0, wait == false and 0 or nil)
     return block, message, code
-  end, most)
+  end, most, { name = "standard input" })
 end
 
 local function file_lines(path, most)
@@ -88,7 +111,7 @@ local function file_lines(path, most)
     local block, why = file:read(BLOCK)
     if not block and why then return nil, ("%s: %s"):format(path, why), "io" end
     return block
-  end, most, { file = file, total = total })
+  end, most, { file = file, total = total, name = path })
 end
 
 -- Lines that a function returns, one per call.

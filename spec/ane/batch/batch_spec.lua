@@ -174,6 +174,23 @@ describe("broken rows", function()
   end)
 end)
 
+describe("inputs that are not lines of UTF-8", function()
+  for what, start in pairs {
+    gzip = "\x1F\x8B\x08\x00", zstd = "\x28\xB5\x2F\xFD", xz = "\xFD7zXZ\0", ["UTF-16"] = "\xFF\xFE{\0",
+  } do
+    it("are refused as a whole, by name: " .. what, function()
+      local path, out = write("in.jsonl", start .. "x\ny\nz\n"), folder .. "/out"
+      local summary, message, code = run(path, out)
+      assert.is_nil(summary)
+      assert.equal("format", code)
+      assert.is_truthy(message:find(path .. ": is ", 1, true) and message:find(what, 1, true), message)
+      assert.is_nil(core.path_kind(out))
+      write("in.jsonl", '{"id":1,"prompt":"a","max_tokens":1}\n')
+      assert.equal(1, assert(run(path, out)).rows) -- nothing stands in the way of the mended file
+    end)
+  end
+end)
+
 describe("other models", function()
   it("embed in groups what they embed alone", function()
     local bert <close> = assert(ane.load "spec/fixtures/hf/bert")
