@@ -46,6 +46,13 @@ describe("embed", function()
     end
   end)
 
+  it("keeps a cosine of 0.999 with int8 weights, which have one scale per row", function()
+    local int8 <close> = assert(ane.load(PATH, { weights = "int8", threads = 2 }))
+    for _, row in ipairs(int8:weights_report()) do assert.equal("int8-channel", row.weights) end
+    local embeddings = assert(int8:embed(texts()))
+    for i, row in ipairs(GOLDEN.texts) do assert.is_true(vectors.cosine(embeddings[i], row.embedding) > 0.999, row.text) end
+  end)
+
   it("gives one vector for one text, rows for a list, and the same for ids", function()
     local one, list = assert(model:embed "The moon."), assert(model:embed { "A cat", "The moon." })
     assert.same({ 64 }, one:shape())
