@@ -91,7 +91,8 @@ PROTOS := $(patsubst csrc/%.proto,$(BUILD)/gen/%.pb-c,$(wildcard csrc/*/proto/*.
 OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(SOURCES)))) $(PROTOS:=.o)
 
 .DEFAULT_GOAL := all
-all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
+# ane.mpi is built again where it has been built: its Lua files need the module of the same source.
+all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links $(wildcard $(BUILD)/ane/mpi.so)
 
 # Flags by file name. Only such files may use these instructions; the dispatch at run time selects them.
 AVX2 := -mavx2 -mfma -mf16c
