@@ -36,7 +36,7 @@ local server = {}
 function server:turn(wait) end
 
 --- Answers until it is stopped.
----@param opts? { signals?: boolean } true: SIGINT and SIGTERM stop it, the first after the replies in progress
+---@param opts? { signals?: boolean|"exit" } true: SIGINT and SIGTERM stop it, the first after the replies in progress; "exit": they also do nothing between close() and the end of the process
 ---@return boolean ended false where replies were cut off
 function server:run(opts) end
 

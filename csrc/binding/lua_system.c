@@ -339,9 +339,12 @@ static void on_terminate(int signal) {
 }
 
 /* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that unfinished files are removed;
- * terminated() distinguishes it from Ctrl-C. Off: SIGTERM ends the process */
+ * terminated() distinguishes it from Ctrl-C. Off: SIGTERM ends the process, if it was on */
 static int catch_termination(lua_State *L) {
+  static bool caught = false;
   bool on = lua_toboolean(L, 1);
+  if (!on && !caught) return 0;
+  caught = on;
   struct sigaction action = {.sa_handler = on ? on_terminate : SIG_DFL};
   lua_State *main = main_state(L);
   guard_interrupts(L, main);

@@ -13,6 +13,7 @@
 struct server {
   struct ane_http *http; /* NULL: closed */
   bool signals;          /* it is the one that SIGINT and SIGTERM wake */
+  bool last;             /* its close leaves both ignored: the process ends */
 };
 
 struct exchange {
@@ -43,9 +44,10 @@ static void on_signal(ANE_UNUSED int number) {
   }
 }
 
-/* While on, SIGINT and SIGTERM are counted and wake the server. Off: both end the process again. */
+/* While on, SIGINT and SIGTERM are counted and wake the server. Off: both end the process again, or are ignored if it is about
+ * to end. */
 static void catch_signals(struct server *s, bool on) {
-  struct sigaction action = {.sa_handler = on ? on_signal : SIG_DFL};
+  struct sigaction action = {.sa_handler = on ? on_signal : s->last ? SIG_IGN : SIG_DFL};
   if (on) signals_seen = 0;
   wake_file = on ? ane_http_wake_file(s->http) : -1;
   s->signals = on;
@@ -53,9 +55,11 @@ static void catch_signals(struct server *s, bool on) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-/* server:catch_signals(on) */
+/* server:catch_signals(on, last). last: the process ends behind the server's close, and ignores both signals from there on */
 static int server_catch_signals(lua_State *L) {
-  catch_signals(open_server(L), lua_toboolean(L, 2));
+  struct server *s = open_server(L);
+  s->last = lua_toboolean(L, 3);
+  catch_signals(s, lua_toboolean(L, 2));
   return 0;
 }
 

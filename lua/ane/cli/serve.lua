@@ -101,7 +101,7 @@ function M.run(args)
   if not opts.api_key and host ~= "127.0.0.1" and host ~= "localhost" and host ~= "::1" then
     common.remark(args, "anyone who reaches %s may use this server: --api-key asks for a key", host)
   end
-  if not server:run { signals = true } then common.remark(args, "stopped before all replies had ended") end
+  if not server:run { signals = "exit" } then common.remark(args, "stopped before all replies had ended") end
   return true
 end
 

@@ -408,12 +408,12 @@ end
 
 --- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. The first signal lets replies end,
 -- the second one does not.
--- @param opts signals: true catches them
+-- @param opts signals: true catches them until close(); "exit" until the process ends, which ignores further ones then
 -- @return true if all replies have ended; false if some were cut off
 function Server:run(opts)
   local http = self._http or error("server is closed", 2)
   local signals = opts and opts.signals
-  if signals then http:catch_signals(true) end
+  if signals then http:catch_signals(true, signals == "exit") end
   while self:turn() do
     local seen = signals and http:signals() or 0
     if seen > 0 then self:stop() end

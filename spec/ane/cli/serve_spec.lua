@@ -71,13 +71,22 @@ describe("ane serve", function()
   end)
 
   it("ends at once with a second signal", function()
-    local port, pid = start "--quiet --temperature 0"
-    assert.equal(200, http.get(port, "/health").status) -- from here on it catches signals
+    local port, pid = start "--quiet --temperature 0 --sessions 1"
     local c = http.open(port)
-    for _ = 1, 4 do c:send(http.text("POST", "/v1/completions", completion(500))) end
+    local body = completion(400)
+    body.stream = true
+    c:send(http.text("POST", "/v1/completions", body))
+    assert.is_truthy(c:wait(function(buffer) return buffer:find "data: " end)) -- the reply is in progress
     os.execute(("kill -INT %d; kill -INT %d"):format(pid, pid))
     assert.equal(0, exit_code())
     c:close()
+  end)
+
+  it("ends with 0 however many signals arrive while it ends", function()
+    local port, pid = start "--quiet"
+    assert.equal(200, http.get(port, "/health").status) -- from here on it catches signals
+    os.execute(("while kill -INT %d && kill -TERM %d; do :; done 2>/dev/null"):format(pid, pid))
+    assert.equal(0, exit_code())
   end)
 
   it("takes its key from a file, and refuses what is wrong", function()
