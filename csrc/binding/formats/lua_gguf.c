@@ -366,15 +366,19 @@ static int l_dtypes(lua_State *L) {
   return 1;
 }
 
-/* scheme_of(name, rows, columns) -> the scheme that a matrix of this shape takes, the GGUF type that holds its numbers */
+/* scheme_of(name, rows, columns) -> the scheme that a matrix of this shape takes, the GGUF type that holds its numbers, and
+ * its bytes in a package */
 static int l_scheme_of(lua_State *L) {
   struct ane_weight_spec spec;
+  struct ane_weight_sizes sizes;
   luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no scheme");
   int64_t rows = bind_integer(L, 2, 1, INT64_MAX), cols = bind_integer(L, 3, 1, INT64_MAX);
   spec = ane_weight_spec_fit(spec, rows, cols);
   lua_pushstring(L, ane_weight_spec_name(spec));
   lua_pushstring(L, ane_dtype_info(ane_weight_container(spec, cols))->name);
-  return 2;
+  if (!ane_weight_sizes(spec, rows, cols, &sizes)) return 2;
+  lua_pushinteger(L, (lua_Integer)sizes.bytes);
+  return 3;
 }
 
 void bind_gguf(lua_State *L) {

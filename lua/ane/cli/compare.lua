@@ -9,6 +9,8 @@ local weights = require "ane.model.weights"
 
 local M = {}
 
+local LIMIT = { type = "number", min = 0 }
+
 M.summary = "Compare the predictions of two models on a text: KL divergence, top-1 agreement, perplexity."
 
 function M.options(parser)
@@ -22,12 +24,29 @@ function M.options(parser)
   options.mixed(parser, "--mixed-b", weights.fault)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4 of B."):argname "FILE"
   parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens. It fails below a cosine of 0.97.")
+  options.add(parser, "--max-kl", "Fail if the mean KL divergence is above this many nats.", LIMIT):argname "N"
+  options.add(parser, "--max-perplexity", "Fail if the perplexity of B is above that of A by more than this many per cent.",
+    LIMIT):argname "P"
   parser:option("--than", "JSON that this command wrote for another B, with the same A, text and chunk: also give "
     .. "the difference of the two with its interval."):argname "FILE"
   options.activations(parser)
   options.threads(parser)
   options.progress(parser)
   options.json(parser)
+end
+
+-- The limits of the options, and whether the report keeps them; nil: there are none.
+local function limits_of(args, r)
+  if not (args.max_kl or args.max_perplexity) then return nil end
+  local faults = {}
+  local function check(value, most, what)
+    local kept = not most or value <= most -- a NaN is not
+    if not kept then faults[#faults + 1] = what:format(value, most) end
+  end
+  check(r.kl.mean, args.max_kl, "the mean KL is %.6f, wanted at most %g")
+  check(100 * (r.perplexity.ratio - 1), args.max_perplexity, "the perplexity is %+.2f %%, wanted at most %+g %%")
+  local message = faults[1] and table.concat(faults, "; ")
+  return { ok = message == nil, max_kl = args.max_kl, max_perplexity = args.max_perplexity, message = message }
 end
 
 local function load(args, path, held, mixed, calibrate)
@@ -61,10 +80,12 @@ local function show(r)
     io.stdout:write(("than the other B     KL %+.6f%s  perplexity x %.4f\n"):format(d.kl.mean,
       d.kl.ci and (" (95 %% %+.6f .. %+.6f)"):format(d.kl.ci[1], d.kl.ci[2]) or "", d.perplexity.ratio))
   end
-  if not r.gate then return true end
-  io.stdout:write(tostring(r.gate), "\n")
-  if r.gate.ok then return true end
-  return nil, "the quality gate is not passed"
+  if r.gate then
+    io.stdout:write(tostring(r.gate), "\n")
+    if not r.gate.ok then return nil, "the quality gate is not passed" end
+  end
+  if r.limits and not r.limits.ok then return nil, r.limits.message end
+  return true
 end
 
 -- The report of --than; or nil, message, code.
@@ -77,8 +98,8 @@ local function earlier(path)
   return nil, path .. ": " .. (message or "an object expected"), "format"
 end
 
---- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate; without, a gate that is
--- not passed is a failure.
+--- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate and `limits.ok` that of
+-- --max-kl and --max-perplexity; without, a gate that is not passed, or a limit that is exceeded, is a failure.
 function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end
@@ -96,6 +117,7 @@ function M.run(args)
     report.than, message = compare.difference(report, other)
     if not report.than then return nil, args.than .. ": " .. message end
   end
+  report.limits = limits_of(args, report)
   common.check_context(args, report.chunk, a.config.context_length)
   if args.gate then
     report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })

@@ -1,5 +1,5 @@
 --- `ane quantise`: a model file with its weights in other types.
--- Needs ane.cli.common, ane.cli.options, ane.cli.transforms, ane.core and ane.quantise.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.sweep, ane.cli.transforms, ane.core, ane.evaluate.sweep and ane.quantise.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -27,7 +27,7 @@ end
 
 function M.options(parser)
   parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
-  parser:argument("out", "The GGUF file to write. It appears when it is complete.")
+  parser:argument("out", "The GGUF file to write. It appears when it is complete. With --sweep: the SVG file.")
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
     .. "; or a scheme of Core ML packages, whose values the "
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
@@ -45,6 +45,10 @@ function M.options(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.transform(parser, "Other weights before they are rounded:", true)
+  options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
+    .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
+    require("ane.evaluate.sweep").parse):argname "LIST"
+  parser:option("--on", "The text of --sweep, other than that of --calibrate."):argname "FILE"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
@@ -127,7 +131,23 @@ local function apply_budget(args, source, model)
   return chosen, expected
 end
 
+-- What is wrong with the options of a sweep, or nil.
+local function sweep_fault(args)
+  if not args.sweep then return args.on and "--on goes with --sweep" end
+  if args.weights or args.size or args.bits then return "--sweep names the types: leave out --weights, --size and --bits" end
+  if not args.out:find "%.svg$" then return ("--sweep writes a picture: %s does not end with .svg"):format(args.out) end
+  if not args.on then return "--sweep measures on a text: give --on FILE" end
+  for _, r in ipairs(args.sweep) do
+    if (r.method or args.method) == "gptq" and not args.calibrate then
+      return ("--sweep %s needs a text: give --calibrate FILE"):format(r.name)
+    end
+  end
+end
+
 local function check_usage(args)
+  local fault = sweep_fault(args)
+  if fault then return options.wrong("%s", fault) end
+  if args.sweep then return true end
   if args.size and args.bits then return options.wrong "--size and --bits: choose one" end
   if (args.size or args.bits) and not args.calibrate then return options.wrong "--size and --bits need a text: give --calibrate FILE" end
   if (args.size or args.bits) and args.transform == "rotate" then
@@ -140,9 +160,8 @@ local function check_usage(args)
   return true
 end
 
-function M.run(args)
-  local fine, wrong, usage = check_usage(args)
-  if not fine then return nil, wrong, usage end
+-- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
+local function write(args)
   transforms.choose(args, types.schemes[args.weights])
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
@@ -169,6 +188,15 @@ function M.run(args)
   if not report then return nil, message end
   report.transform = args.transform or "none"
   if chosen ~= true then report.mixed, report.expected = chosen, expected end
+  return report
+end
+
+function M.run(args)
+  local fine, wrong, usage = check_usage(args)
+  if not fine then return nil, wrong, usage end
+  if args.sweep then return require("ane.cli.sweep").run(args, write) end
+  local report, message, code = write(args)
+  if not report then return nil, message, code end
   if args.json then
     for _, t in ipairs(report.tensors) do t.shape = common.list(t.shape) end
     report.tensors = common.list(report.tensors)

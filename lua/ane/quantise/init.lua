@@ -82,7 +82,7 @@ local function choose_scheme(t, opts)
     t.to, t.note = t.dtype, "the table of the embedding stays as it is"
     if opts.transform ~= "none" then t.to, t.note = types.fit("q8_0", columns(t)), "the rotated table of the embedding" end
   else
-    t.scheme, t.to = core.scheme_of(wanted, rows, columns(t))
+    t.scheme, t.to, t.scheme_bytes = core.scheme_of(wanted, rows, columns(t))
     if t.scheme ~= wanted then t.note = ("%s does not fit its shape"):format(wanted) end
   end
 end
@@ -205,7 +205,7 @@ local function report_of(t, sums)
     name = t.name, shape = t.shape, from = t.dtype, to = t.to, scheme = t.scheme, bytes_before = t.bytes,
     bytes_after = t.bytes_after, note = t.note,
   }
-  row.max_abs = sums.max_abs
+  row.scheme_bytes, row.max_abs = t.scheme_bytes, sums.max_abs
   return held.measure(row, sums.count, sums.error, sums.signal)
 end
 
@@ -232,6 +232,20 @@ local function write_tensor(writer, t, opts, factor)
   return row
 end
 
+-- Mean bits per weight of the matrices, those of schemes as packages hold them; without a table of the embedding that a scheme leaves
+-- as it is. nil: there is no matrix.
+local function bits_of(tensors)
+  local bytes, count = 0, 0
+  for _, t in ipairs(tensors) do
+    if not t.is_table and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
+      local n = 1
+      for _, d in ipairs(t.shape) do n = n * d end
+      bytes, count = bytes + (t.scheme_bytes or t.bytes_after), count + n
+    end
+  end
+  return count > 0 and 8 * bytes / count or nil
+end
+
 local function write_all(plan, out, opts)
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
@@ -251,6 +265,7 @@ local function write_all(plan, out, opts)
   if report.bytes_after > plan.bytes then
     report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
   end
+  report.bits = bits_of(plan.tensors)
   report.passes = factors and factors.passes
   report.seconds = core.clock() - started
   return report
@@ -280,8 +295,9 @@ end
 -- @param out path of the GGUF file
 -- @param opts see rules
 -- @param level as error()'s, for wrong options
--- @return the report: path, architecture, weights, bytes_before, bytes_after, seconds, note and warning (or nil), tensors = list of {name,
--- shape, from, to, bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
+-- @return the report: path, architecture, weights, bytes_before, bytes_after, bits (mean per weight of the matrices, those of schemes
+-- as packages hold them), seconds, note and warning (or nil), tensors = list of {name, shape, from, to, scheme and scheme_bytes (or
+-- nil), bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
 -- message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)

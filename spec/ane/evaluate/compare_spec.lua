@@ -156,6 +156,22 @@ describe("compare.run", function()
     os.remove(text)
   end)
 
+  it("fails as a command where a limit is exceeded", function()
+    local path, text = tiny.path(), os.tmpname()
+    assert(core.write_file(text, TEXT))
+    local function run(...) return command.run { "compare", path, path, text, ... } end
+    local code, _, err = run("--weights-b", "lut4", "--max-kl", "1e-9", "--max-perplexity", "1e6")
+    assert.equal(1, code)
+    assert.matches("^ane compare: the mean KL is %d+%.%d+, wanted at most 1e%-09\n$", err)
+    local json = command.json { "compare", path, path, text, "--weights-b", "lut4", "--max-kl", "1e-9" }
+    assert.same({ false, 1e-9 }, { json.limits.ok, json.limits.max_kl })
+    assert.equal(0, (run("--max-kl", "1e-9", "--max-perplexity", "0.1")))
+    code, _, err = run("--max-kl", "-1")
+    assert.equal(2, code)
+    assert.matches("%-%-max%-kl must be", err)
+    os.remove(text)
+  end)
+
   it("refuses what cannot be compared", function()
     local a <close> = load()
     local function refused(code, pattern, ...)

@@ -416,3 +416,59 @@ describe("quantise with gptq", function()
     assert.matches("^ane quantise: .*none: No such file", err)
   end)
 end)
+
+describe("ane quantise --sweep", function()
+  local sweep = require "ane.evaluate.sweep"
+  local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times.\n"):rep(12)
+
+  it("measures recipes and draws them", function()
+    local text = path "text"
+    assert(core.write_file(text, TEXT))
+    local picture = path "sweep.svg"
+    local args = { "quantise", tiny.path(), picture, "--sweep", "q4_0,int8-channel:gptq,lut4-g8:rtn", "--on", text, "--calibrate", text }
+    local report = command.json(args)
+    local rows = {}
+    for i, row in ipairs(report.rows) do
+      rows[i] = ("%s %s %s"):format(row.recipe, row.method, row.transform)
+      assert.is_true(row.kl.mean > 0 and row.perplexity.ratio > 0 and row.bytes > 0)
+    end
+    assert.same({ "q4_0 rtn none", "int8-channel:gptq gptq rotate", "lut4-g8:rtn rtn none" }, rows)
+    assert.equal(4.5, report.rows[1].bits)
+    assert.is_true(report.rows[2].bits > 8 and report.rows[2].bits < 9)
+    local svg = core.read_file(picture)
+    assert.matches("^<svg .*</svg>\n$", svg)
+    for _, name in ipairs { "q4_0", "int8%-channel:gptq", "lut4%-g8:rtn" } do assert.matches(">" .. name .. "</text>", svg) end
+    assert.is_nil(core.read_file(picture .. ".part.gguf"))
+    local code, out, err = command.run(args)
+    assert.same({ 0, "" }, { code, err })
+    assert.matches("^recipe .*\nq4_0 +rtn +none +4%.500 .*%%\n.*sweep%.svg: %d+ tokens scored\n$", out)
+    assert.equal(svg, core.read_file(picture))
+  end)
+
+  it("says what is wrong with its options", function()
+    local function fails(pattern, ...)
+      local code, _, err = command.run { "quantise", tiny.path(), ... }
+      assert.equal(2, code)
+      assert.matches("^ane quantise: [^\n]*" .. pattern .. "[^\n]*\n$", err)
+    end
+    fails("does not end with %.svg", path(), "--sweep", "q4_0", "--on", "t")
+    fails("give %-%-on FILE", "x.svg", "--sweep", "q4_0")
+    fails("goes with %-%-sweep", "x.gguf", "--weights", "q4_0", "--on", "t")
+    fails("leave out %-%-weights", "x.svg", "--sweep", "q4_0", "--on", "t", "--weights", "q4_0")
+    fails("q4_0:gptq needs a text", "x.svg", "--sweep", "q4_0:gptq", "--on", "t")
+    fails("a type is \"q9\": choose", "x.svg", "--sweep", "q4_0,q9", "--on", "t")
+  end)
+
+  it("reads lists of recipes", function()
+    local turned = { name = "q4_k:gptq:rotate", weights = "q4_k", method = "gptq", transform = "rotate" }
+    assert.same({ turned, { name = "q8_0", weights = "q8_0" } }, sweep.parse "q4_k:gptq:rotate,q8_0")
+    for text, pattern in pairs {
+      [""] = "is not TYPE", ["q4_0:x"] = "method \"x\": choose", ["q4_0:rtn:x"] = "transform \"x\"", ["q4_0:rtn:none:y"] = "is not TYPE",
+      ["q4_0,q4_0"] = "stands twice",
+    } do
+      local list, fault = sweep.parse(text)
+      assert.is_nil(list)
+      assert.matches(pattern, fault)
+    end
+  end)
+end)

@@ -1,0 +1,84 @@
+--- `ane quantise --sweep`: writes a model by several recipes, measures each, and draws them.
+-- Needs ane.cli.common, ane.core, ane.evaluate.compare, ane.evaluate.sweep and ane.model.
+
+local common = require "ane.cli.common"
+local compare = require "ane.evaluate.compare"
+local core = require "ane.core"
+local load = require("ane.model").load
+local sweep = require "ane.evaluate.sweep"
+
+local M = {}
+
+-- The options of one recipe. They are a copy, since writing sets some of them.
+local function options_of(args, recipe, out)
+  local own = {}
+  for key, value in pairs(args) do own[key] = value end
+  own.weights, own.out = recipe.weights, out
+  own.method, own.transform = recipe.method or args.method, recipe.transform or args.transform
+  return own
+end
+
+-- Measures the file of a recipe. Returns its row; or nil, message, code.
+local function measure(reference, text, args, path)
+  local model <close>, message, code = load(path, { threads = args.threads, recipe = args.recipe, activations = "fp32" })
+  if not model then return nil, message, code end
+  return compare.run(reference, model, text, { progress = common.progress(args) })
+end
+
+-- Writes and measures one recipe. The file is removed in any case.
+local function row_of(reference, text, args, recipe, write)
+  local out = args.out .. ".part.gguf"
+  local own = options_of(args, recipe, out)
+  local report, message, code = write(own)
+  if not report then return nil, message, code end
+  local r
+  r, message, code = measure(reference, text, args, out)
+  os.remove(out)
+  if not r then return nil, message, code end
+  return {
+    recipe = recipe.name, weights = recipe.weights, method = report.method, transform = report.transform, bits = report.bits,
+    bytes = report.bytes_after, seconds = report.seconds, kl = r.kl, top1 = r.top1, perplexity = r.perplexity,
+  }, r
+end
+
+local function show(report)
+  io.stdout:write(("%-28s %-5s %-7s %7s %10s %9s %19s %8s %10s\n"):format("recipe", "", "", "bits", "file", "KL", "95 %", "same",
+    "perplexity"))
+  for _, row in ipairs(report.rows) do
+    local ci = row.kl.ci and ("%.4f .. %.4f"):format(row.kl.ci[1], row.kl.ci[2]) or ""
+    io.stdout:write(("%-28s %-5s %-7s %7.3f %10s %9.4f %19s %6.2f %% %+8.2f %%\n"):format(row.recipe, row.method, row.transform, row.bits,
+      common.bytes(row.bytes), row.kl.mean, ci, 100 * row.top1, 100 * (row.perplexity.ratio - 1)))
+  end
+  io.stdout:write(("%s: %d tokens scored\n"):format(report.picture, report.scored))
+  return true
+end
+
+--- Runs a sweep.
+-- @param args options of the command: model, out (the SVG file), sweep (list of recipes), on (path of a text), those of writing
+-- @param write function(args) -> the report of quantise; or nil, message, code
+-- @return true; or nil, message, code
+function M.run(args, write)
+  local text, message, code = common.read(args.on)
+  if not text then return nil, message, code end
+  local loaded
+  loaded, message, code = load(args.model, {
+    threads = args.threads, recipe = args.recipe, activations = "fp32", adapters = args.adapter[1] and args.adapter or nil,
+  })
+  if not loaded then return nil, message, code end
+  local reference <close> = loaded
+  local report = { path = args.model, picture = args.out, rows = {} }
+  for i, recipe in ipairs(args.sweep) do
+    local row, r
+    row, r, code = row_of(reference, text, args, recipe, write)
+    if not row then return nil, ("recipe %s: %s"):format(recipe.name, r), code end
+    report.rows[i], report.tokens, report.scored = row, r.tokens, r.scored
+  end
+  local written
+  written, message, code = core.write_file(args.out, sweep.svg(report))
+  if not written then return nil, message, code end
+  report.rows = common.list(report.rows)
+  if args.json then return common.print_json(report) end
+  return show(report)
+end
+
+return M
