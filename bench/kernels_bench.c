@@ -58,13 +58,21 @@ static double limit(ane_isa isa) {
   return isa >= ANE_ISA_AVX512 && isa <= ANE_ISA_AVX512VNNI ? limit_avx512() : NAN;
 }
 
+/* A page for each tile: keys of all heads, values of all heads, scales. */
 static struct ane_kv cache(const struct ane_kernels *k, ane_dtype dtype, int64_t heads, int64_t hd, int64_t count) {
-  struct ane_kv kv = {.dtype = dtype, .heads = heads, .head_dim = hd, .tiles = (count + ANE_TILE - 1) / ANE_TILE};
-  const size_t n = (size_t)(heads * kv.tiles * ANE_TILE);
-  kv.k = memory(n * (size_t)hd * 4);
-  kv.v = memory(n * (size_t)hd * 4);
-  kv.k_scale = memory(n * 4);
-  kv.v_scale = memory(n * 4);
+  const int64_t tiles = (count + ANE_TILE - 1) / ANE_TILE;
+  const size_t tile = ane_kv_tile_bytes(dtype, hd), all = (size_t)heads * tile, scales = (size_t)heads * ANE_TILE * sizeof(float);
+  uint8_t **pages = memory((size_t)tiles * sizeof *pages), *data = memory((size_t)tiles * 2 * (all + scales));
+  for (int64_t i = 0; i < tiles; i++) pages[i] = data + (size_t)i * 2 * (all + scales);
+  struct ane_kv kv = {.dtype = dtype,
+                      .heads = heads,
+                      .head_dim = hd,
+                      .tile_bytes = tile,
+                      .stride = tile,
+                      .pages = pages,
+                      .v = all,
+                      .k_scale = 2 * all,
+                      .v_scale = 2 * all + scales};
   float *x = noise((size_t)(heads * hd), 1);
   for (int64_t p = 0; p < count; p++) k->kv_write(&kv, p, 1, x, x, heads * hd, 0, heads);
   return kv;

@@ -50,6 +50,16 @@ describe("the build", function()
 end)
 
 describe("make", function()
+  it("compiles the programs of bench/", function()
+    local x86 = select(2, tree.run "uname -m"):match "x86_64"
+    if build ~= "build/release" or not x86 then return pending "only the release build, on x86-64" end
+    for _, path in ipairs(tree.files("bench", "c")) do
+      local object = ("%s/%s.o"):format(build, path:gsub("%.c$", ""))
+      local ok, text = tree.run(("make --no-print-directory WERROR=1 %s 2>&1"):format(object))
+      assert.is_true(ok, text)
+    end
+  end)
+
   it("has every target that its help names", function()
     local ok, help = tree.run "make --no-print-directory help"
     assert.is_true(ok, help)
