@@ -86,19 +86,25 @@ describe("examples", function()
       args = { "examples/luv.lua", tiny.path() }, stdio = { nil, out, nil }, env = env,
     }, function() end))
     local port, replies, ended, stuck = nil, {}, 0, uv.new_timer()
+    local in_pieces = false -- did a part of a reply come before its end?
     -- A client that says its lines and waits for the end of the replies, or leaves at the first piece.
     local function talk(i, lines, leaves)
       local client = uv.new_tcp()
-      replies[i] = { pieces = 0, text = "" }
+      replies[i] = ""
       client:connect("127.0.0.1", port, function(failed)
         assert(not failed, failed)
         client:write(lines, function() if not leaves then client:shutdown() end end)
         client:read_start(function(_, bytes)
-          if bytes then replies[i].pieces, replies[i].text = replies[i].pieces + 1, replies[i].text .. bytes end
-          if bytes and not leaves then return end
+          if bytes then
+            in_pieces = in_pieces or i > 1 and not leaves and replies[i] ~= "" and bytes ~= "\n"
+            replies[i] = replies[i] .. bytes
+            if not leaves then return end
+          end
           client:close()
           ended = ended + 1
-          if ended == 4 then uv.stop() end
+          if ended < 4 then return end
+          if in_pieces then return uv.stop() end
+          talk(ended + 1, "Once more\n") -- this process may have slept while the replies were made
         end)
       end)
     end
@@ -110,15 +116,15 @@ describe("examples", function()
       talk(3, "One, two")
       talk(4, "Gone\n", true)
     end)
-    stuck:start(60000, 0, function() uv.stop() end)
+    stuck:start(300000, 0, function() uv.stop() end)
     uv.run()
     process:kill "sigint"
     out:close()
     stuck:close()
     uv.run()
-    assert.equal(4, ended)
-    for i = 1, 3 do assert.matches("\n$", replies[i].text) end
-    assert.is_true(replies[1].pieces + replies[2].pieces + replies[3].pieces > 3, "the replies came in one piece")
+    assert(ended >= 4, ended .. " of 4 clients have their replies")
+    for i = 1, 3 do assert.matches("\n$", replies[i]) end
+    assert.is_true(in_pieces, "the replies came in one piece")
   end)
 
   it("search", function()

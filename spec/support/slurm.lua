@@ -42,7 +42,7 @@ munged --force --key-file=$PWD/munge/key --socket=$PWD/munge.sock --pid-file=$PW
   --seed-file=$PWD/munge/seed
 slurmctld -f $PWD/slurm.conf
 slurmd -f $PWD/slurm.conf
-for i in $(seq 100); do
+for i in $(seq 1000); do
   case $(sinfo -h -o %T 2>/dev/null) in idle) exit 0 ;; esac
   sleep 0.1
 done
@@ -74,7 +74,7 @@ function M.start(folder)
       if pid then os.execute("kill -KILL " .. pid) end -- its state goes with the folder
     end
   end
-  local ok, text = run(("cd '%s' && timeout 30 sh start.sh"):format(folder))
+  local ok, text = run(("cd '%s' && timeout 120 sh start.sh"):format(folder))
   if ok then return cluster end
   cluster.stop()
   return nil, text

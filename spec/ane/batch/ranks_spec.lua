@@ -133,7 +133,7 @@ describe("mpirun ane batch", function()
     ]]):format(here .. command.path(), here .. tiny.path())))
     return tree.run(([[
       cd '%s'; export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-      timeout 60 mpirun %s -n 3 sh rank.sh %s & job=$!
+      timeout 300 mpirun %s -n 3 sh rank.sh %s & job=$!
       %s
       wait $job
     ]]):format(folder, flags, words, kill or "")), recovers
@@ -150,7 +150,7 @@ describe("mpirun ane batch", function()
     assert.is_true(out)
     assert.equal(want, tree.read(folder .. "/out"))
     local _, recovers = run("in.jsonl -o again --ordered", [[
-      for i in $(seq 200); do [ -s again.part ] && break; sleep 0.02; done
+      until [ -s again.part ] || ! kill -0 $job; do sleep 0.02; done
       kill -KILL $(cat pid.1)
     ]])
     if not recovers then run "in.jsonl -o again --ordered --resume" end

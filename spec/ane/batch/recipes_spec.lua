@@ -76,10 +76,10 @@ describe("recipes for batches", function()
       -- Task 1 is killed and task 2 requeued when they have begun. A requeued task waits for two minutes unless it is told not to.
       return select(2, cluster.run(([[
         cd '%s'; job=%s
-        for i in $(seq 200); do [ -f out.1.jsonl.journal ] && [ -f out.2.jsonl.journal ] && break; sleep 0.05; done
+        for i in $(seq 1200); do [ -f out.1.jsonl.journal ] && [ -f out.2.jsonl.journal ] && break; sleep 0.05; done
         scancel --signal=KILL ${job}_1
         scontrol requeue ${job}_2
-        for i in $(seq 200); do
+        for i in $(seq 1200); do
           [ -f out.1.jsonl ] && [ -f out.2.jsonl ] && [ -z "$(squeue -h)" ] && break
           for t in 1 2; do
             [ -f out.$t.jsonl ] || [ -n "$(squeue -h -j ${job}_$t 2>/dev/null)" ] || scontrol requeue ${job}_$t

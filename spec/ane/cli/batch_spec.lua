@@ -81,7 +81,7 @@ describe("ane batch", function()
       exec 3>&-; wait $pid
     ]]):format(folder, here .. command.path(), here .. tiny.path())
     assert(core.write_file(folder .. "/pipe.sh", script))
-    local ok, text = tree.run(("timeout 30 bash '%s/pipe.sh'"):format(folder))
+    local ok, text = tree.run(("timeout 300 bash '%s/pipe.sh'"):format(folder))
     assert.is_true(ok, text)
     assert.matches('"id":1.*"id":2.*"id":3', text)
   end)

@@ -1,5 +1,6 @@
 local command = require "support.command"
 local tiny = require "support.tiny"
+local tree = require "support.tree"
 
 local cli = require "ane.cli"
 
@@ -21,7 +22,6 @@ describe("the command", function()
   end)
 
   it("fails where its output cannot be written", function()
-    local tree = require "support.tree"
     for _, words in ipairs { "run %s --ids 1,2 -n 3", "run %s --ids 1,2 -n 3 --json", "plan %s", "run --help %s" } do
       local ok, text = tree.run(("%s %s 2>&1 >/dev/full"):format(command.path(), words:format(tiny.path())))
       assert.is_false(ok, words)
@@ -121,12 +121,13 @@ describe("the command", function()
   it("runs as a program of its own, from anywhere", function()
     local path = command.path()
     if not io.open(path) then return pending "the command is not built" end
-    local pipe = io.popen(("cd / && '%s' --version 2>&1"):format(path:sub(1, 1) == "/" and path or os.getenv "PWD" .. "/" .. path))
+    if path:sub(1, 1) ~= "/" then path = select(2, tree.run "pwd"):gsub("\n", "/") .. path end
+    local pipe = io.popen(("cd / && '%s' --version 2>&1"):format(path))
     assert.equal("ane 0.1.0\n", pipe:read "a")
     pipe:close()
     local link = os.tmpname()
     os.remove(link)
-    os.execute(("ln -s '%s' '%s'"):format(path:sub(1, 1) == "/" and path or os.getenv "PWD" .. "/" .. path, link))
+    os.execute(("ln -s '%s' '%s'"):format(path, link))
     pipe = io.popen(("'%s' info 2>&1"):format(link))
     assert.matches("^ane 0.1.0; ", pipe:read "a")
     pipe:close()

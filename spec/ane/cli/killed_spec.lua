@@ -36,7 +36,7 @@ local function killed(signal)
   assert(core.write_file(script, SLOW:format(package.path, package.cpath, tiny.path(), folder .. "/out.gguf")))
   local lines = {
     ("%s %s >/dev/null 2>&1 & pid=$!"):format(os.getenv "LUA" or "lua5.4", script),
-    ("n=0; until ls %s/out.gguf.*.tmp >/dev/null 2>&1 || [ $n -gt 400 ]; do sleep 0.05; n=$((n+1)); done"):format(folder),
+    ("until ls %s/out.gguf.*.tmp >/dev/null 2>&1 || ! kill -0 $pid; do sleep 0.05; done"):format(folder),
     "sleep 0.1; kill -" .. signal .. " $pid; wait $pid; echo $?",
   }
   local pipe <close> = assert(io.popen("exec 2>/dev/null\n" .. table.concat(lines, "\n")))

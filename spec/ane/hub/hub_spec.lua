@@ -82,12 +82,13 @@ describe("a hub", function()
     os.execute(("python3 spec/support/hub.py '%s/log' <'%s/in' >'%s/ports' 2>'%s/errors' &"):format(folder, folder, folder, folder))
     server = assert(io.open(folder .. "/in", "w"))
     local ports
-    for _ = 1, 200 do
-      ports = core.read_file(folder .. "/ports")
-      if ports and ports:find "\n" then break end
-      core.sleep(0.05)
-    end
+    local deadline = core.clock() + 120
+    repeat
+      core.sleep(0.02)
+      ports = core.read_file(folder .. "/ports") or ""
+    until ports:find "\n" or core.clock() > deadline
     port, cdn = ports:match "(%d+) (%d+)"
+    assert(port, core.read_file(folder .. "/errors"))
     env = { HF_ENDPOINT = "http://127.0.0.1:" .. port, HF_HOME = folder .. "/hf", HOME = folder }
     os.getenv = function(name) -- luacheck: ignore 122
       if name:find "^HF_" or name:find "^HUGGING" or name == "HOME" or name == "XDG_CACHE_HOME" then return env[name] end
@@ -101,7 +102,9 @@ describe("a hub", function()
   end)
   after_each(function() env.HF_TOKEN, env.HF_HUB_OFFLINE = nil, nil end)
 
-  local QUICK = { client = { wait = function() end, stall_s = 1, tries = 4 } }
+  local function no_wait() end
+  -- No server that is alive counts as stalled, however busy the machine is.
+  local QUICK = { client = { wait = no_wait, stall_s = 120, tries = 4 } }
 
   local function pull(name, opts)
     local all = { client = QUICK.client }
@@ -177,7 +180,8 @@ describe("a hub", function()
     end
     assert.same({ "", "bytes=70000-", "bytes=140000-", "bytes=210000-", "bytes=280000-" }, ranges)
     assert(pull "hf:org/busy")
-    assert(pull "hf:org/stalls")
+    -- Its first answer stops in the middle. A busy machine may stall later ones too.
+    assert(pull("hf:org/stalls", { client = { wait = no_wait, stall_s = 1, tries = 100 } }))
     assert(pull "hf:org/norange")
   end)
 
