@@ -9,7 +9,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
-M.writes = true
+M.writes = "out"
 M.summary = "Write a model as Core ML packages or as Core AI assets for the Neural Engine. Needs no Mac and no Python."
 
 function M.options(parser)

@@ -5,7 +5,7 @@
 --   summary           a sentence
 --   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
---   writes            true where it writes a model: SIGTERM then cleans up as Ctrl-C does
+--   writes            name of the argument or option whose file it writes in pieces: where it is given, SIGTERM cleans up as Ctrl-C does
 --   ranks             true where its model may lie on several ranks (ane.cli.ranks)
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
@@ -151,7 +151,7 @@ end
 -- The exit code of a command; failures are reported.
 local function run_command(args)
   local command = module_of(args.command)
-  if command.writes then core.catch_termination(true) end
+  if command.writes and args[command.writes] then core.catch_termination(true) end
   local ran, done, message, code = pcall(run_with_model, command, args)
   if not ran then
     message = without_place(done)

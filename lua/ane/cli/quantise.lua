@@ -9,7 +9,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
-M.writes = true
+M.writes = "out"
 M.summary = "Write a model as GGUF with its weights in another type, and show the errors that this causes."
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }

@@ -1,7 +1,8 @@
 --- `ane redact`: writes a text with what a classifier finds in it replaced.
--- Needs ane.classify.redact, ane.cli.common, ane.cli.options and ane.util.output.
+-- Needs ane.classify.redact, ane.cli.common, ane.cli.options, ane.core and ane.util.output.
 
 local common = require "ane.cli.common"
+local core = require "ane.core"
 local options = require "ane.cli.options"
 local output = require "ane.util.output"
 local redact = require "ane.classify.redact"
@@ -9,6 +10,7 @@ local redact = require "ane.classify.redact"
 local M = {}
 
 M.summary = "Replace labelled spans of a text by [LABEL] or by pseudonyms."
+M.writes = "output"
 
 -- Bytes read at a time.
 local BLOCK = 1 << 16
@@ -36,6 +38,7 @@ local function pump(input, name, stream, write, keep)
     return write(text)
   end
   while true do
+    if input == io.stdin then core.wait_input(0) end -- a signal ends this wait, even where it comes just before
     local block, failed = input:read(BLOCK)
     if failed then return nil, ("%s: cannot read: %s"):format(name, failed) end
     local ok, message

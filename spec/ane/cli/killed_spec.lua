@@ -1,4 +1,4 @@
--- What a quantise that is ended from outside leaves behind.
+-- What a command that is ended from outside leaves behind.
 local command = require "support.command"
 local core = require "ane.core"
 local tiny = require "support.tiny"
@@ -6,7 +6,6 @@ local tree = require "support.tree"
 
 -- A command that is stopped in the middle: it reads its model, has begun to write and then waits in its progress.
 local SLOW = [[
-  package.path, package.cpath = %q, %q
   require("ane.cli.common").progress = function()
     return function(stage) while stage == "quantise" do end end
   end
@@ -29,41 +28,59 @@ local function names()
   return list
 end
 
--- Starts the slow command, waits until its temporary file is there, sends the signal.
+-- Runs a program in Lua, waits until a temporary file of `out` is in the folder, sends the signal. The program's standard input is
+-- a pipe that stays open.
 -- @return exit code
-local function killed(signal)
-  local script = folder .. "/slow.lua"
-  assert(core.write_file(script, SLOW:format(package.path, package.cpath, tiny.path(), folder .. "/out.gguf")))
-  local lines = {
-    ("%s %s >/dev/null 2>&1 & pid=$!"):format(os.getenv "LUA" or "lua5.4", script),
-    ("until ls %s/out.gguf.*.tmp >/dev/null 2>&1 || ! kill -0 $pid; do sleep 0.05; done"):format(folder),
-    "sleep 0.1; kill -" .. signal .. " $pid; wait $pid; echo $?",
-  }
-  local pipe <close> = assert(io.popen("exec 2>/dev/null\n" .. table.concat(lines, "\n")))
-  local code = pipe:read "n"
-  os.remove(script)
-  return code
+local function killed(signal, program, out)
+  local script = folder .. "/program.lua"
+  assert(core.write_file(script, ("package.path, package.cpath = %q, %q\n"):format(package.path, package.cpath) .. program))
+  local pipe <close> = assert(io.popen(([[
+    exec 2>/dev/null; mkfifo %s/in; exec 3<>%s/in
+    %s %s <&3 >/dev/null & pid=$!
+    until ls %s.*.tmp >/dev/null || ! kill -0 $pid; do sleep 0.05; done
+    sleep 0.1; kill -%s $pid; wait $pid; echo $?; rm %s/in %s
+  ]]):format(folder, folder, os.getenv "LUA" or "lua5.4", script, out, signal, folder, script)))
+  return pipe:read "n"
+end
+
+-- What a signal does to a quantise that has begun to write and waits in its progress.
+local function killed_quantise(signal)
+  return killed(signal, SLOW:format(tiny.path(), folder .. "/out.gguf"), folder .. "/out.gguf")
 end
 
 describe("a quantise that is ended", function()
   it("by SIGTERM leaves nothing behind", function()
-    assert.equal(143, killed "TERM")
+    assert.equal(143, killed_quantise "TERM")
     assert.same({}, names())
   end)
 
   it("by SIGINT leaves nothing behind", function()
-    assert.equal(130, killed "INT")
+    assert.equal(130, killed_quantise "INT")
     assert.same({}, names())
   end)
 
   it("by SIGKILL leaves a file that the next run removes", function()
-    assert.equal(137, killed "KILL")
+    assert.equal(137, killed_quantise "KILL")
     assert.equal(1, #names())
     assert.matches("^out%.gguf%.%d+%-%d+%.tmp$", names()[1])
     local code = command.run { "quantise", tiny.path(), folder .. "/out.gguf", "--weights", "q8_0", "--no-progress" }
     assert.equal(0, code)
     assert.same({ "out.gguf" }, names())
   end)
+end)
+
+describe("a redact that is ended while it waits for input", function()
+  local REDACT = [[
+    require("ane.cli.common").load = function() return require("support.filter").load() end
+    os.exit(require("ane.cli").main { "redact", "model", "-", "-o", %q })
+  ]]
+  for signal, code in pairs { TERM = 143, INT = 130 } do
+    it("by SIG" .. signal .. " leaves nothing behind", function()
+      local out = folder .. "/out.txt"
+      assert.equal(code, killed(signal, REDACT:format(out), out))
+      assert.same({}, names())
+    end)
+  end
 end)
 
 describe("the temporary file of a writer that lives", function()
