@@ -18,7 +18,7 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
----@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
 ---@field context? integer most tokens of a session; default: least of the model's own, 4096 (32768 where it embeds or reranks texts), what fits half of free memory
@@ -561,7 +561,7 @@ function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
----@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
+---@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"
 
 ---@class ane.quantise_options
 ---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0)
@@ -584,7 +584,7 @@ function model:weights_report() end
 function model:quantise(out, opts) end
 
 ---@class ane.plan_options
----@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
+---@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, the same of lut2, lut3 and lut6, lut8, fp16
 ---@field mixed? table<string, string> glob over weights' names to scheme
 ---@field context? integer
 ---@field max_t? integer tokens of a call at most; default 4, or the context if that is less

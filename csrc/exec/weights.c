@@ -24,10 +24,10 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
     case ANE_WEIGHT_INT8_CHANNEL: return ANE_LAYOUT_I8;
     case ANE_WEIGHT_INT8_BLOCK: return ANE_LAYOUT_Q8_0;
     case ANE_WEIGHT_INT4_BLOCK: return ANE_LAYOUT_Q4_0;
-    case ANE_WEIGHT_LUT4: return ANE_LAYOUT_LUT4;
+    case ANE_WEIGHT_LUT: return s.bits <= 4 ? ANE_LAYOUT_LUT4 : ANE_LAYOUT_F16;
     case ANE_WEIGHT_FP16: break;
   }
-  return ANE_LAYOUT_F16;
+  return ANE_LAYOUT_F16; /* entries of larger tables are fp16 */
 }
 
 /* Does the matrix hold codes of tables as the layout has them, one table for each 8 rows? */
@@ -79,7 +79,7 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
 
 static bool same_encoding(struct ane_weights_encoding a, struct ane_weights_encoding b) {
   if (a.kind != b.kind) return false;
-  return a.kind == ANE_WEIGHTS_SCHEME ? a.scheme.scheme == b.scheme.scheme && a.scheme.size == b.scheme.size
+  return a.kind == ANE_WEIGHTS_SCHEME ? ane_weight_spec_equal(a.scheme, b.scheme)
                                       : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
 }
 
@@ -187,8 +187,17 @@ static void q8_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size,
   }
 }
 
-/* Packs n rows of the tile that begins at `row`. Only the last group may have fewer than 16 rows. */
-static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, uint8_t *blocks) {
+/* Copies the tables of 16 rows as the layout has them: 16 floats for each 8 rows. Smaller tables are padded. */
+static void copy_tables(const struct ane_weight_spec *s, const uint16_t *lut, int first, int rows, float *side) {
+  for (int i = 0; i < rows; i += 8) {
+    const uint16_t *from = lut + ((s->size ? (first + i) / s->size : 0) << s->bits);
+    for (int j = 0; j < 16; j++) *side++ = j < 1 << s->bits ? ane_f16_f32(from[j]) : 0;
+  }
+}
+
+/* Packs n rows of the tile that begins at `row`; values: its decoded rows. Only the last group may have fewer than 16 rows. */
+static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, const float *values,
+                      uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
   float *side = k->p->aux + k->m->aux;
   const int64_t size = k->fit.spec.size;
@@ -205,13 +214,16 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
       ane_pack_rows(w, nibbles ? ANE_Q4_0 : ANE_Q8_0, blocks, stride, rows, g);
       continue;
     }
+    if (w->layout == ANE_LAYOUT_F16) {
+      ane_encoder(ANE_F16)(values + first * w->cols, blocks, (uint64_t)(rows * w->cols));
+      ane_pack_rows(w, ANE_F16, blocks, 2 * (size_t)w->cols, rows, g);
+      continue;
+    }
     ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, rows, g);
     if (w->layout == ANE_LAYOUT_I8)
       for (int i = 0; i < rows; i++) side[g * ANE_GROUP + i] = ane_f16_f32(t->scales[first + i]);
     else
-      for (int i = 0; i < rows; i += 8)
-        for (int j = 0; j < 16; j++)
-          side[(2 * g + i / 8) * 16 + j] = ane_f16_f32(t->lut[(size ? (first + i) / size * 16 : 0) + j]);
+      copy_tables(&k->fit.spec, t->lut, first, rows, side + 2 * g * 16);
   }
 }
 
@@ -222,7 +234,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
   const int64_t tile = ANE_WEIGHT_TILE * w->cols;
   uint8_t *mem = k->thread_mem + (size_t)thread * k->thread_bytes, *codes = mem + k->codes_at;
   float *rows = (float *)(void *)mem, *back = rows + tile;
-  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* at most one scale per block of 32 */
+  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_LUT_MAX]; /* at most one scale per block of 32 */
   uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
   for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->end;) {
     int64_t row = i * ANE_WEIGHT_TILE;
@@ -233,7 +245,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
     ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, mem + k->scratch_at, &t);
     ane_weight_decode_tile(&k->fit, &t, n, w->cols, back);
     k->errors[i] = ane_measure(rows, back, n * w->cols);
-    pack_tile(k, row, n, &t, blocks);
+    pack_tile(k, row, n, &t, back, blocks);
   }
 }
 
@@ -264,7 +276,7 @@ static bool thread_layout(struct packing *k) {
   if (!k->m->by_scheme) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
   k->encoded_row = (size_t)encoded;
   if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
-  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 or Q8_0 blocks of a group */
+  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 or Q8_0 blocks or fp16 of a group */
   codes = k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * 2 * (size_t)w->cols
                           : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);

@@ -12,7 +12,7 @@ static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *
   for (int32_t i = 0; i < p->n_consts; i++) {
     if (e->graph->values[p->consts[i]].shape.rank != 2) continue;
     struct ane_weight_spec s = export_spec_of(e, p->consts[i]);
-    if (ane_weight_has_blocks(s) || (s.scheme == ANE_WEIGHT_LUT4 && s.size)) return true;
+    if (ane_weight_has_blocks(s) || (s.scheme == ANE_WEIGHT_LUT && (s.size || s.bits == 3))) return true;
   }
   return false;
 }

@@ -75,18 +75,28 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
   return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
 }
 
-/* iOS 16 has one lookup table for the whole matrix, with the codes as bytes and the shape as a separate parameter. iOS 18 has one
- * table per run of rows. */
+/* The type of codes of some bits. */
+static ane_mil_dtype code_dtype(int bits) {
+  return bits == 2   ? ANE_MIL_UINT2
+         : bits == 3 ? ANE_MIL_UINT3
+         : bits == 4 ? ANE_MIL_UINT4
+         : bits == 6 ? ANE_MIL_UINT6
+                     : ANE_MIL_UINT8;
+}
+
+/* iOS 16 has one lookup table for the whole matrix, not of 3 bits, with the codes as bytes and the shape as a separate parameter.
+ * iOS 18 has one table per run of rows. */
 static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                             struct ane_mil_weight *out) {
-  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1},
-          bytes = (int64_t)w->sizes.payload, four = 4;
+  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, entries = (int64_t)1 << w->spec.bits,
+          dim[6] = {tables, 1, 1, 1, entries, 1}, bytes = (int64_t)w->sizes.payload, four = 4;
   out->op = "constexpr_lut_to_dense";
   bool old = ask->version < 9;
   struct ane_mil_type codes =
-      old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
+      old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(code_dtype(w->spec.bits), ask->rank, ask->dim);
   ane_status st = store(x, codes, w->payload, param(out, "indices"));
-  if (!st) st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)tables * 16, param(out, "lut"));
+  if (!st)
+    st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)(tables * entries), param(out, "lut"));
   if (st || !old) return st;
   uint32_t shape[4] = {(uint32_t)ask->dim[0], (uint32_t)ask->dim[1], (uint32_t)ask->dim[2], (uint32_t)ask->dim[3]};
   return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
@@ -99,14 +109,14 @@ static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask,
     case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
     case ANE_WEIGHT_INT8_BLOCK:
     case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
-    case ANE_WEIGHT_LUT4: return put_table(x, ask, w, out);
+    case ANE_WEIGHT_LUT: return put_table(x, ask, w, out);
     default: return put_plain(x, ask, w, out);
   }
 }
 
 struct ane_weight_spec export_spec_of(const struct ane_mil_export *e, int32_t value) {
   const struct ane_shape *s = &e->graph->values[value].shape;
-  struct ane_weight_spec asked = e->specs ? e->specs[value] : (struct ane_weight_spec){ANE_WEIGHT_FP16, 0};
+  struct ane_weight_spec asked = e->specs ? e->specs[value] : (struct ane_weight_spec){.scheme = ANE_WEIGHT_FP16};
   return ane_weight_spec_fit(asked, s->dim[0], s->dim[1]);
 }
 
@@ -165,7 +175,7 @@ static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *a
   if (!x->sink.noted || !x->sink.noted(x->sink.to, key, len, &note) || note.size < sizeof n) return false;
   memcpy(&n, note.data, sizeof n);
   *w = (struct ane_weights){.spec = n.spec, .rows = n.rows, .cols = n.cols, .error = n.error};
-  if (n.rows != ask->to - ask->from || n.spec.scheme != spec.scheme || n.spec.size != spec.size ||
+  if (n.rows != ask->to - ask->from || !ane_weight_spec_equal(n.spec, spec) ||
       !ane_weight_sizes(n.spec, n.rows, n.cols, &w->sizes) || note.n_bytes != w->sizes.payload ||
       note.size != sizeof n + 2 * w->sizes.scales + 2 * w->sizes.lut)
     return false;

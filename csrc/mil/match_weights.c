@@ -101,15 +101,25 @@ static ane_status blockwise(const struct finding *x, const struct ane_mil_bound 
   return zeros_of(offset, scale->count, g) ? ANE_OK : unread(x, "has offsets of an unknown type");
 }
 
-/* constexpr_lut_to_dense with tables of 16 numbers: one, or one per group of consecutive rows. */
+/* Bits of the codes of tables with `entries` numbers, 0: none. */
+static int table_bits(int64_t entries) {
+  for (int bits = 2; bits <= 8; bits++)
+    if (entries == (int64_t)1 << bits && bits != 5 && bits != 7) return bits;
+  return 0;
+}
+
+/* constexpr_lut_to_dense with tables of numbers: one, or one per group of consecutive rows. */
 static ane_status table(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "indices"), *lut = param(b, "lut");
-  if (!data || !lut || !is_float(lut) || lut->count % 16 || !lut->count) return unread(x, "has no tables of 16 numbers");
-  int64_t tables = (int64_t)(lut->count / 16);
-  bool old = data->type.dtype == ANE_MIL_UINT8 && lut->type.rank == 1 && tables == 1,
-       new = data->type.dtype == ANE_MIL_UINT4 && lut->type.rank == 6 && lut->type.dim[0] == tables && lut->type.dim[4] == 16;
-  if ((!old && !new) || rows % tables) return unread(x, "has tables of an unsupported kind");
-  g->bits = 4;
+  if (!data || !lut || !is_float(lut) || !lut->count) return unread(x, "has no tables of numbers");
+  bool old = data->type.dtype == ANE_MIL_UINT8 && lut->type.rank == 1, new = lut->type.rank == 6;
+  int64_t entries = old || new ? lut->type.dim[old ? 0 : 4] : 0;
+  int bits = table_bits(entries);
+  int64_t tables = (int64_t)lut->count / ANE_MAX(entries, 1);
+  new = new &&bits && (int)ane_mil_dtype_bits(data->type.dtype) == bits && lut->type.dim[0] == tables;
+  if (!bits || (!old && !new) || (uint64_t)(tables * entries) != lut->count || rows % tables)
+    return unread(x, "has tables of an unsupported kind");
+  g->bits = bits;
   g->data = data->data;
   g->bytes = data->bytes;
   g->table = lut->data;

@@ -26,7 +26,7 @@ static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   if (strcmp(op->type, "const") == 0)
     *out = ANE_WEIGHT_FP16;
   else if (strcmp(op->type, "constexpr_lut_to_dense") == 0)
-    *out = ANE_WEIGHT_LUT4;
+    *out = ANE_WEIGHT_LUT;
   else if (strcmp(op->type, "constexpr_affine_dequantize") == 0)
     *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
   else if (strcmp(op->type, "constexpr_blockwise_shift_scale") != 0)

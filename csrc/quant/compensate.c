@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { LANES = ANE_COMPENSATE_ROWS, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = 16 };
+enum { LANES = ANE_COMPENSATE_ROWS, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = ANE_WEIGHT_LUT_MAX };
 
 /* One number per row. */
 typedef struct {
@@ -265,13 +265,14 @@ static void int8_tile(struct rows *k, int n, struct ane_weight_tile *out) {
     if (out->scales[l] == 0) memset(out->codes + l * k->f->cols, 0, (size_t)k->f->cols);
 }
 
-static void lut4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
+static void lut_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
   lanes scale = {{ALL(1), ALL(1)}}, offset = {{ALL(0), ALL(0)}};
-  k->top = 15, k->table = true;
+  const int bits = fit->spec.bits;
+  k->top = (1 << bits) - 1, k->table = true;
   memset(k->value, 0, sizeof k->value);
-  for (int i = 0; i < 16; i++)
+  for (int i = 0; i <= k->top; i++)
     for (int l = 0; l < n; l++)
-      *lane(&k->value[i], l) = ane_f16_f32(out->lut[(fit->spec.size ? l / fit->spec.size * 16 : 0) + i]);
+      *lane(&k->value[i], l) = ane_f16_f32(out->lut[((fit->spec.size ? l / fit->spec.size : 0) << bits) + i]);
   row_tile(k, &scale, &offset, 0, n, out);
 }
 
@@ -287,9 +288,9 @@ void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit
       ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
       int8_tile(k, n, out);
       break;
-    case ANE_WEIGHT_LUT4:
+    case ANE_WEIGHT_LUT:
       ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
-      lut4_tile(k, fit, n, out);
+      lut_tile(k, fit, n, out);
       break;
   }
 }

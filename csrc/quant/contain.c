@@ -14,7 +14,7 @@ ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
     case ANE_WEIGHT_INT8_BLOCK: return blocks ? ANE_Q8_0 : ANE_F32;
     case ANE_WEIGHT_INT4_BLOCK: return blocks ? ANE_Q4_0 : ANE_F32;
     case ANE_WEIGHT_FP16:
-    case ANE_WEIGHT_LUT4: break;
+    case ANE_WEIGHT_LUT: break;
   }
   return ANE_F16;
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { K = ANE_PALETTE_SIZE, RUNS = 2048, ROUNDS = 64 };
+enum { MOST = ANE_PALETTE_MAX, RUNS = 2048, ROUNDS = 64 };
 
 uint32_t ane_palette_key(float x) {
   uint32_t h = ane_f32_f16(x);
@@ -30,7 +30,7 @@ struct memory {
   int edge[RUNS + 1]; /* runs are points [edge[i], edge[i + 1]) */
   double run_w[RUNS + 1], run_s[RUNS + 1];
   double gain[2][RUNS];
-  uint16_t from[K][RUNS];
+  uint16_t from[MOST][RUNS];
 };
 
 size_t ane_palette_scratch(void) { return sizeof(struct memory); }
@@ -92,17 +92,17 @@ static void split(struct memory *m, int k, int lo, int hi, int from, int to) {
   split(m, k, mid + 1, hi, best, to);
 }
 
-/* First points of the K intervals; needs n >= K runs. */
-static void best_split(struct memory *m, int n, int first[K + 1]) {
+/* First points of the `entries` intervals; needs n >= entries runs. */
+static void best_split(struct memory *m, int n, int entries, int first[MOST + 1]) {
   for (int j = 0; j < n; j++) m->gain[0][j] = gain_of(m, 0, j);
-  for (int k = 1; k < K; k++) split(m, k, k, n - 1, k, n - 1);
+  for (int k = 1; k < entries; k++) split(m, k, k, n - 1, k, n - 1);
   int end = n - 1;
-  for (int k = K - 1; k > 0; k--) {
+  for (int k = entries - 1; k > 0; k--) {
     int i = m->from[k][end];
     first[k] = m->edge[i];
     end = i - 1;
   }
-  first[0] = 0, first[K] = m->edge[n];
+  first[0] = 0, first[entries] = m->edge[n];
 }
 
 /* First point above `at`. */
@@ -118,50 +118,50 @@ static int above(const struct points *p, double at) {
   return lo;
 }
 
-static void means(const struct points *p, const int first[K + 1], double centre[K]) {
-  for (int k = 0; k < K; k++) {
+static void means(const struct points *p, int entries, const int first[MOST + 1], double centre[MOST]) {
+  for (int k = 0; k < entries; k++) {
     double w = p->w[first[k + 1]] - p->w[first[k]];
     if (w > 0) centre[k] = (p->s[first[k + 1]] - p->s[first[k]]) / w;
   }
 }
 
-static void lloyd(const struct points *p, int first[K + 1], double centre[K]) {
-  means(p, first, centre);
+static void lloyd(const struct points *p, int entries, int first[MOST + 1], double centre[MOST]) {
+  means(p, entries, first, centre);
   bool moved = true;
   for (int round = 0; moved && round < ROUNDS; round++) {
     moved = false;
-    for (int k = 1; k < K; k++) {
+    for (int k = 1; k < entries; k++) {
       int at = above(p, 0.5 * (centre[k - 1] + centre[k]));
       moved |= at != first[k];
       first[k] = at;
     }
-    means(p, first, centre);
+    means(p, entries, first, centre);
   }
 }
 
-void ane_palette(const uint64_t weight[ANE_PALETTE_KEYS], void *scratch, uint16_t lut[ANE_PALETTE_SIZE]) {
+void ane_palette(const uint64_t weight[ANE_PALETTE_KEYS], int entries, void *scratch, uint16_t *lut) {
   struct memory *m = scratch;
   struct points p = gather(weight, m);
-  double centre[K] = {0};
-  if (p.n > K) {
-    int first[K + 1];
-    best_split(m, make_runs(&p, m), first);
-    lloyd(&p, first, centre);
+  double centre[MOST] = {0};
+  if (p.n > entries) {
+    int first[MOST + 1];
+    best_split(m, make_runs(&p, m), entries, first);
+    lloyd(&p, entries, first, centre);
   } else {
-    for (int k = 0; p.n > 0 && k < K; k++) centre[k] = p.x[ANE_MIN(k, p.n - 1)];
+    for (int k = 0; p.n > 0 && k < entries; k++) centre[k] = p.x[ANE_MIN(k, p.n - 1)];
   }
-  for (int k = 0; k < K; k++) lut[k] = ane_f32_f16((float)(centre[k] + p.mean));
+  for (int k = 0; k < entries; k++) lut[k] = ane_f32_f16((float)(centre[k] + p.mean));
 }
 
-void ane_palette_assign(const float *x, int64_t n, const uint16_t lut[ANE_PALETTE_SIZE], uint8_t *index) {
-  float edge[K - 1];
-  for (int k = 0; k < K - 1; k++) edge[k] = 0.5f * (ane_f16_f32(lut[k]) + ane_f16_f32(lut[k + 1]));
+void ane_palette_assign(const float *x, int64_t n, const uint16_t *lut, int entries, uint8_t *index) {
+  float edge[MOST - 1];
+  for (int k = 0; k < entries - 1; k++) edge[k] = 0.5f * (ane_f16_f32(lut[k]) + ane_f16_f32(lut[k + 1]));
   enum { WIDE = 16 };
   for (int64_t i = 0; i < n; i += WIDE) {
     float v[WIDE] = {0};
     int count[WIDE] = {0}, left = (int)ANE_MIN(n - i, WIDE);
     memcpy(v, x + i, (size_t)left * sizeof *v);
-    for (int k = 0; k < K - 1; k++)
+    for (int k = 0; k < entries - 1; k++)
       for (int j = 0; j < WIDE; j++) count[j] += v[j] > edge[k];
     for (int j = 0; j < left; j++) index[i + j] = (uint8_t)count[j];
   }

@@ -116,16 +116,16 @@ static void fit_rows(void *arg, int thread, int threads) {
   while (seen < bits && !atomic_compare_exchange_weak(&k->peak, &seen, bits)) {}
 }
 
-static void take_table(struct fitting *k, size_t threads, void *scratch, uint16_t lut[16]) {
+static void take_table(struct fitting *k, size_t threads, int entries, void *scratch, uint16_t *lut) {
   for (size_t t = 1; t < threads; t++)
     for (size_t i = 0; i < ANE_PALETTE_KEYS; i++) k->bins[i] += k->bins[t * ANE_PALETTE_KEYS + i];
-  ane_palette(k->bins, scratch, lut);
+  ane_palette(k->bins, entries, scratch, lut);
 }
 
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                           struct ane_weight_spec spec, const float *importance, struct ane_error *err) {
   *out = (struct ane_weight_fit){.spec = ane_weight_spec_fit(spec, src->rows, src->cols)};
-  bool table = out->spec.scheme == ANE_WEIGHT_LUT4 && out->spec.size == 0;
+  bool table = out->spec.scheme == ANE_WEIGHT_LUT && out->spec.size == 0;
   if (!table && out->spec.scheme != ANE_WEIGHT_INT8) return ANE_OK;
   size_t threads = (size_t)ane_pool_threads(pool), floats;
   if (!ane_mul_size(threads * ANE_WEIGHT_TILE * sizeof(float), (size_t)src->cols, &floats))
@@ -145,7 +145,7 @@ ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, con
     goto out;
   }
   if (table)
-    take_table(&k, threads, scratch, out->lut);
+    take_table(&k, threads, 1 << spec.bits, scratch, out->lut);
   else
     out->scale = ane_f16_f32(int8_scale(ane_bits_f32(atomic_load(&k.peak))));
 out:
@@ -159,7 +159,7 @@ out:
 
 /* Bins of a table of some rows, the palette's own memory, and weights of columns where there is no importance. */
 static size_t table_scratch(const struct ane_weight_fit *fit) {
-  bool tables = fit->spec.scheme == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
+  bool tables = fit->spec.scheme == ANE_WEIGHT_LUT && fit->spec.size > 0;
   return tables ? ane_align_up(ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch(), 64) : 0;
 }
 
@@ -168,22 +168,23 @@ size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols) {
   return table_scratch(fit) + (fit->factor ? ane_compensate_scratch(fit->factor) : 0);
 }
 
-static void lut4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
-                      void *scratch, struct ane_weight_tile *out) {
+static void lut_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                     void *scratch, struct ane_weight_tile *out) {
+  const int entries = 1 << fit->spec.bits;
   if (fit->spec.size == 0) {
-    memcpy(out->lut, fit->lut, sizeof fit->lut);
-    ane_palette_assign(rows, n * cols, fit->lut, out->codes);
+    memcpy(out->lut, fit->lut, (size_t)entries * sizeof *out->lut);
+    ane_palette_assign(rows, n * cols, fit->lut, entries, out->codes);
     return;
   }
   uint64_t *bins = scratch;
   double per_mean = weight_per_mean(importance, cols);
   for (int r = 0; r < n; r += fit->spec.size) {
     int last = ANE_MIN(n, r + fit->spec.size);
-    uint16_t *lut = out->lut + 16 * (r / fit->spec.size);
+    uint16_t *lut = out->lut + entries * (r / fit->spec.size);
     memset(bins, 0, ANE_PALETTE_KEYS * sizeof *bins);
     for (int i = r; i < last; i++) count_row(rows + i * cols, cols, importance, per_mean, bins);
-    ane_palette(bins, bins + ANE_PALETTE_KEYS, lut);
-    ane_palette_assign(rows + r * cols, (last - r) * cols, lut, out->codes + r * cols);
+    ane_palette(bins, entries, bins + ANE_PALETTE_KEYS, lut);
+    ane_palette_assign(rows + r * cols, (last - r) * cols, lut, entries, out->codes + r * cols);
   }
 }
 
@@ -220,7 +221,7 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
     case ANE_WEIGHT_INT8_CHANNEL:
     case ANE_WEIGHT_INT8_BLOCK: int8_tile(fit, rows, n, cols, out); break;
     case ANE_WEIGHT_INT4_BLOCK: int4_tile(fit, rows, n, cols, importance, out); break;
-    case ANE_WEIGHT_LUT4: lut4_tile(fit, rows, n, cols, importance, scratch, out); break;
+    case ANE_WEIGHT_LUT: lut_tile(fit, rows, n, cols, importance, scratch, out); break;
   }
 }
 
@@ -229,9 +230,10 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
   struct ane_weight_spec s = fit->spec;
   for (int r = 0; r < n; r++, dst += cols) {
     const uint8_t *codes = tile->codes + r * cols;
-    if (s.scheme == ANE_WEIGHT_LUT4) {
-      float lut[16];
-      for (int i = 0; i < 16; i++) lut[i] = ane_f16_f32(tile->lut[(s.size ? r / s.size * 16 : 0) + i]);
+    if (s.scheme == ANE_WEIGHT_LUT) {
+      float lut[ANE_WEIGHT_LUT_MAX];
+      const uint16_t *halves = tile->lut + ((s.size ? r / s.size : 0) << s.bits);
+      for (int i = 0; i < 1 << s.bits; i++) lut[i] = ane_f16_f32(halves[i]);
       for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
       continue;
     }
@@ -259,19 +261,34 @@ struct encoding {
   struct ane_measure *errors; /* of tiles; summed up in their order. bad: of the whole matrix, a row */
 };
 
-/* Stores 4-bit codes; `at` is even. */
-static void put_nibbles(uint8_t *payload, int64_t at, const uint8_t *codes, int64_t n) {
-  uint8_t *to = payload + at / 2;
-  int64_t i = 0;
-  for (; i + 1 < n; i += 2) *to++ = (uint8_t)((codes[i] & 15) | codes[i + 1] << 4);
-  if (i < n) *to = codes[i] & 15;
+static int code_bits(struct ane_weight_spec s) {
+  return s.scheme == ANE_WEIGHT_LUT ? s.bits : s.scheme == ANE_WEIGHT_INT4_BLOCK ? 4 : 8;
+}
+
+/* Stores codes of some bits; `at` is a multiple of 8. */
+static void put_codes(uint8_t *payload, int64_t at, int bits, const uint8_t *codes, int64_t n) {
+  uint8_t *to = payload + at / 8 * bits;
+  unsigned held = 0, mask = (1u << bits) - 1;
+  int count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    held |= (codes[i] & mask) << count;
+    for (count += bits; count >= 8; count -= 8, held >>= 8) *to++ = (uint8_t)held;
+  }
+  if (count) *to = (uint8_t)held;
+}
+
+static unsigned code_at(const uint8_t *payload, int64_t i, int bits) {
+  int64_t bit = i * bits;
+  unsigned v = payload[bit / 8];
+  if ((bit & 7) + bits > 8) v |= (unsigned)payload[bit / 8 + 1] << 8;
+  return v >> (bit & 7) & ((1u << bits) - 1);
 }
 
 static void encode_one(struct encoding *k, int64_t row, int n, const float *x, uint8_t *codes, void *scratch) {
   struct ane_weights *w = k->w;
   struct ane_weight_spec s = w->spec;
   int64_t at = row * w->cols;
-  uint16_t same[ANE_WEIGHT_TILE], table[16];
+  uint16_t same[ANE_WEIGHT_TILE], table[ANE_WEIGHT_LUT_MAX];
   if (s.scheme == ANE_WEIGHT_FP16) {
     ane_encoder(ANE_F16)(x, w->payload + 2 * at, (uint64_t)(n * w->cols));
     return;
@@ -279,10 +296,10 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
   struct ane_weight_tile t = {codes, same, table};
   if (s.scheme == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
   if (ane_weight_has_blocks(s)) t.scales = w->scales + at / s.size;
-  if (s.scheme == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
+  if (s.scheme == ANE_WEIGHT_LUT && s.size) t.lut = w->lut + (row / s.size << s.bits);
   ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
-  if (s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_LUT4)
-    put_nibbles(w->payload, at, codes, n * w->cols);
+  if (code_bits(s) < 8)
+    put_codes(w->payload, at, code_bits(s), codes, n * w->cols);
   else
     memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
@@ -318,7 +335,7 @@ static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weig
                               struct ane_error *err) {
   if (from < 0 || to <= from || to > src->rows)
     return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, from, to, src->rows);
-  int64_t table = s.scheme == ANE_WEIGHT_LUT4 && s.size ? s.size : 1;
+  int64_t table = s.scheme == ANE_WEIGHT_LUT && s.size ? s.size : 1;
   if (from % table || (to % table && to != src->rows))
     return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " are not whole tables of %" PRId64 " rows", from, to, table);
   return ANE_OK;
@@ -331,7 +348,7 @@ static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) 
   if (w->sizes.lut) w->lut = ane_malloc((size_t)w->sizes.lut * sizeof *w->lut);
   if (!w->payload || (w->sizes.scales && !w->scales) || (w->sizes.lut && !w->lut)) return false;
   if (w->spec.scheme == ANE_WEIGHT_INT8) w->scales[0] = ane_f32_f16(fit->scale);
-  if (w->spec.scheme == ANE_WEIGHT_LUT4 && !w->spec.size) memcpy(w->lut, fit->lut, sizeof fit->lut);
+  if (w->spec.scheme == ANE_WEIGHT_LUT && !w->spec.size) memcpy(w->lut, fit->lut, sizeof *w->lut << w->spec.bits);
   return true;
 }
 
@@ -376,11 +393,9 @@ void ane_weights_free(struct ane_weights *w) {
 
 /* ---- Decoding ------------------------------------------------------------------------------------------------------*/
 
-static inline int nibble(const uint8_t *payload, int64_t i) { return payload[i / 2] >> 4 * (i & 1) & 15; }
-
 void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, float *dst) {
   struct ane_weight_spec s = w->spec;
-  float lut[16];
+  float lut[ANE_WEIGHT_LUT_MAX];
   for (int64_t r = from; r < from + n; r++, dst += w->cols) {
     int64_t at = r * w->cols;
     switch (s.scheme) {
@@ -397,11 +412,11 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
         break;
       case ANE_WEIGHT_INT4_BLOCK:
         for (int64_t c = 0; c < w->cols; c++)
-          dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)((nibble(w->payload, at + c) ^ 8) - 8);
+          dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)((int)(code_at(w->payload, at + c, 4) ^ 8) - 8);
         break;
-      case ANE_WEIGHT_LUT4:
-        for (int i = 0; i < 16; i++) lut[i] = ane_f16_f32(w->lut[(s.size ? r / s.size * 16 : 0) + i]);
-        for (int64_t c = 0; c < w->cols; c++) dst[c] = lut[nibble(w->payload, at + c)];
+      case ANE_WEIGHT_LUT:
+        for (int i = 0; i < 1 << s.bits; i++) lut[i] = ane_f16_f32(w->lut[((s.size ? r / s.size : 0) << s.bits) + i]);
+        for (int64_t c = 0; c < w->cols; c++) dst[c] = lut[code_at(w->payload, at + c, s.bits)];
         break;
     }
   }

@@ -10,7 +10,7 @@ struct row {
   struct ane_weight_spec spec;
 };
 
-#define ANE_WEIGHT(scheme, size, name) {name, {ANE_WEIGHT_##scheme, size}},
+#define ANE_WEIGHT(scheme, size, bits, name) {name, {ANE_WEIGHT_##scheme, size, bits}},
 static const struct row rows[] = {
 #include "quant/weight_scheme.def"
 };
@@ -24,9 +24,13 @@ bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out) {
   return false;
 }
 
+bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b) {
+  return a.scheme == b.scheme && a.size == b.size && a.bits == b.bits;
+}
+
 const char *ane_weight_spec_name(struct ane_weight_spec s) {
   for (int i = 0; i < ROWS; i++)
-    if (rows[i].spec.scheme == s.scheme && rows[i].spec.size == s.size) return rows[i].name;
+    if (ane_weight_spec_equal(rows[i].spec, s)) return rows[i].name;
   return "?";
 }
 
@@ -39,9 +43,9 @@ const char *ane_weight_spec_list(int i) { return i >= 0 && i < ROWS ? rows[i].na
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols) {
   if (ane_weight_has_blocks(s)) {
     while (s.size > 32 && n_cols % s.size) s.size /= 2;
-    if (n_cols % s.size) s = (struct ane_weight_spec){ANE_WEIGHT_INT8_CHANNEL, 0};
+    if (n_cols % s.size) s = (struct ane_weight_spec){.scheme = ANE_WEIGHT_INT8_CHANNEL};
   }
-  if (s.scheme == ANE_WEIGHT_LUT4) {
+  if (s.scheme == ANE_WEIGHT_LUT) {
     while (s.size > 8 && n_rows % s.size) s.size /= 2;
     if (s.size && n_rows % s.size) s.size = 0;
   }
@@ -50,7 +54,7 @@ struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t n_r
 
 bool ane_weight_sizes(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols, struct ane_weight_sizes *out) {
   uint64_t n, r = (uint64_t)n_rows;
-  if (n_rows < 1 || n_cols < 1 || __builtin_mul_overflow(r, (uint64_t)n_cols, &n) || n > INT64_MAX / 4) return false;
+  if (n_rows < 1 || n_cols < 1 || __builtin_mul_overflow(r, (uint64_t)n_cols, &n) || n > INT64_MAX / 8) return false;
   *out = (struct ane_weight_sizes){0};
   switch (s.scheme) {
     case ANE_WEIGHT_FP16: out->payload = 2 * n; break;
@@ -58,7 +62,10 @@ bool ane_weight_sizes(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols, 
     case ANE_WEIGHT_INT8_CHANNEL: out->payload = n, out->scales = r; break;
     case ANE_WEIGHT_INT8_BLOCK: out->payload = n, out->scales = n / (uint64_t)s.size; break;
     case ANE_WEIGHT_INT4_BLOCK: out->payload = (n + 1) / 2, out->scales = n / (uint64_t)s.size; break;
-    case ANE_WEIGHT_LUT4: out->payload = (n + 1) / 2, out->lut = 16 * (s.size ? r / (uint64_t)s.size : 1); break;
+    case ANE_WEIGHT_LUT:
+      out->payload = (n * (uint64_t)s.bits + 7) / 8;
+      out->lut = (s.size ? r / (uint64_t)s.size : 1) << s.bits;
+      break;
   }
   out->bytes = out->payload + 2 * out->scales + 2 * out->lut;
   return true;

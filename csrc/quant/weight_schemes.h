@@ -6,11 +6,11 @@
  *   INT8_CHANNEL   w = scale[r] * q              one for each row               the same with axis 0
  *   INT8_BLOCK     w = scale[r, c / size] * q    one for `size` columns         constexpr_blockwise_shift_scale, no offset
  *   INT4_BLOCK     the same                      the same                       the same
- *   LUT4           w = lut[r / size][q]          16 entries for `size` rows,    constexpr_lut_to_dense
- *                                                or for the matrix (size 0)
+ *   LUT            w = lut[r / size][q]          2^bits entries for `size`      constexpr_lut_to_dense
+ *                                                rows, or the matrix (size 0)
  *
  * Rows are outputs, columns inputs: element (r, c) is [r, c, 0, 0] of a convolution's weight. Scales and entries are fp16.
- * q of INT8* is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT4 an index 0 .. 15. Every w is exact in float32: scale * q is a
+ * q of INT8* is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT an index 0 .. 2^bits - 1. Every w is exact in float32: scale * q is a
  * product of 11 and at most 7 bits. A package declared fp16 rounds that product to fp16; run in fp32 it does not.
  *
  * Bytes depend on the weights, the scheme and the importance alone: not on the number of threads, not on which rows are
@@ -26,12 +26,13 @@ typedef enum {
   ANE_WEIGHT_INT8_CHANNEL,
   ANE_WEIGHT_INT8_BLOCK,
   ANE_WEIGHT_INT4_BLOCK,
-  ANE_WEIGHT_LUT4,
+  ANE_WEIGHT_LUT,
 } ane_weight_scheme;
 
 struct ane_weight_spec {
   ane_weight_scheme scheme;
-  int32_t size; /* INT8_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT4: rows a table, 8, 16, 32, or 0: all; else 0 */
+  int32_t size; /* INT8_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT: rows a table, 8, 16, 32, or 0: all; else 0 */
+  int32_t bits; /* LUT: of a code, 2, 3, 4, 6 or 8; else 0 */
 };
 
 /* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
@@ -39,6 +40,8 @@ bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
 /* Name i of the list, NULL behind the last. */
 const char *ane_weight_spec_list(int i);
+
+bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b);
 
 /* Does each block of `size` columns have a scale? */
 bool ane_weight_has_blocks(struct ane_weight_spec s);
@@ -71,16 +74,17 @@ ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows
 /* ---- Encoding --------------------------------------------------------------------------------------------------------*/
 
 /* Parameters of the whole matrix: made once, then used for all slices of rows. */
+enum { ANE_WEIGHT_LUT_MAX = 256 }; /* entries of a table, and of the tables of a tile */
 struct ane_factor;
 struct ane_weight_fit {
   struct ane_weight_spec spec;     /* fits the matrix */
   const struct ane_factor *factor; /* borrowed; NULL: each weight is rounded by itself. Else codes compensate the errors of others
                                       (quant/compensate.h). ane_weight_fit clears it; the caller sets it afterwards */
   float scale;                     /* INT8 */
-  uint16_t lut[16];                /* LUT4 of size 0, ascending fp16 */
+  uint16_t lut[ANE_WEIGHT_LUT_MAX]; /* LUT of size 0, ascending fp16 */
 };
 /* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
- * guides INT4_BLOCK and LUT4; the others ignore it. Reads all rows for INT8 and LUT4 of size 0, none for the others.
+ * guides INT4_BLOCK and LUT; the others ignore it. Reads all rows for INT8 and LUT of size 0, none for the others.
  * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID where an element is not finite. */
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                           struct ane_weight_spec spec, const float *importance, struct ane_error *err);
@@ -89,10 +93,10 @@ ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, con
 struct ane_weights {
   struct ane_weight_spec spec;
   int64_t rows, cols;
-  uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; 4 bits: element i in bits 4 (i % 2) of byte i / 2,
-                       two's complement (INT4_BLOCK) or unsigned (LUT4); an unused last nibble is 0 */
+  uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; codes of b bits: element i in bits b i .. b (i + 1) - 1,
+                       lower bits first, two's complement (INT4_BLOCK) or unsigned (LUT); unused last bits are 0 */
   uint16_t *scales; /* fp16: [1], [rows] or, of blocks, [rows, cols / size]; NULL where there are none */
-  uint16_t *lut;    /* fp16: [rows / size, 16] or [16]; NULL where there is none. Entries ascend */
+  uint16_t *lut;    /* fp16: [rows / size, 2^bits] or [2^bits]; NULL where there is none. Entries ascend */
   struct ane_weight_sizes sizes;
   struct ane_recode_error error; /* against the rows as they were read */
 };
@@ -115,7 +119,7 @@ enum { ANE_WEIGHT_TILE = 32 };
 struct ane_weight_tile {
   uint8_t *codes;   /* [n, cols] */
   uint16_t *scales; /* INT8, INT8_CHANNEL: [n] (INT8: all the same); of blocks: [n, cols / size] */
-  uint16_t *lut;    /* LUT4: [tables, 16], tables = n / size rounded up, or 1 */
+  uint16_t *lut;    /* LUT: [tables, 2^bits], tables = n / size rounded up, or 1 */
 };
 /* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);

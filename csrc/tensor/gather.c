@@ -18,8 +18,10 @@ static float float_at(const void *p, ane_dtype t, int64_t i) {
 static const float FP4[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 static int unsigned_code(const void *data, int bits, int64_t i) {
-  int64_t bit = i * bits;
-  return ((const uint8_t *)data)[bit / 8] >> (bit & 7) & ((1 << bits) - 1);
+  const uint8_t *p = (const uint8_t *)data + i * bits / 8;
+  int shift = (int)(i * bits & 7), v = *p;
+  if (shift + bits > 8) v |= p[1] << 8;
+  return v >> shift & ((1 << bits) - 1);
 }
 
 /* Added to signed codes and to their zero points, to make them unsigned. */
@@ -103,7 +105,7 @@ void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
   float scale = 0, zero = 0;
   for (int64_t c = 0; c < cols; c++, at += g->col_step) {
     if (g->table) {
-      dst[c] = float_at(g->table, g->table_dtype, r / g->row_block * 16 + unsigned_code(g->data, 4, at));
+      dst[c] = float_at(g->table, g->table_dtype, (r / g->row_block << g->bits) + unsigned_code(g->data, g->bits, at));
       continue;
     }
     if (!g->bits) {
@@ -180,15 +182,17 @@ static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_
 
 bool ane_gather_has_tables(const struct ane_gather *g, int64_t rows) {
   for (int64_t at = 0; g; at += g->rows, g = g->next)
-    if (!g->table || at % rows || (g->row_block % rows && g->row_block < g->rows)) return false;
+    if (!g->table || g->bits > 4 || at % rows || (g->row_block % rows && g->row_block < g->rows)) return false;
   return true;
 }
 
 void ane_gather_codes(const struct ane_tensor *t, int64_t row, uint8_t *codes, float table[16]) {
   int64_t r = t->row0 + row, cols = t->shape.dim[1];
   const struct ane_gather *g = piece_of(t->gather, &r);
-  for (int i = 0; i < 16; i++) table[i] = float_at(g->table, g->table_dtype, r / g->row_block * 16 + i);
-  for (int64_t c = 0; c < cols; c++) codes[c] = (uint8_t)unsigned_code(g->data, 4, g->base + r * g->row_step + c * g->col_step);
+  for (int i = 0; i < 16; i++)
+    table[i] = i < 1 << g->bits ? float_at(g->table, g->table_dtype, (r / g->row_block << g->bits) + i) : 0;
+  for (int64_t c = 0; c < cols; c++)
+    codes[c] = (uint8_t)unsigned_code(g->data, g->bits, g->base + r * g->row_step + c * g->col_step);
 }
 
 static inline __attribute__((always_inline)) void copy_elements(const uint8_t *src, size_t size, int64_t row_step,
@@ -217,7 +221,8 @@ void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
   } else if (g->table) {
     for (int64_t c = 0; c < cols; c++) {
       int64_t at = g->base + r * g->row_step + c * g->col_step;
-      memcpy((char *)dst + 2 * c, (const char *)g->table + 2 * (r / g->row_block * 16 + unsigned_code(g->data, 4, at)), 2);
+      memcpy((char *)dst + 2 * c,
+             (const char *)g->table + 2 * ((r / g->row_block << g->bits) + unsigned_code(g->data, g->bits, at)), 2);
     }
   } else if (!g->bits) {
     size_t size = ane_dtype_info(t->dtype)->bytes;

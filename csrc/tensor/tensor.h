@@ -48,10 +48,10 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 
 /* A matrix whose rows are made when they are read: transposed, every n-th row of another, or codes whose scales and zero
  * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
- * ones, which are plain floats (bits 0), or codes of 2, 4 or 8 bits, lower bits first. Of codes the value is (code - zero) *
- * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
- * (g_idx ? g_idx[c] : c / block) * scale_col. With a table, codes have 4 bits and the value is entry number
- * r / row_block * 16 + code of it.
+ * ones, which are plain floats (bits 0), or codes of 2, 3, 4, 6 or 8 bits, lower bits first. Of codes the value is (code - zero)
+ * * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
+ * (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value is entry number
+ * r / row_block * 2^bits + code of it.
  *
  * A matrix may consist of pieces, one below the other, each with a gather of its own. */
 struct ane_gather {
@@ -97,7 +97,7 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
  * [..., rows, cols] are counted through. */
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
-/* Do all pieces of a matrix have tables, each of them for whole runs of `rows` rows of the matrix? */
+/* Do all pieces of a matrix have tables of at most 16 numbers, each of them for whole runs of `rows` rows of the matrix? */
 bool ane_gather_has_tables(const struct ane_gather *g, int64_t rows);
 /* Row `row` of such a matrix: its codes, a byte each, and the 16 values that they stand for. */
 void ane_gather_codes(const struct ane_tensor *t, int64_t row, uint8_t *codes, float table[16]);

@@ -84,7 +84,7 @@ struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_g
 static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spec *specs) {
   int64_t most = 1;
   for (int32_t v = 0; v < g->n_values; v++)
-    if (g->values[v].kind == ANE_VALUE_CONST && specs[v].scheme == ANE_WEIGHT_LUT4) most = ANE_MAX(most, (int64_t)specs[v].size);
+    if (g->values[v].kind == ANE_VALUE_CONST && specs[v].scheme == ANE_WEIGHT_LUT) most = ANE_MAX(most, (int64_t)specs[v].size);
   return most;
 }
 

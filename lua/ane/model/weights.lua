@@ -6,11 +6,13 @@ local core = require "ane.core"
 local M = {}
 
 --- The names that `weights` of load takes. int8: one scale per tensor, int8-channel: one per row, int8-block and int4-block: one per
--- 32 columns (int4-block64: per 64), lut4: a table of 16 values per tensor (lut4-g8, -g16, -g32: per 8, 16 or 32 rows).
-M.names = {
-  "file", "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16",
-  "bf16", "fp32",
-}
+-- 32 columns (int4-block64: per 64), lut2, lut3, lut4, lut6, lut8: a table of 4 to 256 values per tensor (-g8, -g16, -g32: per 8, 16
+-- or 32 rows).
+M.names = { "file" }
+for _, name in ipairs(core.mil_schemes()) do
+  if name ~= "fp16" then M.names[#M.names + 1] = name end
+end
+for _, name in ipairs { "fp16", "bf16", "fp32" } do M.names[#M.names + 1] = name end
 
 --- Names of transforms: other weights with which a model computes the same (ane.model.loader).
 M.transforms = { "none", "rotate" }

@@ -67,7 +67,8 @@ describe("a package set run by a recipe", function()
       local set <close> = assert(ane.load(out))
       local forms = {}
       for i, row in ipairs(set:info().kernels) do forms[i] = row.form end
-      assert.same({ weights:find "^int8" and "q8_0" or weights:find "^int4" and "q4_0" or weights:match "^%a+%d+" }, forms)
+      local held = { int8 = "q8_0", int4 = "q4_0", lut2 = "lut4", lut3 = "lut4", lut4 = "lut4" }
+      assert.same({ held[weights:match "^%a+%d+"] or "fp16" }, forms)
     end)
   end
 
@@ -75,7 +76,9 @@ describe("a package set run by a recipe", function()
     { layers = 1, slices = 3 }, { layout = "c1t", norm = "fp32" }, { rope = "constants" }, { argmax = true, max_t = 7 },
     { fixed_t = { 3 } },
     { functions = "many", fixed_t = { 1, 4 }, tiers = { 16 } }, { tiers = { 16, 32 } }, { target = 40000, size_limit = 40000 },
-    { weights = "lut4-g8", slices = 2 }, { weights = "int8-block", slices = 2 }, { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
+    { weights = "lut4-g8", slices = 2 },
+    { weights = "lut6-g8", slices = 2 }, { weights = "lut3" }, { weights = "int8-block", slices = 2 },
+    { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
   } do
     it("takes the options " .. core.json_encode(opts, { sort = true }), function()
       opts.weights = opts.weights or "int8"

@@ -4,7 +4,8 @@ local floats = require "support.floats"
 local graphs = require "support.graphs"
 local programs = require "support.programs"
 
-local FORMS = { "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
+local FORMS = { "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32",
+  "lut2", "lut2-g16", "lut3-g8", "lut6", "lut6-g16", "lut8" }
 
 local function head_graph(rows, cols, head)
   local table_values = floats.unpack(floats.uniform(40 * cols, 5, 2))
@@ -49,7 +50,7 @@ describe("weights in forms of packages", function()
           local quick = run(g, { weights = form, isa = isa, int8 = true })
           got, m = run(g, { weights = form, isa = isa, int8 = true, threads = 2 })
           assert.equal(quick, got)
-          assert.equal(form:find "^lut4" and "fp32" or "int8", m.act)
+          assert.equal(form:find "^lut" and "fp32" or "int8", m.act)
           if m.act == "fp32" then assert.is_nil(floats.difference(quick, want)) end
         end
       end

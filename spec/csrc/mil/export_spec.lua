@@ -80,7 +80,8 @@ describe("written packages", function()
     local path = fresh()
     local plain <close> = ops.graph(ops.new { channels = 64, out = 8, consts = { w = { 8, 64 } }, text = "y = conv1x1(x, w)" })
     local state <close> = small()
-    local want = { fp16 = 7, int8 = 7, ["int8-channel"] = 7, ["int8-block"] = 9, lut4 = 7, ["lut4-g8"] = 9, ["int4-block"] = 9 }
+    local want = { fp16 = 7, int8 = 7, ["int8-channel"] = 7, ["int8-block"] = 9, lut4 = 7, ["lut4-g8"] = 9, ["int4-block"] = 9,
+      lut2 = 7, lut3 = 9, lut6 = 7, lut8 = 7, ["lut6-g8"] = 9 }
     for form, version in pairs(want) do
       assert.equal(version, assert(write(plain, { weights = form }, path)).version, form)
       assert.equal(9, assert(write(state, { weights = form }, path)).version, form)

@@ -3,7 +3,8 @@ local core = require "ane.core"
 local floats = require "support.floats"
 
 local T = core.testing
-local FORMS = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32" }
+local FORMS = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32",
+  "lut2", "lut2-g8", "lut3", "lut3-g32", "lut6", "lut6-g8", "lut6-g16", "lut8" }
 
 local function half(v) return string.unpack("<f", T.decode("fp16", T.encode("fp16", string.pack("<f", v)))) end
 local function halves(s) return floats.unpack(T.decode("fp16", s)) end
@@ -21,10 +22,16 @@ local function encode(form, bytes, rows, cols, opts)
     opts.transposed))
 end
 
--- 4-bit codes of a payload, unsigned.
-local function nibbles(payload, n)
+-- Codes of some bits of a payload, unsigned, bit by bit.
+local function codes_of(payload, n, bits)
   local codes = {}
-  for i = 0, n - 1 do codes[i + 1] = payload:byte(i // 2 + 1) >> 4 * (i % 2) & 15 end
+  for i = 0, n - 1 do
+    codes[i + 1] = 0
+    for b = 0, bits - 1 do
+      local at = i * bits + b
+      codes[i + 1] = codes[i + 1] | (payload:byte(at // 8 + 1) >> at % 8 & 1) << b
+    end
+  end
   return codes
 end
 
@@ -36,6 +43,7 @@ end
 
 -- Least sum of w (x - entry)^2 over all tables of k entries: every split of the sorted points tried.
 local function best_error(points, k)
+  if k >= #points then return 0.0 end
   table.sort(points, function(a, b) return a.x < b.x end)
   local n, w, s, q = #points, { [0] = 0 }, { [0] = 0 }, { [0] = 0 }
   for i, p in ipairs(points) do
@@ -58,7 +66,8 @@ end
 describe("weight forms", function()
   it("have the bytes that their shapes say", function()
     local want = { 2 * 96 * 128, 96 * 128 + 2, 96 * 128 + 2 * 96, 96 * 128 + 2 * 96 * 4, 96 * 64 + 2 * 96 * 4,
-      96 * 64 + 2 * 96 * 2, 96 * 64 + 32, 96 * 64 + 32 * 12, 96 * 64 + 32 * 6, 96 * 64 + 32 * 3 }
+      96 * 64 + 2 * 96 * 2, 96 * 64 + 32, 96 * 64 + 32 * 12, 96 * 64 + 32 * 6, 96 * 64 + 32 * 3,
+      96 * 32 + 8, 96 * 32 + 8 * 12, 96 * 48 + 16, 96 * 48 + 16 * 3, 96 * 96 + 128, 96 * 96 + 128 * 12, 96 * 96 + 128 * 6, 96 * 128 + 512 }
     for i, form in ipairs(FORMS) do
       local name, bytes = T.weight_scheme(form, 96, 128)
       assert.same({ form, want[i] }, { name, bytes })
@@ -79,6 +88,8 @@ describe("weight forms", function()
     assert.equal("lut4-g16", fit("lut4-g32", 48, 5))
     assert.equal("lut4", fit("lut4-g8", 12, 64))
     assert.equal("lut4", fit("lut4", 7, 3))
+    assert.equal("lut6-g8", fit("lut6-g32", 24, 5))
+    assert.equal("lut3", fit("lut3-g8", 12, 64))
   end)
 
   it("int8 takes the smallest fp16 scale that clamps nothing, for the matrix or a row", function()
@@ -146,24 +157,30 @@ describe("weight forms", function()
     assert.is_true(ours <= grid * 1.01, ("%g against %g"):format(ours, grid))
   end)
 
-  it("lut4 tables leave hardly more than the best of all tables", function()
-    for seed, heavy in ipairs { false, true } do
-      local points, values, r = {}, {}, floats.random(seed)
-      for i = 1, 17 * 13 do
-        local v = (r() + r() + r() - 1.5) * 0.2
-        values[i] = half(heavy and v / (r() + 0.02) or v)
-        points[i] = { x = values[i], w = 1 }
-      end
-      local bytes = floats.pack(values)
-      local got = encode("lut4", bytes, 17, 13)
-      assert.is_true(got.error <= 1.005 * best_error(points, 16), ("%g against %g"):format(got.error, best_error(points, 16)))
-      local lut, codes = halves(got.lut), nibbles(got.payload, #values)
-      for i = 2, 16 do assert.is_true(lut[i - 1] <= lut[i]) end
-      for i, v in ipairs(values) do
-        for _, entry in ipairs(lut) do assert.is_true(math.abs(v - lut[codes[i] + 1]) <= math.abs(v - entry) + 1e-9) end
-      end
+  local function best_tables(bits, heavy, seed)
+    local points, values, r = {}, {}, floats.random(seed)
+    for i = 1, 17 * 13 do
+      local v = (r() + r() + r() - 1.5) * 0.2
+      values[i] = half(heavy and v / (r() + 0.02) or v)
+      points[i] = { x = values[i], w = 1 }
     end
-  end)
+    local bytes = floats.pack(values)
+    local got, least = encode("lut" .. bits, bytes, 17, 13), best_error(points, 1 << bits)
+    assert.is_true(got.error <= 1.005 * least + 1e-6, ("%g against %g"):format(got.error, least))
+    local lut, codes = halves(got.lut), codes_of(got.payload, #values, bits)
+    for i = 2, 1 << bits do assert.is_true(lut[i - 1] <= lut[i]) end
+    for i, v in ipairs(values) do
+      for _, entry in ipairs(lut) do assert.is_true(math.abs(v - lut[codes[i] + 1]) <= math.abs(v - entry) + 1e-9) end
+    end
+    local decoded = floats.unpack(got.values)
+    for i = 1, #values do assert.equal(lut[codes[i] + 1], decoded[i]) end
+  end
+
+  for _, bits in ipairs { 2, 3, 4, 6, 8 } do
+    it(("lut%d tables leave hardly more than the best of all tables"):format(bits), function()
+      for seed, heavy in ipairs { false, true } do best_tables(bits, heavy, seed) end
+    end)
+  end
 
   it("lut4 with importance leaves the least weighted error", function()
     local values, weight, points, r = {}, {}, {}, floats.random(9)
