@@ -12,6 +12,7 @@ local ranks = require "ane.cli.ranks"
 local M = {}
 
 M.summary = "Answer the rows of a file, folder or pipe: one line of JSON each."
+M.needs = { { "merge" } } -- without --adapter it joins outputs
 
 function M.options(parser)
   options.model(parser, true, "join the outputs of all shards, in the order of the rows.")

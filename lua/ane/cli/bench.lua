@@ -1,16 +1,19 @@
 --- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
--- Needs ane.classify, ane.cli.common, ane.cli.options, ane.core, ane.coreml.set, ane.evaluate.bench, ane.evaluate.bench_pool,
--- ane.evaluate.bench_sequences and ane.model.
+-- Needs ane.classify, ane.cli.common, ane.cli.options, ane.cli.relations, ane.core, ane.coreml.set, ane.evaluate.bench,
+-- ane.evaluate.bench_pool, ane.evaluate.bench_sequences and ane.model.
 
 local bench = require "ane.evaluate.bench"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
 M.summary = "Measure the speed of prefill and decoding; of a token classifier, sentences per second."
 M.ranks = true
+M.needs = { { "requests", "pool" }, { "rate", "pool" }, { "shared", "pool" }, { "pool_sessions", "pool" } }
+M.excludes = { { "sequences", "pool" }, { "greedy", "pool", "sequences" }, { "depth", "pool", "sequences" }, { "repetitions", "pool" } }
 
 -- Options that take numbers between commas, several times.
 local LISTS = {
@@ -32,8 +35,7 @@ function M.options(parser)
   for _, list in ipairs(LISTS) do
     options.add(parser, list.flags, list.help, options.integers("number of tokens", 0)):count "*":argname "LIST"
   end
-  options.add(parser, "-r --repetitions", "Number of measurements, after one that is not "
-    .. "counted.", options.positive):default "5":argname "R"
+  options.add(parser, "-r --repetitions", "Number of measurements, after one that is not counted. Default 5.", options.positive):argname "R"
   parser:flag("--greedy", "Decode the model's own tokens instead of random ids.")
   parser:flag("--no-limits", "Do not measure the limits of the machine.")
   parser:mutex(
@@ -42,14 +44,36 @@ function M.options(parser)
   options.add(parser, "--sequences", "Measure several sequences at once: 1,8,32. Each has -p prompt tokens, then -n "
     .. "tokens to decode.", options.integers("number of sequences", 1)):argname "LIST"
   parser:flag("--pool", "Measure a pool end to end: --requests of -p prompt tokens and -n tokens to decode, which arrive at --rate.")
-  options.add(parser, "--requests", "With --pool: number of requests.", options.positive):default "32":argname "N"
-  options.add(parser, "--rate", "With --pool: requests per second on average; 0: all at once.", { type = "number", min = 0 })
-    :default "0":argname "R"
-  options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their "
-    .. "start.", options.natural):default "0":argname "N"
-  options.add(parser, "--pool-sessions", "With --pool: replies computed at once.", options.positive):default "32":argname "N"
-  options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence.", options.positive):default "32":argname "N"
-  options.add(parser, "-b --batch", "Token classifiers: sentences of one run.", options.positive):default "16":argname "B"
+  options.add(parser, "--requests", "With --pool: number of requests. Default 32.", options.positive):argname "N"
+  options.add(parser, "--rate", "With --pool: requests per second on average; 0 (default): all at once.", { type = "number", min = 0 })
+    :argname "R"
+  options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their start. Default 0.", options.natural)
+    :argname "N"
+  options.add(parser, "--pool-sessions", "With --pool: replies computed at once. Default 32.", options.positive):argname "N"
+  options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence. Default 32.", options.positive):argname "N"
+  options.add(parser, "-b --batch", "Token classifiers: sentences of one run. Default 16.", options.positive):argname "B"
+end
+
+-- The parser has no defaults: a value says that the option was given.
+local DEFAULTS = { repetitions = 5, requests = 32, rate = 0, shared = 0, pool_sessions = 32, sentence_tokens = 32, batch = 16 }
+
+-- Options by the kind of model that they are for.
+local OF_KIND = {
+  ["a language model"] = { "prompt_tokens", "gen_tokens", "depth", "greedy", "sequences", "pool" },
+  ["a token classifier"] = { "sentence_tokens", "batch" },
+}
+
+-- Refuses options that are for another kind of model; then sets those that were not given. Returns true; or nil, message, code.
+local function settle(args, kind)
+  for wanted, names in pairs(OF_KIND) do
+    for _, name in ipairs(wanted ~= kind and names or {}) do
+      if relations.given(args, name) then
+        return options.wrong("%s is for %s, %s is %s", relations.spelling(name), wanted, args.model, kind)
+      end
+    end
+  end
+  for name, value in pairs(DEFAULTS) do args[name] = args[name] or value end
+  return true
 end
 
 -- "61.2 +- 0.4"
@@ -332,7 +356,6 @@ end
 function M.run(args)
   local o = { prompts = numbers(args, LISTS[1]), gens = numbers(args, LISTS[2]), depths = numbers(args, LISTS[3]) }
   o.longest = math.max(most(o.prompts), most(o.gens))
-  if args.sequences and args.pool then return options.wrong "--sequences and --pool: choose one" end
   if (args.sequences or args.pool) and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
     return options.wrong("%s takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more",
       args.pool and "--pool" or "--sequences")
@@ -341,11 +364,14 @@ function M.run(args)
   local format = args.json and "json" or args.output or "text"
   local model <close>, message = common.load(args, { context = args.context or context }, true)
   if not model then return nil, message end
-  if model.config.kind == "token_classifier" then return run_classifier(model, args, format) end
+  local classifier = model.config.kind == "token_classifier"
+  local ok, code
+  ok, message, code = settle(args, classifier and "a token classifier" or "a language model")
+  if not ok then return nil, message, code end
+  if classifier then return run_classifier(model, args, format) end
   if model.config.both_sides then
     return nil, ("%s: reads whole texts in both directions; wanted a language model or a token classifier"):format(args.model)
   end
-  local ok, code
   ok, message, code = check_own(model, args, context)
   if not ok then return nil, message, code end
   common.show_warnings(args, model)

@@ -12,6 +12,7 @@ local M = {}
 local LIMIT = { type = "number", min = 0 }
 
 M.summary = "Compare the predictions of two models on a text: KL divergence, top-1 agreement, perplexity."
+M.needs = { { "calibrate", "weights_b", "mixed_b" } }
 
 function M.options(parser)
   parser:argument("a", "The reference model.")

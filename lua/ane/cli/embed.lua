@@ -8,6 +8,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Make an embedding of each line of standard input."
+M.excludes = { { "ids", "prompt", "prefix", "max_length" } }
 
 function M.options(parser)
   options.model(parser)

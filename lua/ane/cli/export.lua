@@ -11,6 +11,7 @@ local M = {}
 
 M.writes = "out"
 M.summary = "Write a model as Core ML packages or as Core AI assets for the Neural Engine. Needs no Mac and no Python."
+M.needs = { { "calibrate", "weights", "mixed", "method" } }
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")

@@ -9,6 +9,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Check texts against a JSON Schema, a pattern or a grammar, or measure its masks."
+M.needs = { { "time", "model" }, { "model", "time" }, { "lenient", "json_schema" }, { "blanks", "json_schema" } }
 
 function M.options(parser)
   parser:option("--json-schema", "JSON Schema."):argname "FILE"
@@ -90,7 +91,6 @@ end
 
 -- mask_us and first_mask_us: from the grammar's text to the first mask.
 local function time(args, make, texts)
-  if not args.model then return options.wrong "--time needs --model" end
   local tokenizer, message = require("ane.cli.tokenize").tokenizer(args.model)
   if not tokenizer then return nil, message end
   local tree

@@ -10,6 +10,12 @@ local M = {}
 
 M.summary = "Show what a model file holds and which kernels run it; without a file, the machine."
 M.ranks = true
+-- All options but --json are about a model.
+M.needs = {}
+for i, name in ipairs {
+  "keys", "program", "report", "threads", "context", "weights", "mixed", "activations", "kv", "head", "engine", "recipe", "adapter",
+  "verify", "sandbox",
+} do M.needs[i] = { name, "MODEL" } end
 
 function M.options(parser)
   options.model(parser, true)

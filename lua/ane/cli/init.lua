@@ -1,11 +1,12 @@
 --- The command `ane`: finds the subcommand, parses its options, turns failures into one line and an exit code.
--- Needs ane.cli.ranks, ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
+-- Needs ane.cli.ranks, ane.cli.relations, ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
 --   summary           a sentence
 --   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
 --   writes            name of the argument or option whose file it writes in pieces: where it is given, SIGTERM cleans up as Ctrl-C does
+--   needs, excludes   which options go together (ane.cli.relations)
 --   ranks             true where its model may lie on several ranks (ane.cli.ranks)
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
@@ -15,6 +16,7 @@
 local argparse = require "argparse"
 local core = require "ane.core"
 local ranks = require "ane.cli.ranks"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
@@ -151,6 +153,11 @@ end
 -- The exit code of a command; failures are reported.
 local function run_command(args)
   local command = module_of(args.command)
+  local fault = relations.fault(command, args)
+  if fault then
+    if not ranks.is_silent() then complain(args.command, fault) end -- else rank 0 says it
+    return 2
+  end
   if command.writes and args[command.writes] then core.catch_termination(true) end
   local ran, done, message, code = pcall(run_with_model, command, args)
   if not ran then

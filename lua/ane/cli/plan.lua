@@ -11,13 +11,21 @@ local M = {}
 
 M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run; or with --ranks, how it is "
   .. "cut over the ranks of mpirun."
+M.needs, M.excludes = {}, {}
+for i, name in ipairs { "network", "latency", "cut", "link", "tail", "kv", "sequences" } do M.needs[i] = { name, "ranks", "hosts" } end
+for i, name in ipairs { "ranks", "hosts" } do
+  M.excludes[i] = {
+    name, "mixed", "max_t", "fixed_t", "functions", "tiers", "slices", "layers", "experts", "target", "size_limit", "law", "chip", "layout",
+    "norm", "rope", "dot", "svg",
+  }
+end
 
 -- Options of plans over ranks, beside those of packages that both have: --context, --weights.
 local function rank_options(parser)
   local rules = pipeline.rules
   options.add(parser, "--ranks", "Plan for N ranks of mpirun: the cut, bytes, and predicted speed.", rules.ranks):argname "N"
-  parser:option("--hosts", "With --ranks: host file of mpirun: a name in each line, slots=N, and of a rank there read=GB/s, compute=GOPS, "
-    .. "memory=GB. Default: hosts like this one."):argname "FILE"
+  parser:option("--hosts", "Plan for the ranks of this host file of mpirun: a name in each line, slots=N, and of a rank there read=GB/s, "
+    .. "compute=GOPS, memory=GB. Default: hosts like this one."):argname "FILE"
   options.add(parser, "--network", "With --ranks: Gbit/s between hosts. Default 10.", rules.network):argname "G"
   options.add(parser, "--latency", "With --ranks: microseconds between hosts. Default 50.", rules.latency):argname "US"
   options.add(parser, "--cut", "With --ranks: the layers that ranks 1, 2, ... begin with: 8,16.", options.integers("layer", 0))
@@ -64,14 +72,8 @@ local function run_ranks(args)
   return true
 end
 
--- Options that only plans over ranks have.
-local ONLY_RANKS = { "network", "latency", "cut", "link", "tail", "kv", "sequences" }
-
 function M.run(args)
   if args.ranks or args.hosts then return run_ranks(args) end
-  for _, name in ipairs(ONLY_RANKS) do
-    if args[name] ~= nil then return options.wrong("--%s needs --ranks or --hosts", name) end
-  end
   local opts = packages.read(args)
   opts.recipe = args.recipe
   packages.check_context(args)

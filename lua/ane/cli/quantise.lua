@@ -11,6 +11,7 @@ local M = {}
 
 M.writes = "out"
 M.summary = "Write a model as GGUF with its weights in another type, and show the errors that this causes."
+M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" } }
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
 local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }

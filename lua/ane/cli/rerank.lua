@@ -8,6 +8,7 @@ local rerank = require "ane.embed.rerank"
 local M = {}
 
 M.summary = "Score each line of standard input as an answer to a query."
+M.excludes = { { "ids", "instruction", "max_length" } }
 
 function M.options(parser)
   options.model(parser)

@@ -1,16 +1,19 @@
 --- `ane run`: continues a prompt.
--- Needs ane.cli.common, ane.cli.messages, ane.cli.options, ane.cli.prompt_cache, ane.core and ane.model.profile.
+-- Needs ane.cli.common, ane.cli.messages, ane.cli.options, ane.cli.prompt_cache, ane.cli.relations, ane.core and ane.model.profile.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
 local profile = require "ane.model.profile"
 local prompt_cache = require "ane.cli.prompt_cache"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
 M.summary = "Continue a prompt, a list of token ids or a list of messages."
 M.ranks = true
+M.needs = { { "logprobs", "json" } }
+M.excludes = { { "profile", "json" }, { "special", "ids" } }
 
 function M.options(parser)
   options.model(parser)
@@ -103,8 +106,9 @@ end
 
 -- Continues all prompts in a pool. Each reply is the one that its prompt has alone.
 local function run_many(args, prompts)
-  if args.profile then return options.wrong "--profile goes with one prompt" end
-  if args.prompt_cache then return options.wrong "--prompt-cache goes with one prompt" end
+  for _, name in ipairs { "profile", "prompt_cache", "timings" } do
+    if args[name] then return options.wrong("%s goes with one prompt", relations.spelling(name)) end
+  end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
   local opts = options.generation(args)
@@ -169,8 +173,6 @@ local function reply(model, prompt, opts, args)
 end
 
 function M.run(args)
-  if args.profile and args.json then return options.wrong "--profile and --json: choose one" end
-  if args.logprobs and not args.json then return options.wrong "--logprobs needs --json" end
   local prompts, more, code = prompts_of(args)
   if more then return nil, more, code end
   if prompts then return run_many(args, prompts) end

@@ -10,6 +10,7 @@ local M = {}
 
 M.summary = "Serve a model over HTTP: OpenAI's API and a chat page."
 M.ranks = true
+M.needs = { { "tls_cert", "tls_key" }, { "tls_key", "tls_cert" } }
 
 function M.options(parser)
   options.model(parser)
@@ -85,7 +86,6 @@ end
 function M.run(args)
   local available, lacking, kind = core.http_available()
   if not available then return nil, lacking, kind end
-  if (args.tls_cert == nil) ~= (args.tls_key == nil) then return options.wrong "--tls-cert and --tls-key go together" end
   local opts, message, code = settings(args)
   if not opts then return nil, message, code end
   local model <close>, why = common.load(args)

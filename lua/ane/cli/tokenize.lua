@@ -8,6 +8,8 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Turn the text on standard input into token ids, or ids into text."
+M.needs = { { "ids", "decode" } }
+M.excludes = { { "no_bos", "decode" } }
 
 function M.options(parser)
   parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
@@ -78,7 +80,6 @@ local function decode(tokenizer, args)
 end
 
 function M.run(args)
-  if args.ids and not args.decode then return options.wrong "--ids needs --decode" end
   local tokenizer, message = M.tokenizer(args.model)
   if not tokenizer then return nil, message end
   if args.decode then return decode(tokenizer, args) end
