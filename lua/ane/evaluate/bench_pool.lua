@@ -26,11 +26,11 @@ local function percentile(list, share)
   return list[math.max(1, math.ceil(share * #list))]
 end
 
--- Prompts of n requests. Their first `shared` ids are equal.
-local function prompts_of(o, vocab)
-  local start, all = bench.random_ids(o.prompt, vocab, SEED), {}
+-- Prompts of all requests. Their first `shared` ids are equal. Other seeds give other prompts.
+local function prompts_of(o, vocab, seed)
+  local start, all = bench.random_ids(o.prompt, vocab, seed), {}
   for i = 1, o.requests do
-    all[i] = bench.random_ids(o.prompt, vocab, SEED + i)
+    all[i] = bench.random_ids(o.prompt, vocab, seed + i)
     table.move(start, 1, o.shared, 1, all[i])
   end
   return all
@@ -83,7 +83,14 @@ local function serve(pool, o, due, prompts)
   return core.clock() - started, first, between
 end
 
---- Measures a pool.
+-- Serves requests with prompts of their own, so that the pool's memory is mapped when the measurement begins: as many as the
+-- pool computes at once, all of which arrive at once.
+local function warm_up(pool, o, vocab)
+  local some = setmetatable({ requests = math.min(o.requests, o.sessions or o.requests), rate = 0 }, { __index = o })
+  return serve(pool, some, arrivals(some.requests, 0), prompts_of(some, vocab, -SEED))
+end
+
+--- Measures a pool that has served requests before.
 -- @param model a loaded one whose context holds prompt + tokens
 -- @param o requests (how many), rate (arrivals a second; 0: all at once), prompt and tokens (ids of each prompt and reply, 1 or more),
 -- shared (ids with which all prompts begin; default 0), sessions, step_tokens, memory (of the pool)
@@ -95,15 +102,19 @@ function M.run(model, o)
   local pool <close>, message, code = model:pool { sessions = o.sessions, step_tokens = o.step_tokens, memory = o.memory }
   if not pool then return nil, message, code end
   local vocab = require("ane.model").bundle(model, 2).program:n_ids()
-  local seconds, first, between = serve(pool, o, arrivals(o.requests, o.rate), prompts_of(o, vocab))
+  local seconds, first, between = warm_up(pool, o, vocab)
+  if not seconds then return nil, first, between end
+  local before = pool:stats()
+  seconds, first, between = serve(pool, o, arrivals(o.requests, o.rate), prompts_of(o, vocab, SEED))
   if not seconds then return nil, first, between end
   local stats = pool:stats()
+  local function since(key) return stats[key] - before[key] end
   return {
     test = "pool", requests = o.requests, rate = o.rate, prompt = o.prompt, tokens = o.tokens, shared = o.shared, sessions = o.sessions,
     seconds = seconds, requests_s = o.requests / seconds, reply_s = o.requests * o.tokens / seconds,
     first_median_s = percentile(first, 0.5), first_p99_s = percentile(first, 0.99),
     between_median_s = percentile(between, 0.5), between_p99_s = percentile(between, 0.99),
-    lua = o.rate == 0 and 1 - stats.seconds / seconds or nil, cached_tokens = stats.cached_tokens, preempted = stats.preempted,
+    lua = o.rate == 0 and 1 - since "seconds" / seconds or nil, cached_tokens = since "cached_tokens", preempted = since "preempted",
   }
 end
 
