@@ -39,18 +39,19 @@ struct ane_source *ane_source_derive(struct ane_source *s) {
 /* Copies an entry of an overlay; gives it memory where it has none. */
 static ane_status overlay_tensor(struct ane_source *d, const struct ane_source_tensor *from, struct ane_source_tensor *to,
                                  struct ane_error *err) {
-  uint64_t count;
+  const ane_dtype t = from->tensor.dtype;
+  uint64_t count, bytes;
   *to = *from;
   to->name = ane_arena_strndup(&d->arena, from->name, strlen(from->name));
   if (!to->name) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s", from->name);
   if (from->tensor.data) return ANE_OK;
-  if (!ane_shape_count(&from->tensor.shape, &count) || count > SIZE_MAX / sizeof(float))
+  if (!ane_shape_count(&from->tensor.shape, &count) || !ane_dtype_bytes(t, count, &bytes) || bytes > SIZE_MAX)
     return ane_fail(err, ANE_SHAPE, "tensor %s is too large", from->name);
-  to->tensor = (struct ane_tensor){.dtype = ANE_F32, .shape = from->tensor.shape, .bytes = count * sizeof(float)};
+  to->tensor = (struct ane_tensor){.dtype = t, .shape = from->tensor.shape, .bytes = bytes};
   to->offset = 0;
-  float *data = ane_arena_array(&d->arena, (size_t)count, sizeof *data);
+  void *data = ane_arena_alloc(&d->arena, (size_t)bytes);
   if (!data) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s (%" PRIu64 " bytes)", from->name, to->tensor.bytes);
-  memset(data, 0, (size_t)to->tensor.bytes);
+  memset(data, 0, (size_t)bytes);
   to->tensor.data = data;
   return ANE_OK;
 }

@@ -32,7 +32,7 @@ struct rows {
 static inline float *lane(lanes *v, int l) { return (float *)v + l; }
 
 size_t ane_compensate_scratch(const struct ane_factor *f) {
-  return sizeof(struct rows) + 2 * (size_t)f->cols * sizeof(lanes) + 2 * 64;
+  return sizeof(struct rows) + (f->drift ? 3 : 2) * (size_t)f->cols * sizeof(lanes) + 2 * 64;
 }
 
 /* ---- Vectors -----------------------------------------------------------------------------------------------------------*/
@@ -110,6 +110,58 @@ static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const l
   *loss = sum;
 }
 
+/* ---- Drift -------------------------------------------------------------------------------------------------------------*/
+
+/* Sets e [cols] to w D. */
+static ANE_WIDE void apply_drift(struct rows *k) {
+  for (int64_t j = 0; j < k->f->cols; j += ANE_STRIP) {
+    ane_f16x acc[ANE_STRIP][2];
+    memset(acc, 0, sizeof acc);
+    ane_strip(acc, k->f->drift + j * k->f->cols, ANE_STRIP, (const float *)k->w, k->f->cols);
+    memcpy(k->e + j, acc, (size_t)ANE_MIN(k->f->cols - j, ANE_STRIP) * sizeof *k->e);
+  }
+}
+
+/* With S[i][j] = R[i][j] / R[j][j], H is S diag(weight) S'. Solves z S' = e in place, from the last column. */
+static ANE_WIDE void solve_back(struct rows *k) {
+  for (int64_t j = k->f->cols - 1; j > 0; j--) {
+    const lanes z = k->e[j];
+    const float *r = ratios(k->f, 0, j);
+    for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
+      for (int h = 0; h < 2; h++) k->e[i].h[h] -= *r * z.h[h];
+  }
+}
+
+/* Solves u S diag(weight) = e in place, from the first column; e becomes -u, and u is added to w. */
+static ANE_WIDE void solve_forward(struct rows *k) {
+  for (int64_t at = 0; at < k->f->cols; at += ANE_STRIP) {
+    int64_t n = ANE_MIN(k->f->cols - at, ANE_STRIP);
+    for (int64_t j = at; j < at + n; j++)
+      for (int h = 0; h < 2; h++) k->e[j].h[h] /= k->f->weight[j];
+    lanes sum[ANE_STRIP];
+    ane_f16x acc[ANE_STRIP][2];
+    memset(acc, 0, sizeof acc);
+    ane_strip(acc, ratios(k->f, 0, at), ANE_STRIP, (const float *)k->e, at);
+    memcpy(sum, acc, sizeof sum);
+    for (int64_t j = at; j < at + n; j++) {
+      const float *r = ratios(k->f, at, j);
+      for (int h = 0; h < 2; h++) {
+        ane_f16x u = k->e[j].h[h] + sum[j - at].h[h];
+        for (int64_t i = at; i < j; i++) u += r[ANE_STRIP * (i - at)] * k->e[i].h[h];
+        k->e[j].h[h] = -u;
+        k->w[j].h[h] += u;
+      }
+    }
+  }
+}
+
+/* Replaces w by w + w D H^-1. */
+static void follow_drift(struct rows *k) {
+  apply_drift(k);
+  solve_back(k);
+  solve_forward(k);
+}
+
 /* ---- Rows in and out ---------------------------------------------------------------------------------------------------*/
 
 /* Lays out the memory and loads the rows. Lanes without a row are zero. */
@@ -121,7 +173,17 @@ static struct rows *begin(const struct ane_factor *f, const float *rows, int n, 
   memset(k->w, 0, (size_t)f->cols * sizeof *k->w);
   for (int64_t p = 0; p < f->cols; p++)
     for (int l = 0; l < n; l++) *lane(k->w + p, l) = rows[l * f->cols + f->order[p]];
+  if (f->drift) follow_drift(k);
   return k;
+}
+
+/* The rows to round [n][cols]: those of the caller, or what the drift made of them. */
+static const float *rows_of(struct rows *k, const float *rows, int n) {
+  float *to = (float *)(k->e + k->f->cols);
+  if (!k->f->drift) return rows;
+  for (int l = 0; l < n; l++)
+    for (int64_t p = 0; p < k->f->cols; p++) to[l * k->f->cols + k->f->order[p]] = *lane(k->w + p, l);
+  return to;
 }
 
 static void set_table(struct rows *k, const struct ane_rounding *rounding) {
@@ -285,11 +347,11 @@ void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit
     case ANE_WEIGHT_INT4_BLOCK: block_tile(k, ane_rounding_int4(fit->spec.size), n, out); break;
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
-      ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
+      ane_weight_encode_tile(fit, rows_of(k, rows, n), n, f->cols, f->importance, search, out);
       int8_tile(k, n, out);
       break;
     case ANE_WEIGHT_LUT:
-      ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
+      ane_weight_encode_tile(fit, rows_of(k, rows, n), n, f->cols, f->importance, search, out);
       lut_tile(k, fit, n, out);
       break;
   }

@@ -10,6 +10,10 @@
  * later ones free to be zero. This is GPTQ without the inverse of H (it is Babai's nearest plane: Chen et al. 2025, arXiv
  * 2507.18553), and the weight of column j's rounding error is known when a scale is searched: R[j][j]^2.
  *
+ * Where the inputs x of a quantised model differ from those of its source, x + d, the row that fits the outputs of the source
+ * best is w + w D (H + damping)^-1, with D the mean of d' x. It is rounded in place of w (GPTAQ: Li et al. 2025, arXiv
+ * 2504.02692; QEP: Arai and Ichikawa 2025, arXiv 2504.09629).
+ *
  * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
 #ifndef ANE_QUANT_COMPENSATE_H
 #define ANE_QUANT_COMPENSATE_H
@@ -22,13 +26,16 @@
 struct ane_moment {
   int64_t cols, padded; /* padded: the next multiple of 32 */
   uint64_t tokens;
-  float *sum; /* [padded][padded]: panels of 32 columns on and right of the diagonal are filled */
+  float *sum;   /* [padded][padded]: panels of 32 columns on and right of the diagonal are filled */
+  float *drift; /* [padded][padded], all filled: sum of d' x; NULL: none */
 };
 /* ANE_NOMEM. Freed by ane_moment_free, also after an error. */
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
-/* Adds x [tokens][cols] on all threads of the pool. ANE_NOMEM; ANE_INVALID where x is not finite: pieces of 256 tokens
- * before it are added. */
-ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, int64_t tokens, struct ane_error *err);
+/* Adds x [tokens][cols] on all threads of the pool. source: the inputs of the source [tokens][cols], whose differences to x are
+ * added to the drift; NULL: none. Either all calls give one or none does. ANE_NOMEM; ANE_INVALID where x is not finite: pieces of
+ * 256 tokens before it are added. */
+ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
+                          struct ane_error *err);
 /* Means of squares, to out [cols]. */
 void ane_moment_diagonal(const struct ane_moment *m, float *out);
 void ane_moment_free(struct ane_moment *m); /* a zeroed one is fine */
@@ -43,6 +50,7 @@ struct ane_factor {
   float *ratio;       /* R[i][j] / R[j][j]: strips of 4 columns j, each [j / 4 * 4 + 4][4] (ane_factor_strip) */
   float *weight;      /* [cols] R[j][j]^2 by position, and 1 / the mean of all for scale */
   float *importance;  /* [cols] mean squares by column */
+  float *drift;       /* D by positions times a strength: D[i][j] in strips of 4 columns j, each [cols][4]; NULL: none */
   float damp;         /* that was needed, in means of the diagonal */
 };
 /* Where the strip of columns 4 p .. 4 p + 3 begins. */
@@ -51,9 +59,10 @@ static inline int64_t ane_factor_strip(int64_t p) { return 8 * p * (p + 1); }
 /* Factors m. Columns are ordered by falling mean square (the activation order of GPTQ): groups of `group` columns by their sum,
  * parts of `sub` columns inside a group, columns inside a part. group and sub: 1, or group a multiple of sub and cols one of
  * group. damp: what is added to the diagonal, in means of it; ten times as much is taken, again and again, until there is a
- * factor. The factor is computed in double precision. ANE_NOMEM; ANE_INVALID where m has no tokens or is not finite. */
+ * factor. The factor is computed in double precision. strength: of the drift, where m has one: 0 (none) .. 1. ANE_NOMEM;
+ * ANE_INVALID where m has no tokens or is not finite. */
 ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
-                           double damp, struct ane_error *err);
+                           double damp, double strength, struct ane_error *err);
 void ane_factor_free(struct ane_factor *f); /* a zeroed one is fine */
 
 /* ---- Rounding ----------------------------------------------------------------------------------------------------------*/

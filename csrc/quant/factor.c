@@ -181,6 +181,36 @@ static void store_weights(const struct cholesky *k, struct ane_factor *f) {
   }
 }
 
+struct drifting {
+  const struct ane_moment *m;
+  struct ane_factor *f;
+  double scale;
+  _Atomic int64_t next;
+};
+
+static void store_drift(void *arg, int thread, int threads) {
+  struct drifting *k = arg;
+  const struct ane_factor *f = k->f;
+  (void)thread, (void)threads;
+  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) * ANE_STRIP < f->cols;) {
+    float *to = f->drift + p * ANE_STRIP * f->cols;
+    for (int64_t i = 0; i < f->cols; i++)
+      for (int64_t j = p * ANE_STRIP; j < (p + 1) * ANE_STRIP; j++)
+        *to++ = j < f->cols ? (float)(k->scale * (double)k->m->drift[f->order[i] * k->m->padded + f->order[j]]) : 0;
+  }
+}
+
+static ane_status make_drift(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, double strength,
+                             struct ane_error *err) {
+  if (!m->drift || strength == 0) return ANE_OK;
+  size_t strips = ((size_t)f->cols + ANE_STRIP - 1) / ANE_STRIP;
+  f->drift = ane_malloc(strips * ANE_STRIP * (size_t)f->cols * sizeof *f->drift);
+  if (!f->drift) return ane_fail(err, ANE_NOMEM, "no memory for the drift of %" PRId64 " columns", f->cols);
+  struct drifting k = {.m = m, .f = f, .scale = strength / (double)m->tokens};
+  ane_pool_run(pool, store_drift, &k);
+  return ANE_OK;
+}
+
 static double mean_diagonal(const struct ane_factor *f) {
   double sum = 0;
   for (int64_t c = 0; c < f->cols; c++) sum += (double)f->importance[c];
@@ -199,7 +229,7 @@ static bool factor_memory(struct ane_factor *f, struct cholesky *k) {
 }
 
 ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
-                           double damp, struct ane_error *err) {
+                           double damp, double strength, struct ane_error *err) {
   *f = (struct ane_factor){.cols = m->cols, .group = group, .sub = sub};
   struct cholesky k = {.m = m, .f = f, .n = (m->cols + BLOCK - 1) / BLOCK * BLOCK};
   ane_status st = ANE_OK;
@@ -225,6 +255,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
   if (!st) {
     run(&k, pool, store_strips, 0);
     store_weights(&k, f);
+    st = make_drift(f, pool, m, strength, err);
   }
 out:
   ane_free(k.a);
@@ -237,5 +268,6 @@ void ane_factor_free(struct ane_factor *f) {
   ane_free(f->ratio);
   ane_free(f->weight);
   ane_free(f->importance);
+  ane_free(f->drift);
   *f = (struct ane_factor){0};
 }

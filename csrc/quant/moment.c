@@ -21,6 +21,7 @@ ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error 
 
 void ane_moment_free(struct ane_moment *m) {
   ane_free(m->sum);
+  ane_free(m->drift);
   *m = (struct ane_moment){0};
 }
 
@@ -30,37 +31,47 @@ void ane_moment_diagonal(const struct ane_moment *m, float *out) {
 
 struct adding {
   struct ane_moment *m;
-  const float *x; /* [n][cols] */
-  float *panels;  /* [padded / 32][n][32] */
-  int64_t n;      /* tokens */
+  const float *x;      /* [n][cols] */
+  const float *source; /* [n][cols], or NULL */
+  float *panels;       /* [padded / 32][n][32] */
+  float *drifts;       /* the same of source - x, or NULL */
+  int64_t n;           /* tokens */
   int64_t n_panels;
   _Atomic int64_t next; /* panel to fill, or row of panels */
   _Atomic int bad;
 };
 
+/* Columns [from, from + 32) of x, to [n][32]; less: what is subtracted, or NULL. False: a number is not finite. */
+static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, float *to) {
+  int64_t width = ANE_MIN(k->m->cols - from, ANE_PANEL);
+  float peak = 0;
+  for (int64_t t = 0; t < k->n; t++, to += ANE_PANEL) {
+    memcpy(to, x + t * k->m->cols + from, (size_t)width * sizeof *to);
+    memset(to + width, 0, (size_t)(ANE_PANEL - width) * sizeof *to);
+    for (int64_t c = 0; less && c < width; c++) to[c] -= less[t * k->m->cols + from + c];
+    for (int64_t c = 0; c < width; c++) peak += fabsf(to[c]);
+  }
+  return isfinite(peak);
+}
+
 static void fill_panels(void *arg, int thread, int threads) {
   struct adding *k = arg;
   (void)thread, (void)threads;
   for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) {
-    float *to = k->panels + p * k->n * ANE_PANEL;
-    int64_t from = p * ANE_PANEL, width = ANE_MIN(k->m->cols - from, ANE_PANEL);
-    float peak = 0;
-    for (int64_t t = 0; t < k->n; t++, to += ANE_PANEL) {
-      memcpy(to, k->x + t * k->m->cols + from, (size_t)width * sizeof *to);
-      memset(to + width, 0, (size_t)(ANE_PANEL - width) * sizeof *to);
-      for (int64_t c = 0; c < width; c++) peak += fabsf(to[c]);
-    }
-    if (!isfinite(peak)) atomic_store(&k->bad, 1);
+    int64_t at = p * k->n * ANE_PANEL;
+    bool fine = fill_panel(k, k->x, NULL, p * ANE_PANEL, k->panels + at);
+    if (k->source) fine &= fill_panel(k, k->source, k->x, p * ANE_PANEL, k->drifts + at);
+    if (!fine) atomic_store(&k->bad, 1);
   }
 }
 
-/* Rows [32 p, 32 p + 32) of the sum. */
-static ANE_WIDE void add_rows(const struct adding *k, int64_t p) {
-  const float *a = k->panels + p * k->n * ANE_PANEL;
-  for (int64_t q = p; q < k->n_panels; q++) {
+/* Rows [32 p, 32 p + 32) of a sum, from the panel `first` on: the panels of `left` times those of x. */
+static ANE_WIDE void add_rows(const struct adding *k, const float *left, float *sum, int64_t p, int64_t first) {
+  const float *a = left + p * k->n * ANE_PANEL;
+  for (int64_t q = first; q < k->n_panels; q++) {
     const float *b = k->panels + q * k->n * ANE_PANEL;
     for (int64_t r = 0; r < ANE_PANEL; r += ANE_STRIP) {
-      float *to = k->m->sum + (p * ANE_PANEL + r) * k->m->padded + q * ANE_PANEL;
+      float *to = sum + (p * ANE_PANEL + r) * k->m->padded + q * ANE_PANEL;
       ane_f16x acc[ANE_STRIP][2];
       for (int i = 0; i < ANE_STRIP; i++) memcpy(acc[i], to + i * k->m->padded, sizeof acc[i]);
       ane_strip(acc, a + r, ANE_PANEL, b, k->n);
@@ -72,15 +83,26 @@ static ANE_WIDE void add_rows(const struct adding *k, int64_t p) {
 static void add_panels(void *arg, int thread, int threads) {
   struct adding *k = arg;
   (void)thread, (void)threads;
-  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) add_rows(k, p);
+  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) {
+    add_rows(k, k->panels, k->m->sum, p, p);
+    if (k->source) add_rows(k, k->drifts, k->m->drift, p, 0);
+  }
 }
 
-ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, int64_t tokens, struct ane_error *err) {
-  struct adding k = {.m = m, .x = x, .n_panels = m->padded / ANE_PANEL};
-  k.panels = ane_malloc((size_t)(m->padded * ANE_MIN(tokens, PIECE)) * sizeof *k.panels);
-  if (!k.panels) return ane_fail(err, ANE_NOMEM, "no memory for panels of %" PRId64 " columns", m->cols);
-  for (int64_t t = 0; t < tokens && !k.bad; t += k.n, k.x += k.n * m->cols) {
+ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
+                          struct ane_error *err) {
+  struct adding k = {.m = m, .n_panels = m->padded / ANE_PANEL};
+  size_t panels = (size_t)(m->padded * ANE_MIN(tokens, PIECE)), all = (size_t)m->padded * (size_t)m->padded;
+  if (source && !m->drift) m->drift = ane_calloc(all, sizeof *m->drift);
+  k.panels = ane_malloc((source ? 2 : 1) * panels * sizeof *k.panels);
+  if (!k.panels || (source && !m->drift)) {
+    ane_free(k.panels);
+    return ane_fail(err, ANE_NOMEM, "no memory for panels of %" PRId64 " columns", m->cols);
+  }
+  k.drifts = k.panels + panels;
+  for (int64_t t = 0; t < tokens && !k.bad; t += k.n) {
     k.n = ANE_MIN(tokens - t, PIECE);
+    k.x = x + t * m->cols, k.source = source ? source + t * m->cols : NULL;
     atomic_store(&k.next, 0);
     ane_pool_run(pool, fill_panels, &k);
     if (k.bad) break;

@@ -3,6 +3,7 @@
 #include "binding/tensor/bind_tensor.h"
 #include "binding/formats/bind_source.h"
 
+#include "base/bytes.h"
 #include "kernels/kernels.h"
 #include "quant/quant.h"
 #include "quant/weight_schemes.h"
@@ -210,11 +211,14 @@ struct sending {
   int progress; /* stack index of the function, 0: none */
   bool raised;
   const char *scheme; /* of the option; NULL: none */
+  bool keeps;         /* the written bytes are also kept in `kept` */
+  struct ane_buffer kept;
 };
 
 static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_error *err) {
   struct sending *s = arg;
   ane_status st = ane_gguf_write(s->writer, data, size, err);
+  if (!st && s->keeps && !ane_buffer_append(&s->kept, data, size)) st = ane_fail(err, ANE_NOMEM, "no memory to keep a tensor");
   if (st || !s->progress) return st;
   lua_pushvalue(s->L, s->progress);
   lua_pushinteger(s->L, (lua_Integer)ane_gguf_done(s->writer));
@@ -243,6 +247,7 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
   }
   if (lua_getfield(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols); /* it stays on the stack */
   s->scheme = bind_opt_text_option(L, 4, "scheme");
+  s->keeps = bind_boolean_option(L, 4, "keep");
   lua_getfield(L, 4, "progress");
   s->progress = lua_isnil(L, -1) ? 0 : lua_gettop(L);
 }
@@ -280,9 +285,9 @@ static void push_error(lua_State *L, const struct ane_recode_error *e) {
   lua_setfield(L, -2, "signal");
 }
 
-/* send(source, name [, {first, last, head, add, importance, factor, scheme, progress}]) -> {count, max_abs, error, signal} (the
- * last two are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the current
- * tensor, in its type. */
+/* send(source, name [, {first, last, head, add, importance, factor, scheme, keep, progress}]) -> {count, max_abs, error, signal}
+ * (the last two are sums of squares; with keep also bytes: what was written); or nil, message, code. Rows of a tensor of the
+ * source become the next rows of the current tensor, in its type. */
 static int meth_send(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   struct ane_source *s = bind_check_source(L, 2);
@@ -307,9 +312,12 @@ static int meth_send(lua_State *L) {
   ane_source_drop(s, t);
   ane_source_close(s);
   ud->busy = false;
+  if (st || sending.raised) ane_buffer_free(&sending.kept);
   if (sending.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   push_error(L, &total);
+  if (sending.keeps) bind_set_bytes(L, "bytes", sending.kept.data, sending.kept.size); /* raises only where Lua has no memory */
+  ane_buffer_free(&sending.kept);
   return 1;
 }
 

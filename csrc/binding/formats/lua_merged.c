@@ -9,7 +9,10 @@
 struct edit {
   const char *name, *from; /* the tensor; the one whose numbers it begins with */
   int at;
-  bool alias; /* the tensor of `from` unchanged, under another name */
+  bool alias;        /* the tensor of `from` unchanged, under another name */
+  const char *bytes; /* of the tensor in the type `dtype`; NULL: changes make it */
+  size_t size;
+  ane_dtype dtype;
 };
 
 static const char *text_field(lua_State *L, int t, const char *name) {
@@ -103,16 +106,41 @@ static struct ane_source_tensor entry_of(lua_State *L, const struct ane_source *
   struct ane_source_tensor t = *from;
   t.name = e->name;
   if (e->alias) return t;
+  if (e->bytes) {
+    uint64_t count, bytes;
+    t.parts = NULL, t.n_parts = 0;
+    t.tensor = (struct ane_tensor){.dtype = e->dtype, .shape = from->tensor.shape};
+    if (!ane_shape_count(&t.tensor.shape, &count) || !ane_dtype_bytes(e->dtype, count, &bytes) || bytes != e->size)
+      luaL_error(L, "tensor %s has %I bytes", e->name, (LUAI_UACINT)e->size);
+    return t;
+  }
   if (!ane_decoder(from->tensor.dtype) || from->parts || from->tensor.gather)
     luaL_error(L, "tensor %s cannot be changed", e->from);
   t.tensor = (struct ane_tensor){.dtype = ANE_F32, .shape = from->tensor.shape};
   return t;
 }
 
+/* Reads an edit from the table on top of the stack; the strings stay in that table. */
+static struct edit edit_of(lua_State *L) {
+  int t = lua_gettop(L);
+  luaL_checktype(L, t, LUA_TTABLE);
+  struct edit e = {.name = text_field(L, t, "name"), .alias = bind_boolean_option(L, t, "alias")};
+  e.from = bind_opt_text_option(L, t, "from");
+  if (!e.from) e.from = e.name;
+  if (lua_getfield(L, t, "bytes") != LUA_TNIL) {
+    const char *dtype = text_field(L, t, "dtype");
+    e.bytes = luaL_checklstring(L, -1, &e.size);
+    e.dtype = ane_dtype_from_name(dtype, strlen(dtype));
+    if (e.dtype == ANE_DTYPE_COUNT) luaL_error(L, "no type %s", dtype);
+  }
+  lua_pop(L, 1);
+  return e;
+}
+
 /* merged(source, edits) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as stored, or
- * changes = list of {rank, scale, blend, a, b, magnitude, values} (float32 bytes; see ane_lora), {columns} (float32 bytes:
- * factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else the columns), from, to (of the rows)} (see
- * ane_rotation), one after the other}. Changed tensors are fp32. */
+ * dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values} (float32
+ * bytes; see ane_lora), {columns} (float32 bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else
+ * the columns), from, to (of the rows)} (see ane_rotation), one after the other}. Changed tensors are fp32. */
 static int merged(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   struct ane_error err;
@@ -123,11 +151,7 @@ static int merged(lua_State *L) {
   int64_t rows, cols, most = 1;
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
-    int t = lua_gettop(L);
-    luaL_checktype(L, t, LUA_TTABLE);
-    edits[i] = (struct edit){.name = text_field(L, t, "name"), .alias = bind_boolean_option(L, t, "alias")};
-    edits[i].from = bind_opt_text_option(L, t, "from");
-    if (!edits[i].from) edits[i].from = edits[i].name;
+    edits[i] = edit_of(L);
     list[i] = entry_of(L, s, &edits[i]);
     sides(&list[i].tensor.shape, &rows, &cols);
     most = ANE_MAX(most, cols);
@@ -142,6 +166,10 @@ static int merged(lua_State *L) {
     const struct ane_tensor *from = &ane_source_tensor(s, edits[i].from)->tensor,
                             *to = &ane_source_tensor(*out, edits[i].name)->tensor;
     float *w = (float *)(uintptr_t)to->data; /* the overlay's own memory */
+    if (edits[i].bytes) {
+      memcpy(w, edits[i].bytes, edits[i].size);
+      continue;
+    }
     ane_decoder(from->dtype)(from->data, w, to->bytes / sizeof *w);
     lua_rawgeti(L, 2, i + 1);
     edits[i].at = lua_gettop(L);

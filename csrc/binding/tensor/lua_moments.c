@@ -75,20 +75,22 @@ static ane_status append(struct lua_moments *ud, const char *name, int64_t cols,
   return ANE_OK;
 }
 
-/* add(name, tensor [tokens, columns]) -> true; or nil, message, code */
+/* add(name, tensor [tokens, columns] [, the same of the source]) -> true; or nil, message, code */
 static int meth_add(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
-  const struct bind_tensor *t = bind_check_tensor(L, 3);
+  const struct bind_tensor *t = bind_check_tensor(L, 3), *source = lua_isnoneornil(L, 4) ? NULL : bind_check_tensor(L, 4);
   struct ane_error err;
   ane_status st = ANE_OK;
   luaL_argcheck(L, t->shape.rank == 2 && t->count > 0, 3, "no matrix");
+  luaL_argcheck(L, !source || (source->shape.rank == 2 && source->count == t->count && source->shape.dim[1] == t->shape.dim[1]),
+                4, "another shape");
   if (!find(ud, name)) st = append(ud, name, t->shape.dim[1], &err);
   if (st) return bind_fail(L, &err);
   struct named_moment *m = find(ud, name);
   if (m->moment.cols != t->shape.dim[1])
     return luaL_error(L, "%s has %I columns, got %I", name, (LUAI_UACINT)m->moment.cols, (LUAI_UACINT)t->shape.dim[1]);
-  st = ane_moment_add(&m->moment, ud->pool, t->data, t->shape.dim[0], &err);
+  st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return bind_done(L, st, &err);
 }
@@ -108,18 +110,19 @@ static int meth_diagonal(lua_State *L) {
   return 1;
 }
 
-/* factor(name, group, sub, damp) -> factor; or nil, message, code */
+/* factor(name, group, sub, damp [, strength (of the drift, default 0)]) -> factor; or nil, message, code */
 static int meth_factor(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
   int32_t group = (int32_t)bind_integer(L, 3, 1, 1 << 20), sub = (int32_t)bind_integer(L, 4, 1, 1 << 20);
-  double damp = luaL_checknumber(L, 5);
+  double damp = luaL_checknumber(L, 5), strength = luaL_optnumber(L, 6, 0);
   const struct named_moment *m = find(ud, name);
   struct ane_error err;
   luaL_argcheck(L, damp > 0 && damp < 1e6, 5, "no positive number");
+  luaL_argcheck(L, strength >= 0 && strength <= 1, 6, "not from 0 to 1");
   if (!m) return ane_fail(&err, ANE_NOTFOUND, "no second moment of %s", name), bind_fail(L, &err);
   struct ane_factor *f = bind_new(L, BIND_FACTOR, sizeof *f, 0);
-  ane_status st = ane_factor_make(f, ud->pool, &m->moment, group, sub, damp, &err);
+  ane_status st = ane_factor_make(f, ud->pool, &m->moment, group, sub, damp, strength, &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return st ? bind_fail(L, &err) : 1;
 }

@@ -45,6 +45,8 @@ function M.options(parser)
     .. "samples:N: N tokens that the model writes itself."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  options.add(parser, "--stages", "Of gptq: read the text N times, each time with the weights that are rounded already, so that the "
+    .. "others compensate how their inputs have changed. Default 1.", { type = "integer", min = 1, max = 1024 }):argname "N"
   options.transform(parser, "Other weights before they are rounded:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
@@ -157,6 +159,7 @@ local function check_usage(args)
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
+  if args.stages and args.method ~= "gptq" then return options.wrong "--stages goes with --method gptq" end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true
 end
@@ -184,7 +187,8 @@ local function write(args)
   if not weights then return nil, message end
   report, message = require("ane.quantise").run(weights, args.out, {
     weights = args.weights, mixed = args.mixed, fallback = args.fallback, transform = args.transform,
-    importance = importance, method = args.method, calibration = calibration, threads = args.threads, progress = common.progress(args),
+    importance = importance, method = args.method, stages = args.stages,
+    calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end
   report.transform = args.transform or "none"

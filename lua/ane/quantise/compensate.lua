@@ -16,22 +16,26 @@ local M = {}
 --- Damping of the factors, in means of the diagonal: 0.01, as GPTQ has it.
 M.DAMP = 0.01
 
+--- Share of the drift that weights follow, of 1 (alpha of QEP, which csrc/quant/compensate.h names).
+M.STRENGTH = 0.5
+
 -- Factors that are kept. Projections of one input follow each other, with those of other inputs between them.
 local KEPT = 3
 
--- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision and the strips.
-local function moment_bytes(cols) return 4 * cols * cols end
-local function factor_bytes(cols) return (8 + KEPT * 2) * cols * cols end
+-- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision and the strips. The drift
+-- is a full matrix in both.
+local function moment_bytes(cols, drifts) return (drifts and 8 or 4) * cols * cols end
+local function factor_bytes(cols, drifts) return (8 + KEPT * (drifts and 6 or 2)) * cols * cols end
 
 local Factors = {}
 Factors.__index = Factors
 
--- The input and those behind it in the order whose moments fit; also as a set.
+-- The input and those behind it in the order whose moments fit, at most those of a stage; also as a set.
 local function values_from(self, input)
   local values, seen, bytes, largest, begun = {}, {}, 0, 0, false
   local function take(w)
-    bytes, largest = bytes + moment_bytes(w.cols), math.max(largest, factor_bytes(w.cols))
-    if #values > 0 and bytes + largest > self.memory then return false end
+    bytes, largest = bytes + moment_bytes(w.cols, self.stages > 1), math.max(largest, factor_bytes(w.cols, self.stages > 1))
+    if #values > 0 and (bytes + largest > self.memory or #values == self.per_stage) then return false end
     seen[w.value] = true
     values[#values + 1] = w.value
     return true
@@ -60,14 +64,14 @@ function Factors:of(w)
   if not self.present[w.value] then
     local values
     values, self.present = values_from(self, w)
-    self.moments = self.calibration:collect(values)
+    self.moments = self.calibration:collect(values, self.written)
     self.passes = self.passes + 1
   end
   local key = ("%s %d %d"):format(w.value, w.group, w.sub)
   local factor = kept(self, key)
   if factor then return factor end
   if #self.cache == KEPT then table.remove(self.cache).factor:close() end
-  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP))
+  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, M.STRENGTH))
   table.insert(self.cache, 1, { key = key, factor = factor })
   return factor
 end
@@ -88,11 +92,23 @@ function M.wanted(calibration, names, to, cols)
   return nil, "its inputs are unknown: rounded without compensation"
 end
 
+--- Notes a weight that has been rounded, for the later stages.
+-- @param weight {name, dtype, bytes}: of the source's tensor, as it was written
+function Factors:wrote(weight) self.written[#self.written + 1] = weight end
+
 --- Factors for weights.
 -- @param order list of {value, cols}: the inputs in the order in which weights will be asked for
 -- @param memory bytes that moments and factors may take
-function M.new(calibration, order, memory)
-  return setmetatable({ calibration = calibration, order = order, memory = memory, present = {}, cache = {}, passes = 0 }, Factors)
+-- @param stages least number of passes over the text. Those behind the first read it with the weights that were noted by wrote()
+function M.new(calibration, order, memory, stages)
+  local seen, inputs = {}, 0
+  for _, w in ipairs(order) do
+    if not seen[w.value] then seen[w.value], inputs = true, inputs + 1 end
+  end
+  return setmetatable({
+    calibration = calibration, order = order, memory = memory, stages = stages or 1, per_stage = math.ceil(inputs / (stages or 1)),
+    written = {}, present = {}, cache = {}, passes = 0,
+  }, Factors)
 end
 
 return M

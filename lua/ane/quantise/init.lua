@@ -36,6 +36,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   calibration: of ane.quantise.moments, for gptq
 --   transform: what the tensors of the source went through (ane.model.loader): "none" (default) or "rotate". The table of a rotated
 --     embedding is stored in q8_0 where it would stay as it is
+--   stages: of gptq; with N > 1 the text is read N times, each time with the weights that are rounded already, and the others compensate
+--     how their inputs have changed. Default 1
 --   memory: bytes that statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
@@ -47,6 +49,7 @@ M.rules = {
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table" },
   transform = { type = "string", choices = held.transforms, default = "none" },
+  stages = { type = "integer", min = 1, max = 1024, default = 1 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
@@ -153,6 +156,30 @@ local function untie(plan, opts)
   })
 end
 
+-- Can a model compute with this tensor as it is written? It is a whole tensor of the source, its rows in the source's order.
+local function is_plain(t)
+  local p = t.parts[1]
+  return #t.parts == 1 and p.name ~= nil and not (p.data or p.first or p.last or p.head or p.add)
+end
+
+-- Sorts the tensors for stages: those without a factor, then the others in the order in which the model computes their inputs. Returns
+-- the number of stages: 1 if the tensors of the file are not those of the source.
+local function sort_stages(plan, opts)
+  if opts.stages == 1 then return 1 end
+  local rank, place = {}, {}
+  for i, input in ipairs(opts.calibration.order) do rank[input.value] = rank[input.value] or i end
+  for i, t in ipairs(plan.tensors) do
+    if t.wanted and not is_plain(t) then return 1 end
+    place[t] = i
+  end
+  local function rank_of(t) return t.wanted and rank[t.wanted.value] or 0 end
+  table.sort(plan.tensors, function(a, b)
+    if rank_of(a) ~= rank_of(b) then return rank_of(a) < rank_of(b) end
+    return place[a] < place[b]
+  end)
+  return opts.stages
+end
+
 -- The factors of gptq for the tensors of a plan, and a note for each tensor without; nil for another method.
 local function factors_of(plan, opts)
   if opts.method ~= "gptq" then return nil end
@@ -162,10 +189,11 @@ local function factors_of(plan, opts)
       local note
       t.wanted, note = compensate.wanted(opts.calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
       t.note = t.note or note
-      order[#order + 1] = t.wanted
     end
   end
-  return compensate.new(opts.calibration, order, opts.memory)
+  local stages = sort_stages(plan, opts)
+  for _, t in ipairs(plan.tensors) do order[#order + 1] = t.wanted end
+  return compensate.new(opts.calibration, order, opts.memory, stages)
 end
 
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
@@ -210,8 +238,10 @@ local function report_of(t, sums)
 end
 
 -- Sends the parts of one tensor. Returns its row of the report.
--- @param factor of its inputs, or nil
-local function write_tensor(writer, t, opts, factor)
+-- @param factors of gptq, or nil
+local function write_tensor(writer, t, opts, factors)
+  local factor = t.wanted and factors:of(t.wanted)
+  local keep = factors and factors.stages > 1 and is_plain(t) and (t.scheme or t.to ~= t.dtype) and true
   local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
   local weights = importance_of(opts, t)
   local progress = opts.progress
@@ -221,10 +251,11 @@ local function write_tensor(writer, t, opts, factor)
     else
       local got = try(writer:send(part.source, part.name, {
         first = part.first, last = part.last, head = part.head, add = part.add, importance = weights, factor = factor, scheme = t.scheme,
-        progress = progress and function(done, total) progress("quantise", done, total) end,
+        keep = keep, progress = progress and function(done, total) progress("quantise", done, total) end,
       }))
       sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
       sums.max_abs = math.max(sums.max_abs, got.max_abs)
+      if keep then factors:wrote { name = part.name, dtype = t.to, bytes = got.bytes } end
     end
   end
   local row = report_of(t, sums)
@@ -258,7 +289,7 @@ local function write_all(plan, out, opts)
   }
   report.bytes_before, report.bytes_after = 0, writer:size()
   for i, t in ipairs(plan.tensors) do
-    report.tensors[i] = write_tensor(writer, t, opts, t.wanted and factors:of(t.wanted))
+    report.tensors[i] = write_tensor(writer, t, opts, factors)
     report.bytes_before = report.bytes_before + (t.bytes or 0)
   end
   try(writer:commit())
@@ -266,7 +297,7 @@ local function write_all(plan, out, opts)
     report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
   end
   report.bits = bits_of(plan.tensors)
-  report.passes = factors and factors.passes
+  report.passes, report.stages = factors and factors.passes, factors and factors.stages
   report.seconds = core.clock() - started
   return report
 end

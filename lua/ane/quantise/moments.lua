@@ -57,29 +57,57 @@ function Calibration:input(name)
 end
 
 -- Reads a window in parts that the program takes.
-local function read_window(self, session, ids, names, last)
+-- @param changed a session of the changed model, whose values are summed up with their differences; or nil
+local function read_window(self, session, changed, ids, names, last)
   local most = self.program:max_chunk()
   try(session:rewind(0))
+  if changed then try(changed:rewind(0)) end
   for from = 1, #ids, most do
     local part = table.move(ids, from, math.min(from + most - 1, #ids), 1, {})
-    for name, values in pairs(try(session:trace(part, names, last))) do try(self.moments:add(name, values)) end
+    local own = try(session:trace(part, names, last))
+    local values = changed and try(changed:trace(part, names, last)) or own
+    for _, name in ipairs(names) do try(self.moments:add(name, values[name], changed and own[name])) end
   end
+end
+
+-- Reads the text.
+local function read(self, changed, values)
+  local last = true
+  for _, value in ipairs(values) do last = last and value ~= self.head end
+  local opts = { context = self.chunk, kv = self.kv }
+  local session <close> = try(self.program:session(opts))
+  local other <close> = changed and try(changed:session(opts))
+  local done, progress = 0, self.progress
+  for _, ids in ipairs(self.runs) do
+    read_window(self, session, other, ids, values, last)
+    done = done + #ids
+    if progress then progress("calibrate", done, self.tokens) end
+  end
+end
+
+-- The bundle with some of its weights replaced.
+local function changed_bundle(self, written)
+  local own = {}
+  for key, value in pairs(self.bundle) do own[key] = value end
+  own.source = try(core.merged(self.bundle.source, written))
+  return own
 end
 
 --- Reads the text and sums up the moments of some values. Those of earlier calls are forgotten.
 -- @param values list of names
+-- @param written list of {name, dtype, bytes}: weights that are rounded already. Then the moments are those of the model with these
+-- weights, and contain how its values differ from those of the model; nil or empty: the moments of the model
 -- @return moments of ane.core, by value; it is closed with the calibration. Raises as ane.util.failure does
-function Calibration:collect(values)
+function Calibration:collect(values, written)
   self.moments:clear()
-  local last = true
-  for _, value in ipairs(values) do last = last and value ~= self.head end
-  local session <close> = try(self.program:session { context = self.chunk, kv = self.kv })
-  local done, progress = 0, self.progress
-  for _, ids in ipairs(self.runs) do
-    read_window(self, session, ids, values, last)
-    done = done + #ids
-    if progress then progress("calibrate", done, self.tokens) end
+  if not (written and written[1]) then
+    read(self, nil, values)
+    return self.moments
   end
+  local bundle = changed_bundle(self, written)
+  local source <close> = bundle.source -- luacheck: ignore 211
+  local program <close> = try(trace.plan(bundle))
+  read(self, program, values)
   return self.moments
 end
 
@@ -110,7 +138,7 @@ function M.open(model, input, opts, level)
   schema.argument({ type = { "string", "table" } }, input, "calibrate: input", level)
   local bundle = model_of.bundle(model, level)
   return failure.catch(function()
-    local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0 }, Calibration)
+    local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0, bundle = bundle }, Calibration)
     self.program = try(trace.program(bundle))
     self.chunk = math.min(opts.chunk, model.context, self.program:context())
     self.runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), self.chunk, opts.tokens))

@@ -356,6 +356,7 @@ describe("ane quantise", function()
       { 2, "give %-%-weights: fp32, fp16", {} },
       { 2, "int9.*: choose fp32", { "--weights", "int9" } },
       { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
+      { 2, "%-%-stages goes with %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
@@ -391,6 +392,25 @@ describe("quantise with gptq", function()
       local again = assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT, memory = 1, threads = 1 }))
       assert.is_true(again.passes > 1)
       assert.is_true(bytes == core.read_file(path()))
+    end
+  end)
+
+  it("follows in stages what the weights before have changed", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    for _, weights in ipairs { "q4_0", "int4-block", "lut4-g16" } do
+      local opts = { weights = weights, method = "gptq", calibrate = TEXT, stages = 5 }
+      assert(model:quantise(path(), { weights = weights }))
+      local plain = divergence(model)
+      local report = assert(model:quantise(path(), opts))
+      assert.same({ 5, 5 }, { report.stages, report.passes })
+      local bytes = core.read_file(path())
+      assert.is_true(divergence(model) < plain, weights)
+      opts.threads = 1
+      assert(model:quantise(path(), opts))
+      assert.is_true(bytes == core.read_file(path()))
+      opts.stages = 1
+      assert(model:quantise(path(), opts))
+      assert.is_false(bytes == core.read_file(path()))
     end
   end)
 

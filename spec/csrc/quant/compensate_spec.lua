@@ -46,6 +46,29 @@ local function second_moment(x, damp)
   return h
 end
 
+-- Mean of (wanted - x)' x.
+local function drift_of(x, wanted)
+  local d = {}
+  for i = 1, #x[1] do
+    d[i] = {}
+    for j = 1, #x[1] do
+      local sum = 0
+      for t, row in ipairs(x) do sum = sum + (wanted[t][i] - row[i]) * row[j] end
+      d[i][j] = sum / #x
+    end
+  end
+  return d
+end
+
+local function times(row, matrix)
+  local out = {}
+  for j = 1, #matrix do
+    out[j] = 0
+    for i, v in ipairs(row) do out[j] = out[j] + v * matrix[i][j] end
+  end
+  return out
+end
+
 local function permuted(h, order)
   local out = {}
   for i = 1, #order do
@@ -216,6 +239,41 @@ describe("compensated rounding", function()
       local plain, better = write(rows, opts), write(rows, opts, factor)
       local ratio = total(rows, better, h) / total(rows, plain, h)
       assert.is_true(ratio < 0.75, ("%s: %.3f"):format(name, ratio))
+    end
+  end)
+
+  it("follows the inputs of a source, as if the rows that fit it best were rounded", function()
+    for name, cols in pairs { q4_0 = 64, ["int8-channel"] = 37, ["lut4-g16"] = 37, ["int4-block"] = 32 } do
+      local x, rows, wanted, r = inputs(200, cols, 5), weights(40, cols, 6), {}, floats.random(7)
+      for t, row in ipairs(x) do
+        wanted[t] = {}
+        for c = 1, cols do wanted[t][c] = 1.1 * row[c] + 0.2 * row[c % cols + 1] + 0.05 * (r() - 0.5) end
+      end
+      local moments <close> = assert(core.moments(2))
+      local plain <close> = moments_of(x)
+      assert(moments:add("x", core.tensor({ #x, cols }, flat(x)), core.tensor({ #x, cols }, flat(wanted))))
+      local drift, solved = drift_of(x, wanted), inverse(second_moment(x, 0.01))
+      for share = 0, 1 do
+        local best = {}
+        for i, row in ipairs(rows) do -- w + share w D (H + damping)^-1
+          local change = times(times(row, drift), solved)
+          best[i] = {}
+          for c = 1, cols do best[i][c] = row[c] + share * change[c] end
+        end
+        local group, sub = core.compensate_groups(name)
+        local opts = not name:find "^%l+t%d" and { type = name } or { scheme = name }
+        local got = write(rows, opts, assert(moments:factor("x", group, sub, 0.01, share)))
+        local want = write(best, opts, assert(plain:factor("x", group, sub, 0.01)))
+        local differ, apart = 0, 0
+        for i = 1, #rows do
+          for c = 1, cols do
+            if math.abs(got[i][c] - want[i][c]) > 1e-3 then differ = differ + 1 end
+            apart = math.max(apart, math.abs(best[i][c] - rows[i][c]))
+          end
+        end
+        assert.is_true(differ <= 0.03 * #rows * cols, ("%s: %d of %d differ"):format(name, differ, #rows * cols)) -- near ties
+        assert.equal(share == 1, apart > 0.05)
+      end
     end
   end)
 

@@ -104,3 +104,23 @@ describe("rotations of weights", function()
     assert.has_error(function() changed(4, 4, unit, { { rotate = 1 << 20 } }) end)
   end)
 end)
+
+describe("core.merged", function()
+  it("takes a tensor in another type", function()
+    path = gguf.temp()
+    local values = {}
+    for i = 1, 64 do values[i] = i / 4 end
+    gguf.write(path, {
+      values = { { "general.architecture", "string", "none" } },
+      tensors = { { name = "w", shape = { 2, 32 }, dtype = "fp32", data = core.tensor({ 64 }, values):tostring() } },
+    })
+    local source <close> = assert(core.open(path))
+    local bytes = core.testing.encode("q8_0", source:read "w")
+    local merged <close> = assert(core.merged(source, { { name = "w", dtype = "q8_0", bytes = bytes } }))
+    assert.same({ "q8_0", { 2, 32 } }, { merged:tensor("w").dtype, merged:tensor("w").shape })
+    local back <close> = assert(core.merged(merged, { { name = "w", changes = {} } }))
+    assert.equal(core.testing.decode("q8_0", bytes), back:read "w")
+    assert.error_matches(function() core.merged(source, { { name = "w", dtype = "q8_0", bytes = "short" } }) end, "tensor w has 5 bytes")
+    assert.error_matches(function() core.merged(source, { { name = "w", dtype = "q9", bytes = bytes } }) end, "no type q9")
+  end)
+end)
