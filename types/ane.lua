@@ -568,6 +568,7 @@ function model:weights_report() end
 ---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 16384
+---@field transform? "none"|"rotate" other weights before they are rounded; default that of the model. The model is loaded again with it, for this call
 ---@field stages? integer of gptq, default 1; N: the text is read N times, each time with the weights that are rounded already, and the others compensate how their inputs have changed
 ---@field memory? integer bytes that the statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}

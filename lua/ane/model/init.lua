@@ -368,7 +368,7 @@ end
 -- @param out path of the file; it appears once it is complete
 -- @param opts weights (type or scheme), mixed ({pattern = type}), fallback, importance, method ("rtn", "gptq"), calibrate (a text, a list
 -- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads; ane.model.inputs), tokens (most of them),
--- memory, threads, progress
+-- stages, transform, memory, threads, progress
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
   local report, message, code = require("ane.quantise").of_model(self, opened(self).source, out, opts, 2)

@@ -285,7 +285,8 @@ local function write_all(plan, out, opts)
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
   local report = {
-    path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, method = opts.method, tensors = {},
+    path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, method = opts.method,
+    transform = opts.transform, tensors = {},
   }
   report.bytes_before, report.bytes_after = 0, writer:size()
   for i, t in ipairs(plan.tensors) do
@@ -349,28 +350,64 @@ function M.run(source, out, opts, level)
 end
 
 -- The options with the transform that a model was loaded with.
-local function with_transform(model, opts)
-  local options = require("ane.model").bundle(model, 3).options
+local function with_transform(options, opts)
   if not (options and options.transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
-  local own = { transform = options.transform }
+  local own = {}
   for key, value in pairs(opts or {}) do own[key] = value end
+  own.transform = options.transform
   return own
 end
 
---- The same for a loaded model, which also reads the text of gptq.
+-- The model of a bundle with other weights, loaded again; or nil, message, code.
+local function transformed(bundle, kind)
+  local options = bundle.options
+  if not options then return nil, "option transform: no recipe built this model", "unsupported" end
+  return require("ane.model").load(bundle.source:path(), {
+    transform = kind, recipe = options.recipe, context = options.context, threads = options.threads, activations = options.activations,
+    kv = options.kv, adapters = options.adapters, merge = options.merge,
+  })
+end
+
+-- Does the option ask for another transform than that of the model? Raises if the model's own cannot be undone.
+local function asks_for_another(options, kind, level)
+  local own = options and options.transform or "none"
+  if kind == nil or kind == own then return false end
+  schema.argument(M.rules.transform, kind, "quantise: option transform", level + 1)
+  if own ~= "none" then
+    error(("quantise: option transform is %s, and the model was loaded with transform %s"):format(kind, own), level + 1)
+  end
+  return true
+end
+
+-- Writes the weights of a model, and reads the text of gptq with it.
+local function write_model(model, bundle, source, out, opts, level)
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(bundle.options, opts), level + 1)
+  if not own then return nil, calibration, code end
+  local _ <close> = calibration
+  local report, message
+  report, message, code = M.run(source, out, own, level + 1)
+  return report, message, code -- no tail call: error levels count this function
+end
+
+--- The same for a loaded model, which also reads the text of gptq. With option transform the model is loaded again with it, for this
+-- call.
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
-  if type(opts) == "table" and opts.transform ~= nil then
-    error("quantise: option transform is of load: the model already has its weights", level)
+  local bundle_of = require("ane.model").bundle
+  local bundle = bundle_of(model, level)
+  local report, message, code
+  if type(opts) ~= "table" or not asks_for_another(bundle.options, opts.transform, level) then
+    report, message, code = write_model(model, bundle, source, out, opts, level)
+    return report, message, code
   end
-  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(model, opts), level)
-  if not own then return nil, calibration, code end
-  local _ <close> = calibration
-  local message
-  local report
-  report, message, code = M.run(source, out, own, level)
-  return report, message, code -- no tail call: error levels count this function
+  local other
+  other, message, code = transformed(bundle, opts.transform)
+  if not other then return nil, message, code end
+  local _ <close> = other
+  bundle = bundle_of(other, level)
+  report, message, code = write_model(other, bundle, bundle.source, out, opts, level)
+  return report, message, code
 end
 
 return M

@@ -172,6 +172,22 @@ describe("a rotated model", function()
     os.execute("rm -r '" .. out .. "'")
   end)
 
+  it("is an option of model:quantise", function()
+    local opts = { weights = "int4-block", method = "gptq", calibrate = ("All that glitters is not gold.\n"):rep(9), threads = 1 }
+    local plain <close> = ane.load(tiny.path(), EXACT)
+    local turned <close> = ane.load(tiny.path(), ROTATED)
+    local a, b = temp(), temp()
+    assert.equal("rotate", assert(turned:quantise(a, opts)).transform)
+    opts.transform = "rotate"
+    assert.equal("rotate", assert(plain:quantise(b, opts)).transform)
+    assert.is_true(core.read_file(a) == core.read_file(b))
+    assert(turned:quantise(b, opts)) -- its own
+    assert.is_true(core.read_file(a) == core.read_file(b))
+    opts.transform = "none"
+    assert.equal("none", assert(plain:quantise(b, opts)).transform)
+    assert.is_false(core.read_file(a) == core.read_file(b))
+  end)
+
   it("has no adapters that are not merged, and needs a model of one file or folder", function()
     local model, message, code = ane.load(tiny.path(), { transform = "rotate", adapters = "nowhere" })
     assert.is_nil(model)
@@ -179,6 +195,10 @@ describe("a rotated model", function()
     assert.matches("merge = true", message, 1, true)
     assert.error_matches(function() ane.load(tiny.path(), { transform = "turn" }) end, "none, rotate")
     local loaded <close> = tiny.load()
-    assert.error_matches(function() loaded:quantise(temp(), { weights = "q8_0", transform = "rotate" }) end, "option transform is of load")
+    assert.error_matches(function() loaded:quantise(temp(), { weights = "q8_0", transform = "turn" }) end,
+      'option transform is "turn": choose none, rotate')
+    local turned <close> = tiny.load(nil, { transform = "rotate" })
+    assert.error_matches(function() turned:quantise(temp(), { weights = "q8_0", transform = "none" }) end,
+      "option transform is none, and the model was loaded with transform rotate")
   end)
 end)
