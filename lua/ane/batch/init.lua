@@ -98,6 +98,29 @@ function M.check(opts)
   return true
 end
 
+-- The kinds of models whose rows an option has an effect on.
+local TEXT, LABELS = { "text", "models that generate text" }, { "labels", "token classifiers" }
+local ONLY = {
+  sessions = TEXT, step_tokens = TEXT, memory = TEXT, prefix_memory = TEXT, temperature = TEXT,
+  threshold = LABELS, window = LABELS, pseudonyms = LABELS, key = LABELS,
+}
+
+-- Refuses options that have no effect with a model, and a task that it does not do.
+-- @param given the options as they were given, without defaults
+-- @param kind of the model
+-- @return true; or nil, message, code
+local function check_kind(given, model, kind)
+  for name, only in pairs(ONLY) do
+    if given[name] and only[1] ~= kind then
+      return nil, ("option %s is for %s, not for %s"):format(name, only[2], tostring(model)), "invalid"
+    end
+  end
+  if given.task and rows.kinds[given.task] ~= kind then
+    return nil, ("%s does not do the task %s"):format(tostring(model), given.task), "unsupported"
+  end
+  return true
+end
+
 -- ---- Settings ------------------------------------------------------------------------------------------------------------------
 
 local function open_file(path)
@@ -371,6 +394,7 @@ end
 -- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code. ok is false if more than max_errors rows failed: then
 -- message says so, and the output is kept for `resume`
 function M.run(model, opts, level)
+  local given = opts
   opts = schema.check(M.rules, opts, "batch", (level or 1) + 1)
   if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
   local self = setmetatable({
@@ -384,14 +408,13 @@ function M.run(model, opts, level)
   local ok, message, code = join(self, opts)
   if ok and self.rank == 0 then ok, message, code = M.check(opts) end
   if not ok then return nil, message, code end
+  ok, message, code = check_kind(given, model, workers.kind(model))
+  if not ok then return nil, message, code end
   local form = opts.form or inputs.form(opts.input)
   local worker
   worker, message, code = workers.new(model, opts, function(...) answered(self, ...) end)
   if not worker then return nil, message, code end
   self.worker, self.shard = worker, opts.shard and shard_of(opts.shard)
-  if opts.task and rows.kinds[opts.task] ~= worker.kind then
-    return nil, ("%s does not do the task %s"):format(tostring(model), opts.task), "unsupported"
-  end
   self.room = worker.kind == "text" and 2 * opts.sessions or 1024
   self.reading = {
     form = form, task = opts.task, kind = worker.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds,

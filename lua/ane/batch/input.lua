@@ -1,5 +1,6 @@
 --- Reads the rows of a batch: lines of a file, a pipe or a function, or the files of a folder. One row and one block are in memory.
--- Needs ane.core. A row is {number, text}, or {number, text, fault} if it cannot be used. number: of the line or file, from 1.
+-- Needs ane.core. A row is {number, text}, or {number, text, fault} if it cannot be used. Its text is then its beginning, or empty if
+-- nothing could be read. number: of the line or file, from 1.
 -- Usage: `local rows = input.open { path = "in.jsonl", most = 1 << 24 }; for row in function() return rows:next() end do ... end`
 
 local core = require "ane.core"

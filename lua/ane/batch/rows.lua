@@ -104,7 +104,23 @@ local function object_of(row, settings)
   return value
 end
 
-local function has_id(value) return type(value) == "string" or type(value) == "number" end
+-- The fault of a row that could not be read whole.
+local function raise_fault(row)
+  if row.text == "" then errors.raise(400, row.fault, { code = "io" }) end
+  errors.raise(413, row.fault, { code = "row_too_large" })
+end
+
+-- Sets the id of the answer: a string or a number, as it is written in the row.
+local function read_id(asked, value)
+  local name = (asked.request or value.id == nil or value.id == core.null) and "custom_id" or "id"
+  local id = value[name]
+  if id == nil or id == core.null then return end
+  if type(id) == "string" or type(exact.number(id)) == "number" then
+    asked.id = id
+  elseif not asked.request then
+    fields.wrong(name, "must be a string or a number")
+  end
+end
 
 --- Reads a row. Sets asked.request and asked.id first, so that a failure is answered in the form of the row.
 -- @param asked table that is filled: request (true: in OpenAI's form), id (nil: none), task, body
@@ -113,13 +129,10 @@ local function has_id(value) return type(value) == "string" or type(value) == "n
 -- @raise a failure of ane.serve.errors
 function M.read(asked, row, settings)
   if row.id then asked.id = row.id end
-  if row.fault then errors.raise(413, row.fault, { code = "row_too_large" }) end
+  if row.fault then raise_fault(row) end
   local value = object_of(row, settings)
   asked.request = value.body ~= nil or value.url ~= nil
-  local id = asked.request and value.custom_id or value.id
-  if id == nil or id == core.null then id = value.custom_id end
-  id = exact.number(id)
-  if has_id(id) then asked.id = id end
+  read_id(asked, value)
   local task, body
   if asked.request then task, body = of_request(value) else task, body = of_plain(value, settings) end
   for name, v in pairs(settings.body) do

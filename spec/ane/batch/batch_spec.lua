@@ -152,6 +152,26 @@ describe("broken rows", function()
     assert.matches("wat", lines[13].error.message)
   end)
 
+  it("keep their ids as they are written, and refuse ids that are neither strings nor numbers", function()
+    local rows = {}
+    for i, id in ipairs { "12345678901234567890", "1e400", "0.1", '"x\\u0000"', "null", '{"a":1}', "[1]", "true" } do
+      rows[i] = ('{"id":%s,"prompt":"a","max_tokens":1}'):format(id)
+    end
+    local out, i = {}, 0
+    local summary = assert(ane.batch(model, { ordered = true, output = function(line) out[#out + 1] = line end, input = function()
+      i = i + 1
+      return rows[i]
+    end }))
+    for n = 1, 4 do assert.is_truthy(out[n]:find('"id":' .. rows[n]:match '"id":([^,]*),', 1, true), out[n]) end
+    assert.is_truthy(out[5]:find('"line":5', 1, true))
+    for n = 6, 8 do
+      local line = core.json_decode(out[n])
+      assert.equal(n, line.line)
+      assert.equal("field id must be a string or a number", line.error.message)
+    end
+    assert.equal(3, summary.errors)
+  end)
+
   it("end the run beyond max_errors, and what was done stays", function()
     local path = write("in.jsonl", '{bad\n{"id":1,"prompt":"a","max_tokens":1}\n{bad\n{bad\n')
     local summary = assert(run(path, folder .. "/out", { max_errors = 1 }))
@@ -244,6 +264,23 @@ describe("other models", function()
     assert.is_nil(summary)
     assert.equal("unsupported", code)
     assert.matches("does not do the task embed", message)
+  end)
+
+  it("refuse options that have no effect on their rows", function()
+    local path, bert <close> = write("in.jsonl", '{"id":1,"text":"a"}'), assert(ane.load "spec/fixtures/hf/bert")
+    for name, value in pairs { threshold = 0.5, window = 64, pseudonyms = true, key = "k" } do
+      local summary, message, code = run(path, folder .. "/out", { [name] = value })
+      assert.is_nil(summary)
+      assert.equal("invalid", code)
+      assert.is_truthy(message:find(("option %s is for token classifiers, not for "):format(name), 1, true), message)
+    end
+    for name, value in pairs { sessions = 4, step_tokens = 64, memory = 1 << 30, prefix_memory = 1 << 20, temperature = 1 } do
+      local summary, message, code = ane.batch(bert, { input = path, output = folder .. "/out", [name] = value })
+      assert.is_nil(summary)
+      assert.equal("invalid", code)
+      assert.is_truthy(message:find(("option %s is for models that generate text, not for "):format(name), 1, true), message)
+    end
+    assert.is_nil(core.path_kind(folder .. "/out"))
   end)
 end)
 
