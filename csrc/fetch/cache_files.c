@@ -67,7 +67,9 @@ ane_status ane_cache_move(const char *from, const char *to, struct ane_error *er
   if (n >= sizeof folder) return ANE_OK;
   memcpy(folder, slash ? to : ".", n);
   folder[n] = 0;
-  int fd = open(n > 0 ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd;
+  do fd = open(n > 0 ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  while (fd < 0 && errno == EINTR);
   if (fd < 0) return ANE_OK; /* the rename is done; it may reach the disk later */
   fsync(fd);
   close(fd);

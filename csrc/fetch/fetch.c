@@ -139,7 +139,10 @@ static bool is_content(const struct ane_fetch *f) { return f->status == 200 || f
 static bool begin_file(struct ane_fetch *f) {
   if (f->status == 200) f->offset = 0;
   f->received = f->offset;
-  if (ftruncate(f->fd, (off_t)f->offset) == 0 && lseek(f->fd, (off_t)f->offset, SEEK_SET) >= 0) return true;
+  int r;
+  do r = ftruncate(f->fd, (off_t)f->offset);
+  while (r != 0 && errno == EINTR);
+  if (r == 0 && lseek(f->fd, (off_t)f->offset, SEEK_SET) >= 0) return true;
   f->write_error = errno;
   return false;
 }
@@ -182,7 +185,8 @@ static ane_status open_file(struct ane_fetch *f, const struct ane_fetch_request 
   f->path = ane_malloc(n);
   if (f->path) memcpy(f->path, r->path, n);
   if (!f->path) return ane_fail(err, ANE_NOMEM, "no memory for a request");
-  f->fd = open(r->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  do f->fd = open(r->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  while (f->fd < 0 && errno == EINTR);
   if (f->fd < 0) return ane_fail(err, ANE_IO, "%s: %s", r->path, strerror(errno));
   if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return ane_fail(err, ANE_STATE, "%s: another process fetches this file", r->path);
@@ -299,8 +303,12 @@ const char *ane_fetch_body(const struct ane_fetch *f, size_t *n) {
 }
 
 ane_status ane_fetch_sync(struct ane_fetch *f, struct ane_error *err) {
-  if (f->fd >= 0 && fsync(f->fd) != 0) return ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(errno));
-  return ANE_OK;
+  int r = 0;
+  if (f->fd >= 0) {
+    do r = fsync(f->fd);
+    while (r != 0 && errno == EINTR);
+  }
+  return r == 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(errno));
 }
 
 void ane_fetch_end(struct ane_fetch *f) {

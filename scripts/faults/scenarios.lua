@@ -2,11 +2,16 @@
 --   prepare()                          -> a thing; without faults
 --   run(thing)                         -> true; or nil, message, code; may raise
 --   check(thing, ok, value, message, code) -> nil; or what is wrong. ok: run returned; without faults. Closes what prepare opened.
+--   finish()                           ends what prepare started for all runs, or nil
 --   writes                             the code of a failed system call is "io" and its message names a path in the folder
 -- Usage: `local list = require("scenarios")(folder)`; the folder is used and emptied by the scenarios.
 
 local ane = require "ane"
 local core = require "ane.core"
+local grammar = require "ane.grammar"
+local hub = require "ane.hub"
+local ranks = require "ane.pipeline.plan"
+local schema = require "ane.util.schema"
 
 local MODEL = "spec/fixtures/gguf/llama-odd.gguf"
 local WORDS = "spec/fixtures/gguf/llama-q8_0.gguf" -- has a tokenizer
@@ -258,6 +263,119 @@ local function serve_scenario()
   }
 end
 
+-- Faults in a call whose result is a value, told as a text by `tell`: without faults, it gives what it gave at first.
+-- @param open function() -> what prepare gives, with close()
+-- @param run function(opened) -> value; or nil, message, code
+local function with_value(open, run, tell)
+  local first
+  return {
+    prepare = function()
+      local opened = open()
+      first = first or tell(assert(run(opened)))
+      return opened
+    end,
+    run = run,
+    check = function(opened, ok, value)
+      local again, message = run(opened)
+      local problem = not again and "cannot be repeated: " .. message or nil
+      if again and tell(again) ~= first then problem = "repeated, it gives " .. tell(again) end
+      if ok and value and tell(value) ~= first then problem = "it gives " .. tell(value) end
+      opened:close()
+      return problem
+    end,
+  }
+end
+
+local NOTHING = { close = function() end }
+
+local FOLDER, ADAPTER = "spec/fixtures/hf/llama", "spec/fixtures/hf/lora_llama"
+
+-- Loads a model with an adapter beside its weights or merged into them.
+local function adapter_scenario(merge)
+  local function load_with()
+    return ane.load(FOLDER, { threads = 1, context = 64, adapters = ADAPTER, merge = merge })
+  end
+  local scenario = with_value(function() return NOTHING end, function()
+    local model <close>, message, code = load_with()
+    if not model then return nil, message, code end
+    local result
+    result, message, code = model:generate(PROMPT, { max_tokens = 4, ignore_eos = true, details = true })
+    return result and result.ids, message, code
+  end, function(ids) return table.concat(ids, " ") end)
+  scenario.writes = true
+  return scenario
+end
+
+-- Grammars of each kind are made, and check a text.
+local function make_grammars()
+  local out = {}
+  for _, one in ipairs {
+    { "json_schema", '{"type":"object","properties":{"a":{"type":"integer","minimum":3},"b":{"enum":["x",null]}},"required":["a"]}',
+      '{"a": 30}' },
+    { "regex", "(a|b)+[0-9]{2,5}\\p{L}*", "ab123z" }, { "gbnf", 'root ::= "a" (x | root)\nx ::= [b-z]{2}', "aabc" },
+    { "lark", 'start: WORD ("," WORD)*\nWORD: /[a-z]+/', "a,bc" },
+  } do
+    local g, message, code = grammar[one[1]](one[2])
+    if not g then return nil, message, code end
+    local taken
+    taken, message, code = g:matches(one[3])
+    if taken == nil then return nil, message, code end
+    out[#out + 1] = tostring(taken)
+  end
+  return out
+end
+
+-- The vectors of two texts.
+local function embed(model)
+  local result, message, code = model:embed({ "a cat on the mat", "the moon" }, { details = true })
+  return result and result.embeddings, message, code
+end
+
+local function joined(list) return table.concat(list, " ") end
+
+local function open_model(path)
+  return function() return assert(ane.load(path, { threads = 1 })) end
+end
+
+-- Fetches a file from a hub on loopback (spec/support/hub.py), which ends with this process. What a failed call has left, the next one
+-- continues or removes.
+local function pull_scenario(folder)
+  local port, input
+  local function start()
+    local ports = os.tmpname()
+    input = assert(io.popen(("exec python3 spec/support/hub.py /dev/null >'%s' 2>/dev/null"):format(ports), "w"))
+    local deadline = core.clock() + 120
+    repeat
+      core.sleep(0.02)
+      port = assert(core.read_file(ports)):match "^(%d+) %d+\n"
+    until port or core.clock() > deadline
+    os.remove(ports)
+    local env = { HF_HOME = folder .. "/hf", HOME = folder, HF_ENDPOINT = "http://127.0.0.1:" .. assert(port, "no hub") }
+    os.getenv = function(name) return env[name] end -- luacheck: ignore 122
+  end
+  local function run()
+    return hub.pull("hf:org/one", { client = { wait = function() end, tries = 2 } })
+  end
+  return {
+    prepare = function()
+      if not input then start() end
+      remove(folder)
+      return NOTHING
+    end,
+    run = run,
+    check = function(_, ok, value)
+      local path, message = run()
+      if not path then return "cannot be repeated: " .. message end
+      if ok and value and value ~= path then return "it gives " .. value end
+      for _, name in ipairs(tree(folder)) do
+        if name:find "incomplete$" then return "left behind: " .. name end
+      end
+      if core.file_size(path) ~= 1000 then return "the file has another length" end
+    end,
+    finish = function() if input then input:close() end end,
+  }
+end
+
 return function(folder)
   local list = {
     load = load_scenario(MODEL, 1),
@@ -283,6 +401,26 @@ return function(folder)
     restore = session_scenario(folder, true, function(thing) return thing.session:restore(thing.path) end),
     batch = batch_scenario(folder),
     serve = serve_scenario(),
+    adapter = adapter_scenario(false),
+    adapter_merged = adapter_scenario(true),
+    embed = with_value(open_model "spec/fixtures/hf/bert", embed, function(vectors) return vectors:tostring() end),
+    rerank = with_value(open_model "spec/fixtures/hf/cross_encoder", function(model)
+      return model:rerank("a cat", { "the moon", "a cat on the mat" })
+    end, joined),
+    grammar = with_value(function() return NOTHING end, make_grammars, joined),
+    constrained = with_model(WORDS, function(model)
+      local g, message, code = grammar.regex "[a-z]{2,6} [0-9]+"
+      if not g then return nil, message, code end
+      return model:generate("Once", { max_tokens = 4, grammar = g })
+    end),
+    plan_ranks = with_value(function()
+      remove(folder)
+      assert(core.write_file(folder .. "/hosts", "here slots=2 read=10 compute=100\n")) -- so that nothing is measured
+      return NOTHING
+    end, function()
+      return ranks.of_path(MODEL, schema.check(ranks.rules, { hosts = folder .. "/hosts" }, "plan", 2))
+    end, function(plan) return joined { plan.weights, plan.state, plan.ranks[2].weights } end),
+    pull = pull_scenario(folder),
   }
   return list
 end

@@ -107,6 +107,7 @@ for _, name in ipairs(names) do
       end
     end
   end
+  if scenarios[name].finish then scenarios[name].finish() end
 end
 os.execute("rm -rf " .. folder)
 print(("%d runs with a fault, %d problems"):format(tries, problems))

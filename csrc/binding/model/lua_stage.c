@@ -159,11 +159,12 @@ void bind_link_free(struct bind_program_box *box) {
  * the body and a last one of the tail: see struct ane_step_cost. After passes("cpu"). */
 int bind_graph_costs(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
-  struct ane_step_cost *costs;
+  struct ane_step_cost *found, *costs = lua_newuserdatauv(L, ((size_t)g->n_nodes + 1) * sizeof *costs, 0);
   int32_t n;
   struct ane_error err;
-  if (ane_stage_costs(g, &costs, &n, &err)) return bind_fail(L, &err);
-  /* Only memory that is out can raise before the list is freed. */
+  if (ane_stage_costs(g, &found, &n, &err)) return bind_fail(L, &err);
+  memcpy(costs, found, (size_t)n * sizeof *costs);
+  ane_free(found); /* what follows may raise */
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 7);
@@ -176,7 +177,6 @@ int bind_graph_costs(lua_State *L) {
     bind_set_integer(L, "crossing", costs[i].crossing);
     lua_rawseti(L, -2, i + 1);
   }
-  ane_free(costs);
   return 1;
 }
 

@@ -1,7 +1,9 @@
 --- Patterns that combine as in LPeg, and their conversion to rules of the core.
--- Needs ane.core. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as core.grammar takes
--- them. Repetition is left recursion, which the core reads in constant time a step.
+-- Needs ane.util.failure. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as
+-- core.grammar takes them. Repetition is left recursion, which the core reads in constant time a step.
 -- Usage: `local P, S, V = rules.P, rules.S, rules.V; local g = rules.lower({ "list", list = P "[" * V "list"^0 * P "]" })`
+
+local failure = require "ane.util.failure"
 
 local M = {}
 
@@ -153,11 +155,11 @@ function Lowering:fill(rule, p, names)
 end
 
 --- Converts a pattern to rules for core.grammar.
--- @return list; or nil, message, code where a name is not defined
+-- @return list; or nil, message, code where a name is not defined or there is no memory
 function M.lower(pattern)
   local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
   local ok, message = pcall(function() self:fill(new_rule(self), M.P(pattern), {}) end)
-  if not ok then return nil, message, "invalid" end
+  if not ok then return nil, message, failure.code(message, "invalid") end
   return self.rules
 end
 

@@ -453,10 +453,12 @@ local function ask(self, threads)
   local measure = not is_one_host(self.team)
   local ok, message, code = self.team:tell("C", orders.pack("I", measure and 1 or 0))
   if not ok then return broken(self, message, code) end
-  local list = { [0] = work.facts(threads, measure) }
+  local own, fault, kind = work.facts(threads, measure)
   local texts
   texts, message, code = replies(self)
   if not texts then return nil, message, code end
+  if not own then return nil, fault, kind end
+  local list = { [0] = own }
   for rank, text in pairs(texts) do list[rank] = core.json_decode(text) end
   return list
 end

@@ -88,12 +88,13 @@ local function ranks_of_file(opts)
   return table.move(list, 1, opts.ranks or #list, 1, {})
 end
 
--- Sets rates that a hosts file leaves out to those of this machine.
+-- Sets rates that a hosts file leaves out to those of this machine. Returns the ranks; or nil, message, code.
 local function complete(ranks)
-  local here
+  local here, message, code
   for _, r in ipairs(ranks) do
     if not r.read or not r.compute then
-      here = here or core.limits(core.cpu_cores(), core.isa_best())
+      if not here then here, message, code = core.limits(core.cpu_cores(), core.isa_best()) end
+      if not here then return nil, message, code end
       r.read = r.read or here.read * M.REACHED.read
       r.compute = r.compute or here.dot * M.REACHED.compute
     end
@@ -194,7 +195,8 @@ local function costs_of(path, opts)
   local costs, head, ok
   if graph then
     ok, message, code = graph:passes "cpu"
-    costs, head = ok and graph:costs(), ok and not bundle.config.kind and graph:head() or nil
+    if ok then costs, message, code = graph:costs() end
+    head = costs and not bundle.config.kind and graph:head() or nil
     graph:close()
   end
   if bundle.source.close then bundle.source:close() end

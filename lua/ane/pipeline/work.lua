@@ -31,9 +31,15 @@ end
 --- What a rank reports before rank 0 chooses the cut: free memory (bytes), threads, and speed (bytes read per second; not measured: the
 -- number of threads).
 -- @param measure true: measure the speed, which takes half a second and half a gigabyte of memory
+-- @return free, threads, speed; or nil, message, code
 function M.facts(threads, measure)
-  local free = core.memory().available
-  return { free = free, threads = threads, speed = measure and core.limits(threads, (isa.choose())).read or threads }
+  local free, limits = core.memory().available, nil
+  if measure then
+    local message, code
+    limits, message, code = core.limits(threads, (isa.choose()))
+    if not limits then return nil, message, code end
+  end
+  return { free = free, threads = threads, speed = limits and limits.read or threads }
 end
 
 --- The options of a program that is a stage of a team's pipeline.
@@ -203,7 +209,8 @@ end
 local HANDLE = {
   I = function(self, text)
     local _, measure = orders.unpack(text)
-    return acknowledge(self, core.json_encode(M.facts(self.opts.threads, measure == 1)))
+    local facts, message, code = M.facts(self.opts.threads, measure == 1)
+    return acknowledge(self, facts and core.json_encode(facts), message, code)
   end,
   M = function(self, text)
     local _, job = orders.unpack(text)

@@ -30,6 +30,14 @@ describe("a plan over ranks", function()
     assert.equal(64 * 4, three.ranks[1].sends)
   end)
 
+  it("fails with the reason where the rates of this machine cannot be measured", function()
+    local limits = core.limits
+    core.limits = function() return nil, "no memory", "memory" end -- luacheck: ignore 122
+    local ok, p, message, code = pcall(of, MODEL, { ranks = 2 })
+    core.limits = limits -- luacheck: ignore 122
+    assert.same({ true, nil, "no memory", "memory" }, { ok, p, message, code })
+  end)
+
   it("predicts by rates, latency and bandwidth", function()
     local file <close> = hosts "a read=1 compute=1000\nb read=1 compute=1000\n"
     local p = assert(of(MODEL, { hosts = file.path, network = 8, latency = 1000, context = 1, sequences = 2 }))
