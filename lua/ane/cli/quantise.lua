@@ -71,7 +71,7 @@ local function show(report)
   local other = 0
   for _, t in ipairs(report.tensors) do
     show_row(t)
-    if t.note then other = other + 1 end
+    if t.note and t.note:find("not whole blocks", 1, true) then other = other + 1 end
   end
   local turned = report.transform == "rotate" and " (rotated)" or ""
   io.stdout:write(("%s: weights %s%s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights, turned,

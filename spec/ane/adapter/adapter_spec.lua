@@ -315,6 +315,35 @@ describe("LoRA adapters", function()
     assert.is_true(apart(want, logits(set)) < 0.05 * apart(want, logits(base)))
   end)
 
+  it("are merged once where weights are rounded with gptq, rotated or not, in one stage or several", function()
+    local command, core = require "support.command", require "ane.core"
+    local text, path, tensors = os.tmpname(), os.tmpname(), {}
+    made[#made + 1], made[#made + 2] = text, path
+    assert(core.write_file(text, ("All that glitters is not gold.\n"):rep(20)))
+    local base = require("support.tiny").path()
+    for layer = 0, 2 do
+      for module, name in pairs { ["self_attn.v_proj"] = "attn_v", ["mlp.down_proj"] = "ffn_down" } do
+        name = ("blk.%d.%s.weight"):format(layer, name)
+        module = ("model.layers.%d.%s"):format(layer, module)
+        local more = adapters.pair(module, width_of(base, name, 2), width_of(base, name, 1), 4, layer + 1)
+        table.move(more, 1, 2, #tensors + 1, tensors)
+      end
+    end
+    local adapter = keep(adapters.peft { tensors = tensors, config = { lora_alpha = 40 } })
+    local plain <close> = assert(load(base))
+    local model <close> = assert(load(base, { adapters = { adapter } }))
+    local want = logits(model)
+    for _, transform in ipairs { "none", "rotate" } do
+      for _, stages in ipairs { "1", "4" } do
+        local report = command.json { "quantise", base, path, "--weights", "int8-channel", "--method", "gptq", "--calibrate", text,
+          "--adapter", adapter, "--transform", transform, "--stages", stages }
+        assert.same({ transform, tonumber(stages) }, { report.transform, report.stages })
+        local small <close> = assert(load(path))
+        assert.is_true(apart(want, logits(small)) < 0.1 * apart(want, logits(plain)), transform .. stages)
+      end
+    end
+  end)
+
   describe("chosen", function()
     it("by a session, by a reply, for one model", function()
       local one, two = folder(LLAMA, ATTENTION, nil, 1), folder(LLAMA, ALL, nil, 50)
