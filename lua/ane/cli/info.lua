@@ -170,7 +170,7 @@ local function package_info(args)
   return true
 end
 
--- An asset is described whether or not it can be run here.
+-- An asset is described whether or not it can be run here. A hash that differs is an error behind the description.
 local function asset_info(args)
   local text, message
   if args.program then
@@ -181,11 +181,16 @@ local function asset_info(args)
   local contents
   contents, message = aimodel.contents(args.model)
   if not contents then return nil, message end
+  contents.hash, message = aimodel.hash(args.model)
+  if not contents.hash then return nil, message end
   if args.json then
     contents.functions = common.list(contents.functions)
-    return common.print_json(contents)
+    local ok, failed = common.print_json(contents)
+    if not ok then return nil, failed end
+  else
+    write("%s", aimodel.summary(contents))
   end
-  write("%s", aimodel.summary(contents))
+  if contents.hash == "differs" then return nil, message end
   return true
 end
 

@@ -6,6 +6,9 @@ local core = require "ane.core"
 
 local M = {}
 
+local HASH_BYTES <const> = 32 -- of a SHA-256
+local ENOENT <const> = 2 -- on Linux and macOS
+
 --- Is there an asset in the folder? By its name, even if main.mlirb is missing: reading it then says so.
 function M.found(path)
   if path:find "%.aimodel/*$" then return true end
@@ -24,6 +27,31 @@ function M.contents(path)
   local contents = asset:contents()
   contents.path, contents.kind = path, "aimodel"
   return contents
+end
+
+--- Compares main.hash with the SHA-256 of main.mlirb. All of main.mlirb is read.
+-- @param path of the folder
+-- @return "ok"; "missing" (no main.hash: Apple's library for Linux loads such an asset, too); or "differs" and a message that names
+-- the file; or nil, message, code if a file cannot be read
+function M.hash(path)
+  local program, digest = path:gsub("/+$", "") .. "/main.mlirb", path:gsub("/+$", "") .. "/main.hash"
+  local file <close>, message, errno = io.open(digest, "rb")
+  if not file then
+    if errno == ENOENT then return "missing" end
+    return nil, message, "io"
+  end
+  local wanted, failed = file:read(HASH_BYTES + 1)
+  if failed then return nil, ("%s: %s"):format(digest, failed), "io" end
+  wanted = wanted or ""
+  if #wanted ~= HASH_BYTES then
+    local size = #wanted > HASH_BYTES and "more" or tostring(#wanted)
+    return "differs", ("%s: wanted the %d bytes of a SHA-256, found %s"):format(digest, HASH_BYTES, size)
+  end
+  local found, bytes, code = core.sha256_file(program)
+  if not found then return nil, bytes, code end
+  wanted = wanted:gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+  if found == wanted then return "ok" end
+  return "differs", ("%s: its SHA-256 is %s, main.hash has %s"):format(program, found, wanted)
 end
 
 --- The program of an asset as text, an operation a line.
@@ -52,11 +80,12 @@ local function counted(counts)
   return table.concat(parts, ", ")
 end
 
---- Formats a table of contents as text of several lines.
+--- Formats a table of contents as text of several lines. With a field `hash` (of M.hash) it is one of them.
 function M.summary(contents)
   local lines = { ("%s: Core AI asset by %s, %d resources of %d bytes"):format(contents.path, contents.producer, contents.resources,
     contents.resource_bytes) }
   if next(contents.weights) then lines[#lines + 1] = "  bytes by type: " .. counted(contents.weights) end
+  if contents.hash then lines[#lines + 1] = "  hash: " .. contents.hash end
   for _, f in ipairs(contents.functions) do
     lines[#lines + 1] = ("%sfunction %s"):format(f.private and "private " or "", f.name)
     ports(lines, "input", f.inputs)

@@ -1,6 +1,7 @@
 -- Core AI assets: described and run.
 local aimodel = require "ane.coreml.aimodel"
 local ane = require "ane"
+local command = require "support.command"
 local core = require "ane.core"
 
 local write = core.testing.aimodel_write
@@ -169,5 +170,41 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
     assert.is_false(aimodel.found(dir))
     assert.equal("io", select(3, aimodel.contents(dir .. "/none")))
     assert.truthy(aimodel.text(APPLE):find("state fp16 [1, 1, 8, 64]", 1, true))
+  end)
+
+  it("has a hash that is checked", function()
+    local asset = dir .. "/m.aimodel"
+    assert.equal("ok", aimodel.hash(APPLE))
+    assert(write(asset, { { name = "main", { "input", "x", "fp16", { 2, 3 } }, { "output", "y", 1 } } }))
+    assert.equal("ok", aimodel.hash(asset .. "/"))
+    local info = command.json { "info", asset }
+    assert.equal("ok", info.hash)
+    assert.matches("\n  hash: ok\n", select(2, command.run { "info", asset }))
+
+    assert(core.write_file(asset .. "/main.hash", ("x"):rep(32)))
+    local state, message = aimodel.hash(asset)
+    assert.equal("differs", state)
+    assert.matches("m.aimodel/main.mlirb: its SHA%-256 is %x+, main.hash has 7878", message)
+    for _, args in ipairs { { "info", asset }, { "info", asset, "--json" } } do
+      local code, out, err = command.run(args)
+      assert.equal(1, code)
+      assert.matches("differs", out)
+      assert.matches("m.aimodel/main.mlirb: its SHA%-256 is", err)
+    end
+    for bytes, found in pairs { [0] = "0", [31] = "31", [33] = "more" } do
+      assert(core.write_file(asset .. "/main.hash", ("x"):rep(bytes)))
+      state, message = aimodel.hash(asset)
+      assert.equal("differs", state)
+      assert.matches("main.hash: wanted the 32 bytes of a SHA%-256, found " .. found, message)
+    end
+    assert(ane.package(asset)):close() -- does not read it
+
+    assert(os.remove(asset .. "/main.hash"))
+    assert.equal("missing", aimodel.hash(asset))
+    assert.equal("missing", command.json({ "info", asset }).hash)
+    assert(os.execute("mkdir " .. asset .. "/main.hash"))
+    state, message = aimodel.hash(asset)
+    assert.is_nil(state)
+    assert.matches("main.hash: ", message)
   end)
 end)
