@@ -260,8 +260,9 @@ ane_status export_store_constant(struct exporting *x, struct ane_mil_value *v) {
     return ANE_OK;
   }
   ane_status st = store(x, v->type, v->data, v);
+  if (st || v->kind != ANE_MIL_BLOB) return st; /* below BLOB_FROM elements: in the program, not in the file */
   s.offset = v->offset;
-  if (!st && !ane_buffer_append(&x->constants, &s, sizeof s)) st = ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  if (!ane_buffer_append(&x->constants, &s, sizeof s)) st = ane_fail(x->err, ANE_NOMEM, "no memory for the program");
   return st;
 }
 

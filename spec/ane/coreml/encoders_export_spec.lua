@@ -104,7 +104,7 @@ describe("an encoder as packages or an asset", function()
 
     it("gives the executor's embeddings: asset of " .. name, function()
       local source <close> = assert(ane.load(hf.path(name), { weights = "fp16", activations = "fp32", threads = 2 }))
-      local report, want = export(hf.path(name), { target = "coreai", fixed_t = { 8, 24 } }), assert(source:embed(LISTS))
+      local report, want = export(hf.path(name), { target = "coreai", fixed_t = { 1, 8, 24 } }), assert(source:embed(LISTS))
       for i, ids in ipairs(LISTS) do near(want[i], predict(report, ids), "sequence " .. i) end
     end)
   end
@@ -221,7 +221,7 @@ describe("an encoder as packages or an asset", function()
   for _, name in ipairs(python and { "bert", "modernbert", "embedding_gemma", "qwen3_embedding", "cross_encoder" } or {}) do
     it("gives the same in Apple's library: " .. name, function()
       local source <close> = assert(ane.load(hf.path(name), { weights = "fp16", activations = "fp32", threads = 2 }))
-      local report = export(hf.path(name), { target = "coreai", fixed_t = { 8, 24 } })
+      local report = export(hf.path(name), { target = "coreai", fixed_t = { 1, 8, 24 } })
       local want = name == "cross_encoder" and assert(source:rerank(nil, LISTS, { raw = true })) or assert(source:embed(LISTS))
       local case = { calls = {}, tolerance = { atol = 0.01 } }
       for i, ids in ipairs(LISTS) do
