@@ -214,9 +214,11 @@ static int drop_input(lua_State *L) {
 /* The Lua state that Ctrl-C interrupts. Only the command sets it: a library leaves signals to its host. */
 static lua_State *volatile interrupted;
 static volatile sig_atomic_t interrupt_held; /* a SIGINT arrived in mode "hold" */
+static lua_Integer interrupts_raised;        /* in the main coroutine, since the process began */
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar) {
   (void)ar;
+  interrupts_raised++;
   lua_sethook(L, NULL, 0, 0);
   luaL_error(L, "interrupted!");
 }
@@ -338,6 +340,12 @@ static void on_terminate(int signal) {
   on_interrupt(signal);
 }
 
+/* interrupts() -> how many interrupts interruptible has raised, so that a caller notices one that a pcall below it has caught */
+static int interrupts(lua_State *L) {
+  lua_pushinteger(L, interrupts_raised);
+  return 1;
+}
+
 /* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that unfinished files are removed;
  * terminated() distinguishes it from Ctrl-C. Off: SIGTERM ends the process, if it was on */
 static int catch_termination(lua_State *L) {
@@ -384,6 +392,7 @@ static const luaL_Reg functions[] = {
     {"list_dir", list_dir},
     {"hold_interrupts", hold_interrupts},
     {"interruptible", interruptible},
+    {"interrupts", interrupts},
     {"without_signals", without_signals},
     {"keep_input", keep_input},
     {"drop_input", drop_input},

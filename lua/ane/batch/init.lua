@@ -198,8 +198,15 @@ local function write(self, row, line, flags, tokens)
   self:report()
 end
 
+-- Raises again an interrupt (Ctrl-C) that a pcall below, such as that of a chat template, has caught. The row in progress is then not
+-- answered, and a resumed run computes it.
+local function check_interrupts(self)
+  if core.interrupts() ~= self.interrupts then error("interrupted!", 0) end
+end
+
 -- Passes the line of an answer to on_line, which writes it or sends it to rank 0.
 local function answered(self, row, asked, status, body)
+  check_interrupts(self)
   local usage = status == 200 and type(body.usage) == "table" and body.usage
   local tokens = usage and usage.total_tokens or 0
   self.on_line(row, rows.answer(row, asked, status, body), status ~= 200 and journal.ERROR or 0, tokens)
@@ -302,6 +309,7 @@ local function compute(self)
     if self.failed or self:too_many() then return end
     local stepped = self.worker:step()
     if not stepped then self.worker:flush() end
+    check_interrupts(self)
     poll_ranks(self, stepped or more)
   end
 end
@@ -399,7 +407,7 @@ function M.run(model, opts, level)
   if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
   local self = setmetatable({
     opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0, local_rows = 0,
-    on_line = nil,
+    interrupts = core.interrupts(), on_line = nil,
   }, Run)
   local _ <close> = setmetatable({}, { __close = function(_, raised)
     self:close()

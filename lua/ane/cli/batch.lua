@@ -176,8 +176,9 @@ local function run_batch(args, opts)
   if not model then return nil, args.host and ("rank %d (%s): %s"):format(args.rank, args.host, failed) or failed end
   local draw, ended = drawing(args)
   opts.progress = draw
-  local result, why, kind = batch.run(model, opts, 0)
+  local ran, result, why, kind = core.interruptible(batch.run, model, opts, 0)
   ended()
+  if not ran then error(result, 0) end
   if result and args.rank > 0 then return true end
   return show(args, result, why, kind)
 end

@@ -61,7 +61,9 @@ end
 -- nil, message, code of a fault that pcall caught. The message of raise_exception stays as the template wrote it.
 -- @param at the byte of the source where the fault happened, if the fault does not name it
 -- @param item the tracked item of that time as "messages[2]", or nil
+-- @raise an interrupt, as it was caught
 local function failure(name, source, caught, at, item)
+  if type(caught) == "string" and caught:find "interrupted!$" then error(caught, 0) end -- Ctrl-C
   if type(caught) ~= "table" or not caught.code then
     local code = tostring(caught):find("stack overflow", 1, true) and "limit" or "internal"
     caught = { code = code, message = code == "limit" and "nested too deeply" or tostring(caught) }

@@ -194,6 +194,50 @@ describe("broken rows", function()
   end)
 end)
 
+describe("an interrupt", function()
+  -- Sends SIGINT to this process, and catches what it raises.
+  local function interrupt_and_catch()
+    local ran, raised = pcall(function()
+      assert(io.popen("kill -INT $PPID")):close()
+      while true do end -- until it is raised
+    end)
+    assert.is_false(ran)
+    assert.matches("interrupted!$", raised)
+  end
+
+  it("that the code of a row catches ends the run, and the row is computed later", function()
+    local path, out, chat = write("in.jsonl", corpus()), folder .. "/out", require "ane.serve.chat"
+    assert(run(path, folder .. "/want", { ordered = true }))
+    local handle, calls = chat.handle, 0
+    local _ <close> = setmetatable({}, { __close = function() chat.handle = handle end })
+    chat.handle = function(...)
+      calls = calls + 1
+      if calls < 4 then return handle(...) end
+      interrupt_and_catch()
+      require("ane.serve.errors").raise(400, "a message with the caught text")
+    end
+    local ran, raised = core.interruptible(run, path, out, { ordered = true, sessions = 2 })
+    assert.is_false(ran)
+    assert.equal("interrupted!", raised)
+    assert.is_nil(core.path_kind(out))
+    chat.handle = handle
+    assert(run(path, out, { ordered = true, resume = true }))
+    assert.equal(tree.read(folder .. "/want"), tree.read(out))
+  end)
+
+  it("in a chat template is raised again", function()
+    local template = assert(require("ane.jinja").compile "{{ f() }}")
+    local ran, raised = core.interruptible(function()
+      return template:render(setmetatable({}, { __pairs = function()
+        assert(io.popen("kill -INT $PPID")):close()
+        while true do end
+      end }))
+    end)
+    assert.is_false(ran)
+    assert.matches("interrupted!$", raised)
+  end)
+end)
+
 describe("inputs that are not lines of UTF-8", function()
   for what, start in pairs {
     gzip = "\x1F\x8B\x08\x00", zstd = "\x28\xB5\x2F\xFD", xz = "\xFD7zXZ\0", ["UTF-16"] = "\xFF\xFE{\0",
