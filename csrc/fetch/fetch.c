@@ -224,6 +224,7 @@ static ane_status set_options(struct ane_fetch *f, const struct ane_fetch_reques
   }
   SET(CURLOPT_URL, r->url);
 #undef SET
+  if (bad == CURLE_OUT_OF_MEMORY) return ane_fail(err, ANE_NOMEM, "no memory for a request");
   return bad ? ane_fail(err, ANE_INVALID, "%s: %s", r->url, curl.easy_strerror(bad)) : ANE_OK;
 }
 
@@ -260,7 +261,7 @@ ane_status ane_fetch_begin(struct ane_fetch **out, const struct ane_fetch_reques
 /* The result of the exchange. */
 static ane_status outcome(struct ane_fetch *f, CURLcode code, struct ane_error *err) {
   if (f->write_error) return ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(f->write_error));
-  if (f->no_memory) return ane_fail(err, ANE_NOMEM, "no memory for the answer");
+  if (f->no_memory || code == CURLE_OUT_OF_MEMORY) return ane_fail(err, ANE_NOMEM, "no memory for the answer");
   if (f->too_large) return ane_fail(err, ANE_RANGE, "the answer is longer than %zu bytes", f->most);
   if (code) return ane_fail(err, ANE_IO, "%s", f->reason[0] ? f->reason : curl.easy_strerror(code));
   long status = 0;

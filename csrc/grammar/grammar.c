@@ -131,7 +131,11 @@ ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *ru
   if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   g->kind = ENGINE_RULES;
   ane_status st = rules_make(&g->rules, &g->pool, rules, n, &g->start.rules, err);
-  if (st == ANE_OK) st = engine_failed(g, err);
+  if (st == ANE_OK || st == ANE_INVALID) { /* a state that there is no memory for looks like one that no text reaches */
+    struct ane_error why;
+    ane_status engine = engine_failed(g, &why);
+    if (engine) st = engine, *err = why;
+  }
   if (st) {
     ane_grammar_destroy(g);
     *out = NULL;

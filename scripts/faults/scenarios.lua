@@ -364,6 +364,7 @@ local function pull_scenario(folder)
     end,
     run = run,
     check = function(_, ok, value)
+      collectgarbage() -- where even the call of a finaliser had no memory, a lock ends now
       local path, message = run()
       if not path then return "cannot be repeated: " .. message end
       if ok and value and value ~= path then return "it gives " .. value end

@@ -1,6 +1,7 @@
 --- Places in a model where adapters can act: the weights that a recipe has used, by their names in adapters.
--- Needs ane.recipe.names. Usage: `local places = places.of(builder, recipe)` in the `examine` of ane.recipe.build
+-- Needs ane.recipe.names and ane.util.failure. Usage: `local places = places.of(builder, recipe)` in the `examine` of ane.recipe.build
 
+local failure = require "ane.util.failure"
 local names = require "ane.recipe.names"
 
 local M = {}
@@ -16,11 +17,17 @@ function M.bare(module)
   return module
 end
 
+-- What a function returns; nil where it raises, as names do that a model lacks.
+local function attempt(fn, ...)
+  local ok, value = pcall(fn, ...)
+  if ok then return value end
+  if failure.code(value) == "memory" then error(value, 0) end
+end
+
 -- The names of a format for a recipe; nil if it has none.
 local function namer(r, cfg, format)
   if format == cfg.format then return names.for_source(r, cfg) end
-  local ok, name = pcall(names.of, format, r.names and r.names[format], cfg)
-  return ok and name or nil
+  return attempt(names.of, format, r.names and r.names[format], cfg)
 end
 
 -- Rope pairs neighbours in GGUF and halves in files of transformers, so the converter permutes the rows of q and k.
@@ -75,8 +82,8 @@ function M.of(b, r)
   local out = { hf = {}, gguf = {}, format = b.cfg.format, architecture = b.cfg.architecture, unused = unused }
   local function add(format, place)
     local name = namer(r, b.cfg, format)
-    local ok, module = pcall(name, place.role, place.layer)
-    if not ok then return end
+    local module = attempt(name, place.role, place.layer)
+    if not module then return end
     if format == "hf" then module = M.bare(module) end
     out[format][module] = out[format][module] or {}
     table.insert(out[format][module], place)
@@ -96,8 +103,8 @@ function M.of(b, r)
     add_class_name(place)
     if place.role == "output" then out.head = place end
   end
-  local ok, head = pcall(b.names, "output")
-  out.output = ok and head .. ".weight" or nil
+  local head = attempt(b.names, "output")
+  out.output = head and head .. ".weight" or nil
   return out
 end
 

@@ -27,6 +27,22 @@ describe("patterns that join", function()
     check(assert(grammar.rules { "s", s = V "e" * V "e" * "x", e = P "y" ^ 0 }), { "x", "yx", "yyyx" }, { "y", "xy" })
   end)
 
+  it("fail for want of memory with that reason, whichever allocation fails", function()
+    local testing, failed = core.testing, 0
+    for n = 0, 2000 do
+      testing.alloc_fail_after(n)
+      local g, message, code = grammar.gbnf 'root ::= "a" (x | root)\nx ::= [b-z]{2}'
+      testing.alloc_fail_after()
+      if not g then
+        failed = failed + 1
+        assert.equal("memory", code, message)
+      elseif n > failed then
+        break
+      end
+    end
+    assert.is_true(failed > 10)
+  end)
+
   it("read long and ambiguous texts in little time", function()
     local g = assert(grammar.rules { "s", s = V "s" * V "s" + "a" })
     local started = os.clock()

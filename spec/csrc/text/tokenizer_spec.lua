@@ -142,6 +142,29 @@ describe("encoding", function()
   end)
 end)
 
+describe("a tokenizer without memory", function()
+  for _, name in ipairs { "bert", "llama", "xlm_roberta", "embedding_gemma" } do
+    it("gives an error or the right ids: " .. name, function()
+      local model <close> = assert(require("ane").load("spec/fixtures/hf/" .. name, { threads = 1 }))
+      local text = "the Moon, unaffordable caf\u{e9}s 12"
+      if not model.tokenizer then return end
+      local want, failed = assert(model.tokenizer:encode(text)), 0
+      for n = 0, 400 do
+        core.testing.alloc_fail_after(n)
+        local ok, ids, message, code = pcall(model.tokenizer.encode, model.tokenizer, text)
+        core.testing.alloc_fail_after()
+        if ok and ids then assert.same(want, ids)
+        else
+          failed = failed + 1
+          assert(not ok or code == "memory", message)
+        end
+        if n > failed + 5 then break end
+      end
+      assert.is_true(failed > 0)
+    end)
+  end
+end)
+
 describe("every known pre-tokenizer", function()
   it("keeps the text, and has one row in the table", function()
     local seen = {}
