@@ -54,7 +54,7 @@ end
 function M.handle(server, call, body)
   local values = fields.check(M.rules, body)
   server:check_model(values.model)
-  local prompts = completions.prompts(server, values.prompt, "prompt")
+  local prompts = completions.prompts(values.prompt, "prompt", server.model.vocab)
   if #prompts > 1 then fields.unsupported("prompt", "must be one prompt") end
   local format = values.json_schema ~= nil and { type = "json_schema", json_schema = { schema = values.json_schema } } or nil
   local opts = sampling.options(server, values, format, "json_schema")

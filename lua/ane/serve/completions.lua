@@ -23,9 +23,9 @@ M.rules = fields.merge(sampling.openai, {
 })
 
 --- Prompts of a field: a text, a list of ids, or a list of those.
--- @param server whose model the ids belong to
+-- @param n_ids ids of the model's vocabulary; nil: the model checks them
 -- @return list of texts and lists of ids
-function M.prompts(server, prompt, path)
+function M.prompts(prompt, path, n_ids)
   local list = prompt
   if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
   if #list == 0 then fields.wrong(path, "is empty") end
@@ -36,9 +36,8 @@ function M.prompts(server, prompt, path)
     if type(one) == "table" then
       out[i] = table.move(one, 1, #one, 1, {})
       for _, id in ipairs(one) do
-        if math.type(id) ~= "integer" or id < 0 or id >= server.model.vocab then
-          fields.wrong(at, "holds what is not a token id of 0 .. %d", server.model.vocab - 1)
-        end
+        if math.type(id) ~= "integer" or id < 0 then fields.wrong(at, "holds what is not a token id") end
+        if n_ids and id >= n_ids then fields.wrong(at, "holds what is not a token id of 0 .. %d", n_ids - 1) end
       end
     elseif type(one) == "string" then
       out[i] = one
@@ -121,7 +120,7 @@ end
 function M.handle(server, call, body)
   local values = fields.check(M.rules, body)
   server:check_model(values.model)
-  local prompts = M.prompts(server, values.prompt, "prompt")
+  local prompts = M.prompts(values.prompt, "prompt", server.model.vocab)
   local base = sampling.options(server, values, values.response_format)
   base.max_tokens, base.logprobs = values.max_tokens, values.logprobs
   if values.echo and values.logprobs then fields.unsupported("echo", "does not go with logprobs here") end

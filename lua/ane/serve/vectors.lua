@@ -44,7 +44,7 @@ end
 function M.read_embeddings(server, body)
   local values = fields.check(M.embedding_rules, body)
   server:check_model(values.model)
-  local inputs = completions.prompts(server, values.input, "input")
+  local inputs = completions.prompts(values.input, "input")
   return values, inputs, { dims = values.dimensions, prompt = values.prompt_name, details = true }
 end
 

@@ -262,8 +262,15 @@ describe("other models", function()
     for i = 1, 70 do rows[i] = { id = i, text = ("word "):rep(i % 9 + 1) .. i } end
     rows[71] = request("e", "/v1/embeddings", { input = { "a", "b" }, encoding_format = "base64" })
     rows[72] = { id = "no", input = 5 }
+    local last = bert.config.vocab_size - 1
+    assert.is_true(last > bert.vocab) -- ids are checked by the vocabulary, not by the width of the vectors
+    rows[73] = request("ids", "/v1/embeddings", { input = { { 2, last } } })
+    rows[74] = request("no ids", "/v1/embeddings", { input = { { 2, last + 1 } } })
     local lines, summary = answers(rows, {}, bert)
-    assert.equal(1, summary.errors)
+    assert.equal(2, summary.errors)
+    local given = core.json_decode(core.json_encode(bert:embed({ { 2, last } })[1]:totable()))
+    assert.same(setmetatable(given, nil), setmetatable(lines[73].response.body.data[1].embedding, nil))
+    assert.matches("is not in 0 .. " .. last, lines[74].error.message)
     for _, i in ipairs { 1, 35, 70 } do
       local want = core.json_decode(core.json_encode(bert:embed(rows[i].text):totable()))
       assert.same(setmetatable(want, nil), setmetatable(lines[i].embedding, nil))
