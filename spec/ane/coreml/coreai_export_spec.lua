@@ -104,6 +104,12 @@ describe("a model as a Core AI asset", function()
     end)
   end
 
+  it("refuses an ONNX file, and says what can be exported", function()
+    local report, message, code = exporter.of_path("spec/fixtures/onnx/odd", dir, { target = "coreai" })
+    assert.same({ nil, "unsupported" }, { report, code })
+    assert.matches("odd/model.onnx: wanted a GGUF file, or a folder with config.json and safetensors, found onnx", message, 1, true)
+  end)
+
   it("drops the padding of a call that reaches past the context", function()
     local report, ids = export("llama", { weights = "fp16", context = 16, fixed_t = { 4 } }), {}
     for i = 1, 16 do ids[i] = (i * 37 + 5) % 200 end

@@ -55,7 +55,8 @@ local function reader(source)
   -- A GGUF of an architecture for which GGUF defines no keys holds config.json itself (ane.quantise.hf).
   if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
   if name then return require(name) end
-  failure.raise("unsupported", "%s: a %s source has no configuration", source:path(), source:format())
+  failure.raise("unsupported", "%s: wanted a GGUF file, or a folder with config.json and safetensors, found %s", source:path(),
+    source:format())
 end
 
 --- The configuration of a source.
