@@ -177,7 +177,7 @@ bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_ste
 /* The name of weight n (from 0) that step i multiplies by. NULL past the last, and for experts. */
 const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int n);
 
-/* Statistics of the pruned head since the program was created: tokens whose head was pruned, bytes that these read, and bytes of
+/* Statistics of the pruned head since the program was created: runs whose head was pruned, bytes that these read, and bytes of
  * the whole head (0: this head is never pruned). */
 struct ane_head_stats {
   uint64_t pruned, read, whole;

@@ -1,10 +1,11 @@
-/* Finds the best id of one token without reading the whole head. The head is in the split layout (Q8_0_SPLIT). The high nibbles
- * of its codes give an upper bound for each row's product. Rows whose bound is too low are pruned. For the others the low nibbles
- * are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal those of
- * the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
+/* Finds the best ids of a few output rows without reading the whole head. The head is in the split layout (Q8_0_SPLIT). The high
+ * nibbles of its codes give an upper bound for each row's product. Rows whose bound is too low are pruned. For the others the low
+ * nibbles are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal
+ * those of the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
- * All threads compute bounds. Each multiplies the group with its highest bound. After a barrier the best of these products prunes
- * nearly all other rows. If too many rows remain for several tokens, pruning pauses for some tokens. */
+ * All threads compute bounds; the high nibbles are read from memory once for all output rows. For each output row, each thread
+ * multiplies the group with its highest bound. After a barrier the best of these products prunes nearly all other rows. If too
+ * many rows remain in several runs, pruning pauses for some runs. */
 #include "base/alloc.h"
 #include "exec/thread_ctx.h"
 
@@ -15,7 +16,14 @@
 enum { PRUNED_FROM_BYTES = 48 * 1000 * 1000 };
 enum { BOUND_GROUPS_PER_TASK = 8, SCAN_GROUPS_PER_TASK = 64, FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
 
-/* The best row that a thread has found. */
+/* An output row of the run: its activations, its blocks, its part of `bounds` and `bases`. */
+struct target {
+  struct ane_activations x;
+  const struct ane_bound_block *blocks;
+  float *bounds, *bases;
+};
+
+/* The best row of the head that a thread has found for an output row. */
 struct candidate {
   _Alignas(64) float value, first; /* first: best of the first group; other threads read it after the barrier */
   int32_t id;
@@ -52,7 +60,7 @@ void pruned_head_plan(struct ane_program *p) {
   split.layout = ANE_LAYOUT_Q8_0_SPLIT;
   if (w->rows > INT32_MAX || !ane_layout_group_bytes(split.layout, w->cols, &split.group_bytes)) return;
   *w = split;
-  s->temp_floats = ANE_MAX(s->temp_floats, in_floats + ANE_GROUP);
+  s->temp_floats = ANE_MAX(s->temp_floats, PRUNED_ROWS * in_floats);
   p->pruned_head.matrix = w;
   p->pruned_head.share = 0.6f;
 }
@@ -60,10 +68,11 @@ void pruned_head_plan(struct ane_program *p) {
 ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err) {
   struct pruned_head *h = &p->pruned_head;
   if (!h->matrix) return ANE_OK;
-  h->bounds = ane_calloc((size_t)h->matrix->groups * ANE_GROUP, 2 * sizeof *h->bounds);
-  h->candidates = ane_arena_array(&p->arena, (size_t)p->o.threads + 1, sizeof *h->candidates);
+  const size_t floats = (size_t)h->matrix->groups * ANE_GROUP * PRUNED_ROWS;
+  h->bounds = ane_calloc(floats, 2 * sizeof *h->bounds);
+  h->candidates = ane_arena_array(&p->arena, (size_t)p->o.threads * PRUNED_ROWS + 1, sizeof *h->candidates);
   if (!h->bounds || !h->candidates) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
-  h->bases = h->bounds + h->matrix->groups * ANE_GROUP;
+  h->bases = h->bounds + floats;
   h->candidates = (struct candidate *)ane_align_up((uintptr_t)h->candidates, _Alignof(struct candidate));
   return ANE_OK;
 }
@@ -79,7 +88,7 @@ struct ane_head_stats ane_program_head(const struct ane_program *p) {
 }
 
 bool pruned_head_applies(struct ane_program *p, const struct run *r) {
-  if (!p->pruned_head.matrix || r->results || r->tap || r->n_out_rows != 1) return false;
+  if (!p->pruned_head.matrix || r->results || r->tap || r->n_out_rows < 1 || r->n_out_rows > PRUNED_ROWS) return false;
   if (p->pruned_head.pause == 0) return true;
   p->pruned_head.pause--;
   return false;
@@ -104,19 +113,22 @@ static int64_t bound_tasks(const struct pruned_head *h) {
   return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUND_GROUPS_PER_TASK);
 }
 
-/* Computes the bounds of the groups that the thread claims. */
+/* Computes the bounds of the groups that the thread claims, for all output rows. */
 static void bound_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
-                         const struct ane_bound_block *blocks, struct candidate *f) {
+                         const struct target *targets, struct candidate *f) {
+  const int n = (int)x->t;
   struct pruned_head *h = &tc->p->pruned_head;
   const struct ane_packed *w = h->matrix;
-  float highest = -INFINITY;
+  float highest[PRUNED_ROWS], best;
+  for (int i = 0; i < n; i++) highest[i] = -INFINITY;
   int stolen = 0;
-  for (int64_t i; (i = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
-    int64_t g0 = i * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
-    tc->k->upper_bound(w, x, blocks, g0, g1, h->bounds, h->bases);
-    float best;
-    int64_t at = tc->k->argmax(h->bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
-    if (best > highest) highest = best, f->group = g0 + at / ANE_GROUP;
+  for (int64_t task; (task = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
+    const int64_t g0 = task * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
+    tc->k->upper_bound(w, x, targets[0].blocks, g0, g1, h->bounds, h->bases, w->groups * ANE_GROUP);
+    for (int i = 0; i < n; i++) {
+      const int64_t at = tc->k->argmax(targets[i].bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
+      if (best > highest[i]) highest[i] = best, f[i].group = g0 + at / ANE_GROUP;
+    }
   }
 }
 
@@ -135,12 +147,12 @@ static bool can_win(const float *bounds, float best) {
 }
 
 /* Counts rows of groups [g0, g1) that their bounds do not prune. */
-static int rows_left(const struct pruned_head *h, int64_t g0, int64_t g1, float best, int32_t *rows) {
+static int rows_left(const struct ane_packed *w, const float *all_bounds, int64_t g0, int64_t g1, float best, int32_t *rows) {
   int n = 0;
   for (int64_t g = g0; g < g1; g++) {
-    const float *bounds = h->bounds + g * ANE_GROUP;
+    const float *bounds = all_bounds + g * ANE_GROUP;
     if (!can_win(bounds, best)) continue;
-    int here = (int)ANE_MIN(h->matrix->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
+    int here = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
     for (int i = 0; i < here; i++) {
       rows[n] = (int32_t)(g * ANE_GROUP) + i;
       n += !(bounds[i] < best);
@@ -149,74 +161,99 @@ static int rows_left(const struct pruned_head *h, int64_t g0, int64_t g1, float 
   return n;
 }
 
-/* Multiplies the groups that may hold the best row. */
-static void scan_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
-                        const struct ane_bound_block *blocks, struct candidate *f, float best) {
-  const struct pruned_head *h = &tc->p->pruned_head;
+/* Multiplies those of SCAN_GROUPS_PER_TASK groups from g0 on that may hold the best row of the head for output row x. */
+static void scan_groups(const struct thread_ctx *tc, const struct target *x, int64_t g0, struct candidate *f, float best) {
+  const struct ane_packed *w = tc->p->pruned_head.matrix;
   int32_t rows[SCAN_GROUPS_PER_TASK * ANE_GROUP + 1];
   float bounds[SCAN_GROUPS_PER_TASK * ANE_GROUP];
-  for (int64_t g0; (g0 = thread_next(tc, s, 1) * SCAN_GROUPS_PER_TASK) < h->matrix->groups;) {
-    int n = rows_left(h, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, h->matrix->groups), ANE_MAX(best, f->value), rows);
-    if (n == 0) continue;
-    tc->k->row_bound(h->matrix, x, blocks, rows, n, h->bases, bounds);
-    f->rows += n;
-    for (int i = 0, done = -1; i < n; i++) {
-      int g = rows[i] / ANE_GROUP;
-      if (g == done || bounds[i] < ANE_MAX(best, f->value)) continue;
-      finish_group(tc, x, g, f);
-      done = g;
-    }
+  int n = rows_left(w, x->bounds, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, w->groups), ANE_MAX(best, f->value), rows);
+  if (n == 0) return;
+  tc->k->row_bound(w, &x->x, x->blocks, rows, n, x->bases, bounds);
+  f->rows += n;
+  for (int i = 0, done = -1; i < n; i++) {
+    int g = rows[i] / ANE_GROUP;
+    if (g == done || bounds[i] < ANE_MAX(best, f->value)) continue;
+    finish_group(tc, &x->x, g, f);
+    done = g;
   }
 }
 
-/* Chooses the best of all candidates, and whether the next token's head is pruned as well. Called on one thread. */
-static void choose_best(const struct thread_ctx *tc) {
-  struct pruned_head *h = &tc->p->pruned_head;
+/* Scans all groups for each of n output rows. */
+static void scan(struct thread_ctx *tc, const struct step *s, const struct target *targets, int n, struct candidate *f) {
+  const struct pruned_head *h = &tc->p->pruned_head;
+  const int64_t tasks = (int64_t)ane_div_up((size_t)h->matrix->groups, SCAN_GROUPS_PER_TASK);
+  float best[PRUNED_ROWS];
+  for (int i = 0; i < n; i++) {
+    best[i] = -INFINITY;
+    for (int t = 0; t < tc->threads; t++) best[i] = ANE_MAX(best[i], h->candidates[t * PRUNED_ROWS + i].first);
+  }
+  for (int64_t task; (task = thread_next(tc, s, 1)) < n * tasks;) {
+    const int64_t i = task / tasks;
+    scan_groups(tc, &targets[i], task % tasks * SCAN_GROUPS_PER_TASK, &f[i], best[i]);
+  }
+}
+
+/* Chooses the best of all candidates for output row i. Returns the bytes that were read for it beside the bounds. */
+static uint64_t choose_row(const struct thread_ctx *tc, int i) {
+  const struct pruned_head *h = &tc->p->pruned_head;
   struct candidate best = {.value = -INFINITY, .id = -1};
-  uint64_t read = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
-  for (int i = 0; i < tc->threads; i++) {
-    const struct candidate *f = &h->candidates[i];
+  uint64_t read = 0;
+  for (int t = 0; t < tc->threads; t++) {
+    const struct candidate *f = &h->candidates[t * PRUNED_ROWS + i];
     if (f->id >= 0 && (f->value > best.value || (f->value == best.value && (best.id < 0 || f->id < best.id)))) best = *f;
     read +=
         (uint64_t)f->finished * (whole_bytes(h->matrix) / (uint64_t)h->matrix->groups) + (uint64_t)f->rows * row_bytes(h->matrix);
   }
-  tc->r->best[0] = ANE_MAX(best.id, 0);
-  tc->r->best_logit[0] = best.value;
+  tc->r->best[i] = ANE_MAX(best.id, 0);
+  tc->r->best_logit[i] = best.value;
+  return read;
+}
+
+/* Chooses the best ids of n output rows, and whether the next run's head is pruned as well. Called on one thread. */
+static void choose_best(const struct thread_ctx *tc, int n) {
+  struct pruned_head *h = &tc->p->pruned_head;
+  const uint64_t bounds = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
+  uint64_t rest = 0;
+  for (int i = 0; i < n; i++) rest += choose_row(tc, i);
   /* Non-consecutive reads cost 1.5 times as much. */
-  float share =
-      (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
+  float share = ((float)bounds + 1.5f * (float)rest) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {
     h->pause = h->last_pause = h->last_pause ? ANE_MIN(2 * h->last_pause, LONGEST_PAUSE) : FIRST_PAUSE;
-    h->share = 0.85f; /* the next pruned token alone decides */
+    h->share = 0.85f; /* the next pruned run alone decides */
   } else if (share < 0.9f) {
     h->last_pause = 0;
   }
-  h->read += read;
+  h->read += bounds + rest;
   h->pruned++;
   if (!tc->p->profile) return;
   struct ane_step_profile *row = &tc->p->profile[tc->p->n_steps - 1];
-  row->bytes += (double)read;
-  row->ops += 2.0 * (double)h->matrix->rows * (double)h->matrix->cols;
+  row->bytes += (double)(bounds + rest);
+  row->ops += 2.0 * (double)h->matrix->rows * (double)h->matrix->cols * n;
 }
 
 void pruned_head_run(struct thread_ctx *tc) {
   struct pruned_head *h = &tc->p->pruned_head;
   const struct step *s = &tc->p->steps[tc->p->n_steps - 1];
-  struct candidate *f = &h->candidates[tc->thread];
-  struct prepared in;
-  *f = (struct candidate){.value = -INFINITY, .id = -1, .group = -1};
-  linear_prepare_alone(tc, s, &in);
-  const struct ane_activations *x = &in.a[ANE_ACTIVATION_I8];
+  const int n = (int)tc->tokens;
+  struct candidate *f = &h->candidates[tc->thread * PRUNED_ROWS];
   struct ane_bound_block *blocks = (struct ane_bound_block *)(void *)(tc->mem + tc->p->thread_temp);
-  ane_bound_prepare(x, blocks);
-  bound_groups(tc, s, x, blocks, f);
-  if (f->group >= 0) finish_group(tc, x, f->group, f);
-  f->first = f->value;
+  struct target targets[PRUNED_ROWS];
+  struct prepared in;
+  linear_prepare(tc, s, &in);
+  for (int i = 0; i < n; i++, blocks += h->matrix->cols / ANE_BLOCK) {
+    const int64_t at = i * h->matrix->groups * ANE_GROUP;
+    targets[i] = (struct target){ane_activations_rows(&in.a[ANE_ACTIVATION_I8], i, 1), blocks, h->bounds + at, h->bases + at};
+    ane_bound_prepare(&targets[i].x, blocks);
+    f[i] = (struct candidate){.value = -INFINITY, .id = -1, .group = -1};
+  }
+  bound_groups(tc, s, &in.a[ANE_ACTIVATION_I8], targets, f);
+  for (int i = 0; i < n; i++) {
+    if (f[i].group >= 0) finish_group(tc, &targets[i].x, f[i].group, &f[i]);
+    f[i].first = f[i].value;
+  }
   thread_barrier(tc);
-  float best = -INFINITY;
-  for (int i = 0; i < tc->threads; i++) best = ANE_MAX(best, h->candidates[i].first);
-  scan_groups(tc, s, x, blocks, f, best);
+  scan(tc, s, targets, n, f);
   thread_barrier(tc);
-  if (tc->thread == 0) choose_best(tc);
+  if (tc->thread == 0) choose_best(tc, n);
 }

@@ -1,4 +1,4 @@
-/* The pruned head: the exact best id of one token without reading the whole LM head (pruned_head.c). */
+/* The pruned head: the exact best ids of a few output rows without reading the whole LM head (pruned_head.c). */
 #ifndef ANE_EXEC_PRUNED_HEAD_H
 #define ANE_EXEC_PRUNED_HEAD_H
 
@@ -7,13 +7,16 @@
 struct candidate;
 struct run;
 
+/* Most output rows of a pruned run. More rows make the whole product cheaper for each than bounds are. */
+enum { PRUNED_ROWS = 4 };
+
 struct pruned_head {
   const struct ane_packed *matrix; /* NULL: this head is never pruned */
-  float *bounds, *bases;           /* [groups * 16] each, as the kernel upper_bound fills them */
-  struct candidate *candidates;    /* per thread */
+  float *bounds, *bases;           /* [PRUNED_ROWS][groups * 16] each, as the kernel upper_bound fills them */
+  struct candidate *candidates;    /* [thread][PRUNED_ROWS] */
   float share;                     /* running mean: cost of a pruned head as a share of the whole product's */
-  int pause, last_pause; /* tokens until pruning is tried again; length of the last pause, 0: pruning has paid off since then */
-  uint64_t pruned, read; /* tokens whose head was pruned, and bytes of weights that they read */
+  int pause, last_pause; /* runs until pruning is tried again; length of the last pause, 0: pruning has paid off since then */
+  uint64_t pruned, read; /* runs whose head was pruned, and bytes of weights that they read */
 };
 
 /* Decides whether the head can be pruned and changes its layout. Call it before scratch is planned. */

@@ -38,7 +38,7 @@ static void set_up_activations(const struct thread_ctx *tc, const struct step *s
   out->a[ANE_ACTIVATION_I8].precise = s->linear.precise;
 }
 
-void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
+static void prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
   uint8_t *memory[ANE_ACTIVATION_COUNT];
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) memory[a] = tc->mem + tc->p->thread_activations[a];
   set_up_activations(tc, s, memory, out);
@@ -48,7 +48,7 @@ void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, str
   if (tc->r->n_adapted && !out->divided) out->low = adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], 0, tc->tokens);
 }
 
-static void prepare_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
+static void prepare_shared(struct thread_ctx *tc, const struct step *s, struct prepared *out) {
   set_up_activations(tc, s, tc->p->activations, out);
   int64_t from, to;
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
@@ -56,6 +56,13 @@ static void prepare_shared(const struct thread_ctx *tc, const struct step *s, st
   out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], from, to) : NULL;
   out->divided = false;
   thread_barrier(tc);
+}
+
+void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out) {
+  if (tc->tokens == 1)
+    prepare_alone(tc, s, out);
+  else
+    prepare_shared(tc, s, out);
 }
 
 /* Computes y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
@@ -145,10 +152,7 @@ static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
 
 static void run_linear(struct thread_ctx *tc, const struct step *s) {
   struct prepared in;
-  if (tc->tokens == 1)
-    linear_prepare_alone(tc, s, &in);
-  else
-    prepare_shared(tc, s, &in);
+  linear_prepare(tc, s, &in);
   int64_t total = all_tasks(tc, s), g0, g1;
   int m, stolen = 0;
   for (int64_t i; (i = thread_claim(tc, s, total, &stolen)) >= 0;) {

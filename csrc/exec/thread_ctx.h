@@ -94,7 +94,8 @@ struct prepared {
   const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
   bool divided;     /* low is NULL so far: adapter_down_join gives it */
 };
-/* Prepares the input of a linear step in the thread's own scratch, for one token. */
-void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);
+/* Prepares the input of a linear step: of one token in the thread's own scratch; of several together with the other threads,
+ * ending with a barrier. */
+void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out);
 
 #endif

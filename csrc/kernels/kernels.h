@@ -194,13 +194,14 @@ struct ane_kernels {
   bool bf16_dot;                                                /* BF16 matrices may take bf16 activations */
   ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
 
-  /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16
-   * rows of a group; NaN where x has NaN. By the Cauchy-Schwarz inequality a block contributes at most scale * d * (dot of the
-   * high nibbles)
-   * + |scale| * |low - 7.5| * |d q|. base[r] is the bound without the second term. Rounding of bounds is not fixed. */
+  /* Of a Q8_0_SPLIT matrix: bound[t * ld + r] >= what matmul gives for row r of the groups [g_from, g_to) and token t of x, all
+   * 16 rows of a group; NaN where x has NaN. By the Cauchy-Schwarz inequality a block contributes at most scale * d * (dot of the
+   * high nibbles) + |scale| * |low - 7.5| * |d q|. base[t * ld + r] is the bound without the second term. blocks: [t][cols / 32].
+   * Rounding of bounds is not fixed. */
   void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
-                      int64_t g_from, int64_t g_to, float *bound, float *base);
-  /* bound[i] >= what matmul gives for row rows[i], and exceeds it by rounding errors only. base: as upper_bound returned it. */
+                      int64_t g_from, int64_t g_to, float *bound, float *base, int64_t ld);
+  /* For the first token of x: bound[i] >= what matmul gives for row rows[i], and exceeds it by rounding errors only. base: as
+   * upper_bound returned it. */
   void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                     const int32_t *rows, int n, const float *base, float *bound);
 

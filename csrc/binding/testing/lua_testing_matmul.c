@@ -191,24 +191,31 @@ static int matmul_activations(lua_State *L) {
   return 8;
 }
 
-/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: upper bounds of the products of a split matrix with x from the high
- * nibbles, and from both nibbles (rows in descending order); nil if the level has no such bounds */
+/* matmul_bounds(matrix, level, x [, t]) -> floats [t][16 * groups]: upper bounds of the products of a split matrix with t tokens
+ * from the high nibbles, and [t][rows] from both nibbles (rows in descending order); nil if the level has no such bounds */
 static int matmul_bounds(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);
+  const int64_t t = luaL_optinteger(L, 4, 1), nb = m->w.cols / ANE_BLOCK, ld = m->w.groups * ANE_GROUP;
   struct ane_activations a;
   luaL_argcheck(L, m->w.layout == ANE_LAYOUT_Q8_0_SPLIT, 1, "no matrix in halves");
-  push_activations(L, 3, k, ANE_ACTIVATION_I8, 1, m->w.cols, true, &a);
-  struct ane_bound_block *blocks = push_buffer(L, (size_t)(m->w.cols / ANE_BLOCK) * sizeof *blocks);
-  ane_bound_prepare(&a, blocks);
-  size_t bytes = (size_t)m->w.groups * ANE_GROUP * sizeof(float);
+  push_activations(L, 3, k, ANE_ACTIVATION_I8, t, m->w.cols, true, &a);
+  struct ane_bound_block *blocks = push_buffer(L, (size_t)(t * nb) * sizeof *blocks);
+  size_t bytes = (size_t)(t * ld) * sizeof(float);
   float *bound = push_buffer(L, bytes), *base = push_buffer(L, bytes), *refined = push_buffer(L, bytes);
-  int32_t *rows = push_buffer(L, bytes);
+  int32_t *rows = push_buffer(L, (size_t)ld * sizeof *rows);
   for (int32_t i = 0; i < m->w.rows; i++) rows[i] = (int32_t)m->w.rows - 1 - i;
-  k->upper_bound(&m->w, &a, blocks, 0, m->w.groups, bound, base);
-  k->row_bound(&m->w, &a, blocks, rows, (int)m->w.rows, base, refined);
+  for (int64_t i = 0; i < t; i++) {
+    const struct ane_activations one = ane_activations_rows(&a, i, 1);
+    ane_bound_prepare(&one, blocks + i * nb);
+  }
+  k->upper_bound(&m->w, &a, blocks, 0, m->w.groups, bound, base, ld);
+  for (int64_t i = 0; i < t; i++) {
+    const struct ane_activations one = ane_activations_rows(&a, i, 1);
+    k->row_bound(&m->w, &one, blocks + i * nb, rows, (int)m->w.rows, base + i * ld, refined + i * m->w.rows);
+  }
   lua_pushlstring(L, (const char *)bound, bytes);
-  lua_pushlstring(L, (const char *)refined, (size_t)m->w.rows * sizeof(float));
+  lua_pushlstring(L, (const char *)refined, (size_t)(t * m->w.rows) * sizeof(float));
   return 2;
 }
 

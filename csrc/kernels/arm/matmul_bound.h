@@ -1,4 +1,4 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for chosen
+/* Upper bounds of the products of tokens and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for chosen
  * rows from the low nibbles too. A template: the includer first includes matmul_i8.h, for its dot(), and defines
  *
  *   row_dot(c, q)   four partial sums of the 32 products of the low nibbles c[0], c[1] (0 .. 15) and the 32 codes at q */
@@ -7,7 +7,7 @@
 
 enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
 
-/* Computes the bounds of the 16 rows of the group at `from`. */
+/* Computes the bounds of the 16 rows of the group at `from` and the first token. */
 INLINE void bound_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                         const uint8_t *from, float *bound, float *base) {
   float32x4_t acc[PARTS], norm_sum[PARTS];
@@ -38,9 +38,13 @@ INLINE void bound_group(const struct ane_packed *w, const struct ane_activations
 }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
-                        int64_t g_from, int64_t g_to, float *bound, float *base) {
+                        int64_t g_from, int64_t g_to, float *bound, float *base, int64_t ld) {
   for (int64_t g = g_from; g < g_to; g++)
-    bound_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+    for (int64_t t = 0; t < x->t; t++) {
+      const struct ane_activations one = ane_activations_rows(x, t, 1);
+      const int64_t at = t * ld + g * ANE_GROUP;
+      bound_group(w, &one, blocks + t * (w->cols / ANE_BLOCK), w->data + (size_t)g * w->group_bytes, bound + at, base + at);
+    }
 }
 
 /* Returns the sum over all blocks of the products of one row's low nibbles. nb: blocks of a row. */

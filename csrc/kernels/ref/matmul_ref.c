@@ -169,8 +169,9 @@ static int32_t column_code(const struct ane_activations *x, int64_t c) {
   return x->outlier[at] ? x->q[c] + 128 * x->residual[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
-                        int64_t g_from, int64_t g_to, float *bound, float *base) {
+/* The bounds of the first token of x. */
+static void token_bounds(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                         int64_t g_from, int64_t g_to, float *bound, float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int r = 0; r < ANE_GROUP; r++) {
       const uint8_t *from = w->data + (size_t)g * w->group_bytes;
@@ -187,6 +188,14 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
       base[g * ANE_GROUP + r] = acc;
       bound[g * ANE_GROUP + r] = acc + norm_sum;
     }
+}
+
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                        int64_t g_from, int64_t g_to, float *bound, float *base, int64_t ld) {
+  for (int64_t t = 0; t < x->t; t++) {
+    const struct ane_activations one = ane_activations_rows(x, t, 1);
+    token_bounds(w, &one, blocks + t * (w->cols / ANE_BLOCK), g_from, g_to, bound + t * ld, base + t * ld);
+  }
 }
 
 static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,

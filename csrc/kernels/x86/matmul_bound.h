@@ -1,39 +1,61 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for some
+/* Upper bounds of the products of tokens and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for some
  * rows from the low nibbles. A template: include the lanes and matmul_i8.h first. */
 #ifndef ANE_KERNELS_X86_MATMUL_BOUND_H
 #define ANE_KERNELS_X86_MATMUL_BOUND_H
 
-enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
+enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4, BOUND_NT = 4 /* most tokens of a pass */ };
 
+/* The bounds of one vector of rows and nt tokens from t0 on. The codes are unpacked once for all of them. */
 INLINE void bound_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
-                         const uint8_t *group, int part, float *bound, float *base) {
-  vf acc = v_set(ANE_BOUND_START), norm_sum = v_set(0);
-  for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
+                         int64_t t0, int nt, const uint8_t *group, int part, float *bound, float *base, int64_t ld) {
+  const int64_t nb = w->cols / ANE_BLOCK;
+  vf acc[BOUND_NT], norm_sum[BOUND_NT];
+#pragma GCC unroll 4
+  for (int t = 0; t < nt; t++) acc[t] = v_set(ANE_BOUND_START), norm_sum[t] = v_set(0);
+  for (int64_t b = 0; b < nb; b++) {
     const uint8_t *from = group + b * SPLIT_BLOCK;
-    vi c[8], sum[1][FUSED_NT] = {{vi_zero()}}, run[1][FUSED_NT];
+    vi c[8], sum[1][FUSED_NT], run[1][FUSED_NT];
     if (part == 0) prefetch_ahead(group, w->group_bytes, 1, (size_t)b * SPLIT_BLOCK, (SPLIT_BLOCK + 63) / 64);
     unpack_codes(ANE_LAYOUT_Q4_0, from, part, false, c);
-    fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->q + b * ANE_BLOCK, 0, sum, run);
-    if (x->outlier[b * x->outlier_ld]) {
-      vi residual[1][FUSED_NT] = {{vi_zero()}};
-      fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->residual + b * x->outlier_ld * ANE_BLOCK, 0, residual, run);
-      sum[0][0] = vi_add(sum[0][0], vi_times_128(residual[0][0]));
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) sum[0][t] = vi_zero();
+    fused_dots(ANE_LAYOUT_Q4_0, 1, nt, (const vi(*)[8])c, 0, 8, x->q + (t0 * nb + b) * ANE_BLOCK, nb * ANE_BLOCK, sum, run);
+    const vf scale = v_load_f16(from + 256 + part * LANES * 2), size = v_abs(scale), norm = v_load_u8(from + 288 + part * LANES);
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+      const int64_t at = b * x->outlier_ld + t0 + t;
+      const struct ane_bound_block *block = blocks + (t0 + t) * nb + b;
+      if (x->outlier[at]) {
+        vi residual[1][FUSED_NT] = {{vi_zero()}};
+        fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->residual + at * ANE_BLOCK, 0, residual, run);
+        sum[0][t] = vi_add(sum[0][t], vi_times_128(residual[0][0]));
+      }
+      const vf dot = v_float(vi_add(vi_shl_by(sum[0][t], 5), vi_set(block->start)));
+      acc[t] = v_fma(v_mul(dot, scale), v_set(block->by), acc[t]);
+      acc[t] = v_fma(size, v_set(block->slack), acc[t]);
+      norm_sum[t] = v_fma(size, v_mul(norm, v_set(block->norm)), norm_sum[t]);
     }
-    vf dot = v_float(vi_add(vi_shl_by(sum[0][0], 5), vi_set(blocks[b].start)));
-    vf scale = v_load_f16(from + 256 + part * LANES * 2), size = v_abs(scale);
-    acc = v_fma(v_mul(dot, scale), v_set(blocks[b].by), acc);
-    acc = v_fma(size, v_set(blocks[b].slack), acc);
-    norm_sum = v_fma(size, v_mul(v_load_u8(from + 288 + part * LANES), v_set(blocks[b].norm)), norm_sum);
   }
-  v_store(base + part * LANES, acc);
-  v_store(bound + part * LANES, v_add(acc, norm_sum));
+#pragma GCC unroll 4
+  for (int t = 0; t < nt; t++) {
+    v_store(base + (t0 + t) * ld + part * LANES, acc[t]);
+    v_store(bound + (t0 + t) * ld + part * LANES, v_add(acc[t], norm_sum[t]));
+  }
 }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
-                        int64_t g_from, int64_t g_to, float *bound, float *base) {
-  for (int64_t g = g_from; g < g_to; g++)
+                        int64_t g_from, int64_t g_to, float *bound, float *base, int64_t ld) {
+  for (int64_t g = g_from; g < g_to; g++) {
+    const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+    float *to = bound + g * ANE_GROUP, *to_base = base + g * ANE_GROUP;
     for (int part = 0; part < PARTS; part++)
-      bound_vector(w, x, blocks, w->data + (size_t)g * w->group_bytes, part, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+      for (int64_t t = 0; t < x->t; t += BOUND_NT) switch (ANE_MIN(x->t - t, (int64_t)BOUND_NT)) {
+          case 1: bound_vector(w, x, blocks, t, 1, group, part, to, to_base, ld); break;
+          case 2: bound_vector(w, x, blocks, t, 2, group, part, to, to_base, ld); break;
+          case 3: bound_vector(w, x, blocks, t, 3, group, part, to, to_base, ld); break;
+          default: bound_vector(w, x, blocks, t, 4, group, part, to, to_base, ld); break;
+        }
+  }
 }
 
 /* Eight sums of four products each; 15 * 127 * 2 is below 32768. */

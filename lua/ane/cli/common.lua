@@ -210,7 +210,7 @@ function M.speed(timings, stop)
   local text = ("prompt %d tokens, %.1f/s; reply %d tokens, %.1f/s; ended by %s"):format(timings.prompt_tokens,
     rate(fed, timings.prefill_s), timings.tokens, rate(timings.tokens, timings.decode_s), stop)
   local head, s = timings.head, timings.speculation
-  if head then text = text .. ("; %.0f %% of the head read for %d tokens"):format(100 * head.share, head.searched) end
+  if head then text = text .. ("; %.0f %% of the head read in %d steps"):format(100 * head.share, head.searched) end
   if not s then return text end
   return text .. ("; %d of %d drafted tokens right in %d calls, about %.2f x the speed without"):format(s.accepted, s.drafted,
     s.calls, s.speedup)

@@ -413,7 +413,7 @@ local function take_forced(self, text)
   return text
 end
 
--- Returns how much of a pruned head was read: {searched = tokens whose head was pruned, share = mean}; nil if none was.
+-- Returns how much of a pruned head was read: {searched = runs whose head was pruned, share = mean}; nil if none was.
 local function head_use(self)
   local before, now = self.searches, self.session.searches
   local count = before and now and now[1] - before[1] or 0

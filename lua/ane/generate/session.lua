@@ -371,7 +371,7 @@ end
 -- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
 -- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
--- sessions of the program: {tokens, bytes read, bytes of the whole head}; nil where the head is never pruned).
+-- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil where the head is never pruned).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,

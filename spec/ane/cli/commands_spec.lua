@@ -126,7 +126,7 @@ describe("ane run", function()
     }
     assert.equal(0, code)
     assert.equal(r.text .. "\n", (out:gsub("[\x80-\xff]", function(c) return utf8.len(out) and c or "\u{FFFD}" end)))
-    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read for 3 tokens%]\n$", err)
+    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read in 3 steps%]\n$", err)
   end)
 end)
 

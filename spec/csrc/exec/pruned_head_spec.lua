@@ -9,14 +9,14 @@ local levels = testing.matmul_levels()
 local models = { "llama-mixed", "llama-kquants", "qwen2-q4_0", "qwen2-bf16" }
 local vocab = { ["llama-kquants"] = 320 }
 
--- Best ids and logits of ids fed one by one.
-local function best_of(program, ids)
+-- Best ids and logits of ids fed in pieces; nil: one by one.
+local function best_of(program, ids, piece)
   local s <close> = assert(program:session { context = program:context(), kv = "fp16" })
   local out = {}
-  for i, id in ipairs(ids) do
-    assert(s:feed({ id }, "argmax"))
-    local best, logit = s:argmax(1)
-    out[i] = ("%d %a"):format(best, logit)
+  for from = 1, #ids, piece or 1 do
+    local to = math.min(from + (piece or 1) - 1, #ids)
+    assert(s:feed(table.move(ids, from, to, 1, {}), "argmax"))
+    for row = 1, to - from + 1 do out[#out + 1] = ("%d %a"):format(s:argmax(row)) end
   end
   return out
 end
@@ -45,10 +45,22 @@ describe("the pruned head", function()
           local tokens, read, bytes = pruned:head()
           assert.is_true(rows == logits_of(pruned, ids, threads))
           assert(tokens > 0 and bytes > 0 and read > bytes * tokens * 0.5)
+          assert.same(want, best_of(pruned, ids, threads))
         end
       end
     end)
   end
+
+  it("takes up to four output rows", function()
+    local ids = programs.ids(40, 1024, 3)
+    local whole <close> = programs.open("qwen2-q4_0", { int8 = true, weights = "q8_0", head = "full" })
+    local want = best_of(whole, ids)
+    for piece = 1, 5 do
+      local pruned <close> = programs.open("qwen2-q4_0", { int8 = true, weights = "q8_0", threads = 2, chunk = piece, head = "pruned" })
+      assert.same(want, best_of(pruned, ids, piece))
+      assert.equal(piece == 5, pruned:head() == 0)
+    end
+  end)
 
   it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
     local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "pruned" })
@@ -60,7 +72,7 @@ describe("the pruned head", function()
     local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "pruned" })
     local s <close> = assert(kept:session { context = 64, kv = "fp16" })
     assert(s:feed({ 1 }, "last"))
-    assert(s:feed({ 1, 2, 3 }, "argmax"))
+    assert(s:feed({ 1, 2, 3, 4, 5 }, "argmax"))
     assert.equal(0, (kept:head()))
     assert(s:feed({ 1 }, "argmax"))
     assert.equal(1, (kept:head()))

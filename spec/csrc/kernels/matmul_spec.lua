@@ -367,6 +367,24 @@ describe("the bounds of q8_0 products", function()
       end
     end
   end)
+
+  it("are those of each token alone where several are computed", function()
+    for seed, cols in ipairs { 64, 896 } do
+      local rows, tokens = 33, 6
+      local m = pack("halves", rows, cols, stored("q8_0", rows, cols, seed))
+      local x = uneven(tokens, cols, seed, 3)
+      for _, level in ipairs(levels) do
+        for t = 1, tokens do
+          local upper, both = testing.matmul_bounds(m, level, x:sub(1, 4 * cols * t), t)
+          for i = 1, t do
+            local one, fine = testing.matmul_bounds(m, level, x:sub(4 * cols * (i - 1) + 1, 4 * cols * i))
+            assert.is_true(upper:sub(#one * (i - 1) + 1, #one * i) == one, level)
+            assert.is_true(both:sub(#fine * (i - 1) + 1, #fine * i) == fine, level)
+          end
+        end
+      end
+    end
+  end)
 end)
 
 describe("quantise_i8", function()
