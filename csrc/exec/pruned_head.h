@@ -7,8 +7,9 @@
 struct candidate;
 struct run;
 
-/* Most output rows of a pruned run. More rows make the whole product cheaper for each than bounds are. */
-enum { PRUNED_ROWS = 4 };
+/* Most output rows of a pruned run. Measured change of the tokens per second of sequences with random prompts and a head of 145
+ * MB (Zen 5): two rows gain 5 %, three 6 %, four lose 2 %. */
+enum { PRUNED_ROWS = 3 };
 
 struct pruned_head {
   const struct ane_packed *matrix; /* NULL: this head is never pruned */
