@@ -671,8 +671,8 @@ function model:similarity(a, b, opts) end
 --- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
 ---@param query string? nil: the documents are lists of token ids, query and document as the model takes them
 ---@param documents string[]|integer[][]
----@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean, progress?: ane.progress }
----@return number[]? scores
+---@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean, details?: boolean, progress?: ane.progress }
+---@return number[]|table|nil scores with details a table: scores, order, tokens, truncated
 ---@return integer[]|string|nil order places of the documents, best first; or the message
 ---@return ane.code? code
 function model:rerank(query, documents, opts) end

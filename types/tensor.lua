@@ -37,7 +37,7 @@ function tokenizer:sequence(text, opts) end
 ---@param opts? { special?: boolean, max_length?: integer }
 ---@return integer[]? ids
 ---@return integer[]|string|nil types or the message
----@return ane.code? code
+---@return boolean|ane.code|nil truncated whether the texts lost tokens; or the code
 function tokenizer:pair(first, second, opts) end
 
 --- Turns ids into a text. Raises when an id is outside of the vocabulary (0 to #tokenizer - 1); a decoder of stream() takes it.

@@ -33,12 +33,20 @@ function M.run(args)
     documents, message = common.lines()
     if not documents then return nil, message end
   end
-  local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw }
-  local scores, order = model:rerank(args.query, documents, opts)
-  if not scores then return nil, order end
-  if args.json then return common.print_json { scores = common.list(scores) } end
-  for _, i in ipairs(order) do
-    io.stdout:write(("%10.4f  %s\n"):format(scores[i], ids and table.concat(documents[i], ",") or documents[i]))
+  local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw, details = true }
+  local result
+  result, message = model:rerank(args.query, documents, opts)
+  if not result then return nil, message end
+  if result.truncated > 0 then
+    local most = 0
+    for _, n in ipairs(result.tokens) do most = math.max(most, n) end
+    common.remark(args, "%d of %d pairs were truncated to %d tokens", result.truncated, #result.tokens, most)
+  end
+  if args.json then
+    return common.print_json { scores = common.list(result.scores), tokens = common.list(result.tokens), truncated = result.truncated }
+  end
+  for _, i in ipairs(result.order) do
+    io.stdout:write(("%10.4f  %s\n"):format(result.scores[i], ids and table.concat(documents[i], ",") or documents[i]))
   end
   return true
 end

@@ -22,12 +22,15 @@ local M = {}
 --   max_length: pairs are truncated to this number of tokens; default: the model's
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
+--   details: the result is a table with scores, order (places of the documents, best first), tokens (of each pair) and truncated
+--     (number of pairs)
 --   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
 M.rules = {
   instruction = { type = "string" },
   max_length = { type = "integer", min = 1 },
   special = { type = "boolean", default = false },
   raw = { type = "boolean", default = false },
+  details = { type = "boolean", default = false },
   progress = { type = "callable" },
 }
 
@@ -64,9 +67,9 @@ function M.activation_name(cfg)
 end
 
 local function pair(bundle, query, document, opts)
-  local ids, types, code = bundle.tokenizer:pair(query, document, { special = opts.special, max_length = opts.max_length })
-  if not ids then return nil, types, code end
-  return { ids = ids, types = types }
+  local ids, types, truncated = bundle.tokenizer:pair(query, document, { special = opts.special, max_length = opts.max_length })
+  if not ids then return nil, types, truncated end
+  return { ids = ids, types = types, truncated = truncated }
 end
 
 -- The scores of a session: the first token's, or those of the steps that follow the mean.
@@ -122,8 +125,9 @@ local function template(bundle, query, document, opts)
   local room = opts.max_length - #prefix - #suffix
   local what = "max_length is %d, the template alone has %d tokens"
   if room < 1 then return nil, what:format(opts.max_length, #prefix + #suffix), "range" end
-  if #body > room then body = table.move(body, 1, room, 1, {}) end
-  return { ids = joined(prefix, body, suffix) }
+  local truncated = #body > room
+  if truncated then body = table.move(body, 1, room, 1, {}) end
+  return { ids = joined(prefix, body, suffix), truncated = truncated }
 end
 
 -- The first probability of a softmax of two logits.
@@ -212,6 +216,16 @@ local function best_first(scores)
   return order
 end
 
+-- The result with details.
+local function detailed(scores, sequences)
+  local out = { scores = scores, order = best_first(scores), tokens = {}, truncated = 0 }
+  for i, s in ipairs(sequences) do
+    out.tokens[i] = #s.ids
+    if s.truncated then out.truncated = out.truncated + 1 end
+  end
+  return out
+end
+
 --- Scores documents. See Model:rerank.
 function M.rerank(model, query, documents, opts, level)
   opts = schema.check(M.rules, opts, "rerank", level + 1)
@@ -232,6 +246,7 @@ function M.rerank(model, query, documents, opts, level)
   local ok
   ok, message, code = runs:each(sequences, how.want, function(i, session) scores[i] = how.score(session, opts.raw) end)
   if not ok then return nil, message, code end
+  if opts.details then return detailed(scores, sequences) end
   return scores, best_first(scores)
 end
 

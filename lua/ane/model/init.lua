@@ -447,8 +447,9 @@ end
 --- Scores documents against a query, with a cross-encoder or Qwen3-Reranker.
 -- @param query a text; or nil if the documents are lists of token ids that already hold query and document as the model takes them
 -- @param documents list of texts
--- @param opts instruction, max_length, special, raw: see ane.embed.rerank
--- @return list of scores, one per document; list of the documents' indices, best first; or nil, message, code
+-- @param opts instruction, max_length, special, raw, details: see ane.embed.rerank
+-- @return list of scores, one per document; list of the documents' indices, best first; with details one table; or nil, message,
+-- code
 function Model:rerank(query, documents, opts)
   opened(self)
   local scores, order, code = require("ane.embed.rerank").rerank(self, query, documents, opts, 2)

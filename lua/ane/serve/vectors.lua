@@ -99,16 +99,17 @@ function M.rerank(server, call, body)
   if #documents == 0 then fields.wrong("documents", "is empty") end
   local model = server.model
   server:work(call, function(pause)
-    local scores, order = ask("documents", model.rerank, model, values.query, documents,
-      { instruction = values.instruction, progress = pause })
-    local results = core.json_array()
-    for place = 1, math.min(values.top_n or #order, #order) do
-      local i = order[place]
+    local found = ask("documents", model.rerank, model, values.query, documents,
+      { instruction = values.instruction, details = true, progress = pause })
+    local results, total = core.json_array(), 0
+    for _, n in ipairs(found.tokens) do total = total + n end
+    for place = 1, math.min(values.top_n or #found.order, #found.order) do
+      local i = found.order[place]
       results[place] = {
-        index = i - 1, relevance_score = scores[i], document = values.return_documents and { text = documents[i] } or nil,
+        index = i - 1, relevance_score = found.scores[i], document = values.return_documents and { text = documents[i] } or nil,
       }
     end
-    return { id = server:new_id "rerank-", model = server.id, results = results }
+    return { id = server:new_id "rerank-", model = server.id, results = results, usage = { total_tokens = total } }
   end)
 end
 

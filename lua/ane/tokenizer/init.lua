@@ -189,7 +189,7 @@ end
 
 --- Returns the ids and token types of two texts, joined as in the tokenizers library.
 -- @param opts as for sequence
--- @return list of ids, list of token types; or nil, message, code
+-- @return list of ids, list of token types, whether the texts lost tokens; or nil, message, code
 function Tokenizer:pair(first, second, opts)
   schema.argument({ type = "string" }, first, "pair: first", 2)
   schema.argument({ type = "string" }, second, "pair: second", 2)
@@ -203,12 +203,13 @@ function Tokenizer:pair(first, second, opts)
   end
   for _, part in ipairs(parts) do room = room - (part.id and 1 or 0) end
   local lengths = { shares(#texts[1], #texts[2], math.max(room, 0)) }
+  local truncated = lengths[1] < #texts[1] or lengths[2] < #texts[2]
   local ids, types = {}, {}
   for _, part in ipairs(parts) do
     local list = part.id and { part.id } or cut(texts[part.text], lengths[part.text])
     for _, id in ipairs(list) do ids[#ids + 1], types[#types + 1] = id, part.type end
   end
-  return ids, types
+  return ids, types, truncated
 end
 
 local function check_id(id, size, what)

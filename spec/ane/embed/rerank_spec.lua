@@ -40,6 +40,19 @@ describe("rerank", function()
       table.move(cut, #cut - 15, #cut - 1, 1, {})) })[1], 1)
   end)
 
+  it("gives tokens and what was truncated with details", function()
+    local list = { "the moon", ("moon "):rep(300), "a cat sat" }
+    local r = assert(model:rerank("a cat", list, { max_length = 20, details = true }))
+    local scores, order = model:rerank("a cat", list, { max_length = 20 })
+    assert.same({ scores, order, 1 }, { r.scores, r.order, r.truncated })
+    for i, text in ipairs(list) do
+      local ids, _, truncated = model.tokenizer:pair("a cat", text, { max_length = 20 })
+      assert.same({ #ids, i == 2 }, { r.tokens[i], truncated })
+    end
+    r = assert(model:rerank(nil, { { 2, 60, 17, 3 } }, { details = true }))
+    assert.same({ { 4 }, 0 }, { r.tokens, r.truncated })
+  end)
+
   it("refuses and raises", function()
     local bert <close> = assert(ane.load(hf.path "bert"))
     local llama <close> = assert(ane.load(hf.path "llama"))

@@ -72,7 +72,10 @@ describe("POST /v1/rerank", function()
       local documents = { "one", "two words", "three words here" }
       local scores, order = model:rerank("words", documents)
       local body = { query = "words", documents = documents, top_n = 2, return_documents = true }
-      local results = http.post(server, "/v1/rerank", body).json.results
+      local answer = http.post(server, "/v1/rerank", body).json
+      local results, total = answer.results, 0
+      for _, n in ipairs(model:rerank("words", documents, { details = true }).tokens) do total = total + n end
+      assert.same({ total_tokens = total }, answer.usage)
       assert.equal(2, #results)
       for place, result in ipairs(results) do
         assert.equal(order[place] - 1, result.index)
