@@ -203,9 +203,9 @@ end
 -- Records an answer.
 local function note(self, call)
   local seconds = core.clock() - call.started
-  self.metrics:answered(call.route and call.route[2] or "other", call.status or 0, seconds)
+  self.metrics:answered(call.known or "other", call.status or 0, seconds)
   if self.opts.log then
-    self.opts.log(("%s %s %d %.3f s"):format(call.method, call.route and call.route[2] or "(unknown path)", call.status or 0, seconds))
+    self.opts.log(("%s %s %d %.3f s"):format(call.method, call.known or "(unknown path)", call.status or 0, seconds))
   end
 end
 
@@ -270,7 +270,8 @@ local function read_body(call)
 end
 
 local function find_route(call)
-  local route, id, allowed = routes.find(call.method, call.path)
+  local route, id, allowed, known = routes.find(call.method, call.path)
+  call.known = route and route[2] or known
   if route then return route, id end
   if #allowed == 0 then errors.raise(404, "there is no such path", { code = "not_found" }) end
   errors.raise(405, ("the method must be %s"):format(table.concat(allowed, " or ")),

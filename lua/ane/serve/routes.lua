@@ -33,15 +33,15 @@ local function fits(row, path)
 end
 
 --- The row of a request.
--- @return row, the id in its path; or nil, nil, list of the methods that the path supports
+-- @return row, the id in its path; or nil, nil, list of the methods that the path supports, the path of their rows (nil: none)
 function M.find(method, path)
-  local allowed = {}
+  local allowed, known = {}, nil
   for _, row in ipairs(M.rows) do
     local id = fits(row, path)
     if id and (row[1] == method or row[1] == "GET" and method == "HEAD") then return row, id end
-    if id then allowed[#allowed + 1] = row[1] end
+    if id then allowed[#allowed + 1], known = row[1], row[2] end
   end
-  return nil, nil, allowed
+  return nil, nil, allowed, known
 end
 
 --- The function that answers a row's requests: function(server, call, body, id).

@@ -341,9 +341,11 @@ describe("the log", function()
     local server = serve { api_key = "sesame", log = function(line) lines[#lines + 1] = line end }
     http.post(server, "/v1/completions", completion(2, { prompt = "my secret" }), { Authorization = "Bearer sesame" })
     http.get(server, "/sesame/secret")
-    assert.equal(2, #lines)
+    http.get(server, "/v1/completions")
+    assert.equal(3, #lines)
     assert.matches("^POST /v1/completions 200 [%d.]+ s$", lines[1])
     assert.matches("^GET %(unknown path%) 404 [%d.]+ s$", lines[2])
+    assert.matches("^GET /v1/completions 405 [%d.]+ s$", lines[3])
   end)
 end)
 
