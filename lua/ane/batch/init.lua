@@ -1,5 +1,6 @@
 --- Runs a corpus through a model: reads rows from a file, folder or pipe, and writes one line of JSON per row.
--- Needs ane.core, ane.batch.worker, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and schema.
+-- Needs ane.core, ane.batch.worker, fingerprint, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and
+-- schema.
 -- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
 --
 -- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on the rows that
@@ -8,6 +9,7 @@
 local core = require "ane.core"
 local workers = require "ane.batch.worker"
 local failures = require "ane.util.failure"
+local fingerprint = require "ane.batch.fingerprint"
 local inputs = require "ane.batch.input"
 local journal = require "ane.batch.journal"
 local outputs = require "ane.batch.output"
@@ -123,50 +125,19 @@ end
 
 -- ---- Settings ------------------------------------------------------------------------------------------------------------------
 
-local function open_file(path)
-  local file, message = io.open(path, "rb")
-  if not file then return nil, message, "io" end
-  return file
-end
-
--- Bytes at the start of a file that its fingerprint covers.
-local HEAD = 1 << 20
-
--- A hash of the name, size and first bytes of a file, or of all files of a folder. Raises a failure if a file cannot be read.
-local function fingerprint(path)
-  local parts = {}
-  local function add(name, file)
-    local open <close> = failures.try(open_file(file))
-    parts[#parts + 1] = ("%s %d %s"):format(name, open:seek "end", (open:seek("set", 0)))
-    local head, message = open:read(HEAD)
-    if message then failures.raise("io", "%s: %s", file, message) end
-    parts[#parts + 1] = core.sha256(head or "")
-  end
-  if core.path_kind(path) ~= "folder" then
-    add("", path)
-  else
-    local names = failures.try(core.list_dir(path))
-    table.sort(names)
-    for _, name in ipairs(names) do
-      if core.path_kind(path .. "/" .. name) == "file" then add(name, path .. "/" .. name) end
-    end
-  end
-  return core.sha256(table.concat(parts, "\n"))
-end
-
--- The facts about a model that its answers depend on.
-local function model_settings(model)
+-- The facts about a model that its answers depend on. own: paths that are no files of the model.
+local function model_settings(model, own)
   local info = model:info()
   local out = {
-    file = info.path and fingerprint(info.path), context = info.context, activations = info.activations, kv = info.kv, engine = info.engine,
-    weights = {}, adapters = {},
+    file = info.path and fingerprint.of(info.path, own), context = info.context, activations = info.activations, kv = info.kv,
+    engine = info.engine, weights = {}, adapters = {},
   }
   for _, matrices in ipairs(info.kernels) do
     local name = ("%s %s"):format(matrices.dtype, matrices.activations)
     out.weights[name] = (out.weights[name] or 0) + matrices.matrices
   end
   for i, entry in ipairs(info.adapters or {}) do
-    out.adapters[i] = { file = fingerprint(entry.path), scale = entry.scale, merged = entry.merged }
+    out.adapters[i] = { file = fingerprint.of(entry.path), scale = entry.scale, merged = entry.merged }
   end
   return out
 end
@@ -175,8 +146,8 @@ end
 local ANSWER = { "task", "body", "temperature", "threshold", "window", "pseudonyms", "key", "shard", "max_row" }
 
 -- The settings of the journal. Raises a failure if a file of the model cannot be read.
-local function settings_of(model, opts, form)
-  local out = { ane_batch = 1, model = model_settings(model), options = { form = form } }
+local function settings_of(model, opts, form, own)
+  local out = { ane_batch = 1, model = model_settings(model, own), options = { form = form } }
   for _, name in ipairs(ANSWER) do out.options[name] = opts[name] end
   if opts.key then out.options.key = core.sha256(opts.key) end -- the secret itself is not written
   return out
@@ -431,8 +402,10 @@ function M.run(model, opts, level)
   if is_file(opts.output) then
     for _, path in pairs(outputs.names(opts.output)) do own[#own + 1] = path end
   end
+  local foreign = { table.unpack(own) }
+  if is_file(opts.input) then foreign[#foreign + 1] = opts.input end
   local settings
-  settings, message, code = failures.catch(settings_of, model, opts, form)
+  settings, message, code = failures.catch(settings_of, model, opts, form, foreign)
   if not settings then return nil, message, code end
   if self.rank > 0 then return run_rank(self, settings) end
   self.on_line = function(...) write(self, ...) end

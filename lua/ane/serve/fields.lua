@@ -47,7 +47,7 @@ local function check_only(rule, value, path)
 end
 
 local function check_value(rule, value, path)
-  value = rule.type == "number" and exact.number(value) or value
+  if rule.type then value = exact.number(value) end
   if rule.only then return check_only(rule, value, path) or value end
   if rule.list and not M.is_list(value) then M.wrong(path, "must be a list") end
   if rule.object and not M.is_object(value) then M.wrong(path, "must be an object") end

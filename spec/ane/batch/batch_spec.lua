@@ -152,6 +152,13 @@ describe("broken rows", function()
     assert.matches("wat", lines[13].error.message)
   end)
 
+  it("name the number that is beyond the range of numbers", function()
+    local lines = answers { '{"prompt":"a","max_tokens":1e400}', '{"prompt":"a","max_tokens":12345678901234567890}', '{"prompt":1e400}' }
+    assert.matches("max_tokens must be an integer, is inf", lines[1].error.message)
+    assert.matches("max_tokens must be an integer, is 1%.23", lines[2].error.message)
+    assert.matches("prompt .* is inf", lines[3].error.message)
+  end)
+
   it("keep their ids as they are written, and refuse ids that are neither strings nor numbers", function()
     local rows = {}
     for i, id in ipairs { "12345678901234567890", "1e400", "0.1", '"x\\u0000"', "null", '{"a":1}', "[1]", "true" } do
