@@ -46,6 +46,13 @@ local function merged_is_right()
 end
 
 describe("recipes for batches", function()
+  it("stand in the page, whichever tools are installed", function()
+    for _, one in ipairs { { "GNU parallel", "text" }, { "The same with `xargs`", "text" }, { "A Slurm array", "text" },
+      { "Spark, with one process", "python" }, { "Ray Data", "python" } } do
+      assert.matches("ane", recipe(one[1], one[2]))
+    end
+  end)
+
   it("of GNU parallel", function()
     if not tree.has "parallel" then return pending "GNU parallel is not installed" end
     sh(recipe("GNU parallel", "text"))
@@ -103,7 +110,7 @@ describe("recipes for batches", function()
     local code = [[
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-]] .. recipe("Spark, a process", "python"):gsub(", 16%)", ", 3)")
+]] .. recipe("Spark, with one process", "python"):gsub(", 16%)", ", 3)")
     assert(core.write_file(folder .. "/spark.py", code))
     sh("timeout 200 " .. PYTHON .. " spark.py")
     assert.equal(sorted "want", sorted "out/part-*")
