@@ -66,9 +66,10 @@ int decimal_compare(const struct decimal *a, const struct decimal *b) {
 bool decimal_is_integer(const struct decimal *d) { return d->n == 0 || d->exponent >= d->n; }
 
 uint64_t decimal_hash(const struct decimal *d) {
-  uint64_t h = 0x9ae16a3b2f90404fu + (uint64_t)d->exponent * 31 + d->negative;
+  const uint64_t odd = 0x9e3779b97f4a7c15u;
+  uint64_t h = (0x9ae16a3b2f90404fu + (uint64_t)d->exponent * 2 + d->negative) * odd;
   const char *p = d->digits;
-  for (int i = 0; i < d->n; i++) h = (h ^ (uint64_t)next_digit(d, i, &p)) * 0x9e3779b97f4a7c15u;
+  for (int i = 0; i < d->n; i++) h = ((h ^ h >> 31) + (uint64_t)next_digit(d, i, &p)) * odd;
   return h ^ h >> 32;
 }
 

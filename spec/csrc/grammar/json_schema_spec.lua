@@ -97,6 +97,24 @@ describe("JSON Schema", function()
     assert(core.grammar("json_schema", '{"format": "colour"}', { lenient = true }))
   end)
 
+  it("tells different elements apart, and none that are equal", function()
+    local list = { "null", "true", "false", '""', "[]", "{}" }
+    for i = -300, 300 do list[#list + 1] = tostring(i) end
+    local scales = { "0.%d", "-0.%d", "0.0%d", "-7.%d", "7.%d", "%de20", "-%de20", "%de-20", "-%de-20", "[%d]", "[-%d]", '{"a":%d}' }
+    for _, scale in ipairs(scales) do
+      for i = 1, 9 do list[#list + 1] = scale:format(i) end
+    end
+    local text = "[" .. table.concat(list, ",")
+    local unique = assert(core.grammar("json_schema", '{"uniqueItems": true}'))
+    local repeated = assert(core.grammar("json_schema", '{"not": {"uniqueItems": true}}'))
+    assert.is_true(accepts(unique, text .. "]"))
+    assert.is_false(accepts(repeated, text .. "]"))
+    for _, more in ipairs { "-3.0", "20e-1", "-0", "0.30", "[1.0]" } do
+      assert.is_false(accepts(unique, text .. "," .. more .. "]"), more)
+      assert.is_true(accepts(repeated, text .. "," .. more .. "]"), more)
+    end
+  end)
+
   it("offers no way into what cannot be completed", function()
     local tokens = assert(core.token_tree { '"', "a", "b", "1", "2", "9", "-", "0", ".", "{", "}", "[", "]", ",", ":", "e" })
     local function next_ids(text, schema)
