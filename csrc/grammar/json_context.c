@@ -154,13 +154,14 @@ static bool fill_numbers(struct json_machine *m, const struct place *p, struct t
   return true;
 }
 
-/* Adds the atoms of an expression; false: no memory. */
+/* Adds the atoms of an expression; false: no memory, or too many. */
 static bool collect(struct json_machine *m, expr_id e, uint32_t **list, uint32_t *n, uint32_t *room) {
   if (e < 2) return true;
   const struct expr *x = &m->s->exprs[e];
   if (x->kind == EXPR_ATOM) {
     for (uint32_t i = 0; i < *n; i++)
       if ((*list)[i] == x->atom) return true;
+    if (*n == TYPED_MAX_ATOMS) return m->too_large = true, false;
     if (!re_grow((void **)list, room, *n, sizeof **list)) return m->no_memory = true, false;
     (*list)[(*n)++] = x->atom;
     return true;

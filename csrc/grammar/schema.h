@@ -44,7 +44,12 @@ bool jv_is(const struct jv *string, const char *s);
 enum { T_NULL = 1, T_FALSE = 2, T_TRUE = 4, T_NUMBER = 8, T_STRING = 16, T_ARRAY = 32, T_OBJECT = 64, T_ALL = 127 };
 
 typedef uint32_t expr_id; /* EXPR_FALSE, EXPR_TRUE, or a number of schema->exprs */
-enum { EXPR_FALSE = 0, EXPR_TRUE = 1 };
+enum {
+  EXPR_FALSE = 0,
+  EXPR_TRUE = 1,
+  EXPR_MAX_SIZE = 1 << 15,  /* maximum size of an expression */
+  TYPED_MAX_ATOMS = 1 << 12 /* maximum number of atoms of arrays or objects at one place */
+};
 typedef enum { EXPR_ATOM = 2, EXPR_AND, EXPR_OR, EXPR_NOT, EXPR_ONE } expr_kind;
 
 struct expr {
@@ -52,6 +57,7 @@ struct expr {
   uint32_t atom; /* EXPR_ATOM */
   const expr_id *list;
   uint32_t n;
+  uint32_t size; /* expressions in it, counted as often as they occur: an expression is evaluated as a tree */
   uint8_t types; /* types of which some value may satisfy it */
 };
 
@@ -109,6 +115,7 @@ struct schema {
   uint32_t n_exprs, room_exprs;
   uint32_t *table, table_size; /* of expressions */
   expr_id root;
+  bool too_large; /* an expression is */
 };
 
 struct schema_options {
@@ -121,8 +128,8 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
                           struct ane_error *err);
 void schema_free(struct schema *s);
 
-/* Constructors of expressions. Equal expressions have equal ids. If memory is out, they return EXPR_FALSE and set s->pool.full.
- */
+/* Constructors of expressions. Equal expressions have equal ids. If memory is out, or the expression is too large, they return
+ * EXPR_FALSE and set s->pool.full. */
 expr_id expr_atom(struct schema *s, uint32_t atom);
 expr_id expr_not(struct schema *s, expr_id a);
 /* Returns an upper limit of the number of values that satisfy e; NO_LIMIT: none is known. */

@@ -9,7 +9,7 @@
 /* ---- Making ------------------------------------------------------------------------------------------------------*/
 
 static uint32_t hash_expr(const struct expr *e) {
-  uint64_t h = (uint64_t)e->kind * 0x9e3779b97f4a7c15u + e->atom;
+  uint64_t h = ((uint64_t)e->kind << 32 | e->atom) * 0x9e3779b97f4a7c15u;
   for (uint32_t i = 0; i < e->n; i++) h = (h ^ e->list[i]) * 0x9e3779b97f4a7c15u ^ h >> 31;
   return (uint32_t)(h >> 32);
 }
@@ -40,6 +40,12 @@ static uint8_t types_of(const struct schema *s, const struct expr *e) {
 
 uint8_t expr_types(const struct schema *s, expr_id e) { return e == EXPR_FALSE ? 0 : e == EXPR_TRUE ? T_ALL : s->exprs[e].types; }
 
+static uint32_t size_of(const struct schema *s, const struct expr *e) {
+  uint64_t size = 1;
+  for (uint32_t i = 0; i < e->n; i++) size += s->exprs[e->list[i]].size;
+  return (uint32_t)ANE_MIN(size, (uint64_t)UINT32_MAX);
+}
+
 static bool grow_exprs(struct schema *s) {
   uint32_t size = s->table_size ? s->table_size * 2 : 256, *table = ane_calloc(size, sizeof *table);
   if (!table) return false;
@@ -56,6 +62,8 @@ static bool grow_exprs(struct schema *s) {
 
 /* Returns the id of an expression. Copies its list if it is new. */
 static expr_id intern(struct schema *s, struct expr e) {
+  e.size = size_of(s, &e);
+  if (e.size > EXPR_MAX_SIZE) return s->pool.full = s->too_large = true, EXPR_FALSE;
   if ((s->n_exprs + 1) * 2 > s->table_size && !grow_exprs(s)) goto no_memory;
   uint32_t at = hash_expr(&e) & (s->table_size - 1);
   for (; s->table[at]; at = (at + 1) & (s->table_size - 1))

@@ -141,12 +141,12 @@ static expr_id array_value(struct loading *l, const struct jv *v) {
 
 /* Makes one atom for all scalars, and one for each array and object. */
 static expr_id load_values(struct loading *l, struct jv *const *values, size_t n) {
-  uint32_t n_texts = 0, n_points = 0, id;
+  uint32_t n_texts = 0, n_points = 0, n_parts = 0, id;
+  expr_id *parts = load_alloc(l, n + 1, sizeof *parts);
   struct re_text *texts = load_alloc(l, n, sizeof *texts);
   struct decimal *points = load_alloc(l, n, sizeof *points);
   uint8_t types = 0;
-  expr_id all = EXPR_FALSE;
-  if (!texts || !points) return EXPR_FALSE;
+  if (!parts || !texts || !points) return EXPR_FALSE;
   for (size_t i = 0; i < n && !l->status; i++) {
     const struct jv *v = values[i];
     switch (v->kind) {
@@ -161,18 +161,20 @@ static expr_id load_values(struct loading *l, struct jv *const *values, size_t n
         types |= T_STRING;
         texts[n_texts++] = (struct re_text){v->text, v->len};
         break;
-      case JV_ARRAY: all = expr_two(l->s, EXPR_OR, all, array_value(l, v)); break;
-      case JV_OBJECT: all = expr_two(l->s, EXPR_OR, all, object_value(l, v)); break;
+      case JV_ARRAY: parts[n_parts++] = array_value(l, v); break;
+      case JV_OBJECT: parts[n_parts++] = object_value(l, v); break;
     }
   }
-  if (l->status || !types) return all;
+  if (l->status) return EXPR_FALSE;
+  if (!types) return expr_of(l->s, EXPR_OR, parts, n_parts);
   struct atom *a = load_atom(l, &id);
   if (!a) return EXPR_FALSE;
   a->types = types;
   if (types & T_STRING) a->re = re_choice(&l->s->pool, texts, n_texts);
   a->n_texts = n_texts;
   if (types & T_NUMBER) a->number = (struct number_rule){.points = points, .n_points = n_points};
-  return expr_two(l->s, EXPR_OR, all, expr_atom(l->s, id));
+  parts[n_parts++] = expr_atom(l->s, id);
+  return expr_of(l->s, EXPR_OR, parts, n_parts);
 }
 
 /* ---- Keywords of one type ----------------------------------------------------------------------------------------*/
@@ -309,17 +311,19 @@ static void read_arrays(struct loading *l, struct jv *v, struct atom *a) {
 }
 
 static void read_names(struct loading *l, struct jv *v, struct jv *list, const char *name, struct re_text **out, uint32_t *n) {
+  struct ane_strmap seen = {0};
   if (!(*out = load_alloc(l, list->len, sizeof **out))) return;
-  for (size_t i = 0; i < list->len; i++) {
-    if (list->items[i]->kind != JV_STRING) {
+  for (size_t i = 0; i < list->len && !l->status; i++) {
+    const struct jv *item = list->items[i];
+    uint32_t before;
+    if (item->kind != JV_STRING)
       load_fail(l, ANE_INVALID, v, name, "must be a list of strings");
-      return;
-    }
-    bool again = false;
-    for (uint32_t k = 0; k < *n && !again; k++)
-      again = (*out)[k].len == list->items[i]->len && memcmp((*out)[k].data, list->items[i]->text, list->items[i]->len) == 0;
-    if (!again) (*out)[(*n)++] = (struct re_text){list->items[i]->text, list->items[i]->len};
+    else if (!ane_strmap_put(&seen, item->text, item->len, 0, &before))
+      load_fail(l, ANE_NOMEM, v, name, "no memory");
+    else if (before == UINT32_MAX)
+      (*out)[(*n)++] = (struct re_text){item->text, item->len};
   }
+  ane_strmap_free(&seen);
 }
 
 static void read_objects(struct loading *l, struct jv *v, struct atom *a) {
@@ -443,26 +447,31 @@ expr_id load_has(struct loading *l, const char *name, size_t len) {
   return expr_atom(l->s, id);
 }
 
+/* An object that has all names of a list. */
+static expr_id has_all(struct loading *l, struct jv *v, struct jv *list, const char *name) {
+  uint32_t id, n = 0;
+  struct re_text *required = NULL;
+  read_names(l, v, list, name, &required, &n);
+  struct atom *a = l->status ? NULL : load_atom(l, &id);
+  if (!a) return EXPR_FALSE;
+  a->required = required;
+  a->n_required = n;
+  return expr_atom(l->s, id);
+}
+
 /* dependentRequired, dependentSchemas, dependencies. */
 static expr_id read_dependent(struct loading *l, struct jv *v, const char *name) {
   struct jv *d = keyword(l, v, name, JV_OBJECT);
-  expr_id all = EXPR_TRUE;
-  for (size_t i = 0; d && i < d->len && !l->status; i++) {
+  if (!d || l->status) return EXPR_TRUE;
+  expr_id *parts = ane_malloc((d->len + 1) * sizeof *parts);
+  if (!parts) return load_fail(l, ANE_NOMEM, v, name, "no memory");
+  for (size_t i = 0; i < d->len; i++) {
     struct jv_member *m = &d->members[i];
-    expr_id then;
-    if (m->value->kind == JV_ARRAY) {
-      uint32_t id, n = 0;
-      struct re_text *required = NULL;
-      read_names(l, v, m->value, name, &required, &n);
-      struct atom *a = l->status ? NULL : load_atom(l, &id);
-      if (!a) return EXPR_FALSE;
-      a->required = required;
-      a->n_required = n;
-      then = expr_atom(l->s, id);
-    } else
-      then = load_node(l, m->value);
-    all = expr_two(l->s, EXPR_AND, all, expr_two(l->s, EXPR_OR, expr_not(l->s, load_has(l, m->name, m->len)), then));
+    expr_id then = m->value->kind == JV_ARRAY ? has_all(l, v, m->value, name) : load_node(l, m->value);
+    parts[i] = l->status ? EXPR_FALSE : expr_two(l->s, EXPR_OR, expr_not(l->s, load_has(l, m->name, m->len)), then);
   }
+  expr_id all = expr_of(l->s, EXPR_AND, parts, (uint32_t)d->len);
+  ane_free(parts);
   return all;
 }
 
@@ -550,7 +559,9 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
   ane_free(l.nodes);
   if (st == ANE_OK && s->pool.full)
     st = s->pool.no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema")
-                           : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
+         : s->too_large
+             ? ane_fail(err, ANE_RANGE, "#: schemas that apply to one value combine to more than %d conditions", EXPR_MAX_SIZE)
+             : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
   if (st == ANE_OK) st = schema_possible(s, err);
   if (st == ANE_OK && !expr_types(s, s->root)) st = ane_fail(err, ANE_INVALID, "#: no value fulfils the schema");
   if (st) schema_free(s);

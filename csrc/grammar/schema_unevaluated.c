@@ -60,14 +60,11 @@ static void gather(struct gathering *g, struct jv *v, expr_id when, int depth) {
   bool members = strcmp(g->keyword, "unevaluatedProperties") == 0, any = false;
   if (v->kind != JV_OBJECT || g->l->status || when == EXPR_FALSE) return;
   for (size_t i = members ? 0 : 4; i < (members ? 4 : 8); i++) any |= jv_get(v, names[i]) != NULL;
-  if (any && v != g->at) {
-    if (g->n == MAX_UNITS || depth > MAX_GATHER) {
-      load_fail(g->l, ANE_UNSUPPORTED, g->at, g->keyword, "too many schemas beside it");
-      return;
-    }
-    g->units[g->n++] = (struct unit){v, when};
+  if (depth > MAX_GATHER || (any && v != g->at && g->n == MAX_UNITS)) {
+    load_fail(g->l, ANE_UNSUPPORTED, g->at, g->keyword, "too many schemas beside it");
+    return;
   }
-  if (depth > MAX_GATHER) return;
+  if (any && v != g->at) g->units[g->n++] = (struct unit){v, when};
   gather_joined(g, v, when, depth + 1);
 }
 

@@ -115,6 +115,33 @@ describe("JSON Schema", function()
     end
   end)
 
+  it("refuses schemas that combine to too many conditions, at once", function()
+    for _, form in ipairs {
+      '{"oneOf": [{"$ref": "#/$defs/%d"}, {"not": {"$ref": "#/$defs/%d"}}]}',
+      '{"if": {"$ref": "#/$defs/%d"}, "then": {"required": ["b"]}, "else": {"allOf": [{"$ref": "#/$defs/%d"}]}}',
+    } do
+      local function chain(n)
+        local defs = { ('"%d": {"required": ["x"]}'):format(n + 1) }
+        for i = 1, n do defs[#defs + 1] = ('"%d": %s'):format(i, form:format(i + 1, i + 1)) end
+        return '{"$ref": "#/$defs/1", "$defs": {' .. table.concat(defs, ", ") .. "}}"
+      end
+      assert(core.grammar("json_schema", chain(8)))
+      local started = core.clock()
+      local grammar, message, code = core.grammar("json_schema", chain(60))
+      assert.is_nil(grammar)
+      assert.same({ "#: schemas that apply to one value combine to more than 32768 conditions", "range" }, { message, code })
+      assert.is_true(core.clock() - started < 5)
+    end
+    local pairs_of = {}
+    for i = 1, 5000 do pairs_of[i] = ("[%d]"):format(i) end
+    local few = assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",", 1, 4000) .. "]}"))
+    assert.is_true(accepts(few, "[3999]"))
+    assert.is_false(accepts(few, "[4001]"))
+    local matcher = assert(assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",") .. "]}")):matcher())
+    local taken, message = matcher:push("[3]")
+    assert.same({ nil, "the grammar needs more states than its limits allow" }, { taken, message })
+  end)
+
   it("offers no way into what cannot be completed", function()
     local tokens = assert(core.token_tree { '"', "a", "b", "1", "2", "9", "-", "0", ".", "{", "}", "[", "]", ",", ":", "e" })
     local function next_ids(text, schema)
