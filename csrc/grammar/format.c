@@ -23,6 +23,7 @@
   ":" LS32 "|(?:(?:" H16 ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16 ")?::)"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 #define HOST LABEL "(?:\\." LABEL ")*"
+#define HOST_NAME "(?!.{254})(?!(?:.*\\.)?..--)" HOST
 #define ATEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 #define UTEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\u0080-\\u{10ffff}-]"
 #define PCT "%[0-9A-Fa-f]{2}"
@@ -69,51 +70,55 @@
 #define RE_LEVEL(inner) "(?:[|^$]|\\\\[bB]|(?:" RE_ATOM "|\\((?:\\?:)?" inner "\\))" RE_REPEAT "|\\(\\?[=!]" inner "\\))*"
 #define RE_FLAT "(?:[|^$]|\\\\[bB]|(?:" RE_ATOM ")" RE_REPEAT ")*"
 
-static const struct {
-  const char *name, *pattern;
-} rows[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "[Tt]" TIME},
-    {"duration", "P(?:\\d+W|" DAYS "(?:" HOURS ")?|" HOURS ")"},
-    {"email", "(?:" ATEXT "+(?:\\." ATEXT "+)*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" HOST "|\\[(?:" IPV4 "|IPv6:" IPV6 ")\\])"},
-    {"idn-email", UTEXT "+(?:\\." UTEXT "+)*@(?:" HOST
-                        "|[A-Za-z0-9\\u0080-\\u{10ffff}](?:[A-Za-z0-9\\u0080-\\u{10ffff}.-]*[A-Za-z0-9\\u0080-\\u{10ffff}])?)"},
-    {"hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
-    {"idn-hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
-    {"ipv4", IPV4},
-    {"ipv6", IPV6},
-    {"uri", ABSOLUTE("", "")},
-    {"url", ABSOLUTE("", "")},
-    {"uri-reference", "(?:" ABSOLUTE("", "") "|" RELATIVE("", "") ")"},
-    {"iri", ABSOLUTE(UCS, PRIVATE)},
-    {"iri-reference", "(?:" ABSOLUTE(UCS, PRIVATE) "|" RELATIVE(UCS, PRIVATE) ")"},
-    {"uri-template", "(?:[!#$&(-;=?-\\[\\]_a-z~" UCS PRIVATE "]|" PCT "|\\{[+#./;?&=,!@|]?" VARIABLE "(?:," VARIABLE ")*\\})*"},
-    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
-    {"json-pointer", POINTER},
-    {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")"},
-    {"regex", RE_LEVEL(RE_LEVEL(RE_LEVEL(RE_FLAT)))},
+static const struct schema_format rows[] = {
+    {"date", DATE, NULL, NULL},
+    {"time", TIME, NULL, NULL},
+    {"date-time", DATE "[Tt]" TIME, NULL, NULL},
+    {"duration", "P(?:\\d+W|" DAYS "(?:" HOURS ")?|" HOURS ")", NULL, NULL},
+    {"email", "(?:" ATEXT "+(?:\\." ATEXT "+)*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" HOST "|\\[(?:" IPV4 "|IPv6:" IPV6 ")\\])",
+     NULL, NULL},
+    {"idn-email",
+     UTEXT "+(?:\\." UTEXT "+)*@(?:" HOST
+           "|[A-Za-z0-9\\u0080-\\u{10ffff}](?:[A-Za-z0-9\\u0080-\\u{10ffff}.-]*[A-Za-z0-9\\u0080-\\u{10ffff}])?)",
+     NULL, NULL},
+    {"hostname", HOST_NAME, NULL, NULL},
+    {"idn-hostname", HOST_NAME, NULL, NULL},
+    {"ipv4", IPV4, NULL, NULL},
+    {"ipv6", IPV6, NULL, NULL},
+    {"uri", ABSOLUTE("", ""), NULL, NULL},
+    {"url", ABSOLUTE("", ""), NULL, NULL},
+    {"uri-reference", "(?:" ABSOLUTE("", "") "|" RELATIVE("", "") ")", NULL, NULL},
+    {"iri", ABSOLUTE(UCS, PRIVATE), NULL, NULL},
+    {"iri-reference", "(?:" ABSOLUTE(UCS, PRIVATE) "|" RELATIVE(UCS, PRIVATE) ")", NULL, NULL},
+    {"uri-template", "(?:[!#$&(-;=?-\\[\\]_a-z~" UCS PRIVATE "]|" PCT "|\\{[+#./;?&=,!@|]?" VARIABLE "(?:," VARIABLE ")*\\})*",
+     NULL, NULL},
+    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}", NULL, NULL},
+    {"json-pointer", POINTER, NULL, NULL},
+    {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")", NULL, NULL},
+    {"regex", RE_LEVEL(RE_LEVEL(RE_LEVEL(RE_FLAT))), NULL, NULL},
+    /* Of draft 3. */
+    {"ip-address", IPV4, NULL, NULL},
+    {"host-name", HOST_NAME, NULL, NULL},
+    {"utc-millisec", NULL, NULL, NULL},
     /* Of the OpenAPI format registry. */
-    {"byte", NULL}, /* the encoding of content is an annotation, like contentEncoding */
-    {"binary", NULL},
-    {"password", NULL},
-    {"float", NULL},
-    {"double", NULL},
-    {"int8", NULL},
-    {"int16", NULL},
-    {"int32", NULL},
-    {"int64", NULL},
-    {"uint8", NULL},
-    {"uint16", NULL},
-    {"uint32", NULL},
-    {"uint64", NULL},
+    {"byte", NULL, NULL, NULL}, /* the encoding of content is an annotation, like contentEncoding */
+    {"binary", NULL, NULL, NULL},
+    {"password", NULL, NULL, NULL},
+    {"float", NULL, NULL, NULL},
+    {"double", NULL, NULL, NULL},
+    {"int8", NULL, "-128", "127"},
+    {"int16", NULL, "-32768", "32767"},
+    {"int32", NULL, "-2147483648", "2147483647"},
+    {"int64", NULL, "-9223372036854775808", "9223372036854775807"},
+    {"uint", NULL, "0", NULL}, /* written by schemars for Rust */
+    {"uint8", NULL, "0", "255"},
+    {"uint16", NULL, "0", "65535"},
+    {"uint32", NULL, "0", "4294967295"},
+    {"uint64", NULL, "0", "18446744073709551615"},
 };
 
-bool schema_format(const char *name, size_t len, const char **pattern) {
-  for (size_t i = 0; i < ANE_COUNT(rows); i++) {
-    if (strlen(rows[i].name) != len || memcmp(rows[i].name, name, len) != 0) continue;
-    *pattern = rows[i].pattern;
-    return true;
-  }
-  return false;
+const struct schema_format *schema_format(const char *name, size_t len) {
+  for (size_t i = 0; i < ANE_COUNT(rows); i++)
+    if (strlen(rows[i].name) == len && memcmp(rows[i].name, name, len) == 0) return &rows[i];
+  return NULL;
 }

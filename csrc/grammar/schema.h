@@ -148,8 +148,13 @@ expr_id atom_member(struct schema *s, const struct atom *a, const char *name, si
 /* Returns the regular expression of the strings that satisfy e. */
 ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
 
-/* The pattern of a format; *pattern NULL: every string. false: unknown. */
-bool schema_format(const char *name, size_t len, const char **pattern);
+/* What a value of "format" asks of strings and of numbers. */
+struct schema_format {
+  const char *name;
+  const char *pattern;      /* of a whole string; NULL: every string */
+  const char *least, *most; /* of numbers; NULL: no limit */
+};
+const struct schema_format *schema_format(const char *name, size_t len); /* NULL: unknown */
 
 /* ---- References --------------------------------------------------------------------------------------------------*/
 

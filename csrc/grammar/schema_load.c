@@ -240,25 +240,21 @@ static void read_numbers(struct loading *l, struct jv *v, struct atom *a) {
 
 static void read_format(struct loading *l, struct jv *v, struct atom *a) {
   struct jv *f = keyword(l, v, "format", JV_STRING);
-  const char *pattern = NULL;
+  const struct schema_format *format = f ? schema_format(f->text, f->len) : NULL;
   ane_re re;
   if (!f) return;
-  if (!schema_format(f->text, f->len, &pattern)) {
+  if (!format) {
     if (!l->options->lenient)
       load_fail(l, ANE_UNSUPPORTED, v, "format", "'%.60s' is not known (strict = false passes over it)", f->text);
     return;
   }
-  bool wide = jv_is(f, "int64");
-  if (wide || jv_is(f, "int32")) {
-    struct number_rule more = {.has_min = true, .has_max = true};
-    const char *lo = wide ? "-9223372036854775808" : "-2147483648", *hi = wide ? "9223372036854775807" : "2147483647";
-    decimal_read(&more.min, lo, strlen(lo));
-    decimal_read(&more.max, hi, strlen(hi));
-    number_join(&a->number, &more);
-  }
-  if (!pattern) return;
+  struct number_rule bounds = {.has_min = format->least, .has_max = format->most};
+  if (format->least) decimal_read(&bounds.min, format->least, strlen(format->least));
+  if (format->most) decimal_read(&bounds.max, format->most, strlen(format->most));
+  number_join(&a->number, &bounds);
+  if (!format->pattern) return;
   struct ane_error err;
-  if (re_parse(&l->s->pool, pattern, strlen(pattern), 0, &re, &err))
+  if (re_parse(&l->s->pool, format->pattern, strlen(format->pattern), 0, &re, &err))
     load_fail(l, err.code, v, "format", "%s", err.text);
   else
     a->re = re_and(&l->s->pool, a->re, re);
