@@ -569,7 +569,8 @@ function model:weights_report() end
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 16384
 ---@field transform? "none"|"rotate" other weights before they are rounded; default that of the model. The model is loaded again with it, for this call
----@field stages? integer of gptq, default 1; N: the text is read N times, each time with the weights that are rounded already, and the others compensate how their inputs have changed
+---@field inputs? "rounded"|"source" of gptq: the inputs that a weight is rounded for: those that it gets when the weights before it are rounded (default), or those that the source gives
+---@field stages? integer earlier form of inputs: 1 is "source", more is "rounded"
 ---@field memory? integer bytes that the statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field fallback? ane.gguf_type for weights whose rows are not whole blocks; default the nearest type of similar size (q4_k: "q5_0")

@@ -44,14 +44,14 @@ static ane_status overlay_tensor(struct ane_source *d, const struct ane_source_t
   *to = *from;
   to->name = ane_arena_strndup(&d->arena, from->name, strlen(from->name));
   if (!to->name) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s", from->name);
-  if (from->tensor.data) return ANE_OK;
+  to->own = !from->tensor.data;
+  if (!to->own) return ANE_OK;
   if (!ane_shape_count(&from->tensor.shape, &count) || !ane_dtype_bytes(t, count, &bytes) || bytes > SIZE_MAX)
     return ane_fail(err, ANE_SHAPE, "tensor %s is too large", from->name);
   to->tensor = (struct ane_tensor){.dtype = t, .shape = from->tensor.shape, .bytes = bytes};
   to->offset = 0;
   void *data = ane_arena_alloc(&d->arena, (size_t)bytes);
   if (!data) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s (%" PRIu64 " bytes)", from->name, to->tensor.bytes);
-  memset(data, 0, (size_t)bytes);
   to->tensor.data = data;
   return ANE_OK;
 }
@@ -108,6 +108,10 @@ bool ane_source_holds(const struct ane_source *s, const char *path) {
   for (uint32_t i = 0; i < s->n_files; i++)
     if (ane_path_same(s->files[i].path, path)) return true;
   return false;
+}
+
+void ane_source_forget(const struct ane_source_tensor *t) {
+  if (t->own) ane_pages_drop((void *)(uintptr_t)t->tensor.data, (size_t)t->tensor.bytes);
 }
 
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {

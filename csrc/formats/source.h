@@ -51,6 +51,7 @@ struct ane_source_tensor {
   uint32_t file;                  /* index into files */
   const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after the other, and `tensor` says */
   uint32_t n_parts;               /* no more than their common shape; its type is that of the first */
+  bool own;                       /* the data is memory of this source, an overlay */
 };
 
 struct ane_source_file {
@@ -101,6 +102,9 @@ ane_status ane_source_check(const struct ane_source *s, struct ane_error *err);
 
 /* Is `path` one of the files of the source, under whatever name? */
 bool ane_source_holds(const struct ane_source *s, const char *path);
+
+/* Gives the memory of an own tensor back to the system. Its numbers are then undefined until the caller fills it again. */
+void ane_source_forget(const struct ane_source_tensor *t);
 
 /* The system may forget the pages of this tensor (they can still be read again from the file). */
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t);

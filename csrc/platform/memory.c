@@ -50,6 +50,11 @@ void ane_pages_free(void *p, size_t size) {
   if (p) munmap(p, ane_align_up(size ? size : 1, page_size()));
 }
 
+void ane_pages_drop(void *p, size_t size) {
+  const uintptr_t page = page_size(), from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + size) & ~(page - 1);
+  if (to > from) madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 #ifdef __APPLE__
 
 uint64_t ane_memory_resident(void) {

@@ -44,6 +44,9 @@ int ane_cpu_logical(void);
  * with ane_pages_free and the same size. */
 void *ane_pages_alloc(size_t size, bool huge);
 void ane_pages_free(void *p, size_t size);
+/* Gives the whole pages inside [p, p + size), private memory of this process, back to the system. They read as zeros, or as they
+ * were, until they are written again. */
+void ane_pages_drop(void *p, size_t size);
 /* Current and peak resident memory in bytes; 0 if unknown. */
 uint64_t ane_memory_resident(void);
 uint64_t ane_memory_peak(void);

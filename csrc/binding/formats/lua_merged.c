@@ -9,9 +9,11 @@
 struct edit {
   const char *name, *from; /* the tensor; the one whose numbers it begins with */
   int at;
-  bool alias;        /* the tensor of `from` unchanged, under another name */
-  const char *bytes; /* of the tensor in the type `dtype`; NULL: changes make it */
+  bool alias; /* the tensor of `from` unchanged, under another name */
+  bool typed; /* it has the type `dtype`, and bytes, now or later; otherwise changes make it */
+  const char *bytes;
   size_t size;
+  int64_t head; /* of bytes: rows of a head that were written in pairs; 0: rows are in their places */
   ane_dtype dtype;
 };
 
@@ -106,11 +108,11 @@ static struct ane_source_tensor entry_of(lua_State *L, const struct ane_source *
   struct ane_source_tensor t = *from;
   t.name = e->name;
   if (e->alias) return t;
-  if (e->bytes) {
+  if (e->typed) {
     uint64_t count, bytes;
     t.parts = NULL, t.n_parts = 0;
     t.tensor = (struct ane_tensor){.dtype = e->dtype, .shape = from->tensor.shape};
-    if (!ane_shape_count(&t.tensor.shape, &count) || !ane_dtype_bytes(e->dtype, count, &bytes) || bytes != e->size)
+    if (!ane_shape_count(&t.tensor.shape, &count) || !ane_dtype_bytes(e->dtype, count, &bytes) || (e->bytes && bytes != e->size))
       luaL_error(L, "tensor %s has %I bytes", e->name, (LUAI_UACINT)e->size);
     return t;
   }
@@ -127,60 +129,137 @@ static struct edit edit_of(lua_State *L) {
   struct edit e = {.name = text_field(L, t, "name"), .alias = bind_boolean_option(L, t, "alias")};
   e.from = bind_opt_text_option(L, t, "from");
   if (!e.from) e.from = e.name;
-  if (lua_getfield(L, t, "bytes") != LUA_TNIL) {
-    const char *dtype = text_field(L, t, "dtype");
-    e.bytes = luaL_checklstring(L, -1, &e.size);
-    e.dtype = ane_dtype_from_name(dtype, strlen(dtype));
-    if (e.dtype == ANE_DTYPE_COUNT) luaL_error(L, "no type %s", dtype);
-  }
+  e.head = bind_opt_integer_option(L, t, "head", 0, 0, INT32_MAX);
+  if (lua_getfield(L, t, "bytes") != LUA_TNIL) e.bytes = luaL_checklstring(L, -1, &e.size);
   lua_pop(L, 1);
+  const char *dtype = bind_opt_text_option(L, t, "dtype");
+  if (!dtype && e.bytes) luaL_error(L, "an edit has bytes and no dtype");
+  if (!dtype) return e;
+  e.typed = true;
+  e.dtype = ane_dtype_from_name(dtype, strlen(dtype));
+  if (e.dtype == ANE_DTYPE_COUNT) luaL_error(L, "no type %s", dtype);
   return e;
 }
 
-/* merged(source, edits) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as stored, or
- * dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values} (float32
- * bytes; see ane_lora), {columns} (float32 bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else
- * the columns), from, to (of the rows)} (see ane_rotation), one after the other}. Changed tensors are fp32. */
+/* The edits of the list at `list` as an overlay: fills edits and entries, and *most, the largest number of columns. */
+static void entries_of(lua_State *L, const struct ane_source *s, int list, lua_Integer n, struct edit *edits,
+                       struct ane_source_tensor *entries, int64_t *most) {
+  int64_t rows, cols;
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_rawgeti(L, list, i + 1);
+    edits[i] = edit_of(L);
+    if (entries) entries[i] = entry_of(L, s, &edits[i]);
+    const struct ane_source_tensor *t = entries ? &entries[i] : ane_source_tensor(s, edits[i].from);
+    if (!t) luaL_error(L, "no tensor %s", edits[i].from);
+    sides(&t->tensor.shape, &rows, &cols);
+    *most = ANE_MAX(*most, cols);
+    lua_pop(L, 1);
+  }
+}
+
+/* Copies the bytes of an edit to a tensor. Of heads, the rows were written in pairs (ane_recode): they go back to their places.
+ */
+static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tensor *to) {
+  uint8_t *w = (uint8_t *)(uintptr_t)to->data;
+  if (e->size != to->bytes)
+    luaL_error(L, "tensor %s has %I bytes, got %I", e->name, (LUAI_UACINT)to->bytes, (LUAI_UACINT)e->size);
+  if (!e->head) {
+    memcpy(w, e->bytes, e->size);
+    return;
+  }
+  int64_t rows = to->shape.rank > 1 ? to->shape.dim[0] : 1;
+  if (rows % e->head || e->head % 2) luaL_error(L, "tensor %s has no heads of %I rows", e->name, (LUAI_UACINT)e->head);
+  size_t row = e->size / (size_t)rows;
+  for (int64_t i = 0; i < rows; i++) {
+    int64_t at = i % e->head, from = i - at + at % 2 * (e->head / 2) + at / 2;
+    memcpy(w + (size_t)from * row, e->bytes + (size_t)i * row, row);
+  }
+}
+
+/* Computes edit i of the list at `list` into the overlay's memory. temp: a row. */
+static ane_status fill(lua_State *L, const struct ane_source *s, const struct ane_source *overlay, int list, lua_Integer i,
+                       struct edit *e, float *temp, struct ane_error *err) {
+  const struct ane_tensor *from = &ane_source_tensor(s, e->from)->tensor;
+  const struct ane_source_tensor *to = ane_source_tensor(overlay, e->name);
+  if (e->alias) return ANE_OK;
+  if (!to || !to->own) luaL_error(L, "tensor %s is not changed", e->name);
+  if (e->bytes) {
+    copy_bytes(L, e, &to->tensor);
+    return ANE_OK;
+  }
+  if (e->typed) return ANE_OK; /* its bytes come later */
+  float *w = (float *)(uintptr_t)to->tensor.data;
+  ane_decoder(from->dtype)(from->data, w, to->tensor.bytes / sizeof *w);
+  lua_rawgeti(L, list, i + 1);
+  e->at = lua_gettop(L);
+  ane_status st = apply(L, e, w, &to->tensor.shape, temp, err);
+  lua_pop(L, 1);
+  return st;
+}
+
+static lua_Integer count_edits(lua_State *L, int list) {
+  luaL_checktype(L, list, LUA_TTABLE);
+  return (lua_Integer)ANE_MIN(lua_rawlen(L, list), (size_t)1 << 20);
+}
+
+/* merged(source, edits [, later]) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as
+ * stored, or dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values}
+ * (float32 bytes; see ane_lora), {columns} (float32 bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows
+ * turn, else the columns), from, to (of the rows)} (see ane_rotation), one after the other}. Changed tensors are fp32. later =
+ * true: the tensors have addresses, but no numbers until merge_into computes them; an edit may then have a dtype without bytes.
+ */
 static int merged(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   struct ane_error err;
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lua_Integer n = (lua_Integer)ANE_MIN(lua_rawlen(L, 2), (size_t)1 << 20);
+  lua_Integer n = count_edits(L, 2);
+  bool later = lua_toboolean(L, 3);
   struct edit *edits = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *edits, 0);
   struct ane_source_tensor *list = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *list, 0);
-  int64_t rows, cols, most = 1;
-  for (lua_Integer i = 0; i < n; i++) {
-    lua_rawgeti(L, 2, i + 1);
-    edits[i] = edit_of(L);
-    list[i] = entry_of(L, s, &edits[i]);
-    sides(&list[i].tensor.shape, &rows, &cols);
-    most = ANE_MAX(most, cols);
-    lua_pop(L, 1);
-  }
+  int64_t most = 1;
+  entries_of(L, s, 2, n, edits, list, &most);
+  for (lua_Integer i = 0; !later && i < n; i++)
+    if (edits[i].typed && !edits[i].bytes) return luaL_error(L, "tensor %s has a type and no bytes", edits[i].name);
   float *temp = lua_newuserdatauv(L, (size_t)most * sizeof *temp, 0);
   struct ane_source **out = bind_new_source(L);
   int self = lua_gettop(L);
   if (ane_source_overlay(out, s, list, (uint32_t)n, &err)) return bind_fail(L, &err);
-  for (lua_Integer i = 0; i < n; i++) {
-    if (edits[i].alias) continue;
-    const struct ane_tensor *from = &ane_source_tensor(s, edits[i].from)->tensor,
-                            *to = &ane_source_tensor(*out, edits[i].name)->tensor;
-    float *w = (float *)(uintptr_t)to->data; /* the overlay's own memory */
-    if (edits[i].bytes) {
-      memcpy(w, edits[i].bytes, edits[i].size);
-      continue;
-    }
-    ane_decoder(from->dtype)(from->data, w, to->bytes / sizeof *w);
-    lua_rawgeti(L, 2, i + 1);
-    edits[i].at = lua_gettop(L);
-    if (apply(L, &edits[i], w, &to->shape, temp, &err)) return bind_fail(L, &err); /* the source closes itself */
-    lua_pop(L, 1);
-  }
+  for (lua_Integer i = 0; !later && i < n; i++)
+    if (fill(L, s, *out, 2, i, &edits[i], temp, &err)) return bind_fail(L, &err); /* the source closes itself */
   lua_settop(L, self);
   return 1;
 }
 
+/* merge_into(merged, source, edits) -> true; or nil, message, code. Computes some tensors of what merged(source, ...) gave. bytes
+ * of an edit may have `head`: rows of a head were written in pairs. */
+static int merge_into(lua_State *L) {
+  struct ane_source *overlay = bind_check_source(L, 1), *s = bind_check_source(L, 2);
+  struct ane_error err;
+  lua_Integer n = count_edits(L, 3);
+  struct edit *edits = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *edits, 0);
+  int64_t most = 1;
+  entries_of(L, s, 3, n, edits, NULL, &most);
+  float *temp = lua_newuserdatauv(L, (size_t)most * sizeof *temp, 0);
+  for (lua_Integer i = 0; i < n; i++)
+    if (fill(L, s, overlay, 3, i, &edits[i], temp, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* merge_forget(merged, names): gives the memory of changed tensors back, until merge_into computes them again */
+static int merge_forget(lua_State *L) {
+  const struct ane_source *overlay = bind_check_source(L, 1);
+  lua_Integer n = count_edits(L, 2);
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    const struct ane_source_tensor *t = ane_source_tensor(overlay, luaL_checkstring(L, -1));
+    if (t) ane_source_forget(t);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
 void bind_merged(lua_State *L) {
-  lua_pushcfunction(L, merged);
-  lua_setfield(L, -2, "merged");
+  static const luaL_Reg functions[] = {
+      {"merged", merged}, {"merge_into", merge_into}, {"merge_forget", merge_forget}, {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
 }

@@ -92,7 +92,7 @@ function M.moments(args)
   local model
   model, message, code = require("ane.model").load(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
-    merge = args.adapter[1] and (args.transform == "rotate" or (args.stages or 1) > 1) or nil,
+    merge = args.adapter[1] and true or nil,
   })
   if not model then return nil, message, code end
   local input, calibration

@@ -45,8 +45,11 @@ function M.options(parser)
     .. "samples:N: N tokens that the model writes itself."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
-  options.add(parser, "--stages", "Of gptq: read the text N times, each time with the weights that are rounded already, so that the "
-    .. "others compensate how their inputs have changed. Default 1.", { type = "integer", min = 1, max = 1024 }):argname "N"
+  parser:option("--inputs", "Of gptq, the inputs that a weight is rounded for. rounded: those that it gets when the weights before it "
+    .. "are rounded, compensating half of how they differ from the source's. source: those that the source gives. Default rounded.")
+    :choices { "rounded", "source" }:argname "WHICH"
+  options.add(parser, "--stages", "Earlier name: 1 is --inputs source, more is --inputs rounded.",
+    { type = "integer", min = 1, max = 1024 }):argname "N"
   options.transform(parser, "Other weights before they are rounded:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
@@ -90,7 +93,7 @@ end
 local function prepared(source, args, model)
   local loader = require "ane.model.loader"
   local rotates = args.transform == "rotate"
-  if rotates and model then return require("ane.model").bundle(model).source end
+  if model and (rotates or args.adapter[1]) then return require("ane.model").bundle(model).source end
   if not (args.adapter[1] or rotates) then return source end
   local r, cfg, code = loader.identify(source, args.model, {})
   if not r then return nil, cfg, code end
@@ -159,7 +162,9 @@ local function check_usage(args)
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
-  if args.stages and args.method ~= "gptq" then return options.wrong "--stages goes with --method gptq" end
+  for _, name in ipairs { "inputs", "stages" } do
+    if args[name] and args.method ~= "gptq" then return options.wrong("--%s goes with --method gptq", name) end
+  end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true
 end
@@ -187,7 +192,7 @@ local function write(args)
   if not weights then return nil, message end
   report, message = require("ane.quantise").run(weights, args.out, {
     weights = args.weights, mixed = args.mixed, fallback = args.fallback, transform = args.transform,
-    importance = importance, method = args.method, stages = args.stages,
+    importance = importance, method = args.method, inputs = args.inputs, stages = args.stages,
     calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end

@@ -42,13 +42,21 @@ function M.plan(bundle, recipe, config)
   return nil, message, code
 end
 
---- The program of a bundle that keeps all values, planned at the first call.
--- @return program; or nil, message, code
-function M.program(bundle)
+--- Do the values of a bundle have names, in this process?
+-- @return true; or nil, message, code
+function M.check(bundle)
   if not bundle.options then
     return nil, "no recipe built this model: its values have no names", "unsupported"
   end
   if bundle.options.ranks then return nil, "values of a model on several ranks cannot be traced", "unsupported" end
+  return true
+end
+
+--- The program of a bundle that keeps all values, planned at the first call.
+-- @return program; or nil, message, code
+function M.program(bundle)
+  local fine, why, word = M.check(bundle)
+  if not fine then return nil, why, word end
   if not bundle.plain then
     local program, message, code = M.plan(bundle)
     if not program then return nil, message, code end

@@ -1,5 +1,5 @@
 --- Factors of second moments for weights, in passes over a calibration text.
--- Needs ane.core and ane.util.failure. Usage:
+-- Needs ane.core, ane.quantise.sequence and ane.util.failure. Usage:
 --   local factors = compensate.new(calibration, order, 2 << 30)
 --   local factor = factors:of(compensate.wanted(calibration, {"blk.0.attn_q.weight"}, "q4_0", 576))
 --
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local sequence_of = require "ane.quantise.sequence"
 
 local try = failure.try
 
@@ -22,20 +23,19 @@ M.STRENGTH = 0.5
 -- Factors that are kept. Projections of one input follow each other, with those of other inputs between them.
 local KEPT = 3
 
--- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision and the strips. The drift
--- is a full matrix in both.
-local function moment_bytes(cols, drifts) return (drifts and 8 or 4) * cols * cols end
-local function factor_bytes(cols, drifts) return (8 + KEPT * (drifts and 6 or 2)) * cols * cols end
+-- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision and the strips.
+local function moment_bytes(cols) return 4 * cols * cols end
+local function factor_bytes(cols) return (8 + KEPT * 2) * cols * cols end
 
 local Factors = {}
 Factors.__index = Factors
 
--- The input and those behind it in the order whose moments fit, at most those of a stage; also as a set.
+-- The input and those behind it in the order whose moments fit; also as a set.
 local function values_from(self, input)
   local values, seen, bytes, largest, begun = {}, {}, 0, 0, false
   local function take(w)
-    bytes, largest = bytes + moment_bytes(w.cols, self.stages > 1), math.max(largest, factor_bytes(w.cols, self.stages > 1))
-    if #values > 0 and (bytes + largest > self.memory or #values == self.per_stage) then return false end
+    bytes, largest = bytes + moment_bytes(w.cols), math.max(largest, factor_bytes(w.cols))
+    if #values > 0 and bytes + largest > self.memory then return false end
     seen[w.value] = true
     values[#values + 1] = w.value
     return true
@@ -57,6 +57,17 @@ local function kept(self, key)
   end
 end
 
+-- The factor for a weight whose moment is known.
+local function factor_of(self, w, strength)
+  local key = ("%s %d %d"):format(w.value, w.group, w.sub)
+  local factor = kept(self, key)
+  if factor then return factor end
+  if #self.cache == KEPT then table.remove(self.cache).factor:close() end
+  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, strength))
+  table.insert(self.cache, 1, { key = key, factor = factor })
+  return factor
+end
+
 --- The factor for a weight. Raises as ane.util.failure does.
 -- @param w of wanted()
 -- @return factor of ane.core, valid until some more were asked for
@@ -64,17 +75,41 @@ function Factors:of(w)
   if not self.present[w.value] then
     local values
     values, self.present = values_from(self, w)
-    self.moments = self.calibration:collect(values, self.written)
+    self.moments = self.calibration:collect(values)
     self.passes = self.passes + 1
   end
-  local key = ("%s %d %d"):format(w.value, w.group, w.sub)
-  local factor = kept(self, key)
-  if factor then return factor end
-  if #self.cache == KEPT then table.remove(self.cache).factor:close() end
-  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, M.STRENGTH))
-  table.insert(self.cache, 1, { key = key, factor = factor })
-  return factor
+  return factor_of(self, w, 0)
 end
+
+--- Does it need the tensor of this name as it was rounded?
+function Factors.takes() return false end
+
+function Factors.close() end
+
+Factors.__close = Factors.close
+
+-- Factors for weights that are asked for in the order of the model.
+local Following = {}
+Following.__index = Following
+
+-- As Factors:of. Weights with earlier inputs must have been given to put().
+function Following:of(w)
+  while self.value ~= w.value do
+    for _, entry in ipairs(self.cache) do entry.factor:close() end
+    self.cache = {}
+    self.value = self.sequence:advance()
+  end
+  return factor_of(self, w, M.STRENGTH)
+end
+
+function Following:takes(name) return self.sequence:takes(name) end
+
+--- Gives the bytes of a rounded tensor: see ane.quantise.sequence.
+function Following:put(name, bytes, head) self.sequence:put(name, bytes, head) end
+
+function Following:close() self.sequence:close() end
+
+Following.__close = Following.close
 
 --- What a tensor needs for compensated rounding.
 -- @param calibration of ane.quantise.moments
@@ -92,23 +127,29 @@ function M.wanted(calibration, names, to, cols)
   return nil, "its inputs are unknown: rounded without compensation"
 end
 
---- Notes a weight that has been rounded, for the later stages.
--- @param weight {name, dtype, bytes}: of the source's tensor, as it was written
-function Factors:wrote(weight) self.written[#self.written + 1] = weight end
-
---- Factors for weights.
+--- Factors for weights and the inputs that the source gives them.
 -- @param order list of {value, cols}: the inputs in the order in which weights will be asked for
 -- @param memory bytes that moments and factors may take
--- @param stages least number of passes over the text. Those behind the first read it with the weights that were noted by wrote()
-function M.new(calibration, order, memory, stages)
-  local seen, inputs = {}, 0
-  for _, w in ipairs(order) do
-    if not seen[w.value] then seen[w.value], inputs = true, inputs + 1 end
-  end
+function M.new(calibration, order, memory)
   return setmetatable({
-    calibration = calibration, order = order, memory = memory, stages = stages or 1, per_stage = math.ceil(inputs / (stages or 1)),
-    written = {}, present = {}, cache = {}, passes = 0,
+    calibration = calibration, order = order, memory = memory, present = {}, cache = {}, passes = 0, inputs = "source",
   }, Factors)
+end
+
+--- Factors for weights and the inputs that the model gives them when the weights before them are rounded. They are asked for in the order
+-- of the model.
+-- @param order list of {value, cols}
+-- @param replaced, opts as ane.quantise.sequence takes them
+function M.following(calibration, order, replaced, opts)
+  local values, seen = {}, {}
+  for _, w in ipairs(order) do
+    if not seen[w.value] then
+      seen[w.value] = true
+      values[#values + 1] = w.value
+    end
+  end
+  local sequence = sequence_of.new(calibration, values, replaced, opts)
+  return setmetatable({ sequence = sequence, moments = calibration.moments, cache = {}, passes = 1, inputs = "rounded" }, Following)
 end
 
 return M

@@ -36,9 +36,11 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   calibration: of ane.quantise.moments, for gptq
 --   transform: what the tensors of the source went through (ane.model.loader): "none" (default) or "rotate". The table of a rotated
 --     embedding is stored in q8_0 where it would stay as it is
---   stages: of gptq; with N > 1 the text is read N times, each time with the weights that are rounded already, and the others compensate
---     how their inputs have changed. Default 1
---   memory: bytes that statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
+--   inputs: of gptq: "rounded" (default): each weight is rounded for the inputs that it gets when those before it are rounded, and
+--     compensates how they differ from the source's; the tensors of the file are then in the order of the model. "source": for the
+--     inputs that the source gives
+--   stages: an earlier form of inputs: 1 for "source", more for "rounded"
+--   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
@@ -49,7 +51,8 @@ M.rules = {
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table" },
   transform = { type = "string", choices = held.transforms, default = "none" },
-  stages = { type = "integer", min = 1, max = 1024, default = 1 },
+  inputs = { type = "string", choices = { "rounded", "source" } },
+  stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
@@ -156,44 +159,52 @@ local function untie(plan, opts)
   })
 end
 
--- Can a model compute with this tensor as it is written? It is a whole tensor of the source, its rows in the source's order.
-local function is_plain(t)
-  local p = t.parts[1]
-  return #t.parts == 1 and p.name ~= nil and not (p.data or p.first or p.last or p.head or p.add)
+-- Is the tensor rounded?
+local function is_rounded(t) return t.scheme ~= nil or (t.to ~= t.dtype and types.known[t.to] ~= nil and types.known[t.to].block > 1) end
+
+-- Can a model compute with a part of a tensor as it is written? It is a whole tensor of the source.
+local function is_whole(p) return p.name ~= nil and not (p.data or p.first or p.last or p.add) end
+
+-- The tensors of the source whose numbers change when they are written: list of {name, dtype, value}.
+local function replaced(plan)
+  local list = {}
+  for _, t in ipairs(plan.tensors) do
+    local changes = t.scheme or (t.to ~= t.dtype and t.to ~= "fp32")
+    for _, p in ipairs(changes and not t.weight and t.parts or {}) do
+      if is_whole(p) then list[#list + 1] = { name = p.name, dtype = t.to, value = t.wanted and t.wanted.value } end
+    end
+  end
+  return list
 end
 
--- Sorts the tensors for stages: those without a factor, then the others in the order in which the model computes their inputs. Returns
--- the number of stages: 1 if the tensors of the file are not those of the source.
-local function sort_stages(plan, opts)
-  if opts.stages == 1 then return 1 end
+-- Sorts the tensors: those without a factor, then the others in the order in which the model computes their inputs.
+local function sort_by_inputs(plan, order)
   local rank, place = {}, {}
-  for i, input in ipairs(opts.calibration.order) do rank[input.value] = rank[input.value] or i end
-  for i, t in ipairs(plan.tensors) do
-    if t.wanted and not is_plain(t) then return 1 end
-    place[t] = i
-  end
+  for i, input in ipairs(order) do rank[input.value] = rank[input.value] or i end
+  for i, t in ipairs(plan.tensors) do place[t] = i end
   local function rank_of(t) return t.wanted and rank[t.wanted.value] or 0 end
   table.sort(plan.tensors, function(a, b)
     if rank_of(a) ~= rank_of(b) then return rank_of(a) < rank_of(b) end
     return place[a] < place[b]
   end)
-  return opts.stages
 end
 
 -- The factors of gptq for the tensors of a plan, and a note for each tensor without; nil for another method.
 local function factors_of(plan, opts)
   if opts.method ~= "gptq" then return nil end
-  local order = {}
+  local order, calibration = {}, opts.calibration
   for _, t in ipairs(plan.tensors) do
-    if t.scheme or (t.to ~= t.dtype and types.known[t.to] and types.known[t.to].block > 1) then
+    if is_rounded(t) then
       local note
-      t.wanted, note = compensate.wanted(opts.calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
+      t.wanted, note = compensate.wanted(calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
       t.note = t.note or note
     end
   end
-  local stages = sort_stages(plan, opts)
+  local follows = opts.inputs == "rounded" and calibration:has_stages()
+  if follows then sort_by_inputs(plan, calibration.order) end
   for _, t in ipairs(plan.tensors) do order[#order + 1] = t.wanted end
-  return compensate.new(opts.calibration, order, opts.memory, stages)
+  if not follows then return compensate.new(calibration, order, opts.memory) end
+  return compensate.following(calibration, order, replaced(plan), { threads = opts.threads or core.cpu_cores() })
 end
 
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
@@ -241,7 +252,6 @@ end
 -- @param factors of gptq, or nil
 local function write_tensor(writer, t, opts, factors)
   local factor = t.wanted and factors:of(t.wanted)
-  local keep = factors and factors.stages > 1 and is_plain(t) and (t.scheme or t.to ~= t.dtype) and true
   local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
   local weights = importance_of(opts, t)
   local progress = opts.progress
@@ -249,13 +259,14 @@ local function write_tensor(writer, t, opts, factors)
     if part.data then
       try(writer:write(part.data))
     else
+      local keep = factors and is_whole(part) and not t.weight and factors:takes(part.name) or nil
       local got = try(writer:send(part.source, part.name, {
         first = part.first, last = part.last, head = part.head, add = part.add, importance = weights, factor = factor, scheme = t.scheme,
         keep = keep, progress = progress and function(done, total) progress("quantise", done, total) end,
       }))
       sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
       sums.max_abs = math.max(sums.max_abs, got.max_abs)
-      if keep then factors:wrote { name = part.name, dtype = t.to, bytes = got.bytes } end
+      if keep then factors:put(part.name, got.bytes, part.head) end
     end
   end
   local row = report_of(t, sums)
@@ -280,7 +291,7 @@ end
 local function write_all(plan, out, opts)
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
-  local factors = factors_of(plan, opts)
+  local factors <close> = factors_of(plan, opts)
   local started = core.clock()
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
@@ -298,7 +309,7 @@ local function write_all(plan, out, opts)
     report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
   end
   report.bits = bits_of(plan.tensors)
-  report.passes, report.stages = factors and factors.passes, factors and factors.stages
+  report.passes, report.inputs = factors and factors.passes, factors and factors.inputs
   report.seconds = core.clock() - started
   return report
 end
@@ -336,6 +347,7 @@ function M.run(source, out, opts, level)
   level = level or 1
   schema.argument({ type = "string" }, out, "quantise: path", level + 1)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
+  opts.inputs = opts.inputs or (opts.stages == 1 and "source" or "rounded")
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
   if opts.method == "gptq" and not opts.calibration then
     error("quantise: method gptq needs a text: option calibrate", level + 1)

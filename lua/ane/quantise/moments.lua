@@ -1,5 +1,6 @@
 --- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
--- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.quantise.layout, ane.util.failure and
+-- ane.util.schema. Usage:
 --   local calibration <close> = assert(moments.open(model, text))
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
@@ -9,6 +10,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local input_of = require "ane.model.inputs"
+local layout = require "ane.quantise.layout"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
@@ -30,22 +32,6 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- Weights and views of them -> {value, cols}: what they are multiplied by. A tensor whose views take different values has none. Then
--- the value of the head, and the inputs in the order of the program.
-local function inputs_of(program)
-  local inputs, mixed, order, head = {}, {}, {}, nil
-  for _, m in ipairs(program:info().matrices) do
-    local name = m.name:match "^[^%[]+"
-    local known = inputs[name]
-    if not m.input or (known and known.value ~= m.input) then mixed[name] = true end
-    inputs[name] = { value = m.input, cols = m.cols }
-    if m.input then order[#order + 1] = inputs[name] end
-    head = m.input or head
-  end
-  for name in pairs(mixed) do inputs[name] = nil end
-  return inputs, head, order
-end
-
 local Calibration = {}
 Calibration.__index = Calibration
 
@@ -57,59 +43,38 @@ function Calibration:input(name)
 end
 
 -- Reads a window in parts that the program takes.
--- @param changed a session of the changed model, whose values are summed up with their differences; or nil
-local function read_window(self, session, changed, ids, names, last)
-  local most = self.program:max_chunk()
+local function read_window(self, program, session, ids, names, last)
+  local most = program:max_chunk()
   try(session:rewind(0))
-  if changed then try(changed:rewind(0)) end
   for from = 1, #ids, most do
     local part = table.move(ids, from, math.min(from + most - 1, #ids), 1, {})
-    local own = try(session:trace(part, names, last))
-    local values = changed and try(changed:trace(part, names, last)) or own
-    for _, name in ipairs(names) do try(self.moments:add(name, values[name], changed and own[name])) end
+    local values = try(session:trace(part, names, last))
+    for _, name in ipairs(names) do try(self.moments:add(name, values[name])) end
   end
 end
 
--- Reads the text.
-local function read(self, changed, values)
-  local last = true
+--- Reads the text and sums up the moments of some values, which the model as it is gives. Those of earlier calls are forgotten.
+-- @param values list of names
+-- @return moments of ane.core, by value; it is closed with the calibration. Raises as ane.util.failure does
+function Calibration:collect(values)
+  local program, last = try(trace.program(self.bundle)), true
+  self.moments:clear()
   for _, value in ipairs(values) do last = last and value ~= self.head end
-  local opts = { context = self.chunk, kv = self.kv }
-  local session <close> = try(self.program:session(opts))
-  local other <close> = changed and try(changed:session(opts))
+  local session <close> = try(program:session { context = self.longest, kv = self.kv })
   local done, progress = 0, self.progress
   for _, ids in ipairs(self.runs) do
-    read_window(self, session, other, ids, values, last)
+    read_window(self, program, session, ids, values, last)
     done = done + #ids
     if progress then progress("calibrate", done, self.tokens) end
   end
-end
-
--- The bundle with some of its weights replaced.
-local function changed_bundle(self, written)
-  local own = {}
-  for key, value in pairs(self.bundle) do own[key] = value end
-  own.source = try(core.merged(self.bundle.source, written))
-  return own
-end
-
---- Reads the text and sums up the moments of some values. Those of earlier calls are forgotten.
--- @param values list of names
--- @param written list of {name, dtype, bytes}: weights that are rounded already. Then the moments are those of the model with these
--- weights, and contain how its values differ from those of the model; nil or empty: the moments of the model
--- @return moments of ane.core, by value; it is closed with the calibration. Raises as ane.util.failure does
-function Calibration:collect(values, written)
-  self.moments:clear()
-  if not (written and written[1]) then
-    read(self, nil, values)
-    return self.moments
-  end
-  local bundle = changed_bundle(self, written)
-  local source <close> = bundle.source -- luacheck: ignore 211
-  local program <close> = try(trace.plan(bundle))
-  read(self, program, values)
   return self.moments
 end
+
+--- The graph of the model with weights of a source: see ane.quantise.layout. The caller closes it.
+function Calibration:layout(source) return layout.of(self.bundle.recipe, self.bundle.config, source) end
+
+--- Can the model run in stages (ane.quantise.sequence)? Not with adapters that are not merged.
+function Calibration:has_stages() return not (self.bundle.options.adapters and not self.bundle.options.merge) end
 
 --- A text that identifies what is read.
 function Calibration:digest()
@@ -131,7 +96,8 @@ Calibration.__close = Calibration.close
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see rules
 -- @param level as error()'s, for wrong arguments
--- @return calibration: tokens, order (list of {value, cols}), input(), collect(), digest(), close(); or nil, message, code
+-- @return calibration: tokens, order (list of {value, cols}), input(), collect(), layout(), has_stages(), digest(), close(); or nil,
+-- message, code
 function M.open(model, input, opts, level)
   level = (level or 1) + 1
   opts = schema.check(M.rules, opts, "calibrate", level)
@@ -139,11 +105,14 @@ function M.open(model, input, opts, level)
   local bundle = model_of.bundle(model, level)
   return failure.catch(function()
     local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0, bundle = bundle }, Calibration)
-    self.program = try(trace.program(bundle))
-    self.chunk = math.min(opts.chunk, model.context, self.program:context())
-    self.runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), self.chunk, opts.tokens))
-    for _, ids in ipairs(self.runs) do self.tokens = self.tokens + #ids end
-    self.inputs, self.head, self.order = inputs_of(self.program)
+    try(trace.check(bundle))
+    local chunk = math.min(opts.chunk, model.context, bundle.context)
+    self.runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), chunk, opts.tokens))
+    self.longest = 0
+    for _, ids in ipairs(self.runs) do self.tokens, self.longest = self.tokens + #ids, math.max(self.longest, #ids) end
+    local found = self:layout(bundle.source)
+    found.graph:close()
+    self.inputs, self.head, self.order = found.inputs, found.head, found.order
     self.moments = try(core.moments(opts.threads or core.cpu_cores()))
     return self
   end)

@@ -315,7 +315,7 @@ describe("LoRA adapters", function()
     assert.is_true(apart(want, logits(set)) < 0.05 * apart(want, logits(base)))
   end)
 
-  it("are merged once where weights are rounded with gptq, rotated or not, in one stage or several", function()
+  it("are merged once where weights are rounded with gptq, rotated or not, for either inputs", function()
     local command, core = require "support.command", require "ane.core"
     local text, path, tensors = os.tmpname(), os.tmpname(), {}
     made[#made + 1], made[#made + 2] = text, path
@@ -334,12 +334,12 @@ describe("LoRA adapters", function()
     local model <close> = assert(load(base, { adapters = { adapter } }))
     local want = logits(model)
     for _, transform in ipairs { "none", "rotate" } do
-      for _, stages in ipairs { "1", "4" } do
+      for _, inputs in ipairs { "source", "rounded" } do
         local report = command.json { "quantise", base, path, "--weights", "int8-channel", "--method", "gptq", "--calibrate", text,
-          "--adapter", adapter, "--transform", transform, "--stages", stages }
-        assert.same({ transform, tonumber(stages) }, { report.transform, report.stages })
+          "--adapter", adapter, "--transform", transform, "--inputs", inputs }
+        assert.same({ transform, inputs }, { report.transform, report.inputs })
         local small <close> = assert(load(path))
-        assert.is_true(apart(want, logits(small)) < 0.1 * apart(want, logits(plain)), transform .. stages)
+        assert.is_true(apart(want, logits(small)) < 0.1 * apart(want, logits(plain)), transform .. inputs)
       end
     end
   end)

@@ -297,7 +297,7 @@ describe("export with gptq", function()
     local report = assert(model:export(out, opts))
     assert.is_true(report.ok)
     local gguf = out .. ".gguf"
-    local other = assert(model:quantise(gguf, { weights = "int4-block", method = "gptq", calibrate = TEXT }))
+    local other = assert(model:quantise(gguf, { weights = "int4-block", method = "gptq", calibrate = TEXT, inputs = "source" }))
     os.remove(gguf)
     local snr = {}
     for _, t in ipairs(other.tensors) do snr[t.name] = t.snr_db end

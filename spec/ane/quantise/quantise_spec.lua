@@ -357,6 +357,7 @@ describe("ane quantise", function()
       { 2, "int9.*: choose fp32", { "--weights", "int9" } },
       { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
       { 2, "%-%-stages goes with %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
+      { 2, "%-%-inputs goes with %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
@@ -385,32 +386,80 @@ describe("quantise with gptq", function()
     for _, weights in ipairs { "q4_0", "int4-block", "lut4-g16" } do
       assert(model:quantise(path(), { weights = weights }))
       local plain = divergence(model)
-      local report = assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT }))
-      assert.same({ "gptq", 1 }, { report.method, report.passes })
+      local opts = { weights = weights, method = "gptq", calibrate = TEXT, inputs = "source" }
+      local report = assert(model:quantise(path(), opts))
+      assert.same({ "gptq", 1, "source" }, { report.method, report.passes, report.inputs })
       local bytes = core.read_file(path())
       assert.is_true(divergence(model) < plain, weights)
-      local again = assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT, memory = 1, threads = 1 }))
+      opts.memory, opts.threads = 1, 1
+      local again = assert(model:quantise(path(), opts))
       assert.is_true(again.passes > 1)
       assert.is_true(bytes == core.read_file(path()))
     end
   end)
 
-  it("follows in stages what the weights before have changed", function()
+  it("follows what the weights before have changed", function()
     local model <close> = tiny.load(nil, { activations = "fp32" })
     for _, weights in ipairs { "q4_0", "int4-block", "lut4-g16" } do
-      local opts = { weights = weights, method = "gptq", calibrate = TEXT, stages = 5 }
+      local opts = { weights = weights, method = "gptq", calibrate = TEXT }
       assert(model:quantise(path(), { weights = weights }))
       local plain = divergence(model)
       local report = assert(model:quantise(path(), opts))
-      assert.same({ 5, 5 }, { report.stages, report.passes })
+      assert.same({ "rounded", 1 }, { report.inputs, report.passes })
       local bytes = core.read_file(path())
       assert.is_true(divergence(model) < plain, weights)
-      opts.threads = 1
+      opts.threads, opts.stages = 1, 3
       assert(model:quantise(path(), opts))
       assert.is_true(bytes == core.read_file(path()))
       opts.stages = 1
-      assert(model:quantise(path(), opts))
+      report = assert(model:quantise(path(), opts))
+      assert.equal("source", report.inputs)
       assert.is_false(bytes == core.read_file(path()))
+    end
+  end)
+
+  -- Mean squares of a value of a model on windows of 64 ids.
+  local function squares_of(model, ids, value)
+    local program = assert(require("ane.model.trace").program(require("ane.model").bundle(model)))
+    local session <close> = assert(program:session { context = 64, kv = "fp32" })
+    local sum
+    for from = 1, #ids, 64 do
+      local window = table.move(ids, from, math.min(from + 63, #ids), 1, {})
+      assert(session:rewind(0))
+      local squares = assert(session:squares(window, { value }))[value] * (#window / #ids)
+      sum = sum and sum + squares or squares
+    end
+    return sum
+  end
+
+  local function distance(a, b)
+    local worst = 0
+    for i = 1, #b do worst = math.max(worst, math.abs(a[i] - b[i]) / (math.abs(b[i]) + 1e-3)) end
+    return worst
+  end
+
+  -- The moment that is left at the end is that of the last value in the model with all weights before it rounded. The written file gives
+  -- the same value, in one program and with its rows in the order of GGUF.
+  it("rounds for the inputs that the written file gives", function()
+    local odd = { "hf/gpt_oss-odd", "hf/lfm2-odd", "hf/mamba2-odd", "hf/gemma3", "gguf/qwen3_5_moe-odd.gguf" } -- rows without whole blocks
+    local runs = { [tiny.path()] = { "int8-channel", "q4_0" }, ["spec/fixtures/hf/llama"] = { "int8-channel", "q8_0" } }
+    for _, name in ipairs(odd) do runs["spec/fixtures/" .. name] = { "int8-channel" } end
+    for source, types in pairs(runs) do
+      for _, weights in ipairs(types) do
+        local model <close> = assert(ane.load(source, { activations = "fp32" }))
+        local ids, last = {}, nil
+        for i = 1, 150 do ids[i] = (i * i + 7 * i) % 60 end
+        local calibration <close> = assert(require("ane.quantise.moments").open(model, ids, { chunk = 64 }))
+        local report = assert(model:quantise(path(), { weights = weights, mixed = { ["*emb*"] = "fp32" }, method = "gptq",
+          calibration = calibration }))
+        assert.equal("rounded", report.inputs)
+        for _, input in ipairs(calibration.order) do last = calibration.moments:diagonal(input.value) and input.value or last end
+        local got = calibration.moments:diagonal(last)
+        local small <close> = assert(ane.load(path(), { activations = "fp32" }))
+        local want = squares_of(small, ids, last)
+        local apart, moved = distance(got, want), distance(squares_of(model, ids, last), want)
+        assert.is_true(apart < 1e-3 and moved > 3 * apart, ("%s %s %s: %g, source %g"):format(source, weights, last, apart, moved))
+      end
     end
   end)
 

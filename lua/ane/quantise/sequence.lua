@@ -1,0 +1,175 @@
+--- Inputs of weights in the order of the model: those of the source, and those that a model gives whose earlier weights are rounded.
+-- Needs ane.core, ane.quantise.overlay and ane.util.failure. Usage:
+--   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
+--
+-- The model is cut behind each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
+-- text, once with the weights of the source and once with those that have been put. What crosses the cuts is kept, so the text passes
+-- the model only twice, and only the weights of one stage are in memory.
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local overlay = require "ane.quantise.overlay"
+
+local try = failure.try
+
+local M = {}
+
+-- A stage leaves messages of the one before it as garbage. Lua would let it grow to the size of all messages.
+local GARBAGE <const> = 64 << 20
+
+local Sequence = {}
+Sequence.__index = Sequence
+
+-- One of the two models: graph, overlay (or nil), messages (of each window, at the last cut).
+local function side_of(layout, over) return { graph = layout.graph, layout = layout, overlay = over, messages = {} } end
+
+-- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is behind the body.
+local function stage_of(self, side, from, to)
+  local current = {}
+  local n_body = self.layout.n_body
+  local stage = {
+    from = from, to = math.min(to, n_body), tail = "all",
+    receive = function() return side.messages[current.window] end,
+    send = function(bytes)
+      current.message = bytes
+      return true
+    end,
+  }
+  if to > n_body and side.graph:head() then stage.tail = "no-head" end
+  local chunk = self.chunk
+  local program = try(core.program(side.graph, {
+    isa = self.isa, threads = self.threads, int8 = false, head = "full", context = chunk, chunk = chunk, stage = stage,
+  }))
+  local session = try(program:session { context = chunk, kv = "fp32" })
+  return { session = session, current = current, keeps = to <= n_body, close = function()
+    session:close()
+    program:close()
+  end }
+end
+
+-- Runs a stage on a window. Returns the value behind the cut.
+local function run(side, stage, window, ids, value)
+  stage.current.window, stage.current.message = window, nil
+  try(stage.session:rewind(0))
+  local traced = try(stage.session:trace(ids, { value }))
+  local old = side.messages[window]
+  if stage.keeps then side.messages[window] = stage.current.message end
+  return traced[value] or failure.raise("invalid", "value %s is not in its stage", value), old and #old or 0
+end
+
+-- The tensors that steps [from, to] use before they have made a value.
+local function tensors_of(layout, from, to, value)
+  local names, seen = {}, {}
+  for step = from, to do
+    for _, name in ipairs(layout.weights[step] or {}) do
+      local input = layout.inputs[name]
+      if not seen[name] and not (input and input.value == value) then
+        seen[name] = true
+        names[#names + 1] = name
+      end
+    end
+  end
+  return names
+end
+
+-- Gives back what no later step needs.
+local function forget(self, names, step)
+  local done = {}
+  for _, name in ipairs(names) do
+    if self.layout.uses[name].last <= step then done[#done + 1] = name end
+  end
+  if self.source.overlay then self.source.overlay:forget(names) end
+  self.changed.overlay:forget(done)
+end
+
+-- Runs both models from the last cut to the one behind value i.
+local function run_stage(self, value, from, to)
+  local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
+  local garbage = 0
+  for window, ids in ipairs(self.runs) do
+    local own, old = run(self.source, source, window, ids, value)
+    local other = run(self.changed, changed, window, ids, value)
+    try(self.moments:add(value, other, own))
+    garbage = garbage + 2 * old + 8 * #own
+    if garbage > GARBAGE then
+      collectgarbage()
+      garbage = 0
+    end
+    self.done = self.done + #ids
+    if self.progress then self.progress(self.done, self.total) end
+  end
+  source.close()
+  changed.close()
+end
+
+--- Goes on to the next value. `moments` then holds its second moment and how it differs from the source's, and nothing else.
+-- @return its name. Raises as ane.util.failure does
+function Sequence:advance()
+  local i = self.at + 1
+  local value = self.values[i] or failure.raise("invalid", "weights are not rounded in the order of the model")
+  local from, to = self.cut, self.layout.made[value] + 1
+  local names = tensors_of(self.layout, from, to - 1, value)
+  self.moments:clear()
+  if self.source.overlay then self.source.overlay:fill(names) end
+  run_stage(self, value, from, to)
+  forget(self, names, to - 1)
+  collectgarbage()
+  self.at, self.cut = i, to <= self.layout.n_body and to or from -- all of the tail is one stage
+  return value
+end
+
+--- Is the tensor among those that are put?
+function Sequence:takes(name) return self.changed.overlay:changes(name) end
+
+--- Replaces a tensor for the steps that follow.
+-- @param bytes in its new type
+-- @param head rows of a head that were written in pairs, or nil
+function Sequence:put(name, bytes, head) self.changed.overlay:put(name, bytes, head) end
+
+function Sequence:close()
+  self.source.graph:close()
+  self.changed.graph:close()
+end
+
+Sequence.__close = Sequence.close
+
+-- The names in the order in which the model makes them.
+local function sorted(layout, values)
+  local list = table.move(values, 1, #values, 1, {})
+  table.sort(list, function(a, b) return layout.made[a] < layout.made[b] end)
+  return list
+end
+
+-- Those of the tensors to replace that no step uses before they are rounded.
+local function in_time(layout, replaced)
+  local list = {}
+  for _, edit in ipairs(replaced) do
+    local use = layout.uses[edit.name]
+    if use and (not edit.value or use.first > layout.made[edit.value] or use.first == layout.n_body) then list[#list + 1] = edit end
+  end
+  return list
+end
+
+--- Prepares to run a model in stages.
+-- @param calibration of ane.quantise.moments
+-- @param values names of the inputs that are wanted
+-- @param replaced list of {name, dtype, value}: tensors that are put, their types then, and the value for which they are rounded (nil: they
+-- are put before the first). A tensor that a step uses before that value is known stays as it is
+-- @param opts isa, threads, progress: function(done, total) in tokens of all stages
+-- @return sequence: values (in the order of the model), advance(), takes(), put(), moments, close(). Raises as ane.util.failure does
+function M.new(calibration, values, replaced, opts)
+  local bundle = calibration.bundle
+  local layout = calibration:layout(bundle.source)
+  local over = overlay.new(bundle.source, in_time(layout, replaced))
+  local self = setmetatable({
+    layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments, isa = opts.isa,
+    threads = opts.threads, progress = opts.progress, at = 0, cut = 0, done = 0, total = #values * calibration.tokens,
+  }, Sequence)
+  self.values = sorted(layout, values)
+  self.source = side_of(layout, bundle.overlay)
+  self.changed = side_of(calibration:layout(over.source), over)
+  if self.changed.layout.n_body ~= layout.n_body then failure.raise("invalid", "the graph depends on the types of weights") end
+  return self
+end
+
+return M
