@@ -1,7 +1,7 @@
 --- Gemma 3n, text.
 -- Gemma team 2025, "Gemma 3n"; AltUp: Baykal et al. 2023; LAuReL: Menghani et al. 2024.
 --
--- Quirks: norms multiply by w. There are four residual streams (AltUp). A low-rank branch (LAuReL) runs beside attention; their sum is
+-- Quirks: norms multiply by w. There are several residual streams (AltUp), one of which is active. A low-rank branch (LAuReL) runs beside attention; their sum is
 -- divided by sqrt(2). v is normed without a weight; scores are not scaled. Some layers keep only gate values far above the token's mean
 -- (activation_sparsity_pattern). The last layers reuse the keys and values of the last earlier layer of their kind that computes its own;
 -- files may hold weights for them, which are not used. Each layer adds a gated projection of its slice of a second embedding to all
@@ -96,7 +96,8 @@ end
 
 function M.build(b, cfg)
   if cfg.format ~= "hf" then error("GGUF files of Gemma 3n are not known here; known are folders", 0) end
-  if (cfg.meta("altup_active_idx", "whole") or 0) ~= 0 then error("altup_active_idx other than 0 is not computed", 0) end
+  local n, at = cfg.meta("altup_num_inputs", "count"), (cfg.meta("altup_active_idx", "whole") or 0) + 1
+  if at > n then error(("key altup_active_idx is %d, wanted less than altup_num_inputs, %d"):format(at - 1, n), 0) end
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
     { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
@@ -104,17 +105,17 @@ function M.build(b, cfg)
   local sparsity = cfg.meta("activation_sparsity_pattern", "list") or {}
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "count"))
-  local streams = altup.streams(b, x, cfg.meta("altup_num_inputs", "count"))
+  local streams = altup.streams(b, x, n)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, (i + 1) % 5 ~= 0)
       local l = { window = window, rope = window and near or full, shares = i >= own, share = sparsity[i + 1] or 0 }
-      local p = altup.predict(b, streams)
-      streams = altup.correct(b, p, active(b, cfg, p[1], l, shared))
-      local first = streams[1]
+      local p = altup.predict(b, streams, at)
+      streams = altup.correct(b, p, active(b, cfg, p[at], l, shared), at)
+      local own_stream = streams[at]
       local scale = b:weight("altup_correct_scale", { suffix = "", optional = true })
-      if scale and cfg.meta("altup_correct_scale", "flag") ~= false then first = b:affine(first, false, scale) end
-      local more = per_layer.branch(b, first, extra(i))
+      if scale and cfg.meta("altup_correct_scale", "flag") ~= false then own_stream = b:affine(own_stream, false, scale) end
+      local more = per_layer.branch(b, own_stream, extra(i))
       for k = 2, #streams do streams[k] = b:add(streams[k], more) end
     end)
   end

@@ -651,6 +651,17 @@ MODELS = {
     "cohere_normed": dict(config="CohereConfig", model="CohereForCausalLM", gguf="command-r", keys=cohere2_keys, values=common(
         hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
         logit_scale=0.4, attention_bias=False, use_qk_norm=True)),
+    # The second of two streams is the active one.
+    "gemma3n_second": dict(config="Gemma3nTextConfig", model="Gemma3nForCausalLM", values=common(
+        hidden_size=24, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=8, hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=1, intermediate_size=[20] * 3, sliding_window=7, tie_word_embeddings=True,
+        altup_num_inputs=2, altup_active_idx=1, laurel_rank=5, activation_sparsity_pattern=[0.9, 0.0, 0.0],
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_parameters={
+            "sliding_attention": rope(1000.0), "full_attention": rope(5000.0)})),
+    # Heads of an odd width, which no rope could rotate.
+    "mamba2_fifteen": dict(config="Mamba2Config", model="Mamba2ForCausalLM", values=dict(
+        vocab_size=VOCAB, hidden_size=30, num_hidden_layers=2, num_heads=4, head_dim=15, state_size=5, n_groups=2, expand=2, conv_kernel=3,
+        chunk_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False, hidden_act="gelu")),
 }
 
 if __name__ == "__main__":

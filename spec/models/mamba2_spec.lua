@@ -6,6 +6,9 @@ describe("Mamba-2", function()
   local more = decoders.cases("mamba2_clamp", { folder_only = true })
   for _, case in ipairs(more) do it(table.unpack(case)) end
 
+  more = decoders.cases("mamba2_fifteen", { folder_only = true })
+  for _, case in ipairs(more) do it(table.unpack(case)) end
+
   it("refuses limits of the time step that are no list", function()
     assert.matches("time_step_limit is 0.5, wanted a list of two numbers",
       decoders.refusal("mamba2", function(cfg) cfg.time_step_limit = 0.5 end), 1, true)

@@ -1,4 +1,4 @@
---- AltUp: several residual streams. Only the first, the active stream, goes through the layer; the others are updated from its result.
+--- AltUp: several residual streams. Only one, the active stream, goes through the layer; the others are updated from its result.
 -- Baykal et al. 2023, "Alternating Updates for Efficient Transformers"; Gemma team 2025, "Gemma 3n".
 -- Usage (in a recipe): `local p = altup.predict(b, streams)`, apply the layer to p[1], then `streams = altup.correct(b, p, y)`
 
@@ -39,9 +39,10 @@ end
 
 --- Predicts each stream: x_i + sum over j of c[i n + j] x_j. The coefficients c differ per token.
 -- Weights: altup_router_norm, altup_router, altup_predict_coef [n n, n].
-function M.predict(b, list)
+-- @param active number of the active stream (default 1)
+function M.predict(b, list, active)
   local n, out = #list, {}
-  local c = b:linear(modalities(b, list[1]), "altup_predict_coef")
+  local c = b:linear(modalities(b, list[active or 1]), "altup_predict_coef")
   for i = 1, n do
     local sum = list[i]
     for j = 1, n do
@@ -53,11 +54,12 @@ function M.predict(b, list)
   return out
 end
 
---- Corrects the predicted streams after the layer: p_i + (1 + c_i) (y - p_1). Weight: altup_correct_coef [n, n].
+--- Corrects the predicted streams after the layer: p_i + (1 + c_i) (y - p_a), a being the active stream. Weight: altup_correct_coef [n, n].
 -- @param p predictions
--- @param y the layer's output for p[1]
-function M.correct(b, p, y)
-  local gain = b:add(y, b:scale(p[1], -1))
+-- @param y the layer's output for p[active]
+-- @param active number of the active stream (default 1)
+function M.correct(b, p, y, active)
+  local gain = b:add(y, b:scale(p[active or 1], -1))
   local c, out = b:linear(modalities(b, y), "altup_correct_coef"), {}
   for i = 1, #p do out[i] = b:add(b:add(p[i], gain), times(b, gain, b:slice(c, i - 1, i))) end
   return out

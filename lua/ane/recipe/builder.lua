@@ -241,6 +241,7 @@ end
 -- @return value [1, dims, T, 1]: dims / 2 cosines, then dims / 2 sines
 function Builder:rope_table(r, name)
   if not r or not r.dims then error("rope_parameters names no rope for these layers", 0) end
+  if r.fault then error(r.fault, 0) end
   local f, magnitude, long = rope.frequencies(r)
   return self:_add("rope_table", name or "rope", { self.positions },
     { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context, fp16 = r.fp16 })

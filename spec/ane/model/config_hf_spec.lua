@@ -184,6 +184,20 @@ describe("config.json", function()
     assert.equal(cfg.ropes.full_attention, cfg.rope)
   end)
 
+  it("ignores keys of a rope beside those of the kinds of layers", function()
+    local cfg = assert(read(set { rope_parameters = {
+      rope_type = "yarn", factor = 4, rope_theta = 9, original_max_position_embeddings = 8, short_factor = { 1 },
+      full_attention = { rope_theta = 7 }, sliding_attention = { rope_theta = 8 },
+    } }))
+    assert.same({ full_attention = { theta = 7, dims = 4 }, sliding_attention = { theta = 8, dims = 4 } }, cfg.ropes)
+  end)
+
+  it("leaves it to the recipe whether an odd part of a head is a fault", function()
+    local fault = assert(read(set { partial_rotary_factor = 0.75 })).rope.fault
+    assert.equal("format", fault.code)
+    assert.matches("config.json: partial_rotary_factor 0.75 of a head of 4 gives 3 rotary dimensions", fault.message)
+  end)
+
   it("adds the end tokens of generation_config.json", function()
     local function ends(generation)
       return assert(read(function(raw, files)
@@ -232,7 +246,6 @@ describe("config.json", function()
       "key rope_scaling.long_factor has 3 numbers, wanted 2: half the rotary dimensions" },
     { "longrope with factors that are none", { rope_scaling = { type = "longrope", short_factor = { 1, "x" }, long_factor = { 1, 1 } } },
       "key rope_scaling.short_factor[1] is 'x', wanted a number" },
-    { "an odd part of the head", { partial_rotary_factor = 0.75 }, "partial_rotary_factor 0.75 of a head of 4 gives 3 rotary dimensions" },
     { "a negative epsilon of the norms", { rms_norm_eps = -1e-5 }, "key rms_norm_eps is -1e-05, wanted a number above 0" },
     { "an end token with a fraction", { eos_token_id = { 1.5 } }, "key eos_token_id holds 1.5, wanted whole numbers" },
     { "an end token that is a string", { eos_token_id = "</s>" }, "key eos_token_id is '</s>', wanted a number" },

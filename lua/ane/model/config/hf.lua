@@ -230,7 +230,9 @@ local function read_rope(self, cfg, p, where)
   }
   local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
   if name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
-    self:fail("format", "partial_rotary_factor %s of a head of %d gives %d rotary dimensions", partial, cfg.head_dim, rope.dims)
+    -- This is an error only in a model that rotates its heads; ane.recipe.builder raises it.
+    local what = "%s: partial_rotary_factor %s of a head of %d gives %d rotary dimensions"
+    rope.fault = { code = "format", message = what:format(self.path, partial, cfg.head_dim, rope.dims) }
   end
   local scaling = SCALINGS[name]
   if not scaling then
@@ -255,6 +257,11 @@ local function lacks_rope(raw)
   return present(raw.rope_parameters) == nil and (scaling == nil or type(scaling) == "table" and next(scaling) == nil)
 end
 
+-- Keys that describe a rope.
+local BESIDE = {}
+for word in ([[rope_type type rope_theta factor attention_factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim
+  truncate low_freq_factor high_freq_factor short_factor long_factor partial_rotary_factor alpha]]):gmatch "%S+" do BESIDE[word] = true end
+
 local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
@@ -266,9 +273,9 @@ local function read_ropes(self, cfg)
   end
   cfg.ropes = {}
   for layer, inner in pairs(p) do
-    -- These have no meaning: rope_type is in the published ZAYA1; transformers writes both when it saves an OLMo 3 with old keys.
-    local beside = layer == "rope_type" and inner == "default" or layer == "rope_theta" and type(inner) == "number"
-    if inner ~= core.null and not beside then
+    -- Keys of a rope beside those of the kinds of layers have no meaning. The published ZAYA1 holds such keys, and transformers writes
+    -- them when it saves an OLMo 3 that was made with a single rope.
+    if inner ~= core.null and not BESIDE[layer] then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
     end
