@@ -1,11 +1,11 @@
 --- Gemma 3n, text.
 -- Gemma team 2025, "Gemma 3n"; AltUp: Baykal et al. 2023; LAuReL: Menghani et al. 2024.
 --
--- Quirks: norms multiply by w. There are several residual streams (AltUp), one of which is active. A low-rank branch (LAuReL) runs beside attention; their sum is
--- divided by sqrt(2). v is normed without a weight; scores are not scaled. Some layers keep only gate values far above the token's mean
--- (activation_sparsity_pattern). The last layers reuse the keys and values of the last earlier layer of their kind that computes its own;
--- files may hold weights for them, which are not used. Each layer adds a gated projection of its slice of a second embedding to all
--- streams but the first.
+-- Quirks: norms multiply by w. There are several residual streams (AltUp), one of which is active. A low-rank branch (LAuReL) runs beside
+-- attention; their sum is divided by sqrt(2). v is normed without a weight; scores are not scaled. Some layers keep only gate values far
+-- above the token's mean (activation_sparsity_pattern). The last layers reuse the keys and values of the last earlier layer of their kind
+-- that computes its own; files may hold weights for them, which are not used. Each layer adds a gated projection of its slice of a second
+-- embedding to all streams but the first.
 
 local altup = require "ane.recipe.altup"
 local attention = require "ane.recipe.attention"

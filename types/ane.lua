@@ -669,12 +669,12 @@ function model:embed(input, opts) end
 ---@return ane.code? code
 function model:similarity(a, b, opts) end
 
---- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
+--- Scores documents for a query, by a cross-encoder, a decoder with a classifier or Qwen3-Reranker.
 ---@param query string? nil: the documents are lists of token ids, query and document as the model takes them
 ---@param documents string[]|integer[][]
 ---@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean, details?: boolean, progress?: ane.progress }
----@return number[]|table|nil scores with details a table: scores, order, tokens, truncated
----@return integer[]|string|nil order places of the documents, best first; or the message
+---@return number[]|number[][]|table|nil scores lists where the classifier has several labels; with details a table: scores, order, tokens, truncated
+---@return integer[]|string|nil order places of the documents, best first, nil where there are several labels; or the message
 ---@return ane.code? code
 function model:rerank(query, documents, opts) end
 

@@ -7,7 +7,7 @@ local names = require "ane.recipe.names"
 local M = {}
 
 -- Prefixes before the layers that only some files have.
-local PREFIXES = { "model.", "language_model.", "text_model.", "transformer." }
+local PREFIXES = { "model.", "language_model.", "text_model.", "transformer.", "backbone." }
 
 --- The name of a module without the prefix of a larger model.
 function M.bare(module)
@@ -42,7 +42,7 @@ end
 local KINDS = { conv1x1 = "linear", embed = "embedding" }
 
 -- Ops whose inputs are x, weight and bias.
-local BIASED = { conv1x1 = true, layer_norm = true }
+local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
 -- rows GGUF permutes)}. In a place of a module that is the rows from .. to alone, own is true.

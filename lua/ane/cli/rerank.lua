@@ -22,6 +22,13 @@ function M.options(parser)
   options.json(parser)
 end
 
+-- Scores as a JSON array, of arrays where a document has several.
+local function listed(scores)
+  local out = {}
+  for i, score in ipairs(scores) do out[i] = type(score) == "table" and common.list(score) or score end
+  return common.list(out)
+end
+
 function M.run(args)
   local ids = args.ids and #args.ids > 0 and args.ids
   if not ids and not args.query then return options.wrong "give --query or --ids" end
@@ -43,10 +50,12 @@ function M.run(args)
     common.remark(args, "%d of %d pairs were truncated to %d tokens", result.truncated, #result.tokens, most)
   end
   if args.json then
-    return common.print_json { scores = common.list(result.scores), tokens = common.list(result.tokens), truncated = result.truncated }
+    return common.print_json { scores = listed(result.scores), tokens = common.list(result.tokens), truncated = result.truncated }
   end
-  for _, i in ipairs(result.order) do
-    io.stdout:write(("%10.4f  %s\n"):format(result.scores[i], ids and table.concat(documents[i], ",") or documents[i]))
+  for place = 1, #documents do
+    local i = result.order and result.order[place] or place
+    for _, score in ipairs(result.order and { result.scores[i] } or result.scores[i]) do io.stdout:write(("%10.4f"):format(score)) end
+    io.stdout:write("  ", ids and table.concat(documents[i], ",") or documents[i], "\n")
   end
   return true
 end

@@ -3,9 +3,9 @@
 -- ane.tokenizer.fields and ane.util.schema.
 -- Usage: `local scores, order = model:rerank("a question", {"a passage", "another"}); print(scores[order[1]])`
 --
--- A cross-encoder reads query and document as one pair and scores the first token, or the mean of all. A single score goes through a
--- sigmoid unless the files name another activation (sentence-transformers). Qwen3-Reranker reads a fixed template. Its score is the
--- softmax of the logits of "yes" and "no" after it.
+-- A cross-encoder reads query and document as one pair and scores the first token, or the mean of all; a decoder with a classifier scores
+-- the last one. A single score goes through a sigmoid unless the files name another activation (sentence-transformers). Several labels
+-- give a list of scores. Qwen3-Reranker reads a fixed template. Its score is the softmax of the logits of "yes" and "no" after it.
 
 local batch = require "ane.embed.batch"
 local core = require "ane.core"
@@ -22,8 +22,8 @@ local M = {}
 --   max_length: pairs are truncated to this number of tokens; default: the model's
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
---   details: the result is a table with scores, order (places of the documents, best first), tokens (of each pair) and truncated
---     (number of pairs)
+--   details: the result is a table with scores, order (places of the documents, best first; nil where a document has several scores),
+--     tokens (of each pair) and truncated (number of pairs)
 --   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
 M.rules = {
   instruction = { type = "string" },
@@ -38,8 +38,6 @@ local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
 
 -- ---- Cross-encoders --------------------------------------------------------------------------------------------------------
 
-local ACTIVATIONS = { Identity = function(x) return x end, Sigmoid = sigmoid }
-
 -- The activation that the files of a folder name: config_sentence_transformers.json before config.json; nil: none.
 local function named_activation(cfg)
   local file = "config_sentence_transformers.json"
@@ -50,7 +48,7 @@ local function named_activation(cfg)
   return more and more.activation_fn or cfg.meta "sbert_ce_default_activation_function"
 end
 
---- The name of the activation of a score, "Identity" or "Sigmoid". Package sets keep it as cfg.score.
+--- The name of the activation of the scores, as torch.nn has it. Package sets keep it as cfg.score.
 -- @return name; or nil, message, code
 function M.activation_name(cfg)
   local name = cfg.score
@@ -59,10 +57,10 @@ function M.activation_name(cfg)
     name, message, code = fields.try(named_activation, cfg)
     if code then return nil, message, code end
   end
-  if name == nil or name == core.null then return "Sigmoid" end
+  if name == nil or name == core.null then return (cfg.n_scores or 1) == 1 and "Sigmoid" or "Identity" end
   local known = tostring(name):match "[^.]*$"
-  local what = "activation %s of the scores is not known; known are Identity and Sigmoid"
-  if not ACTIVATIONS[known] then return nil, what:format(tostring(name)), "unsupported" end
+  local what = "activation %s of the scores is not known; known are %s"
+  if steps.ACTIVATIONS[known] == nil then return nil, what:format(tostring(name), steps.activation_names()), "unsupported" end
   return known
 end
 
@@ -72,34 +70,37 @@ local function pair(bundle, query, document, opts)
   return { ids = ids, types = types, truncated = truncated }
 end
 
--- The scores of a session: the first token's, or those of the steps that follow the mean.
--- @return function(session) -> tensor [labels], number of labels; or nil, message, code
+-- The scores of a session before the activation: those of a row, or of the steps that follow the mean.
+-- @return function(session, row) -> tensor [labels]; or nil, message, code
 local function labels_of(bundle)
-  if not bundle.config.classifier then return function(session) return session:logits(1) end, bundle.program:vocab() end
+  if not bundle.config.classifier then return function(session, row) return session:logits(row) end end
   local list, message, code = modules.classifier(bundle)
   if not list then return nil, message, code end
   return function(session)
     local v = session:pooled("mean", 1)
     for _, step in ipairs(list) do v = steps.apply(step, v) end
     return v
-  end, list[#list].weight:shape()[1]
+  end
 end
 
+-- A classifier of pairs. Its score is a number, or a list of numbers if it has several labels.
 local function cross_encoder(bundle)
-  local scores, n, code = labels_of(bundle)
-  if not scores then return nil, n, code end
-  if n ~= 1 then return nil, ("the classifier has %d labels, a reranker has one"):format(n), "unsupported" end
-  local name, message
+  local scores, message, code = labels_of(bundle)
+  if not scores then return nil, message, code end
+  local name
   name, message, code = M.activation_name(bundle.config)
   if not name then return nil, message, code end
-  local f = ACTIVATIONS[name]
-  return {
-    sequence = pair, want = "all",
-    score = function(session, raw)
-      local x = scores(session):totable()[1]
-      return raw and x or f(x)
-    end,
-  }
+  local f = steps.ACTIVATIONS[name]
+  local function score(session, raw, row)
+    local list = scores(session, row):totable()
+    if f and not raw then
+      for i, x in ipairs(list) do list[i] = f(x) end
+    end
+    return #list == 1 and list[1] or list
+  end
+  local cfg = bundle.config
+  if not cfg.score_at_end then return { sequence = pair, want = "all", score = score } end
+  return { sequence = pair, want = cfg.both_sides and "all" or "last", score = score, at_end = true, pad = cfg.pad_id }
 end
 
 -- ---- Language models that answer yes or no -----------------------------------------------------------------------------------
@@ -170,13 +171,25 @@ end
 -- The scoring function of a model.
 local function scorer(model, bundle)
   local cfg = bundle.config
-  if cfg.kind == "reranker" and cfg.both_sides then return cross_encoder(bundle) end
+  if cfg.kind == "reranker" and (cfg.both_sides or cfg.format == "hf") then return cross_encoder(bundle) end
   if cfg.kind == "reranker" then return two_rows(bundle) end
   if cfg.kind == nil and cfg.architecture == "qwen3" then return answers(bundle) end
   return nil, ("%s is not a reranker"):format(tostring(model)), "unsupported"
 end
 
 -- ---- Reranking -------------------------------------------------------------------------------------------------------------
+
+-- The scores of a decoder are those of the last token that is no padding (transformers); sets `row` of each sequence. Where a token sees no
+-- later ones, those after it are left out.
+local function find_rows(sequences, how)
+  for _, s in ipairs(how.at_end and sequences or {}) do
+    local n = #s.ids
+    s.count = n
+    while n > 1 and s.ids[n] == how.pad do n = n - 1 end
+    if how.want == "all" then s.row = n elseif n < #s.ids then s.ids, s.types = table.move(s.ids, 1, n, 1, {}), nil end
+  end
+  return sequences
+end
 
 -- Sequences of the documents: pairs of texts if there is a query, else ids as the model takes them.
 local function sequences_of(bundle, how, query, documents, opts, level)
@@ -205,8 +218,9 @@ local function length_of(bundle)
   return fields.try(modules.length, cfg.folder)
 end
 
--- Indices of the documents, the best first.
+-- Indices of the documents, the best first; nil if each has several scores.
 local function best_first(scores)
+  if type(scores[1]) == "table" then return nil end
   local order = {}
   for i = 1, #scores do order[i] = i end
   table.sort(order, function(a, b)
@@ -220,7 +234,7 @@ end
 local function detailed(scores, sequences)
   local out = { scores = scores, order = best_first(scores), tokens = {}, truncated = 0 }
   for i, s in ipairs(sequences) do
-    out.tokens[i] = #s.ids
+    out.tokens[i] = s.count or #s.ids
     if s.truncated then out.truncated = out.truncated + 1 end
   end
   return out
@@ -244,7 +258,9 @@ function M.rerank(model, query, documents, opts, level)
   local tell = opts.progress and function(done) opts.progress("rerank", done, #sequences) end
   local runs <close>, scores = batch.new(bundle, model.kv, tell), {}
   local ok
-  ok, message, code = runs:each(sequences, how.want, function(i, session) scores[i] = how.score(session, opts.raw) end)
+  ok, message, code = runs:each(find_rows(sequences, how), how.want, function(i, session)
+    scores[i] = how.score(session, opts.raw, sequences[i].row or 1)
+  end)
   if not ok then return nil, message, code end
   if opts.details then return detailed(scores, sequences) end
   return scores, best_first(scores)

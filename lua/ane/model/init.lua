@@ -444,12 +444,12 @@ function Model:embed(input, opts)
   return vectors, message, code -- no tail call: error levels count this function
 end
 
---- Scores documents against a query, with a cross-encoder or Qwen3-Reranker.
+--- Scores documents against a query, with a cross-encoder, a decoder with a classifier or Qwen3-Reranker.
 -- @param query a text; or nil if the documents are lists of token ids that already hold query and document as the model takes them
 -- @param documents list of texts
 -- @param opts instruction, max_length, special, raw, details: see ane.embed.rerank
--- @return list of scores, one per document; list of the documents' indices, best first; with details one table; or nil, message,
--- code
+-- @return list of scores, one per document (lists of scores if the classifier has several labels); list of the documents' indices, best
+-- first (nil with several labels); with details one table; or nil, message, code
 function Model:rerank(query, documents, opts)
   opened(self)
   local scores, order, code = require("ane.embed.rerank").rerank(self, query, documents, opts, 2)

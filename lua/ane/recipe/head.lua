@@ -4,7 +4,8 @@
 local M = {}
 
 --- The head of an encoder. Gives the hidden states, or the scores of the classifier if the file has one. Sets cfg.kind to "embedding" or
--- "reranker". A classifier is cls (dense, then tanh) followed by cls.output, or either of them alone as the last matrix.
+-- "reranker", and cfg.n_scores to the number of scores. A classifier is cls (dense, then tanh) followed by cls.output, or either of them
+-- alone as the last matrix.
 -- @param x normed hidden states of the output rows [1, d_model, W, 1]
 -- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none), mean (true: the classifier
 -- reads the mean of the states. The graph then gives the states, and cfg.classifier = {act, dense, norm, output}: an activation, and the
@@ -14,6 +15,7 @@ function M.encoder(b, x, opts)
   local dense, out = b:has "cls", b:has "cls.output"
   b.cfg.both_sides = true
   b.cfg.kind = (dense or out) and "reranker" or "embedding"
+  b.cfg.n_scores = (dense or out) and b:rows(out and "cls.output" or "cls") or nil
   if out and opts and opts.mean then
     local norm = opts.norm and b:has(opts.norm)
     b.cfg.classifier = {
@@ -32,8 +34,14 @@ end
 
 -- For a decoder file that gives embeddings or scores (cfg.task): the normed hidden states or the scores. nil if the file gives logits.
 -- llama.cpp's converter keeps only the head rows of the answers for a reranker.
+-- A sequence classifier of transformers has a matrix score, and the last token has the scores of the sequence.
 local function pooled(b, x)
   local task = b.cfg.task
+  if b.cfg.format == "hf" and b:has "score" then
+    b:ignore "output"
+    b.cfg.kind, b.cfg.n_scores, b.cfg.score_at_end = "reranker", b:rows "score", true
+    return b:linear(x, "score")
+  end
   if not task then return nil end
   b:ignore "output"
   b.cfg.kind = task

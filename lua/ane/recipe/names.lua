@@ -15,6 +15,7 @@ M.ROLES = {
   { "token_embd", outside = true, hf = "model.embed_tokens" },
   { "output_norm", outside = true, hf = "model.norm", fp32 = true },
   { "output", outside = true, hf = "lm_head" },
+  { "score", outside = true, hf = "score" },
   { "attn_norm", hf = "input_layernorm", fp32 = true },
   { "attn_q", hf = "self_attn.q_proj", bias = "attention_bias" },
   { "attn_q_norm", hf = "self_attn.q_norm", fp32 = true },

@@ -101,6 +101,7 @@ function M.rerank(server, call, body)
   server:work(call, function(pause)
     local found = ask("documents", model.rerank, model, values.query, documents,
       { instruction = values.instruction, details = true, progress = pause })
+    if not found.order then errors.raise(400, "model: its classifier has several labels, which give no order") end
     local results, total = core.json_array(), 0
     for _, n in ipairs(found.tokens) do total = total + n end
     for place = 1, math.min(values.top_n or #found.order, #found.order) do

@@ -6,7 +6,7 @@ local tiny = require "support.tiny"
 local tree = require "support.tree"
 
 local LLAMA, PHI3, GEMMA3 = "spec/fixtures/hf/llama", "spec/fixtures/hf/phi3", "spec/fixtures/hf/gemma3"
-local IDS = { 1, 17, 5, 200, 31, 9, 77, 4, 8, 15, 16, 23 }
+local IDS = { 1, 17, 5, 20, 31, 9, 70, 4, 8, 15, 16, 23 }
 
 local made = {}
 local function keep(path)
@@ -76,6 +76,18 @@ describe("LoRA adapters", function()
       both(LLAMA, folder(LLAMA, ALL))
       both(PHI3, folder(PHI3, { "qkv_proj", "o_proj", "gate_up_proj", "down_proj" }))
       both(GEMMA3, folder(GEMMA3, ALL, { r = 20, lora_alpha = 3 }))
+    end)
+
+    it("of Nemotron-H have the module names of transformers, whose prefix is not that of the files", function()
+      local NEMOTRON, list = "spec/fixtures/hf/nemotron_h-odd", {}
+      for _, t in ipairs(adapters.pairs_of(NEMOTRON, { "in_proj", "q_proj", "up_proj" }, 4, 2)) do
+        if not t.name:find "experts" then
+          t.name = t.name:gsub("%.backbone%.", ".model.")
+          list[#list + 1] = t
+        end
+      end
+      assert.matches("model.model.layers", list[1].name)
+      both(NEMOTRON, keep(adapters.peft { tensors = list }))
     end)
 
     it("of NomicBERT have the module names of its files or of transformers' class, whose q, k and v are three", function()

@@ -77,9 +77,29 @@ describe("rerank", function()
     assert.matches("classifier_pooling is 'max', known are cls and mean", (select(2, ane.load(odd.name))))
   end)
 
-  it("refuses a classifier with several labels and an activation that is not known", function()
-    local odd <close> = hf.changed("cross_encoder", function(cfg) cfg.sentence_transformers.activation_fn = "torch.nn.GELU" end)
+  it("refuses an activation that is not known", function()
+    local odd <close> = hf.changed("cross_encoder", function(cfg) cfg.sentence_transformers.activation_fn = "torch.nn.Softplus" end)
     local m <close> = assert(ane.load(odd.name))
-    assert.matches("activation torch.nn.GELU of the scores is not known", (select(2, m:rerank(nil, { { 1, 2 } }))))
+    local _, message = m:rerank(nil, { { 1, 2 } })
+    assert.matches("activation torch.nn.Softplus of the scores is not known; known are GELU, Identity", message)
   end)
+
+  -- spec/golden/pair_scores.py made the fixtures.
+  for _, name in ipairs { "bert_labels", "bert_tanh", "qwen3_score", "llama_score", "gemma3_score" } do
+    it("gives the scores of transformers' classifiers: " .. name, function()
+      local golden = assert(core.json_decode(assert(core.read_file(hf.path(name .. "-odd") .. "/golden.json"))))
+      local m <close> = assert(ane.load(hf.path(name .. "-odd"), { activations = "fp32", threads = 1 }))
+      local inputs = {}
+      for i, p in ipairs(golden.prompts) do inputs[i] = p.input_ids end
+      local r, raw = assert(m:rerank(nil, inputs, { details = true })), assert(m:rerank(nil, inputs, { raw = true }))
+      for i, p in ipairs(golden.prompts) do
+        assert.equal(#p.input_ids, r.tokens[i])
+        for k, want in ipairs(p.scores) do
+          assert.near(want, #p.scores == 1 and r.scores[i] or r.scores[i][k], 1e-4)
+          assert.near(p.logits[k], #p.scores == 1 and raw[i] or raw[i][k], 1e-4)
+        end
+      end
+      assert.equal(#golden.prompts[1].scores > 1 and "nil" or "table", type(r.order))
+    end)
+  end
 end)

@@ -87,6 +87,7 @@ end
 local function encoder_of(run)
   local cfg = run.config
   if cfg.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
+  if cfg.score_at_end then refuse("unsupported", "a decoder with a classifier cannot be exported") end
   if cfg.kind == "reranker" then
     return { poolings = { cfg.both_sides and "cls" or "last" } }, { score = cfg.both_sides and try(rerank.activation_name(cfg)) or nil }
   end

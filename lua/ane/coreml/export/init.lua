@@ -199,6 +199,7 @@ local function write_host(run)
     return { pooling = section }, names
   end
   if run.config.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
+  if run.config.score_at_end then refuse("unsupported", "a decoder with a classifier cannot be exported") end
   if run.config.kind == "reranker" then return { score = try(rerank.activation_name(run.config)) }, {} end
   return {}, {}
 end
