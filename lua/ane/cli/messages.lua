@@ -12,9 +12,11 @@ local function fault(list)
 end
 
 --- Reads a JSON text.
--- @return {messages, tools, documents, template_vars}; or nil, message
+-- @return {messages, tools, tools_text, documents, template_vars}; or nil, message. tools_text is the list of tools as JSON text:
+-- schemas keep numbers that no float holds.
 function M.decode(text)
-  local value, message = require("ane.jinja").decode(text)
+  local jinja = require "ane.jinja"
+  local value, message = jinja.decode(text)
   if value == nil then return nil, message end
   local kind = type(value) == "table" and value.kind
   if kind == "list" then
@@ -29,6 +31,7 @@ function M.decode(text)
   message = fault(map.messages)
   if message then return nil, message end
   local out = { messages = map.messages, template_vars = {} }
+  if type(map.tools) == "table" and map.tools.kind == "list" then out.tools_text = jinja.member(text, "tools") end
   for name, item in pairs(map) do
     if name == "tools" or name == "documents" then
       if item.kind == "list" then out[name] = item end

@@ -57,7 +57,7 @@ local function read_messages(path)
   local value
   value, message = require("ane.cli.messages").decode(text)
   if not value then return nil, path .. ": " .. message end
-  return value.messages, { tools = value.tools, documents = value.documents, template_vars = value.template_vars }
+  return value.messages, { tools = value.tools_text, documents = value.documents, template_vars = value.template_vars }
 end
 
 -- The prompt as model:generate takes it, and the options that come with it; or nil, message, code.

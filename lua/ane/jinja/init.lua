@@ -33,6 +33,9 @@ M.MAX_SOURCE = 256 << 10
 --- JSON as template variables, with the order of keys: the value, or nil and a message.
 M.decode = json.decode
 
+--- The text of a member of a JSON object that decode() accepts; nil if it has no such member.
+M.member = json.member
+
 --- A plain Lua value as a template value: sequences become lists, other tables dicts with sorted keys (or in the order of
 -- `__order`, a list of keys in the metatable). name: of the value in messages, default "value".
 -- Returns the value, or nil, message, code.

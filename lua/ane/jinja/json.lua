@@ -150,6 +150,24 @@ function M.decode(src)
   return nil, "json: " .. (type(result) == "table" and result.message or tostring(result))
 end
 
+--- The text of a member of an object, with its numbers as they are written.
+-- @param src a text that decode() accepts
+-- @return the text of the value that decode() takes; nil if there is no such member
+function M.member(src, name)
+  local at, found = skip(src, 1), nil
+  if src:sub(at, at) ~= "{" then return nil end
+  at = skip(src, at + 1)
+  while src:sub(at, at) == '"' do
+    local key, from
+    key, at = read_string(src, at)
+    from = skip(src, skip(src, at) + 1)
+    at = select(2, read_value(src, from, 1))
+    if key == name then found = src:sub(from, at - 1) end
+    at = skip(src, skip(src, at) + 1)
+  end
+  return found
+end
+
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f" }
 for code = 0, 31 do
   local c = string.char(code)

@@ -46,6 +46,13 @@ describe("json.decode", function()
     assert.equal("json: line 2 column 2000004 (byte 2000006): ',' or ']' expected", message)
   end)
 
+  it("gives the text of a member, with its numbers as they are written", function()
+    local source = ' { "a" : [1] , "t\\u006f" :\t{"x": [1.50, 12345678901234567890, "}"]}, "b":null,"a":-1e400 } '
+    assert.equal('{"x": [1.50, 12345678901234567890, "}"]}', jinja.member(source, "to"))
+    assert.same({ "-1e400", "null" }, { jinja.member(source, "a"), jinja.member(source, "b") })
+    for _, other in ipairs { source, "{}", "[1]", "1", '"a"' } do assert.is_nil(jinja.member(other, "x")) end
+  end)
+
   it("has a limit of depth", function()
     assert.is_truthy(jinja.decode(("["):rep(128) .. ("]"):rep(128)))
     assert.matches("nested more than 128 levels", (select(2, jinja.decode(("["):rep(129)))))
