@@ -64,13 +64,15 @@ struct ane_tensor_parallel {
 /* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored; of constants
  * without data, of graphs that are only planned, as fp16. */
 struct ane_step_cost {
-  const char *name; /* borrowed from the graph */
-  uint64_t weights; /* of its weights, tables of embeddings left out */
-  uint64_t read;    /* those of them that one token reads: of a mixture, the chosen experts */
-  uint64_t values;  /* the numbers that `read` holds: multiplications per token */
-  uint64_t table;   /* tables of embeddings */
-  int64_t kv;       /* numbers of K and V that it caches per token */
-  int64_t crossing; /* floats per token that a cut before this step sends */
+  const char *name;  /* borrowed from the graph */
+  uint64_t weights;  /* of its weights, tables of embeddings left out */
+  uint64_t read;     /* those of them that one token reads: of a mixture, the chosen experts */
+  uint64_t values;   /* the numbers that `read` holds: multiplications per token */
+  uint64_t table;    /* tables of embeddings */
+  int64_t kv;        /* numbers of K and V that it caches per token */
+  int64_t attention; /* multiplications of its attention per token and position that it sees */
+  int64_t window;    /* positions that a token sees at most; 0: all before it */
+  int64_t crossing;  /* floats per token that a cut before this step sends */
 };
 /* The rows of all body steps and of the tail, from ane_malloc; *n of them. Errors: ANE_NOMEM. */
 ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err);

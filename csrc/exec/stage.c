@@ -204,6 +204,10 @@ static uint64_t count_of(const struct ane_value *v, uint64_t *bytes) {
 
 static void add_cost(const struct ane_graph *g, const struct ane_node *n, struct ane_step_cost *c) {
   uint64_t weights = 0, values = 0;
+  if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) {
+    c->attention += 2 * g->values[n->outputs[0]].shape.dim[1]; /* scores and values, of heads of one size */
+    c->window = ane_node_int(n, "window");
+  }
   for (int32_t j = 0; j < n->n_inputs; j++) {
     if (n->inputs[j] == ANE_NONE) continue;
     const struct ane_value *v = &g->values[n->inputs[j]];

@@ -155,8 +155,9 @@ void bind_link_free(struct bind_program_box *box) {
   box->link = NULL;
 }
 
-/* costs() -> list of {name, weights, read, table (bytes), values, kv (numbers), crossing (floats per token)}, one of each step of
- * the body and a last one of the tail: see struct ane_step_cost. After passes("cpu"). */
+/* costs() -> list of {name, weights, read, table (bytes), values, kv (numbers), attention (multiplications), window (positions),
+ * crossing (floats per token)}, one of each step of the body and a last one of the tail: see struct ane_step_cost. After
+ * passes("cpu"). */
 int bind_graph_costs(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct ane_step_cost *found, *costs = lua_newuserdatauv(L, ((size_t)g->n_nodes + 1) * sizeof *costs, 0);
@@ -167,13 +168,15 @@ int bind_graph_costs(lua_State *L) {
   ane_free(found); /* what follows may raise */
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
-    lua_createtable(L, 0, 7);
+    lua_createtable(L, 0, 9);
     bind_set_text(L, "name", costs[i].name);
     bind_set_integer(L, "weights", (lua_Integer)costs[i].weights);
     bind_set_integer(L, "read", (lua_Integer)costs[i].read);
     bind_set_integer(L, "values", (lua_Integer)costs[i].values);
     bind_set_integer(L, "table", (lua_Integer)costs[i].table);
     bind_set_integer(L, "kv", costs[i].kv);
+    bind_set_integer(L, "attention", costs[i].attention);
+    bind_set_integer(L, "window", costs[i].window);
     bind_set_integer(L, "crossing", costs[i].crossing);
     lua_rawseti(L, -2, i + 1);
   }

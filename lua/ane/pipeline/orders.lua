@@ -31,6 +31,9 @@ end
 -- Tokens of a piece of a long feed: the minimum, and the maximum if the feed has enough pieces. Longer pieces take no less time per token.
 local PIECE, LONG_PIECE = 64, 128
 
+--- Tokens of a piece of one prompt, which is fed in runs of at most 512 tokens.
+M.PIECE = PIECE
+
 -- Pieces of a run that each stage should have, so that the wait for the first piece counts little: on n stages, a run of g groups takes
 -- (g + n - 1) / g of the time that it would take if all stages were busy from the start.
 local function groups_wanted(stages) return 8 * stages end

@@ -1,13 +1,16 @@
 --- Predicts a model over several ranks before anything is started: the cut, bytes and times.
--- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
+-- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and orders, ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
 --
 -- On a rank, a step of B sequences takes the larger of two times, of reading the weights (bytes / read; of a mixture, the experts that B
 -- tokens choose at random) and of the products (2 B values / compute), and the time of reading the cached states. A link takes its
 -- latency and bytes / bandwidth. One sequence passes all ranks and links one after another. Many sequences, in as many groups as ranks,
--- are as fast as the slowest rank or link. So are prompts, for which only the body counts. docs/scale.md has measurements beside it.
+-- are as fast as the slowest rank or link. So are many prompts, for which only the body counts, with its attention to half of the context
+-- (to no more than a window). Of one prompt, the first piece passes all ranks before all of them have work. docs/scale.md has measurements
+-- beside it.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
+local orders = require "ane.pipeline.orders"
 local planner = require "ane.coreml.plan"
 local units = require "ane.util.units"
 
@@ -15,6 +18,10 @@ local M = {}
 
 --- The fractions of the machine's limits (core.limits) that the kernels reach: reading memory, and 8-bit products.
 M.REACHED = { read = 0.7, compute = 0.35 }
+
+--- The part of the rate of matrix products that attention reaches. From Qwen2.5-Coder-0.5B on 2 cores of Zen 5: prompts of 512 and of 2,048
+-- tokens at 1,510 and 1,220 tokens/s, where matrix products reach 518 GOPS on each core.
+M.ATTENTION = 0.4
 
 --- Links between ranks of one host: bandwidth in bytes a second, latency in seconds.
 M.LOCAL = { bandwidth = 2e9, latency = 10e-6 }
@@ -136,24 +143,46 @@ local function decode_time(s, rank, n)
   return math.max(bytes_read(s, n) / rank.read, 2 * n * s.values / rank.compute) + n * s.state / rank.read
 end
 
+-- Multiplications of attention per token of a prompt, on average.
+local function attention_of(steps, context)
+  local sum = 0
+  for _, c in ipairs(steps) do
+    -- The token at position t sees the smaller of t + 1 and the window.
+    local w = c.window > 0 and math.min(c.window, context) or context
+    sum = sum + c.attention * w * (1 - (w - 1) / (2 * context))
+  end
+  return sum
+end
+
+-- Tokens per second of one prompt of `context` tokens, and of many, which follow each other.
+local function predict_prompts(stages, ranks, opts)
+  local size = math.min(orders.PIECE, opts.context)
+  local first, slowest = 0, 0
+  for i, s in ipairs(stages) do
+    local to = ranks[i + 1]
+    s.prompt_s = 2 * (s.body + s.attention / M.ATTENTION) / ranks[i].compute
+    local link = to and link_time(opts, ranks[i], to, s.sends, size) or 0
+    first, slowest = first + size * s.prompt_s + link, math.max(slowest, size * s.prompt_s, link)
+  end
+  return opts.context / (first + (opts.context / size - 1) * slowest), size / slowest
+end
+
 -- Sets the times of each stage and of the whole model.
 local function predict(plan, stages, ranks, opts)
   local lane = math.max(1, math.ceil(plan.sequences / #stages))
-  local one, slowest, prompt, head = 0, 0, 0, 0
+  local one, slowest, head = 0, 0, 0
   for i, s in ipairs(stages) do
     local rank = ranks[i]
     s.decode_s, s.group_s = decode_time(s, rank, 1), decode_time(s, rank, lane)
-    s.prompt_s = 2 * s.body / rank.compute
     s.link_s = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 1) or 0
     local group_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, lane) or 0
-    local prompt_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 128) / 128 or 0
     s.head_s = s.head_bytes / rank.read
     one, head = one + s.decode_s - s.head_s + s.link_s, math.max(head, s.head_s) -- all ranks compute their parts of the head at once
     slowest = math.max(slowest, s.group_s, group_link)
-    prompt = math.max(prompt, s.prompt_s, prompt_link)
   end
   if #stages > 1 then one = one + link_time(opts, ranks[#stages], ranks[1], 8, 1) end -- the best id
-  plan.decode, plan.decode_many, plan.prompt = 1 / (one + head), lane * math.min(#stages, plan.sequences) / (slowest * #stages), 1 / prompt
+  plan.decode, plan.decode_many = 1 / (one + head), lane * math.min(#stages, plan.sequences) / (slowest * #stages)
+  plan.prompt, plan.prompts = predict_prompts(stages, ranks, opts)
 end
 
 -- ---- The plan ----------------------------------------------------------------------------------------------------------------
@@ -166,9 +195,11 @@ local function layers_text(s) return s.first and ("%d .. %d"):format(s.first, s.
 function Plan:__tostring()
   local out = { ("%s: %d ranks, weights %s, cached state %s for %d sequences of %d tokens"):format(self.model, #self.ranks,
     units.bytes(self.weights), units.bytes(self.state), self.sequences, self.context) }
-  out[2] = ("predicted: one sequence %.1f tokens/s, %d sequences %.1f tokens/s in all, prompts %.0f tokens/s"):format(self.decode,
-    self.sequences, self.decode_many, self.prompt)
-  out[3] = ("%-5s %-12s %-10s %10s %10s %11s %10s %10s %11s %10s"):format("rank", "host", "layers", "weights", "state", "reads/token",
+  out[2] = ("predicted: one sequence %.1f tokens/s, %d sequences %.1f tokens/s in all"):format(self.decode, self.sequences,
+    self.decode_many)
+  out[3] = ("predicted: a prompt of %d tokens %.0f tokens/s, many prompts %.0f tokens/s in all"):format(self.context, self.prompt,
+    self.prompts)
+  out[4] = ("%-5s %-12s %-10s %10s %10s %11s %10s %10s %11s %10s"):format("rank", "host", "layers", "weights", "state", "reads/token",
     "decode ms", "prompt us", "sends/token", "link us")
   for i, s in ipairs(self.ranks) do
     out[#out + 1] = ("%-5d %-12s %-10s %10s %10s %11s %10.2f %10.1f %11s %10.1f"):format(i - 1, s.host, layers_text(s),
@@ -221,9 +252,10 @@ end
 
 --- Plans a model file, a folder, or a configuration without weights.
 -- @param opts checked: see rules
--- @return a plan, which prints as a table: model, weights and state (bytes), sequences, context, decode, decode_many and prompt
--- (tokens a second), ranks: a list of rank, host, first and last (layers), weights, table, state (bytes for all sequences), read and
--- sends (bytes per token), decode_s (head_s of it for its part of the head), group_s, prompt_s, link_s (seconds); or nil, message, code
+-- @return a plan, which prints as a table: model, weights and state (bytes), sequences, context, decode, decode_many, prompt (one
+-- of `context` tokens) and prompts (many; tokens a second), ranks: a list of rank, host, first and last (layers), weights, table, state
+-- (bytes for all sequences), read and sends (bytes per token), decode_s (head_s of it for its part of the head), group_s, prompt_s,
+-- link_s (seconds); or nil, message, code
 function M.of_path(path, opts)
   local costs, head, code = costs_of(path, opts)
   if not costs then return nil, head, code end
@@ -245,12 +277,13 @@ function M.of_path(path, opts)
     s.steps = steps_of(costs, s, head, i == #plan.ranks)
     s.body, s.head_bytes = 0, head and head.weights * s.head_rows // head.rows or 0
     for j = s.from + 1, s.to do s.body = s.body + costs[j].values end
+    s.attention = attention_of(table.move(costs, s.from + 1, s.to, 1, {}), opts.context)
   end
   predict(plan, plan.ranks, ranks, opts)
   for _, s in ipairs(plan.ranks) do
     s.state = s.state * plan.sequences
     plan.weights, plan.state = plan.weights + s.weights, plan.state + s.state
-    s.steps, s.from, s.to, s.kv, s.body, s.values, s.head_bytes = nil, nil, nil, nil, nil, nil, nil
+    for _, name in ipairs { "steps", "from", "to", "kv", "body", "attention", "values", "head_bytes" } do s[name] = nil end
   end
   return plan
 end

@@ -48,6 +48,43 @@ describe("a plan over ranks", function()
     assert.is_true(math.abs(1 / p.decode - (a.decode_s + b.decode_s + a.link_s + back - math.min(a.head_s, b.head_s))) < 1e-9)
   end)
 
+  -- Qwen2.5 0.5B: 24 layers of 14 heads of 64, 1/2 of the layers on each rank.
+  it("predicts prompts with attention, and with the time in which the pipeline fills", function()
+    local file <close> = hosts "a slots=2 read=20 compute=500\n"
+    local one_file <close> = hosts "a read=20 compute=500\n"
+    local function qwen(context, path) return assert(of("spec/fixtures/configs/qwen2.5-0.5b.json", { hosts = path, context = context })) end
+    local function near(want, got) assert.is_true(math.abs(got / want - 1) < 1e-6, ("%g, wanted %g"):format(got, want)) end
+    local short, long = qwen(1, one_file.path), qwen(2048, one_file.path)
+    near(short.prompt, short.prompts)
+    near(long.prompt, long.prompts)
+    -- Beyond what one position takes: a multiplication for scores and one for values, at 0.4 of the rate.
+    local attention = 24 * 2 * 14 * 64 * (2049 / 2 - 1)
+    near(2 * attention / 0.4 / 500e9, 1 / long.prompt - 1 / short.prompt)
+    for _, context in ipairs { 64, 512, 2048, 2000 } do
+      local p = qwen(context, file.path)
+      local a, b = 64 * p.ranks[1].prompt_s, 64 * p.ranks[2].prompt_s
+      local link = plan.LOCAL.latency + 64 * p.ranks[1].sends / plan.LOCAL.bandwidth
+      near(context / (a + b + link + (context / 64 - 1) * math.max(a, b)), p.prompt)
+      near(64 / math.max(a, b), p.prompts)
+    end
+  end)
+
+  it("lets a token see no more than a window", function()
+    local file <close> = hosts "a read=20 compute=500\n"
+    local path = "spec/fixtures/hf/gpt_oss_mxfp4-odd"
+    local function seconds(context) return 1 / assert(of(path, { hosts = file.path, context = context })).prompt end
+    -- 3 layers of 6 heads of 12, of which 2 have a window of 6 positions.
+    local function seen(n)
+      local windowed = 0
+      for t = 1, n do windowed = windowed + math.min(t, 6) end
+      return 2 * 6 * 12 * ((n + 1) / 2 + 2 * windowed / n)
+    end
+    for _, n in ipairs { 4, 6, 17, 200 } do
+      local want = 2 * (seen(n) - seen(1)) / 0.4 / 500e9
+      assert.is_true(math.abs((seconds(n) - seconds(1)) / want - 1) < 1e-6, n)
+    end
+  end)
+
   it("needs no weights", function()
     local file <close> = hosts "a slots=4 read=20 compute=500\n"
     local full = assert(of("spec/fixtures/configs/qwen2.5-0.5b.json", { hosts = file.path }))

@@ -131,6 +131,13 @@ describe("stages of a pipeline", function()
       bytes = bytes + c.weights + c.table
       assert(c.read <= c.weights)
     end
+    local cfg, attention, layers = assert(core.json_decode(assert(core.read_file "spec/fixtures/hf/qwen3_moe-odd/config.json"))), 0, 0
+    for _, c in ipairs(costs) do
+      attention, layers = attention + c.attention, layers + (c.attention > 0 and 1 or 0)
+      assert.equal(0, c.window)
+    end
+    assert.equal(cfg.num_hidden_layers, layers)
+    assert.equal(2 * layers * cfg.num_attention_heads * cfg.head_dim, attention)
     assert.equal(0, costs[1].crossing)
     assert(costs[2].crossing > 0)
     assert(bytes >= source:bytes() * 0.9, "costs leave out weights")
