@@ -59,9 +59,10 @@ describe("ane run", function()
     local code, _, err = command.run { "run", path, "--messages", file(tools:format ""), "-n", "1" }
     assert.same({ 1, "ane run: tools: entry 1 has no name\n" }, { code, err })
     -- Numbers of schemas are read as they are written: 2^64 - 1, and bounds that are equal as floats.
-    local schema = '"name": "f", "parameters": {"required": ["x"], "properties": {"x": {"type": "number", "minimum": %s, "maximum": %s}}}'
     local number = '{"type": "number", "minimum": %s, "maximum": %s}'
     local schema = '"name": "f", "parameters": {"properties": {"x": ' .. number .. '}, "required": ["x"]}'
+    local most = "18446744073709551615"
+    local exact = { "run", path, "--messages", file(tools:format(schema:format(most, most))), "-n", "1" }
     assert.is_true(#command.json(exact).prompt_ids > #want)
     exact[4] = file(tools:format(schema:format("0.30000000000000000002", "0.30000000000000000001")))
     code, _, err = command.run(exact)
