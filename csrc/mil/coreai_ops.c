@@ -49,7 +49,8 @@ static bool dtype_of(ane_mil_dtype t, ane_ai_dtype *out) {
   } pairs[] = {{ANE_MIL_BOOL, ANE_AI_BOOL},     {ANE_MIL_FP16, ANE_AI_FP16},     {ANE_MIL_FP32, ANE_AI_FP32},
                {ANE_MIL_INT32, ANE_AI_INT32},   {ANE_MIL_UINT32, ANE_AI_UINT32}, {ANE_MIL_INT8, ANE_AI_INT8},
                {ANE_MIL_UINT8, ANE_AI_UINT8},   {ANE_MIL_INT4, ANE_AI_INT4},     {ANE_MIL_UINT4, ANE_AI_UINT4},
-               {ANE_MIL_UINT16, ANE_AI_UINT16}, {ANE_MIL_INT16, ANE_AI_INT16},   {ANE_MIL_UINT2, ANE_AI_UINT2}};
+               {ANE_MIL_UINT16, ANE_AI_UINT16}, {ANE_MIL_INT16, ANE_AI_INT16},   {ANE_MIL_UINT2, ANE_AI_UINT2},
+               {ANE_MIL_UINT3, ANE_AI_UINT3},   {ANE_MIL_UINT6, ANE_AI_UINT6}};
   for (size_t i = 0; i < ANE_COUNT(pairs); i++)
     if (pairs[i].mil == t) return *out = pairs[i].ai, true;
   return false;

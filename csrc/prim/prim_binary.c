@@ -80,6 +80,9 @@ RUN(logical_or_f, float, uint8_t, x != 0 || y != 0)
 RUN(logical_or_i, int64_t, uint8_t, x != 0 || y != 0)
 RUN(logical_xor_f, float, uint8_t, (x != 0) != (y != 0))
 RUN(logical_xor_i, int64_t, uint8_t, (x != 0) != (y != 0))
+RUN(bitwise_and_i, int64_t, int64_t, x &y)
+RUN(bitwise_or_i, int64_t, int64_t, x | y)
+RUN(bitwise_xor_i, int64_t, int64_t, x ^ y)
 
 /* Calls `run` along the last axis for each index of the other axes. Sizes are bytes of an element. */
 static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const int64_t *sa, const void *b, const int64_t *sb,
@@ -151,6 +154,16 @@ BINARY(greater_equal, true)
 BINARY(logical_and, true)
 BINARY(logical_or, true)
 BINARY(logical_xor, true)
+
+#define BITWISE(name)                                                                                                            \
+  ane_status prim_##name(struct ane_prim_call *c) {                                                                              \
+    if (prim_is_float(c->in[0]->dtype) || prim_is_float(c->in[1]->dtype))                                                        \
+      return prim_fail(c, ANE_INVALID, "operands are not integers");                                                             \
+    return binary(c, NULL, name##_i, false);                                                                                     \
+  }
+BITWISE(bitwise_and)
+BITWISE(bitwise_or)
+BITWISE(bitwise_xor)
 
 /* The result has the type of the base: an integer to a float power is truncated. */
 ane_status prim_pow(struct ane_prim_call *c) {

@@ -1,4 +1,5 @@
-/* Convolutions: MIL's conv (cross-correlation, 1 to 3 spatial dimensions) and ONNX Runtime's CausalConvWithState. */
+/* Convolutions and pooling: MIL's conv (cross-correlation), conv_transpose, max_pool and avg_pool, with 1 to 3 spatial
+ * dimensions, and ONNX Runtime's CausalConvWithState. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -10,7 +11,7 @@ enum { SPATIAL = 3 };
 struct conv {
   int s;                                /* spatial dimensions */
   int64_t batch, in, out, groups, taps; /* taps: weights of one output for one input channel */
-  int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL], stride[SPATIAL], dilation[SPATIAL], before[SPATIAL];
+  int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL], stride[SPATIAL], dilation[SPATIAL], before[SPATIAL], after[SPATIAL]; /* padding */
 };
 
 /* A list parameter with one entry for each spatial dimension, all at least 1. */
@@ -45,6 +46,7 @@ static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
       return prim_fail(c, ANE_SHAPE, "a kernel of %" PRId64 " on %" PRId64 " elements with pad %" PRId64 ", %" PRId64, span,
                        v->x[i], a, b);
     v->before[i] = a;
+    v->after[i] = b;
     v->y[i] = (v->x[i] + a + b - span) / v->stride[i] + 1;
   }
   return c->status;
@@ -186,6 +188,142 @@ ane_status prim_conv(struct ane_prim_call *c) {
   ane_prim_state_free(own);
   return c->status;
 }
+
+/* The gradient of a convolution: output position o gets x[i] weight[k] from all i and k with i stride + k dilation = o + before.
+ */
+static void transposed(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
+  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  for (int64_t i = 0; i < v->batch * v->out * places; i++) {
+    int64_t o = i / places % v->out, b = i / (places * v->out);
+    double sum = bias ? (double)bias[o] : 0;
+    for (int64_t t = 0; t < v->taps; t++) {
+      int64_t at = i % places, tap = t, offset = 0, step = 1;
+      bool hit = true;
+      for (int k = v->s - 1; k >= 0; k--) {
+        int64_t p = at % v->y[k] + v->before[k] - tap % v->k[k] * v->dilation[k];
+        hit = hit && p >= 0 && p % v->stride[k] == 0 && p / v->stride[k] < v->x[k];
+        offset += p / v->stride[k] * step;
+        step *= v->x[k];
+        at /= v->y[k];
+        tap /= v->k[k];
+      }
+      for (int64_t ch = 0; hit && ch < in; ch++) {
+        int64_t from = o / out * in + ch;
+        sum += (double)x[(b * v->in + from) * area + offset] * (double)w[(from * out + o % out) * v->taps + t];
+      }
+    }
+    y[i] = (float)sum;
+  }
+}
+
+/* Without output_shape the result has (x - 1) stride + span - padding elements along an axis. */
+ane_status prim_conv_transpose(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0], *w = c->in[1], *bias = prim_in(c, "bias");
+  char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT], text[PRIM_TEXT];
+  int64_t pad[2 * SPATIAL] = {0}, dim[ANE_DYN_RANK] = {0}, given[ANE_DYN_RANK];
+  struct conv v = {.s = x->rank - 2, .groups = prim_int(c, "groups", 1), .taps = 1};
+  const char *type = prim_text(c, "pad_type", "valid", text);
+  if (c->status) return c->status;
+  bool custom = strcmp(type, "custom") == 0;
+  if (!custom && strcmp(type, "valid") != 0)
+    return prim_fail(c, ANE_UNSUPPORTED, "pad_type is \"%s\"; known are valid and custom", type);
+  bool fits = v.s >= 1 && v.s <= SPATIAL && w->rank == x->rank && v.groups >= 1 && x->dim[1] == w->dim[0] &&
+              x->dim[1] % v.groups == 0 && (!bias || bias->count == w->dim[1] * v.groups);
+  if (!fits)
+    return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v.groups);
+  int n = prim_ints(c, "pad", pad, 2 * v.s), shaped = prim_ints(c, "output_shape", given, x->rank);
+  if (custom && n >= 0 && n != 2 * v.s) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, v.s);
+  if (shaped >= 0 && shaped != x->rank) return prim_fail(c, ANE_SHAPE, "output_shape has %d entries", shaped);
+  if (read_list(c, "strides", v.s, v.stride) || read_list(c, "dilations", v.s, v.dilation)) return c->status;
+  v.batch = x->dim[0], v.in = x->dim[1], v.out = w->dim[1] * v.groups;
+  dim[0] = v.batch, dim[1] = v.out;
+  for (int i = 0; i < v.s; i++) {
+    v.x[i] = x->dim[2 + i], v.k[i] = w->dim[2 + i], v.taps *= w->dim[2 + i];
+    int64_t before = custom ? pad[2 * i] : 0, after = custom ? pad[2 * i + 1] : 0;
+    if (v.x[i] > INT32_MAX || v.k[i] < 1 || v.k[i] > INT32_MAX || before < 0 || after < 0 || before > INT32_MAX ||
+        after > INT32_MAX)
+      return prim_fail(c, ANE_SHAPE, "x is %s, weight %s", ane_dyn_text(x, a), ane_dyn_text(w, b));
+    int64_t size = (v.x[i] - 1) * v.stride[i] + (v.k[i] - 1) * v.dilation[i] + 1 - before - after;
+    v.before[i] = before;
+    v.y[i] = dim[2 + i] = shaped >= 0 ? given[2 + i] : size;
+    if (v.y[i] < 0 || v.y[i] > size + v.stride[i] + v.dilation[i] + after)
+      return prim_fail(c, ANE_SHAPE, "the result has %" PRId64 " elements along axis %d", v.y[i], 2 + i);
+  }
+  const float *px = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL;
+  float *y = prim_out(c, 0, ANE_F32, x->rank, dim);
+  if (!c->status && c->out[0].count) transposed(&v, px, pw, pb, y);
+  return c->status;
+}
+
+/* ---- Pooling -------------------------------------------------------------------------------------------------------*/
+
+/* Reads the sizes of pooling. With ceil_mode a last window that is not whole counts, if it begins before the padding behind. */
+static ane_status read_pool(struct ane_prim_call *c, struct conv *v) {
+  const struct ane_dyn *x = c->in[0];
+  char text[ANE_DYN_TEXT];
+  *v = (struct conv){.s = x->rank - 2, .taps = 1};
+  bool up = prim_bool(c, "ceil_mode", false);
+  if (v->s < 1 || v->s > SPATIAL) return prim_fail(c, ANE_SHAPE, "x is %s", ane_dyn_text(x, text));
+  v->batch = x->dim[0], v->in = v->out = x->dim[1];
+  if (read_list(c, "kernel_sizes", v->s, v->k) || read_list(c, "strides", v->s, v->stride) ||
+      read_list(c, "dilations", v->s, v->dilation))
+    return c->status;
+  for (int i = 0; i < v->s; i++) {
+    v->x[i] = x->dim[2 + i];
+    if (v->k[i] > INT32_MAX / v->taps) return prim_fail(c, ANE_SHAPE, "a window of more than %d elements", INT32_MAX);
+    v->taps *= v->k[i];
+  }
+  if (read_padding(c, v)) return c->status;
+  for (int i = 0; up && i < v->s; i++) {
+    int64_t span = (v->k[i] - 1) * v->dilation[i] + 1;
+    int64_t size = (v->x[i] + v->before[i] + v->after[i] - span + v->stride[i] - 1) / v->stride[i] + 1;
+    v->y[i] = (size - 1) * v->stride[i] >= v->x[i] + v->before[i] ? size - 1 : size;
+  }
+  return c->status;
+}
+
+/* The elements of a window that divide its sum: all taps that lie in x, or in x with its padding. */
+static int64_t counted(const struct conv *v, int64_t at, bool inside) {
+  int64_t n = 1;
+  for (int i = v->s - 1; i >= 0; i--) {
+    int64_t first = at % v->y[i] * v->stride[i] - v->before[i], low = inside ? 0 : -v->before[i],
+            high = inside ? v->x[i] : v->x[i] + v->after[i], own = 0;
+    for (int64_t k = 0; k < v->k[i]; k++) own += first + k * v->dilation[i] >= low && first + k * v->dilation[i] < high;
+    n *= own;
+    at /= v->y[i];
+  }
+  return n;
+}
+
+static ane_status pool(struct ane_prim_call *c, bool largest) {
+  struct conv v;
+  int64_t dim[ANE_DYN_RANK];
+  bool inside = !largest && prim_bool(c, "exclude_padding_from_average", false);
+  if (c->status || read_pool(c, &v)) return c->status;
+  dim[0] = v.batch, dim[1] = v.out;
+  memcpy(dim + 2, v.y, sizeof v.y);
+  const float *x = prim_f32(c, c->in[0]);
+  float *y = prim_out(c, 0, ANE_F32, c->in[0]->rank, dim);
+  int64_t places = product(v.s, v.y), area = product(v.s, v.x);
+  for (int64_t i = 0; x && y && i < v.batch * v.in * places; i++) {
+    double sum = 0;
+    float top = -INFINITY;
+    for (int64_t t = 0; t < v.taps; t++) {
+      int64_t at = source(&v, i % places, t);
+      if (at < 0) continue;
+      float one = x[i / places * area + at];
+      sum += (double)one;
+      top = one > top || one != one ? one : top;
+    }
+    y[i] = largest ? top : (float)(sum / (double)counted(&v, i % places, inside));
+  }
+  return c->status;
+}
+
+ane_status prim_max_pool(struct ane_prim_call *c) { return pool(c, true); }
+ane_status prim_avg_pool(struct ane_prim_call *c) { return pool(c, false); }
+
+/* ---- Preparation, causal convolution -------------------------------------------------------------------------------*/
 
 /* Packs a weight without groups as a matrix [out, in * taps]. */
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state) {

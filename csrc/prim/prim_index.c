@@ -161,33 +161,47 @@ ane_status prim_gather_nd(struct ane_prim_call *c) {
 
 /* ---- scatter -------------------------------------------------------------------------------------------------------*/
 
-enum mode { SET, ADD, MUL, MAX, MIN, UNKNOWN };
+enum mode { SET, ADD, SUB, MUL, DIV, MAX, MIN, UNKNOWN };
 
 static enum mode read_mode(struct ane_prim_call *c) {
-  static const char *const names[] = {"update", "add", "mul", "max", "min"};
+  static const char *const names[] = {"update", "add", "sub", "mul", "div", "max", "min"};
   char text[PRIM_TEXT];
   const char *s = prim_text(c, "mode", "update", text);
   if (strcmp(s, "none") == 0) return SET;
   for (int i = 0; i < UNKNOWN; i++)
     if (strcmp(s, names[i]) == 0) return (enum mode)i;
-  prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are none, update, add, mul, max, min", s);
+  prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are none, update, add, sub, mul, div, max, min", s);
   return UNKNOWN;
 }
 
 static void merge_f32(enum mode m, float *y, const float *u, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     float a = y[i], b = u[i];
-    y[i] = m == SET ? b : m == ADD ? a + b : m == MUL ? a * b : m == MAX ? (a > b ? a : b) : (a < b ? a : b);
+    switch (m) {
+      case ADD: y[i] = a + b; break;
+      case SUB: y[i] = a - b; break;
+      case MUL: y[i] = a * b; break;
+      case DIV: y[i] = a / b; break;
+      case MAX: y[i] = a > b ? a : b; break;
+      case MIN: y[i] = a < b ? a : b; break;
+      default: y[i] = b; break;
+    }
   }
 }
+/* Integers wrap; a quotient is truncated to zero, and is 0 where the divisor is. */
 static void merge_i64(enum mode m, int64_t *y, const int64_t *u, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
-    uint64_t a = (uint64_t)y[i], b = (uint64_t)u[i];
-    y[i] = m == SET   ? u[i]
-           : m == ADD ? (int64_t)(a + b)
-           : m == MUL ? (int64_t)(a * b)
-           : m == MAX ? ANE_MAX(y[i], u[i])
-                      : ANE_MIN(y[i], u[i]);
+    int64_t a = y[i], b = u[i];
+    uint64_t ua = (uint64_t)a, ub = (uint64_t)b;
+    switch (m) {
+      case ADD: y[i] = (int64_t)(ua + ub); break;
+      case SUB: y[i] = (int64_t)(ua - ub); break;
+      case MUL: y[i] = (int64_t)(ua * ub); break;
+      case DIV: y[i] = b == 0 ? 0 : b == -1 ? (int64_t)(0 - ua) : a / b; break;
+      case MAX: y[i] = a > b ? a : b; break;
+      case MIN: y[i] = a < b ? a : b; break;
+      default: y[i] = b; break;
+    }
   }
 }
 
@@ -264,4 +278,21 @@ ane_status prim_scatter_nd(struct ane_prim_call *c) {
     if (!c->status) merge(&s, to, i * inner, inner);
   }
   return end_scatter(c, data, &s);
+}
+
+/* Indices of the elements that are not 0, in order: [n, rank]. */
+ane_status prim_non_zero(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  bool floats = prim_is_float(x->dtype);
+  const float *f = floats ? prim_f32(c, x) : NULL;
+  const int64_t *v = floats ? NULL : prim_i64(c, x);
+  int64_t at[ANE_DYN_RANK] = {0}, dim[2] = {0, x->rank};
+  if (c->status) return c->status;
+  for (int64_t i = 0; i < x->count; i++) dim[0] += floats ? f[i] != 0 : v[i] != 0;
+  int32_t *y = prim_out(c, 0, ANE_I32, 2, dim);
+  for (int64_t i = 0; y && i < x->count; i++, next_place(x->rank, x->dim, at)) {
+    if (floats ? f[i] == 0 : v[i] == 0) continue;
+    for (int k = 0; k < x->rank; k++) *y++ = (int32_t)at[k];
+  }
+  return c->status;
 }

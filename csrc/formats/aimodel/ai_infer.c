@@ -234,7 +234,7 @@ static bool constant_shape(const struct inference *f, int64_t *dim, int32_t *ran
   return true;
 }
 
-static const char SHAPE[] = "the shape must be a constant of at most 8 dimensions";
+static const char SHAPE[] = "the shape must be a constant of at most 10 dimensions";
 
 static ane_status rule_RESHAPE(struct inference *f) {
   int64_t dim[ANE_AI_RANK] = {0}, open = -1;
@@ -396,8 +396,9 @@ static ane_status rule_LUT(struct inference *f) {
   const struct ane_ai_type *codes = type(f, 0), *tables = type(f, 1);
   uint32_t bits = ane_ai_dtype_bits(codes->dtype);
   int32_t rank = codes->rank, axis = 0;
-  bool code = codes->dtype == ANE_AI_UINT4 || codes->dtype == ANE_AI_UINT2 || codes->dtype == ANE_AI_UINT8;
-  if (!code) return types(f);
+  if (codes->dtype != ANE_AI_UINT8 &&
+      (bits >= 8 || codes->dtype == ANE_AI_INT4 || codes->dtype == ANE_AI_INT2 || is_float(codes->dtype)))
+    return types(f);
   if (tables->rank != rank + 2 || tables->dim[rank] != (int64_t)1 << bits || type(f, 2)->rank != 0) return shapes(f);
   if (rank && !axis_of(f, 2, 0, rank, &axis))
     return fail(f, ANE_INVALID, "the axis must be a constant within the rank of the codes");

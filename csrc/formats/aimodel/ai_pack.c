@@ -138,13 +138,12 @@ bool ai_uniform(const struct ane_ai_value *v, uint8_t *first) {
   const uint8_t *p = d->data;
   uint32_t bits = ane_ai_dtype_bits(v->type.dtype);
   if (bits >= 8 || !bits || !p || !d->bytes) return false;
-  uint32_t mask = (1u << bits) - 1;
   uint64_t count;
-  *first = (uint8_t)(p[0] & mask);
+  *first = (uint8_t)(p[0] & ((1u << bits) - 1));
   if (d->splat) return true;
   if (!ane_ai_count(&v->type, &count)) return false;
-  for (uint64_t i = 1; i < count; i++)
-    if ((p[i * bits / 8] >> (i * bits % 8) & mask) != *first) return false;
+  for (uint64_t i = 0; i < count * bits; i++)
+    if ((p[i / 8] >> i % 8 & 1) != (*first >> i % bits & 1)) return false;
   return true;
 }
 

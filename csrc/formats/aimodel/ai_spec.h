@@ -23,7 +23,7 @@ uint32_t ane_ai_dtype_bits(ane_ai_dtype t);
 bool ane_ai_bytes(ane_ai_dtype t, uint64_t n, uint64_t *bytes);
 
 /* Files store unknown dimensions as INT64_MIN. The writer writes static shapes only. */
-enum { ANE_AI_RANK = 8, ANE_AI_UNKNOWN = -1 };
+enum { ANE_AI_RANK = 10, ANE_AI_UNKNOWN = -1 };
 
 typedef enum { ANE_AI_TENSOR = 1, ANE_AI_HANDLE, ANE_AI_TOKEN } ane_ai_kind;
 
@@ -96,6 +96,7 @@ struct ane_ai_op {
   struct ane_ai_data data;            /* of a constant */
   ane_ai_gelu_kind gelu;              /* of a GELU */
   ane_ai_pad_mode pad;                /* of a padding */
+  uint32_t mode;                      /* of a scan, a scatter or an interpolation: its mode, numbered as in files */
   const char *callee;                 /* of an invoke: the name of a function; else NULL */
   const struct ane_ai_function *body; /* its decomposition, which ends with a yield. NULL: a primitive, or the writer builds it */
 };

@@ -282,30 +282,40 @@ static ane_status read_operands(struct ai_file *f, struct ai_span *s, const stru
   return ANE_OK;
 }
 
-/* Reads the properties of constants, GELU, padding and calls. Those of other operations are skipped. */
+/* Reads the mode of an operation: an attribute that holds a number. */
+static ane_status read_mode(struct ai_file *f, uint64_t index, struct ane_ai_op *op, uint64_t at) {
+  struct ai_span s;
+  uint64_t code, mode;
+  ane_status st = open_attribute(f, index, &s, &code, at);
+  if (st) return st;
+  bool pad = op->id == ANE_AI_PAD, gelu = op->id == ANE_AI_GELU, read = ai_read_number(&s, &mode);
+  if (!read || (pad && code != AI_ATTR_PAD) || (gelu && code != AI_ATTR_GELU) || mode > UINT8_MAX ||
+      (pad && mode > ANE_AI_PAD_CIRCULAR) || (gelu && mode > ANE_AI_GELU_SIGMOID))
+    return ai_wrong(f, s.at, "%.64s has an unknown mode", op->name);
+  if (pad)
+    op->pad = (ane_ai_pad_mode)mode;
+  else if (gelu)
+    op->gelu = (ane_ai_gelu_kind)mode;
+  else
+    op->mode = (uint32_t)mode;
+  return ANE_OK;
+}
+
+/* Reads the properties of constants and calls, and the modes of operations. Those of other operations are skipped. */
 static ane_status read_properties(struct ai_file *f, const struct head *h, struct ane_ai_op *op) {
-  bool wanted = op->id == ANE_AI_CONSTANT || op->id == ANE_AI_GELU || op->id == ANE_AI_INVOKE || op->id == ANE_AI_PAD;
-  if (!wanted) return ANE_OK;
+  bool mode = op->id == ANE_AI_GELU || op->id == ANE_AI_PAD || op->id == ANE_AI_SCAN || op->id == ANE_AI_SCATTER_ALONG_AXIS ||
+              op->id == ANE_AI_INTERPOLATE;
+  if (!mode && op->id != ANE_AI_CONSTANT && op->id != ANE_AI_INVOKE) return ANE_OK;
   if (h->properties == UINT64_MAX) return ai_wrong(f, h->at, "%.64s has no properties", op->name);
   const struct ai_entry *e = &f->properties[h->properties];
   struct ai_span s = ai_span_of(f, e->at, e->size);
-  uint64_t first, second, code;
+  uint64_t first, second;
   if (!ai_read_number(&s, &first)) return ai_wrong(f, e->at, "the properties of %.64s are truncated", op->name);
+  if (mode) return read_mode(f, first, op, e->at);
   if (op->id == ANE_AI_CONSTANT)
     return op->n_out == 1 ? constant(f, first, &op->out->type, &op->data, e->at)
                           : ai_wrong(f, h->at, "a constant has one result");
-  if (op->id == ANE_AI_INVOKE)
-    return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call is truncated");
-  ane_status st = open_attribute(f, first, &s, &code, e->at);
-  if (st) return st;
-  bool pad = op->id == ANE_AI_PAD, read = ai_read_number(&s, &second);
-  if (!read || code != (pad ? AI_ATTR_PAD : AI_ATTR_GELU) || second > (pad ? ANE_AI_PAD_CIRCULAR : ANE_AI_GELU_SIGMOID))
-    return ai_wrong(f, s.at, pad ? "unknown mode of padding" : "unknown kind of GELU");
-  if (pad)
-    op->pad = (ane_ai_pad_mode)second;
-  else
-    op->gelu = (ane_ai_gelu_kind)second;
-  return ANE_OK;
+  return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call is truncated");
 }
 
 static ane_status read_region(struct ai_file *f, struct ai_span *s, struct region *r, int depth);
@@ -342,7 +352,9 @@ static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char 
   bool isolated = n & 1;
   n >>= 1;
   if (depth >= MAX_DEPTH) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": regions are nested too deep", at);
-  if (n && !isolated) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s uses values from outside", at, name);
+  if (n && !isolated)
+    return ane_fail(f->err, ANE_UNSUPPORTED,
+                    "byte %" PRIu64 ": %.64s has a region that uses values from outside, as control flow does", at, name);
   ane_status st = ANE_OK;
   for (uint64_t i = 0; i < n && !st; i++) {
     at = s->at;

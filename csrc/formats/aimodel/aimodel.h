@@ -24,7 +24,7 @@ struct ane_aimodel {
 
 /* Opens an asset, written by this library or by Apple's, and reads its program. An operation without a row in ai_op.def keeps its
  * name. Declared types are not checked. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT ("byte N: ..."), ANE_UNSUPPORTED (a
- * feature of MLIR that the dialect does not use; more than 8 dimensions), ANE_NOMEM. */
+ * feature of MLIR that the dialect does not use; more than 10 dimensions), ANE_NOMEM. */
 ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err);
 /* Sets *at to whether the folder contains main.mlirb, as an asset does. Errors: ANE_NOMEM. */
 ane_status ane_aimodel_at(const char *path, bool *at, struct ane_error *err);

@@ -32,7 +32,7 @@ ane_dtype ane_mil_dtype_plain(ane_mil_dtype t);
 bool ane_mil_bytes(ane_mil_dtype t, uint64_t n, uint64_t *bytes);
 
 /* A table for constexpr_lut_to_dense has two dimensions more than the weight, which has at most five. */
-enum { ANE_MIL_RANK = 8, ANE_MIL_UNKNOWN = -1 };
+enum { ANE_MIL_RANK = 10, ANE_MIL_UNKNOWN = -1 };
 
 typedef enum { ANE_MIL_TENSOR = 1, ANE_MIL_LIST, ANE_MIL_TUPLE, ANE_MIL_DICTIONARY, ANE_MIL_STATE } ane_mil_type_kind;
 

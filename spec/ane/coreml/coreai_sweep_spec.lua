@@ -23,12 +23,7 @@ local WITHOUT = { "gemma3n-odd", "gemma4-odd" }
 -- As many as the longest chunk has, so that no call is padded.
 local IDS = { 7, 11, 3, 25, 30, 2, 9, 14, 33, 5, 21, 4, 19, 8, 27, 6 }
 
--- Core AI has no codes of 3 and 6 bits.
-local FORMS, REFUSED = {}, {}
-for _, name in ipairs(core.mil_schemes()) do
-  local list = name:find "^lut[36]" and REFUSED or FORMS
-  list[#list + 1] = name
-end
+local FORMS = core.mil_schemes()
 local CALLS = {
   { context = 16, fixed_t = { 4 } },
   { context = 24, tiers = { 16 }, fixed_t = { 2, 8 } },
@@ -64,16 +59,6 @@ describe("an asset of every architecture gives the executor's logits:", function
         function() check(model, weights, calls) end)
     end
   end
-
-  it("tables of 3 and 6 bits are refused", function()
-    assert.equal(8, #REFUSED)
-    for _, weights in ipairs(REFUSED) do
-      local report, message, code = exporter.of_path("spec/fixtures/hf/llama", dir, { target = "coreai", weights = weights, context = 16 })
-      assert.is_nil(report)
-      assert.matches(weights, message, 1, true)
-      assert.equal("unsupported", code)
-    end
-  end)
 
   for _, name in ipairs(WITHOUT) do
     it(name .. " has no lowering, and says so", function()

@@ -284,14 +284,6 @@ local function export(bundle, out, opts)
   return write_all(run, out)
 end
 
--- A scheme of the options whose codes Core AI assets have no type for, or nil.
-local function foreign_scheme(opts)
-  if opts.weights:find "^lut[36]" then return opts.weights end
-  for _, scheme in pairs(opts.mixed or {}) do
-    if scheme:find "^lut[36]" then return scheme end
-  end
-end
-
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
 -- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
@@ -315,10 +307,6 @@ function M.run(bundle, out, opts, level)
   if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  local scheme = (target == "coreai" or opts.assets) and foreign_scheme(opts)
-  if scheme then
-    return nil, ("Core AI assets have no codes of 3 or 6 bits, as %s has: choose lut2, lut4 or lut8"):format(scheme), "unsupported"
-  end
   if target == "coreai" then
     return failure.catch(function() return coreai.write(bundle, out, opts, factor_function(opts)) end)
   end
