@@ -58,21 +58,13 @@ static double limit(ane_isa isa) {
   return isa >= ANE_ISA_AVX512 && isa <= ANE_ISA_AVX512VNNI ? limit_avx512() : NAN;
 }
 
-/* A page for each tile: keys of all heads, values of all heads, scales. */
 static struct ane_kv cache(const struct ane_kernels *k, ane_dtype dtype, int64_t heads, int64_t hd, int64_t count) {
   const int64_t tiles = (count + ANE_TILE - 1) / ANE_TILE;
-  const size_t tile = ane_kv_tile_bytes(dtype, hd), all = (size_t)heads * tile, scales = (size_t)heads * ANE_TILE * sizeof(float);
-  uint8_t **pages = memory((size_t)tiles * sizeof *pages), *data = memory((size_t)tiles * 2 * (all + scales));
-  for (int64_t i = 0; i < tiles; i++) pages[i] = data + (size_t)i * 2 * (all + scales);
-  struct ane_kv kv = {.dtype = dtype,
-                      .heads = heads,
-                      .head_dim = hd,
-                      .tile_bytes = tile,
-                      .stride = tile,
-                      .pages = pages,
-                      .v = all,
-                      .k_scale = 2 * all,
-                      .v_scale = 2 * all + scales};
+  struct ane_kv kv = {.dtype = dtype, .heads = heads, .head_dim = hd};
+  const size_t page = ane_kv_layout(&kv, 0);
+  uint8_t **pages = memory((size_t)tiles * sizeof *pages), *data = memory((size_t)tiles * page);
+  for (int64_t i = 0; i < tiles; i++) pages[i] = data + (size_t)i * page;
+  kv.pages = pages;
   float *x = noise((size_t)(heads * hd), 1);
   for (int64_t p = 0; p < count; p++) k->kv_write(&kv, p, 1, x, x, heads * hd, 0, heads);
   return kv;
@@ -102,7 +94,7 @@ static void attention(const struct ane_kernels *k, const struct shape *s, double
   double pairs = 0;
   for (int64_t p = s->pos; p < s->pos + s->t; p++) pairs += (double)(s->window && p >= s->window ? s->window : p + 1);
   const double gflops = 4.0 * pairs * (double)row / seconds * 1e-9;
-  const double width = s->dtype == ANE_F16 ? 2 : s->dtype == ANE_I8 ? 1 : 4;
+  const double width = s->dtype == ANE_F16 || s->dtype == ANE_I16 ? 2 : s->dtype == ANE_I8 ? 1 : 4;
   const double gb = s->t == 1 ? 2.0 * pairs * (double)(s->kv_heads * s->hd) * width / seconds * 1e-9 : 0;
   printf("  %-36s %9.1f us %8.1f GFLOPS %5.1f %%", s->name, seconds * 1e6, gflops, 100 * gflops / peak);
   if (gb > 0) printf(" %7.1f GB/s", gb);
@@ -147,7 +139,11 @@ int main(int argc, char **argv) {
       {"prefill 512, 14/2 heads of 64", 14, 2, 64, 512, 0, 0, ANE_F16},
       {"prefill 512, 9/3 heads of 64, int8", 9, 3, 64, 512, 0, 0, ANE_I8},
       {"prefill 512, 9/3 heads of 64, fp32", 9, 3, 64, 512, 0, 0, ANE_F32},
+      {"prefill 512, 9/3 heads of 64, int16", 9, 3, 64, 512, 0, 0, ANE_I16},
       {"prefill 512 at 1536, 9/3 heads of 64", 9, 3, 64, 512, 1536, 0, ANE_F16},
+      {"prefill 512 at 1536, 9/3, int16", 9, 3, 64, 512, 1536, 0, ANE_I16},
+      {"prefill 512 at 3584, 9/3 heads of 64", 9, 3, 64, 512, 3584, 0, ANE_F16},
+      {"prefill 512 at 3584, 9/3, int16", 9, 3, 64, 512, 3584, 0, ANE_I16},
       {"prefill 512, 32/8 heads of 128", 32, 8, 128, 512, 0, 0, ANE_F16},
       {"prefill 512, 32/8 heads of 80", 32, 8, 80, 512, 0, 0, ANE_F16},
       {"prefill 512, 8/4 heads of 256", 8, 4, 256, 512, 0, 0, ANE_F16},
@@ -158,6 +154,7 @@ int main(int argc, char **argv) {
       {"decode at 2048, 32/8 heads of 128", 32, 8, 128, 1, 2048, 0, ANE_F16},
       {"decode at 2048, 9/3 heads of 64, int8", 9, 3, 64, 1, 2048, 0, ANE_I8},
       {"decode at 2048, 9/3 heads of 64, fp32", 9, 3, 64, 1, 2048, 0, ANE_F32},
+      {"decode at 2048, 9/3 heads of 64, int16", 9, 3, 64, 1, 2048, 0, ANE_I16},
       {"decode at 65536, 8/8 heads of 64", 8, 8, 64, 1, 65536, 0, ANE_F16},
       {"decode at 65536, 9/3 heads of 64", 9, 3, 64, 1, 65536, 0, ANE_F16},
       {"decode at 65536, 14/2 heads of 64", 14, 2, 64, 1, 65536, 0, ANE_F16},
@@ -166,8 +163,7 @@ int main(int argc, char **argv) {
   if (!(budget > 0))
     return fprintf(stderr, "kernels_bench: no number of seconds %s\nusage: kernels_bench [seconds]\n", argv[1]), 2;
   for (ane_isa isa = ANE_ISA_AVX2; isa < ANE_ISA_COUNT; isa++) {
-    if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI)
-      continue; /* the same functions as an earlier level */
+    if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI) continue; /* the same functions as an earlier level */
     const struct ane_kernels *k = ane_kernels_get(isa);
     const double peak = limit(isa);
     printf("%s: fused multiply-adds alone %.1f GFLOPS\n", ane_isa_name(isa), peak);

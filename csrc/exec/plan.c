@@ -250,7 +250,7 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
       pl->kv_of[n->inputs[j]] = p->n_kv;
     }
     const struct ane_shape *s = &g->values[k].shape;
-    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? s->dim[1] : 0, s->dim[3]};
+    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? s->dim[1] : 0, s->dim[3], true};
   }
   return ANE_OK;
 }

@@ -16,6 +16,7 @@ enum { MAX_CHUNK = 32768 };   /* tokens of a run */
 /* Shape of the KV state of one layer. */
 struct kv_spec {
   int64_t heads, head_dim;
+  bool relative; /* int16 keys are stored relative to the first (struct ane_kv) */
 };
 
 /* The tokens of an item whose session carries adapters: [from, to) of the run, and its output rows. */

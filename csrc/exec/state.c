@@ -7,19 +7,11 @@
 
 _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
 
-/* Lays out layer `layer` in a page, from `at` on: K and V of each head, side by side because they are read together, then the
- * scales of both. Returns the end. */
+/* Lays out layer `layer` in a page, from `at` on. Returns the end. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
-  size_t scales = ane_kv_has_scales(dtype) ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
-  size_t tile = ane_kv_tile_bytes(dtype, spec->head_dim);
-  *out =
-      (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tile_bytes = tile, .stride = 2 * tile};
-  out->k = at;
-  out->v = out->k + tile;
-  out->k_scale = at + 2 * (size_t)spec->heads * tile;
-  out->v_scale = out->k_scale + scales;
-  return out->v_scale + scales;
+  *out = (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .relative = spec->relative};
+  return ane_kv_layout(out, at);
 }
 
 int64_t border_rows(const struct ane_program *p) {
@@ -176,11 +168,13 @@ bool state_each_used(const struct ane_session *s, range_fn fn, void *arg) {
   for (int l = 0; l < s->program->n_kv; l++) {
     const struct ane_kv *kv = &s->kv[l];
     for (size_t h = 0; h < (size_t)kv->heads; h++) {
-      size_t tile = kv->tile_bytes;
+      size_t tile = kv->tile_bytes, base = (size_t)kv->head_dim * sizeof(float);
       if (!each_tile(s, kv->k + h * kv->stride, tile, fn, arg) || !each_tile(s, kv->v + h * kv->stride, tile, fn, arg))
         return false;
+      if (kv->relative && s->length && !fn(arg, s->n_pages ? s->data[0] + kv->base + h * kv->stride : NULL, base)) return false;
       if (!ane_kv_has_scales(kv->dtype)) continue;
-      if (!each_tile(s, kv->k_scale + h * scale, scale, fn, arg) || !each_tile(s, kv->v_scale + h * scale, scale, fn, arg))
+      if (!each_tile(s, kv->k_scale + h * kv->stride, scale, fn, arg) ||
+          !each_tile(s, kv->v_scale + h * kv->stride, scale, fn, arg))
         return false;
     }
   }

@@ -44,21 +44,41 @@ static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
   return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col);
 }
 
+/* Must the key at position 0 of item i be written before the others of this run, because they are stored relative to it? */
+static bool base_first(const struct run *r, const struct step *s, int32_t i, int64_t first) {
+  return r->positions[first] == 0 && r->items[i].n > 1 && kv_of(r, s, i)->relative;
+}
+
+/* Writes the keys that must be first, divided by heads. All threads must call it: they wait if there are any. */
+static void write_bases(const struct thread_ctx *tc, const struct step *s) {
+  const struct run *r = tc->r;
+  int64_t first = 0, task = 0;
+  for (int32_t i = 0; i < r->n_items; first += r->items[i++].n)
+    for (int64_t h = 0; h < s->attention.kv_heads && base_first(r, s, i, first); h++)
+      if (task++ % tc->threads == tc->thread) write_keys(tc, s, i, h, first, 1);
+  if (task > 0) thread_barrier(tc);
+}
+
 /* Writes all keys and values, divided by runs of tokens and by heads. queries: also prepares the queries; for single tokens. q,
  * k, table and v are in[0] .. in[3]. */
 static void prepare_heads(const struct thread_ctx *tc, const struct step *s, bool queries) {
   const struct run *r = tc->r;
   int64_t kvh = s->attention.kv_heads, task = 0, units = 0, from, to, col = 0, end = 0;
-  for (int32_t i = 0; i < r->n_items; col = end, i++)
+  write_bases(tc, s);
+  for (int32_t i = 0; i < r->n_items; i++) {
+    col = end + base_first(r, s, i, end);
     for (end += r->items[i].n; col < end; col += key_run(r, col, end)) units += kvh;
+  }
   ane_split(units, tc->thread, tc->threads, &from, &to);
-  col = end = 0;
-  for (int32_t i = 0; i < r->n_items && task < to; i++)
+  end = 0;
+  for (int32_t i = 0; i < r->n_items && task < to; i++) {
+    col = end + base_first(r, s, i, end);
     for (end += r->items[i].n; col < end; col += key_run(r, col, end), task += kvh)
       for (int64_t u = ANE_MAX(from, task); u < ANE_MIN(to, task + kvh); u++) {
         write_keys(tc, s, i, u - task, col, key_run(r, col, end));
         if (queries) prepare_queries(tc, s, u - task, col, col + 1);
       }
+  }
 }
 
 static struct ane_attention attention_of(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t first) {
@@ -87,33 +107,37 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
-/* Sets the hint for the data that the thread reads next: the first tile of unit `unit` of item `item`. The units of an item are
- * its kv heads. first: the item's first token. */
+/* Sets the hint for the data that the thread reads next. */
+static void hint_tile(struct ane_attention *a, const struct ane_kv *kv, int64_t h, int64_t tile) {
+  a->next_k = ane_kv_k(kv, h, tile);
+  a->next_v = ane_kv_v(kv, h, tile);
+}
+
+/* Sets the hint to the first tile of unit `unit` of item `item`. The units of an item are its kv heads. first: the item's first
+ * token. */
 static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t unit, int32_t item, int64_t first,
                       struct ane_attention *a) {
   const struct run *r = tc->r;
   for (; item < r->n_items && unit >= s->attention.kv_heads; unit -= s->attention.kv_heads) first += r->items[item++].n;
   if (item == r->n_items) return;
-  const struct ane_kv *kv = kv_of(r, s, item);
   int64_t tile, unused;
   visible_tiles(s, r->positions[first], &tile, &unused);
-  a->next_k = ane_kv_k(kv, unit, tile);
-  a->next_v = ane_kv_v(kv, unit, tile);
+  hint_tile(a, kv_of(r, s, item), unit, tile);
 }
 
-/* One token of one session: parts by kv head and run of tiles, a barrier, then a merge per kv head. */
+/* One token of one session: parts by kv head and run of tiles, a barrier, then a merge per kv head. The next run is most likely
+ * the thread's next task, so its first tile is prefetched. */
 static void attention_split(struct thread_ctx *tc, const struct step *s, struct ane_attention *a, int64_t tile_from,
                             int64_t tile_to) {
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
   int64_t runs = part_runs(tiles);
   int stolen = 0;
   for (int64_t u; (u = thread_claim(tc, s, kvh * runs, &stolen)) >= 0;) {
-    int64_t h = u / runs, t0 = tile_from + u % runs * TILES_PER_PART;
-    for (int64_t tile = t0, end = ANE_MIN(t0 + TILES_PER_PART, tile_to); tile < end; tile++) {
-      a->next_k = tile + 1 < end ? ane_kv_k(a->kv, h, tile + 1) : NULL;
-      a->next_v = tile + 1 < end ? ane_kv_v(a->kv, h, tile + 1) : NULL;
-      tc->k->attention_part(a, h, 0, tile, tc->p->parts + (h * tiles + tile - tile_from) * size, tc->mem + tc->p->thread_kernel);
-    }
+    int64_t h = u / runs, from = tile_from + u % runs * TILES_PER_PART, next = u + 1;
+    a->next_k = a->next_v = NULL;
+    if (next < kvh * runs) hint_tile(a, a->kv, next / runs, tile_from + next % runs * TILES_PER_PART);
+    tc->k->attention_part(a, h, 0, from, ANE_MIN(from + TILES_PER_PART, tile_to),
+                          tc->p->parts + (h * tiles + from - tile_from) * size, tc->mem + tc->p->thread_kernel);
   }
   thread_barrier(tc);
   for (int64_t h; (h = thread_next(tc, s, 1)) < kvh;)
@@ -173,7 +197,7 @@ static void attention_prefetch(const struct thread_ctx *tc, const struct step *s
   int64_t h = begin / runs, tile = from + begin % runs * TILES_PER_PART;
   if (h >= kv->heads) return; /* the thread has no task */
   prefetch_add(a, ane_kv_k(kv, h, tile), ANE_MIN(kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
-  prefetch_add(a, ane_kv_v(kv, h, tile), ANE_MIN(kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
+  prefetch_add(a, ane_kv_v(kv, h, tile), ANE_MIN(kv->stride - kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
 }
 
 /* Counts keys and values of each visible tile once. A query and a key take 2 * head_dim operations for the score, and as many for
@@ -222,6 +246,7 @@ ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct s
   s->attention.ahead = ane_node_int(n, "ahead");
   pl->p->bidirectional |= s->attention.ahead > 0;
   ane_status st = plan_sinks(pl, n, s, err);
+  if (s->attention.sinks || s->attention.softcap > 0 || s->attention.ahead > 0) pl->p->kv[s->attention.kv].relative = false;
   if (st || n->op == ANE_OP_ATTENTION) return st;
   s->in[2] = planner_slot(pl, ane_node_input(n, 6));
   s->attention.half = ane_node_string(n, "layout")[0] == 'h';

@@ -119,26 +119,42 @@ enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i 
 
 /* Keys and values of one layer. A page holds a tile together with the tiles of the other heads and layers. K tiles are
  * transposed, [head_dim][64]; V tiles are [64][head_dim]. The dtype is fp16, fp32, int8 or int16; integers have one fp32 scale
- * per position and head for K and for V. int16 holds codes up to 4095 (2047 for heads of more than 128 dimensions, 1023 above
- * 512) in pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2]. Memory beyond what was written is zero (or stale after
- * a rewind, always finite). */
+ * per position and head for K and for V. int16 holds codes in pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2], in
+ * which positions j and j + 16 of 32 are a pair. Memory beyond what was written is zero (or stale after a rewind, always finite).
+ * What is read together lies together: a head's K, V, and their scales.
+ *
+ * int16 keys may be relative: less the head's key at position 0, which shifts all scores of a query equally and leaves the
+ * softmax as it is. The key at position 0, the base, is kept in fp32 in the first page. */
 struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8, ANE_I16 */
   int64_t heads, head_dim;
   size_t tile_bytes;       /* of one head's K or V */
-  size_t stride;           /* bytes from a head's K tile to the next head's, and between V tiles; at least tile_bytes */
+  size_t stride;           /* bytes from a head's tiles and scales to the next head's */
   uint8_t *const *pages;   /* the page of each tile */
   size_t k, v;             /* byte offsets of the first head's K and V tile in a page */
-  size_t k_scale, v_scale; /* integers: byte offsets of [heads][64] */
+  size_t k_scale, v_scale; /* integers: byte offsets of its scales, [64] each; int16: for V their logarithms to
+                            * base 2, -60 .. 60 */
+  bool relative;           /* int16: keys are relative; not for attention with sinks or softcap, nor on both sides */
+  size_t base;             /* relative: byte offset of its base, [head_dim], of which that in the first page is used */
 };
 
-/* Bytes of a tile of one head. */
-static inline size_t ane_kv_tile_bytes(ane_dtype dtype, int64_t head_dim) {
-  const size_t dims = (size_t)(dtype == ANE_I16 ? head_dim + head_dim % 2 : head_dim);
-  return ANE_TILE * dims * ane_dtype_info(dtype)->bytes;
-}
 /* Whether the type has a scale for each position and head. */
 static inline bool ane_kv_has_scales(ane_dtype dtype) { return dtype == ANE_I8 || dtype == ANE_I16; }
+/* Lays out the heads of a layer in a page from byte `at`, a multiple of 64, on: sets the sizes and offsets of *kv by its dtype,
+ * heads, head_dim and relative, which is cleared for other types than int16. Returns the end, a multiple of 64. */
+static inline size_t ane_kv_layout(struct ane_kv *kv, size_t at) {
+  const size_t dims = (size_t)(kv->dtype == ANE_I16 ? kv->head_dim + kv->head_dim % 2 : kv->head_dim);
+  const size_t scales = ane_kv_has_scales(kv->dtype) ? ANE_TILE * sizeof(float) : 0;
+  kv->tile_bytes = ANE_TILE * dims * ane_dtype_info(kv->dtype)->bytes;
+  kv->k = at;
+  kv->v = kv->k + kv->tile_bytes;
+  kv->k_scale = kv->v + kv->tile_bytes;
+  kv->v_scale = kv->k_scale + scales;
+  kv->relative = kv->relative && kv->dtype == ANE_I16;
+  kv->base = kv->v_scale + scales;
+  kv->stride = 2 * (kv->tile_bytes + scales) + (kv->relative ? ((size_t)kv->head_dim * sizeof(float) + 63) / 64 * 64 : 0);
+  return at + (size_t)kv->heads * kv->stride;
+}
 /* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
 static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return kv->pages[tile] + kv->k + (size_t)h * kv->stride;
@@ -147,10 +163,15 @@ static inline void *ane_kv_v(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return kv->pages[tile] + kv->v + (size_t)h * kv->stride;
 }
 static inline float *ane_kv_k_scale(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return (float *)(void *)(kv->pages[tile] + kv->k_scale) + h * ANE_TILE;
+  return (float *)(void *)(kv->pages[tile] + kv->k_scale + (size_t)h * kv->stride);
 }
 static inline float *ane_kv_v_scale(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return (float *)(void *)(kv->pages[tile] + kv->v_scale) + h * ANE_TILE;
+  return (float *)(void *)(kv->pages[tile] + kv->v_scale + (size_t)h * kv->stride);
+}
+
+/* The key at position 0 of kv head h. NULL: keys are not relative. */
+static inline float *ane_kv_base(const struct ane_kv *kv, int64_t h) {
+  return kv->relative ? (float *)(void *)(kv->pages[0] + kv->base + (size_t)h * kv->stride) : NULL;
 }
 
 /* One attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head h uses
@@ -251,8 +272,12 @@ struct ane_kernels {
   void (*rope)(float *x, const float *cs, int64_t n_heads, int64_t head_dim, int64_t r, bool neox);
 
   /* Writes keys and values of n tokens (k, v: [n][heads][head_dim], row stride ld) at positions pos .. pos + n - 1, heads
-   * [h_from, h_to). fp16: nearest even. integers: scale = max|x| / c over the head, c the largest code
-   * (127 for int8), codes to nearest even of x * (c / max|x|). */
+   * [h_from, h_to). fp16: nearest even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|).
+   * int16 keys: x = k, of relative keys k - base (position 0 sets the base, and must be written before any other); the
+   *   largest code c = min(46200 / norm, 32767), norm that of x / max|x| (squares by fma, sums as above);
+   *   scale = max|x| / c, codes to nearest even of x * (c / max|x|).
+   * int16 values: e = ane_att_exponent(max|v|) in place of a scale; codes to nearest even of v * exp2_rough(-e), at most
+   *   4095. */
   void (*kv_write)(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from,
                    int64_t h_to);
 
@@ -260,18 +285,23 @@ struct ane_kernels {
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
    *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
    *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that no -0 reveals hidden keys.
-   * int16: queries have codes and scales, as keys do. s_j = ((float)(sum of codes of q times codes of k_j) * k_scale_j) *
-   *   (q_scale * scale); w_j = p_j * v_scale_j, w its largest; u_j = nearest even of w_j * (8191 / w);
-   *   o_d = (float)(sum of u_j times codes of v_jd) * (w / 8191). The sums are exact.
+   * int16: queries have codes and scales as keys have. x_j = (float)(sum of the codes of q times those of k_j) * k_scale_j;
+   *   c = q_scale * scale (a negative scale: |scale|, and the codes of q negated); y_j = fma(x_j, c * log2 e, e_j), e_j the
+   *   exponent of v_j; with softcap y_j = fma(capped(x_j * c), log2 e, e_j). top = max y_j, m = top * ln 2;
+   *   w_j = exp2_rough(y_j - top), 0 where hidden; l = sum by fma of w_j * exp2_rough(-e_j) over 16 lanes; u_j = nearest even
+   *   of w_j * 8191; o_d = (float)(sum of u_j times codes of v_jd) * (1 / 8191). The sums of integers are exact. So m may lie
+   *   below the largest score, and l above the number of keys.
    * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
    *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L;
    *   with a sink S first M' = max(M, S), a = exp(M - M'), L = fma(L, a, exp(S - M')), O = O a.
-   * attention_part: writes (m, l, o[head_dim]) of each head of the group for one tile and query to part (nothing where
-   *   the tile is hidden), to be combined in that same order by attention_merge, so the tiles of one query may go to
-   *   different threads. attention_merge: part has ane_part_floats() for each of the tiles [tile_from, tile_to).
+   * attention_part: writes (m, l, o[head_dim]) of each head of the group for one query and each of the tiles [tile_from,
+   *   tile_to) to part, ane_part_floats() a tile (nothing where the tile is hidden), to be combined in that same order by
+   *   attention_merge, so the tiles of one query may go to different threads. attention_merge: part has the tiles
+   *   [tile_from, tile_to).
    * scratch: ane_attention_scratch() bytes, 64-byte aligned. */
   void (*attention)(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch);
-  void (*attention_part)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch);
+  void (*attention_part)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, float *part,
+                         void *scratch);
   void (*attention_merge)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                           const float *part);
 

@@ -32,6 +32,20 @@ V_FN vf v_exp_low(vf x) {
   return v_ldexp(v_fma(v_fma(v_exp_tail(r), r, one), r, one), t, n);
 }
 
+#define V_LOG2_E 0x1.715476p+0f
+
+/* 2^y for y < 2^-10, at least 2^-125: relative error below 2.7e-6. v_shift_exponent multiplies by 2^n. Minimax on |f| <= 1/2,
+ * relative error. */
+V_FN vf v_exp2_rough(vf y) {
+  const vf magic = v_set(0x1.8p23f);
+  y = v_max(v_set(-125.0f), y);
+  const vf t = v_add(y, magic), f = v_sub(y, v_sub(t, magic));
+  vf p = v_fma(v_set(0x1.3997d6p-7f), f, v_set(0x1.ca1444p-5f));
+  p = v_fma(p, f, v_set(0x1.ec06dap-3f));
+  p = v_fma(p, f, v_set(0x1.62e0dcp-1f));
+  return v_shift_exponent(v_fma(p, f, v_set(0x1.ffffe8p-1f)), t);
+}
+
 /* exp: error below 1 ulp for normal results; subnormal ones are rounded once more. exp(89) is infinite already. */
 V_FN vf v_exp(vf x) { return v_exp_low(v_min(v_set(89.0f), x)); }
 

@@ -130,23 +130,22 @@ static const float *floats(lua_State *L, int t, const char *name, lua_Integer n)
   return check_floats(L, lua_gettop(L), n, false);
 }
 
-/* A cache of `tiles` pages, each with K, V and their scales of all heads; the pages lie in memory in descending order. */
+/* A cache of `tiles` pages; they lie in memory in descending order. */
 struct test_kv {
   struct ane_kv kv;
   int64_t tiles;
 };
 
-/* Bytes of all heads' K, or V, of a tile; of their scales. */
-static size_t tile_half(const struct ane_kv *kv) { return (size_t)kv->heads * kv->tile_bytes; }
-static size_t tile_scales(const struct ane_kv *kv) { return (size_t)kv->heads * ANE_TILE * sizeof(float); }
-
-/* Fills a page with finite garbage from *x. Bytes below 0x7B make finite numbers of every kind: the largest fp16 exponent is 30.
- */
-static void spoil(const struct ane_kv *kv, uint8_t *page, uint32_t *x) {
-  for (size_t i = 0; i < kv->k_scale; i++, *x = *x * 1664525u + 1013904223u)
-    page[i] = (uint8_t)((*x >> 24) % 0x7B | (*x >> 8 & 0x80));
-  float *scales = (float *)(void *)(page + kv->k_scale);
-  for (int64_t i = 0; i < 2 * kv->heads * ANE_TILE; i++) scales[i] = (float)(i % 7) * 1e3f;
+/* Fills tile `tile` with finite garbage from *x. Bytes below 0x7B make finite numbers of every kind: the largest fp16 exponent is
+ * 30. */
+static void spoil(const struct ane_kv *kv, int64_t tile, uint32_t *x) {
+  for (size_t i = 0; i < (size_t)kv->heads * kv->stride; i++, *x = *x * 1664525u + 1013904223u)
+    kv->pages[tile][i] = (uint8_t)((*x >> 24) % 0x7B | (*x >> 8 & 0x80));
+  for (int64_t h = 0; h < kv->heads && ane_kv_has_scales(kv->dtype); h++)
+    for (int64_t i = 0; i < ANE_TILE; i++) {
+      ane_kv_k_scale(kv, h, tile)[i] = (float)(i % 7) * 1e3f;
+      ane_kv_v_scale(kv, h, tile)[i] = kv->dtype == ANE_I16 ? (float)(i * 17 % 121 - 60) : (float)((i + 3) % 7) * 1e3f;
+    }
 }
 
 /* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position `start`
@@ -159,22 +158,19 @@ static struct test_kv new_kv(lua_State *L, int t, const struct ane_kernels *writ
                 run = bind_opt_integer_option(L, t, "run", 0, INT64_MIN, INT64_MAX);
   struct ane_kv kv = {.dtype = ane_dtype_from_name(name, strlen(name)),
                       .heads = bind_opt_integer_option(L, t, "kv_heads", 1, INT64_MIN, INT64_MAX),
-                      .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX)};
+                      .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX),
+                      .relative = bind_boolean_option(L, t, "relative")};
   const int64_t tiles = (start + count + ANE_TILE - 1) / ANE_TILE;
-  kv.tile_bytes = kv.stride = ane_kv_tile_bytes(kv.dtype, kv.head_dim);
-  kv.v = kv.k + tile_half(&kv);
-  kv.k_scale = kv.v + tile_half(&kv);
-  kv.v_scale = kv.k_scale + tile_scales(&kv);
-  const size_t page = kv.v_scale + tile_scales(&kv);
+  const size_t page = ane_kv_layout(&kv, 0);
   const int stale = (int)bind_opt_integer_option(L, t, "stale", 0, INT64_MIN, INT64_MAX);
   uint8_t *memory = new_bytes(L, page * (size_t)tiles, true), **pages = new_bytes(L, (size_t)tiles * sizeof *pages, true);
   uint32_t x = (uint32_t)stale * 2654435761u;
   memset(memory, 0, page * (size_t)tiles);
+  kv.pages = pages;
   for (int64_t i = 0; i < tiles; i++) {
     pages[i] = memory + (size_t)(tiles - 1 - i) * page;
-    if (stale) spoil(&kv, pages[i], &x);
+    if (stale) spoil(&kv, i, &x);
   }
-  kv.pages = pages;
   const int64_t row = kv.heads * kv.head_dim;
   const float *k = floats(L, t, "k", count * row), *v = floats(L, t, "v", count * row);
   for (int64_t p = 0, some; p < count; p += some) {
@@ -189,34 +185,39 @@ static void push_tiles(lua_State *L, const struct test_kv *t, size_t offset, siz
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   for (int64_t h = 0; h < t->kv.heads; h++)
-    for (int64_t i = 0; i < t->tiles; i++) luaL_addlstring(&b, (const char *)t->kv.pages[i] + offset + (size_t)h * n, n);
+    for (int64_t i = 0; i < t->tiles; i++)
+      luaL_addlstring(&b, (const char *)t->kv.pages[i] + offset + (size_t)h * t->kv.stride, n);
   luaL_pushresult(&b);
 }
 
-/* kv_write(level, {dtype, kv_heads, head_dim, count, start, run, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
+/* kv_write(level, {dtype, relative, kv_heads, head_dim, count, start, run, k, v, stale}) -> bytes of K, V, scales of K, scales of
+ * V, bases (of each tile; the first is used) */
 static int kv_write(lua_State *L) {
   const struct test_kv t = new_kv(L, 2, check_kernels(L, 1), bind_opt_integer_option(L, 2, "count", 1, INT64_MIN, INT64_MAX));
   push_tiles(L, &t, t.kv.k, t.kv.tile_bytes);
   push_tiles(L, &t, t.kv.v, t.kv.tile_bytes);
-  push_tiles(L, &t, t.kv.k_scale, ANE_TILE * sizeof(float));
-  push_tiles(L, &t, t.kv.v_scale, ANE_TILE * sizeof(float));
-  return 4;
+  const size_t scales = ane_kv_has_scales(t.kv.dtype) ? ANE_TILE * sizeof(float) : 0;
+  push_tiles(L, &t, t.kv.k_scale, scales);
+  push_tiles(L, &t, t.kv.v_scale, scales);
+  push_tiles(L, &t, t.kv.base, t.kv.relative ? (size_t)t.kv.head_dim * sizeof(float) : 0);
+  return 5;
 }
 
-/* Tiles one by one into parts, merged. */
+/* Tiles in runs of three into parts, merged. */
 static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane_attention *a, int64_t tiles, void *scratch) {
   const int64_t size = ane_part_floats(a);
   float *part = new_bytes(L, (size_t)(tiles * size) * sizeof(float), false);
   for (int64_t h = 0; h < a->kv->heads; h++)
     for (int64_t t = 0; t < a->t; t++) {
       memset(part, 0xFF, (size_t)(tiles * size) * sizeof(float));
-      for (int64_t i = tiles - 1; i >= 0; i--) k->attention_part(a, h, t, i, part + i * size, scratch);
+      for (int64_t i = (tiles - 1) / 3 * 3; i >= 0; i -= 3)
+        k->attention_part(a, h, t, i, ANE_MIN(i + 3, tiles), part + i * size, scratch);
       k->attention_merge(a, h, t, 0, tiles, part);
     }
 }
 
 /* attention(level, options) -> out [t][n_heads * head_dim]. Options: q [t][n_heads * head_dim], k and v (see new_kv,
- * count positions, at least pos + t), dtype, n_heads, kv_heads, head_dim, t, pos, count, window, ahead, scale, softcap,
+ * count positions, at least pos + t), dtype, relative, n_heads, kv_heads, head_dim, t, pos, count, window, ahead, scale, softcap,
  * sinks [n_heads]?, stale, how: "whole" (one call a head), "single" (one call a query), "parts". */
 static int attention(lua_State *L) {
   static const char *const hows[] = {"whole", "single", "parts", NULL};

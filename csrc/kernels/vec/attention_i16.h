@@ -1,9 +1,15 @@
 /* Attention with keys and values in int16 codes: exact sums of products of pairs. attention_vec.h includes this file. Queries and
- * softmax weights are converted to codes too: a query once per call, weights for each row and tile. */
+ * softmax weights are converted to codes too: a query once per call, weights as soon as they are computed. */
 #ifndef ANE_KERNELS_VEC_ATTENTION_I16_H
 #define ANE_KERNELS_VEC_ATTENTION_I16_H
 
-/* As code_scale of attention_ref.c. */
+/* VL elements of x from i on, less those of base unless it is NULL; 0 from n on. */
+V_FN vf load_less(const float *x, const float *base, int64_t i, int64_t n) {
+  const vf a = v_load_n(x + i, n - i);
+  return base ? v_sub(a, v_load_n(base + i, n - i)) : a;
+}
+
+/* As in attention_ref.c. */
 static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   vf m = v_set(0);
   for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(v_load_n(x + i, n - i)), m);
@@ -12,30 +18,82 @@ static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   return *inverse > 0 ? amax / most : 0.0f;
 }
 
-/* Converts n floats to codes. May write up to VL - 1 elements past the end. */
-static void codes_of(const float *x, int64_t n, float most, float inverse, int16_t *to) {
-  for (int64_t i = 0; i < n; i += VL)
-    v_store_i16(to + i, v_max(v_set(-most), v_min(v_set(most), v_mul(v_load_n(x + i, n - i), v_set(inverse)))));
+/* As in attention_ref.c. */
+static float norm_scale(const float *x, const float *base, int64_t n, float *inverse) {
+  vf m = v_set(0), l[V_PARTS];
+  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(load_less(x, base, i, n)), m);
+  for (int i = 0; i < V_PARTS; i++) l[i] = v_set(0);
+  const float amax = v_largest(m);
+  *inverse = 0;
+  if (!(amax > ane_att_least(ANE_ATT_CODE) && amax < __builtin_inff())) return 0;
+  const vf by = v_set(1 / amax);
+  for (int64_t i = 0; i < n; i += 16)
+    for (int p = 0; p < V_PARTS; p++) {
+      const vf y = v_mul(load_less(x, base, i + p * VL, n), by);
+      l[p] = v_fma(y, y, l[p]);
+    }
+  const float norm = __builtin_sqrtf(v_fold(l)), limit = ANE_ATT_NORM / norm, most = limit < ANE_ATT_CODE ? limit : ANE_ATT_CODE;
+  if (!(norm > 0)) return 0;
+  *inverse = most / amax;
+  return amax / most;
+}
+
+/* Converts VL floats to codes. */
+V_FN void codes_of(vf x, float most, float inverse, int16_t *to) {
+  v_store_i16(to, v_max(v_set(-most), v_min(v_set(most), v_mul(x, v_set(inverse)))));
+}
+
+/* As value_scale of attention_ref.c, for int16. */
+static float value_exponent(const float *v, int64_t n, float *inverse) {
+  vf m = v_set(0);
+  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(v_load_n(v + i, n - i)), m);
+  const float e = ane_att_exponent(v_largest(m));
+  float lanes[VL];
+  v_store(lanes, v_exp2_rough(v_set(-e)));
+  *inverse = lanes[0];
+  return e;
 }
 
 static int16_t *query_codes(const struct work *w, int64_t row) { return (int16_t *)(void *)w->q + row * w->pad; }
 
-/* Converts a query to codes, in row `row` of scratch. */
+/* Converts a query to codes, in row `row` of scratch. Its scale there is c, or c log2 e if scores are not capped (kernels.h). */
 static void code_query(const struct work *w, int64_t row, const float *q) {
-  const float most = ane_att_most(w->a->kv);
-  float inverse;
-  w->q_scale[row] = code_scale(q, w->hd, most, &inverse) * w->a->scale;
-  codes_of(q, w->hd, most, inverse, query_codes(w, row));
+  float inverse, scale = w->a->scale;
+  w->q_scale[row] = norm_scale(q, NULL, w->hd, &inverse) * (scale < 0 ? -scale : scale);
+  if (scale < 0) inverse = -inverse;
+  if (!(w->a->softcap > 0)) w->q_scale[row] *= V_LOG2_E;
+  for (int64_t i = 0; i < w->hd; i += VL) codes_of(v_load_n(q + i, w->hd - i), ANE_ATT_CODE, inverse, query_codes(w, row) + i);
 }
 
-/* What is done with the sums of a block. SCORES: multiplies by scale[x], then by row[r], and keeps the maximum of each lane of a
- * row. PLAIN and VALUES: multiply by row[r]; otherwise as in struct ending. */
+/* What is done with the sums of a block. SCORES: multiplies by scale[x] and row[r], adds
+ * plus[x], and keeps the maximum of each lane of a row, unless `largest` is NULL. PLAIN and VALUES: divide by 8191; VALUES: then
+ * as in struct ending, except that all keep[r] are 1 if `kept`. */
 struct code_ending {
-  const float *row, *scale;
+  bool kept;
+  const float *row, *scale, *plus;
   vf *largest;
   const float *keep, *add;
   intptr_t ahead;
 };
+
+V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum)[MOST_VECS], float *c, int64_t ldc,
+                   const bool kept, const struct code_ending *e) {
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+    vf m = end == SCORES && e->largest ? e->largest[r] : v_set(0);
+#pragma GCC unroll 8
+    for (int x = 0; x < vecs; x++) {
+      float *at = c + r * ldc + x * VL;
+      vf v = v_float(sum[r][x]);
+      if (end == SCORES) v = v_mul(v, v_load(e->scale + x * VL));
+      if (end == SCORES) v = v_fma(v, v_set(e->row[r]), v_load(e->plus + x * VL)), m = v_max(v, m);
+      if (end == PLAIN || end == VALUES) v = v_mul(v, v_set(1 / ANE_ATT_WEIGHT));
+      if (end == VALUES) v = v_fma(v, v_set(e->add[r]), kept ? v_load(at) : v_mul(v_load(at), v_set(e->keep[r])));
+      v_store(at, v);
+    }
+    if (end == SCORES && e->largest) e->largest[r] = m;
+  }
+}
 
 /* c[r][x] = sum over k of a[r][2 k .. 2 k + 1] times the pair b[k][x], for `rows` rows and `vecs` vectors of x. */
 V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, const int16_t *a, int64_t lda, const int16_t *b,
@@ -60,21 +118,10 @@ V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, c
       for (int x = 0; x < vecs; x++) sum[r][x] = v_dot(sum[r][x], w[x], f);
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-    vf m = end == SCORES && e->largest ? e->largest[r] : v_set(0);
-#pragma GCC unroll 8
-    for (int x = 0; x < vecs; x++) {
-      float *at = c + r * ldc + x * VL;
-      vf v = v_float(sum[r][x]);
-      if (end == SCORES) v = v_mul(v, v_load(e->scale + x * VL));
-      v = v_mul(v, v_set(e->row[r]));
-      if (end == SCORES) m = v_max(v, m);
-      if (end == VALUES) v = v_fma(v, v_set(e->add[r]), v_mul(v_load(at), v_set(e->keep[r])));
-      v_store(at, v);
-    }
-    if (end == SCORES && e->largest) e->largest[r] = m;
-  }
+  if (end == VALUES && e->kept)
+    pair_end(rows, vecs, end, (const vi(*)[MOST_VECS])sum, c, ldc, true, e);
+  else
+    pair_end(rows, vecs, end, (const vi(*)[MOST_VECS])sum, c, ldc, false, e);
 }
 
 typedef void (*pair_block_fn)(int rows, int64_t n, const int16_t *a, int64_t lda, const int16_t *b, int64_t ldb, float *c,
@@ -114,44 +161,105 @@ PAIR_BLOCKS_OF(pair_values_joined, VALUES)
 static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_t n, const int16_t *a, int64_t lda,
                          const int16_t *b, int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
   const int64_t parts = (vecs + VECS_FOR(rows) - 1) / VECS_FOR(rows);
+  if (parts == 1) {
+    fn[vecs - 1](rows, n, a, lda, b, ldb, c, ldc, e);
+    return;
+  }
   struct code_ending part = *e;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    if (e->scale) part.scale = e->scale + from * VL;
+    if (e->scale) part.scale = e->scale + from * VL, part.plus = e->plus + from * VL;
     fn[to - from - 1](rows, n, a, lda, b + 2 * from * VL, ldb, c + from * VL, ldc, &part);
   }
 }
 
-/* Computes the scaled products of rows of query codes with the keys of a panel. q: the place of the first row in scratch.
- * largest: receives the maximum of each lane of a row; may be NULL. */
-static void code_scores(int rows, const struct work *w, struct panel *p, const float *q, vf *largest) {
-  const int64_t row = (q - w->q) / w->pad;
-  const struct code_ending e = {.row = w->q_scale + row, .scale = w->k_scale + p->from, .largest = largest, .ahead = w->ahead_k};
-  pair_product(pair_scores, rows, (p->to - p->from) / VL, (w->hd + 1) / 2, query_codes(w, row), w->pad,
+/* Computes y_j of kernels.h, or x_j c if scores are capped, of a panel. row: the first row in scratch. largest: receives the
+ * maximum of each lane of a row; may be NULL. */
+static void code_products(const struct work *w, struct panel *p, int64_t row, vf *largest) {
+  static const float zeros[ANE_TILE];
+  const struct code_ending e = {.row = w->q_scale + row,
+                                .scale = w->k_scale + p->from,
+                                .plus = w->a->softcap > 0 ? zeros : w->v_scale + p->from,
+                                .largest = largest,
+                                .ahead = w->ahead_k};
+  pair_product(pair_scores, p->rows, (p->to - p->from) / VL, (w->hd + 1) / 2, query_codes(w, row), w->pad,
                (const int16_t *)w->k + 2 * p->from, 2 * ANE_TILE, p->s + p->from, ANE_TILE, &e);
 }
 
-/* Converts the weights in s to codes, and sets the factors of the sums of values. most: the maximum weights of each lane. */
-V_FN void weight_codes(const int rows, const vf *most, struct panel *p) {
-  float largest[16] = {0}, inverse[16];
-  v_largest_each(most, rows, largest);
-  for (int r = 0; r < rows; r += VL) {
-    const vf x = v_load(largest + r), top = v_set(ANE_ATT_WEIGHT), least = v_set(ane_att_least(ANE_ATT_WEIGHT)), zero = v_set(0);
-    v_store(inverse + r, v_select_lt(least, x, v_div(top, x), zero));
-    v_store(p->o_scale + r, v_select_lt(least, x, v_div(x, top), zero));
-  }
+/* Does every row of the panel see all keys from p->from to p->to? */
+static bool sees_all(const struct panel *p) { return p->first[p->rows - 1] <= p->from && p->last[0] >= p->to - 1; }
+
+/* Caps the scores of a panel where they are capped, and finds the largest visible y_j. */
+V_FN void code_finish(const int rows, const struct work *w, struct panel *p) {
+  const float cap = w->a->softcap;
+  for (int64_t j = p->from; j < p->to; j += VL)
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-    const vf by = v_set(inverse[r]);
-    const float *s = p->s + r * ANE_TILE;
-    int16_t *codes = p->codes + r * ANE_TILE;
-    for (int64_t j = p->from; j < p->to; j += VL) v_store_i16(codes + j, v_mul(v_load(s + j), by));
-  }
+    for (int r = 0; r < rows; r++) {
+      float *s = p->s + r * ANE_TILE + j;
+      vf v = v_load(s);
+      if (cap > 0) {
+        v = v_fma(v_softcap(v, v_set(cap)), v_set(V_LOG2_E), v_load(w->v_scale + j));
+        v_store(s, v);
+      }
+      p->largest[r] = v_max(v_keep_range(v, j, p->first[r], p->last[r]), p->largest[r]);
+    }
+}
+
+/* Computes y_j of kernels.h. row: the first row in scratch. */
+static void code_scores(const struct work *w, struct panel *p, int64_t row) {
+  for (int r = 0; r < p->rows; r++) p->largest[r] = v_set(-__builtin_inff());
+  p->plain = !(w->a->softcap > 0) && sees_all(p);
+  code_products(w, p, row, p->plain ? p->largest : NULL);
+}
+
+/* Computes top and m. */
+V_FN void code_largest(const int rows, const struct work *w, struct panel *p) {
+  if (!p->plain) code_finish(rows, w, p);
+  v_largest_each(p->largest, rows, p->top);
+  for (int r = 0; r < rows; r += VL) v_store(p->m + r, v_mul(v_load(p->top + r), v_set(ANE_ATT_LN2)));
+}
+
+/* Sets the inverses of the scales of the values of the tile at hand. */
+static void use_value_scales(struct work *w) {
+  for (int64_t j = 0; j < ANE_TILE; j += VL) v_store(w->inverse_v + j, v_exp2_rough(v_neg(v_load(w->v_scale + j))));
+}
+
+/* s becomes the codes of the weights; l: the sums of the weights. hide: some rows do not see all keys. */
+V_FN void code_weights(const int rows, const bool hide, const struct work *w, struct panel *p) {
+  const vf magic = v_set(0x1.8p23f), most = v_set(ANE_ATT_WEIGHT);
+  const float *scores = p->s;
+  int16_t *codes = p->codes;
+  vf l[ANE_ATT_PANEL][V_PARTS];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+    for (int x = 0; x < V_PARTS; x++) l[r][x] = v_set(0);
+  for (int64_t j = p->from; j < p->to; j += 32)
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+      for (int x = 0; x < V_PARTS; x++) {
+        const int64_t i = j + x * VL;
+        const float *s = scores + r * ANE_TILE + i, *by = w->inverse_v + i;
+        vf a = v_exp2_rough(v_sub(v_load(s), v_set(p->top[r])));
+        vf b = v_exp2_rough(v_sub(v_load(s + 16), v_set(p->top[r])));
+        if (hide) a = v_zero_range(a, i, p->first[r], p->last[r]), b = v_zero_range(b, i + 16, p->first[r], p->last[r]);
+        l[r][x] = v_fma(b, v_load(by + 16), v_fma(a, v_load(by), l[r][x]));
+        v_store_pairs(codes + r * ANE_TILE + j + 2 * x * VL, v_fma(a, most, magic), v_fma(b, most, magic));
+      }
+  v_fold_each(l, rows, p->l);
+}
+V_FN void code_exponentials(const int rows, const struct work *w, struct panel *p) {
+  if (sees_all(p))
+    code_weights(rows, false, w, p);
+  else
+    code_weights(rows, true, w, p);
 }
 
 /* Writes the sums of values of panel p to `out` [rows][pad]. join: combines them with the sums there (VALUES). */
 static void code_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  const struct code_ending e = {.row = p->o_scale, .keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  for (int r = 0; r < p->rows; r++) e.kept = e.kept && p->old[r] == 1;
   pair_product(join ? pair_values_joined : pair_values, p->rows, w->pad / VL, (p->to - p->from) / 2, p->codes + p->from, ANE_TILE,
                (const int16_t *)w->v + p->from * w->ld_v, 2 * w->ld_v, out, w->pad, &e);
 }
@@ -169,15 +277,15 @@ static void pad_code_values(struct work *w) {
 }
 
 /* Writes the key and the value of position j of a tile. An odd last dimension is paired with a zero. */
-static void write_i16(int16_t *to_k, int16_t *to_v, int64_t j, const float *k, const float *v, int64_t hd, float most, float ik,
-                      float iv) {
+static void write_i16(int16_t *to_k, int16_t *to_v, int64_t j, const float *k, const float *base, const float *v, int64_t hd,
+                      float ik, float iv) {
   int16_t codes[VL];
-  to_v += j / 2 * 2 * hd + j % 2;
+  to_v += 2 * (j / 32 * 16 + j % 16) * hd + j / 16 % 2;
   for (int64_t i = 0; i < hd; i += VL) {
     const int64_t n = ANE_MIN(hd - i, VL);
-    codes_of(k + i, n, most, ik, codes);
+    codes_of(load_less(k, base, i, hd), ANE_ATT_CODE, ik, codes);
     for (int64_t d = 0; d < n; d += 2) memcpy(to_k + (i + d) * ANE_TILE + 2 * j, codes + d, 2 * sizeof *codes);
-    codes_of(v + i, n, most, iv, codes);
+    codes_of(v_load_n(v + i, n), ANE_ATT_VALUE, iv, codes);
     for (int64_t d = 0; d < n; d++) to_v[2 * (i + d)] = codes[d];
   }
 }

@@ -16,7 +16,8 @@ struct work {
   const struct ane_attention *a;
   int64_t group, hd, pad;
   int64_t tile, ld_v;             /* the tile at hand */
-  const float *k_scale, *v_scale; /* int8: its scales */
+  bool whole;                     /* all rows at hand see all of its keys */
+  const float *k_scale, *v_scale; /* int8, int16: its scales */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
   intptr_t ahead_k, ahead_v;    /* bytes from the stored tile to the one that is read next */
@@ -25,6 +26,7 @@ struct work {
   float *q_scale;               /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
   float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
   int16_t *codes;               /* int16: of p, [PANEL][64] */
+  float inverse_v[ANE_TILE];    /* int16: inverses of the scales of values */
 };
 
 /* Up to PANEL rows on their way through the tile at hand. */
@@ -32,12 +34,14 @@ struct panel {
   int rows;
   int64_t row;                                       /* the first, counted from query 0 of the call */
   int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL]; /* keys of the tile that each row sees, at least one */
-  int64_t begin, end, from, to;                      /* keys that some row sees, and whole sixteens around them */
+  int64_t begin, end, from, to;                      /* keys that some row sees, and whole sixteens around them, int16: 32 */
   float m[16], l[16];                                /* largest score, sum of p */
   float old[16], new[16];                            /* factors of O and of o in their sum */
   float *s;                                          /* scores, then p: [rows][64] */
   int16_t *codes;                                    /* int16: codes of p, [rows][64] */
-  float o_scale[16];                                 /* int16: of the sums of values */
+  bool plain;                                        /* int16: scores are neither capped nor hidden */
+  vf largest[ANE_ATT_PANEL];                         /* int16: the largest score of each lane */
+  float top[16];                                     /* int16: of kernels.h */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -132,7 +136,7 @@ BLOCKS_OF(blocks_i8, I8, PLAIN, FEW)
 /* Only used when a tile of floats serves many rows, in panels of at least four (see FEW_ROWS). */
 BLOCKS_OF(scores_f32, F32, SCORES, NONE)
 BLOCKS_OF(values_f32, F32, VALUES, NONE)
-V_FN bool has_ending(int kind, int rows) { return (kind == F32 || kind == I16) && rows >= 4; }
+V_FN bool has_ending(int kind, int rows) { return kind == I16 || (kind == F32 && rows >= 4); }
 
 /* The product for any number of vectors, divided into blocks of nearly equal width. fn: the block functions of `kind`. */
 static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
@@ -154,17 +158,17 @@ static const block_fn *plain_blocks(int kind) { return kind == F32 ? blocks_f32 
 
 /* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
 
-/* Scales VL products of each row from key j on (int16 products are scaled already), caps them and masks hidden keys. largest: the
+/* Scales VL products of each row from key j on, caps them and masks hidden keys. largest: the
  * largest of each lane so far. */
 V_FN void finish_keys(const struct work *w, const struct panel *p, const int rows, int64_t j, bool hide, vf *largest) {
   const struct ane_attention *a = w->a;
-  const bool i8 = a->kv->dtype == ANE_I8, i16 = a->kv->dtype == ANE_I16;
+  const bool i8 = a->kv->dtype == ANE_I8;
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
     float *s = p->s + r * ANE_TILE + j;
     vf v = v_load(s);
     if (i8) v = v_mul(v, v_load(w->k_scale + j));
-    if (!i16) v = v_mul(v, v_set(a->scale));
+    v = v_mul(v, v_set(a->scale));
     if (a->softcap > 0) v = v_softcap(v, v_set(a->softcap));
     if (hide) v = v_keep_range(v, j, p->first[r], p->last[r]);
     v_store(s, v);
@@ -182,16 +186,13 @@ V_FN void finish_scores(const struct work *w, const struct panel *p, const int r
       finish_keys(w, p, rows, j, false, largest);
 }
 
-/* s becomes p = exp(s - m), times the scale of the value where there is one; l: the sums of the p; most: the largest of what s
- * becomes. All rows side by side, keys ascending. */
+/* s becomes p = exp(s - m), in int8 times the scale of the value; l: the sums of the p. All rows side by side, keys ascending. */
 V_FN void exponentials(const int rows, const int kind, const struct work *w, struct panel *p) {
-  vf l[ANE_ATT_PANEL][V_PARTS], most[ANE_ATT_PANEL];
+  vf l[ANE_ATT_PANEL][V_PARTS];
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-    most[r] = v_set(0);
+  for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
     for (int x = 0; x < V_PARTS; x++) l[r][x] = v_set(0);
-  }
   for (int64_t j = p->from; j < p->to; j += 16)
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -201,19 +202,30 @@ V_FN void exponentials(const int rows, const int kind, const struct work *w, str
         vf e = v_exp_low(v_sub(v_load(s), v_set(p->m[r])));
         l[r][x] = v_add(l[r][x], e);
         if (kind != F32) e = v_mul(e, v_load(w->v_scale + j + x * VL));
-        if (kind == I16) most[r] = v_max(e, most[r]);
         v_store(s, e);
       }
   v_fold_each(l, rows, p->l);
-  if (kind == I16) weight_codes(rows, most, p);
+}
+
+/* Sets whether rows [from, to), counted from query 0 of the call, see all keys of the tile at hand. */
+static void set_whole(struct work *w, int64_t from, int64_t to) {
+  const int64_t first = ane_att_first(w->a, w->a->pos + (to - 1) / w->group),
+                last = ane_att_last(w->a, w->a->pos + from / w->group);
+  w->whole = first <= w->tile * ANE_TILE && last >= w->tile * ANE_TILE + ANE_TILE - 1;
 }
 
 /* Sets the range of keys that the panel's rows see. */
 static void panel_keys(const struct work *w, struct panel *p, int64_t row, int rows) {
   const struct ane_attention *a = w->a;
-  int64_t pos = a->pos + row / w->group, next = w->group - row % w->group; /* next: the row at which the next query begins */
   p->row = row;
   p->rows = rows;
+  if (w->whole) {
+    for (int r = 0; r < ANE_ATT_PANEL; r++) p->first[r] = 0, p->last[r] = ANE_TILE - 1;
+    p->begin = p->from = 0;
+    p->end = p->to = ANE_TILE;
+    return;
+  }
+  int64_t pos = a->pos + row / w->group, next = w->group - row % w->group; /* next: the row at which the next query begins */
   for (int r = 0; r < rows; r++) {
     if (r == next) pos++, next += w->group;
     p->first[r] = ANE_MAX(ane_att_first(a, pos) - w->tile * ANE_TILE, 0);
@@ -221,12 +233,12 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
   }
   p->begin = p->first[0];
   p->end = p->last[rows - 1] + 1;
-  p->from = p->begin / 16 * 16;
-  p->to = (p->end + 15) / 16 * 16;
+  const int64_t unit = a->kv->dtype == ANE_I16 ? 32 : 16;
+  p->from = p->begin / unit * unit;
+  p->to = (p->end + unit - 1) / unit * unit;
 }
 
-/* Products with q [rows], stride ldq, finished; m. int16: q is the first row of codes. If they only need to be
- * scaled, the product does it. */
+/* Products with q [rows], stride ldq, finished; m. If they only need to be scaled, the product does it. */
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
   const bool all = !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
@@ -235,12 +247,6 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
   const struct ending e = {.scale = a->scale, .largest = largest, .ahead = w->ahead_k};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
-  if (w->kind_k == I16) {
-    code_scores(rows, w, p, q, all ? largest : NULL);
-    if (!all) finish_scores(w, p, rows, largest);
-    v_largest_each(largest, rows, p->m);
-    return;
-  }
   product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
           (const char *)w->k + p->from * bytes[w->kind_k], ANE_TILE, p->s + p->from, ANE_TILE, &e);
   if (!plain) finish_scores(w, p, rows, largest);
@@ -258,23 +264,32 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
     case 6: fn(6, __VA_ARGS__); break;                                                                                           \
   }
 
-/* A panel has three steps. Step 1: the range of keys, their scores, and m. */
+/* A panel has four steps. Step 1: the range of keys, their scores, and m, but not m in int16. There q is a row of w->q, of which
+ * that of codes is used. */
 static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
   panel_keys(w, p, row, rows);
-  FOR_ROWS(rows, score_rows, w, p, q, ldq)
+  if (w->kind_k == I16)
+    code_scores(w, p, (q - w->q) / w->pad);
+  else
+    FOR_ROWS(rows, score_rows, w, p, q, ldq)
 }
 
-/* Step 2: p and l. */
+/* Step 2: m in int16. */
+static void panel_largest(const struct work *w, struct panel *p) {
+  if (w->kind_k == I16) FOR_ROWS(p->rows, code_largest, w, p)
+}
+
+/* Step 3: p and l. */
 static void panel_exponentials(const struct work *w, struct panel *p) {
   if (w->a->kv->dtype == ANE_I8)
     FOR_ROWS(p->rows, exponentials, I8, w, p)
   else if (w->a->kv->dtype == ANE_I16)
-    FOR_ROWS(p->rows, exponentials, I16, w, p)
+    FOR_ROWS(p->rows, code_exponentials, w, p)
   else
     FOR_ROWS(p->rows, exponentials, F32, w, p)
 }
 
-/* Step 3: o, still without the + 0, to `out` [rows][pad]. join: combined with the contents of `out` (VALUES). */
+/* Step 4: o, still without the + 0, to `out` [rows][pad]. join: combined with the contents of `out` (VALUES). */
 static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
   const struct ending e = {.keep = p->old, .add = p->new, .ahead = w->ahead_v};
   if (w->kind_v == I16) {
@@ -313,6 +328,9 @@ static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
   if (!last) k = ane_kv_k(a->kv, h, tile + 1), v = ane_kv_v(a->kv, h, tile + 1);
   w->ahead_k = k ? (intptr_t)((uintptr_t)k - (uintptr_t)w->k) : 0;
   w->ahead_v = v ? (intptr_t)((uintptr_t)v - (uintptr_t)w->v) : 0;
+  /* The scales of both follow the values. */
+  for (size_t i = 0; v && i < a->kv->stride - 2 * a->kv->tile_bytes; i += 64)
+    __builtin_prefetch((const char *)v + a->kv->tile_bytes + i);
 }
 
 /* Selects the tile in its stored type or, for more rows, converts it to floats in scratch. A value row that is not a whole number
@@ -398,6 +416,7 @@ static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) 
 static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
   const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL, least = (to - from) / n, more = (to - from) % n;
   struct panel p[ANE_ATT_PANELS];
+  set_whole(w, from, to);
   for (int64_t i = 0, row = from; i < n; i += ANE_ATT_PANELS) {
     const int some = (int)ANE_MIN(n - i, ANE_ATT_PANELS);
     for (int x = 0; x < some; row += p[x++].rows) {
@@ -405,6 +424,8 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
       p[x].codes = w->codes + x * ANE_ATT_PANEL * ANE_TILE;
       panel_scores(w, &p[x], row, (int)(least + (i + x < more)), w->q + (row - begin) * w->pad, w->pad);
     }
+    for (int x = 0; x < some; x++) panel_largest(w, &p[x]);
+    if (i == 0 && w->kind_v == I16) use_value_scales(w);
     for (int x = 0; x < some; x++) {
       panel_exponentials(w, &p[x]);
       combine_sums(w, &p[x], p[x].row - begin);
@@ -468,30 +489,43 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
     attend(&w, h, r, ANE_MIN(r + ANE_ATT_ROWS, t_to * w.group));
 }
 
-static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch) {
-  const int64_t p = a->pos + t;
-  struct work w;
-  if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
-  work_init(&w, a, scratch);
-  use_tile(&w, h, tile, tile == ane_att_last(a, p) / ANE_TILE, w.group > FEW_ROWS);
-  struct panel now = {.s = w.s, .codes = w.codes};
-  const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
+/* The parts of heads [from, to) of the group, at most ROWS, for the query at `t` and the tile at hand. */
+static void part_of_tile(struct work *w, int64_t h, int64_t t, int64_t from, int64_t to, float *part) {
+  struct panel now = {.s = w->s, .codes = w->codes};
+  const int64_t panels = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
+  const bool i16 = w->a->kv->dtype == ANE_I16;
+  set_whole(w, t * w->group, t * w->group + 1);
   for (int64_t i = 0; i < panels; i++) {
-    const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels, row = t * w.group + g0;
-    const float *q = a->q + row_at(&w, h, row, a->ld_q);
-    if (a->kv->dtype == ANE_I16) {
-      for (int64_t g = g0; g < g1; g++) code_query(&w, g - g0, q + (g - g0) * w.hd);
-      q = w.q;
-    }
-    panel_scores(&w, &now, row, (int)(g1 - g0), q, w.hd);
-    panel_exponentials(&w, &now);
-    panel_values(&w, &now, w.part, false);
+    const int64_t g0 = from + (to - from) * i / panels, g1 = from + (to - from) * (i + 1) / panels, row = t * w->group + g0;
+    const float *q = i16 ? w->q + (g0 - from) * w->pad : w->a->q + row_at(w, h, row, w->a->ld_q);
+    panel_scores(w, &now, row, (int)(g1 - g0), q, w->hd);
+    panel_largest(w, &now);
+    if (i == 0 && i16) use_value_scales(w);
+    panel_exponentials(w, &now);
+    panel_values(w, &now, w->part, false);
     for (int64_t g = g0; g < g1; g++) {
-      float *to = part + g * (2 + w.hd);
-      const float *o = w.part + (g - g0) * w.pad;
-      to[0] = now.m[g - g0];
-      to[1] = now.l[g - g0];
-      for (int64_t d = 0; d < w.hd; d += VL) v_store_n(to + 2 + d, v_add(v_load(o + d), v_set(0)), w.hd - d);
+      float *to_part = part + g * (2 + w->hd);
+      const float *o = w->part + (g - g0) * w->pad;
+      to_part[0] = now.m[g - g0];
+      to_part[1] = now.l[g - g0];
+      for (int64_t d = 0; d < w->hd; d += VL) v_store_n(to_part + 2 + d, v_add(v_load(o + d), v_set(0)), w->hd - d);
+    }
+  }
+}
+
+static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, float *part,
+                           void *scratch) {
+  const int64_t p = a->pos + t, first = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE),
+                end = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
+  struct work w;
+  work_init(&w, a, scratch);
+  for (int64_t from = 0, to; from < w.group; from = to) {
+    to = ANE_MIN(from + ANE_ATT_ROWS, w.group);
+    for (int64_t g = from; g < to && a->kv->dtype == ANE_I16; g++)
+      code_query(&w, g - from, a->q + row_at(&w, h, t * w.group + g, a->ld_q));
+    for (int64_t tile = first; tile < end; tile++) {
+      use_tile(&w, h, tile, tile == end - 1, to - from > FEW_ROWS);
+      part_of_tile(&w, h, t, from, to, part + (tile - tile_from) * ane_part_floats(a));
     }
   }
 }
@@ -580,18 +614,19 @@ static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t 
   if (kv->dtype == ANE_F16) {
     write_f16((uint16_t *)to_k + j, (uint16_t *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
   } else if (ane_kv_has_scales(kv->dtype)) {
-    const float most = ane_att_most(kv);
-    float ik[ANE_TILE], iv[ANE_TILE];
+    const bool i8 = kv->dtype == ANE_I8;
+    float ik[ANE_TILE], iv[ANE_TILE], *base = ane_kv_base(kv, h);
+    if (base && pos == 0) memcpy(base, k, (size_t)hd * sizeof *base);
     float *k_scale = ane_kv_k_scale(kv, h, tile) + j, *v_scale = ane_kv_v_scale(kv, h, tile) + j;
     for (int64_t t = 0; t < n; t++) {
-      k_scale[t] = code_scale(k + t * ld, hd, most, &ik[t]);
-      v_scale[t] = code_scale(v + t * ld, hd, most, &iv[t]);
+      k_scale[t] = i8 ? code_scale(k + t * ld, hd, 127.0f, &ik[t]) : norm_scale(k + t * ld, base, hd, &ik[t]);
+      v_scale[t] = i8 ? code_scale(v + t * ld, hd, 127.0f, &iv[t]) : value_exponent(v + t * ld, hd, &iv[t]);
     }
-    if (kv->dtype == ANE_I8)
+    if (i8)
       write_i8((int8_t *)to_k + j, (int8_t *)to_v + j * hd, k, v, ld, hd, n, ik, iv);
     else
       for (int64_t t = 0; t < n; t++)
-        write_i16((int16_t *)to_k, (int16_t *)to_v, j + t, k + t * ld, v + t * ld, hd, most, ik[t], iv[t]);
+        write_i16((int16_t *)to_k, (int16_t *)to_v, j + t, k + t * ld, base, v + t * ld, hd, ik[t], iv[t]);
   } else {
     write_f32((float *)to_k + j, (float *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
   }

@@ -31,6 +31,9 @@ V_FN vf v_pow2(vf t) {
   __m256i i = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
   return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
 }
+V_FN vf v_shift_exponent(vf p, vf t) {
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
 V_FN vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
   const __m256i bias = _mm256_set1_epi32(127);
   __m256i i = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(0x4B400000)), half = _mm256_srai_epi32(i, 1);
@@ -73,6 +76,10 @@ V_FN vpairs v_set_pair(const int16_t *p) {
 }
 V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 V_FN vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
+V_FN void v_store_pairs(int16_t *p, vf a, vf b) {
+  const __m256i high = _mm256_slli_epi32(_mm256_castps_si256(b), 16);
+  _mm256_storeu_si256((__m256i *)p, _mm256_blend_epi16(_mm256_castps_si256(a), high, 0xAA));
+}
 V_FN void v_store_i16(int16_t *p, vf a) {
   __m256i i = _mm256_cvtps_epi32(a);
   _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1)));
@@ -81,6 +88,9 @@ V_FN void v_store_i16(int16_t *p, vf a) {
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   __m256 keep = _mm256_castsi256_ps(_mm256_andnot_si256(v_first_lanes(first - base), v_first_lanes(last + 1 - base)));
   return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), a, keep);
+}
+V_FN vf v_zero_range(vf a, int64_t base, int64_t first, int64_t last) {
+  return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_andnot_si256(v_first_lanes(first - base), v_first_lanes(last + 1 - base))));
 }
 V_FN vf v_keep_n(vf a, int64_t n) { return _mm256_and_ps(a, _mm256_castsi256_ps(v_first_lanes(n))); }
 

@@ -39,6 +39,9 @@ V_FN vf v_pow2(vf t) {
   __m512i i = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127));
   return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
 }
+V_FN vf v_shift_exponent(vf p, vf t) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
 V_FN vf v_ldexp(vf p, ANE_UNUSED vf t, vf n) { return _mm512_scalef_ps(p, n); }
 
 /* Loads and stores need no alignment. _n: only the first n floats; a load sets the others to 0, a store leaves them unchanged.
@@ -79,6 +82,11 @@ V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic, GCC 12 copies
 V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
 #endif
 V_FN vf v_float(vi a) { return _mm512_cvtepi32_ps(a); }
+/* Stores VL pairs of the integers in the low 16 bits of a's and of b's lanes. */
+V_FN void v_store_pairs(int16_t *p, vf a, vf b) {
+  const __m512i high = _mm512_slli_epi32(_mm512_castps_si512(b), 16);
+  _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_castps_si512(a), high));
+}
 /* Stores VL int16, rounded to nearest even. The floats must be in -32767 .. 32767. */
 V_FN void v_store_i16(int16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a))); }
 
@@ -86,6 +94,10 @@ V_FN void v_store_i16(int16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm5
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   __mmask16 keep = v_first_lanes(last + 1 - base) & (__mmask16)~v_first_lanes(first - base);
   return _mm512_mask_blend_ps(keep, _mm512_set1_ps(-__builtin_inff()), a);
+}
+/* a in the lanes i with first <= base + i <= last, 0 elsewhere. */
+V_FN vf v_zero_range(vf a, int64_t base, int64_t first, int64_t last) {
+  return _mm512_maskz_mov_ps(v_first_lanes(last + 1 - base) & (__mmask16)~v_first_lanes(first - base), a);
 }
 /* a in the first n lanes, 0 elsewhere. */
 V_FN vf v_keep_n(vf a, int64_t n) { return _mm512_maskz_mov_ps(v_first_lanes(n), a); }

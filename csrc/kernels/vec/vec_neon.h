@@ -31,6 +31,9 @@ V_FN vf v_copysign(vf a, vf s) { return vbslq_f32(vdupq_n_u32(0x80000000), s, a)
 V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return vbslq_f32(vcltq_f32(a, b), yes, no); }
 
 V_FN vf v_pow2(vf t) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(127)), 23)); }
+V_FN vf v_shift_exponent(vf p, vf t) {
+  return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vreinterpretq_s32_f32(t), 23)));
+}
 V_FN vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
   const int32x4_t bias = vdupq_n_s32(127);
   int32x4_t i = vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(0x4B400000)), half = vshrq_n_s32(i, 1);
@@ -85,11 +88,18 @@ V_FN vpairs v_load_pairs(const int16_t *p) { return vld2_s16(p); }
 V_FN vpairs v_set_pair(const int16_t *p) { return vld2_dup_s16(p); }
 V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return vmlal_s16(vmlal_s16(sum, a.val[0], b.val[0]), a.val[1], b.val[1]); }
 V_FN vf v_float(vi a) { return vcvtq_f32_s32(a); }
+V_FN void v_store_pairs(int16_t *p, vf a, vf b) {
+  vst1q_s32((int32_t *)(void *)p, vsliq_n_s32(vreinterpretq_s32_f32(a), vreinterpretq_s32_f32(b), 16));
+}
 V_FN void v_store_i16(int16_t *p, vf a) { vst1_s16(p, vqmovn_s32(vcvtnq_s32_f32(a))); }
 
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   uint32x4_t keep = vbicq_u32(v_first_lanes(last + 1 - base), v_first_lanes(first - base));
   return vbslq_f32(keep, a, vdupq_n_f32(-__builtin_inff()));
+}
+V_FN vf v_zero_range(vf a, int64_t base, int64_t first, int64_t last) {
+  const uint32x4_t keep = vbicq_u32(v_first_lanes(last + 1 - base), v_first_lanes(first - base));
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), keep));
 }
 V_FN vf v_keep_n(vf a, int64_t n) { return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), v_first_lanes(n))); }
 

@@ -27,6 +27,8 @@ V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 
 /* 2^n for n in -126 .. 127, from t = 1.5 * 2^23 + n. */
 V_FN vf v_pow2(vf t) { return ane_bits_f32((ane_f32_bits(t) + 127) << 23); }
+/* p 2^n, for a normal result and t as above. */
+V_FN vf v_shift_exponent(vf p, vf t) { return ane_bits_f32(ane_f32_bits(p) + (ane_f32_bits(t) << 23)); }
 /* p 2^n, n in -152 .. 130 and t as above: by two powers, so that only the second product can round. */
 V_FN vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
   int32_t i = (int32_t)(ane_f32_bits(t) - 0x4B400000), half = i >> 1;

@@ -165,16 +165,18 @@ describe("the bits of the logits", function()
     for _, model in ipairs(models) do
       local ids = ids_of(model, 40)
       for _, int8 in ipairs { true, false } do
-        local whole
+        local whole = {}
         for _, isa in ipairs(core.isa_list()) do
           local p <close> = programs.open(model, { isa = isa, int8 = int8 })
           local bf16 = false
           for _, m in ipairs(p:info().matrices) do bf16 = bf16 or m.act == "bf16" end
-          local s <close> = session(p, "fp16")
-          local got = programs.feed(s, ids)
-          whole = whole or got
           assert.is_true(not bf16 or (model == "qwen2-bf16" and int8))
-          if not bf16 then assert.is_nil(difference(got, whole, model), ("%s on %s, int8 %s"):format(model, isa, int8)) end
+          for _, kv in ipairs { "fp16", "int16" } do
+            local s <close> = session(p, kv)
+            local got = programs.feed(s, ids)
+            whole[kv] = whole[kv] or got
+            if not bf16 then assert.is_nil(difference(got, whole[kv], model), ("%s on %s, kv %s, int8 %s"):format(model, isa, kv, int8)) end
+          end
         end
       end
     end

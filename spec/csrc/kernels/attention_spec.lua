@@ -21,8 +21,8 @@ local function with(o, changes)
 end
 
 local function text(o)
-  return ("%s group %d head_dim %d pos %d t %d window %d ahead %d%s"):format(o.dtype, o.group, o.head_dim, o.pos, o.t, o.window or 0,
-    o.ahead or 0, o.sinks and " sinks" or "")
+  return ("%s%s group %d head_dim %d pos %d t %d window %d ahead %d%s"):format(o.dtype, o.relative and " relative" or "", o.group,
+    o.head_dim, o.pos, o.t, o.window or 0, o.ahead or 0, o.sinks and " sinks" or "")
 end
 
 -- Every length against every place; the other traits take turns.
@@ -69,6 +69,20 @@ for _, sink in ipairs {-80, 0, 30, 200} do
   cases[#cases + 1] = {pos = 70, t = 9, window = 40, head_dim = 16, group = 1, dtype = "fp32", sinks = floats.pack {sink}}
 end
 
+-- Relative keys, for attention without sinks and softcap, on one side.
+for i = 1, #cases do
+  local o = cases[i]
+  if o.dtype == "int16" and not o.sinks and (o.softcap or 0) == 0 and (o.ahead or 0) == 0 then
+    cases[#cases + 1] = with(o, {relative = true})
+  end
+end
+-- Long heads; a scale below 0, which turns the order of the scores round.
+for i, head_dim in ipairs {64, 65, 127, 128, 130, 192, 256, 576} do
+  cases[#cases + 1] = {pos = 63 + i, t = 9, group = i, head_dim = head_dim, dtype = "int16", relative = i % 2 == 0,
+    window = i % 3 * 40, softcap = i % 4 == 1 and 2 or 0}
+  cases[#cases + 1] = {pos = 63 + i, t = 2, group = 3, head_dim = head_dim, dtype = "int16", scale = -0.05, relative = i % 2 == 1}
+end
+
 describe("attention", function()
   for _, level in ipairs(testing.kernel_levels()) do
     it(level .. ": same bits as ref, whole, query by query and in parts", function()
@@ -98,8 +112,9 @@ describe("attention", function()
     end)
   end
 
-  -- Rounding of scores of about 10 to 2^-24 and of sums over keys; codes are within half a step of max / 127 or 4095.
-  local tolerances = {fp32 = 5e-6, fp16 = 4e-3, int16 = 4e-3, int8 = 4e-2}
+  -- Rounding of scores of about 10 to 2^-24 and of sums over keys; codes are within half a step of max / 127, values of int16 of
+  -- max / 3800.
+  local tolerances = {fp32 = 5e-6, fp16 = 4e-3, int16 = 2e-3, int8 = 4e-2}
 
   local function truth(o)
     local q, k, v = floats.unpack(o.q), floats.unpack(o.k), floats.unpack(o.v)
@@ -143,6 +158,9 @@ describe("attention", function()
         {pos = 0, t = 70, group = 2, head_dim = 24, ahead = 3, window = 4},
         {pos = 0, t = 130, group = 3, head_dim = 16, ahead = 70, sinks = true},
         {pos = 66, t = 5, group = 4, head_dim = 24, sinks = true, window = 20},
+        {pos = 70, t = 5, group = 3, head_dim = 64, relative = true}, {pos = 66, t = 4, group = 2, head_dim = 80, scale = -0.1},
+        {pos = 130, t = 5, group = 2, head_dim = 32, window = 64, relative = true},
+        {pos = 0, t = 9, group = 1, head_dim = 130, relative = true},
       } do
         o = case(with(o, {dtype = dtype, stale = 3}))
         local got, want = floats.unpack(testing.attention("ref", o)), truth(o)
@@ -159,7 +177,7 @@ describe("the cache", function()
   end
 
   local function cache(dtype, head_dim, count)
-    local o = {dtype = dtype, head_dim = head_dim, kv_heads = 2, count = count}
+    local o = {dtype = dtype, head_dim = head_dim, kv_heads = 2, count = count, relative = head_dim % 3 == 0}
     o.k, o.v = floats.uniform(count * 2 * head_dim, head_dim, 5), floats.uniform(count * 2 * head_dim, head_dim + 1, 5)
     return o
   end
@@ -215,6 +233,39 @@ describe("the cache", function()
           assert.equal(k_in[(p * 2 + h) * 3 + d + 1], k[tile + d * 64 + j + 1])
           assert.equal(v_in[(p * 2 + h) * 3 + d + 1], v[tile + j * 3 + d + 1])
         end
+      end
+    end
+  end)
+
+  it("int16 keys may be relative to the first, which is kept", function()
+    local o = cache("int16", 3, 66)
+    local k, _, scales, _, bases = testing.kv_write("ref", o)
+    local k_in = floats.unpack(o.k)
+    for h = 0, 1 do
+      for d = 0, 2 do
+        assert.equal(k_in[h * 3 + d + 1], (string.unpack("<f", bases, (h * 2 * 3 + d) * 4 + 1)))
+        for p = 0, 65 do
+          local tile, j = (h * 2 + p // 64) * 64, p % 64
+          local scale = string.unpack("<f", scales, (tile + j) * 4 + 1)
+          local code = string.unpack("<i2", k, (tile * 4 + (d // 2 * 64 + j) * 2 + d % 2) * 2 + 1)
+          local want = k_in[(p * 2 + h) * 3 + d + 1] - k_in[h * 3 + d + 1]
+          assert.is_true(p > 0 or code == 0 and scale == 0)
+          assert.is_true(math.abs(code * scale - want) <= 0.51 * scale and math.abs(code) <= 32767, p)
+        end
+      end
+    end
+  end)
+
+  it("int16 keys have codes whose sums of products fit in 32 bits", function()
+    for _, head_dim in ipairs {1, 2, 64, 128, 576} do
+      for _, value in ipairs {1, -3e-5} do
+        local flat = {}
+        for d = 1, head_dim do flat[d] = value * (d % 2 == 0 and 1 or -1) end
+        local x = floats.pack(flat)
+        local k = testing.kv_write("ref", {dtype = "int16", head_dim = head_dim, kv_heads = 1, count = 1, k = x, v = x})
+        local sum = 0
+        for d = 0, head_dim - 1 do sum = sum + string.unpack("<i2", k, (d // 2 * 64 * 2 + d % 2) * 2 + 1) ^ 2 end
+        assert.is_true(sum < 2 ^ 31 and sum > (head_dim == 1 and 32766 ^ 2 or 2 ^ 31 * 0.97), head_dim)
       end
     end
   end)
