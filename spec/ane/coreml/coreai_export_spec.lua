@@ -78,7 +78,7 @@ describe("a model as a Core AI asset", function()
 
   for _, case in ipairs {
     { "llama", "fp16" }, { "llama", "int8" }, { "llama", "int8-channel" }, { "llama", "int8-block" }, { "llama", "lut4" },
-    { "llama", "lut4-g8" }, { "llama", "lut2" }, { "llama", "lut8" },
+    { "llama", "lut4-g8" }, { "llama", "lut2" }, { "llama", "lut8" }, { "llama", "lut3-g8" }, { "llama", "lut6" },
     { "llama", "int4-block" }, { "gemma3", "fp16" }, { "gpt_oss-odd", "fp16" },
   } do
     it(("gives the executor's logits: %s in %s, by chunks and token by token"):format(case[1], case[2]), function()

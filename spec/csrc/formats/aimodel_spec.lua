@@ -204,11 +204,14 @@ function main
   local function zeros(f)
     local inputs = {}
     for _, port in ipairs(f.inputs) do
-      local n, data = 1, {}
-      for _, d in ipairs(port.shape) do n = d < 0 and math.huge or n * d end -- -1: not known
-      if n > 1 << 16 then return nil end
+      local n, data, shape = 1, {}, {}
+      for i, d in ipairs(port.shape) do
+        shape[i] = d < 0 and 3 or d -- -1: not known
+        n = n * shape[i]
+        if n > 1 << 16 then return nil end
+      end
       for i = 1, n do data[i] = 0 end
-      inputs[port.name] = { shape = port.shape, data = data }
+      inputs[port.name] = { shape = shape, data = data }
     end
     return inputs
   end
@@ -241,6 +244,10 @@ function main
     assert(write(dir .. "/m.aimodel", { small() }))
     local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb",
                       read "spec/fixtures/aimodel/torch_repeat.aimodel/main.mlirb", exported() }
+    for _, name in ipairs { "unary", "binary", "reductions", "moves", "indexing", "convolutions", "pooling", "norms", "attention",
+                            "weights", "quantised", "dynamic" } do
+      sources[#sources + 1] = read(("spec/fixtures/aimodel/nets/%s.aimodel/main.mlirb"):format(name))
+    end
     local random, count, wanted = 12345, { refused = 0, read = 0, run = 0 }, os.getenv "ANE_MUTATIONS"
     local function below(n)
       random = (random * 1103515245 + 12345) % 2147483648
