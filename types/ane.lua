@@ -617,6 +617,7 @@ function model:plan(opts) end
 ---@field argmax? boolean the head gives the best row and its value instead of logits
 ---@field importance? table<string, ane.tensor> a weight for the error of each column, by weight's name
 ---@field method? "rtn"|"gptq" gptq: roundings compensate each other's errors on the text of `calibrate`
+---@field inputs? "rounded"|"source" of gptq: as for quantise
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer most tokens that are read; default 16384
 ---@field memory? integer bytes that the statistics of gptq may take at a time; default 2 GiB

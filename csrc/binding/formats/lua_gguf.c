@@ -321,6 +321,58 @@ static int meth_send(lua_State *L) {
   return 1;
 }
 
+/* The sink of rounded(): decodes rows to floats. */
+struct rounding_sink {
+  ane_dtype dtype;
+  float *to;
+};
+
+static ane_status on_rounded(void *arg, const void *data, size_t size, struct ane_error *err) {
+  struct rounding_sink *k = arg;
+  const struct ane_dtype_info *info = ane_dtype_info(k->dtype);
+  uint64_t n = size / info->bytes * info->block;
+  (void)err;
+  ane_decoder(k->dtype)(data, k->to, n);
+  k->to += n;
+  return ANE_OK;
+}
+
+/* rounded(source, name, {scheme, factor}, threads) -> what the numbers of a tensor become, as float32 bytes; or nil, message,
+ * code */
+static int l_rounded(lua_State *L) {
+  struct ane_source *s = bind_check_source(L, 1);
+  const char *name = bind_text(L, 2);
+  const struct ane_source_tensor *t = ane_source_tensor(s, name);
+  struct sending x = {.L = L};
+  struct ane_weight_spec spec;
+  struct ane_weight_fit fit;
+  struct ane_recode_error total = {0};
+  struct ane_error err;
+  uint64_t count;
+  if (!t || t->tensor.shape.rank == 0) return ane_fail(&err, ANE_NOTFOUND, "%s: no matrix %s", s->path, name), bind_fail(L, &err);
+  const int64_t cols = t->tensor.shape.dim[t->tensor.shape.rank - 1];
+  int threads = (int)bind_integer(L, 4, 1, 1024);
+  lua_settop(L, 4);
+  lua_insert(L, 3); /* send_options expects its table at 4 */
+  struct ane_recode r = {.src = &t->tensor, .to = -1};
+  send_options(L, &r, cols, &x);
+  luaL_argcheck(L, x.scheme && ane_weight_spec_from_name(x.scheme, &spec), 3, "no scheme");
+  luaL_argcheck(L, cols > 0 && ane_shape_count(&t->tensor.shape, &count) && count < INT64_MAX / 4, 2, "no matrix");
+  spec = ane_weight_spec_fit(spec, (int64_t)count / cols, cols);
+  struct rounding_sink sink = {.dtype = r.dtype = ane_weight_container(spec, cols)};
+  float *values = sink.to = lua_newuserdatauv(L, (size_t)count * sizeof *values, 0);
+  struct ane_pool *pool;
+  ane_status st = ane_pool_create(&pool, threads, &err);
+  if (st) return bind_fail(L, &err);
+  st = fit_scheme(&x, pool, &r, &fit, &err);
+  if (!st) st = ane_recode_rows(pool, &r, on_rounded, &sink, &total, &err);
+  ane_pool_destroy(pool);
+  if (st) ane_fail_in(&err, st, "tensor %s", t->name);
+  if (st) return bind_fail(L, &err);
+  lua_pushlstring(L, (const char *)values, (size_t)count * sizeof *values);
+  return 1;
+}
+
 /* write(bytes) -> true; or nil, message, code: writes the next bytes of the current tensor unchanged */
 static int meth_write(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
@@ -390,6 +442,8 @@ static int l_scheme_of(lua_State *L) {
 }
 
 void bind_gguf(lua_State *L) {
+  lua_pushcfunction(L, l_rounded);
+  lua_setfield(L, -2, "rounded");
   lua_pushcfunction(L, l_scheme_of);
   lua_setfield(L, -2, "scheme_of");
   lua_pushcfunction(L, l_dtypes);

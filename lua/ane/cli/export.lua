@@ -24,6 +24,7 @@ function M.options(parser)
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  options.inputs(parser)
   options.threads(parser)
   options.recipe(parser)
   options.transform(parser, "Other weights before they are rounded:", true)
@@ -90,7 +91,9 @@ end
 
 function M.run(args)
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
+  if args.inputs and args.method ~= "gptq" then return options.wrong "--inputs goes with --method gptq" end
   local opts = packages.read(args)
+  opts.inputs = args.inputs
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
   transforms.choose(args, types.schemes[args.weights or "int8"])

@@ -135,6 +135,13 @@ function M.adapters(parser, merges, also)
   end
 end
 
+--- --inputs of gptq.
+function M.inputs(parser)
+  parser:option("--inputs", "Of gptq, the inputs that a weight is rounded for. rounded: those that it gets when the weights before it "
+    .. "are rounded, compensating half of how they differ from the source's. source: those that the source gives. Default rounded.")
+    :choices { "rounded", "source" }:argname "WHICH"
+end
+
 --- --transform
 -- @param help what it does, for this command
 -- @param chooses true: there is also auto, which ane.cli.transforms replaces by one of the others

@@ -45,9 +45,7 @@ function M.options(parser)
     .. "samples:N: N tokens that the model writes itself."):argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
-  parser:option("--inputs", "Of gptq, the inputs that a weight is rounded for. rounded: those that it gets when the weights before it "
-    .. "are rounded, compensating half of how they differ from the source's. source: those that the source gives. Default rounded.")
-    :choices { "rounded", "source" }:argname "WHICH"
+  options.inputs(parser)
   options.add(parser, "--stages", "Earlier name: 1 is --inputs source, more is --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
   options.transform(parser, "Other weights before they are rounded:", true)

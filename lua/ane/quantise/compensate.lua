@@ -111,6 +111,76 @@ function Following:close() self.sequence:close() end
 
 Following.__close = Following.close
 
+-- Factors for the matrices of packages, which are rounded as they are written. What a matrix becomes is computed here too, for those
+-- behind it.
+local Exported = {}
+Exported.__index = Exported
+
+local function begin(self)
+  if self.sequence then self.sequence:close() end
+  for _, entry in ipairs(self.cache or {}) do entry.factor:close() end
+  local calibration, values, edits, seen = self.calibration, {}, {}, {}
+  for _, w in ipairs(calibration.order) do
+    if not seen[w.value] then
+      seen[w.value] = true
+      values[#values + 1] = w.value
+    end
+  end
+  for name, input in pairs(calibration.inputs) do edits[#edits + 1] = { name = name, dtype = "fp32", value = input.value } end
+  table.sort(edits, function(a, b) return a.name < b.name end)
+  self.sequence = sequence_of.new(calibration, values, edits, { threads = self.threads, sparse = true })
+  self.place = {}
+  for i, value in ipairs(self.sequence.values) do self.place[value] = i end
+  self.at, self.cache, self.moments, self.passes = 0, {}, calibration.moments, self.passes + 1
+end
+
+-- Rounds the matrices that were asked for at the present value, for the steps that follow.
+local function round_asked(self)
+  local names = {}
+  for name, asked in pairs(self.asked) do
+    if self.place[asked.w.value] == self.at and self.sequence:takes(name) then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local asked = self.asked[name]
+    local options = { scheme = asked.scheme, factor = factor_of(self, asked.w, M.STRENGTH) }
+    self.sequence:put(name, try(core.rounded(self.calibration.bundle.source, name, options, self.threads)))
+  end
+end
+
+--- The factor for a matrix, which is rounded then. Matrices are asked for in the order of the model; to begin again with an earlier one
+-- reads the text again.
+-- @param name of the tensor
+-- @param w of wanted()
+function Exported:of(name, scheme, w)
+  local place = self.place and self.place[w.value]
+  if not place or place < self.at then
+    begin(self)
+    place = self.place[w.value]
+  end
+  self.asked[name] = { scheme = scheme, w = w }
+  while self.at < place do
+    round_asked(self)
+    for _, entry in ipairs(self.cache) do entry.factor:close() end
+    self.cache = {}
+    self.sequence:advance()
+    self.at = self.at + 1
+  end
+  return factor_of(self, w, M.STRENGTH)
+end
+
+function Exported:close()
+  if self.sequence then self.sequence:close() end
+  self.sequence = nil
+end
+
+Exported.__close = Exported.close
+
+--- Factors for matrices of packages, for the inputs that the matrices before them give when they are rounded.
+function M.exported(calibration, threads)
+  return setmetatable({ calibration = calibration, threads = threads, asked = {}, passes = 0 }, Exported)
+end
+
 --- What a tensor needs for compensated rounding.
 -- @param calibration of ane.quantise.moments
 -- @param names of the tensor, in both files

@@ -102,6 +102,14 @@ local function run_stage(self, value, from, to)
   changed.close()
 end
 
+-- Gives the rounded model the numbers of the source where nothing was put.
+local function complete(self, names)
+  local over = self.changed.overlay
+  for _, name in ipairs(names) do
+    if over:changes(name) and not self.given[name] then over:put(name, try(self.base:read(name))) end
+  end
+end
+
 --- Goes on to the next value. `moments` then holds its second moment and how it differs from the source's, and nothing else.
 -- @return its name. Raises as ane.util.failure does
 function Sequence:advance()
@@ -111,6 +119,7 @@ function Sequence:advance()
   local names = tensors_of(self.layout, from, to - 1, value)
   self.moments:clear()
   if self.source.overlay then self.source.overlay:fill(names) end
+  if self.sparse then complete(self, names) end
   run_stage(self, value, from, to)
   forget(self, names, to - 1)
   collectgarbage()
@@ -124,7 +133,10 @@ function Sequence:takes(name) return self.changed.overlay:changes(name) end
 --- Replaces a tensor for the steps that follow.
 -- @param bytes in its new type
 -- @param head rows of a head that were written in pairs, or nil
-function Sequence:put(name, bytes, head) self.changed.overlay:put(name, bytes, head) end
+function Sequence:put(name, bytes, head)
+  self.changed.overlay:put(name, bytes, head)
+  self.given[name] = true
+end
 
 function Sequence:close()
   self.source.graph:close()
@@ -155,7 +167,8 @@ end
 -- @param values names of the inputs that are wanted
 -- @param replaced list of {name, dtype, value}: tensors that are put, their types then, and the value for which they are rounded (nil: they
 -- are put before the first). A tensor that a step uses before that value is known stays as it is
--- @param opts isa, threads, progress: function(done, total) in tokens of all stages
+-- @param opts isa; threads; progress: function(done, total) in tokens of all stages; sparse: tensors that nobody puts, all of type fp32,
+-- stay as they are
 -- @return sequence: values (in the order of the model), advance(), takes(), put(), moments, close(). Raises as ane.util.failure does
 function M.new(calibration, values, replaced, opts)
   local bundle = calibration.bundle
@@ -163,7 +176,8 @@ function M.new(calibration, values, replaced, opts)
   local over = overlay.new(bundle.source, in_time(layout, replaced))
   local self = setmetatable({
     layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments, isa = opts.isa,
-    threads = opts.threads, progress = opts.progress, at = 0, cut = 0, done = 0, total = #values * calibration.tokens,
+    threads = opts.threads, progress = opts.progress, sparse = opts.sparse, base = bundle.source, given = {}, at = 0, cut = 0, done = 0,
+    total = #values * calibration.tokens,
   }, Sequence)
   self.values = sorted(layout, values)
   self.source = side_of(layout, bundle.overlay)

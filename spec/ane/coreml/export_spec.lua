@@ -291,29 +291,57 @@ describe("export with gptq", function()
   before_each(function() out = os.tmpname() os.remove(out) end)
   after_each(function() os.execute("rm -rf '" .. out .. "'") end)
 
-  it("writes the numbers that quantise writes, also in several passes", function()
-    local model <close> = tiny.load(nil, { activations = "fp32" })
-    local opts = { weights = "int4-block", context = 64, method = "gptq", calibrate = TEXT }
-    local report = assert(model:export(out, opts))
-    assert.is_true(report.ok)
-    local gguf = out .. ".gguf"
-    local other = assert(model:quantise(gguf, { weights = "int4-block", method = "gptq", calibrate = TEXT, inputs = "source" }))
-    os.remove(gguf)
+  -- Signal to noise of the matrices of a report, by name.
+  local function noise(report)
     local snr = {}
-    for _, t in ipairs(other.tensors) do snr[t.name] = t.snr_db end
+    for _, t in ipairs(report.tensors) do snr[t.name] = t.snr_db end
+    return snr
+  end
+
+  local function assert_equal_noise(snr, report, names)
     local seen = 0
     for _, w in ipairs(report.weights) do
-      if snr[w.name] and w.form == "int4-block" and w.name:find "ffn" then
+      if snr[w.name] and w.form == "int4-block" and w.name:find(names) then
         assert.near(snr[w.name], w.snr_db, 1e-6)
         seen = seen + 1
       end
     end
-    assert.is_true(seen > 0)
-    local first = core.read_file(out .. "/runtime_meta.json")
+    assert.is_true(seen > 3)
+  end
+
+  it("writes the numbers that quantise writes, for either inputs", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local hash, gguf = {}, out .. ".gguf"
+    for _, inputs in ipairs { "rounded", "source" } do
+      local opts = { weights = "int4-block", method = "gptq", calibrate = TEXT, inputs = inputs }
+      local snr = noise(assert(model:quantise(gguf, opts)))
+      os.remove(gguf)
+      opts.context = 64
+      local report = assert(model:export(out, opts))
+      assert.is_true(report.ok)
+      assert_equal_noise(snr, report, inputs == "source" and "ffn" or "blk")
+      hash[inputs] = core.read_file(out .. "/runtime_meta.json")
+      os.execute("rm -rf '" .. out .. "'")
+      opts.threads, opts.memory = 1, 1
+      assert(model:export(out, opts))
+      assert.is_true(hash[inputs] == core.read_file(out .. "/runtime_meta.json"))
+      os.execute("rm -rf '" .. out .. "'")
+    end
+    assert.is_false(hash.rounded == hash.source)
+  end)
+
+  it("goes on after an interruption with the same numbers", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local opts = { weights = "int4-block", method = "gptq", calibrate = TEXT, context = 64, size_limit = 16000 }
+    assert.is_true(#assert(model:export(out, opts)).shards > 3)
+    local whole = core.read_file(out .. "/runtime_meta.json")
     os.execute("rm -rf '" .. out .. "'")
-    opts.memory = 1
-    assert(model:export(out, opts))
-    assert.is_true(first == core.read_file(out .. "/runtime_meta.json"))
+    opts.progress = function(stage, done, total) if stage == "export" and done > total // 2 and done < total then error "enough" end end
+    assert.is_false((pcall(model.export, model, out, opts)))
+    opts.progress = nil
+    local report = assert(model:export(out, opts))
+    assert.is_true(report.kept > 0 and report.kept < #report.shards)
+    assert.is_true(whole == core.read_file(out .. "/runtime_meta.json"))
   end)
 
   it("needs a text", function()

@@ -139,7 +139,7 @@ local function read_record(run, options, contexts, tokens_)
   for key, value in pairs(options) do recorded[key] = value end
   recorded.importance = opts.importance and true or nil
   recorded.result = run.result and result_text(run.result)
-  recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
+  recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
   local done = record.read(run.folder, record.fingerprint(run.bundle, run.graph, recorded))
   for _, name in ipairs(try(core.list_dir(run.folder:path()))) do
     if name ~= record.NAME and name ~= run.asset and name ~= run.asset .. ".partial" then try(run.folder:remove(name)) end
@@ -164,7 +164,7 @@ local function write_asset(run, options, contexts, tokens_, total)
   local done = read_record(run, options, contexts, tokens_)
   local entry = record.find(run.folder, done, run.asset)
   if entry then return entry, #entry.weights end
-  options.threads, options.importance, options.resume = run.opts.threads, run.opts.importance, true
+  options.threads, options.importance, options.resume = run.opts.threads, run.opts.importance, not run.follows
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local path, weights = run.folder:path() .. "/" .. run.asset, {}
   local functions = try(exporter:coreai(path, contexts, tokens_, watch(run, weights, total), run.factor, run.result))
@@ -207,10 +207,11 @@ end
 --   runner's contract settles them. fixed_t: tokens of a call (default 8, 16, 64; with causal convolutions always 1 too), tiers:
 --   smaller contexts (default: 256 doubling)
 -- @param factor as exporter:write of the core takes it, or nil
+-- @param follows factors depend on the matrices before: an interrupted asset begins anew
 -- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, kept = the
 --   number of weights that an interrupted run has encoded, functions = list of {name,
 --   inputs, outputs, states (lists of {name, dtype, shape}), operations}, warnings = list of texts; or nil, message, code
-function M.write(bundle, out, opts, factor)
+function M.write(bundle, out, opts, factor, follows)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
   check_out(out)
@@ -220,7 +221,7 @@ function M.write(bundle, out, opts, factor)
   local name = out:match "([^/]+)$" or "model"
   return write({
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, parts = parts, started = started,
-    factor = factor, encoder = planner.takes_whole(bundle.config), name = name, asset = name .. ".aimodel",
+    factor = factor, follows = follows, encoder = planner.takes_whole(bundle.config), name = name, asset = name .. ".aimodel",
   }, out)
 end
 

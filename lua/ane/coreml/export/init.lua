@@ -33,13 +33,15 @@ local M = {}
 --   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones, which needs
 --     calibration
 --   calibration: of ane.quantise.moments
---   memory: bytes that statistics of gptq may take at a time; default 2 GiB
+--   inputs: of gptq: "rounded" (default) or "source", as for model:quantise
+--   memory: bytes that statistics may take at a time with inputs = "source"; default 2 GiB
 --   threads, progress (function(stage, done, total), or true for a bar)
 M.rules = schema.merge(planner.rules, {
   argmax = { type = "boolean", default = false },
   importance = { type = "table" },
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table" },
+  inputs = { type = "string", choices = { "rounded", "source" }, default = "rounded" },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = { "callable", "boolean" } },
@@ -94,12 +96,21 @@ local function residency_of(path)
   return core.mil_judge(package)
 end
 
+-- Asks for the factors of matrices that an earlier run has written, so that those behind them follow the same changes.
+local function ask_again(run, weights)
+  for _, w in ipairs(weights) do
+    local _, cols = run.opts.calibration:input(w.name:match "^[^%[]+")
+    if cols and w.form ~= "fp16" then run.factor(w.name, w.form, cols) end
+  end
+end
+
 -- Writes shard i unless it is written already. Returns its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_shard(run, exporter, i, name)
   if run.written[name] then return run.written[name] end -- another variant shares it
   local entry = record.find(run.folder, run.record, name)
   if entry then
     run.kept, run.written[name] = run.kept + 1, entry
+    if run.follows then ask_again(run, entry.weights) end
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
@@ -120,7 +131,8 @@ local function write_part(run, part)
   local options, recorded = planner.core_options(run.graph, run.config, run.opts, part), {}
   options.argmax = run.opts.argmax
   for key, value in pairs(options) do recorded[key] = value end
-  options.threads, options.importance, options.resume = run.opts.threads, run.opts.importance, run.opts.assets
+  options.threads, options.importance = run.opts.threads, run.opts.importance
+  options.resume = run.opts.assets and not run.follows
   local partition = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local names = planner.package_names(partition.shards, part, run.opts.assets)
@@ -250,14 +262,25 @@ local function write_all(run, out)
   }
 end
 
--- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil where none is wanted.
+-- Do the matrices follow what those before them have changed?
+local function follows(opts) return opts.method == "gptq" and opts.inputs == "rounded" and opts.calibration:has_stages() end
+
+-- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil where none is wanted. Then what is to be closed, or nil.
 local function factor_function(opts)
   if opts.method ~= "gptq" then return nil end
   local compensate = require "ane.quantise.compensate"
+  local function wanted(name, scheme, cols) return compensate.wanted(opts.calibration, { name, name:match "^[^%[]+" }, scheme, cols) end
+  if follows(opts) then
+    local factors = compensate.exported(opts.calibration, opts.threads)
+    return function(name, scheme, cols)
+      local w = wanted(name, scheme, cols)
+      return w and factors:of(name:match "^[^%[]+", scheme, w)
+    end, factors
+  end
   local factors = compensate.new(opts.calibration, opts.calibration.order, opts.memory)
   return function(name, scheme, cols)
-    local wanted = compensate.wanted(opts.calibration, { name, name:match "^[^%[]+" }, scheme, cols)
-    return wanted and factors:of(wanted)
+    local w = wanted(name, scheme, cols)
+    return w and factors:of(w)
   end
 end
 
@@ -278,8 +301,11 @@ local function export(bundle, out, opts)
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
   options.argmax, options.parts, options.assets = opts.argmax, parts, opts.assets
   options.importance = opts.importance and true or nil
-  options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
-  run.factor = factor_function(opts)
+  options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
+  local factors
+  run.factor, factors = factor_function(opts)
+  local _ <close> = factors
+  run.follows = follows(opts)
   run.record = record.read(folder, record.fingerprint(bundle, graph, options), function(path) return foreign(path, nil, true) end)
   return write_all(run, out)
 end
@@ -308,7 +334,11 @@ function M.run(bundle, out, opts, level)
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
   if target == "coreai" then
-    return failure.catch(function() return coreai.write(bundle, out, opts, factor_function(opts)) end)
+    return failure.catch(function()
+      local factor, factors = factor_function(opts)
+      local _ <close> = factors
+      return (try(coreai.write(bundle, out, opts, factor, follows(opts))))
+    end)
   end
   return failure.catch(export, bundle, out, opts)
 end
