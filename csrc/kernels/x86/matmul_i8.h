@@ -1,6 +1,6 @@
 /* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
  *
- * T <= FEW tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
+ * Few tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
  * two vectors share each load of activations. Up to FUSED_NT1 tokens are bound by memory, which one vector at a time reads
  * faster.
  *
@@ -413,6 +413,9 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
   }
 }
 
+/* Most tokens that `fused` takes. */
+INLINE int most_fused(ane_layout f) { return layout_bits(f) == 8 && !layout_is_split(f) ? FEW_BYTES : FEW; }
+
 /* Most tokens of a run. A split layout, whose low nibbles lie row by row, is unpacked for one vector at a time and as few runs as
  * possible: two vectors took 1.6 times as long with 8 tokens. */
 INLINE int fused_most(ane_layout f, int nv) { return nv == 2 || layout_is_split(f) ? FUSED_NT : FUSED_NT1; }
@@ -451,7 +454,7 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
 
 /* Vectors from vc on, nv at a time, as far as whole ones end before `to`. Returns the first that is left. */
 INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int64_t to, int32_t *blocks) {
-  struct fused_run runs[FEW];
+  struct fused_run runs[FEW_BYTES];
   if (vc + nv > to) return vc;
   const int n = make_fused_runs(j, fused_most(f, nv), nv == 2, runs, blocks);
   for (; vc + nv <= to; vc += nv)
@@ -459,7 +462,7 @@ INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64
   return vc;
 }
 
-/* Groups [g_from, g_to) from the packed layout. blocks: room for [FEW][nb]. */
+/* Groups [g_from, g_to) from the packed layout. blocks: room for [FEW_BYTES][nb]. */
 INLINE void fused_groups(ane_layout f, const struct i8_job *j, int64_t g_from, int64_t g_to, int32_t *blocks) {
   int64_t vc = g_from * PARTS, to = g_to * PARTS;
   if (has_zero(f)) make_start_sums(f, j);
@@ -479,7 +482,7 @@ INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, c
                      .start_sums = (int32_t *)(void *)scratch,
                      .start_ld = start_ld,
                      .shift = zero_shift(f)};
-  if (x->t <= FEW && (x->t * start_ld + FEW * nb) * 4 <= ANE_SCRATCH)
+  if (x->t <= most_fused(f) && (x->t * start_ld + FEW_BYTES * nb) * 4 <= ANE_SCRATCH)
     fused_groups(f, &j, g_from, g_to, j.start_sums + x->t * start_ld);
   else
     panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

@@ -13,9 +13,9 @@ enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 /* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
  * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3, SIGNED_BYTES = 0 };
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3, FEW_BYTES = 3, SIGNED_BYTES = 0 };
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 4, SIGNED_BYTES = 1 };
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 4, FEW_BYTES = 4, SIGNED_BYTES = 1 };
 #endif
 
 INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }

@@ -8,12 +8,13 @@
 #include "kernels/vec/vec_avx512.h"
 
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
-/* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
- * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
+/* FEW: the most tokens that `fused` takes; FEW_BYTES: the same for codes stored as bytes, which need no unpacking. FUSED_NV: the
+ * vectors it takes at a time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. These and the tile sizes
+ * were measured on Zen 5, FEW_BYTES on a Xeon with AVX-512. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FUSED_NT1 = 4, FUSED_NV = 2, FEW = 16, SIGNED_BYTES = 0 };
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FUSED_NT1 = 4, FUSED_NV = 2, FEW = 16, FEW_BYTES = 32, SIGNED_BYTES = 0 };
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 12, SIGNED_BYTES = 1 };
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 12, FEW_BYTES = 12, SIGNED_BYTES = 1 };
 #endif
 
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
