@@ -9,6 +9,10 @@
 
 enum { MAX_RULES = 1 << 16, MAX_PLACES = 1 << 20, MAX_SETS = 1 << 17, MAX_ITEMS = 1 << 14 };
 
+/* Limits of a grammar over all texts: items in its sets (12 bytes each), and items that completions visit. The second one bounds
+ * the time of ambiguous grammars, which is cubic in the length of the text (Earley 1970). */
+enum { MAX_TOTAL_ITEMS = 1 << 24, MAX_VISITS = 1 << 30 };
+
 /* ---- Reading the description -------------------------------------------------------------------------------------*/
 
 static ane_status text_of(struct rules *r, const struct ane_rule_symbol *s, ane_re *re, struct ane_error *err) {
@@ -147,6 +151,11 @@ static void add(struct rules *r, struct rule_item item) {
  * rule that is complete there matched the empty text, which predict handles. */
 static void complete(struct rules *r, uint32_t rule, uint32_t origin) {
   if (origin == RULES_SELF) return; /* the empty text */
+  r->visits += r->sets[origin].n;
+  if (r->visits > MAX_VISITS) {
+    r->too_large = true;
+    return;
+  }
   for (uint32_t i = 0; i < r->sets[origin].n; i++) {
     struct rule_item w = r->sets[origin].items[i];
     if (r->places[w.place].kind != PLACE_RULE || r->places[w.place].which != rule) continue;
@@ -218,12 +227,13 @@ static uint32_t finish_set(struct rules *r) {
     if (s->n == n && s->accepts == accepts && (n == 0 || memcmp(s->items, r->work, n * sizeof *s->items) == 0))
       return r->table[at];
   }
-  if (r->n_sets >= MAX_SETS) return r->too_large = true, 0;
+  if (r->n_sets >= MAX_SETS || r->n_items + n > MAX_TOTAL_ITEMS) return r->too_large = true, 0;
   struct rule_item *items = ane_arena_array(&r->arena, n + 1, sizeof *items);
   if (!items || !re_grow((void **)&r->sets, &r->room_sets, r->n_sets, sizeof *r->sets)) return r->no_memory = true, 0;
   if (n > 0) memcpy(items, r->work, n * sizeof *items);
   r->sets[r->n_sets] = (struct rule_set){.items = items, .n = n, .accepts = accepts};
   r->table[at] = r->n_sets;
+  r->n_items += n;
   return r->n_sets++;
 }
 

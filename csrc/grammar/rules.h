@@ -39,6 +39,8 @@ struct rules {
   bool *nullable;        /* [n_rules] */
   struct rule_set *sets; /* 0 is dead */
   uint32_t n_sets, room_sets;
+  uint32_t n_items; /* of all sets */
+  uint64_t visits;  /* of items, by completions */
   uint32_t *table, table_size;
   struct rule_item *work; /* the set that is made */
   uint32_t n_work, room_work;

@@ -125,6 +125,16 @@ describe("Lark's form", function()
       { '"a\\"b",-1.5e3,2' }, { '"a"b"', '"a",' })
   end)
 
+  -- Earley's algorithm takes cubic time on this grammar: each bracket may belong to the terminal or to the rule.
+  it("ends with an error on long texts of ambiguous grammars", function()
+    local g = assert(grammar.lark 'start: item ("," item)*\nitem: WORD | "(" start ")"\nWORD: /[a-z()]+/')
+    assert.is_true(g:matches(("("):rep(50) .. "a" .. (")"):rep(50)))
+    local matches, message, code = g:matches(("("):rep(2000) .. "a")
+    assert.is_nil(matches)
+    assert.are.equal("the grammar needs more states than its limits allow", message)
+    assert.are.equal("range", code)
+  end)
+
   it("is refused with its place where a part is not supported", function()
     for text, why in pairs {
       ["start: /(a)\\1/"] = "back references are not supported", ["start: a{b}"] = "templates are not supported",

@@ -44,7 +44,8 @@ describe("weights at load", function()
         -- The delta rule feeds the error of keys and values back through its state.
         if path:find "qwen3_5" then bound = math.min(bound, 0.95) end
         local apart = exact:compare(file)
-        assert(apart.cosine == apart.cosine and (moe or apart.cosine > bound), ("%s as %s: %g"):format(path, form, apart.cosine))
+        local single = #file == 1 -- the cosine of one score is its sign; only the errors of the weights are compared below
+        assert(apart.cosine == apart.cosine and (moe or single or apart.cosine > bound), ("%s as %s: %g"):format(path, form, apart.cosine))
         assert(quick:compare(quick).cosine == 1)
         for _, row in ipairs(report) do
           local by_rows = form == "int8" and (kind == "embedding" or kind == "reranker")
