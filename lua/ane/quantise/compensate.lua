@@ -57,6 +57,24 @@ local function kept(self, key)
   end
 end
 
+-- Closes the factors that are kept: the moments change.
+local function drop_factors(self)
+  for _, entry in ipairs(self.cache) do entry.factor:close() end
+  self.cache = {}
+end
+
+-- The names of the inputs of an order, each once.
+local function values_of(order)
+  local values, seen = {}, {}
+  for _, w in ipairs(order) do
+    if not seen[w.value] then
+      seen[w.value] = true
+      values[#values + 1] = w.value
+    end
+  end
+  return values
+end
+
 -- The factor for a weight whose moment is known.
 local function factor_of(self, w, strength)
   local key = ("%s %d %d"):format(w.value, w.group, w.sub)
@@ -95,8 +113,7 @@ Following.__index = Following
 -- As Factors:of. Weights with earlier inputs must have been given to put().
 function Following:of(w)
   while self.value ~= w.value do
-    for _, entry in ipairs(self.cache) do entry.factor:close() end
-    self.cache = {}
+    drop_factors(self)
     self.value = self.sequence:advance()
   end
   return factor_of(self, w, M.STRENGTH)
@@ -118,20 +135,14 @@ Exported.__index = Exported
 
 local function begin(self)
   if self.sequence then self.sequence:close() end
-  for _, entry in ipairs(self.cache or {}) do entry.factor:close() end
-  local calibration, values, edits, seen = self.calibration, {}, {}, {}
-  for _, w in ipairs(calibration.order) do
-    if not seen[w.value] then
-      seen[w.value] = true
-      values[#values + 1] = w.value
-    end
-  end
+  drop_factors(self)
+  local calibration, edits = self.calibration, {}
   for name, input in pairs(calibration.inputs) do edits[#edits + 1] = { name = name, dtype = "fp32", value = input.value } end
   table.sort(edits, function(a, b) return a.name < b.name end)
-  self.sequence = sequence_of.new(calibration, values, edits, { threads = self.threads, sparse = true })
+  self.sequence = sequence_of.new(calibration, values_of(calibration.order), edits, { threads = self.threads, sparse = true })
   self.place = {}
   for i, value in ipairs(self.sequence.values) do self.place[value] = i end
-  self.at, self.cache, self.moments, self.passes = 0, {}, calibration.moments, self.passes + 1
+  self.at, self.moments, self.passes = 0, calibration.moments, self.passes + 1
 end
 
 -- Rounds the matrices that were asked for at the present value, for the steps that follow.
@@ -161,8 +172,7 @@ function Exported:of(name, scheme, w)
   self.asked[name] = { scheme = scheme, w = w }
   while self.at < place do
     round_asked(self)
-    for _, entry in ipairs(self.cache) do entry.factor:close() end
-    self.cache = {}
+    drop_factors(self)
     self.sequence:advance()
     self.at = self.at + 1
   end
@@ -178,7 +188,7 @@ Exported.__close = Exported.close
 
 --- Factors for matrices of packages, for the inputs that the matrices before them give when they are rounded.
 function M.exported(calibration, threads)
-  return setmetatable({ calibration = calibration, threads = threads, asked = {}, passes = 0 }, Exported)
+  return setmetatable({ calibration = calibration, threads = threads, asked = {}, cache = {}, passes = 0 }, Exported)
 end
 
 --- What a tensor needs for compensated rounding.
@@ -211,14 +221,7 @@ end
 -- @param order list of {value, cols}
 -- @param replaced, opts as ane.quantise.sequence takes them
 function M.following(calibration, order, replaced, opts)
-  local values, seen = {}, {}
-  for _, w in ipairs(order) do
-    if not seen[w.value] then
-      seen[w.value] = true
-      values[#values + 1] = w.value
-    end
-  end
-  local sequence = sequence_of.new(calibration, values, replaced, opts)
+  local sequence = sequence_of.new(calibration, values_of(order), replaced, opts)
   return setmetatable({ sequence = sequence, moments = calibration.moments, cache = {}, passes = 1, inputs = "rounded" }, Following)
 end
 

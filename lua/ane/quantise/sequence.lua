@@ -20,8 +20,8 @@ local GARBAGE <const> = 64 << 20
 local Sequence = {}
 Sequence.__index = Sequence
 
--- One of the two models: graph, overlay (or nil), messages (of each window, at the last cut).
-local function side_of(layout, over) return { graph = layout.graph, layout = layout, overlay = over, messages = {} } end
+-- One of the two models: graph, layout, messages (of each window, at the last cut).
+local function side_of(layout) return { graph = layout.graph, layout = layout, messages = {} } end
 
 -- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is behind the body.
 local function stage_of(self, side, from, to)
@@ -38,7 +38,7 @@ local function stage_of(self, side, from, to)
   if to > n_body and side.graph:head() then stage.tail = "no-head" end
   local chunk = self.chunk
   local program = try(core.program(side.graph, {
-    isa = self.isa, threads = self.threads, int8 = false, head = "full", context = chunk, chunk = chunk, stage = stage,
+    threads = self.threads, int8 = false, head = "full", context = chunk, chunk = chunk, stage = stage,
   }))
   local session = try(program:session { context = chunk, kv = "fp32" })
   return { session = session, current = current, keeps = to <= n_body, close = function()
@@ -78,8 +78,7 @@ local function forget(self, names, step)
   for _, name in ipairs(names) do
     if self.layout.uses[name].last <= step then done[#done + 1] = name end
   end
-  if self.source.overlay then self.source.overlay:forget(names) end
-  self.changed.overlay:forget(done)
+  self.overlay:forget(done)
 end
 
 -- Runs both models from the last cut to the one behind value i.
@@ -95,8 +94,6 @@ local function run_stage(self, value, from, to)
       collectgarbage()
       garbage = 0
     end
-    self.done = self.done + #ids
-    if self.progress then self.progress(self.done, self.total) end
   end
   source.close()
   changed.close()
@@ -104,9 +101,8 @@ end
 
 -- Gives the rounded model the numbers of the source where nothing was put.
 local function complete(self, names)
-  local over = self.changed.overlay
   for _, name in ipairs(names) do
-    if over:changes(name) and not self.given[name] then over:put(name, try(self.base:read(name))) end
+    if self.overlay:changes(name) and not self.given[name] then self.overlay:put(name, try(self.base:read(name))) end
   end
 end
 
@@ -118,7 +114,6 @@ function Sequence:advance()
   local from, to = self.cut, self.layout.made[value] + 1
   local names = tensors_of(self.layout, from, to - 1, value)
   self.moments:clear()
-  if self.source.overlay then self.source.overlay:fill(names) end
   if self.sparse then complete(self, names) end
   run_stage(self, value, from, to)
   forget(self, names, to - 1)
@@ -128,13 +123,13 @@ function Sequence:advance()
 end
 
 --- Is the tensor among those that are put?
-function Sequence:takes(name) return self.changed.overlay:changes(name) end
+function Sequence:takes(name) return self.overlay:changes(name) end
 
 --- Replaces a tensor for the steps that follow.
 -- @param bytes in its new type
 -- @param head rows of a head that were written in pairs, or nil
 function Sequence:put(name, bytes, head)
-  self.changed.overlay:put(name, bytes, head)
+  self.overlay:put(name, bytes, head)
   self.given[name] = true
 end
 
@@ -167,7 +162,7 @@ end
 -- @param values names of the inputs that are wanted
 -- @param replaced list of {name, dtype, value}: tensors that are put, their types then, and the value for which they are rounded (nil: they
 -- are put before the first). A tensor that a step uses before that value is known stays as it is
--- @param opts isa; threads; progress: function(done, total) in tokens of all stages; sparse: tensors that nobody puts, all of type fp32,
+-- @param opts threads; sparse: tensors that nobody puts, all of type fp32,
 -- stay as they are
 -- @return sequence: values (in the order of the model), advance(), takes(), put(), moments, close(). Raises as ane.util.failure does
 function M.new(calibration, values, replaced, opts)
@@ -175,13 +170,12 @@ function M.new(calibration, values, replaced, opts)
   local layout = calibration:layout(bundle.source)
   local over = overlay.new(bundle.source, in_time(layout, replaced))
   local self = setmetatable({
-    layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments, isa = opts.isa,
-    threads = opts.threads, progress = opts.progress, sparse = opts.sparse, base = bundle.source, given = {}, at = 0, cut = 0, done = 0,
-    total = #values * calibration.tokens,
+    layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments,
+    threads = opts.threads, sparse = opts.sparse, base = bundle.source, overlay = over, given = {}, at = 0, cut = 0,
   }, Sequence)
   self.values = sorted(layout, values)
-  self.source = side_of(layout, bundle.overlay)
-  self.changed = side_of(calibration:layout(over.source), over)
+  self.source = side_of(layout)
+  self.changed = side_of(calibration:layout(over.source))
   if self.changed.layout.n_body ~= layout.n_body then failure.raise("invalid", "the graph depends on the types of weights") end
   return self
 end
