@@ -117,7 +117,7 @@ static bool decode_exact(lua_State *L, struct ane_json *j) {
   bool integer;
   int64_t i = 0;
   double d = 0;
-  if (ane_json_number(&at, &integer, &i, &d) && (integer || is_exact(s, len, d))) {
+  if (!j->texts && ane_json_number(&at, &integer, &i, &d) && (integer || is_exact(s, len, d))) {
     if (integer)
       lua_pushinteger(L, (lua_Integer)i);
     else
@@ -167,28 +167,30 @@ int bind_json_fail(lua_State *L, const struct ane_json *j) {
   return bind_fail(L, &err);
 }
 
-/* The option `exact` of json_decode. */
-static bool exact_option(lua_State *L, int arg) {
+/* The option `exact` of json_decode. texts: does it ask for the text of every number? */
+static bool exact_option(lua_State *L, int arg, bool *texts) {
   luaL_checktype(L, arg, LUA_TTABLE);
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "exact") != 0)
       luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : ""));
   }
   lua_getfield(L, arg, "exact");
+  *texts = lua_type(L, -1) == LUA_TSTRING && strcmp(lua_tostring(L, -1), "texts") == 0;
   return lua_toboolean(L, -1);
 }
 
-/* json_decode(text [, {exact = true}]) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters. exact: a
- * number that no integer or double of Lua gives back becomes a table {its text} whose metatable has the __jsontype "number";
- * json_encode writes that text. */
+/* json_decode(text [, {exact = true or "texts"}]) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters.
+ * exact: a number that no integer or double of Lua gives back becomes a table {its text} whose metatable has the __jsontype
+ * "number"; json_encode writes that text. "texts": every number does. */
 static int json_decode(lua_State *L) {
   size_t len;
   struct ane_json j;
   const char *text = luaL_checklstring(L, 1, &len);
-  bool exact = !lua_isnoneornil(L, 2) && exact_option(L, 2);
+  bool texts = false, exact = !lua_isnoneornil(L, 2) && exact_option(L, 2, &texts);
   lua_settop(L, 1);
   ane_json_start(&j, text, len, bind_new(L, OUTPUT_CLASS, sizeof *j.scratch, 0));
   j.exact = exact;
+  j.texts = texts;
   bool ok = decode_value(L, &j) && ane_json_finish(&j);
   ane_buffer_free(j.scratch);
   if (ok) return 1;

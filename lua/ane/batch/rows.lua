@@ -110,13 +110,18 @@ local function raise_fault(row)
   errors.raise(413, row.fault, { code = "row_too_large" })
 end
 
+-- A number of the row with its text: 1.50 stays 1.50.
+local function as_written(row, name) return core.json_decode(row.text, { exact = "texts" })[name] end
+
 -- Sets the id of the answer: a string or a number, as it is written in the row.
-local function read_id(asked, value)
+local function read_id(asked, value, row)
   local name = (asked.request or value.id == nil or value.id == core.null) and "custom_id" or "id"
   local id = value[name]
   if id == nil or id == core.null then return end
-  if type(id) == "string" or type(exact.number(id)) == "number" then
+  if type(id) == "string" then
     asked.id = id
+  elseif type(exact.number(id)) == "number" then
+    asked.id = as_written(row, name)
   elseif not asked.request then
     fields.wrong(name, "must be a string or a number")
   end
@@ -132,7 +137,7 @@ function M.read(asked, row, settings)
   if row.fault then raise_fault(row) end
   local value = object_of(row, settings)
   asked.request = value.body ~= nil or value.url ~= nil
-  read_id(asked, value)
+  read_id(asked, value, row)
   local task, body
   if asked.request then task, body = of_request(value) else task, body = of_plain(value, settings) end
   for name, v in pairs(settings.body) do

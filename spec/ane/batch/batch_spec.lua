@@ -161,7 +161,11 @@ describe("broken rows", function()
 
   it("keep their ids as they are written, and refuse ids that are neither strings nor numbers", function()
     local rows = {}
-    for i, id in ipairs { "12345678901234567890", "1e400", "0.1", '"x\\u0000"', "null", '{"a":1}', "[1]", "true" } do
+    local ids = {
+      "12345678901234567890", "1e400", "0.1", '"x\\u0000"', "null", '{"a":1}', "[1]", "true", "1.50", "-0", "1E+2", "-0.0e0", "100.0", "7",
+      "-9223372036854775808",
+    }
+    for i, id in ipairs(ids) do
       rows[i] = ('{"id":%s,"prompt":"a","max_tokens":1}'):format(id)
     end
     local out, i = {}, 0
@@ -169,7 +173,9 @@ describe("broken rows", function()
       i = i + 1
       return rows[i]
     end }))
-    for n = 1, 4 do assert.is_truthy(out[n]:find('"id":' .. rows[n]:match '"id":([^,]*),', 1, true), out[n]) end
+    for n = 1, #ids do
+      if n <= 4 or n > 8 then assert.is_truthy(out[n]:find('"id":' .. ids[n] .. ",", 1, true), out[n]) end
+    end
     assert.is_truthy(out[5]:find('"line":5', 1, true))
     for n = 6, 8 do
       local line = core.json_decode(out[n])
@@ -177,6 +183,15 @@ describe("broken rows", function()
       assert.equal("field id must be a string or a number", line.error.message)
     end
     assert.equal(3, summary.errors)
+  end)
+
+  it("keep a number as custom_id of a plain row as it is written", function()
+    local lines = {}
+    local rows = { '{"custom_id":1.50,"text":"a","max_tokens":1}' }
+    assert(ane.batch(model, { ordered = true, output = function(line) lines[#lines + 1] = line end, input = function()
+      return table.remove(rows, 1)
+    end }))
+    assert.is_truthy(lines[1]:find('"id":1.50,', 1, true), lines[1])
   end)
 
   it("end the run beyond max_errors, and what was done stays", function()

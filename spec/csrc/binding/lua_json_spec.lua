@@ -224,3 +224,12 @@ describe("core.json_encode", function()
     assert.is_true(os.clock() - before < 5) -- CPU seconds; 0.02 without a checker
   end)
 end)
+
+describe("json_decode with exact = \"texts\"", function()
+  it("keeps the text of every number, which json_encode writes", function()
+    local text = '[1.50,-0,1E+2,7,0.1,{"a":-0.0e0}]'
+    local value = require("ane.core").json_decode(text, { exact = "texts" })
+    assert.equal("1.50", value[1][1])
+    assert.equal(text, require("ane.core").json_encode(value))
+  end)
+end)
