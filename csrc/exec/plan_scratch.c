@@ -45,9 +45,8 @@ ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_er
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
     size_t bytes = a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, chunk, w.cols[a]);
     at[a] = reserve(&total, bytes);
-    p->thread_activations[a] =
-        reserve(&p->thread_bytes,
-                a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, 1, w.cols[a]));
+    size_t alone = bytes ? ane_activations_bytes((ane_activation_type)a, ALONE_TOKENS, w.cols[a]) : 0;
+    p->thread_activations[a] = reserve(&p->thread_bytes, alone);
   }
   normed = reserve(&total, (size_t)(chunk * w.channels) * sizeof(float));
   parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
@@ -56,7 +55,7 @@ ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_er
   p->claimed_stride = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->claimed);
   claimed = reserve(&total, (size_t)(p->claimed_stride * p->o.threads) * sizeof *p->claimed);
   prefetch = reserve(&total, (size_t)p->o.threads * sizeof *p->prefetch);
-  p->thread_normed = reserve(&p->thread_bytes, (size_t)w.channels * sizeof(float));
+  p->thread_normed = reserve(&p->thread_bytes, (size_t)(ALONE_TOKENS * w.channels) * sizeof(float));
   p->temp_rows = 64;
   p->thread_temp = reserve(&p->thread_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
   p->thread_kernel = reserve(&p->thread_bytes, w.kernel);

@@ -1,8 +1,9 @@
 /* linear: norms the input, quantises it once, multiplies by one or more matrices, then adds bias or residual or applies a gated
  * act.
  *
- * With one token, every thread prepares the input for itself, which saves a barrier. With more tokens, the threads divide the
- * tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
+ * With few tokens, every thread prepares the input for itself, which saves a barrier and the exchange of cache lines. With more
+ * tokens, the threads divide the tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same
+ * whichever thread computes it. */
 #include "base/prefetch.h"
 #include "exec/adapter.h"
 #include "exec/exchange.h"
@@ -58,8 +59,14 @@ static void prepare_shared(struct thread_ctx *tc, const struct step *s, struct p
   thread_barrier(tc);
 }
 
+/* Does every thread prepare all tokens for itself? Adapters of several tokens share scratch memory. */
+static bool is_prepared_alone(const struct thread_ctx *tc, const struct step *s) {
+  if (tc->tokens == 1) return true;
+  return tc->tokens <= ALONE_TOKENS && tc->tokens * s->in[0]->channels <= ALONE_VALUES && !tc->r->n_adapted;
+}
+
 void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out) {
-  if (tc->tokens == 1)
+  if (is_prepared_alone(tc, s))
     prepare_alone(tc, s, out);
   else
     prepare_shared(tc, s, out);

@@ -26,6 +26,10 @@ struct run {
   void *tap_arg;
 };
 
+/* The most tokens, and the most values of them all, that each thread of a linear step prepares for itself (measured with 2
+ * threads: with more values, dividing the work gains more than a barrier costs). */
+enum { ALONE_TOKENS = 8, ALONE_VALUES = 12288 };
+
 /* A thread's view of the run. */
 struct thread_ctx {
   struct run *r;
@@ -94,8 +98,8 @@ struct prepared {
   const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
   bool divided;     /* low is NULL so far: adapter_down_join gives it */
 };
-/* Prepares the input of a linear step: of one token in the thread's own scratch; of several together with the other threads,
- * ending with a barrier. */
+/* Prepares the input of a linear step: of few tokens in the thread's own scratch (ALONE_TOKENS); of more together with the other
+ * threads, ending with a barrier. */
 void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out);
 
 #endif
