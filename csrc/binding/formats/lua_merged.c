@@ -179,7 +179,8 @@ static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tens
 /* Computes edit i of the list at `list` into the overlay's memory. temp: a row. */
 static ane_status fill(lua_State *L, const struct ane_source *s, const struct ane_source *overlay, int list, lua_Integer i,
                        struct edit *e, float *temp, struct ane_error *err) {
-  const struct ane_tensor *from = &ane_source_tensor(s, e->from)->tensor;
+  const struct ane_source_tensor *source = ane_source_tensor(s, e->from);
+  const struct ane_tensor *from = &source->tensor;
   const struct ane_source_tensor *to = ane_source_tensor(overlay, e->name);
   if (e->alias) return ANE_OK;
   if (!to || !to->own) luaL_error(L, "tensor %s is not changed", e->name);
@@ -190,6 +191,7 @@ static ane_status fill(lua_State *L, const struct ane_source *s, const struct an
   if (e->typed) return ANE_OK; /* its bytes come later */
   float *w = (float *)(uintptr_t)to->tensor.data;
   ane_decoder(from->dtype)(from->data, w, to->tensor.bytes / sizeof *w);
+  ane_source_drop(s, source);
   lua_rawgeti(L, list, i + 1);
   e->at = lua_gettop(L);
   ane_status st = apply(L, e, w, &to->tensor.shape, temp, err);

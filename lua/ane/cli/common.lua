@@ -85,12 +85,14 @@ function M.calibrate(args)
 end
 
 --- Prepares to read the text of --calibrate for compensated rounding.
+-- @param by_layer true: the model is rounded layer by layer, so its weights need not be in memory together
 -- @return calibration of ane.quantise.moments, which closes its model; or nil, message, code
-function M.moments(args)
+function M.moments(args, by_layer)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
+  local models = require "ane.model"
   local model
-  model, message, code = require("ane.model").load(args.model, {
+  model, message, code = (by_layer and models.unplanned or models.load)(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
     merge = args.adapter[1] and true or nil,
   })

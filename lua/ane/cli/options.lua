@@ -150,8 +150,8 @@ function M.transform(parser, help, chooses)
   if chooses then table.insert(choices, 1, "auto") end
   parser:option("--transform", help .. (chooses and " none" or " none (default)") .. "; rotate: rotations that leave the model's results "
     .. "as they are and spread the outliers of its weights. A tied head becomes a matrix of its own."
-    .. (chooses and " auto (default): rotate with --method gptq and a scheme, where the model's blocks allow it and its weights take "
-    .. "at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
+    .. (chooses and " auto (default): rotate with --method gptq and a scheme, where the model's blocks allow it and its weights "
+    .. "are rotated one by one or take at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
 end
 
 --- The model and the options of loading it.

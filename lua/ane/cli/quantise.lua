@@ -98,7 +98,7 @@ local function prepared(source, args, model)
   local made, message = source, nil
   if args.adapter[1] then made, message, code = loader.merged(r, cfg, made, args.adapter) end
   if not made then return nil, message, code end
-  made, message, code = loader.transformed(r, cfg, made, args.transform)
+  made, message, code = loader.transformed(r, cfg, made, args.transform, true)
   return made, message, code
 end
 
@@ -167,15 +167,20 @@ local function check_usage(args)
   return true
 end
 
+-- Is the model rounded layer by layer, with no need to compute as a whole?
+local function by_layer(args)
+  return args.inputs ~= "source" and args.stages ~= 1 and not (args.size or args.bits) and not args.calibrate:find "^samples:"
+end
+
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
-  transforms.choose(args, types.schemes[args.weights])
+  transforms.choose(args, types.schemes[args.weights], args.method == "gptq" and by_layer(args))
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report
   local calibration, code
   if args.method == "gptq" then
-    calibration, message, code = common.moments(args)
+    calibration, message, code = common.moments(args, by_layer(args))
     if not calibration then return nil, message, code end
   end
   local _ <close> = calibration

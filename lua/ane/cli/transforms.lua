@@ -6,7 +6,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- Most bytes of rotated weights, which are in memory in fp32 while they are written.
+-- Most bytes of rotated weights in fp32, where they are in memory together.
 local MOST = 4 << 30
 
 -- Bytes of all tensors in fp32.
@@ -22,15 +22,15 @@ end
 
 -- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. What else is wrong with the model is
 -- reported where it is loaded.
-local function rotates(args)
+local function rotates(args, by_layer)
   local loader = require "ane.model.loader"
   local source <close> = core.open(args.model)
   if not source or (source:format() ~= "gguf" and source:format() ~= "safetensors") then return false end
   local r, cfg = loader.identify(source, args.model, { recipe = args.recipe })
   if not r then return false end
   local bytes = size_of(source)
-  if bytes > MOST then return false, ("its weights take %s in fp32"):format(common.bytes(bytes)) end
-  local turned, message, code = loader.transformed(r, cfg, source, "rotate")
+  if bytes > MOST and not by_layer then return false, ("its weights take %s in fp32"):format(common.bytes(bytes)) end
+  local turned, message, code = loader.transformed(r, cfg, source, "rotate", true)
   if turned then
     turned:close()
     return true
@@ -43,9 +43,10 @@ end
 -- rows than those of GGUF types, and its files have a head of their own in any case.
 -- @param args options of the command: model, recipe, transform, method
 -- @param is_scheme true: the weights get a scheme
-function M.choose(args, is_scheme)
+-- @param by_layer true: rotated weights are not in memory together
+function M.choose(args, is_scheme, by_layer)
   local given, turns, why = args.transform or "auto", false, nil
-  if given == "auto" and is_scheme and args.method == "gptq" then turns, why = rotates(args) end
+  if given == "auto" and is_scheme and args.method == "gptq" then turns, why = rotates(args, by_layer) end
   args.transform = (turns or given == "rotate") and "rotate" or nil
   if why then common.remark(args, "the weights are not rotated: %s", why) end
 end

@@ -84,14 +84,8 @@ local function opened(self)
   return self._bundle or error("model is closed", 3)
 end
 
---- Loads a model.
--- @param path a GGUF file, a folder with safetensors and config.json, or a folder with Core ML packages and runtime_meta.json
--- @param opts see rules
--- @return a model; or nil, message, code if the file or the machine cannot be used
--- @raise if an option is unknown or wrong
-function M.load(path, opts)
-  schema.argument({ type = "string" }, path, "load: path", 2)
-  opts = schema.check(M.rules, opts, "load", 2)
+-- Opens a model for load() and unplanned(), whose options are checked.
+local function open(path, opts)
   local level, message, code = isa.choose(opts.isa)
   if not level then return nil, message, code end
   opts.isa = level
@@ -124,6 +118,30 @@ function M.load(path, opts)
   if ok then return model end
   model:close()
   return nil, message, code
+end
+
+--- Loads a model.
+-- @param path a GGUF file, a folder with safetensors and config.json, or a folder with Core ML packages and runtime_meta.json
+-- @param opts see rules
+-- @return a model; or nil, message, code if the file or the machine cannot be used
+-- @raise if an option is unknown or wrong
+function M.load(path, opts)
+  schema.argument({ type = "string" }, path, "load: path", 2)
+  opts = schema.check(M.rules, opts, "load", 2)
+  local model, message, code = open(path, opts)
+  return model, message, code
+end
+
+--- Opens a model to quantise it layer by layer: it encodes texts, and computes nothing. Its transformed weights are computed for each
+-- use (ane.quantise.overlay).
+-- @param path a GGUF file, or a folder with safetensors and config.json
+-- @param opts as load's; adapters must be merged
+-- @return a model, of which only tokenizer, context and close() are of use; or nil, message, code
+function M.unplanned(path, opts)
+  opts = schema.check(M.rules, opts, "load", 2)
+  opts.unplanned = true
+  local model, message, code = open(path, opts)
+  return model, message, code
 end
 
 -- Raises, at the level of the method's caller, if a session's context exceeds the model's.
@@ -559,20 +577,23 @@ function Model:close()
   local bundle = self._bundle
   if not bundle then return end
   self._bundle, self._idle = nil, nil
-  local open = {}
-  for p in pairs(self._pools) do open[#open + 1] = p end
-  for s in pairs(self._sessions) do open[#open + 1] = s end
-  for _, user in ipairs(open) do user:close() end
+  local users = {}
+  for p in pairs(self._pools) do users[#users + 1] = p end
+  for s in pairs(self._sessions) do users[#users + 1] = s end
+  for _, user in ipairs(users) do user:close() end
   if bundle.plain then require("ane.model.trace").close(bundle) end
   adapters.close(self)
-  bundle.program:close()
+  if bundle.program then bundle.program:close() end
   if bundle.source and bundle.source.close then bundle.source:close() end
 end
 
 -- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why "graph"; or nil),
 -- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings, such as a context above the model's own).
 local PROPERTIES = {
-  context = function(self) return opened(self).program:context() end,
+  context = function(self)
+    local bundle = opened(self)
+    return bundle.program and bundle.program:context() or bundle.context
+  end,
   vocab = function(self) return opened(self).program:vocab() end,
   architecture = function(self) return opened(self).architecture end,
   config = function(self) return opened(self).config end,

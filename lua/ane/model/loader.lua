@@ -92,6 +92,13 @@ end
 -- row, which costs nothing.
 local function weights_of(cfg, name) return name == "int8" and takes_texts(cfg) and "int8-channel" or name end
 
+-- Positions of the sessions of a model.
+local function context_of(cfg, opts)
+  if opts.context_given then return opts.context end
+  local context = takes_texts(cfg) and default_context(cfg, opts.kv, MOST_TEXT) or opts.context
+  return math.min(context, cfg.max_positions or context)
+end
+
 --- Plans the graph of a recipe for this machine.
 -- @param r the recipe
 -- @param cfg the configuration
@@ -102,11 +109,7 @@ function M.plan(r, cfg, source, opts)
   local graph, places, code = build(r, cfg, source)
   if not graph then return nil, places, code end
   local _ <close> = graph -- the program keeps what it needs
-  local context = opts.context
-  if not opts.context_given then
-    if takes_texts(cfg) then context = default_context(cfg, opts.kv, MOST_TEXT) end
-    context = math.min(context, cfg.max_positions or context)
-  end
+  local context = context_of(cfg, opts)
   local program
   local ok, message
   ok, message, code = graph:passes(opts.pipeline or "cpu")
@@ -148,13 +151,14 @@ end
 
 --- The weights of a transformed model.
 -- @param kind nil or "none": as they are; "rotate": see ane.quantise.rotate
+-- @param later true: matrices are computed for each use (ane.quantise.overlay)
 -- @return a source, which keeps the given one open; or nil, message, code
-function M.transformed(r, cfg, source, kind)
+function M.transformed(r, cfg, source, kind, later)
   if kind == nil or kind == "none" then return source end
   local rotated
   local graph, message, code = recipe.build(r, cfg, source, function(b, logits)
     local why, word
-    rotated, why, word = require("ane.quantise.rotate").source(b, logits, source)
+    rotated, why, word = require("ane.quantise.rotate").source(b, logits, source, later)
     if rotated then return true end
     return nil, why, word
   end)
@@ -238,16 +242,17 @@ function M.complete(path, r, cfg, source, opts, found)
     source, message, code = M.merged(r, cfg, source, opts.adapters)
     if not source then return nil, message, code end
   end
-  source, message, code = M.transformed(r, cfg, source, opts.transform)
+  source, message, code = M.transformed(r, cfg, source, opts.transform, opts.unplanned)
   if not source then return nil, message, code end
-  local places
+  local bundle = {
+    source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
+    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = context_of(cfg, options), options = options,
+  }
+  if opts.unplanned then return bundle end
   program, message, code = M.plan(r, cfg, source, options)
   if not program then return nil, message, code end
-  places = message
-  return {
-    program = program, places = places, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error,
-    eos_ids = eos_ids, architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = program:context(), options = options,
-  }
+  bundle.program, bundle.places, bundle.context = program, message, program:context()
+  return bundle
 end
 
 --- Returns the warning for a context that is longer than the model's own, or nil.
@@ -293,7 +298,8 @@ end
 
 --- Opens a file or folder, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
--- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
+-- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress; unplanned: no program is
+-- made, and no weight is read
 -- @return {program, source, config, tokenizer (nil: none; tokenizer_error says why), eos_ids, architecture, recipe, bytes,
 -- context, options (as plan takes them)}; or nil, message, code
 function M.load(path, opts)

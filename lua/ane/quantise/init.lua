@@ -1,6 +1,6 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.util.failure, ane.util.schema, ane.util.units and
--- ane.model.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.quantise.overlay, ane.util.failure,
+-- ane.util.schema, ane.util.units and ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local compensate = require "ane.quantise.compensate"
@@ -9,6 +9,7 @@ local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
 local held = require "ane.model.weights"
+local overlay = require "ane.quantise.overlay"
 local units = require "ane.util.units"
 
 local try = failure.try
@@ -260,10 +261,12 @@ local function write_tensor(writer, t, opts, factors)
       try(writer:write(part.data))
     else
       local keep = factors and is_whole(part) and not t.weight and factors:takes(part.name) or nil
+      overlay.fill(part.source, { part.name })
       local got = try(writer:send(part.source, part.name, {
         first = part.first, last = part.last, head = part.head, add = part.add, importance = weights, factor = factor, scheme = t.scheme,
         keep = keep, progress = progress and function(done, total) progress("quantise", done, total) end,
       }))
+      overlay.drop(part.source, { part.name })
       sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
       sums.max_abs = math.max(sums.max_abs, got.max_abs)
       if keep then factors:put(part.name, got.bytes, part.head) end
@@ -370,11 +373,19 @@ local function with_transform(options, opts)
   return own
 end
 
+-- Must a model compute on the text as a whole, not layer by layer? It writes samples, or gives the inputs of the source.
+local function runs_whole(opts)
+  local calibrate = opts.calibrate
+  return opts.inputs == "source" or opts.stages == 1 or (type(calibrate) == "table" and calibrate.samples ~= nil)
+end
+
 -- The model of a bundle with other weights, loaded again; or nil, message, code.
-local function transformed(bundle, kind)
+local function transformed(bundle, kind, opts)
   local options = bundle.options
   if not options then return nil, "option transform: no recipe built this model", "unsupported" end
-  return require("ane.model").load(bundle.source:path(), {
+  local model = require "ane.model"
+  local open = runs_whole(opts) and model.load or model.unplanned
+  return open(bundle.source:path(), {
     transform = kind, recipe = options.recipe, context = options.context, threads = options.threads, activations = options.activations,
     kv = options.kv, adapters = options.adapters, merge = options.merge,
   })
@@ -414,7 +425,7 @@ function M.of_model(model, source, out, opts, level)
     return report, message, code
   end
   local other
-  other, message, code = transformed(bundle, opts.transform)
+  other, message, code = transformed(bundle, opts.transform, opts)
   if not other then return nil, message, code end
   local _ <close> = other
   bundle = bundle_of(other, level)

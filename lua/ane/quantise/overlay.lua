@@ -2,8 +2,11 @@
 -- Needs ane.core and ane.util.failure. Usage:
 --   local o = overlay.new(source, edits); o:put("blk.0.attn_q.weight", bytes); o:forget { "blk.0.attn_q.weight" }
 --
--- Field `source` is an ordinary source with the shapes and types of all tensors. Until put() has given a changed tensor its
--- numbers, it must not be read.
+-- Field `source` is an ordinary source with the shapes and types of all tensors. Until put() or compute() has given a changed
+-- tensor its numbers, it must not be read.
+--
+-- computed() makes a source whose changed matrices are computed for each use: fill(source, names) before they are read, drop(source,
+-- names) behind it. Both take any source and any names, and do nothing where nothing is computed.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -11,6 +14,9 @@ local failure = require "ane.util.failure"
 local try = failure.try
 
 local M = {}
+
+-- The overlays of computed(), by their sources.
+local COMPUTED = setmetatable({}, { __mode = "k" })
 
 local Overlay = {}
 Overlay.__index = Overlay
@@ -31,6 +37,13 @@ function Overlay:forget(names)
   core.merge_forget(self.source, list)
 end
 
+--- Computes the changed tensors of these names from the base.
+function Overlay:compute(names)
+  local list = {}
+  for _, name in ipairs(names) do list[#list + 1] = self.edits[name] end
+  try(core.merge_into(self.source, self.base, list))
+end
+
 --- Does it change the tensor of this name?
 function Overlay:changes(name) return self.edits[name] ~= nil end
 
@@ -43,6 +56,30 @@ function M.new(base, edits)
   for _, edit in ipairs(edits) do self.edits[edit.name] = edit end
   self.source = try(core.merged(base, edits, true))
   return self
+end
+
+--- A source whose changed matrices are computed for each use. Changed vectors are computed at once.
+-- @param edits as core.merged takes them, with changes
+-- @return a source; raises as ane.util.failure does
+function M.computed(base, edits)
+  local self, vectors, later = M.new(base, edits), {}, {}
+  for _, edit in ipairs(edits) do
+    if #base:tensor(edit.from or edit.name).shape < 2 then vectors[#vectors + 1] = edit.name else later[edit.name] = edit end
+  end
+  self:compute(vectors)
+  self.edits = later
+  COMPUTED[self.source] = self
+  return self.source
+end
+
+--- Computes those of the tensors that computed() has left for later.
+function M.fill(source, names)
+  if COMPUTED[source] then COMPUTED[source]:compute(names) end
+end
+
+--- Gives the memory of those tensors back.
+function M.drop(source, names)
+  if COMPUTED[source] then COMPUTED[source]:forget(names) end
 end
 
 return M

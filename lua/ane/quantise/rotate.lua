@@ -1,6 +1,6 @@
 --- Rotations of a model that are folded into its weights. The model computes the same, and its weights have fewer outliers to round.
--- Needs ane.core and ane.util.failure. Usage: `local source = assert(rotate.source(builder, logits, source))` in the `examine` of
--- ane.recipe.build
+-- Needs ane.core, ane.quantise.overlay and ane.util.failure.
+-- Usage: `local source = assert(rotate.source(builder, logits, source))` in the `examine` of ane.recipe.build
 --
 -- RMSNorm with a weight of ones commutes with an orthogonal matrix Q. So the weights of norms move into the matrices that read them,
 -- and the residual stream is rotated: embeddings and readers become W Q, writers Q' W. A second matrix for each layer rotates the values
@@ -13,6 +13,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local overlay = require "ane.quantise.overlay"
 
 local raise, try = failure.raise, failure.try
 
@@ -249,8 +250,9 @@ end
 -- @param b the builder, after the recipe has built (ane.recipe.builder)
 -- @param logits the value that the recipe has returned
 -- @param source of the weights; the result keeps it open
+-- @param later true: matrices are computed for each use (ane.quantise.overlay); otherwise all at once
 -- @return a source; or nil, message, code: "unsupported" names the step that cannot be rotated
-function M.source(b, logits, source)
+function M.source(b, logits, source, later)
   return failure.catch(function()
     local self = {
       record = b.record, users = users_of(b.record), source = source, path = source:path(), result = logits, edits = {}, order = {},
@@ -269,7 +271,7 @@ function M.source(b, logits, source)
     for _, user in ipairs(self.norms) do add_norm(self, user) end
     for _, entry in ipairs(nodes(b.record, "attention")) do add_heads(self, entry[2], entry[3]) end
     check_uses(self)
-    return try(core.merged(source, self.order))
+    return later and overlay.computed(source, self.order) or try(core.merged(source, self.order))
   end)
 end
 

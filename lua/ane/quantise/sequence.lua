@@ -114,8 +114,10 @@ function Sequence:advance()
   local from, to = self.cut, self.layout.made[value] + 1
   local names = tensors_of(self.layout, from, to - 1, value)
   self.moments:clear()
+  overlay.fill(self.base, names)
   if self.sparse then complete(self, names) end
   run_stage(self, value, from, to)
+  overlay.drop(self.base, names)
   forget(self, names, to - 1)
   collectgarbage()
   self.at, self.cut = i, to <= self.layout.n_body and to or from -- all of the tail is one stage

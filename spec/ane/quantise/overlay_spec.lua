@@ -1,0 +1,50 @@
+local core = require "ane.core"
+local model_of = require "ane.model"
+local overlay = require "ane.quantise.overlay"
+local tiny = require "support.tiny"
+
+describe("a source whose matrices are computed for each use", function()
+  local MATRIX, VECTOR = "blk.0.attn_q.weight", "blk.0.attn_norm.weight"
+
+  local function edits(source)
+    local list = {}
+    for _, name in ipairs { MATRIX, VECTOR } do
+      local shape = source:tensor(name).shape
+      local twos = core.tensor({ shape[#shape] }):fill(2):tostring()
+      list[#list + 1] = { name = name, changes = { { columns = twos } } }
+    end
+    return list
+  end
+
+  it("holds a matrix between fill and drop, and vectors always", function()
+    local base <close> = assert(core.open(tiny.path()))
+    local want <close> = assert(core.merged(base, edits(base)))
+    local source <close> = overlay.computed(base, edits(base))
+    local zeros = ("\0"):rep(#want:read(MATRIX))
+    assert.equal(want:read(VECTOR), source:read(VECTOR))
+    assert.equal(zeros, source:read(MATRIX))
+    for _ = 1, 2 do
+      overlay.fill(source, { MATRIX, VECTOR, "blk.0.attn_k.weight", "none" })
+      assert.is_true(want:read(MATRIX) == source:read(MATRIX))
+      overlay.drop(source, { MATRIX, VECTOR, "none" })
+      assert.equal(want:read(VECTOR), source:read(VECTOR))
+    end
+    -- Only whole pages are given back: a small matrix may keep its edges.
+    assert.is_false(want:read(MATRIX) == source:read(MATRIX))
+    overlay.fill(base, { MATRIX })
+    overlay.drop(base, { MATRIX })
+    assert.is_true(base:read(MATRIX) ~= zeros)
+  end)
+
+  it("is that of a model that is opened to be quantised, which has no program", function()
+    local model <close> = assert(model_of.unplanned(tiny.path(), { transform = "rotate" }))
+    local loaded <close> = assert(model_of.load(tiny.path(), { transform = "rotate" }))
+    local source, want = model_of.bundle(model).source, model_of.bundle(loaded).source
+    assert.is_nil(model_of.bundle(model).program)
+    assert.equal(loaded.context, model.context)
+    local name = "blk.0.ffn_up.weight"
+    assert.equal(("\0"):rep(#want:read(name)), source:read(name))
+    overlay.fill(source, { name })
+    assert.is_true(want:read(name) == source:read(name))
+  end)
+end)
