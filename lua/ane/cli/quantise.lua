@@ -169,7 +169,9 @@ end
 
 -- Is the model rounded layer by layer, with no need to compute as a whole?
 local function by_layer(args)
-  return args.inputs ~= "source" and args.stages ~= 1 and not (args.size or args.bits) and not args.calibrate:find "^samples:"
+  local calibrate = { samples = args.calibrate:match "^samples:" }
+  local whole = require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages, calibrate = calibrate }
+  return not whole and not (args.size or args.bits)
 end
 
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.

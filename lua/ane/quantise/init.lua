@@ -373,8 +373,9 @@ local function with_transform(options, opts)
   return own
 end
 
--- Must a model compute on the text as a whole, not layer by layer? It writes samples, or gives the inputs of the source.
-local function runs_whole(opts)
+--- Must a model compute on the text as a whole, not layer by layer? It writes samples, or gives the inputs of the source.
+-- @param opts inputs, stages, calibrate (only a table of calibrate counts, with samples)
+function M.runs_whole(opts)
   local calibrate = opts.calibrate
   return opts.inputs == "source" or opts.stages == 1 or (type(calibrate) == "table" and calibrate.samples ~= nil)
 end
@@ -384,7 +385,7 @@ local function transformed(bundle, kind, opts)
   local options = bundle.options
   if not options then return nil, "option transform: no recipe built this model", "unsupported" end
   local model = require "ane.model"
-  local open = runs_whole(opts) and model.load or model.unplanned
+  local open = M.runs_whole(opts) and model.load or model.unplanned
   return open(bundle.source:path(), {
     transform = kind, recipe = options.recipe, context = options.context, threads = options.threads, activations = options.activations,
     kv = options.kv, adapters = options.adapters, merge = options.merge,
