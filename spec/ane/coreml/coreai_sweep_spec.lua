@@ -60,6 +60,22 @@ describe("an asset of every architecture gives the executor's logits:", function
     end
   end
 
+  it("where a router chooses otherwise in Apple's library, that alone makes the logits differ", function()
+    if not python then return pending "ANE_COREAI_PYTHON is not set" end
+    local path = "spec/fixtures/hf/zaya-odd"
+    local report = assert(exporter.of_path(path, dir, { target = "coreai", weights = "lut4-g8", context = 16, fixed_t = { 4 } }))
+    local case = coreai.case(report, IDS, coreai.rows(path, IDS, "lut4-g8"))
+    assert(core.write_file(dir .. ".json", (core.json_encode(case))))
+    local text = coreai.apple(python, ("steps.py %s %s"):format(report.path, dir .. ".json"))
+    local calls = 0
+    for far, exact, same in text:gmatch "library differs by ([%d.]+), fp64 by ([%d.]+); .- differs by ([%d.]+)" do
+      calls = calls + 1
+      assert.is_true(tonumber(far) > case.tolerance.atol and tonumber(exact) < 0.01 and tonumber(same) < case.tolerance.atol, text)
+    end
+    assert.is_true(calls > 0, text)
+    assert.truthy(text:find("order %d+ differs at .- in Apple's library"), text)
+  end)
+
   for _, name in ipairs(WITHOUT) do
     it(name .. " has no lowering, and says so", function()
       local report, _, code = exporter.of_path("spec/fixtures/hf/" .. name, dir, { target = "coreai", context = 16 })

@@ -185,7 +185,7 @@ function main
   end)
 
   -- The program of an asset with states, rope, attention and the delta rule, as `ane export` writes it.
-  local function exported()
+  local function exported(weights)
     local o = ops.new {
       channels = 38, out = 10, consts = { a = { 2 }, bias = { 2 }, wq = { 16, 38 }, wk = { 8, 38 }, mix = { 10, 16 } },
       text = "state ks: fp32[1, 2, context, 4]\nstate vs: fp32[1, 2, context, 4]\nstate s: fp32[1, 2, 6, 5]\n" ..
@@ -195,7 +195,7 @@ function main
         "e = delta_rule(u, d, b, a, bias, s) {key_heads=2}\ny = add(e, m)",
     }
     local graph <close> = ops.graph(o)
-    local exporter <close> = assert(core.mil_exporter(graph, { weights = "int8", context = 16 }))
+    local exporter <close> = assert(core.mil_exporter(graph, { weights = weights, context = 16 }))
     assert(exporter:coreai(dir .. "/o.aimodel", { 16 }, { 1, 4 }))
     return read(dir .. "/o.aimodel/main.mlirb")
   end
@@ -243,7 +243,7 @@ function main
   it("survives changed bytes", function()
     assert(write(dir .. "/m.aimodel", { small() }))
     local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb",
-                      read "spec/fixtures/aimodel/torch_repeat.aimodel/main.mlirb", exported() }
+                      read "spec/fixtures/aimodel/torch_repeat.aimodel/main.mlirb", exported "int8", exported "lut3", exported "lut6" }
     for _, name in ipairs { "unary", "binary", "reductions", "moves", "indexing", "convolutions", "pooling", "norms", "attention",
                             "weights", "quantised", "dynamic" } do
       sources[#sources + 1] = read(("spec/fixtures/aimodel/nets/%s.aimodel/main.mlirb"):format(name))
