@@ -14,6 +14,7 @@ local moe = require "ane.recipe.moe"
 local M = { architectures = { "gpt_oss", "gpt-oss" }, version = 1 }
 
 M.transposed_experts = true -- checkpoints of transformers store them [experts, in, out]
+M.interleaved_experts = true -- in the parameters of transformers, the rows of gate and up alternate
 
 M.names = {
   gguf = { ffn_norm = "post_attention_norm", sinks = "attn_sinks" },

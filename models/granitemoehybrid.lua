@@ -20,6 +20,13 @@ for role, name in pairs {
   ffn_down_exps = "block_sparse_moe.output_linear", ffn_up = "shared_mlp.input_linear", ffn_down = "shared_mlp.output_linear",
 } do NAMES[role] = name end
 M.names = { hf = NAMES }
+
+-- The modules of transformers' class whose names are not those of its files.
+function M.modules(place)
+  local name = place.stack and "experts" or place.role == "ffn_gate_inp" and "router"
+  return name and ("layers.%d.block_sparse_moe.%s"):format(place.layer, name) or nil
+end
+
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },
   hf = {

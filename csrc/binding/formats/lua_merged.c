@@ -61,6 +61,40 @@ static void multiply(float *w, int64_t rows, int64_t cols, const float *columns)
     for (int64_t c = 0; c < cols; c++) w[r * cols + c] *= columns[c];
 }
 
+/* The change of stacked experts: l, whose a and b are not set yet, with fields `experts` = n, `expert` (w is the matrix of this
+ * one alone; absent: w [n][out][in] holds all), `outputs`, `first`, `step` (row i of a matrix takes row first + i * step of B)
+ * and `transposed` (matrices are stored [in][out]). A [n * rank][in]: row e * rank + k. B [outputs][rank * n]: column k * n + e.
+ */
+static void change_experts(lua_State *L, int t, float *w, int64_t rows, int64_t cols, struct ane_lora l, float *temp) {
+  enum { MOST = 1 << 16 };
+  const int64_t n = bind_opt_integer_option(L, t, "experts", 1, 1, MOST),
+                one = bind_opt_integer_option(L, t, "expert", -1, -1, n - 1);
+  const int64_t outputs = bind_opt_integer_option(L, t, "outputs", 0, 0, INT32_MAX);
+  const int64_t first = bind_opt_integer_option(L, t, "first", 0, 0, INT32_MAX),
+                step = bind_opt_integer_option(L, t, "step", 1, 1, 2);
+  const bool turned = bind_boolean_option(L, t, "transposed");
+  if (one < 0 && rows % n) luaL_error(L, "an edit has %I experts for %I rows", (LUAI_UACINT)n, (LUAI_UACINT)rows);
+  if (one < 0) rows /= n;
+  const int64_t out = turned ? cols : rows, in = turned ? rows : cols, all = n * l.rank;
+  if (l.rank > MOST || out < 1 || first + (out - 1) * step >= outputs)
+    luaL_error(L, "an edit of experts has rank %I and %I outputs", (LUAI_UACINT)l.rank, (LUAI_UACINT)outputs);
+  const float *a = floats(L, t, "a", all * in), *b = floats(L, t, "b", outputs * all);
+  if (!a || !b) luaL_error(L, "an edit of experts has no product");
+  float *left = lua_newuserdatauv(L, (size_t)(rows * l.rank) * sizeof *left, 0);
+  float *right = lua_newuserdatauv(L, (size_t)(l.rank * cols) * sizeof *right, 0);
+  l.a = right, l.b = left;
+  for (int64_t e = one < 0 ? 0 : one; e < (one < 0 ? n : one + 1); e++, w += rows * cols) {
+    for (int64_t i = 0; i < (turned ? in : out); i++)
+      for (int64_t k = 0; k < l.rank; k++)
+        left[i * l.rank + k] = turned ? a[(e * l.rank + k) * in + i] : b[(first + i * step) * all + k * n + e];
+    for (int64_t k = 0; k < l.rank; k++)
+      for (int64_t c = 0; c < cols; c++)
+        right[k * cols + c] = turned ? b[(first + c * step) * all + k * n + e] : a[(e * l.rank + k) * in + c];
+    ane_lora_merge(w, rows, cols, &l, temp);
+  }
+  lua_pop(L, 2);
+}
+
 /* One change: a rotation, factors of the columns, or an adapter's. */
 static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t cols, float *temp, struct ane_error *err) {
   bool rotates = lua_getfield(L, t, "rotate") != LUA_TNIL;
@@ -74,6 +108,14 @@ static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t co
   struct ane_lora l = {.rank = bind_opt_integer_option(L, t, "rank", 0, 0, INT32_MAX),
                        .scale = (float)bind_opt_number_option(L, t, "scale", 1, -1e30, 1e30),
                        .blend = (float)bind_opt_number_option(L, t, "blend", 1, -1e30, 1e30)};
+  bool experts = lua_getfield(L, t, "experts") != LUA_TNIL;
+  lua_pop(L, 1);
+  if (experts) {
+    change_experts(L, t, w, rows, cols, l, temp);
+    return ANE_OK;
+  }
+  int64_t from = bind_opt_integer_option(L, t, "from", 0, 0, rows), to = bind_opt_integer_option(L, t, "to", rows, from, rows);
+  w += from * cols, rows = to - from;
   l.a = floats(L, t, "a", l.rank * cols), l.b = floats(L, t, "b", rows * l.rank);
   l.magnitude = floats(L, t, "magnitude", rows), l.values = floats(L, t, "values", rows * cols);
   if (!l.b) l.a = NULL;
@@ -101,25 +143,31 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
   return st;
 }
 
-/* The entry of the overlay for an edit; raises where its source has no such tensor, or one without a decoder. */
-static struct ane_source_tensor entry_of(lua_State *L, const struct ane_source *s, const struct edit *e) {
+/* The entry of the overlay for an edit. It fails where the tensor's numbers cannot be decoded; raises where there is no tensor.
+ */
+static ane_status entry_of(lua_State *L, const struct ane_source *s, const struct edit *e, struct ane_source_tensor *entry,
+                           struct ane_error *err) {
   const struct ane_source_tensor *from = ane_source_tensor(s, e->from);
   if (!from) luaL_error(L, "no tensor %s", e->from);
   struct ane_source_tensor t = *from;
   t.name = e->name;
-  if (e->alias) return t;
+  *entry = t;
+  if (e->alias) return ANE_OK;
+  t.parts = NULL, t.n_parts = 0;
   if (e->typed) {
     uint64_t count, bytes;
-    t.parts = NULL, t.n_parts = 0;
     t.tensor = (struct ane_tensor){.dtype = e->dtype, .shape = from->tensor.shape};
     if (!ane_shape_count(&t.tensor.shape, &count) || !ane_dtype_bytes(e->dtype, count, &bytes) || (e->bytes && bytes != e->size))
       luaL_error(L, "tensor %s has %I bytes", e->name, (LUAI_UACINT)e->size);
-    return t;
+    *entry = t;
+    return ANE_OK;
   }
-  if (!ane_decoder(from->tensor.dtype) || from->parts || from->tensor.gather)
-    luaL_error(L, "tensor %s cannot be changed", e->from);
+  if ((!ane_decoder(from->tensor.dtype) && !from->tensor.gather) || from->parts)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: tensor %s cannot be changed: it is %s", s->path, e->from,
+                    from->parts ? "stored in pieces" : ane_dtype_info(from->tensor.dtype)->name);
   t.tensor = (struct ane_tensor){.dtype = ANE_F32, .shape = from->tensor.shape};
-  return t;
+  *entry = t;
+  return ANE_OK;
 }
 
 /* Reads an edit from the table on top of the stack; the strings stay in that table. */
@@ -142,19 +190,21 @@ static struct edit edit_of(lua_State *L) {
 }
 
 /* The edits of the list at `list` as an overlay: fills edits and entries, and *most, the largest number of columns. */
-static void entries_of(lua_State *L, const struct ane_source *s, int list, lua_Integer n, struct edit *edits,
-                       struct ane_source_tensor *entries, int64_t *most) {
+static ane_status entries_of(lua_State *L, const struct ane_source *s, int list, lua_Integer n, struct edit *edits,
+                             struct ane_source_tensor *entries, int64_t *most, struct ane_error *err) {
   int64_t rows, cols;
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, list, i + 1);
     edits[i] = edit_of(L);
-    if (entries) entries[i] = entry_of(L, s, &edits[i]);
+    ane_status st = entries ? entry_of(L, s, &edits[i], &entries[i], err) : ANE_OK;
+    if (st) return st;
     const struct ane_source_tensor *t = entries ? &entries[i] : ane_source_tensor(s, edits[i].from);
     if (!t) luaL_error(L, "no tensor %s", edits[i].from);
     sides(&t->tensor.shape, &rows, &cols);
     *most = ANE_MAX(*most, cols);
     lua_pop(L, 1);
   }
+  return ANE_OK;
 }
 
 /* Copies the bytes of an edit to a tensor. Of heads, the rows were written in pairs (ane_recode): they go back to their places.
@@ -190,7 +240,10 @@ static ane_status fill(lua_State *L, const struct ane_source *s, const struct an
   }
   if (e->typed) return ANE_OK; /* its bytes come later */
   float *w = (float *)(uintptr_t)to->tensor.data;
-  ane_decoder(from->dtype)(from->data, w, to->tensor.bytes / sizeof *w);
+  int64_t rows, cols;
+  sides(&to->tensor.shape, &rows, &cols);
+  for (int64_t r = 0; from->gather && r < rows; r++) ane_gather_floats(from, r, w + r * cols);
+  if (!from->gather) ane_decoder(from->dtype)(from->data, w, to->tensor.bytes / sizeof *w);
   ane_source_drop(s, source);
   lua_rawgeti(L, list, i + 1);
   e->at = lua_gettop(L);
@@ -206,9 +259,10 @@ static lua_Integer count_edits(lua_State *L, int list) {
 
 /* merged(source, edits [, later]) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as
  * stored, or dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values}
- * (float32 bytes; see ane_lora), {columns} (float32 bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows
- * turn, else the columns), from, to (of the rows)} (see ane_rotation), one after the other}. Changed tensors are fp32. later =
- * true: the tensors have addresses, but no numbers until merge_into computes them; an edit may then have a dtype without bytes.
+ * (float32 bytes; see ane_lora), from, to (of the rows, the last excluded) or experts (see change_experts)}, {columns} (float32
+ * bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else the columns), from, to (of the rows)} (see
+ * ane_rotation), one after the other}. Changed tensors are fp32. later = true: the tensors have addresses, but no numbers until
+ * merge_into computes them; an edit may then have a dtype without bytes.
  */
 static int merged(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
@@ -218,7 +272,7 @@ static int merged(lua_State *L) {
   struct edit *edits = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *edits, 0);
   struct ane_source_tensor *list = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *list, 0);
   int64_t most = 1;
-  entries_of(L, s, 2, n, edits, list, &most);
+  if (entries_of(L, s, 2, n, edits, list, &most, &err)) return bind_fail(L, &err);
   for (lua_Integer i = 0; !later && i < n; i++)
     if (edits[i].typed && !edits[i].bytes) return luaL_error(L, "tensor %s has a type and no bytes", edits[i].name);
   float *temp = lua_newuserdatauv(L, (size_t)most * sizeof *temp, 0);
@@ -239,7 +293,7 @@ static int merge_into(lua_State *L) {
   lua_Integer n = count_edits(L, 3);
   struct edit *edits = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *edits, 0);
   int64_t most = 1;
-  entries_of(L, s, 3, n, edits, NULL, &most);
+  if (entries_of(L, s, 3, n, edits, NULL, &most, &err)) return bind_fail(L, &err);
   float *temp = lua_newuserdatauv(L, (size_t)most * sizeof *temp, 0);
   for (lua_Integer i = 0; i < n; i++)
     if (fill(L, s, overlay, 3, i, &edits[i], temp, &err)) return bind_fail(L, &err);

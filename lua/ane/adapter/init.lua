@@ -1,10 +1,11 @@
 --- LoRA adapters: they are added to the weights of a model at run time, or merged.
--- Needs ane.core, ane.adapter.gguf, peft, places and ane.util.failure. Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
--- Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
+-- Needs ane.core, ane.adapter.experts, gguf, peft and places, ane.util.failure. Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large
+-- Language Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
 -- Usage: `local file <close> = assert(adapter.read("folder")); local handle = assert(adapter.load(file, program, places, source))`
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local experts = require "ane.adapter.experts"
 local gguf = require "ane.adapter.gguf"
 local peft = require "ane.adapter.peft"
 local places = require "ane.adapter.places"
@@ -77,6 +78,7 @@ end
 local function check_shape(file, place, source, m)
   local weight = source:tensor(place.weight)
   local rows, cols = place.own and place.to - place.from or weight.shape[1], weight.shape[2] or 1
+  if place.index then rows, cols = weight.shape[2], weight.shape[3] end
   if #weight.shape == 1 then rows, cols = 1, weight.shape[1] end
   if place.kind == "embedding" then rows, cols = cols, rows end
   if m.rank and (m.rows ~= rows or m.cols ~= cols) then
@@ -178,6 +180,7 @@ function M.load(file, program, where, source)
   return failure.catch(function()
     local parts = {}
     for _, m in ipairs(file.modules) do
+      if experts.are(m) then experts.refuse(file, m) end
       for _, place in ipairs(find(file, where, source, m)) do parts[#parts + 1] = part_of(file, place, where, source, m) or nil end
     end
     local made, message, code = program:adapter(parts, math.tointeger(tonumber("0x" .. file.sha256:sub(1, 16))))
@@ -196,9 +199,10 @@ local function change_of_rows(file, place, where, source, m, blend)
       place.to - 1, place.weight)
   end
   if not m.rank then return nil end
-  local function zeros(rows) return ("\0"):rep(4 * m.rank * rows) end
-  local b = zeros(place.from) .. rows_of(file, place, where, m.b, m.rank) .. zeros(source:tensor(place.weight).shape[1] - place.to)
-  return { rank = m.rank, scale = m.scale, blend = blend, a = try(file.source:read(m.a.name)), b = b }
+  return {
+    rank = m.rank, scale = m.scale, blend = blend, from = place.from, to = place.to, a = try(file.source:read(m.a.name)),
+    b = rows_of(file, place, where, m.b, m.rank),
+  }
 end
 
 -- The change to a weight, in the form that core.merged takes; nil: none.
@@ -211,6 +215,7 @@ local function change_of(file, place, where, source, m, blend)
   if not m.rank then return change end
   if place.kind ~= "embedding" then
     change.a, change.b = try(file.source:read(m.a.name)), rows_of(file, place, where, m.b, m.rank)
+    if place.index then change.from, change.to = place.index * m.rows, (place.index + 1) * m.rows end -- one of stacked experts
     return change
   end
   if m.magnitude then raise("unsupported", "%s: tensor %s is of DoRA of an embedding", file.path, m.magnitude.name) end
@@ -231,7 +236,10 @@ local function edits_of(files, where, source)
     return edits[name].changes
   end
   local function add(file, scale, place, m)
-    if place.index then refuse(file, first_tensor(m), "is for one of several experts that one tensor holds") end
+    if place.index and (file.naming ~= "hf" or not m.rank or m.magnitude) then
+      raise("unsupported", "%s: tensor %s is for one of the experts that %s holds: only products of PEFT adapters are merged into these",
+        file.path, first_tensor(m).name, place.weight)
+    end
     local name = place.role == "output" and where.output or place.weight
     if m.rank or m.values then table.insert(edit(name, place.weight), change_of(file, place, where, source, m, scale)) end
     if m.bias or m.low_bias then
@@ -244,14 +252,21 @@ local function edits_of(files, where, source)
       end
     end
   end
+  local function add_places(file, scale, m)
+    local seen = {}
+    for _, place in ipairs(find(file, where, source, m)) do
+      if not seen[place.weight] then -- the parts of a fused weight change together
+        seen[place.weight] = true
+        add(file, scale, place, m)
+      end
+    end
+  end
   for _, entry in ipairs(files) do
     for _, m in ipairs(entry.file.modules) do
-      local list, seen = find(entry.file, where, source, m), {}
-      for _, place in ipairs(list) do
-        if not seen[place.weight] then -- the parts of a fused weight change together
-          seen[place.weight] = true
-          add(entry.file, entry.scale, place, m)
-        end
+      if experts.are(m) then
+        experts.edits(entry.file, where, source, m, entry.scale, function(name, change) table.insert(edit(name, name), change) end)
+      else
+        add_places(entry.file, entry.scale, m)
       end
     end
   end

@@ -10,7 +10,7 @@ local M = {}
 
 -- Fields that change the computation and are not supported: any value but nil, null, false and empty lists is refused.
 local REFUSED = {
-  "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "megatron_config", "velora_config",
+  "layer_replication", "trainable_token_indices", "alora_invocation_tokens", "megatron_config", "velora_config",
   "monteclora_config", "arrow_config",
 }
 local KNOWN_USE = { use_dora = true, use_rslora = true }
@@ -102,6 +102,38 @@ local function classify(name)
   end
 end
 
+-- Order of the parameters of one module that may both be targets. PEFT nests their adapters: the last is outermost.
+local ORDER = { gate_up_proj = 1, up_proj = 1, down_proj = 2 }
+
+-- The parameters of a module that target_parameters names, in the order of the class. Parameters but weight are those of experts.
+local function parameters_of(path, config, module)
+  local list, seen = {}, {}
+  for _, target in ipairs(type(config.target_parameters) == "table" and config.target_parameters or {}) do
+    local last = type(target) == "string" and target:match "([^.]+)$"
+    local name = last and (last == "weight" or module:find "experts$") and module .. "." .. last
+    if name and (name == target or name:sub(-#target - 1) == "." .. target) and not seen[last] then
+      seen[last] = true
+      list[#list + 1] = last
+    end
+  end
+  for _, last in ipairs(#list > 1 and list or {}) do
+    if not ORDER[last] then raise("unsupported", "%s: parameter %s of module %s is adapted beside others", path, last, module) end
+  end
+  table.sort(list, function(a, b) return (ORDER[a] or 0) < (ORDER[b] or 0) end)
+  return list
+end
+
+-- The module of a product's tensor and the parameter that it changes: X.base_layer.lora_A belongs to the parameter before that of
+-- X.lora_A. The parameter is nil if the module is no target as a parameter.
+local function target_of(path, config, module, name)
+  local plain, depth = module, 0
+  while plain:find "%.base_layer$" do plain, depth = plain:sub(1, -12), depth + 1 end
+  local list = parameters_of(path, config, plain)
+  if #list == 0 then return module end
+  if depth >= #list then raise("format", "%s: tensor %s is of no parameter that target_parameters names", path, name) end
+  return plain, list[#list - depth]
+end
+
 local function ends_with(module, name) return module == name or module:sub(-#name - 1) == "." .. name end
 
 -- Is a module with a product among target_modules, if that is a list of names?
@@ -119,15 +151,19 @@ local function collect(path, source, config)
   for _, t in ipairs(source:tensors()) do
     local module, part, embedding = classify(t.name)
     if not module then raise("format", "%s: tensor %s is none of a LoRA adapter", path, t.name) end
-    local m = modules[module]
+    local parameter
+    if part == "a" or part == "b" then module, parameter = target_of(path, config, module, t.name) end
+    local key = parameter and parameter ~= "weight" and module .. "." .. parameter or module
+    local m = modules[key]
     if not m then
       m = { module = module, embedding = false }
-      modules[module] = m
+      modules[key] = m
       order[#order + 1] = m
     end
+    m.parameter = m.parameter or parameter
     if m[part] then raise("format", "%s: tensors %s and %s say the same", path, m[part].name, t.name) end
     m[part], m.embedding = t, m.embedding or embedding or false
-    if (part == "a" or part == "b") and not is_target(config, module) then
+    if (part == "a" or part == "b") and not parameter and not is_target(config, module) then
       raise("format", "%s: tensor %s is of module %s, which target_modules does not name", path, t.name, module)
     end
   end
@@ -144,12 +180,15 @@ local function measure(path, m, config, ranks, alphas)
   end
   if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
   if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are not matrices", path, m.a.name, m.b.name) end
-  local rank = find(ranks, m.module, config.r)
-  if m.a.shape[1] ~= rank or m.b.shape[2] ~= rank then
+  local key = m.parameter and m.module .. "." .. m.parameter or m.module
+  local rank = find(ranks, key, config.r)
+  if m.parameter and m.parameter ~= "weight" then m.experts = m.a.shape[1] // rank end
+  local all = rank * (m.experts or 1)
+  if m.a.shape[1] ~= all or m.b.shape[2] ~= all or all < 1 then
     raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of rank %d, which the configuration gives", path, m.a.name,
       m.a.shape[1], m.a.shape[2], m.b.name, m.b.shape[1], m.b.shape[2], rank)
   end
-  local alpha = find(alphas, m.module, config.lora_alpha)
+  local alpha = find(alphas, key, config.lora_alpha)
   m.rank, m.scale = rank, alpha / (config.use_rslora == true and math.sqrt(rank) or rank)
   m.rows, m.cols = m.b.shape[1], m.a.shape[2]
   if config.use_dora == true and not m.magnitude then
@@ -168,7 +207,8 @@ end
 --- Reads the description of each module. Its tensors stay in the file until they are needed.
 -- @param path folder
 -- @return {path, source (open), modules = list of {module, rank, scale, rows, cols, a, b, embedding, magnitude, low_bias, bias,
--- values: tensors of the source}, naming = "hf", sha256}; raises failures
+-- values: tensors of the source; parameter (target_parameters names it), experts (their number in a parameter that stacks them: a
+-- [experts * rank, cols], b [rows, rank * experts])}, naming = "hf", sha256}; raises failures
 function M.read(path)
   local config_path, data_path = M.find(path)
   local text = try(core.read_file(config_path))

@@ -39,13 +39,29 @@ local function permutes(r)
   return layout "gguf" == "interleaved" and layout "hf" == "half"
 end
 
+-- The matrices of an expert by their place among its six inputs, from 0.
+local SLOTS = { [0] = "gate", [2] = "up", [4] = "down" }
+
+-- What is known of input i of an op `experts`: {slot, expert, count, up_alone (gate and up are one weight), down (role)}; nil for other
+-- inputs.
+local function expert_of(b, node, i)
+  local slot = node.op == "experts" and i >= 3 and SLOTS[(i - 3) % 6]
+  if not slot then return nil end
+  local first = i - (i - 3) % 6
+  return {
+    slot = slot, expert = (i - 3) // 6, count = node.attrs.count, up_alone = node.inputs[first] == node.inputs[first + 2],
+    down = b.record[node.inputs[first + 4]].role,
+  }
+end
+
 local KINDS = { conv1x1 = "linear", embed = "embedding" }
 
 -- Ops whose inputs are x, weight and bias.
 local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
--- rows GGUF permutes)}. In a place of a module that is the rows from .. to alone, own is true.
+-- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. In a place of a module that is
+-- the rows from .. to alone, own is true.
 local function uses_of(b, r)
   local list, seen = {}, {}
   for _, node in pairs(b.record) do
@@ -58,11 +74,13 @@ local function uses_of(b, r)
         if kind == "linear" and role == "token_embd" then role = "output" end -- a tied head
         local key = ("%s %s %s"):format(kind, role, weight.label)
         local bias = BIASED[node.op] and i == 2 and node.inputs[3] and b.record[node.inputs[3]]
-        if not seen[key] and weight.weight:find "%.weight$" then
+        local stack = expert_of(b, node, i)
+        if not seen[key] and (stack or weight.weight:find "%.weight$") then
           seen[key] = true
           list[#list + 1] = {
             kind = kind, role = role, layer = weight.layer, weight = weight.weight, label = weight.label, from = weight.from,
-            to = weight.to, index = weight.index, bias = bias and bias.weight or nil,
+            to = weight.to, index = weight.index, step = weight.step, transposed = weight.transposed, stack = stack,
+            bias = bias and bias.weight or nil,
             heads = permutes(r) and (role == "attn_q" and b.cfg.n_head or role == "attn_k" and b.cfg.n_head_kv) or nil,
           }
         end
@@ -72,25 +90,43 @@ local function uses_of(b, r)
   return list
 end
 
+-- The parameter of transformers that holds a matrix of all experts of a layer, such as layers.0.mlp.experts.gate_up_proj; nil where the
+-- files' names do not say it.
+local function parameter_of(r, cfg, name, place)
+  local stack = place.stack
+  local module = r.modules and r.modules(place, cfg)
+  if not module then
+    local down = attempt(name, stack.down, place.layer)
+    module = down and M.bare(down:match "^(.+)%.%%d%." or down:match "^(.+)%.[^.]+$" or "")
+  end
+  local last = stack.slot == "down" and "down_proj" or stack.up_alone and "up_proj" or "gate_up_proj"
+  return module and module .. "." .. last
+end
+
 --- The places of a built model.
 -- @param b the builder, after the recipe has built
 -- @param r the recipe
--- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", format, output (name of the head's weight
+-- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", stacks = parameter of transformers that
+-- holds all experts -> list of places, interleaved (the rows of gate and up alternate in it), format, output (name of the head's weight
 -- where the model is tied), unused = patterns of names of tensors that the computation does not need}
 function M.of(b, r)
   local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is no part of the graph, but needed
-  local out = { hf = {}, gguf = {}, format = b.cfg.format, architecture = b.cfg.architecture, unused = unused }
+  local out = {
+    hf = {}, gguf = {}, stacks = {}, interleaved = r.interleaved_experts, format = b.cfg.format, unused = unused,
+    architecture = b.cfg.architecture,
+  }
   local function add(format, place)
     local name = namer(r, b.cfg, format)
     local module = attempt(name, place.role, place.layer)
     if not module then return end
+    if place.stack then module = module:gsub("%%d", place.stack.expert) end
     if format == "hf" then module = M.bare(module) end
     out[format][module] = out[format][module] or {}
     table.insert(out[format][module], place)
   end
   -- The names of the classes of transformers. A module that is some rows of a weight of the file is a place of its own.
   local function add_class_name(place)
-    local module = r.modules and r.modules(place, b.cfg)
+    local module = not place.stack and r.modules and r.modules(place, b.cfg)
     if not module then return end
     local own = setmetatable({ own = place.from ~= nil }, { __index = place })
     out.hf[module] = out.hf[module] or {}
@@ -101,6 +137,11 @@ function M.of(b, r)
       if namer(r, b.cfg, format) then add(format, place) end
     end
     add_class_name(place)
+    local parameter = place.stack and parameter_of(r, b.cfg, namer(r, b.cfg, "hf"), place)
+    if parameter then
+      out.stacks[parameter] = out.stacks[parameter] or {}
+      table.insert(out.stacks[parameter], place)
+    end
     if place.role == "output" then out.head = place end
   end
   local head = attempt(b.names, "output")
