@@ -59,6 +59,13 @@ ane_status ane_cache_link(const char *target, const char *path, struct ane_error
   return failed(path, err);
 }
 
+bool ane_cache_link_target(const char *path, char *target, size_t size) {
+  ssize_t n = readlink(path, target, size);
+  if (n < 0 || (size_t)n >= size) return false;
+  target[n] = 0;
+  return true;
+}
+
 ane_status ane_cache_move(const char *from, const char *to, struct ane_error *err) {
   char folder[PATH_MAX];
   if (rename(from, to) != 0) return failed(to, err);

@@ -48,6 +48,8 @@ ane_status ane_cache_folder(const char *path, struct ane_error *err);
 bool ane_cache_size(const char *path, uint64_t *n);
 /* Atomically makes `path` a symbolic link to `target`, replacing whatever it was. */
 ane_status ane_cache_link(const char *target, const char *path, struct ane_error *err);
+/* The target of a symbolic link; false if there is none, or if it does not fit. */
+bool ane_cache_link_target(const char *path, char *target, size_t size);
 /* Renames a file, replacing any file at `to`, and syncs its new folder to the disk. */
 ane_status ane_cache_move(const char *from, const char *to, struct ane_error *err);
 

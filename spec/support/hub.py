@@ -23,8 +23,10 @@ FOLDER = {"model-00001-of-00002.safetensors": content("a", 70000), "model-00002-
           "pytorch_model.bin": content("c", 1000), "original/consolidated.safetensors": content("d", 1000)}
 SMALL = {"config.json": b'{"model_type": "llama"}', "1_Pooling/config.json": b"{}", "README.md": b"# x", "empty.json": b""}
 REPOS = {"org/gguf": {**BIG, **SPLIT, **SMALL}, "org/folder": {**FOLDER, **SMALL}, "org/one": {"only.gguf": content("o", 1000)},
-         "org/several": {"a-Q5_0.gguf": b"x" * 100, "b-Q6_K.gguf": b"y" * 100}, "org/odd": {"../x.gguf": b"x"}, "org/bare": {"README.md": b"x"}}
-for mode in ["breaks", "norange", "wrong", "busy", "stalls", "private", "gated", "dies", "long", "stale", "leaks", "loops", "nolfs", "leaves"]:
+         "org/several": {"a-Q5_0.gguf": b"x" * 100, "b-Q6_K.gguf": b"y" * 100}, "org/odd": {"../x.gguf": b"x"}, "org/bare": {"README.md": b"x"},
+         "org/empty": {}, "org/partless": {n: d for n, d in SPLIT.items() if "00002" not in n}}
+for mode in ["breaks", "norange", "wrong", "busy", "stalls", "private", "gated", "dies", "long", "stale", "leaks", "loops", "nolfs", "leaves",
+             "floods", "waits", "licence", "kept"]:
     REPOS["org/" + mode] = {"only.gguf": content(mode)}
 TRIES = {}
 
@@ -67,6 +69,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = list(headers) + [("Content-Range", f"bytes {first}-{len(data) - 1}/{len(data)}")]
         return self.reply(206, headers, rest, None if cut is None else min(cut, len(rest) - 1) if len(rest) > cut else None)
 
+    def flood(self):
+        """An answer of no stated length that goes on for 2 GB."""
+        self.send_response(200)
+        self.end_headers()
+        self.close_connection = True
+        try:
+            for _ in range(2000):
+                self.wfile.write(b"x" * 1000000)
+        except OSError:
+            pass
+
     def do_GET(self):
         self.server.mode_stall = False
         path = unquote(urlparse(self.path).path)
@@ -83,6 +96,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.ranged(data, [("ETag", '"%s"' % hashlib.sha1(data).hexdigest())])
         etag = hashlib.sha256(data).hexdigest()
         target = f"http://127.0.0.1:{CDN.server_address[1]}/{repo}/{name}?signed=1"
+        if repo == "org/licence":
+            return self.reply(401, [("X-Error-Code", "GatedRepo")])
         if repo == "org/leaks":
             target = "ftp://127.0.0.1/x"
         if repo == "org/loops":
@@ -123,6 +138,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.ranged(data[:5] + b"?" + data[6:], [])
         if repo == "org/long":
             return self.ranged(data + b"more", [])
+        if repo == "org/floods":
+            return self.flood()
+        if repo == "org/waits":
+            return self.reply(429, [("Retry-After", "3600")])
         if repo == "org/stale" and n == 1:
             return self.reply(416)
         if repo == "org/busy" and n <= 2:

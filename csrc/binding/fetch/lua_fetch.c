@@ -3,6 +3,7 @@
 #include "binding/bind.h"
 #include "fetch/fetch.h"
 
+#include <limits.h>
 #include <time.h>
 
 #define FETCH "ane.fetch"
@@ -108,6 +109,14 @@ static int make_link(lua_State *L) {
   return bind_done(L, ane_cache_link(luaL_checkstring(L, 1), luaL_checkstring(L, 2), &err), &err);
 }
 
+/* core.link_target(path) -> where the symbolic link leads; or nil where it is none */
+static int link_target(lua_State *L) {
+  char target[PATH_MAX];
+  if (!ane_cache_link_target(luaL_checkstring(L, 1), target, sizeof target)) return 0;
+  lua_pushstring(L, target);
+  return 1;
+}
+
 /* core.move_file(from, to) -> true: to is what from was, also after a loss of power; or nil, message, code */
 static int move_file(lua_State *L) {
   struct ane_error err;
@@ -138,10 +147,15 @@ static const luaL_Reg methods[] = {
 };
 static const luaL_Reg meta[] = {{"__gc", fetch_close}, {"__close", fetch_close}, {NULL, NULL}};
 static const luaL_Reg functions[] = {
-    {"fetch", fetch_begin},       {"fetch_available", fetch_available},
-    {"make_folder", make_folder}, {"make_link", make_link},
-    {"move_file", move_file},     {"file_size", file_size},
-    {"sleep", sleep_for},         {NULL, NULL},
+    {"fetch", fetch_begin},
+    {"fetch_available", fetch_available},
+    {"make_folder", make_folder},
+    {"make_link", make_link},
+    {"link_target", link_target},
+    {"move_file", move_file},
+    {"file_size", file_size},
+    {"sleep", sleep_for},
+    {NULL, NULL},
 };
 
 void bind_fetch(lua_State *L) {

@@ -31,7 +31,8 @@ function M.run(args)
     }
   end
   if not args.no_progress and info.bytes then
-    common.remark(args, "%s: %d files, %s, %d of them fetched", info.repo, #info.files, common.bytes(info.bytes), info.fetched)
+    common.remark(args, "%s: %d file%s, %s, %d fetched", info.repo, #info.files, #info.files == 1 and "" or "s",
+      common.bytes(info.bytes), info.fetched)
   end
   io.stdout:write(path, "\n")
   return true

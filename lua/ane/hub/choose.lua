@@ -17,6 +17,7 @@ local function sorted(set)
 end
 
 -- GGUF models of a list of names: main file -> list of all its files. Files beside models (projectors, importance) are left out.
+-- Behind it, of a split model that is not whole: which part is missing.
 local function gguf_models(names)
   local models, parts = {}, {}
   for _, name in ipairs(names) do
@@ -31,10 +32,17 @@ local function gguf_models(names)
       end
     end
   end
-  for _, list in pairs(parts) do
-    if #list == list.n then models[list[1]] = table.move(list, 1, list.n, 1, {}) end
+  local missing
+  for base, list in pairs(parts) do
+    local whole = true
+    for i = 1, list.n do
+      if whole and not list[i] then
+        whole, missing = false, ("%s: part %d of %d is not in the repository"):format(base, i, list.n)
+      end
+    end
+    if whole then models[list[1]] = table.move(list, 1, list.n, 1, {}) end
   end
-  return models
+  return models, missing
 end
 
 -- Whether a name has a quantisation as a word: "q4_k_m" in "model-Q4_K_M.gguf", in "Q4_K_M/model-00001-of-00002.gguf".
@@ -49,9 +57,9 @@ local function has_quant(name, quant)
   end
 end
 
-local function listed(list) return #list > 0 and table.concat(list, ", ") or "none" end
+local function listed(list) return table.concat(list, ", ") end
 
-local function one_gguf(models, quant)
+local function one_gguf(models, quant, missing)
   local found = {}
   for name in pairs(models) do
     if has_quant(name, quant) then found[name] = true end
@@ -59,6 +67,8 @@ local function one_gguf(models, quant)
   local list = sorted(found)
   if #list == 1 then return models[list[1]], list[1] end
   if #list == 0 then
+    if missing and has_quant(missing:match "^[^:]*" .. "-", quant) then return nil, missing, "notfound" end
+    if next(models) == nil then return nil, "no GGUF file is in the repository, so there is no quantisation " .. quant, "notfound" end
     return nil, ("no file of the quantisation %s: choose %s"):format(quant, listed(sorted(models))), "notfound"
   end
   return nil, ("several files are of the quantisation %s: name one of %s"):format(quant, listed(list)), "invalid"
@@ -109,11 +119,11 @@ function M.files(names, wanted)
   local set = {}
   for _, name in ipairs(names) do set[name] = true end
   if wanted and set[wanted] then return named(names, set, wanted) end
-  local models = gguf_models(names)
+  local models, missing = gguf_models(names)
   if wanted and wanted:find "[/]" or wanted and wanted:match "%.%l+$" then
     return nil, ("%s is not in the repository: it has %s"):format(wanted, listed(names)), "notfound"
   end
-  if wanted then return one_gguf(models, wanted) end
+  if wanted then return one_gguf(models, wanted, missing) end
   local list = sorted(models)
   if #list == 1 then return models[list[1]], list[1] end
   if #list > 1 then
@@ -123,6 +133,8 @@ function M.files(names, wanted)
   end
   local folder = folder_files(names)
   if folder then return folder, "" end
+  if missing then return nil, missing, "notfound" end
+  if #names == 0 then return nil, "the repository has no files", "notfound" end
   return nil, "no GGUF file and no safetensors are in the repository: name a file of " .. listed(names), "unsupported"
 end
 

@@ -68,6 +68,8 @@ local function exchange(self, url, opts)
     if opts.on_bytes and transfer:status() // 100 == 2 then opts.on_bytes(transfer:received()) end
     if done == nil then return nil, message, code, transfer:received() end
     if done then break end
+    -- More than the file's size: the rest is not written. The answer counts as whole, and judge() refuses it.
+    if opts.size and transfer:status() // 100 == 2 and transfer:received() > opts.size then break end
   end
   if opts.path and transfer:status() // 100 == 2 then
     local ok
@@ -104,7 +106,9 @@ local BUSY = { [408] = true, [429] = true, [500] = true, [502] = true, [503] = t
 -- The error that an unsuccessful answer stands for.
 local function refused(self, answer, what)
   local status = answer.status
-  if status == 401 then
+  if status == 401 and header(answer.headers, "x-error-code") == "GatedRepo" then
+    return nil, what .. ": needs a token (HF_TOKEN) of an account that has accepted its licence on the hub's page", "notfound"
+  elseif status == 401 then
     return nil, what .. (self.token and ": the hub does not take the token (HF_TOKEN)"
       or ": does not exist, or needs a token (HF_TOKEN)"), "notfound"
   elseif status == 403 then
@@ -115,9 +119,11 @@ local function refused(self, answer, what)
   return nil, ("%s: the hub answers with status %d"):format(what, status), "io"
 end
 
+local LONGEST_WAIT = 300 -- seconds that a hub may ask to wait
+
 local function pause(self, try, answer)
   local after = answer and tonumber(header(answer.headers, "retry-after") or "")
-  if self.wait then self.wait(after and math.min(after, 60) or math.min(2 ^ try, 30)) end
+  if self.wait then self.wait(after and after or math.min(2 ^ try, 30)) end
 end
 
 -- Whether an answer with a part of a file begins with the byte that was asked for.
@@ -137,6 +143,10 @@ local function judge(self, answer, opts, what, offset)
     os.remove(opts.path)
     return "again", "the part that was there is of something else"
   end
+  local after = BUSY[status] and tonumber(header(answer.headers, "retry-after") or "")
+  if after and after > LONGEST_WAIT then
+    return nil, ("%s: the hub answers with status %d and asks to wait %d seconds"):format(what, status, after // 1), "io"
+  end
   if BUSY[status] then return "again", ("the hub answers with status %d"):format(status) end
   if status // 100 ~= 2 then return refused(self, answer, what) end
   if status == 206 and opts.path and not begins_at(answer, offset) then
@@ -155,7 +165,7 @@ end
 local function attempt(self, path, opts, what)
   local offset = opts.path and core.file_size(opts.path) or 0
   local answer, message, code = follow(self, self.endpoint .. path, {
-    path = opts.path, offset = offset, most = opts.most, on_bytes = opts.on_bytes,
+    path = opts.path, size = opts.size, offset = offset, most = opts.most, on_bytes = opts.on_bytes,
   })
   if not answer then
     if code == "io" then return "again", message end

@@ -22,7 +22,7 @@ function M.parse(name)
   local revision, wanted = nil, nil
   if repo then
     revision, rest = (rest or ""):match "^@?([%w._/-]*)(.*)$"
-    if revision ~= "" and name:sub(4 + #repo, 4 + #repo) ~= "@" then repo = nil end
+    if (revision ~= "") ~= (name:sub(4 + #repo, 4 + #repo) == "@") then repo = nil end
     wanted = rest ~= "" and rest:match "^:(.+)$" or nil
     if rest ~= "" and not wanted then repo = nil end
   end
@@ -48,7 +48,7 @@ end
 
 local function token_of(env)
   local token = set_of(env, "HF_TOKEN") or set_of(env, "HUGGING_FACE_HUB_TOKEN")
-  if token then return token end
+  if token then return token:match "^%s*(.-)%s*$" end
   local text = core.read_file(set_of(env, "HF_TOKEN_PATH") or home_of(env) .. "/token")
   text = text and text:match "^%s*(.-)%s*$"
   return text ~= "" and text or nil
@@ -86,8 +86,9 @@ end
 
 -- What the hub says of a revision: {commit, files = {name = {size, blob, sha256}}, names}.
 local function list_of(client, what)
+  local named = what.revision == "main" and what.repo or what.repo .. "@" .. what.revision
   local path = ("/api/models/%s/revision/%s?blobs=true"):format(what.repo, (escape(what.revision):gsub("/", "%%2F")))
-  local answer, message, code = client:get(path, { what = what.repo, most = MOST_LISTED })
+  local answer, message, code = client:get(path, { what = named, most = MOST_LISTED })
   if not answer then return nil, message, code end
   local value = core.json_decode(answer.body)
   local function wrong(why) return nil, ("%s: the hub's list of files %s"):format(what.repo, why), "format" end
@@ -171,7 +172,9 @@ local function place(self, name)
   local ok, message, code = core.make_folder((path:match "^(.*)/"))
   if not ok then return nil, message, code end
   local depth = select(2, name:gsub("/", ""))
-  return core.make_link(("../"):rep(depth + 2) .. "blobs/" .. blob, path)
+  local target = ("../"):rep(depth + 2) .. "blobs/" .. blob
+  if core.link_target(path) == target then return true end -- also where the cache cannot be written
+  return core.make_link(target, path)
 end
 
 -- ---- Without the hub -----------------------------------------------------------------------------------------------------
@@ -239,9 +242,11 @@ end
 
 local function finish(self, what)
   local ref = self.folder .. "/refs/" .. what.revision
-  local ok, message, code = core.make_folder((ref:match "^(.*)/"))
-  if ok then ok, message, code = core.write_file(ref, self.list.commit) end
-  if not ok then return nil, message, code end
+  if what.revision ~= self.list.commit and core.read_file(ref) ~= self.list.commit then
+    local ok, message, code = core.make_folder((ref:match "^(.*)/"))
+    if ok then ok, message, code = core.write_file(ref, self.list.commit) end
+    if not ok then return nil, message, code end
+  end
   return self.main == "" and self.snapshot or self.snapshot .. "/" .. self.main
 end
 

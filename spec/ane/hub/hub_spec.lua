@@ -12,7 +12,8 @@ describe("names of models", function()
     assert.same({ repo = "a/b.c", revision = "main" }, hub.parse "hf:a/b.c")
     assert.same({ repo = "a/b", revision = "main", wanted = "Q4_K_M" }, hub.parse "hf:a/b:Q4_K_M")
     assert.same({ repo = "a/b", revision = "v1", wanted = "x/y.gguf" }, hub.parse "hf:a/b@v1:x/y.gguf")
-    for _, name in ipairs { "a/b", "hf:a", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b:", "hf:a/b@../x:y", "hf:a/b c", "hf:/b" } do
+    for _, name in ipairs { "a/b", "hf:a", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b:", "hf:a/b@../x:y", "hf:a/b c", "hf:/b",
+      "hf:a/b@", "hf:a/b@:Q4_0" } do
       local what, message, code = hub.parse(name)
       assert.same({ nil, "invalid" }, { what, code }, name)
       assert.matches("hf:OWNER/NAME:QUANTISATION", message)
@@ -29,7 +30,7 @@ describe("the files of a model", function()
     assert.same({ "m-IQ4_K_M.gguf" }, choose.files(NAMES, "IQ4_K_M"))
     assert.same({ { "Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf" }, "Q8_0/m-00001-of-00002.gguf" },
       { choose.files(NAMES, "Q8_0") })
-    local list, message, code = choose.files(NAMES, "Q6_K")
+    local list, message, code = choose.files(NAMES, "Q5_K")
     assert.same({ nil, "notfound" }, { list, code })
     assert.matches("choose Q8_0/m%-00001%-of%-00002.gguf, m%-IQ4_K_M.gguf", message)
     assert.matches("several files", select(2, choose.files({ "a-Q4_0.gguf", "b-Q4_0.gguf" }, "Q4_0")))
@@ -52,6 +53,16 @@ describe("the files of a model", function()
       { choose.files { "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.model", "README.md", "model.bin",
         "onnx/model.onnx", "original/x.safetensors", "consolidated.safetensors" } })
     assert.matches("no GGUF file", select(2, choose.files { "README.md" }))
+    assert.matches("the repository has no files", select(2, choose.files {}))
+    assert.matches("no GGUF file is in the repository", select(2, choose.files({ "a/model.onnx", "README.md" }, "onnx")))
+  end)
+
+  it("name a missing part of a split model", function()
+    for _, wanted in ipairs { false, "Q6_K" } do
+      local list, message, code = choose.files({ "README.md", "x-Q6_K-00001-of-00003.gguf", "x-Q6_K-00003-of-00003.gguf" }, wanted or nil)
+      assert.same({ nil, "notfound" }, { list, code })
+      assert.matches("x%-Q6_K: part 2 of 3 is not in the repository", message)
+    end
   end)
 end)
 
@@ -220,6 +231,12 @@ describe("a hub", function()
     path, message = pull "hf:org/odd"
     assert.is_nil(path)
     assert.matches('has the name "../x.gguf"', message)
+    local most = 0
+    path, message = pull("hf:org/floods", { progress = function(_, n) most = math.max(most, n) end }) -- its store sends 2 GB
+    assert.is_nil(path)
+    assert.is_true(most > 300000 and most < 1500000000)
+    assert.matches("more than the 300000 bytes", message)
+    assert.same({}, core.list_dir(folder .. "/hf/hub/models--org--floods/blobs"))
     assert(pull "hf:org/nolfs") -- the tag of the redirect has the sum
     path, message, code = pull "hf:org/dies"
     assert.same({ nil, "io" }, { path, code })
@@ -240,11 +257,15 @@ describe("a hub", function()
     assert(core.write_file(folder .. "/hf/token", "hf_secret\n"))
     assert(pull "hf:org/private")
     os.remove(folder .. "/hf/token")
+    env.HF_TOKEN = " hf_secret\n" -- as the hub's programs read it
+    assert(pull "hf:org/private")
     env.HF_TOKEN = "a b"
     assert.matches("characters that no token has", select(2, pull "hf:org/private"))
     env.HF_TOKEN = nil
     for name, want in pairs { gated = "licence may have to be accepted", leaks = "not an address of HTTP", loops = "more than 10 times",
-      absent = "org/absent: is not there",
+      absent = "org/absent: is not there", ["gguf@v9"] = "org/gguf@v9: is not there", empty = "the repository has no files",
+      licence = "only.gguf: needs a token %(HF_TOKEN%) of an account that has accepted its licence",
+      partless = "part 2 of 3 is not in the repository", waits = "asks to wait 3600 seconds",
       bare = "no GGUF file", several = "name one of a%-Q5_0.gguf, b%-Q6_K.gguf" } do
       path, message = pull("hf:org/" .. name)
       assert.is_nil(path)
@@ -268,6 +289,21 @@ describe("a hub", function()
     env.HF_ENDPOINT = "ftp://x"
     assert.matches("HF_ENDPOINT must begin with https://", select(2, pull "hf:org/one"))
     env.HF_ENDPOINT = old
+  end)
+
+  it("changes nothing in a cache that has all of a model", function()
+    for _, name in ipairs { "hf:org/kept", "hf:org/folder@v1", "hf:org/kept@" .. COMMIT } do assert(pull(name)) end
+    local base = folder .. "/hf/hub/models--org--kept"
+    assert.is_nil(core.read_file(base .. "/refs/" .. COMMIT)) -- as the hub's programs do: a commit is no ref
+    local real_link, real_write, changes = core.make_link, core.write_file, 0
+    core.make_link = function() changes = changes + 1 end
+    core.write_file = core.make_link
+    local path, info = pull "hf:org/kept"
+    local other = pull "hf:org/folder@v1"
+    core.make_link, core.write_file = real_link, real_write
+    assert.same({ 0, 0 }, { changes, info and info.fetched })
+    assert.equal(base .. "/snapshots/" .. COMMIT .. "/only.gguf", path)
+    assert.is_string(other)
   end)
 
   it("serves one fetch of a file at a time", function()
