@@ -1,9 +1,9 @@
 --- Joins the outputs of shards in the order of their rows.
--- Needs ane.core, ane.batch.journal, ane.batch.output and ane.util.output. Memory does not depend on the number of rows.
+-- Needs ane.core, ane.util.journal, ane.batch.output and ane.util.output. Memory does not depend on the number of rows.
 -- Usage: `local summary = assert(merge.run({ "out1.jsonl", "out2.jsonl" }, "all.jsonl"))`
 
 local core = require "ane.core"
-local journal = require "ane.batch.journal"
+local journal = require "ane.util.journal"
 local output = require "ane.util.output"
 local outputs = require "ane.batch.output"
 
@@ -15,7 +15,7 @@ local BLOCK = 1 << 20
 local function complete(path)
   local names = outputs.names(path)
   if core.path_kind(path) ~= "file" then return nil, ("%s: no such file"):format(path), "io" end
-  local reader, message, code = journal.read(names.journal)
+  local reader, message, code = journal.read(names.journal, "batch")
   if message then return nil, message, code end
   if not reader then return nil, ("%s: no such file; a merge needs the journal of each output"):format(names.journal), "io" end
   local settings = reader.settings
@@ -67,7 +67,7 @@ local function open_all(paths, temp, opened)
     if not data then return nil, message, "io" end
     opened[#opened + 1] = data
     local found
-    found, message, code = journal.check(outputs.names(path).journal, path, index)
+    found, message, code = journal.check(outputs.names(path).journal, "batch", path, index)
     if not found then return nil, message, code end
     if found.bytes ~= data:seek "end" then
       return nil, ("%s: has %d bytes, but %d according to its journal"):format(path, data:seek "end", found.bytes), "format"

@@ -1,5 +1,5 @@
 --- Outputs of a batch: a file, whose run can be resumed, or a stream.
--- Needs ane.core, ane.batch.journal. An output has
+-- Needs ane.core, ane.util.journal. An output has
 --   known(number, key) -> flags of the line that an earlier run has written for a row; nil: none
 --   put(row, line, flags) -> true; or nil, message, code. row = {number, key, place}: place counts the rows of this run from 1
 --   remove(row) -> true; or nil, message, code: the row is not in the input any more
@@ -8,10 +8,10 @@
 --   close()
 --
 -- A file is written as OUT.part, in the order in which rows end, and is renamed to OUT when it is complete. OUT.journal
--- (ane.batch.journal) is kept, for later runs with longer or changed inputs.
+-- (ane.util.journal) is kept, for later runs with longer or changed inputs.
 
 local core = require "ane.core"
-local journal = require "ane.batch.journal"
+local journal = require "ane.util.journal"
 
 local M = {}
 
@@ -83,22 +83,6 @@ local function data_of(names, settings)
   return core.path_kind(first) and first or second
 end
 
--- Describes the first difference between the settings of a journal and those of this run; nil: they are equal.
-local function difference(old, new)
-  for _, group in ipairs { "model", "options" } do
-    local names, a, b = {}, old[group] or {}, new[group] or {}
-    for name in pairs(a) do names[name] = true end
-    for name in pairs(b) do names[name] = true end
-    local sorted = {}
-    for name in pairs(names) do sorted[#sorted + 1] = name end
-    table.sort(sorted)
-    for _, name in ipairs(sorted) do
-      local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
-      if x ~= y then return ("%s %s is %s, was %s"):format(group == "model" and "the model's" or "option", name, y, x) end
-    end
-  end
-end
-
 -- Opens OUT.part for appending. A complete OUT is renamed to OUT.part first.
 local function begin(self)
   local names = self.names
@@ -119,12 +103,12 @@ end
 -- Continues an earlier run. Returns whether there is one; or nil, message, code.
 local function continue(self, lock, settings)
   local names = self.names
-  local reader, message, code = journal.read(names.journal)
+  local reader, message, code = journal.read(names.journal, "batch")
   if message then return nil, message, code end
   if not reader then return false end
   local old = reader.settings
   reader.close()
-  local other = difference(old, settings)
+  local other = journal.difference(old, settings)
   if other then
     return nil, ("%s: was made with other settings: %s; option restart begins again"):format(names.journal, other), "invalid"
   end
@@ -133,7 +117,7 @@ local function continue(self, lock, settings)
   self.index, message, code = journal.index(names.index)
   if not self.index then return nil, message, code end
   local found
-  found, message, code = journal.check(names.journal, self.data, self.index)
+  found, message, code = journal.check(names.journal, "batch", self.data, self.index)
   if not found then return nil, message, code end
   self.bytes, self.records, self.ascending, self.last = found.bytes, found.records, found.ascending, found.last
   self.journal, message, code = journal.continue(lock, old, found.size)
@@ -145,7 +129,7 @@ end
 local function fresh(self, lock, settings, restart)
   local names = self.names
   local found, message, code
-  if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, names.part) end
+  if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, "batch", names.part) end
   if message then return nil, message, code end
   if found and found.records > 0 then
     local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
@@ -248,7 +232,7 @@ local function rewrite(self, last)
   local index <close>, message, code = journal.index(names.index)
   if not index then return nil, message, code end
   local found, out, lock, new, count, ok
-  found, message, code = journal.check(names.journal, self.data, index)
+  found, message, code = journal.check(names.journal, "batch", self.data, index)
   if not found then return nil, message, code end
   out, message, code = core.append(names.sorted)
   if not out then return nil, message, code end

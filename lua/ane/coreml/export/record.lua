@@ -1,10 +1,11 @@
 --- The record of an export in OUT.partial: what was finished before an interruption, and of which export it is.
--- Needs ane.core, ane.coreml.files and ane.util.failure.
+-- Needs ane.core, ane.coreml.files, ane.util.digest and ane.util.failure.
 -- Usage: `local done = record.read(folder, record.fingerprint(bundle, graph, options))`; read and save raise {message, code}
 --
 -- The record is a table: fingerprint; done = {name of a finished package = {bytes, sha256, ...}}.
 
 local core = require "ane.core"
+local digest = require "ane.util.digest"
 local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
 
@@ -19,16 +20,7 @@ local try, refuse = failure.try, failure.raise
 -- recipe, are its weights.
 function M.fingerprint(bundle, graph, options)
   local source = bundle.source.weights or bundle.source
-  local parts = { core.json_encode(options, { sort = true }), graph:dump() }
-  for _, t in ipairs(source:tensors()) do
-    parts[#parts + 1] = ("%s %s %s %d %d"):format(t.name, t.dtype, table.concat(t.shape, ","), t.bytes, t.offset)
-    local rows = 1
-    for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
-    if rows > 0 then
-      parts[#parts + 1] = core.sha256((source:read(t.name, 1, 1) or "") .. (source:read(t.name, rows, rows) or ""))
-    end
-  end
-  return core.sha256(table.concat(parts, "\n"))
+  return core.sha256(core.json_encode(options, { sort = true }) .. "\n" .. graph:dump() .. "\n" .. digest.of(source))
 end
 
 --- The record of OUT.partial. If it belongs to another export, the folder is emptied.

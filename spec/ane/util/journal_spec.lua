@@ -1,5 +1,5 @@
 -- Journals that do not describe their output: the lines up to the first wrong record are kept.
-local journal = require "ane.batch.journal"
+local journal = require "ane.util.journal"
 local st = require "support.safetensors_writer"
 
 -- A record: row, key, bytes, flags, check.
@@ -22,7 +22,7 @@ describe("a journal", function()
         .. RECORD:pack(row or 2, 8, bytes, 0, journal.hash(LINE)),
       output = LINE .. LINE,
     }
-    local found = assert(journal.check(folder .. "/journal", folder .. "/output"))
+    local found = assert(journal.check(folder .. "/journal", "batch", folder .. "/output"))
     st.remove(folder)
     return found
   end
@@ -46,9 +46,9 @@ describe("a journal", function()
     for _, head in ipairs { "1", "[]", "{}", '{"ane_batch":1,"options":"x"}', '{"ane_batch":1,"model":[1]}', '{"ane_batch":1,"model":null}',
       '{"ane_batch":1,"options":{"shard":3}}', '{"ane_batch":1,"options":{"shard":"a"}}' } do
       st.write(path, head .. "\n")
-      local reader, message, code = journal.read(path)
+      local reader, message, code = journal.read(path, "batch")
       assert.is_nil(reader, head)
-      assert.equal(path .. ": is not a journal of a batch", message)
+      assert.equal(path .. ": is not a journal of ane batch", message)
       assert.equal("format", code)
     end
     os.remove(path)

@@ -1,10 +1,12 @@
---- The journal of an output: its settings, and the row that each line answers. A resumed run reads from it which rows are done.
--- Needs ane.core. OUT.journal has one line of JSON (the settings), then one record of 32 bytes per line of the output, in the same order:
--- row u64, key of the row u64, bytes of the line u32, flags u32, hash of the line u64, all little-endian. A record is written after its
--- line. A killed run leaves at most a line without a record, or an incomplete record; both are truncated.
+--- The journal of an output that grows line by line: its settings, and the row of each line. A resumed run reads from it which rows are
+-- done. A line may hold any bytes and ends with a line end; a run without rows numbers its pieces.
+-- Needs ane.core, ane.util.keys. OUT.journal has one line of JSON (the settings), then one record of 32 bytes per line of the output, in
+-- the same order: row u64, key of the row u64, bytes of the line u32, flags u32, hash of the line u64, all little-endian. A record is
+-- written after its line. A killed run leaves at most a line without a record, or an incomplete record; both are truncated.
 -- Usage: `local j = journal.create("out.jsonl.journal", settings); j:add(row, key, line, false)`
 
 local core = require "ane.core"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -57,18 +59,33 @@ local function is_object(v)
   return type(v) == "table" and (next(v) == nil or type(next(v)) == "string")
 end
 
--- Are these the settings of a batch?
-local function are_settings(v)
-  if type(v) ~= "table" or v.ane_batch == nil or not is_object(v.model) or not is_object(v.options) then return false end
+-- Are these the settings of a kind of runs?
+local function are_settings(v, kind)
+  if type(v) ~= "table" or v["ane_" .. kind] == nil or not is_object(v.model) or not is_object(v.options) then return false end
   local shard = v.options and v.options.shard
   return shard == nil or type(shard) == "string" and shard:match "^%d+/%d+$" ~= nil
 end
 
+--- Describes the first difference between the settings of a journal and those of a run; nil: they are equal.
+-- @param old, new tables with model and options
+function M.difference(old, new)
+  for _, group in ipairs { "model", "options" } do
+    local names, a, b = {}, old[group] or {}, new[group] or {}
+    for name in pairs(a) do names[name] = true end
+    for name in pairs(b) do names[name] = true end
+    for _, name in ipairs(keys(names)) do
+      local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
+      if x ~= y then return ("%s %s is %s, was %s"):format(group == "model" and "the model's" or "option", name, y, x) end
+    end
+  end
+end
+
 --- Reads a journal.
 -- @param path of the journal
+-- @param kind of runs: "batch", "quantise"; the settings have the key ane_KIND
 -- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil if the first line is
 -- missing or incomplete; or nil, message, code
-function M.read(path)
+function M.read(path, kind)
   local file, fault = io.open(path, "rb")
   if not file and core.path_kind(path) then return nil, fault, "io" end
   local head
@@ -82,9 +99,9 @@ function M.read(path)
     return nil
   end
   local settings = core.json_decode(head)
-  if not are_settings(settings) then
+  if not are_settings(settings, kind) then
     file:close()
-    return nil, ("%s: is not a journal of a batch"):format(path), "format"
+    return nil, ("%s: is not a journal of ane %s"):format(path, kind), "format"
   end
   local block, at = "", 1
   local reader = { settings = settings, size = #head }
@@ -122,12 +139,13 @@ end
 
 --- Checks an output against its journal, up to the first difference, and fills an index of its rows.
 -- @param path of the journal
+-- @param kind of runs, as for read
 -- @param output path of the output
--- @param index of M.index, or nil
+-- @param index of M.index, or nil; any object with set() and flush()
 -- @return {settings, size and bytes (of journal and output, as far as they agree), records, ascending (rows are in order), last (largest
 -- row)}; nil if there is no journal; or nil, message, code
-function M.check(path, output, index)
-  local reader, message, code = M.read(path)
+function M.check(path, kind, output, index)
+  local reader, message, code = M.read(path, kind)
   if not reader then return nil, message, code end
   local found = { settings = reader.settings, size = reader.size, bytes = 0, records = 0, ascending = true, last = 0 }
   local data, fault = io.open(output, "rb")
