@@ -573,6 +573,7 @@ function model:weights_report() end
 ---@field stages? integer earlier form of inputs: 1 is "source", more is "rounded"
 ---@field memory? integer bytes that the statistics of gptq may use at a time; default 2 GiB. With less memory the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
+---@field resume? boolean keep notes beside the file (`OUT.journal`, `OUT.part`), and go on from those of an earlier run of the same model, text and options that was stopped; default false
 ---@field fallback? ane.gguf_type for weights whose rows are not whole blocks; default the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name
 ---@field threads? integer
@@ -581,7 +582,7 @@ function model:weights_report() end
 --- Writes the model as GGUF with its weights in another type.
 ---@param out string path of the file; it appears when it is complete
 ---@param opts ane.quantise_options
----@return table? report what each tensor became, its error and bytes
+---@return table? report what each tensor became, its error and bytes; kept: tensors that a stopped run had rounded
 ---@return string? message
 ---@return ane.code? code
 function model:quantise(out, opts) end

@@ -42,7 +42,8 @@ function M.options(parser)
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, lut4 and gptq. The model "
     .. "first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model writes itself."):argname "FILE"
+    .. "samples:N: N tokens that the model writes itself. A run that was stopped goes on where the same command is given again.")
+    :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
@@ -80,6 +81,7 @@ local function show(report)
   if report.mixed then
     io.stdout:write(("types chosen: %.3f bits a weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
   end
+  if report.kept > 0 then io.stdout:write(("%d tensors of an earlier run were kept\n"):format(report.kept)) end
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
   if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end
   if report.note then io.stdout:write(report.note, "\n") end
@@ -199,8 +201,10 @@ local function write(args)
     weights = args.weights, mixed = args.mixed, fallback = args.fallback, transform = args.transform,
     importance = importance, method = args.method, inputs = args.inputs, stages = args.stages,
     calibration = calibration, threads = args.threads, progress = common.progress(args),
+    resume = args.calibrate ~= nil and not args.sweep,
   })
   if not report then return nil, message end
+  if report.reset then common.remark(args, "began anew: an interrupted run had other settings: %s", report.reset) end
   report.transform = args.transform or "none"
   if chosen ~= true then report.mixed, report.expected = chosen, expected end
   return report

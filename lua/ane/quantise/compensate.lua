@@ -114,12 +114,29 @@ Following.__index = Following
 function Following:of(w)
   while self.value ~= w.value do
     drop_factors(self)
-    self.value = self.sequence:advance()
+    if self.notes and self.sequence.at > 0 then self.notes:save(self.sequence) end
+    self.value = self.sequence:advance(w.value)
   end
   return factor_of(self, w, M.STRENGTH)
 end
 
 function Following:takes(name) return self.sequence:takes(name) end
+
+--- Goes on from the state that was saved last, and saves further ones.
+-- @param notes of ane.quantise.resume
+-- @param w of wanted(): the first weight that is still to be rounded; nil: none
+function Following:resume(notes, w)
+  self.notes = notes
+  local state = w and notes:state()
+  if not state then return end
+  for i = 1, state.at do -- a state behind the weight is of no use
+    if self.sequence.values[i] == w.value then return end
+  end
+  self.sequence:restore(state)
+end
+
+--- Calls a function of the share of a stage that has run.
+function Following:watch(on_window) self.sequence.on_window = on_window end
 
 --- Gives the bytes of a rounded tensor: see ane.quantise.sequence.
 function Following:put(name, bytes, head) self.sequence:put(name, bytes, head) end
@@ -222,7 +239,8 @@ end
 -- @param replaced, opts as ane.quantise.sequence takes them
 function M.following(calibration, order, replaced, opts)
   local sequence = sequence_of.new(calibration, values_of(order), replaced, opts)
-  return setmetatable({ sequence = sequence, moments = calibration.moments, cache = {}, passes = 1, inputs = "rounded" }, Following)
+  return setmetatable({ sequence = sequence, moments = calibration.moments, cache = {}, passes = 1, inputs = "rounded" },
+    Following)
 end
 
 return M

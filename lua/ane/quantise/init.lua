@@ -1,15 +1,19 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.quantise.overlay, ane.util.failure,
--- ane.util.schema, ane.util.units and ane.model.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.quantise.meter, ane.quantise.overlay,
+-- ane.quantise.resume, ane.util.digest, ane.util.failure, ane.util.keys, ane.util.schema, ane.util.units and ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local compensate = require "ane.quantise.compensate"
 local core = require "ane.core"
+local digest = require "ane.util.digest"
 local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
 local held = require "ane.model.weights"
+local meters = require "ane.quantise.meter"
 local overlay = require "ane.quantise.overlay"
+local keys = require "ane.util.keys"
+local resume = require "ane.quantise.resume"
 local units = require "ane.util.units"
 
 local try = failure.try
@@ -42,6 +46,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --     inputs that the source gives
 --   stages: an earlier form of inputs: 1 for "source", more for "rounded"
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
+--   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
+--     was ended; default false
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
@@ -55,6 +61,7 @@ M.rules = {
   inputs = { type = "string", choices = { "rounded", "source" } },
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
+  resume = { type = "boolean", default = false },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
 }
@@ -208,6 +215,55 @@ local function factors_of(plan, opts)
   return compensate.following(calibration, order, replaced(plan), { threads = opts.threads or core.cpu_cores() })
 end
 
+-- ---- Going on --------------------------------------------------------------------------------------------------------
+
+-- A hash of weights for columns.
+local function digest_of_importance(importance)
+  if not importance then return nil end
+  local parts = {}
+  for i, name in ipairs(keys(importance)) do
+    local values = importance[name]
+    if type(values) == "table" then values = core.tensor({ #values }, values) end
+    parts[i] = name .. " " .. core.sha256(values:tostring())
+  end
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+-- All that the numbers of the file depend on.
+local function settings_of(source, opts, inputs)
+  local rules, calibration = {}, opts.calibration
+  for i, rule in ipairs(held.rules(opts.mixed)) do rules[i] = { rule[1], rule[2] } end
+  return {
+    model = { tensors = digest.of(overlay.base(source), true) },
+    options = {
+      weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
+      inputs = inputs, calibrate = calibration and calibration:digest(), importance = digest_of_importance(opts.importance),
+    },
+    run = { graph = calibration and calibration.graph },
+  }
+end
+
+-- Is the tensor rounded by an earlier run?
+local function is_kept(notes, i, t)
+  for p, part in ipairs(t.parts) do
+    if not part.data and not notes:has(i, p) then return false end
+  end
+  return true
+end
+
+-- The notes of a run that may go on later; nil: none are wanted.
+local function notes_of(plan, source, out, opts, factors)
+  if not opts.resume then return nil end
+  local notes = resume.open(out, settings_of(source, opts, factors and factors.inputs))
+  if not (factors and factors.resume) then return notes end
+  local first
+  for i, t in ipairs(plan.tensors) do
+    if t.wanted and not is_kept(notes, i, t) then first = first or t.wanted end
+  end
+  factors:resume(notes, first)
+  return notes
+end
+
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
 
 local function file_type(opts, is_mixed)
@@ -249,32 +305,57 @@ local function report_of(t, sums)
   return held.measure(row, sums.count, sums.error, sums.signal)
 end
 
--- Sends the parts of one tensor. Returns its row of the report.
--- @param factors of gptq, or nil
-local function write_tensor(writer, t, opts, factors)
-  local factor = t.wanted and factors:of(t.wanted)
-  local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
-  local weights = importance_of(opts, t)
-  local progress = opts.progress
-  for _, part in ipairs(t.parts) do
+-- Rounds a part of a tensor, and writes it. Returns its errors, and its bytes if they are wanted.
+local function send(run, t, part, keep)
+  local meter = run.meter
+  overlay.fill(part.source, { part.name })
+  local got = try(run.writer:send(part.source, part.name, {
+    first = part.first, last = part.last, head = part.head, add = part.add, importance = importance_of(run.opts, t),
+    factor = t.wanted and run.factors:of(t.wanted), scheme = t.scheme, keep = keep,
+    progress = meter and function(done) meter:written(done) end,
+  }))
+  overlay.drop(part.source, { part.name })
+  return got
+end
+
+-- Writes a part of tensor i, which an earlier run may have rounded. Returns its errors, and whether it was kept.
+local function write_part(run, i, p)
+  local t, notes, factors = run.plan.tensors[i], run.notes, run.factors
+  local part = t.parts[p]
+  local got = notes and notes:piece(i, p)
+  local kept = got ~= nil
+  if kept then
+    try(run.writer:write(got.bytes))
+    if run.meter then run.meter:skipped(#got.bytes) end
+  end
+  local takes = factors and is_whole(part) and not t.weight and factors:takes(part.name)
+  if not kept then
+    local notes_it = notes and is_rounded(t) and t.bytes_after <= resume.MOST
+    got = send(run, t, part, takes or notes_it or nil)
+    if notes_it then notes:add(i, p, got) end
+  end
+  if takes then factors:put(part.name, got.bytes, part.head) end
+  return got, kept
+end
+
+-- Writes the parts of tensor i. Returns its row of the report, and whether an earlier run has rounded it.
+local function write_tensor(run, i)
+  local t = run.plan.tensors[i]
+  local sums, is_old = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }, false
+  if run.meter then run.meter:begin(t) end
+  for p, part in ipairs(t.parts) do
     if part.data then
-      try(writer:write(part.data))
+      try(run.writer:write(part.data))
     else
-      local keep = factors and is_whole(part) and not t.weight and factors:takes(part.name) or nil
-      overlay.fill(part.source, { part.name })
-      local got = try(writer:send(part.source, part.name, {
-        first = part.first, last = part.last, head = part.head, add = part.add, importance = weights, factor = factor, scheme = t.scheme,
-        keep = keep, progress = progress and function(done, total) progress("quantise", done, total) end,
-      }))
-      overlay.drop(part.source, { part.name })
+      local got, kept = write_part(run, i, p)
       sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
       sums.max_abs = math.max(sums.max_abs, got.max_abs)
-      if keep then factors:put(part.name, got.bytes, part.head) end
+      is_old = is_old or kept
     end
   end
   local row = report_of(t, sums)
-  row.method = factor and not row.exact and "gptq" or nil
-  return row
+  row.method = t.wanted and not row.exact and "gptq" or nil
+  return row, is_old
 end
 
 -- Mean bits per weight of the matrices, those of schemes as packages hold them; without a table of the embedding that a scheme leaves
@@ -291,23 +372,35 @@ local function bits_of(tensors)
   return count > 0 and 8 * bytes / count or nil
 end
 
-local function write_all(plan, out, opts)
+-- Writes all tensors. Returns their rows, and how many of them an earlier run has rounded.
+local function write_tensors(run)
+  local rows, kept = {}, 0
+  for i in ipairs(run.plan.tensors) do
+    local is_old
+    rows[i], is_old = write_tensor(run, i)
+    if is_old then kept = kept + 1 end
+  end
+  return rows, kept
+end
+
+local function write_all(plan, source, out, opts)
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
   local factors <close> = factors_of(plan, opts)
   local started = core.clock()
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
+  local notes <close> = notes_of(plan, source, out, opts, factors)
+  local run = { plan = plan, opts = opts, factors = factors, writer = writer, notes = notes }
+  run.meter = opts.progress and meters.new(plan.tensors, writer:size(), factors, opts.progress)
   local report = {
     path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, method = opts.method,
-    transform = opts.transform, tensors = {},
+    transform = opts.transform, bytes_before = 0, bytes_after = writer:size(), reset = notes and notes.reset,
   }
-  report.bytes_before, report.bytes_after = 0, writer:size()
-  for i, t in ipairs(plan.tensors) do
-    report.tensors[i] = write_tensor(writer, t, opts, factors)
-    report.bytes_before = report.bytes_before + (t.bytes or 0)
-  end
+  report.tensors, report.kept = write_tensors(run)
+  for _, t in ipairs(plan.tensors) do report.bytes_before = report.bytes_before + (t.bytes or 0) end
   try(writer:commit())
+  if notes then notes:finish() end
   if report.bytes_after > plan.bytes then
     report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
   end
@@ -343,8 +436,8 @@ end
 -- @param level as error()'s, for wrong options
 -- @return the report: path, architecture, weights, bytes_before, bytes_after, bits (mean per weight of the matrices, those of schemes
 -- as packages hold them), seconds, note and warning (or nil), tensors = list of {name, shape, from, to, scheme and scheme_bytes (or
--- nil), bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
--- message, code
+-- nil), bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}, kept (number of tensors that an
+-- earlier run has rounded), reset (why its work was of no use, or nil); or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1
@@ -361,7 +454,7 @@ function M.run(source, out, opts, level)
   local plan
   plan, message, code = plan_of(planner, source, out)
   if not plan then return nil, message, code end
-  return failure.catch(write_all, plan, out, opts)
+  return failure.catch(write_all, plan, source, out, opts)
 end
 
 -- The options with the transform that a model was loaded with.

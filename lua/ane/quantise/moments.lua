@@ -96,8 +96,8 @@ Calibration.__close = Calibration.close
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see rules
 -- @param level as error()'s, for wrong arguments
--- @return calibration: tokens, order (list of {value, cols}), input(), collect(), layout(), has_stages(), digest(), close(); or nil,
--- message, code
+-- @return calibration: tokens, graph (hash of the model's), order (list of {value, cols}), input(), collect(), layout(), has_stages(),
+-- digest(), close(); or nil, message, code
 function M.open(model, input, opts, level)
   level = (level or 1) + 1
   opts = schema.check(M.rules, opts, "calibrate", level)
@@ -111,6 +111,7 @@ function M.open(model, input, opts, level)
     self.longest = 0
     for _, ids in ipairs(self.runs) do self.tokens, self.longest = self.tokens + #ids, math.max(self.longest, #ids) end
     local found = self:layout(bundle.source)
+    self.graph = core.sha256(found.graph:dump())
     found.graph:close()
     self.inputs, self.head, self.order = found.inputs, found.head, found.order
     self.moments = try(core.moments(opts.threads or core.cpu_cores()))

@@ -77,6 +77,9 @@ function M.fill(source, names)
   if COMPUTED[source] then COMPUTED[source]:compute(names) end
 end
 
+--- The source from which computed() computes; of other sources themselves.
+function M.base(source) return COMPUTED[source] and COMPUTED[source].base or source end
+
 --- Gives the memory of those tensors back.
 function M.drop(source, names)
   if COMPUTED[source] then COMPUTED[source]:forget(names) end

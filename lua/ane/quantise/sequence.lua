@@ -82,13 +82,15 @@ local function forget(self, names, step)
 end
 
 -- Runs both models from the last cut to the one behind value i.
-local function run_stage(self, value, from, to)
+-- @param skips true: nobody asks for the moment of this value
+local function run_stage(self, value, from, to, skips)
   local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
   local garbage = 0
   for window, ids in ipairs(self.runs) do
     local own, old = run(self.source, source, window, ids, value)
     local other = run(self.changed, changed, window, ids, value)
-    try(self.moments:add(value, other, own))
+    if not skips then try(self.moments:add(value, other, own)) end
+    if self.on_window then self.on_window(window / #self.runs) end
     garbage = garbage + 2 * old + 8 * #own
     if garbage > GARBAGE then
       collectgarbage()
@@ -107,8 +109,9 @@ local function complete(self, names)
 end
 
 --- Goes on to the next value. `moments` then holds its second moment and how it differs from the source's, and nothing else.
+-- @param wanted the value for which the caller goes on: without the moments of those before it; nil: any
 -- @return its name. Raises as ane.util.failure does
-function Sequence:advance()
+function Sequence:advance(wanted)
   local i = self.at + 1
   local value = self.values[i] or failure.raise("invalid", "weights are not rounded in the order of the model")
   local from, to = self.cut, self.layout.made[value] + 1
@@ -116,7 +119,7 @@ function Sequence:advance()
   self.moments:clear()
   overlay.fill(self.base, names)
   if self.sparse then complete(self, names) end
-  run_stage(self, value, from, to)
+  run_stage(self, value, from, to, wanted and wanted ~= value)
   overlay.drop(self.base, names)
   forget(self, names, to - 1)
   collectgarbage()
@@ -124,8 +127,22 @@ function Sequence:advance()
   return value
 end
 
---- Is the tensor among those that are put?
-function Sequence:takes(name) return self.overlay:changes(name) end
+--- Is the tensor among those that are put, and used behind the last cut?
+function Sequence:takes(name) return self.overlay:changes(name) and self.layout.uses[name].last >= self.cut end
+
+--- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are no part of it.
+function Sequence:state()
+  local messages, n = {}, #self.runs
+  for i = 1, n do messages[i], messages[n + i] = self.source.messages[i] or "", self.changed.messages[i] or "" end
+  return { at = self.at, cut = self.cut, messages = messages }
+end
+
+--- Goes to where another sequence of the same model, text and options was.
+function Sequence:restore(state)
+  local n = #self.runs
+  for i = 1, n do self.source.messages[i], self.changed.messages[i] = state.messages[i], state.messages[n + i] end
+  self.at, self.cut = state.at, state.cut
+end
 
 --- Replaces a tensor for the steps that follow.
 -- @param bytes in its new type
@@ -166,7 +183,8 @@ end
 -- are put before the first). A tensor that a step uses before that value is known stays as it is
 -- @param opts threads; sparse: tensors that nobody puts, all of type fp32,
 -- stay as they are
--- @return sequence: values (in the order of the model), advance(), takes(), put(), moments, close(). Raises as ane.util.failure does
+-- @return sequence: values (in the order of the model), advance(), takes(), put(), state(), restore(), moments, close(); on_window, a
+-- function of the share of a stage that has run, may be set. Raises as ane.util.failure does
 function M.new(calibration, values, replaced, opts)
   local bundle = calibration.bundle
   local layout = calibration:layout(bundle.source)

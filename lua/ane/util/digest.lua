@@ -7,14 +7,17 @@ local M = {}
 
 --- Identifies a source: names, types, shapes and places of its tensors, their first and last rows.
 -- @param source an open source
+-- @param whole true: all rows instead
 -- @return SHA-256
-function M.of(source)
+function M.of(source, whole)
   local parts = {}
   for _, t in ipairs(source:tensors()) do
     parts[#parts + 1] = ("%s %s %s %d %d"):format(t.name, t.dtype, table.concat(t.shape, ","), t.bytes, t.offset)
     local rows = 1
     for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
-    if rows > 0 then
+    if rows > 0 and whole then
+      parts[#parts + 1] = core.sha256(source:read(t.name) or "")
+    elseif rows > 0 then
       parts[#parts + 1] = core.sha256((source:read(t.name, 1, 1) or "") .. (source:read(t.name, rows, rows) or ""))
     end
   end

@@ -61,21 +61,23 @@ end
 
 -- Are these the settings of a kind of runs?
 local function are_settings(v, kind)
-  if type(v) ~= "table" or v["ane_" .. kind] == nil or not is_object(v.model) or not is_object(v.options) then return false end
+  if type(v) ~= "table" or v["ane_" .. kind] == nil then return false end
+  if not is_object(v.model) or not is_object(v.options) or not is_object(v.run) then return false end
   local shard = v.options and v.options.shard
   return shard == nil or type(shard) == "string" and shard:match "^%d+/%d+$" ~= nil
 end
 
 --- Describes the first difference between the settings of a journal and those of a run; nil: they are equal.
--- @param old, new tables with model and options
+-- @param old, new tables with model, options and run (facts that follow from both), tables as well or nil
 function M.difference(old, new)
-  for _, group in ipairs { "model", "options" } do
+  for _, row in ipairs { { "model", "the model's" }, { "options", "option" }, { "run", "the run's" } } do
+    local group, whose = table.unpack(row)
     local names, a, b = {}, old[group] or {}, new[group] or {}
     for name in pairs(a) do names[name] = true end
     for name in pairs(b) do names[name] = true end
     for _, name in ipairs(keys(names)) do
       local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
-      if x ~= y then return ("%s %s is %s, was %s"):format(group == "model" and "the model's" or "option", name, y, x) end
+      if x ~= y then return ("%s %s is %s, was %s"):format(whose, name, y, x) end
     end
   end
 end

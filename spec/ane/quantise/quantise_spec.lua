@@ -472,6 +472,23 @@ describe("quantise with gptq", function()
     end
   end)
 
+  it("reports the work, stages of the model included, as bytes of the file", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local ids, shares, last = {}, {}, 0
+    for i = 1, 600 do ids[i] = (i * i + 7 * i) % 60 end -- 3 windows
+    local calibration <close> = assert(require("ane.quantise.moments").open(model, ids, { chunk = 200 }))
+    local report = assert(model:quantise(path(), {
+      weights = "q4_0", method = "gptq", calibration = calibration, progress = function(stage, done, total)
+        assert.equal("quantise", stage)
+        assert.is_true(done >= last and done <= total)
+        if done > last then shares[#shares + 1] = done / total end
+        last = done
+      end,
+    }))
+    assert.equal(report.bytes_after, last)
+    assert.is_true(#shares > 50, #shares) -- windows are counted too
+  end)
+
   it("works as a command", function()
     local text = path "text"
     assert(core.write_file(text, TEXT))

@@ -30,6 +30,18 @@ describe("progress", function()
     assert.matches(" 25%%  1:30 left", parts[2])
   end)
 
+  it("takes the remaining time of a resumed stage from what this run has done", function()
+    local core = require "ane.core"
+    local clock, now, parts = core.clock, 0, {}
+    core.clock = function() return now end
+    local report = progress.bar { write = function(_, ...) parts[#parts + 1] = table.concat { ... } end, flush = function() end }
+    report("quantise", 60, 100)
+    now = 30
+    report("quantise", 80, 100)
+    core.clock = clock
+    assert.matches(" 80%%  0:30 left", parts[2])
+  end)
+
   it("is silent where standard error is no terminal", function()
     local core = require "ane.core"
     local isatty = core.isatty
