@@ -11,7 +11,7 @@
 ---@field api_key? string what requests must give as bearer token, or as X-API-Key
 ---@field cert? string PEM text of a certificate, for TLS
 ---@field key? string PEM text of its private key
----@field cors? string origin whose pages may ask; "*": all
+---@field cors? string|string[] origin whose pages may ask, or several; "*": all
 ---@field names? string[] more names of the model
 ---@field defaults? { temperature?: number, top_p?: number, top_k?: integer, min_p?: number, repeat_penalty?: number } of requests that name none; temperature 1
 ---@field time_limit? number seconds of a reply, waiting included

@@ -36,7 +36,7 @@ ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *
 int ane_http_port(const struct ane_http *h);
 /* The number of open connections. */
 int ane_http_connections(struct ane_http *h);
-/* The number of requests that are being read or answered, or whose response is being sent. */
+/* The number of requests that have arrived and are being answered, or whose response is being sent. */
 int ane_http_busy(struct ane_http *h);
 /* Stops accepting connections; open ones continue. */
 void ane_http_quiesce(struct ane_http *h);

@@ -44,7 +44,7 @@ int ane_http_connections(struct ane_http *h) {
 int ane_http_busy(struct ane_http *h) {
   int n = 0;
   pthread_mutex_lock(&h->lock);
-  for (const struct ane_http_exchange *x = h->exchanges; x; x = x->next) n += x->connection != NULL;
+  for (const struct ane_http_exchange *x = h->exchanges; x; x = x->next) n += x->connection && x->answered;
   pthread_mutex_unlock(&h->lock);
   return n;
 }
@@ -85,8 +85,12 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (o->cert) flags |= MHD_USE_TLS;
   if (at->ai_family == AF_INET6) flags |= MHD_USE_IPv6;
-  const struct MHD_OptionItem tls[] = {
-      {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->cert}, {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->key}, {MHD_OPTION_END, 0, NULL}};
+  /* TLS 1.0 and 1.1 are out of use (RFC 8996). */
+  static const char VERSIONS[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+  const struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)VERSIONS},
+                                       {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->cert},
+                                       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->key},
+                                       {MHD_OPTION_END, 0, NULL}};
   const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
   sigset_t before;
   ane_signals_block(&before);
@@ -118,6 +122,8 @@ static ane_status listen_at(struct ane_http *h, const struct ane_http_options *o
     return ANE_OK;
   }
   const char *why = h->log[0] ? h->log : strerror(system);
+  if (h->tls && strstr(why, "TLS"))
+    why = "the certificate or the private key is damaged, the key has a passphrase, or it belongs to another certificate";
   return ane_fail(err, ANE_IO, "cannot listen on %s port %u: %s", o->host, (unsigned)o->port, why);
 }
 

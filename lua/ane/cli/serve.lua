@@ -25,8 +25,8 @@ function M.options(parser)
     .. "processes."):argname "KEY|@FILE"
   parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
   parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
-  options.add(parser, "--cors", "Origin whose pages may send requests, as https://example.org; * is all.", serve.rules.cors)
-    :argname "ORIGIN"
+  options.add(parser, "--cors", "Origin whose pages may send requests, as https://example.org; * is all. May be given several times.",
+    serve.rules.cors):count "*":argname "ORIGIN"
   options.add(parser, "--alias", "Another name of the model for clients. May be given several times.", options.text):count "*"
     :argname "NAME"
   options.add(parser, "--temperature", "Temperature of requests that give none; default 1, as in the "
@@ -54,11 +54,19 @@ end
 
 -- The key of --api-key.
 local function key_of(given)
-  if not given or given:sub(1, 1) ~= "@" then return given end
+  if not given then return nil end
+  if given:sub(1, 1) ~= "@" then
+    local fault = serve.key_fault(given)
+    if fault then return nil, "--api-key " .. fault, "invalid" end
+    return given
+  end
+  if given == "@" then return nil, "--api-key @ names no file", "invalid" end
   local text, message, code = core.read_file(given:sub(2))
   if not text then return nil, message, code end
   text = text:gsub("%s+$", "")
   if text == "" then return nil, given:sub(2) .. " holds no key", "invalid" end
+  local fault = serve.key_fault(text)
+  if fault then return nil, ("the key in %s %s"):format(given:sub(2), fault), "invalid" end
   return text
 end
 

@@ -71,18 +71,29 @@ end
 
 local SPECIAL = { "bos", "eos", "unk", "pad" }
 
+-- A value with template nulls in place of JSON's.
+local function with_nulls(v, null, depth)
+  if v == core.null then return null end
+  if type(v) ~= "table" or v == null or depth > 64 then return v end
+  local mt = getmetatable(v)
+  if type(mt) == "table" and mt.kind then return v end -- a value of ane.jinja
+  local copy = setmetatable({}, mt)
+  for key, item in pairs(v) do copy[key] = with_nulls(item, null, depth + 1) end
+  return copy
+end
+
 -- Returns the variables that transformers passes: messages, tools, documents, add_generation_prompt, and the model's control tokens.
 local function variables(tokenizer, messages, opts, prompt)
   local null = require("ane.jinja").null
   local vars = {
     messages = messages, tools = opts.tool_choice ~= "none" and tools.for_template(opts.tools) or null,
-    documents = opts.documents or null, add_generation_prompt = prompt,
+    documents = with_nulls(opts.documents, null, 0) or null, add_generation_prompt = prompt,
   }
   for _, name in ipairs(SPECIAL) do
     local id = tokenizer[name]
     if id then vars[name .. "_token"] = tokenizer:token(id) end
   end
-  for name, value in pairs(opts.template_vars or {}) do vars[name] = value end
+  for name, value in pairs(opts.template_vars or {}) do vars[name] = with_nulls(value, null, 0) end
   return vars
 end
 

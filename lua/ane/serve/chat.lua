@@ -128,7 +128,9 @@ local function options(server, values)
   if values.top_logprobs and not values.logprobs then fields.wrong("top_logprobs", "needs logprobs") end
   if values.logprobs then opts.logprobs = values.top_logprobs or 0 end
   opts.template_vars = exact.plain(values.chat_template_kwargs)
-  tools.add(opts, values)
+  tools.add(opts, {
+    tools = tools.read(values.tools), tool_choice = values.tool_choice, parallel_tool_calls = values.parallel_tool_calls,
+  })
   return opts
 end
 

@@ -11,6 +11,9 @@ local M = {}
 -- Limit of the prompts in one request.
 local MOST_PROMPTS = 64
 
+--- Limit of the texts that one request may have embedded, as in OpenAI's API.
+M.most_embedded = 2048
+
 --- The fields of a request.
 M.rules = fields.merge(sampling.openai, {
   prompt = { type = { "string", "table" }, required = true },
@@ -24,12 +27,14 @@ M.rules = fields.merge(sampling.openai, {
 
 --- Prompts of a field: a text, a list of ids, or a list of those.
 -- @param n_ids ids of the model's vocabulary; nil: the model checks them
+-- @param most limit of the list; default 64
 -- @return list of texts and lists of ids
-function M.prompts(prompt, path, n_ids)
+function M.prompts(prompt, path, n_ids, most)
   local list = prompt
   if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
   if #list == 0 then fields.wrong(path, "is empty") end
-  if #list > MOST_PROMPTS then fields.wrong(path, "has %d prompts, at most %d are supported", #list, MOST_PROMPTS) end
+  most = most or MOST_PROMPTS
+  if #list > most then fields.wrong(path, "has %d prompts, at most %d are supported", #list, most) end
   local out = {}
   for i, one in ipairs(list) do
     local at = #list > 1 and ("%s[%d]"):format(path, i - 1) or path

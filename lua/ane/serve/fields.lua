@@ -1,4 +1,5 @@
---- Checks of request bodies: types, ranges, unknown fields. null counts as absent.
+--- Checks of request bodies: types, ranges, unknown fields. null counts as absent. In objects below the body it does for unknown fields
+-- too: clients send back what they received with all fields of their own types, unused ones as null.
 -- Needs ane.core, ane.serve.errors, ane.util.exact, keys and schema. Numbers of schemas are kept as they are written (ane.util.exact).
 -- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
 -- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.
@@ -73,7 +74,7 @@ function M.check(rules, body, at)
   local out = {}
   for name, value in pairs(body) do
     local rule = rules[name]
-    if not rule then
+    if not rule and not (at and value == null) then
       errors.raise(400, ("unknown field %s; the fields are %s"):format(path_of(name), table.concat(keys_of(rules), ", ")),
         { param = path_of(name), code = "unknown_parameter" })
     end

@@ -17,8 +17,25 @@ local M = {}
 
 -- An Origin header has a scheme, a host and perhaps a port, and no path; "null" stands for pages without one, such as files.
 local function origin_fault(text)
+  if type(text) ~= "string" then return "must be a list of origins" end
   if text == "*" or text == "null" or text:find "^%l[%w+.-]*://[^/%s]+$" then return nil end
   return ("must be * or an origin such as https://example.org, is %q"):format(text)
+end
+
+local function cors_fault(given)
+  for _, text in ipairs(type(given) == "table" and given or { given }) do
+    local fault = origin_fault(text)
+    if fault then return fault end
+  end
+end
+
+local MOST_KEY = 4096 -- bytes
+
+--- What is wrong with an API key; nil: nothing. A key that no header can hold would lock everyone out.
+function M.key_fault(key)
+  if key == "" then return "is empty" end
+  if key:find "[%c]" then return "has more than one line, or another control character" end
+  if #key > MOST_KEY then return ("has more than %d bytes"):format(MOST_KEY) end
 end
 
 local function check_names(list)
@@ -33,7 +50,7 @@ end
 --   step_tokens, memory: of the pool (ane.pool)
 --   api_key: what requests must give as bearer token, or as X-API-Key
 --   cert, key: PEM texts of a certificate and its private key, for TLS
---   cors: the origin whose pages may ask, or "*"
+--   cors: the origin whose pages may ask, or a list of them, or "*"
 --   names: list of names of the model beside that of its file
 --   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that do not say (the API's own: 1, 1, and none)
 --   time_limit: seconds of a reply, waiting included; it then ends as if max_tokens were reached
@@ -49,10 +66,10 @@ M.rules = {
   queue = { type = "integer", min = 0, max = 1 << 20, default = 64 },
   step_tokens = { type = "integer", min = 16, max = 512 },
   memory = { type = { "integer", "string" } },
-  api_key = { type = "string", check = function(key) return key == "" and "is empty" or nil end },
+  api_key = { type = "string", check = M.key_fault },
   cert = { type = "string" },
   key = { type = "string" },
-  cors = { type = "string", check = origin_fault },
+  cors = { type = { "string", "table" }, check = cors_fault },
   names = { type = "table", check = check_names },
   defaults = { type = "table" },
   time_limit = { type = "number", min = 0.001 },
@@ -217,10 +234,12 @@ local function check_origin(self, call)
   local own = origin:match "^https?://(.+)$"
   if own and host and own:lower() == host:lower() then return end
   local cors = self.opts.cors
-  if cors == "*" or cors == origin then
-    call.headers["Access-Control-Allow-Origin"] = cors
-    if cors ~= "*" then call.headers["Vary"] = "Origin" end
-    return
+  for _, allowed in ipairs(type(cors) == "table" and cors or { cors }) do
+    if allowed == "*" or allowed:lower() == origin:lower() then
+      call.headers["Access-Control-Allow-Origin"] = allowed == "*" and allowed or origin
+      if allowed ~= "*" then call.headers["Vary"] = "Origin" end
+      return
+    end
   end
   errors.raise(403, "pages of other origins may not ask this server", { code = "origin_not_allowed" })
 end

@@ -18,12 +18,18 @@ local function close_all(requests)
   for _, r in ipairs(requests) do r:close() end
 end
 
+-- The field that a message of the pool is about.
+local function param_of(message)
+  message = tostring(message)
+  return message:match "^(tool_choice) " or message:match "^(tools): " or message:find("takes no tools", 1, true) and "tools" or nil
+end
+
 -- Adds a request; throws if the pool refuses it.
 local function add(server, asked)
   local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
   if not ok and failures.code(r) == "memory" then error(errors.of("not enough memory", "memory"), 0) end
   if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
-  if not r then error(errors.of(message, code), 0) end
+  if not r then error(errors.of(message, code, param_of(message)), 0) end
   local context = server.model.context
   if #r.ids >= context then
     r:close()

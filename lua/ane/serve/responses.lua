@@ -35,7 +35,8 @@ M.rules = {
   parallel_tool_calls = tools.rules.parallel_tool_calls,
   include = { list = true, check = function(v) return #v > 0 and "is not supported" or nil end, type = "table" },
   service_tier = { only = { "auto", "default" } },
-  previous_response_id = { only = {} }, conversation = { only = {} }, prompt = { only = {} }, reasoning = { only = {} },
+  previous_response_id = { only = {} }, conversation = { only = {} }, prompt = { only = {} },
+  reasoning = { object = true, fields = { effort = { only = {} }, summary = { only = {} }, generate_summary = { only = {} } } },
   top_logprobs = { only = { 0 } }, max_tool_calls = { only = {} }, stream_options = { only = {} },
 }
 

@@ -13,6 +13,7 @@ local MOST_STOPS, MOST_CHOICES, MOST_LOGPROBS = 16, 16, 20
 
 local function check_stop(stop)
   local list = type(stop) == "table" and stop or { stop }
+  if type(stop) == "table" and not fields.is_list(stop) then return "must be a string or a list of strings" end
   if #list > MOST_STOPS then return ("has %d strings, at most %d are supported"):format(#list, MOST_STOPS) end
   for _, s in ipairs(list) do
     if type(s) ~= "string" or s == "" then return "must be a string or a list of strings that are not empty" end

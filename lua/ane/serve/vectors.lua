@@ -44,7 +44,7 @@ end
 function M.read_embeddings(server, body)
   local values = fields.check(M.embedding_rules, body)
   server:check_model(values.model)
-  local inputs = completions.prompts(values.input, "input")
+  local inputs = completions.prompts(values.input, "input", nil, completions.most_embedded)
   return values, inputs, { dims = values.dimensions, prompt = values.prompt_name, details = true }
 end
 
@@ -98,10 +98,13 @@ function M.rerank(server, call, body)
   end
   if #documents == 0 then fields.wrong("documents", "is empty") end
   local model = server.model
+  if (model.config.n_scores or 1) > 1 then
+    errors.raise(400, "the model's classifier has several labels, which give documents no order: model:rerank and ane rerank list them",
+      { code = "unsupported" })
+  end
   server:work(call, function(pause)
     local found = ask("documents", model.rerank, model, values.query, documents,
       { instruction = values.instruction, details = true, progress = pause })
-    if not found.order then errors.raise(400, "model: its classifier has several labels, which give no order") end
     local results, total = core.json_array(), 0
     for _, n in ipairs(found.tokens) do total = total + n end
     for place = 1, math.min(values.top_n or #found.order, #found.order) do

@@ -250,6 +250,7 @@ end
 -- A plain value with its keys in that order, for templates that print it. Values of ane.jinja are ordered already.
 local function ordered(v, depth)
   depth = depth or 0
+  if v == core.null then return require("ane.jinja").null end
   if type(v) ~= "table" or kind_of(v) or depth > 64 then return v end
   if exact.text(v) then return exact.number(v) end
   if #v > 0 or next(v) == nil then

@@ -1,5 +1,6 @@
 -- The server's endpoints of generated text, over real sockets.
 local ane = require "ane"
+local core = require "ane.core"
 local http = require "support.http"
 local tiny = require "support.tiny"
 
@@ -124,7 +125,7 @@ describe("POST /v1/chat/completions", function()
       max_tokens = 60, response_format = { type = "json_schema", json_schema = { name = "x", schema = schema } },
     }).json.choices[1]
     assert.equal("stop", answer.finish_reason)
-    assert.equal("boolean", type(require("ane.core").json_decode(answer.message.content).ok))
+    assert.equal("boolean", type(core.json_decode(answer.message.content).ok))
     local refused = http.post(server, "/v1/chat/completions", chat {
       response_format = { type = "json_schema", json_schema = { name = "x", schema = { type = "object", ["$recursiveRef"] = "#" } } },
     })
@@ -133,7 +134,6 @@ describe("POST /v1/chat/completions", function()
   end)
 
   it("keeps to the numbers of a schema as they are written", function()
-    local core = require "ane.core"
     local function ask(schema)
       local text = core.json_encode(chat {
         max_tokens = 60, response_format = { type = "json_schema", json_schema = { name = "x", schema = "SCHEMA" } },
@@ -161,6 +161,9 @@ describe("POST /v1/chat/completions", function()
       assert.equal("invalid_request_error", answer.json.error.type)
       assert.matches(field, answer.json.error.message, 1, true)
     end
+    -- Only lists of strings are lists.
+    local object = http.post(server, "/v1/chat/completions", chat { stop = core.json_object() })
+    assert.same({ 400, "stop" }, { object.status, object.json.error.param })
     local image = { { role = "user", content = { { type = "image_url", image_url = { url = "x" } } } } }
     local answer = http.post(server, "/v1/chat/completions", chat { messages = image })
     assert.equal("messages[0].content[0].type", answer.json.error.param)
@@ -209,7 +212,7 @@ assistant:]]
   local function check(call)
     assert.equal("function", call.type)
     assert.equal("add", call["function"].name)
-    local arguments = require("ane.core").json_decode(call["function"].arguments)
+    local arguments = core.json_decode(call["function"].arguments)
     assert.equal("integer", math.type(arguments.a))
     assert.equal("boolean", type(arguments.b))
   end
@@ -250,11 +253,57 @@ assistant:]]
     assert.equal("length", answer.json.choices[1].finish_reason)
   end)
 
+  it("may have null wherever OpenAI's API lets fields be left out", function()
+    local null = ane.null
+    local parameters = core.json_decode '{"type":"object","properties":{"a":{"enum":["x",null],"default":null}},"required":["a"]}'
+    for _, f in ipairs { { name = "f", description = null, parameters = parameters, strict = null }, { name = "f", parameters = null } } do
+      local answer = http.post(served, "/v1/chat/completions", chat {
+        tools = { { type = null, ["function"] = f } }, tool_choice = "required", max_tokens = 80,
+        chat_template_kwargs = { some = null, list = { 1, null } },
+        messages = { { role = "user", content = "hi", name = null, of_a_later_version = null } },
+      })
+      assert.equal(200, answer.status, answer.body)
+      assert.equal("f", answer.json.choices[1].message.tool_calls[1]["function"].name)
+    end
+  end)
+
+  it("may be narrowed to some", function()
+    local other_tool = { type = "function", ["function"] = { name = "sub", parameters = ADD["function"].parameters } }
+    local function choose(names, mode)
+      local list = {}
+      for i, name in ipairs(names) do list[i] = { type = "function", ["function"] = { name = name } } end
+      return http.post(served, "/v1/chat/completions", chat {
+        tools = { ADD, other_tool }, parallel_tool_calls = false, max_tokens = 120,
+        tool_choice = { type = "allowed_tools", allowed_tools = { mode = mode, tools = core.json_array(list) } },
+      })
+    end
+    for _, name in ipairs { "add", "sub" } do
+      assert.equal(name, choose({ name }, "required").json.choices[1].message.tool_calls[1]["function"].name)
+    end
+    assert.equal(200, choose({ "add", "sub" }, "auto").status)
+    assert.equal("tool_choice.allowed_tools.tools[1]", choose({ "add", "mul" }, "required").json.error.param)
+    assert.equal("tool_choice.allowed_tools.tools", choose({}, "required").json.error.param)
+    assert.equal("tool_choice.allowed_tools.mode", choose({ "add" }, "some").json.error.param)
+  end)
+
   it("that no form can call, or whose schema cannot be kept, are refused", function()
     local wrong = { type = "function", ["function"] = { name = "no good", parameters = { type = "object" } } }
     assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { wrong } }).status)
     local strange = { type = "function", ["function"] = { name = "x", parameters = { type = "object", ["$recursiveRef"] = "#" } } }
-    assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { strange } }).status)
+    assert.equal("tools", http.post(served, "/v1/chat/completions", chat { tools = { strange } }).json.error.param)
+    for param, tool in pairs {
+      ["tools[0].function.colour"] = { type = "function", ["function"] = { name = "x", colour = 1 } },
+      ["tools[0].type"] = { type = "custom", custom = { name = "x" } }, ["tools[0].function"] = { type = "function" },
+      ["tools[0].function.name"] = { type = "function", ["function"] = { parameters = { type = "object" } } },
+    } do
+      assert.equal(param, http.post(served, "/v1/chat/completions", chat { tools = { tool } }).json.error.param)
+    end
+    assert.equal("tool_choice", http.post(served, "/v1/chat/completions", chat { tools = { ADD }, tool_choice = "other" }).json.error.param)
+    assert.equal("tool_choice", http.post(served, "/v1/chat/completions", chat { tools = { ADD }, tool_choice = { type = "custom" } })
+      .json.error.param)
+    other.tokenizer.chat_templates = { default = "{{ messages[0].content }}" }
+    assert.equal("tools", http.post(served, "/v1/chat/completions", chat { tools = { ADD } }).json.error.param)
+    other.tokenizer.chat_templates = { default = TEMPLATE }
     assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { ADD }, tool_choice = { type = "function",
       ["function"] = { name = "other" } } }).status)
   end)

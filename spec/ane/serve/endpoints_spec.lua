@@ -61,6 +61,13 @@ describe("POST /v1/embeddings", function()
       end
       assert.is_true(table.concat(decoded) == bytes)
       assert.equal(400, http.post(server, "/v1/embeddings", { input = texts, dimensions = 100000 }).status)
+      local many = {}
+      for i = 1, 2049 do many[i] = "a cat" end
+      assert.equal("input", http.post(server, "/v1/embeddings", { input = many }).json.error.param)
+      many[2049] = nil
+      local data = http.post(server, "/v1/embeddings", { input = many }).json.data
+      assert.equal(2048, #data)
+      near(want[1][1], data[2048].embedding[1])
       assert.equal(400, http.post(server, "/v1/completions", { prompt = "a" }).status)
     end)
   end)
@@ -82,6 +89,18 @@ describe("POST /v1/rerank", function()
         near(scores[order[place]], result.relevance_score)
         assert.equal(documents[order[place]], result.document.text)
       end
+    end)
+  end)
+end)
+
+describe("POST /v1/rerank with several labels", function()
+  it("is refused before anything is computed", function()
+    with("bert_labels-odd", function(server)
+      local answer = http.post(server, "/v1/rerank", { query = "words", documents = { "one", "two words" } })
+      assert.equal(400, answer.status)
+      assert.equal("unsupported", answer.json.error.code)
+      assert.matches("classifier has several labels, which give documents no order", answer.json.error.message, 1, true)
+      assert.equal(0, server:stats().tasks)
     end)
   end)
 end)
@@ -176,13 +195,27 @@ describe("HTTPS", function()
     local folder = os.tmpname()
     os.remove(folder)
     assert(os.execute(("mkdir '%s' && cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key "
-      .. "-out cert 2>/dev/null"):format(folder, folder)))
+      .. "-out cert 2>/dev/null && openssl genrsa -out other 2048 2>/dev/null"):format(folder, folder)))
     with(nil, function(server)
       local fetch = "cd '%s' && (env -u LD_PRELOAD curl -sk --max-time 120 https://127.0.0.1:%d/health > out; echo done > done) &"
       assert(os.execute(fetch:format(folder, server.port)))
       local deadline = core.clock() + 120
       while core.path_kind(folder .. "/done") == nil and core.clock() < deadline do server:turn(0.02) end
       assert.equal('{"status":"ok"}', core.read_file(folder .. "/out"))
+      -- Old versions of TLS are refused.
+      for version, want in pairs { ["1.1"] = "", ["1.2"] = '{"status":"ok"}' } do
+        fetch = "cd '%s' && rm -f done && (env -u LD_PRELOAD curl -sk --ciphers DEFAULT@SECLEVEL=0 --tlsv1.0 --tls-max %s --max-time 60 "
+          .. "https://127.0.0.1:%d/health > out; echo done > done) &"
+        assert(os.execute(fetch:format(folder, version, server.port)))
+        deadline = core.clock() + 120
+        while core.path_kind(folder .. "/done") == nil and core.clock() < deadline do server:turn(0.02) end
+        assert.equal(want, core.read_file(folder .. "/out"), version)
+      end
+      local none, message = ane.serve(server.model, {
+        port = 0, cert = core.read_file(folder .. "/cert"), key = core.read_file(folder .. "/other"),
+      })
+      assert.is_nil(none)
+      assert.matches("belongs to another certificate", message)
     end, { cert = core.read_file(folder .. "/cert"), key = core.read_file(folder .. "/key") })
     os.execute(("rm -r '%s'"):format(folder))
   end)

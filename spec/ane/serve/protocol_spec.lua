@@ -323,6 +323,11 @@ describe("who may ask", function()
     assert.equal("https://example.org", answer.headers["access-control-allow-origin"])
     assert.equal("Origin", answer.headers.vary)
     assert.equal(403, http.get(other, "/health", { Origin = "https://example.com" }).status)
+    other = serve { cors = { "https://example.org", "http://Other.example:8080" } }
+    for _, origin in ipairs { "https://example.org", "http://other.example:8080" } do
+      assert.equal(origin, http.get(other, "/health", { Origin = origin }).headers["access-control-allow-origin"])
+    end
+    assert.equal(403, http.get(other, "/health", { Origin = "https://example.com" }).status)
     assert.equal("*", http.get(serve { cors = "*" }, "/health", { Origin = "https://a.example" }).headers["access-control-allow-origin"])
   end)
 
@@ -367,6 +372,22 @@ describe("the end", function()
     kept:close()
   end)
 
+  it("does not wait for requests that have not come in", function()
+    local server = serve()
+    local body, head = http.open(server), http.open(server)
+    body:send "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    head:send "POST /v1/completions HTTP/1.1\r\nHost: loc"
+    local started = core.clock()
+    while server:stats().connections < 2 and core.clock() - started < 60 do server:turn(0.01) end
+    for _ = 1, 20 do server:turn(0.01) end
+    server:stop()
+    local n = 0
+    while server:turn(0.01) do n = n + 1 end
+    assert.is_true(n < 5, n .. " turns")
+    body:close()
+    head:close()
+  end)
+
   it("cuts replies off when the grace is over", function()
     local server = serve { grace = 0.05 }
     local c = start(server, completion(3000))
@@ -398,6 +419,10 @@ describe("ane.serve", function()
   it("refuses what it cannot do", function()
     assert.has_error(function() ane.serve(model, { prot = 1 }) end)
     assert.has_error(function() ane.serve(model, { cert = "x" }) end)
+    for _, key in ipairs { "", "a\nb", "a\0b", ("x"):rep(4097) } do
+      assert.has_error(function() ane.serve(model, { api_key = key }) end)
+    end
+    assert.has_error(function() ane.serve(model, { cors = { "https://a.example", "b" } }) end)
     local server = serve()
     local none, message, code = ane.serve(model, { port = server.port })
     assert.is_nil(none)

@@ -117,6 +117,26 @@ describe("responses with tools", function()
     assert.equal(same.choices[1].message.content, answer.json.output[1].content[1].text)
   end)
 
+  it("take items back with all fields of the client's types, unused ones as null", function()
+    local null = core.null
+    local answer = post {
+      input = {
+        { role = "user", content = "Hello" },
+        { type = "message", id = "msg_1", role = "assistant", status = "completed", phase = null, content = {
+          { type = "output_text", text = "Hi", annotations = core.json_array {}, logprobs = null, later = null },
+        } },
+        { type = "function_call", call_id = "c", name = "add", arguments = "{}", id = null, namespace = null, caller = null },
+        { type = "function_call_output", call_id = "c", output = "2", name = null },
+      },
+      reasoning = { effort = null, summary = null }, tool_choice = "none", max_output_tokens = 4,
+    }
+    assert.equal(200, answer.status, answer.body)
+    local choice = post {
+      input = "x", tool_choice = { type = "allowed_tools", mode = "required", tools = { { type = "function", name = "add" } } },
+    }
+    assert.equal("function_call", choice.json.output[1].type)
+  end)
+
   it("refuse what they do not support, by name", function()
     local function param(more)
       local answer = post(more)
@@ -130,6 +150,8 @@ describe("responses with tools", function()
     assert.equal("input[0].arguments", param { input = { { type = "function_call", call_id = "x", name = "add" } } })
     assert.equal("input", param { input = core.json_array {} })
     assert.equal("text", param { text = 3 })
+    assert.equal("reasoning.effort", param { reasoning = { effort = "low" } })
+    assert.equal("input[0].phase", param { input = { { role = "user", content = "x", phase = "commentary" } } })
     assert.equal("tool_choice", param { tools = core.json_array {}, tool_choice = "required" })
   end)
 end)

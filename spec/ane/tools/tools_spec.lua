@@ -245,6 +245,14 @@ describe("descriptions of tools", function()
     assert.equal("integer", decoded[1].schema.properties.days.type)
   end)
 
+  it("may hold null", function()
+    local list = core.json_decode('[{"type":"function","function":{"name":"f","description":null,'
+      .. '"parameters":{"type":"object","properties":{"a":{"default":null}}}}}]')
+    local text = assert(assert(jinja.compile "{{ tools | tojson }}"):render { tools = tools.for_template(list) })
+    assert.matches('"default": null', text, 1, true)
+    assert.matches('"description": null', text, 1, true)
+  end)
+
   it("are chosen from", function()
     local plan = assert(tools.plan("<tool_call>\"arguments\"tools", { tools = { WEATHER, GET }, tool_choice = { type = "function",
       ["function"] = { name = "get" } } }))
