@@ -1,13 +1,16 @@
---- Gemma 4, text (E2B, E4B and the dense models).
+--- Gemma 4, text (E2B, E4B, the dense models and those with experts).
 -- Gemma team 2026, "Gemma 4".
 --
 -- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or per_layer_config
 -- in newer files), and their rope rotates only the first pairs of a head. Scores are not scaled. q and k are normed per head, v without a
 -- weight. The last layers reuse the keys and values of the last earlier layer of their kind that computes its own. Each layer adds a gated
--- projection of its slice of a second embedding, and its output is multiplied by a number. Logits are soft-capped.
+-- projection of its slice of a second embedding, and its output is multiplied by a number. Logits are soft-capped. With enable_moe_block,
+-- experts run beside the feed-forward. They and their router read the input of the layer's second half, each by a norm of its own. Their
+-- weights, which sum to 1, are multiplied by a number per expert.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local moe = require "ane.recipe.moe"
 local per_layer = require "ane.recipe.per_layer"
 
 local M = { architectures = { "gemma4", "gemma4_text" }, version = 1 }
@@ -17,6 +20,9 @@ M.names = { hf = {
   per_layer_token_embd = "model.embed_tokens_per_layer", per_layer_model_proj = "model.per_layer_model_projection",
   per_layer_proj_norm = "model.per_layer_projection_norm", inp_gate = "per_layer_input_gate", proj = "per_layer_projection",
   post_norm = "post_per_layer_input_norm", layer_output_scale = "layer_scalar",
+  router_norm = "router.scale", ffn_gate_inp = "router.proj", expert_scale = "router.per_expert_scale",
+  gate_up = "experts.gate_up_proj", ffn_down_exps = "experts.down_proj", post_ffw_norm_1 = "post_feedforward_layernorm_1",
+  pre_ffw_norm_2 = "pre_feedforward_layernorm_2", post_ffw_norm_2 = "post_feedforward_layernorm_2",
 } }
 M.config = { num_key_value_heads = 4, head_dim = 256 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
@@ -79,6 +85,30 @@ local function self_attention(b, x, l, rope, shared)
   return b:linear(o, "attn_output", bias)
 end
 
+-- The settings of the experts: count, k, inner; nil for models without.
+local function mixture(cfg)
+  if not cfg.meta("enable_moe_block", "flag") then return nil end
+  return {
+    count = cfg.meta("num_experts", "count"), k = cfg.meta("top_k_experts", "count"), inner = cfg.meta("moe_intermediate_size", "count"),
+  }
+end
+
+-- The experts, which read x itself, not its norm for the feed-forward.
+local function experts(b, x, e)
+  local h = b:scale(b:rms_norm(x, "router_norm", { weight = b:weight("router_norm", { suffix = "" }) }), b.cfg.d_model ^ -0.5)
+  local route = moe.route(b, b:linear(h, "ffn_gate_inp"),
+    { k = e.k, score = "softmax", norm = true, factors = b:weight("expert_scale", { suffix = "" }) })
+  local list = moe.list(b, e.count, { gate_up = "gate_up", down = "ffn_down_exps" }, { inner = e.inner })
+  return moe.experts(b, b:rms_norm(x, "pre_ffw_norm_2"), route, list, { act = b.cfg.act or "gelu_tanh" })
+end
+
+-- The second half of a layer.
+local function feed_forward(b, x, e)
+  local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")
+  if e then m = b:add(b:rms_norm(m, "post_ffw_norm_1"), b:rms_norm(experts(b, x, e), "post_ffw_norm_2")) end
+  return b:add(x, b:rms_norm(m, "post_ffw_norm"))
+end
+
 function M.shapes(cfg, t)
   local d, width = cfg.d_model, cfg.meta("hidden_size_per_layer_input", "whole") or 0
   local own = cfg.n_layer - (cfg.meta("num_kv_shared_layers", "whole") or 0)
@@ -96,6 +126,12 @@ function M.shapes(cfg, t)
   t.attn_v, t.attn_k_norm = t.attn_k, t.attn_q_norm
   t.ffn_gate, t.ffn_down = function(i) return { feed(i), d } end, function(i) return { d, feed(i) } end
   t.ffn_up = t.ffn_gate
+  local e = mixture(cfg)
+  if e then
+    t.router_norm, t.ffn_gate_inp, t.expert_scale = { d }, { e.count, d }, { e.count }
+    t.gate_up, t.ffn_down_exps = { e.count, 2 * e.inner, d }, { e.count, d, e.inner }
+    t.post_ffw_norm_1, t.pre_ffw_norm_2, t.post_ffw_norm_2 = { d }, { d }, { d }
+  end
   if width == 0 then return nil end
   return {
     per_layer_token_embd = { cfg.vocab_size, cfg.n_layer * width }, per_layer_model_proj = { cfg.n_layer * width, d },
@@ -120,11 +156,11 @@ end
 
 function M.build(b, cfg)
   if cfg.format ~= "hf" then error("GGUF files of Gemma 4 are not known here; known are folders", 0) end
-  if cfg.meta("enable_moe_block", "flag") then error("enable_moe_block (experts beside the feed-forward) is not computed", 0) end
   local both = cfg.meta "use_bidirectional_attention" -- "vision" concerns images only
   if both and both ~= "vision" then error(("use_bidirectional_attention '%s' is not computed"):format(tostring(both)), 0) end
   local ropes = { near = cfg.ropes and cfg.ropes.sliding_attention or cfg.rope, full = full_rope(cfg) }
   local tables = { near = b:rope_table(ropes.near, "rope_sliding"), full = b:rope_table(ropes.full, "rope_full") }
+  local e = mixture(cfg)
   local own, shared = cfg.n_layer - (cfg.meta("num_kv_shared_layers", "whole") or 0), {}
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "whole") or 0)
@@ -134,8 +170,7 @@ function M.build(b, cfg)
       l.shares = i >= own
       local a = self_attention(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
-      local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")
-      x = b:add(x, b:rms_norm(m, "post_ffw_norm"))
+      x = feed_forward(b, x, e)
       if extra then x = b:add(x, per_layer.branch(b, x, extra(i))) end
       x = b:scale(x, b:number("layer_output_scale", "") or 1)
     end)

@@ -142,7 +142,7 @@ struct step {
       int score;
       bool norm;
       float norm_eps, scale;
-      const float *bias;
+      const float *bias, *factors; /* of the experts; NULL: none */
       int64_t groups, groups_kept, group_best;
     } route;
     struct {

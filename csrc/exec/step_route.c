@@ -69,6 +69,7 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
     if (s->route.norm) weight[j] /= sum + s->route.norm_eps;
     out[j] = (float)chosen[j];
     out[k + j] = weight[j] * s->route.scale;
+    if (s->route.factors) out[k + j] *= s->route.factors[chosen[j]];
   }
 }
 
@@ -92,5 +93,6 @@ ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step 
   s->route.groups = ane_node_int(n, "groups");
   s->route.groups_kept = ane_node_int(n, "groups_kept");
   s->route.group_best = ane_node_int(n, "group_best");
-  return planner_vector(pl, ane_node_input(n, 1), 0, &s->route.bias, err);
+  ane_status st = planner_vector(pl, ane_node_input(n, 1), 0, &s->route.bias, err);
+  return st ? st : planner_vector(pl, ane_node_input(n, 2), 0, &s->route.factors, err);
 }

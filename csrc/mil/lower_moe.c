@@ -57,6 +57,7 @@ static mil_value in_best_groups(struct lower *l, const struct ane_node *n, mil_v
 void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const char *score = ane_node_string(n, "score");
   mil_value logits = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1);
+  mil_value factors = lower_vector(l, ane_node_input(n, 2), 1, 0, 1);
   bool over_chosen = strcmp(score, "softmax_topk") == 0;
   mil_value w = over_chosen                     ? logits
                 : strcmp(score, "sigmoid") == 0 ? mil_unary(b, "sigmoid", logits)
@@ -74,7 +75,8 @@ void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n)
     double eps = ane_node_float(n, "norm_eps");
     w = mil_binary(b, "real_div", w, eps > 0 ? mil_add(b, sum, mil_number(b, b->dtype, eps)) : sum);
   }
-  lower_out(l, n, mil_scale(b, w, ane_node_float(n, "scale")));
+  w = mil_scale(b, w, ane_node_float(n, "scale"));
+  lower_out(l, n, factors ? mil_mul(b, w, factors) : w);
 }
 
 /* (clamp(u) + 1) g sigmoid(alpha g), g = min(g, limit) */

@@ -662,6 +662,21 @@ MODELS = {
     "mamba2_fifteen": dict(config="Mamba2Config", model="Mamba2ForCausalLM", values=dict(
         vocab_size=VOCAB, hidden_size=30, num_hidden_layers=2, num_heads=4, head_dim=15, state_size=5, n_groups=2, expand=2, conv_kernel=3,
         chunk_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False, hidden_act="gelu")),
+    "gemma4_moe": dict(config="Gemma4TextConfig", model="Gemma4ForCausalLM", values=common(
+        hidden_size=36, intermediate_size=28, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+        global_head_dim=12, attention_k_eq_v=True, num_global_key_value_heads=1, hidden_size_per_layer_input=0, num_kv_shared_layers=0,
+        sliding_window=6, tie_word_embeddings=True, enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=20,
+        layer_types=["sliding_attention", "full_attention", "full_attention"], hidden_activation="gelu_pytorch_tanh",
+        rope_parameters={"sliding_attention": rope(1000.0), "full_attention": rope(5000.0)})),
+    # No attention layer at all.
+    "granitemoehybrid_mamba": dict(
+        config="GraniteMoeHybridConfig", model="GraniteMoeHybridForCausalLM", gguf="granitehybrid", keys=granite_hybrid_keys,
+        own=("head_count",), change=granite_hybrid_parts, values=common(
+            hidden_size=32, layer_types=["mamba", "mamba"], num_hidden_layers=2, num_local_experts=0, num_experts_per_tok=0,
+            num_attention_heads=4, num_key_value_heads=2, shared_intermediate_size=20, intermediate_size=20, mamba_n_heads=4,
+            mamba_d_head=16, mamba_n_groups=1, mamba_d_state=6, mamba_d_conv=3, mamba_expand=2, mamba_chunk_size=8,
+            position_embedding_type="nope", embedding_multiplier=2.0, logits_scaling=2.0, residual_multiplier=0.5,
+            attention_multiplier=0.2)),
 }
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ local plan = require "ane.coreml.plan"
 describe("Gemma 4", function()
   for _, case in ipairs(decoders.cases("gemma4", { folder_only = true, plan = false })) do it(table.unpack(case)) end
   for _, case in ipairs(decoders.cases("gemma4_ten", { folder_only = true, plan = false })) do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("gemma4_moe", { folder_only = true })) do it(table.unpack(case)) end
 
   it("refuses what per_layer_config changes beside the heads", function()
     assert.matches("per_layer_config.1.intermediate_size is not computed",

@@ -11,11 +11,12 @@ local M = {}
 -- @param logits router logits [1, E, T, 1]
 -- @param opts k; score: "softmax" (over all experts), "sigmoid" or "softmax_topk" (over the chosen experts); bias (vector added to the
 -- scores for the choice only, or false); norm (true: weights are divided by their sum + norm_eps); scale (factor on the weights);
--- groups (number of expert groups; experts come only from the groups_kept best groups, ranked by the sum of their group_best best scores)
+-- factors (vector of such factors by expert, or nil); groups (number of expert groups; experts come only from the groups_kept best
+-- groups, ranked by the sum of their group_best best scores)
 -- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
   if not opts.k then error("the configuration does not say how many experts a token has", 0) end
-  return b:_add("route", "route", { logits, opts.bias or false },
+  return b:_add("route", "route", { logits, opts.bias or false, opts.factors },
     { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1,
       groups = opts.groups or 1, groups_kept = opts.groups_kept or 1, group_best = opts.group_best or 1 })
 end

@@ -31,6 +31,7 @@ local function choose(logits, o)
     total = 1
   end
   for _, c in ipairs(out) do c[2] = (o.norm == 1 and c[2] / (total + (o.norm_eps or 0)) or c[2]) * (o.scale or 1) end
+  for _, c in ipairs(o.factors and out or {}) do c[2] = c[2] * o.factors[c[1] + 1] end
   return out
 end
 
@@ -41,8 +42,9 @@ end
 describe("route", function()
   local function check(o, logits)
     local g = ops.new {
-      channels = o.n, out = 2 * o.k, consts = { bias = { o.n } }, given = { table = logits, bias = o.bias },
-      text = ("y = route(x%s) %s"):format(o.bias and ", bias" or "", attributes(o)),
+      channels = o.n, out = 2 * o.k, consts = { bias = { o.n }, factors = { o.n } },
+      given = { table = logits, bias = o.bias, factors = o.factors },
+      text = ("y = route(x, %s, %s) %s"):format(o.bias and "bias" or "-", o.factors and "factors" or "-", attributes(o)),
     }
     local want = {}
     for t, x in ipairs(g.x(IDS)) do
@@ -70,6 +72,13 @@ describe("route", function()
       assert.not_same(choose(logits, { k = 3, score = score }), choose(logits, { k = 3, score = score, bias = bias }))
       check { n = 9, k = 3, score = score, bias = bias }
       check { n = 9, k = 3, score = score, bias = bias, norm = 1, norm_eps = 1e-6, scale = 0.5 }
+    end)
+
+    it(score .. ": experts have factors of their own", function()
+      for _, k in ipairs { 1, 4, 9 } do
+        check { n = 9, k = k, score = score, factors = ops.random(9, 6, 2), norm = 1, norm_eps = 1e-6, scale = 0.5 }
+        check { n = 9, k = k, score = score, factors = ops.random(9, 7, 2), bias = ops.random(9, 3, 2) }
+      end
     end)
 
     it(score .. ": of equal ones the lower number is taken", function()
@@ -279,6 +288,7 @@ describe("a graph of experts", function()
     refused("y = route(z) {k=4}", "4 of 3 experts")
     refused("y = route(z) {score=relu}", "router score relu is unknown; known are: sigmoid, softmax, softmax_topk")
     refused("y = route(z, n6)", "bias n6 is %[6%], wanted %[3%]")
+    refused("y = route(z, -, n6)", "factors n6 is %[6%], wanted %[3%]")
     refused("y = experts(x, r, w, -, w, -, d, -) {count=2}", "2 experts with 8 inputs")
     refused("y = experts(x, r, w, -, w, -, w, -)", "weight w is %[6, 8%], wanted %[N, 6%]")
     refused("y = experts(x, r, w, three, w, -, d, -)", "gate bias three is %[3%], wanted %[6%]")

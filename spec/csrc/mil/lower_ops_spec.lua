@@ -166,7 +166,7 @@ describe("lowered ops", function()
 
   local function mixture(o)
     local n, i, c = 5, 6, 8
-    local consts, inputs = { router = { n + (o.null or 0), c }, bias = { n + (o.null or 0) } }, {}
+    local consts, inputs = { router = { n + (o.null or 0), c }, bias = { n + (o.null or 0) }, factors = { n + (o.null or 0) } }, {}
     for e = 1, n do
       local parts = { "g", i, c, "u", i, c, "d", c, i }
       for at = 1, 9, 3 do
@@ -178,8 +178,8 @@ describe("lowered ops", function()
     end
     return {
       channels = c, out = c, consts = consts,
-      text = ("z = conv1x1(x, router)\nr = route(z%s) {%s}\ny = experts(x, r, %s) {count=%d %s}"):format(o.bias and ", bias" or "", o.route,
-        table.concat(inputs, ", "), n, o.experts or ""),
+      text = ("z = conv1x1(x, router)\nr = route(z, %s, %s) {%s}\ny = experts(x, r, %s) {count=%d %s}"):format(
+        o.bias and "bias" or "-", o.factors and "factors" or "-", o.route, table.concat(inputs, ", "), n, o.experts or ""),
     }
   end
 
@@ -190,6 +190,7 @@ describe("lowered ops", function()
         check(mixture { route = ("k=%d score=%s norm=1 norm_eps=0.001 scale=2.5"):format(k, score), bias = true, biases = true })
       end
       check(mixture { route = ("k=2 score=%s norm=1"):format(score), null = 2, bias = true, experts = "act=gelu_erf" })
+        check(mixture { route = ("k=2 score=%s norm=1 scale=1.5"):format(score), null = 1, factors = true })
     end
     check(mixture { route = "k=2", biases = true, experts = "act=swiglu_oai limit=0.5 alpha=1.3" })
     check(mixture { route = "k=2", biases = true, experts = "act=gelu_tanh soft=1" })
