@@ -48,8 +48,8 @@ local function positive(source, arch, key)
 end
 
 -- Returns an integer, or the largest of a list with one per layer. If the list's numbers differ, it becomes cfg.per_layer[field]. A
--- list may hold 0 for a layer without such heads (convolutions of lfm2).
-local function per_layer(source, cfg, field, key)
+-- list may hold 0 for a layer without such heads (convolutions of lfm2). Returns nil if all numbers are 0 and `none` allows it.
+local function per_layer(source, cfg, field, key, none)
   local name = cfg.architecture .. "." .. key
   local list = source:meta(name)
   if type(list) ~= "table" then return whole(source, cfg.architecture, key, false, 1) end
@@ -61,9 +61,9 @@ local function per_layer(source, cfg, field, key)
     out[i] = check_whole(source, ("%s[%d]"):format(name, i - 1), v, 0)
     most, differ = math.max(most, out[i]), differ or out[i] ~= out[1]
   end
-  if most == 0 then fail(source, "metadata key %s is 0 for all layers", name) end
-  if differ then cfg.per_layer[field] = out end
-  return most
+  if most == 0 and not none then fail(source, "metadata key %s is 0 for all layers", name) end
+  if differ or most == 0 then cfg.per_layer[field] = out end
+  return most > 0 and most or nil
 end
 
 -- Checks that sizes divide one another. A recipe could only report mismatched shapes.
@@ -169,7 +169,7 @@ function M.read(source)
     cfg.d_ff = per_layer(source, cfg, "d_ff", "feed_forward_length")
   end
   cfg.n_head = math.max(whole(source, arch, "attention.head_count", true, scans and 0 or 1), 1)
-  cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv") or cfg.n_head
+  cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv", scans) or cfg.n_head
   cfg.head_dim = whole(source, arch, "attention.key_length", false, 1)
   check_heads(source, arch, cfg)
   cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or
