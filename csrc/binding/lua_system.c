@@ -104,6 +104,12 @@ static int path_kind(lua_State *L) {
   return 1;
 }
 
+/* is_link(path) -> is the path itself a symbolic link? */
+static int is_link(lua_State *L) {
+  lua_pushboolean(L, ane_path_is_link(bind_text(L, 1)));
+  return 1;
+}
+
 /* Collects the names before any call of Lua, so that no folder is open when Lua raises. */
 static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
 
@@ -383,6 +389,7 @@ static const luaL_Reg functions[] = {
     {"limits", limits},
     {"memory", memory},
     {"path_kind", path_kind},
+    {"is_link", is_link},
     {"write_file", write_file},
     {"read_file", read_file},
     {"fill_standard_files", fill_standard_files},

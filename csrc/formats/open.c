@@ -34,6 +34,9 @@ static bool looks_text(const uint8_t *p, uint64_t size) {
   return n > 0;
 }
 
+/* The opcode PROTO with a protocol of 2 to 5 (Python's pickletools.py). */
+static bool looks_pickle(const uint8_t *p, uint64_t size) { return size >= 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5; }
+
 /* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL where the
  * format is known by sight only, `name` then says what was found. */
 static const struct format {
@@ -51,6 +54,7 @@ static const struct format {
     {"safetensors", NULL, looks_index, ane_safetensors_read_index},
     {"onnx", NULL, looks_onnx, ane_onnx_read},
     {"a zip archive (PyTorch checkpoints are such)", "PK\3\4", NULL, NULL},
+    {"a pickle of Python (PyTorch checkpoints are such), which is code and never read", NULL, looks_pickle, NULL},
     {"a gzip archive", "\x1F\x8B", NULL, NULL},
     {"a Git LFS pointer (the model itself was not fetched)", "version https://git-lfs", NULL, NULL},
     {"an HTML page (a failed download?)", "<!DOCTYPE", NULL, NULL},

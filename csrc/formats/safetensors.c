@@ -304,14 +304,14 @@ static ane_status place_files(struct ane_source *s, const char *const *names, ui
 }
 
 /* Maps and reads all files and joins their tensors in one list. */
-static ane_status read_parts(struct ane_source *s, uint32_t count, struct ane_error *err) {
+static ane_status read_parts(struct ane_source *s, const char *index, uint32_t count, struct ane_error *err) {
   struct part *parts = ane_calloc(count, sizeof *parts);
   if (!parts) return no_memory(err);
   ane_status st = ANE_OK;
   size_t total = 0;
   for (uint32_t i = 0; i < count && !st; i++) {
     parts[i] = (struct part){.s = s, .err = err, .file = i};
-    st = ane_map_open(&s->files[i].map, s->files[i].path, err);
+    st = ane_map_open_beside(&s->files[i].map, index, file_name(s->files[i].path), err);
     if (st) break;
     s->n_files = i + 1;
     st = read_part(&parts[i]);
@@ -350,7 +350,7 @@ static ane_status read_map(struct ane_source *s, const json_t *map, const char *
   if (!st) st = place_files(s, names, count, err);
   ane_free(names);
   if (st) return ane_fail_in(err, st, "%s", ane_path_tail(index));
-  st = read_parts(s, count, err);
+  st = read_parts(s, index, count, err);
   if (!st) st = ane_source_index_tensors(s, err);
   if (st) return st;
   st = check_map(s, map, err);

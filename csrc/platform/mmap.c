@@ -41,16 +41,30 @@ static size_t folder_length(const char *path) {
   return slash ? (size_t)(slash + 1 - path) : 0;
 }
 
-/* Opens a file in the layout of model hubs' caches: `path` is a link to a file in the folder of the target of the link `beside`.
- * */
+/* Is it a file of a model hub's cache, .../models--OWNER--NAME/blobs/HASH? */
+static bool is_blob(const char *target) {
+  static const char blobs[] = "/blobs/", models[] = "/models--";
+  size_t n = folder_length(target), len = sizeof blobs - 1;
+  if (n < len || memcmp(target + n - len, blobs, len) != 0) return false;
+  size_t at = n - len;
+  while (at > 0 && target[at - 1] != '/') at--;
+  return at > 0 && strncmp(target + at - 1, models, sizeof models - 1) == 0;
+}
+
+/* Are both files in one folder? */
+static bool is_beside(const char *a, const char *b) {
+  size_t n = folder_length(a);
+  return n == folder_length(b) && memcmp(a, b, n) == 0;
+}
+
+/* Opens a file in the layout of model hubs' caches: `path` is a link to a file in the folder of the target of the link `beside`,
+ * or, in folders that older versions of the hub's library filled, to a blob of the cache. */
 static int open_linked(const char *beside, const char *path) {
-  struct stat st;
   char to[PATH_MAX], target[PATH_MAX];
   errno = ELOOP;
-  if (lstat(beside, &st) != 0 || !S_ISLNK(st.st_mode) || !realpath(beside, to) || !realpath(path, target)) return -1;
-  size_t n = folder_length(to);
+  if (!realpath(beside, to) || !realpath(path, target)) return -1;
   errno = ELOOP;
-  if (n != folder_length(target) || memcmp(to, target, n) != 0) return -1;
+  if (!(ane_path_is_link(beside) && is_beside(to, target)) && !is_blob(target)) return -1;
   return ane_fd_open(AT_FDCWD, target, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0);
 }
 

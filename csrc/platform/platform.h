@@ -65,8 +65,8 @@ struct ane_map {
 /* Maps a regular file. A folder, or a missing or unreadable file, is ANE_IO with the system's reason. */
 ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err);
 /* Maps the file `location` (relative, without "..", components separated by /) in the folder of the file `beside`. Follows no
- * symbolic link, except in the layout of model hubs' caches: if `beside` is a link, `location` may be a link to a file in the
- * folder of its target. */
+ * symbolic link, except in the layout of model hubs' caches: `location` may be a link to a blob of a cache
+ * (models--OWNER--NAME/blobs/HASH), and if `beside` is a link, to a file in the folder of its target. */
 ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const char *location, struct ane_error *err);
 void ane_map_close(struct ane_map *map);
 /* Lets the system drop [offset, offset + size) from memory. The range stays readable. */
@@ -131,6 +131,8 @@ void ane_folder_can_swap(bool can);
 
 /* 'f': regular file, 'd': folder, 'o': other, 0: does not exist. */
 char ane_path_kind(const char *path);
+/* Is the path itself a symbolic link? */
+bool ane_path_is_link(const char *path);
 /* Do both paths lead to the same existing file? */
 bool ane_path_same(const char *a, const char *b);
 

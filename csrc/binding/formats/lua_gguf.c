@@ -344,11 +344,11 @@ static int l_rounded(lua_State *L) {
   const char *name = bind_text(L, 2);
   const struct ane_source_tensor *t = ane_source_tensor(s, name);
   struct sending x = {.L = L};
-  struct ane_weight_spec spec;
+  struct ane_weight_spec spec = {0};
   struct ane_weight_fit fit;
   struct ane_recode_error total = {0};
   struct ane_error err;
-  uint64_t count;
+  uint64_t count = 0;
   if (!t || t->tensor.shape.rank == 0) return ane_fail(&err, ANE_NOTFOUND, "%s: no matrix %s", s->path, name), bind_fail(L, &err);
   const int64_t cols = t->tensor.shape.dim[t->tensor.shape.rank - 1];
   int threads = (int)bind_integer(L, 4, 1, 1024);

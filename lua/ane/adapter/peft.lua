@@ -39,20 +39,13 @@ local function check_config(path, config)
   end
 end
 
--- Converts a regular expression of a pattern table to a Lua pattern. Supported is their common syntax: ., *, +, ?, sets, and
--- escapes.
-local function lua_pattern(path, key)
-  local out, at = {}, 1
-  local text = key:gsub("^%^", ""):gsub("%$$", "")
-  while at <= #text do
-    local set, escaped, c = text:match("^%[[^%]\\%%]+%]", at), text:match("^\\(.)", at), text:sub(at, at)
-    if not (set or escaped) and c:find "[][(){}|\\^$]" then
-      raise("unsupported", "%s: the pattern %q is a regular expression of a kind that is not supported", path, key)
-    end
-    out[#out + 1] = set or escaped and "%" .. escaped or c:find "[%%-]" and "%" .. c or c
-    at = at + (set and #set or escaped and 2 or 1)
-  end
-  return table.concat(out)
+-- The modules that a key of a pattern table matches, as PEFT's get_pattern_key: the whole name, or the part after a dot. A grammar
+-- takes linear time, whatever the key is; patterns of Lua would go back without end.
+local function grammar_of(path, key)
+  local grammar, message, code = core.grammar("regex", "(.*\\.)?(" .. key .. ")$")
+  if grammar then return grammar end
+  if code == "memory" then raise(code, "%s: %s", path, message) end
+  raise("unsupported", "%s: the pattern %q is a regular expression that is not supported: %s", path, key, message)
 end
 
 -- The patterns of rank_pattern or alpha_pattern in the order of the file; the first match counts. The decoded table has no order,
@@ -61,7 +54,7 @@ local function patterns(path, text, config, field)
   local list, from = {}, text:find(('"%s"'):format(field), 1, true) or 1
   for key, value in pairs(type(config[field]) == "table" and config[field] or {}) do
     if type(value) ~= "number" then raise("format", "%s: %s[%q] is not a number", path, field, key) end
-    list[#list + 1] = { at = text:find(core.json_encode(key), from, true) or 0, key = key, value = value, pattern = lua_pattern(path, key) }
+    list[#list + 1] = { at = text:find(core.json_encode(key), from, true) or 0, key = key, value = value, grammar = grammar_of(path, key) }
   end
   table.sort(list, function(a, b)
     if a.at ~= b.at then return a.at < b.at end
@@ -70,18 +63,19 @@ local function patterns(path, text, config, field)
   return list
 end
 
--- Does a pattern match the end of a module's name, either the whole name or the part after a dot?
-local function matches(pattern, module)
-  if module:find("^" .. pattern .. "$") then return true end
-  for at in module:gmatch "%.()" do
-    if module:sub(at):find("^" .. pattern .. "$") then return true end
-  end
-  return false
+-- Does a pattern match the name of a module?
+local function matches(path, row, module)
+  local matcher <close>, message, code = row.grammar:matcher()
+  if not matcher then raise(code, "%s: %s", path, message) end
+  local taken
+  taken, message, code = matcher:push(module)
+  if taken == nil then raise(code, "%s: the pattern %q: %s", path, row.key, message) end
+  return taken and matcher:accepts()
 end
 
-local function find(list, module, default)
+local function find(path, list, module, default)
   for _, row in ipairs(list) do
-    if matches(row.pattern, module) then return row.value end
+    if matches(path, row, module) then return row.value end
   end
   return default
 end
@@ -181,14 +175,14 @@ local function measure(path, m, config, ranks, alphas)
   if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
   if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are not matrices", path, m.a.name, m.b.name) end
   local key = m.parameter and m.module .. "." .. m.parameter or m.module
-  local rank = find(ranks, key, config.r)
+  local rank = find(path, ranks, key, config.r)
   if m.parameter and m.parameter ~= "weight" then m.experts = m.a.shape[1] // rank end
   local all = rank * (m.experts or 1)
   if m.a.shape[1] ~= all or m.b.shape[2] ~= all or all < 1 then
     raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of rank %d, which the configuration gives", path, m.a.name,
       m.a.shape[1], m.a.shape[2], m.b.name, m.b.shape[1], m.b.shape[2], rank)
   end
-  local alpha = find(alphas, key, config.lora_alpha)
+  local alpha = find(path, alphas, key, config.lora_alpha)
   m.rank, m.scale = rank, alpha / (config.use_rslora == true and math.sqrt(rank) or rank)
   m.rows, m.cols = m.b.shape[1], m.a.shape[2]
   if config.use_dora == true and not m.magnitude then

@@ -7,13 +7,11 @@ local core = require "ane.core"
 local M = {}
 
 local HASH_BYTES <const> = 32 -- of a SHA-256
-local ENOENT <const> = 2 -- on Linux and macOS
 
 --- Is there an asset in the folder? By its name, even if main.mlirb is missing: reading it then says so.
 function M.found(path)
   if path:find "%.aimodel/*$" then return true end
-  local file <close> = io.open(path .. "/main.mlirb", "rb")
-  return file ~= nil
+  return core.path_kind(path .. "/main.mlirb") ~= nil
 end
 
 --- The contents of an asset, of ours or of Apple's library; its operations need not be known.
@@ -35,11 +33,11 @@ end
 -- the file; or nil, message, code if a file cannot be read
 function M.hash(path)
   local program, digest = path:gsub("/+$", "") .. "/main.mlirb", path:gsub("/+$", "") .. "/main.hash"
-  local file <close>, message, errno = io.open(digest, "rb")
-  if not file then
-    if errno == ENOENT then return "missing" end
-    return nil, message, "io"
-  end
+  local kind = core.path_kind(digest)
+  if not kind then return "missing" end
+  if kind == "other" then return nil, digest .. ": is not a regular file", "io" end -- a pipe would wait
+  local file <close>, message = io.open(digest, "rb")
+  if not file then return nil, message, "io" end
   local wanted, failed = file:read(HASH_BYTES + 1)
   if failed then return nil, ("%s: %s"):format(digest, failed), "io" end
   wanted = wanted or ""

@@ -1,22 +1,14 @@
 --- Checks the files of a package set against its manifest: presence, size, and by option hashes.
--- Needs ane.core and ane.util.keys. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
+-- Needs ane.core, ane.util.keys and ane.util.paths. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
 --
 -- Sizes of the packages that are opened are always checked. Hashing reads all bytes of the set once more (about a gigabyte a
 -- second), so it is done on demand. The manifest itself has no hash.
 
 local core = require "ane.core"
 local keys = require "ane.util.keys"
+local paths = require "ane.util.paths"
 
 local M = {}
-
---- Is a path relative, without parts that lead out of its folder?
-function M.is_inside(path)
-  if type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find "[\\%z]" then return false end
-  for part in path:gmatch "[^/]+" do
-    if part == ".." or part == "." then return false end
-  end
-  return true
-end
 
 -- Calls fn(path, kind) for everything in a folder and below it, sorted by name. Returns true; or nil, message, code.
 local function walk(folder, prefix, depth, fn)
@@ -77,7 +69,7 @@ end
 
 -- Checks a file against {bytes, sha256}.
 local function check_file(folder, path, want)
-  if not M.is_inside(path) then return nil, ("files: path %q leaves the folder"):format(tostring(path)), "format" end
+  if not paths.is_inside(path) then return nil, ("files: path %q leaves the folder"):format(tostring(path)), "format" end
   if type(want) ~= "table" or type(want.sha256) ~= "string" then return nil, ("files: %s has no hash"):format(path), "format" end
   if core.path_kind(folder .. path) ~= "file" then return nil, path .. ": the file is not there", "notfound" end
   local hash, bytes, code = core.sha256_file(folder .. path)
@@ -91,11 +83,11 @@ end
 
 -- Checks every file that the manifest lists, and that packages hold no others.
 local function check_listed(folder, meta, progress)
-  local paths = keys(meta.files)
-  for i, path in ipairs(paths) do
+  local listed = keys(meta.files)
+  for i, path in ipairs(listed) do
     local ok, message, code = check_file(folder, path, meta.files[path])
     if not ok then return nil, message, code end
-    if progress then progress("verify", i, #paths) end
+    if progress then progress("verify", i, #listed) end
   end
   for _, p in ipairs(meta.packages) do
     local ok, message, code = walk(folder, p.path .. "/", 0, function(path)

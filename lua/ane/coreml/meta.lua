@@ -1,5 +1,5 @@
 --- runtime_meta.json of a package set. It is read and checked completely before a package is opened.
--- Needs ane.core, ane.coreml.files and ane.util.failure. Usage: `local set, text = meta.read("out/", context)`; raises {message, code}
+-- Needs ane.core, ane.util.paths and ane.util.failure. Usage: `local set, text = meta.read("out/", context)`; raises {message, code}
 --
 -- runtime_meta.json is an object with these keys (others are allowed):
 --   format_version      1
@@ -36,7 +36,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
-local files = require "ane.coreml.files"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -76,7 +76,7 @@ end
 
 -- A path inside the folder: relative, without parts that lead out of it.
 function M.inside(path, where)
-  if not files.is_inside(path) then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
+  if not paths.is_inside(path) then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
   return path
 end
 

@@ -1,5 +1,5 @@
 --- Opens the packages of a set and checks them against runtime_meta.json: ports, shapes, states, values from package to package.
--- Needs ane.core, ane.coreml.calls, ane.coreml.meta, ane.coreml.package and ane.util.failure.
+-- Needs ane.core, ane.coreml.calls, ane.coreml.meta, ane.coreml.package, ane.util.failure and ane.util.paths.
 -- Usage: `open.packages(folder, set, opts); local table = open.embedding(folder, set)`; both raise {message, code}
 
 local calls = require "ane.coreml.calls"
@@ -7,6 +7,7 @@ local core = require "ane.core"
 local failure = require "ane.util.failure"
 local meta_file = require "ane.coreml.meta"
 local package = require "ane.coreml.package"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -208,6 +209,7 @@ function M.packages(folder, meta, opts)
   local opened, first, total = {}, nil, #meta.packages
   meta.opened = opened
   for i, p in ipairs(meta.packages) do
+    if paths.is_linked(folder, p.path) then refuse("format", "%s: is a symbolic link", p.path) end
     local pkg, message, code = package.open(folder .. p.path, {
       precision = opts.precision, threads = opts.threads, isa = opts.isa, backend = opts.backend, pool_of = first,
     })

@@ -1,5 +1,5 @@
 --- Pooling of a package set of an embedding model: the section `pooling` of runtime_meta.json and the files of its dense layers.
--- Needs ane.core, ane.coreml.files, ane.embed.modules and ane.util.failure. Usage: `meta.pooling = pooling.write(modules, folder, try)`
+-- Needs ane.core, ane.embed.modules, ane.util.failure and ane.util.paths. Usage: `meta.pooling = pooling.write(modules, folder, try)`
 --
 -- The section has the fields that ane.embed.modules gives: poolings, include_prompt, normalise, prompts, default_prompt, max_length
 -- and similarity. dense is a list of {path, rows, columns, bias, act}. Each file holds fp32 numbers, little-endian: the weight
@@ -8,7 +8,7 @@
 local core = require "ane.core"
 local embed_modules = require "ane.embed.modules"
 local failure = require "ane.util.failure"
-local files = require "ane.coreml.files"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -51,7 +51,7 @@ end
 -- Reads a dense layer of the section.
 local function read_dense(folder, layer, where)
   if type(layer) ~= "table" then refuse("format", "%s is not an object", where) end
-  if not files.is_inside(layer.path) then refuse("format", "%s: path %q leaves the folder", where, tostring(layer.path)) end
+  if not paths.is_inside(layer.path) then refuse("format", "%s: path %q leaves the folder", where, tostring(layer.path)) end
   if not ACTIVATIONS[layer.act] then refuse("format", "%s: act is %s", where, tostring(layer.act)) end
   local rows, columns = dimension(layer, "rows", where), dimension(layer, "columns", where)
   local bytes, message, code = core.read_file(folder .. layer.path)

@@ -1,6 +1,6 @@
 --- Steps after a model's hidden states: pooling, dense layers, normalisation. They and the prompts come from
 -- sentence-transformers' folders or from GGUF.
--- Needs ane.core, ane.embed.steps and ane.tokenizer.fields. Usage: `local modules = modules.read(bundle)`
+-- Needs ane.core, ane.embed.steps, ane.tokenizer.fields and ane.util.paths. Usage: `local modules = modules.read(bundle)`
 --
 -- modules.json of a sentence-transformers folder lists the modules: the model, Pooling, then Dense, LayerNorm, Dropout and Normalize
 -- in any order and number. config_sentence_transformers.json has the prompts. GGUF has a pooling type and the weights of the dense
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
+local paths = require "ane.util.paths"
 local steps = require "ane.embed.steps"
 
 local M = {}
@@ -182,7 +183,8 @@ local function read_folder(out, folder)
     local where = ("modules.json[%d]"):format(i - 1)
     fields.check(module, "object", where)
     local name, path = get(module, "type", "string", where), get(module, "path", "string", where)
-    if path:find("..", 1, true) or path:find "^/" then fail("format", "%s: path '%s' leads out of the folder", where, path) end
+    if path ~= "" and not paths.is_inside(path) then fail("format", "%s: path '%s' leads out of the folder", where, path) end
+    if paths.is_linked(folder, path) then fail("format", "%s: path '%s' is a symbolic link", where, path) end
     local read = MODULES[name:match "[^.]*$"] or fail("unsupported", "%s: module %s is not known", where, name)
     read(out, path == "" and folder or folder .. "/" .. path, folder)
   end

@@ -43,15 +43,12 @@ local function id_list(v)
   return out
 end
 
-local function exists(path)
-  local file <close> = io.open(path, "rb")
-  return file ~= nil
-end
-
 -- The folder of the tokenizer: the model's, or its parent, as for models in a folder onnx/.
 local function tokenizer_folder(folder)
   for _, at in ipairs { folder, folder .. "../" } do
-    if exists(at .. "tokenizer.json") or exists(at .. "tokenizer.model") then return at end
+    for _, name in ipairs { "tokenizer.json", "tokenizer.model" } do
+      if core.path_kind(at .. name) == "file" then return at end
+    end
   end
   return folder
 end

@@ -199,6 +199,14 @@ describe("LoRA adapters", function()
       assert.equal(two, of { lora_alpha = 1, alpha_pattern = { ["q_proj"] = 8, ["self_attn\\.v_proj"] = 8 } })
       assert.not_equal(two, of { lora_alpha = 8, alpha_pattern = { ["layers.0.self_attn.q_proj"] = 1 } })
       assert.equal(two, of { r = 16, lora_alpha = 8, rank_pattern = { q_proj = 4, v_proj = 4 } })
+      -- As re.match(r"(.*\.)?(KEY)$", module) of PEFT 0.21 does.
+      for _, key in ipairs { "(q|v)_proj", "^model.*_proj$", "layers\\.\\d+\\.self_attn\\.[qv]_proj", "[a-z]+_proj",
+        "self_attn.(q|v)_pro?j", "\\w_proj", ".{6}" } do
+        assert.equal(two, of { lora_alpha = 1, alpha_pattern = { [key] = 8 } }, key)
+      end
+      for _, key in ipairs { "_proj", "^q_proj", "^self_attn.*", "q", "proj$", "q_proj.", "(q|v)_pro", "\\d+" } do
+        assert.equal(two, of { lora_alpha = 8, alpha_pattern = { [key] = 1 } }, key)
+      end
     end)
 
     it("have biases, of the products of B and of whole modules", function()
@@ -474,7 +482,8 @@ describe("LoRA adapters", function()
       fails("unsupported", "peft_type is LOHA", LLAMA, of { peft_type = "LOHA" })
       fails("unsupported", "use_qalora is set", LLAMA, of { use_qalora = true })
       fails("unsupported", "layer_replication is set", LLAMA, of { layer_replication = { { 0, 2 } } })
-      fails("unsupported", "regular expression", LLAMA, of { alpha_pattern = { ["(q|v)_proj"] = 3 } })
+      fails("unsupported", "regular expression", LLAMA, of { alpha_pattern = { ["(q)_proj\\1"] = 3 } })
+      fails("unsupported", "regular expression", LLAMA, of { alpha_pattern = { ["(q_proj"] = 3 } })
       fails("format", "use_dora is set", LLAMA, of { use_dora = true })
     end)
 

@@ -1,0 +1,28 @@
+--- Paths that files name.
+-- Needs ane.core. Usage: `if not paths.is_inside(path) then ... end`
+
+local core = require "ane.core"
+
+local M = {}
+
+--- Is a path relative, without parts that lead out of its folder?
+function M.is_inside(path)
+  if type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find "[\\\0]" then return false end
+  for part in path:gmatch "[^/]+" do
+    if part == ".." or part == "." then return false end
+  end
+  return true
+end
+
+--- Is a folder, or one on the way to it, a symbolic link?
+-- @param folder path, without a slash at its end
+-- @param path of a folder below it, inside of it
+function M.is_linked(folder, path)
+  for part in path:gmatch "[^/]+" do
+    folder = folder .. "/" .. part
+    if core.is_link(folder) then return true end
+  end
+  return false
+end
+
+return M
