@@ -48,8 +48,9 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
 ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function,
                                const struct ane_interp_options *o, struct ane_error *err);
 /* The functions of a Core AI program as an ML Program that computes the same, for ane_interp_from_mil and states. It lives in the
- * arena and points into the program. Errors: ANE_UNSUPPORTED (function and operation; an element type; too many operations once
- * calls are inlined), ANE_FORMAT, ANE_NOMEM. */
+ * arena and points into the program. A constant whose resource has no data, as in programs that are not from a file, becomes a
+ * value of kind BLOB whose offset is the number of the resource. Errors: ANE_UNSUPPORTED (function and operation; an element
+ * type; too many operations once calls are inlined), ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_interp_mil_of_ai(struct ane_arena *arena, const struct ane_ai_program *p, struct ane_mil_model **out,
                                 struct ane_error *err);
 /* Is every op known, with its attributes and inputs? Nothing is prepared. Errors as above, of the nodes alone. */

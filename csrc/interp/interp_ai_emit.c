@@ -221,11 +221,17 @@ ane_status ai_translate_constant(struct translation *t, const struct ane_ai_op *
   if (!v) return ai_no_memory(t);
   ane_status st = ai_type_of(t, from, &type);
   if (st) return st;
-  if (!op->data.data || !ane_ai_count(from, &count) || !ane_ai_bytes(from->dtype, count, &bytes))
+  bool blank = !op->data.data && op->data.resource >= 0;
+  if ((!op->data.data && !blank) || !ane_ai_count(from, &count) || !ane_ai_bytes(from->dtype, count, &bytes))
     return ai_fail(t, ANE_FORMAT, "a constant without data");
   const uint8_t *data = op->data.data;
   *v = (struct ane_mil_value){.type = type, .kind = ANE_MIL_NUMBERS, .count = count};
   (void)ane_mil_bytes(type.dtype, count, &v->bytes);
+  if (blank) {
+    v->kind = ANE_MIL_BLOB;
+    v->offset = (uint64_t)op->data.resource;
+    return ai_emit_constant(t, v, out);
+  }
   if (op->data.splat || ((uintptr_t)data % 16 && bytes < MAX_INLINE)) { /* elements outside resources are not aligned */
     uint8_t *all = ai_copy(t, bytes);
     if (!all) return t->err->code;

@@ -83,5 +83,11 @@ ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partitio
 ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
                                    struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);
+/* Sets the options of the lowering that assets of shards have: layout and norm. */
+void ane_coreai_options(struct ane_mil_options *o);
+/* Translates a lowered function as ane_coreai_export_shard does. Constants of kind BLOB become resources, whose number is the
+ * offset. *out is in the arena. Errors: ANE_UNSUPPORTED (an operation without a counterpart), ANE_NOMEM. */
+ane_status ane_coreai_function(struct ane_arena *arena, const struct ane_mil_lowered *part, struct ane_ai_function *out,
+                               struct ane_error *err);
 
 #endif

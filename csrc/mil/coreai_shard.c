@@ -22,8 +22,13 @@ static void declare_states(struct coreai_scope *s, const struct ane_mil_lowered 
   s->n_states = part->n_states;
 }
 
-static ane_status translate(struct ane_arena *arena, const struct ane_mil_lowered *part, struct ane_ai_function *out,
-                            struct ane_error *err) {
+void ane_coreai_options(struct ane_mil_options *o) {
+  o->layout = ANE_MIL_CT1;
+  o->norm = ANE_MIL_NORM_FP32;
+}
+
+ane_status ane_coreai_function(struct ane_arena *arena, const struct ane_mil_lowered *part, struct ane_ai_function *out,
+                               struct ane_error *err) {
   const struct ane_mil_function *f = &part->model->program.functions[0];
   struct coreai_state *states = ane_arena_array(arena, (size_t)part->n_states + 1, sizeof *states);
   struct coreai_store *stores = ane_arena_array(arena, (size_t)part->n_states + 1, sizeof *stores);
@@ -51,7 +56,7 @@ static ane_status translate_all(struct exporting *x, struct ane_mil_lowered *con
   ane_status st = ANE_OK;
   for (uint32_t i = 0; i < n && !st; i++) {
     st = export_store_rest(x, parts[i]->model);
-    if (!st) st = translate(x->arena, parts[i], &list[i], x->err);
+    if (!st) st = ane_coreai_function(x->arena, parts[i], &list[i], x->err);
     if (st) ane_fail_in(x->err, st, "function %s", parts[i]->model->program.functions[0].name);
   }
   return st;
@@ -73,8 +78,7 @@ ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_sh
   own.weight = export_provide;
   own.weight_arg = &x;
   own.ios18_weights = true;
-  own.layout = ANE_MIL_CT1;
-  own.norm = ANE_MIL_NORM_FP32;
+  ane_coreai_options(&own);
   st = export_lower_functions(&x, shard, &own, functions, n, out);
   if (!st) st = translate_all(&x, out, n, &program);
   if (st)

@@ -38,9 +38,7 @@ struct comparing {
 /* ---- Placeholders
  * ------------------------------------------------------------------------------------------------------------*/
 
-/* A placeholder is a constant in a file of this name. Its offset is the number of the request for the weight. */
-static const char PLACEHOLDER[] = "placeholder";
-
+/* A placeholder is a constant of kind BLOB. Its offset is the number of the request for the weight. */
 struct placeholders {
   struct ane_buffer asks; /* of struct ane_mil_weight_ask */
 };
@@ -58,14 +56,14 @@ static ane_status give_placeholder(void *arg, struct ane_arena *arena, const str
                                                 .kind = ANE_MIL_BLOB,
                                                 .count = count,
                                                 .bytes = bytes,
-                                                .file = PLACEHOLDER,
+                                                .file = "placeholder",
                                                 .offset = x->asks.size / sizeof *ask};
   return ane_buffer_append(&x->asks, ask, sizeof *ask) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
 /* The request of a placeholder; NULL: v is a constant with a value. */
 static const struct ane_mil_weight_ask *ask_of(const struct comparing *c, const struct ane_mil_value *v) {
-  if (v->kind != ANE_MIL_BLOB || v->file != PLACEHOLDER) return NULL;
+  if (v->kind != ANE_MIL_BLOB) return NULL;
   return (const struct ane_mil_weight_ask *)(const void *)c->asks->data + v->offset;
 }
 
@@ -119,7 +117,7 @@ static ane_status fill_side(struct comparing *c, struct side *s, const struct an
 
 /* ---- Constants ---------------------------------------------------------------------------------------------------------*/
 
-/* The value of a constant of the package; NULL: it is computed. */
+/* The value of a constant; NULL: it is computed. */
 static const struct ane_mil_value *constant(const struct side *s, const struct ane_mil_binding *b) {
   if (b->value) return b->value;
   int32_t v = value_of(s, b->name);
@@ -196,9 +194,8 @@ static ane_status pair(struct comparing *c, int32_t ours, int32_t theirs) {
 /* Compares what two parameters are bound to. at: the package's operation, for messages. */
 static ane_status same_binding(struct comparing *c, const struct ane_mil_op *at, const char *param,
                                const struct ane_mil_binding *a, const struct ane_mil_binding *b) {
-  int32_t ours = value_of(&c->ours, a->name), theirs = b->name ? value_of(&c->theirs, b->name) : NONE;
-  const struct ane_mil_op *op = op_of(&c->ours, ours);
-  const struct ane_mil_value *want = op && is_op(op, "const") ? ane_mil_op_attr(op, "val") : NULL;
+  int32_t ours = a->name ? value_of(&c->ours, a->name) : NONE, theirs = b->name ? value_of(&c->theirs, b->name) : NONE;
+  const struct ane_mil_value *want = constant(&c->ours, a);
   const struct ane_mil_weight_ask *ask = want ? ask_of(c, want) : NULL;
   if (ask) return bind_weight(c, ask, theirs);
   if (!want) {
@@ -358,7 +355,9 @@ ane_status ane_mil_match(struct ane_mil_match *m, const struct ane_shard *shard,
   if (!st && (*out)->model->version != version)
     st = ane_fail(err, ANE_UNSUPPORTED, "it has specification version %" PRId32 ", in the recipe %" PRId32, version,
                   (*out)->model->version);
-  if (!st) st = compare(&c, &(*out)->model->program.functions[0], f, rename, arg);
+  const struct ane_mil_function *ours = st ? NULL : &(*out)->model->program.functions[0];
+  if (!st && m->form) st = m->form(m->arena, *out, &ours, err);
+  if (!st) st = compare(&c, ours, f, rename, arg);
   ane_strmap_free(&c.ours.names);
   ane_strmap_free(&c.theirs.names);
   ane_buffer_free(&c.queue);

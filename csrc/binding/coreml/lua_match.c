@@ -1,5 +1,6 @@
 /* core.mil_matcher(graph, options): compares the packages of a set with the shards of a graph, and reads their weights. */
 #include "binding/coreml/bind_mil.h"
+#include "binding/formats/bind_package.h"
 #include "binding/formats/bind_source.h"
 
 #include "base/alloc.h"
@@ -96,10 +97,25 @@ static ane_status match_function(struct lua_matcher *ud, int32_t i, const struct
                        err);
 }
 
-static ane_status match_package(struct lua_matcher *ud, int32_t i, const struct ane_mlpackage *p, struct renaming *names,
-                                struct shard_lowered *x, struct ane_error *err) {
+/* A lowered function as an asset gives it back (ane_mil_form_fn). */
+static ane_status form_of_asset(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
+                                const struct ane_mil_function **out, struct ane_error *err) {
+  struct ane_ai_function *f = ane_arena_alloc(arena, sizeof *f);
+  struct ane_mil_model *m;
+  if (!f) return ane_fail(err, ANE_NOMEM, "no memory to compare an asset");
+  struct ane_ai_program program = {f, 1};
+  ane_status st = ane_coreai_function(arena, lowered, f, err);
+  if (!st) st = ane_interp_mil_of_ai(arena, &program, &m, err);
+  if (!st) *out = &m->program.functions[0];
+  return st;
+}
+
+static ane_status match_package(struct lua_matcher *ud, int32_t i, const struct ane_mlpackage *p, bool asset,
+                                struct renaming *names, struct shard_lowered *x, struct ane_error *err) {
   struct ane_arena *arena = &ud->parts.arena;
   struct ane_mil_options o = ud->o;
+  ud->m.form = asset ? form_of_asset : NULL;
+  if (asset) ane_coreai_options(&o);
   ane_status st = ANE_OK;
   if (ud->n_profiles)
     st = ane_mil_plan_functions(arena, ud->m.graph, &ud->partition->shards[i], ud->profiles, ud->n_profiles, &x->functions,
@@ -123,8 +139,9 @@ static ane_status match_package(struct lua_matcher *ud, int32_t i, const struct 
 }
 
 /* match(i, path [, names]) -> {kind, from, to (of the shard), inputs, outputs, states, functions}, as the exporter's write
- * returns them; or nil, message, code: "unsupported" with the first difference. Opens the package at `path` and compares it with
- * shard i, from 1. names: {name of an input, output or state in the recipe = its name in the package}; nil: they are equal */
+ * returns them; or nil, message, code: "unsupported" with the first difference. Opens the package or asset at `path` and compares
+ * it with shard i, from 1. names: {name of an input, output or state in the recipe = its name in the package}; nil: they are
+ * equal */
 static int matcher_match(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
@@ -135,10 +152,11 @@ static int matcher_match(lua_State *L) {
   luaL_checkstack(L, 16, "match");
   if ((int32_t)ud->parts.n_packages >= ud->partition->n_shards) return luaL_error(L, "all shards were compared already");
   struct ane_mlpackage **p = &ud->parts.packages[ud->parts.n_packages];
-  ane_status st = ane_mlpackage_open(p, path, &err);
+  const struct ane_aimodel *asset;
+  ane_status st = bind_open_package(p, &asset, path, &err);
   if (st) return bind_fail(L, &err);
   ud->parts.n_packages++;
-  if ((st = match_package(ud, i, *p, &names, &x, &err))) return bind_fail(L, &err);
+  if ((st = match_package(ud, i, *p, asset != NULL, &names, &x, &err))) return bind_fail(L, &err);
   const struct ane_shard *shard = &ud->partition->shards[i];
   lua_createtable(L, 0, 7);
   bind_set_text(L, "kind", ane_shard_kind_name(shard->kind));

@@ -9,10 +9,14 @@
 /* A package, shared by the Lua value that opened it and by its programs and states; the last owner closes it. */
 struct bind_package {
   struct ane_mlpackage *p;
-  struct ane_aimodel *asset;        /* a Core AI asset, of which p's model is a translation; NULL: p is a package on disk */
+  const struct ane_aimodel *asset;  /* a Core AI asset, of which p's model is a translation; NULL: p is a package on disk */
   struct ane_interp_shared *shared; /* packed weights of its programs */
   int refs;
 };
+/* Opens a package, or an asset as the package of its translation, whose only file is main.mlirb. *asset: that of *out, which owns
+ * it; NULL for a package on disk. *out is NULL on failure. */
+ane_status bind_open_package(struct ane_mlpackage **out, const struct ane_aimodel **asset, const char *path,
+                             struct ane_error *err);
 /* The open package at `arg`; raises otherwise. */
 struct bind_package *bind_check_package(lua_State *L, int arg);
 /* NULL is fine. */

@@ -28,34 +28,63 @@ void bind_package_release(struct bind_package *b) {
   if (!b || --b->refs > 0) return;
   ane_interp_shared_destroy(b->shared);
   ane_mlpackage_close(b->p);
-  ane_aimodel_close(b->asset);
   ane_free(b);
 }
 
 static const struct ane_mlpackage *check_package(lua_State *L) { return bind_check_package(L, 1)->p; }
 
-/* Opens an asset, and translates it into a package that has no files. */
-static ane_status open_asset(struct bind_package *box, const char *path, struct ane_error *err) {
+static void close_asset(void *asset) { ane_aimodel_close(asset); }
+
+/* Translates an asset into the package that owns it. */
+static ane_status translate(struct ane_mlpackage *p, struct ane_aimodel *asset, struct ane_error *err) {
   struct ane_mil_model *m;
-  ane_status st = ane_aimodel_open(&box->asset, path, err);
-  if (st) return st;
-  box->p = ane_calloc(1, sizeof *box->p);
-  if (!box->p) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", path);
-  box->p->path = box->p->model_path = box->asset->path;
-  st = ane_interp_mil_of_ai(&box->p->arena, box->asset->program, &m, err);
-  if (st) return ane_fail_in(err, st, "%s", path);
-  box->p->model = m;
-  box->p->n_blobs = box->asset->n_resources;
-  box->p->blob_bytes = box->asset->resource_bytes;
+  p->path = p->model_path = asset->path;
+  p->files = ane_arena_array(&p->arena, 1, sizeof *p->files);
+  if (!p->files) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", asset->path);
+  ane_status st = ane_interp_mil_of_ai(&p->arena, asset->program, &m, err);
+  if (st) return ane_fail_in(err, st, "%s", asset->path);
+  p->model = m;
+  p->n_blobs = asset->n_resources;
+  p->blob_bytes = asset->resource_bytes;
+  *p->files = (struct ane_mlpackage_file){.name = "main.mlirb", .map = asset->map};
+  p->n_files = 1;
+  asset->map = (struct ane_map){0}; /* the package closes it */
   return ANE_OK;
 }
 
-static ane_status open_box(struct bind_package *box, const char *path, struct ane_error *err) {
-  bool asset;
-  ane_status st = ane_interp_shared_create(&box->shared, err);
-  if (!st) st = ane_aimodel_at(path, &asset, err);
+static ane_status open_asset(struct ane_mlpackage **out, const struct ane_aimodel **asset, const char *path,
+                             struct ane_error *err) {
+  struct ane_aimodel *m;
+  ane_status st = ane_aimodel_open(&m, path, err);
+  struct ane_mlpackage *p = st ? NULL : ane_calloc(1, sizeof *p);
+  if (!p) {
+    ane_aimodel_close(st ? NULL : m);
+    return st ? st : ane_fail(err, ANE_NOMEM, "%s: not enough memory", path);
+  }
+  p->release = close_asset;
+  p->release_arg = m;
+  if ((st = translate(p, m, err))) {
+    ane_mlpackage_close(p);
+    return st;
+  }
+  *out = p;
+  *asset = m;
+  return ANE_OK;
+}
+
+ane_status bind_open_package(struct ane_mlpackage **out, const struct ane_aimodel **asset, const char *path,
+                             struct ane_error *err) {
+  bool at;
+  *out = NULL;
+  *asset = NULL;
+  ane_status st = ane_aimodel_at(path, &at, err);
   if (st) return st;
-  return asset ? open_asset(box, path, err) : ane_mlpackage_open(&box->p, path, err);
+  return at ? open_asset(out, asset, path, err) : ane_mlpackage_open(out, path, err);
+}
+
+static ane_status open_box(struct bind_package *box, const char *path, struct ane_error *err) {
+  ane_status st = ane_interp_shared_create(&box->shared, err);
+  return st ? st : bind_open_package(&box->p, &box->asset, path, err);
 }
 
 /* package(path) -> package; or nil, message, code */

@@ -108,6 +108,7 @@ ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, stru
 void ane_mlpackage_close(struct ane_mlpackage *p) {
   if (!p) return;
   for (uint32_t i = 0; i < p->n_files; i++) ane_map_close(&p->files[i].map);
+  if (p->release) p->release(p->release_arg);
   ane_arena_free(&p->arena);
   ane_free(p);
 }

@@ -33,6 +33,9 @@ struct ane_mlpackage {
   uint32_t n_blobs;    /* that the model uses, each once */
   uint64_t blob_bytes; /* their data */
   struct ane_arena arena;
+  void (*release)(
+      void *arg); /* called with release_arg when the package is closed: what else the model points into. NULL: nothing */
+  void *release_arg;
 };
 
 /* Reads the model, maps the weight files and checks all blobs; afterwards all values have their data. Paths in the files may

@@ -4,8 +4,8 @@
 --
 -- runtime_meta.json says how the recipe was asked (ane.coreml.export.recipe); of a set without this section, a config.json beside it
 -- and the list of its packages do. That is only a hint: the recipe's graph is lowered
--- again, shard by shard, and compared with the packages (csrc/mil/match.h), and what the host makes (ropes, masks, the order of
--- values) with the rest of the file. Only if nothing differs, the packages' weights become those of the graph.
+-- again, shard by shard (for Core AI assets also translated), and compared with the packages (csrc/mil/match.h), and what the host makes
+-- (ropes, masks, the order of values) with the rest of the file. Only if nothing differs, the packages' weights become those of the graph.
 
 local core = require "ane.core"
 local exported = require "ane.coreml.export.recipe"
@@ -252,9 +252,6 @@ local function find_recipe(cfg, given)
 end
 
 local function find(folder, meta, given)
-  for _, p in ipairs(meta.packages) do
-    if p.path:find "%.aimodel$" then differs("%s: Core AI assets are not compared with recipes", p.path) end
-  end
   local section = meta.recipe or section_of(folder, meta)
   if type(section) ~= "table" then
     differs("%s says of no recipe how it was asked, and there is no config.json beside it", meta_file.NAME)

@@ -1,4 +1,5 @@
---- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
+--- Package sets: a folder with runtime_meta.json, Core ML packages or Core AI assets, and the table of embeddings, as `ane export`
+-- writes it.
 -- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.pooling, ane.coreml.rebuild, ane.coreml.session,
 -- ane.model.loader, ane.tokenizer and ane.util.failure.
 -- Usage: `local bundle = assert(require("ane.coreml.set").load("out/", opts))`

@@ -250,7 +250,7 @@ local function write_all(run, out)
   for i, profile in ipairs(profiles) do options[i] = profile.options end
   local object = meta.of(run, profiles, files)
   object.pooling, object.score = host.pooling, host.score
-  if not run.opts.assets then object.recipe = recipe.section(run.bundle, run.asked, options) end
+  object.recipe = recipe.section(run.bundle, run.asked, options)
   local text = core.json_encode(object, { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
   keep_only(run.folder, wanted)

@@ -1,0 +1,165 @@
+-- Sets of Core AI assets run by the recipe that computes them: the same numbers as the source with the same weights, and op by op,
+-- with the reason, where anything differs.
+local ane = require "ane"
+local core = require "ane.core"
+local exporter = require "ane.coreml.export"
+local tree = require "support.tree"
+
+local HF, GGUF = "spec/fixtures/hf/", "spec/fixtures/gguf/"
+local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
+local FORMS = core.mil_schemes()
+
+local MODELS = {
+  HF .. "cohere-odd", HF .. "cohere2-odd", HF .. "deepseek_v2-odd", HF .. "deepseek_v2_groups-odd", HF .. "falcon_h1-odd",
+  HF .. "gemma3_softcap", HF .. "glm4-odd", HF .. "glm4_moe_lite-odd", HF .. "gpt_oss-odd", HF .. "gpt_oss_mxfp4-odd",
+  HF .. "granite-odd", HF .. "granitemoehybrid-odd", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd",
+  HF .. "mamba2-odd", HF .. "ministral3-odd", HF .. "nemotron_h-odd", HF .. "olmo2-odd", HF .. "olmo3-odd", HF .. "phi3",
+  HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "qwen3_5-odd", HF .. "qwen3_moe-odd", HF .. "smollm3-odd",
+  HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf",
+  GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
+}
+
+local function ids_of(model)
+  local out = {}
+  for i, id in ipairs(IDS) do out[i] = id % model.vocab end
+  return out
+end
+
+local function logits(model)
+  local s <close> = model:session()
+  assert(s:feed(ids_of(model), { want = "all" }))
+  return s:logits()
+end
+
+describe("a set of Core AI assets run by a recipe", function()
+  local out
+
+  before_each(function() out = tree.folder() end)
+  after_each(function() tree.remove(out) end)
+
+  local function export(path, opts)
+    opts.target = "coreai-sharded"
+    return assert(exporter.of_path(path, out, opts))
+  end
+
+  -- Exports a model and compares the set with the source as it computes with the exported weights.
+  local function check(path, opts)
+    opts.context = 48
+    export(path, opts)
+    local as = opts.weights == "fp16" and "file" or opts.weights
+    local source <close> = assert(ane.load(path, { weights = as, activations = "fp32", context = 48 }))
+    local set <close> = assert(ane.load(out, { activations = "fp32" }))
+    assert.same({ "recipe" }, { set.engine, set.engine_reason }, path)
+    local d = logits(set):compare(logits(source))
+    assert(d.max_scaled < 0.02 and d.cosine > 0.9999, ("%s: %s, %s"):format(path, d.max_scaled, d.cosine))
+  end
+
+  for i, path in ipairs(MODELS) do
+    local weights = FORMS[i * 7 % #FORMS + 1]
+    it(("computes what the source of %s does in %s"):format(path, weights), function()
+      check(path, { weights = weights, experts = "halves", fixed_t = { 1, 4 }, tiers = i % 2 == 0 and { 16 } or nil })
+    end)
+  end
+
+  for _, weights in ipairs(FORMS) do
+    it("reads weights stored as " .. weights .. ", without loss or larger types", function()
+      check(HF .. "llama", { weights = weights, layers = 1, slices = 2 })
+      local set <close> = assert(ane.load(out))
+      local held = { int8 = "q8_0", int4 = "q4_0", lut2 = "lut4", lut3 = "lut4", lut4 = "lut4" }
+      for _, row in ipairs(set:info().kernels) do assert.equal(held[weights:match "^%a+%d+"] or "fp16", row.form) end
+    end)
+  end
+
+  it("labels tokens and embeds texts as op by op", function()
+    export(HF .. "privacy_filter", { weights = "int8-channel", layers = 1, fixed_t = { 16, 32 } })
+    local a <close> = assert(ane.load(out, { activations = "fp32" }))
+    local b <close> = assert(ane.load(out, { engine = "graph" }))
+    assert.same({ "recipe", "packages", "asked for" }, { a.engine, b.engine, b.engine_reason })
+    assert(logits(a):compare(logits(b)).cosine > 0.9999)
+    export(HF .. "bert", { weights = "lut6", layers = 1, fixed_t = { 16 } })
+    local c <close> = assert(ane.load(out, { activations = "fp32" }))
+    local d <close> = assert(ane.load(out, { engine = "graph" }))
+    assert.same({ "recipe", "packages" }, { c.engine, d.engine })
+    assert(assert(c:embed { IDS })[1]:compare(assert(d:embed { IDS })[1]).cosine > 0.9999)
+  end)
+
+  it("is found by a config.json beside the assets", function()
+    export(HF .. "llama", { weights = "int8", layers = 2, context = 48, fixed_t = { 1, 4 } })
+    local meta = core.json_decode(core.read_file(out .. "/runtime_meta.json"))
+    meta.recipe = nil
+    assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
+    local bare <close> = assert(ane.load(out))
+    assert.matches("says of no recipe how it was asked", bare.engine_reason)
+    assert(core.write_file(out .. "/config.json", core.read_file(HF .. "llama/config.json")))
+    local set <close> = assert(ane.load(out))
+    assert.same({ "recipe" }, { set.engine, set.engine_reason })
+  end)
+
+  describe("goes op by op", function()
+    before_each(function() export(HF .. "llama", { weights = "int8", layers = 1, context = 32, fixed_t = { 1, 4 } }) end)
+
+    local function differs(reason)
+      local set <close> = assert(ane.load(out))
+      assert.equal("packages", set.engine)
+      assert.matches("no recipe computes these packages: .*" .. reason, set.engine_reason)
+      local model, message, code = ane.load(out, { engine = "recipe" })
+      assert.same({ nil, "unsupported" }, { model, code })
+      assert.matches(reason, message)
+    end
+
+    it("where an operation or a constant is another than the recipe's", function()
+      local text = core.read_file(out .. "/runtime_meta.json")
+      for _, case in ipairs {
+        { function(recipe) recipe.config.norm_eps = 1e-3 end, "layer_00.aimodel: function t1: .*in the recipe 0.00100" },
+        { function(recipe) recipe.config.act = "gelu_tanh" end, "but the recipe has gelu" },
+        { function(recipe) recipe.config.rope.theta = 5000 end, "the rope of .* is another than the recipe's" },
+        { function(recipe) recipe.config.n_head_kv = 1 end, "" },
+        { function(recipe) recipe.options[1].functions[1].fixed_t = 2 end, "it has no function t2" },
+      } do
+        local meta = core.json_decode(text)
+        case[1](meta.recipe)
+        assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
+        differs(case[2])
+      end
+    end)
+
+    it("where a constant of an asset is changed", function()
+      local path = out .. "/layer_00.aimodel/main.mlirb"
+      local bytes = core.read_file(path)
+      local eps = assert(core.json_decode(core.read_file(out .. "/runtime_meta.json")).recipe.config.norm_eps)
+      local changed, n = bytes:gsub(string.pack("<f", eps):gsub("%W", "%%%0"), (string.pack("<f", 0.5)))
+      assert.is_true(n > 0)
+      assert(core.write_file(path, changed))
+      differs "layer_00.aimodel: function t1: .* 0.5, in the recipe"
+    end)
+  end)
+
+  it("where an asset has other weights, computes with those", function()
+    local opts = { weights = "int8", layers = 1, context = 32, fixed_t = { 4 } }
+    assert(os.execute(("mkdir '%s/other'"):format(out)))
+    for _, name in ipairs(assert(core.list_dir(HF .. "llama"))) do
+      assert(core.write_file(out .. "/other/" .. name, core.read_file(HF .. "llama/" .. name)))
+    end
+    for i = 1, 2 do
+      local path = ("%s/other/model-%05d-of-00002.safetensors"):format(out, i)
+      local bytes = core.read_file(path)
+      local start = 8 + string.unpack("<I8", bytes)
+      local changed = bytes:sub(start + 1):gsub(".", function(c) return string.char(c:byte() ~ 1) end)
+      assert(core.write_file(path, bytes:sub(1, start) .. changed))
+    end
+    opts.target = "coreai-sharded"
+    assert(exporter.of_path(out .. "/other", out .. "/a", opts))
+    assert(exporter.of_path(HF .. "llama", out .. "/b", opts))
+    local source <close> = assert(ane.load(out .. "/b", { activations = "fp32" }))
+    local before = logits(source)
+    assert(core.write_file(out .. "/b/layer_00.aimodel/main.mlirb", core.read_file(out .. "/a/layer_00.aimodel/main.mlirb")))
+    local meta = core.json_decode(core.read_file(out .. "/b/runtime_meta.json"))
+    meta.packages[1].bytes = core.json_decode(core.read_file(out .. "/a/runtime_meta.json")).packages[1].bytes
+    assert(core.write_file(out .. "/b/runtime_meta.json", core.json_encode(meta)))
+    local x <close> = assert(ane.load(out .. "/b", { activations = "fp32" }))
+    local y <close> = assert(ane.load(out .. "/b", { engine = "graph" }))
+    assert.same({ "recipe", "packages" }, { x.engine, y.engine })
+    assert(logits(x):compare(logits(y)).cosine > 0.9999)
+    assert(logits(x):compare(before).max_scaled > 1e-3)
+  end)
+end)
