@@ -174,6 +174,55 @@ no_memory:
   return false;
 }
 
+/* Beyond ASCII, line ends, blanks and letters of patterns lie behind few first bytes: U+0085 and U+00A0 behind C2, U+1680 behind
+ * E1, U+2028 behind E2, U+3000 behind E3, U+FEFF behind EF. */
+static void make_byte_classes(struct ane_token_tree *t) {
+  static const uint8_t bounds[] = {'0',  '9' + 1, 'A',  'G',  'Z' + 1, 'a',  'g',  'z' + 1, 0xc2,
+                                   0xc3, 0xe0,    0xe1, 0xe2, 0xe3,    0xe4, 0xef, 0xf0,    0xf5};
+  uint8_t n = 0;
+  memset(t->byte_class, CLASS_NONE, sizeof t->byte_class);
+  for (int b = 0x20; b < 0xf5; b++) {
+    bool alone = b < 0x80 && !(b >= '0' && b <= '9') && !((b | 32) >= 'a' && (b | 32) <= 'z');
+    n += alone || memchr(bounds, b, sizeof bounds);
+    if (b != '"' && b != '\\' && (b < 0x80 || b >= 0xc2)) t->byte_class[b] = n;
+  }
+}
+
+static bool is_plain(const struct ane_token_tree *t, uint32_t node) {
+  return t->lex[node] == LEX_PLAIN || t->lex[node] == LEX_PARTIAL;
+}
+
+/* Makes the sets of classes of the subtrees, of the tokens without escapes and of the texts before quotes and backslashes. */
+static bool make_sets(struct ane_token_tree *t) {
+  uint64_t *path = ane_calloc(TOKEN_LONGEST + 1, sizeof *path);
+  t->below = ane_calloc(t->n_nodes + 1, sizeof *t->below);
+  t->plains = ane_malloc((t->n_tokens + 1) * sizeof *t->plains);
+  t->stops = ane_malloc((t->n_nodes + 1) * sizeof *t->stops);
+  bool ok = path && t->below && t->plains && t->stops;
+  if (ok) make_byte_classes(t);
+  for (uint32_t i = 0; ok && i < t->n_nodes;) {
+    const struct token_node *x = &t->nodes[i];
+    uint32_t d = x->depth;
+    if (!is_plain(t, i)) {
+      if (t->lex[i] != LEX_BAD) t->stops[t->n_stops++] = (struct string_stop){i, path[d - 1]};
+      i = x->skip;
+      continue;
+    }
+    path[d] = path[d - 1] | token_class(t, x->byte);
+    t->all_classes |= path[d];
+    for (uint32_t token = x->token; token; token = t->twin[token - 1])
+      t->plains[t->n_plains++] = (struct plain_token){i, token - 1, path[d], t->chars[i]};
+    i++;
+  }
+  for (uint32_t i = t->n_nodes; ok && i-- > 0;) {
+    if (!is_plain(t, i)) continue;
+    t->below[i] = token_class(t, t->nodes[i].byte);
+    for (uint32_t j = i + 1; j < t->nodes[i].skip; j = t->nodes[j].skip) t->below[i] |= t->below[j];
+  }
+  ane_free(path);
+  return ok;
+}
+
 /* Makes the classes of tokens that end a string. */
 static bool make_classes(struct ane_token_tree *t) {
   uint32_t n = 0;
@@ -239,7 +288,7 @@ static bool make(struct ane_token_tree *t, const struct ane_bytes *tokens, struc
   t->nodes = ane_malloc((count_nodes(list, used) + 1) * sizeof *t->nodes);
   if (!t->nodes) return false;
   t->n_nodes = build(t->nodes, t->twin, list, used);
-  return classify(t) && make_classes(t);
+  return classify(t) && make_sets(t) && make_classes(t);
 }
 
 ane_status ane_token_tree_make(struct ane_token_tree **out, const struct ane_bytes *tokens, uint32_t n, struct ane_error *err) {
@@ -273,6 +322,9 @@ void ane_token_tree_destroy(struct ane_token_tree *t) {
   ane_free(t->chars);
   ane_free(t->quote);
   ane_free(t->many);
+  ane_free(t->below);
+  ane_free(t->plains);
+  ane_free(t->stops);
   ane_free(t->twin);
   ane_free(t->closings);
   ane_free(t->class_start);

@@ -33,6 +33,22 @@ struct closing_token {
   bool escaped;    /* a backslash is among them */
 };
 
+/* Bytes fall into classes that expressions often tell apart. A set of classes is a word of bits. A character beyond ASCII has the
+ * class of its first byte; the bytes behind it have none. */
+enum { CLASS_NONE = 255 };
+
+/* A token that stays inside a string and has no escape. */
+struct plain_token {
+  uint32_t node, token;
+  uint64_t classes; /* of its bytes */
+  uint32_t chars;
+};
+/* The first quote or backslash of a path. */
+struct string_stop {
+  uint32_t node;
+  uint64_t classes; /* of the bytes before */
+};
+
 struct ane_token_tree {
   uint64_t serial; /* no other tree of the process has it */
   struct token_node *nodes;
@@ -49,6 +65,13 @@ struct ane_token_tree {
    */
   uint32_t *inside[TOKEN_CHARS + 1];
   uint32_t n_inside[TOKEN_CHARS + 1];
+  uint8_t byte_class[256];    /* CLASS_NONE: never the first byte of a character inside a string */
+  uint64_t *below;            /* [n_nodes] classes of the bytes inside the string, of the node and all below it */
+  uint64_t all_classes;       /* of the whole tree */
+  struct plain_token *plains; /* [n_plains] by node */
+  uint32_t n_plains;
+  struct string_stop *stops; /* [n_stops] by node */
+  uint32_t n_stops;
   uint32_t *many; /* [n_many] nodes of tokens inside a string with TOKEN_CHARS characters or more */
   uint32_t n_many;
   /* The classes of the tokens that end a string, as a tree: token of a node is the class + 1. */
@@ -62,5 +85,10 @@ struct ane_token_tree {
   uint32_t *lengths;     /* [n_tokens] */
   struct ane_arena arena;
 };
+
+/* Returns the class of a byte as a set. */
+static inline uint64_t token_class(const struct ane_token_tree *t, uint8_t byte) {
+  return t->byte_class[byte] == CLASS_NONE ? 0 : (uint64_t)1 << t->byte_class[byte];
+}
 
 #endif

@@ -43,6 +43,18 @@ local SCHEMAS = {
   '{"type": "string", "maxLength": 40, "pattern": "^[^1]*$"}',
   '{"type": "string", "minLength": 3, "maxLength": 33}',
   '{"not": {"type": "object", "required": ["a"]}, "maxProperties": 1}',
+  -- Bytes that lead back to the same state, and bytes that end the text: subtrees are walked at once.
+  '{"type": "string", "pattern": "^[a-z]+$"}',
+  '{"type": "string", "pattern": "^-?[a-z0-9]*(\\\\.[a-z]+)?$"}',
+  '{"type": "string", "pattern": "^[^\u{e9}]*$"}',
+  '{"type": "string", "pattern": "^a?[b-z\u{c0}-\u{ff}]*$"}',
+  '{"type": "string", "pattern": "^[\u{80}-\u{ffff}]*$", "minLength": 2}',
+  '{"type": "string", "pattern": "^[a-e ]*$", "maxLength": 34}',
+  '{"type": "string", "pattern": "^[0-9a-f]*$", "maxLength": 50}',
+  '{"anyOf": [{"type": "string", "pattern": "^[a-z]*$"}, {"type": "string", "pattern": "^[0-9.]*$", "maxLength": 9}]}',
+  '{"allOf": [{"type": "string", "pattern": "b"}, {"not": {"enum": ["ab", "name"]}}]}',
+  '{"type": "object", "patternProperties": {"^[a-z]+$": {"type": "null"}}, "additionalProperties": false}',
+  '{"type": "object", "propertyNames": {"pattern": "^[^x]*$"}, "properties": {"name": true}}',
 }
 
 -- Small steps along texts that the grammar takes: one allowed token after the other, by a fixed sequence of numbers.
