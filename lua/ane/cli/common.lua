@@ -84,6 +84,19 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
 
+-- Samples that the stored model writes, which is in memory only here; or nil, message, code.
+local function draw_samples(args)
+  local model, message, code = require("ane.model").load(args.model, {
+    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter),
+    merge = args.adapter[1] and true or nil,
+  })
+  if not model then return nil, message, code end
+  local lists
+  lists, message, code = calibration_input(args, model, "")
+  model:close()
+  return lists, message, code
+end
+
 --- Prepares to read the text of --calibrate for compensated rounding.
 -- @param by_layer true: the model is rounded layer by layer, so its weights need not be in memory together
 -- @return calibration of ane.quantise.moments, which closes its model; or nil, message, code
@@ -91,14 +104,18 @@ function M.moments(args, by_layer)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local models = require "ane.model"
-  local model
+  local drawn, model
+  if sample_count(args) then
+    drawn, message, code = draw_samples(args)
+    if not drawn then return nil, message, code end
+  end
   model, message, code = (by_layer and models.unplanned or models.load)(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
     merge = args.adapter[1] and true or nil,
   })
   if not model then return nil, message, code end
-  local input, calibration
-  input, message, code = calibration_input(args, model, text)
+  local input, calibration = drawn, nil
+  if not input then input, message, code = calibration_input(args, model, text) end
   if input then
     calibration, message, code = require("ane.quantise.moments").open(model, input, { threads = args.threads, progress = M.progress(args) })
   end

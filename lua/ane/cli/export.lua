@@ -67,7 +67,8 @@ local function calibrate(args, opts)
     opts.importance, message, code = common.calibrate(args)
     return opts.importance and true, message, code
   end
-  local calibration, message, code = common.moments(args)
+  local by_layer = not require("ane.quantise").runs_whole { inputs = args.inputs }
+  local calibration, message, code = common.moments(args, by_layer)
   opts.method, opts.calibration = args.method, calibration
   return calibration, message, code
 end

@@ -104,9 +104,16 @@ local function prepared(source, args, model)
   return made, message, code
 end
 
--- Types for --size or --bits: rules that come before those of --mixed, and what they were expected to give; or nil, message, code.
-local function choose(args, source, model)
-  local input, message, code = common.calibration_input(args, model)
+-- Types for --size or --bits: rules that come before those of --mixed, and what they were expected to give; or nil, message, code. The
+-- model is in memory only here.
+local function choose(args, source)
+  local loaded, message, code = require("ane.model").load(args.model, {
+    threads = args.threads, recipe = args.recipe, transform = args.transform,
+  })
+  if not loaded then return nil, message, code end
+  local model <close> = loaded
+  local input
+  input, message, code = common.calibration_input(args, model)
   if not input then return nil, message, code end
   local report
   report, message, code = require("ane.evaluate.sensitivity").run(model, input, {
@@ -115,22 +122,17 @@ local function choose(args, source, model)
   if not report then return nil, message, code end
   local tensors = 0
   for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end
-  return report:mixed { size = args.size and math.max(1, args.size - (source:bytes() - tensors)), bits = args.bits }
+  local mixed
+  mixed, message = report:mixed { size = args.size and math.max(1, args.size - (source:bytes() - tensors)), bits = args.bits }
+  return mixed, message -- no tail call: the model is closed here
 end
 
 -- Puts the chosen types into args.mixed. Returns what was chosen, and what it is expected to give; true: there is no budget; or nil,
 -- message, code.
-local function apply_budget(args, source, model)
+local function apply_budget(args, source)
   if not (args.size or args.bits) then return true end
-  local loaded = model
-  if not model then
-    local message, code
-    loaded, message, code = require("ane.model").load(args.model, { threads = args.threads, recipe = args.recipe })
-    if not loaded then return nil, message, code end
-  end
-  local chosen, expected, fault = choose(args, source, loaded)
-  if not model then loaded:close() end
-  if not chosen then return nil, expected, fault end
+  local chosen, expected, code = choose(args, source)
+  if not chosen then return nil, expected, code end
   local rules = table.move(chosen, 1, #chosen, 1, {})
   args.mixed = table.move(args.mixed or {}, 1, #(args.mixed or {}), #rules + 1, rules)
   args.weights = args.weights or "q8_0"
@@ -169,27 +171,21 @@ local function check_usage(args)
   return true
 end
 
--- Is the model rounded layer by layer, with no need to compute as a whole?
-local function by_layer(args)
-  local calibrate = { samples = args.calibrate:match "^samples:" }
-  local whole = require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages, calibrate = calibrate }
-  return not whole and not (args.size or args.bits)
-end
-
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
-  transforms.choose(args, types.schemes[args.weights], args.method == "gptq" and by_layer(args))
+  local by_layer = args.method == "gptq" and not require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages }
+  transforms.choose(args, types.schemes[args.weights], by_layer)
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
+  local chosen, expected = apply_budget(args, source)
+  if not chosen then return nil, expected end
   local importance, report
   local calibration, code
   if args.method == "gptq" then
-    calibration, message, code = common.moments(args, by_layer(args))
+    calibration, message, code = common.moments(args, by_layer)
     if not calibration then return nil, message, code end
   end
   local _ <close> = calibration
-  local chosen, expected = apply_budget(args, source, calibration and calibration.model)
-  if not chosen then return nil, expected end
   if args.calibrate and not calibration then
     importance, message, code = common.calibrate(args)
     if not importance then return nil, message, code end

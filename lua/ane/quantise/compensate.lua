@@ -1,5 +1,5 @@
 --- Factors of second moments for weights, in passes over a calibration text.
--- Needs ane.core, ane.quantise.sequence and ane.util.failure. Usage:
+-- Needs ane.core, ane.quantise.overlay, ane.quantise.sequence and ane.util.failure. Usage:
 --   local factors = compensate.new(calibration, order, 2 << 30)
 --   local factor = factors:of(compensate.wanted(calibration, {"blk.0.attn_q.weight"}, "q4_0", 576))
 --
@@ -8,6 +8,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local overlay = require "ane.quantise.overlay"
 local sequence_of = require "ane.quantise.sequence"
 
 local try = failure.try
@@ -164,7 +165,7 @@ end
 
 -- Rounds the matrices that were asked for at the present value, for the steps that follow.
 local function round_asked(self)
-  local names = {}
+  local names, source = {}, self.calibration.bundle.source
   for name, asked in pairs(self.asked) do
     if self.place[asked.w.value] == self.at and self.sequence:takes(name) then names[#names + 1] = name end
   end
@@ -172,7 +173,9 @@ local function round_asked(self)
   for _, name in ipairs(names) do
     local asked = self.asked[name]
     local options = { scheme = asked.scheme, factor = factor_of(self, asked.w, M.STRENGTH) }
-    self.sequence:put(name, try(core.rounded(self.calibration.bundle.source, name, options, self.threads)))
+    overlay.fill(source, { name })
+    self.sequence:put(name, try(core.rounded(source, name, options, self.threads)))
+    overlay.drop(source, { name })
   end
 end
 

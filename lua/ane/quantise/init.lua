@@ -466,12 +466,9 @@ local function with_transform(options, opts)
   return own
 end
 
---- Must a model compute on the text as a whole, not layer by layer? It writes samples, or gives the inputs of the source.
--- @param opts inputs, stages, calibrate (only a table of calibrate counts, with samples)
-function M.runs_whole(opts)
-  local calibrate = opts.calibrate
-  return opts.inputs == "source" or opts.stages == 1 or (type(calibrate) == "table" and calibrate.samples ~= nil)
-end
+--- Must a model compute on the text as a whole, not layer by layer? It gives the inputs of the source.
+-- @param opts inputs, stages
+function M.runs_whole(opts) return opts.inputs == "source" or opts.stages == 1 end
 
 -- The model of a bundle with other weights, loaded again; or nil, message, code.
 local function transformed(bundle, kind, opts)
@@ -483,6 +480,17 @@ local function transformed(bundle, kind, opts)
     transform = kind, recipe = options.recipe, context = options.context, threads = options.threads, activations = options.activations,
     kv = options.kv, adapters = options.adapters, merge = options.merge,
   })
+end
+
+-- The options with samples that the model has written, where samples are asked for; or nil, message, code.
+local function with_samples(model, opts)
+  if type(opts.calibrate) ~= "table" or opts.calibrate.samples == nil then return opts end
+  local own = {}
+  for key, value in pairs(opts) do own[key] = value end
+  local lists, message, code = require("ane.model.inputs").resolve(model, opts.calibrate, opts.progress ~= true and opts.progress or nil)
+  if not lists then return nil, message, code end
+  own.calibrate = lists
+  return own
 end
 
 -- Does the option ask for another transform than that of the model? Raises if the model's own cannot be undone.
@@ -518,6 +526,8 @@ function M.of_model(model, source, out, opts, level)
     report, message, code = write_model(model, bundle, source, out, opts, level)
     return report, message, code
   end
+  opts, message, code = with_samples(model, opts)
+  if not opts then return nil, message, code end
   local other
   other, message, code = transformed(bundle, opts.transform, opts)
   if not other then return nil, message, code end

@@ -503,6 +503,32 @@ describe("quantise with gptq", function()
   end)
 end)
 
+describe("gptq layer by layer", function()
+  local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times. Ünïcödé too.\n"):rep(12)
+
+  it("rounds rotated weights on samples of the stored ones", function()
+    local model <close> = tiny.load()
+    local lists = assert(require("ane.model.samples").draw(model, 300))
+    assert(model:quantise(path "want", { weights = "int4-block", method = "gptq", transform = "rotate", calibrate = lists }))
+    local want = core.read_file(path "want")
+    assert(model:quantise(path(), { weights = "int4-block", method = "gptq", transform = "rotate", calibrate = { samples = 300 } }))
+    assert.is_true(want == core.read_file(path()))
+    local args = { "quantise", tiny.path(), path "command", "--weights", "int4-block", "--method", "gptq", "--calibrate", "samples:300" }
+    assert.equal("rotate", command.json(args).transform)
+    assert.is_true(want == core.read_file(path "command"))
+  end)
+
+  it("writes the packages that a model in memory writes", function()
+    local model <close> = assert(ane.load(tiny.path(), { transform = "rotate" }))
+    local want = assert(model:export(path "want", { weights = "int4-block", method = "gptq", calibrate = TEXT, context = 64 }))
+    assert(core.write_file(path "text", TEXT))
+    local got = command.json { "export", tiny.path(), path "got", "--weights", "int4-block", "--method", "gptq", "--calibrate", path "text",
+      "--context", "64" }
+    assert.equal(#want.shards, #got.shards)
+    for i, shard in ipairs(want.shards) do assert.equal(shard.sha256, got.shards[i].sha256) end
+  end)
+end)
+
 describe("ane quantise --sweep", function()
   local sweep = require "ane.evaluate.sweep"
   local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times.\n"):rep(12)
