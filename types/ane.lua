@@ -650,7 +650,7 @@ function model:export(out, opts) end
 ---@field dims? integer the first so many numbers only
 ---@field normalise? boolean vectors of length 1; default what the model says
 ---@field max_length? integer texts are cut to so many tokens; default the model's length. A text longer than the context is an error
----@field special? boolean control tokens spelled in a text are those tokens
+---@field special? boolean control tokens spelled in a text are those tokens, as in sentence-transformers
 ---@field details? boolean
 ---@field progress? ane.progress called after each run; it may yield
 

@@ -8,7 +8,7 @@ local options = require "ane.cli.options"
 local M = {}
 
 M.summary = "Make an embedding of each line of standard input."
-M.excludes = { { "ids", "prompt", "prefix", "max_length" } }
+M.excludes = { { "ids", "prompt", "prefix", "max_length", "special" } }
 
 function M.options(parser)
   options.model(parser)
@@ -19,6 +19,7 @@ function M.options(parser)
   options.add(parser, "--dims", "Keep the first N numbers of each vector.", embed.rules.dims):argname "N"
   options.add(parser, "--max-length", "Cut each text to N tokens.", embed.rules.max_length):argname "N"
   parser:flag("--no-normalise", "Do not normalise vectors to length 1.")
+  parser:flag("--special", "Read the spellings of control tokens in the texts as those tokens.")
   options.json(parser)
 end
 
@@ -43,7 +44,7 @@ function M.run(args)
   local result
   result, message = model:embed(input, {
     prompt = args.prompt, prefix = args.prefix, dims = args.dims, max_length = args.max_length,
-    normalise = not args.no_normalise and nil, details = true,
+    normalise = not args.no_normalise and nil, special = args.special, details = true,
   })
   if not result then return nil, message end
   if result.truncated > 0 then

@@ -8,7 +8,7 @@ local rerank = require "ane.embed.rerank"
 local M = {}
 
 M.summary = "Score each line of standard input as an answer to a query."
-M.excludes = { { "ids", "instruction", "max_length" } }
+M.excludes = { { "ids", "instruction", "max_length", "special" } }
 
 function M.options(parser)
   options.model(parser)
@@ -19,6 +19,7 @@ function M.options(parser)
     options.ids):count "*":argname "IDS"
   options.add(parser, "--max-length", "Cut each pair to N tokens.", rerank.rules.max_length):argname "N"
   parser:flag("--raw", "Show scores before sigmoid or softmax.")
+  parser:flag("--special", "Read the spellings of control tokens in the texts as those tokens.")
   options.json(parser)
 end
 
@@ -40,7 +41,8 @@ function M.run(args)
     documents, message = common.lines()
     if not documents then return nil, message end
   end
-  local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw, details = true }
+  local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw, special = args.special,
+    details = true }
   local result
   result, message = model:rerank(args.query, documents, opts)
   if not result then return nil, message end

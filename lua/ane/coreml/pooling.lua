@@ -1,8 +1,8 @@
 --- Pooling of a package set of an embedding model: the section `pooling` of runtime_meta.json and the files of its dense layers.
 -- Needs ane.core, ane.embed.modules, ane.util.failure and ane.util.paths. Usage: `meta.pooling = pooling.write(modules, folder, try)`
 --
--- The section has the fields that ane.embed.modules gives: poolings, include_prompt, normalise, prompts, default_prompt, max_length
--- and similarity. dense is a list of {path, rows, columns, bias, act}. Each file holds fp32 numbers, little-endian: the weight
+-- The section has the fields that ane.embed.modules gives: poolings, include_prompt, normalise, prompts, default_prompt, max_length,
+-- similarity and truncate. dense is a list of {path, rows, columns, bias, act}. Each file holds fp32 numbers, little-endian: the weight
 -- [rows, columns], then the bias [rows] where `bias` is true.
 
 local core = require "ane.core"
@@ -95,12 +95,13 @@ function M.read(folder, section)
   for i, layer in ipairs(field(section, "dense", "table", {})) do
     dense[i] = read_dense(folder, layer, ("pooling: dense layer %d"):format(i))
   end
-  local length = field(section, "max_length", "number")
+  local length, truncate = field(section, "max_length", "number"), field(section, "truncate", "number")
+  if truncate and not (math.tointeger(truncate) and truncate >= 1) then refuse("format", "pooling: truncate is %s", tostring(truncate)) end
   return {
     poolings = poolings, steps = dense, include_prompt = field(section, "include_prompt", "boolean", true),
     normalise = field(section, "normalise", "boolean", false), prompts = prompts_of(section),
     default_prompt = field(section, "default_prompt", "string"), max_length = length and math.tointeger(length),
-    similarity = field(section, "similarity", "string"),
+    similarity = field(section, "similarity", "string"), truncate = truncate and math.tointeger(truncate),
   }
 end
 

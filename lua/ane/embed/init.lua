@@ -14,7 +14,7 @@ local M = {}
 --- Options of embed.
 --   prompt: name of one of the model's prompts, which is put before each text; default: the model's
 --   prefix: a text that is put before each text instead
---   dims: keep only the first numbers of a vector (Matryoshka embeddings)
+--   dims: keep only the first numbers of a vector (Matryoshka embeddings); default: the model's (truncate_dim)
 --   normalise: true or false: vectors of length 1; default: the model's
 --   max_length: texts are truncated to this number of tokens; default: the model's. A longer text than the model was loaded for
 --   (option context) is an error
@@ -87,6 +87,11 @@ local function vector_of(made, session, from, opts)
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end
   local v = joined(parts)
   for _, step in ipairs(made.steps) do v = steps.apply(step, v) end
+  if not opts.dims and made.truncate and made.truncate < #v then -- after all modules, as sentence-transformers does it
+    if made.normalise and opts.normalise ~= false then v = steps.normalised(v) end
+    v = v:slice(1, 1, made.truncate)
+    return opts.normalise and steps.normalised(v) or v
+  end
   if opts.dims and opts.dims < #v then v = v:slice(1, 1, opts.dims) end
   local normalise = opts.normalise
   if normalise == nil then normalise = made.normalise end

@@ -133,7 +133,7 @@ end
 
 -- ---- Files -----------------------------------------------------------------------------------------------------------------
 
--- Reads prompts by name, the default prompt and the similarity function.
+-- Reads prompts by name, the default prompt, the similarity function and the length of truncated vectors.
 local function read_prompts(out, folder)
   local name = "config_sentence_transformers.json"
   local config = fields.read_json(folder .. "/" .. name, name)
@@ -143,6 +143,8 @@ local function read_prompts(out, folder)
   end
   out.default_prompt = get(config, "default_prompt_name", "string", name, NONE)
   out.similarity = get(config, "similarity_fn_name", "string", name, NONE)
+  out.truncate = get(config, "truncate_dim", "natural", name, NONE)
+  if out.truncate == 0 then fail("format", "%s: truncate_dim is 0", name) end
 end
 
 --- The most tokens that sentence-transformers takes from a text: max_seq_length of sentence_bert_config.json; where it is missing, the
@@ -204,8 +206,8 @@ end
 --- The settings of a model's embeddings.
 -- @param bundle of a loaded model
 -- @return {poolings = list of names of session:pooled, include_prompt, steps = list of ane.embed.steps after pooling, normalise (whether
--- the last step scales to length 1), prompts = {name = text}, default_prompt (name), max_length (tokens), similarity (nil: cosine)}; or
--- nil, message, code
+-- the last step scales to length 1), prompts = {name = text}, default_prompt (name), max_length (tokens), similarity (nil: cosine),
+-- truncate (numbers of a vector that are kept, after all steps; nil: all)}; or nil, message, code
 function M.read(bundle)
   local cfg = bundle.config
   local out = { poolings = { "mean" }, include_prompt = true, steps = {}, normalise = false, prompts = {} }

@@ -32,6 +32,17 @@ describe("ane embed", function()
     assert.matches("^[-%d.e]+ [-%d.e]+ [-%d.e]+\n[-%d.e]+ [-%d.e]+ [-%d.e]+\n$", out)
   end)
 
+  it("reads control tokens where --special asks for them", function()
+    local plain = command.json({ "embed", BERT, "-t", "2" }, "a [SEP] b\n")
+    local special = command.json({ "embed", BERT, "-t", "2", "--special" }, "a [SEP] b\n")
+    assert.equal(special.tokens[1] + 4, plain.tokens[1]) -- [ s ##e ##p ]
+    local code, _, err = command.run { "embed", BERT, "--ids", "1,2", "--special" }
+    assert.equal(2, code)
+    assert.matches("choose one", err, 1, true)
+    local scored = command.json({ "rerank", CROSS, "-q", "a", "--special" }, "b [SEP] c\n")
+    assert.is_true(scored.tokens[1] < command.json({ "rerank", CROSS, "-q", "a" }, "b [SEP] c\n").tokens[1])
+  end)
+
   it("says how many texts were truncated", function()
     local long = ("moon "):rep(300)
     local code, out, err = command.run({ "embed", BERT, "--json" }, long .. "\na cat\n")

@@ -206,6 +206,42 @@ describe("lengths and case", function()
   end)
 end)
 
+describe("truncate_dim", function()
+  local function of(n, dense)
+    local files = { ["config_sentence_transformers.json"] = { truncate_dim = n } }
+    for file, text in pairs(dense or {}) do files[file] = text end
+    return changed("bert", files)
+  end
+
+  -- sentence-transformers 6.2 truncates after all modules, so the part of a normalised vector is shorter than 1.
+  it("keeps the first numbers of what all modules give", function()
+    local whole <close> = assert(ane.load(hf.path "bert", FP32))
+    local m <close> = of(16)
+    local full, v = assert(whole:embed(IDS)), assert(m:embed(IDS))
+    assert.same({ 16 }, v:shape())
+    assert.equal(full:slice(1, 1, 16):tostring(), v:tostring())
+    assert.near(1, full:dot(full), 1e-6)
+    local one = assert(m:embed(IDS, { normalise = true }))
+    assert.near(1, one:dot(one), 1e-6)
+    assert.same({ 24 }, assert(m:embed(IDS, { dims = 24 })):shape()) -- in place of the model's own
+    assert.equal(whole:embed(IDS, { dims = 24 }):tostring(), m:embed(IDS, { dims = 24 }):tostring())
+    assert.equal(whole:embed(IDS, { normalise = false }):slice(1, 1, 16):tostring(), m:embed(IDS, { normalise = false }):tostring())
+    local all <close> = of(500)
+    assert.equal(full:tostring(), all:embed(IDS):tostring())
+  end)
+
+  it("is a whole number of at least 1, or null", function()
+    local none <close> = of(core.null)
+    assert.same({ 64 }, assert(none:embed(IDS)):shape())
+    for value, what in pairs { [0] = "truncate_dim is 0", ["16"] = "truncate_dim" } do
+      local m <close> = of(value)
+      local v, message, code = m:embed(IDS)
+      assert.same({ nil, "format" }, { v, code })
+      assert.matches(what, message, 1, true)
+    end
+  end)
+end)
+
 describe("files of cross-encoders", function()
   it("name the activation in config_sentence_transformers.json", function()
     local function score(name)

@@ -93,6 +93,7 @@ local function encoder_of(run)
   end
   if cfg.kind ~= "embedding" then return nil, { labels = cfg.labels and core.json_array(cfg.labels) } end
   local made, dense = try(modules.read(run.bundle)), {}
+  if made.truncate then refuse("unsupported", "truncate_dim of config_sentence_transformers.json cannot be exported in an asset") end
   for i, d in ipairs(try(modules.dense(made))) do
     local shape = d.weight:shape()
     dense[i] = { rows = shape[1], columns = shape[2], weight = d.weight:tostring(), bias = d.bias and d.bias:tostring(),
