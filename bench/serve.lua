@@ -11,7 +11,9 @@ local path = arg[1] or error("usage: lua5.4 bench/serve.lua MODEL [turns] [token
 local turns, tokens = tonumber(arg[2] or 5), tonumber(arg[3] or 64)
 local counts = { table.unpack(arg, 4) }
 if #counts == 0 then counts = { "1", "8", "32" } end
-local REQUESTS = 2
+
+-- Requests of each client: a few clients make more of them, so that the start of the client program counts little.
+local function requests(clients) return math.max(2, 16 // clients) end
 
 local model <close> = assert(ane.load(path))
 
@@ -29,28 +31,29 @@ local function pool_alone(clients)
     local prompt = ("Story number %d of teller %d: once upon a time there was a"):format(left - 1, n - 1)
     running[n] = { left = left - 1, request = assert(pool:add(prompt, { max_tokens = tokens, temperature = 0, ignore_eos = true })) }
   end
-  for n = 1, clients do ask(n, REQUESTS) end
+  for n = 1, clients do ask(n, requests(clients)) end
   while next(running) do
     pool:step()
     for n, one in pairs(running) do
       if one.request.done and one.left > 0 then ask(n, one.left) elseif one.request.done then running[n] = nil end
     end
   end
-  return clients * REQUESTS * tokens / (core.clock() - started), (os.clock() - cpu) / (clients * REQUESTS * tokens)
+  local all = clients * requests(clients) * tokens
+  return all / (core.clock() - started), (os.clock() - cpu) / all
 end
 
 -- The same by HTTP, from another process.
 local function served(clients, stream)
   local server <close> = assert(ane.serve(model, { port = 0, sessions = 32, queue = 64 }))
   local load = "python3 bench/serve_load.py http://127.0.0.1:%d --clients %d --requests %d --tokens %d --ignore-eos%s"
-  local pipe = assert(io.popen(load:format(server.port, clients, REQUESTS, tokens, stream and " --stream" or "")))
+  local pipe = assert(io.popen(load:format(server.port, clients, requests(clients), tokens, stream and " --stream" or "")))
   while server:stats().connections == 0 do server:turn(0.01) end
   local cpu = os.clock()
   while server:stats().connections > 0 do server:turn(0.01) end
   cpu = os.clock() - cpu
   local rate = tonumber(pipe:read("a"):match ": ([%d.]+)}")
   pipe:close()
-  return rate, cpu / (clients * REQUESTS * tokens)
+  return rate, cpu / (clients * requests(clients) * tokens)
 end
 
 for _, count in ipairs(counts) do
