@@ -1,6 +1,6 @@
 -- Random schedules over tiny models of every architecture: arrivals, lengths, shared starts, forks, cancels, preemptions, speculation, kv
--- types, threads, ISA levels, budgets of prefixes, grammars, adapters, priorities. Each reply has the ids, and the logits to the bit, that
--- it has alone.
+-- types, threads, ISA levels, budgets of prefixes, grammars, adapters, priorities, time limits. Each reply has the ids, and the logits to the
+-- bit, that it has alone; one that is cancelled or out of time has the first of them.
 --
 -- A few seconds here; ANE_SCHEDULES=1000 runs so many schedules, ANE_SCHEDULES_SEED another series.
 local ane = require "ane"
@@ -96,11 +96,14 @@ end
 
 local function check(r, one)
   local want = r.want
-  if not r.cancelled then assert.equal(want.message, one.message) end
+  local out_of_time = r.limited and one.result and one.result.stop == "time"
+  if not r.cancelled and not out_of_time then assert.equal(want.message, one.message) end
   if one.message or want.message then return end
   local got = one.result.ids
-  if r.cancelled then
+  if r.cancelled or out_of_time then
     assert.same(table.move(want.ids, 1, #got, 1, {}), got)
+    local seen = r.seen and table.concat(r.seen)
+    if seen then assert.is_true(seen == want.logits:sub(1, #seen), "other logits") end
     return
   end
   assert.same(want.ids, got)
@@ -127,6 +130,8 @@ local function run(model, random, adapter)
       local opts
       opts, r.seen = options_of(r)
       opts.priority = random(3)
+      r.limited = random(6) == 0
+      if r.limited then opts.time_limit = 2 ^ random(10) / 1e5 end -- 20 us to 10 ms: before, within and behind the reply
       requests[#requests + 1], made[#made + 1] = r, assert(pool:add(r.ids, opts))
       left = left - 1
     end
