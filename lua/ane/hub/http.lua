@@ -123,7 +123,7 @@ local LONGEST_WAIT = 300 -- seconds that a hub may ask to wait
 
 local function pause(self, try, answer)
   local after = answer and tonumber(header(answer.headers, "retry-after") or "")
-  if self.wait then self.wait(after and after or math.min(2 ^ try, 30)) end
+  if self.wait then self.wait(after or math.min(2 ^ try, 30)) end
 end
 
 -- Whether an answer with a part of a file begins with the byte that was asked for.

@@ -1,6 +1,6 @@
--- Random schedules over tiny models of every architecture: arrivals, lengths, shared starts, forks, cancels, preemptions, speculation, kv
--- types, threads, ISA levels, budgets of prefixes, grammars, adapters, priorities, time limits. Each reply has the ids, and the logits to the
--- bit, that it has alone; one that is cancelled or out of time has the first of them.
+-- Random schedules over tiny models of every architecture: arrivals, lengths, shared starts, forks, cancels, preemptions, speculation,
+-- kv types, threads, ISA levels, budgets of prefixes, grammars, adapters, priorities, time limits. Each reply has the ids, and the
+-- logits to the bit, that it has alone; one that is cancelled or out of time has the first of them.
 --
 -- A few seconds here; ANE_SCHEDULES=1000 runs so many schedules, ANE_SCHEDULES_SEED another series.
 local ane = require "ane"
