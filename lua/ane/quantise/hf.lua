@@ -463,6 +463,9 @@ function M.plan(source, out)
       arch and ("files of architecture %s cannot say %s"):format(arch.name, unsaid) or unsaid)
   end
   if not tokens then notes[#notes + 1] = "no tokenizer is in the file: " .. why end
+  if core.path_kind(cfg.folder .. "/modules.json") == "file" then
+    notes[#notes + 1] = "the pooling, prompts and layers that modules.json names are not in the file: it gives other embeddings, or none"
+  end
   return {
     architecture = unsaid and "ane-" .. cfg.architecture or arch.name, tensors = unsaid and whole_tensors(source, cfg) or self.list,
     values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens), note = notes[1] and table.concat(notes, "; "),

@@ -212,6 +212,12 @@ describe("a folder as GGUF", function()
     end
   end)
 
+  it("says that what modules.json names is not in the file", function()
+    assert.equal("file", core.path_kind(HF .. "qwen3_embedding/modules.json"))
+    assert.matches("pooling, prompts and layers that modules.json names are not in the file", write(HF .. "qwen3_embedding", "fp16").note)
+    assert.is_nil((write(HF .. "qwen3-odd", "fp16").note or ""):find("modules.json", 1, true))
+  end)
+
   it("folds what the architecture's files hold in another way", function()
     local from = changed("llama", function(c) c.rope_scaling = { rope_type = "linear", factor = 4.0 } end)
     write(from, "fp16")
