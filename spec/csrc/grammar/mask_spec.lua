@@ -58,9 +58,10 @@ local SCHEMAS = {
 }
 
 -- Small steps along texts that the grammar takes: one allowed token after the other, by a fixed sequence of numbers.
--- canonical: pushes take what masks offer alone.
-local function check(grammar, tree, list, seed, canonical)
+-- canonical: pushes take what masks offer alone. start: the text that stands there already.
+local function check(grammar, tree, list, seed, canonical, start)
   local matcher = assert(grammar:matcher())
+  if start then assert(matcher:push(start)) end
   for _ = 1, 5 do
     local allowed = assert(matcher:allowed(tree))
     local set = {}
@@ -89,6 +90,18 @@ describe("masks", function()
       for seed = 1, 2 do check(grammar, tree, list, seed * 7919) end
     end)
   end
+
+  it("hold where the same beginning of a text has other goals left", function()
+    local object = '{"patternProperties": {"^%s[a-z]*$": {"type": "null"}}, "additionalProperties": false}'
+    local names = assert(core.grammar("json_schema", '{"type": "object", "anyOf": [' .. object:format "a" .. ", " .. object:format "b" .. "]}"))
+    for _, start in ipairs { '{"', '{"a":null,"', '{"b":null,"', '{"a":null,"', '{"' } do check(names, tree, list, 5, false, start) end
+    local member = '{"properties": {"l": {"type": "integer", "const": %d}, "a": {"type": "string", "pattern": "%s"}}, "required": ["l"]}'
+    local values = assert(core.grammar("json_schema", '{"anyOf": [' .. member:format(1, "^a[a-z]*$") .. ", "
+      .. member:format(2, "^b[a-z]*$") .. '], "type": "object", "required": ["l", "a"]}'))
+    for _, start in ipairs { '{"a":"', '{"l":1,"a":"', '{"l":2,"a":"', '{"l":1,"a":"', '{"a":"' } do
+      check(values, tree, list, 9, false, start)
+    end
+  end)
 
   it("hold for patterns and choices", function()
     for seed = 1, 4 do
