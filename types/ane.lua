@@ -122,7 +122,7 @@ function ane.tensor(values, shape) end
 function ane.check(model, golden, opts) end
 
 --- What calibration reads: a text, token ids, a list of both, texts that the model writes itself, or chats through its template.
----@alias ane.calibration_input string|integer[]|table[]|{ samples: integer }|{ chats: (ane.message[]|{ messages: ane.message[], tools?: table[] })[] }
+---@alias ane.calibration_input string|integer[]|table[]|{ [integer]: string, samples: integer }|{ chats: (ane.message[]|{ messages: ane.message[], tools?: table[] })[] }
 
 --- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that load and export take.
 ---@param model ane.model

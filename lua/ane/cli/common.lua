@@ -31,32 +31,53 @@ local function given(list) return list and list[1] and list or nil end
 
 local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
--- Tokens that the model itself is to write for --calibrate samples:N, or nil.
+-- The two parts of --calibrate FILE+samples:N, each of which may be missing.
+local function calibration_parts(args)
+  local file, samples = args.calibrate:match "^(.+)%+samples:(.*)$"
+  if file then return file, samples end
+  samples = args.calibrate:match "^samples:(.*)$"
+  return not samples and args.calibrate or nil, samples
+end
+
+-- Tokens that the model itself is to write, or nil.
 local function sample_count(args)
-  local n = args.calibrate:match "^samples:(%d+)$"
+  local _, samples = calibration_parts(args)
+  local n = samples and samples:match "^%d+$"
   return n and math.max(2, math.tointeger(tonumber(n)) or math.maxinteger)
 end
 
--- The text of --calibrate, "" for samples of the model; or nil, message, code.
+-- The text of --calibrate, "" where it names no file; or nil, message, code.
 local function calibration_text(args)
-  local samples, count = args.calibrate:match "^samples:(.*)$", sample_count(args)
+  local file, samples = calibration_parts(args)
+  local count = sample_count(args)
   if samples and (not count or samples:match "^0*$" or count > MOST_SAMPLES) then
     return nil, ("--calibrate samples:%s: the number of tokens must be 1 .. %d"):format(samples, MOST_SAMPLES), "usage"
   end
-  if count then return "" end
-  local text, message, code = M.read(args.calibrate)
+  if not file then return "" end
+  local text, message, code = M.read(file)
   if not text then return nil, message, code end
-  if text == "" then return nil, args.calibrate .. ": is empty, wanted a text", "invalid" end
+  if text == "" then return nil, file .. ": is empty, wanted a text", "invalid" end
   return text
 end
 
--- What a model reads for --calibrate: a text, or the conversations of a .jsonl file or samples as lists of ids; or nil, message, code.
-local function calibration_input(args, model, text)
+-- Samples that a model writes for --calibrate; false: none are wanted; or nil, message, code.
+local function draw(args, model)
   local count = sample_count(args)
-  if count then return require("ane.model.samples").draw(model, count, M.progress(args)) end
+  if not count then return false end
+  return require("ane.model.samples").draw(model, count, M.progress(args))
+end
+
+-- What a model reads for --calibrate: a text, or lists of ids: the conversations of a .jsonl file, samples, a text and samples by turns;
+-- or nil, message, code.
+-- @param samples as draw gives them
+local function calibration_input(args, model, text, samples)
+  local file = calibration_parts(args)
+  local input, message, code = text, nil, nil
+  if not file then return samples end
   local conversations = require "ane.cli.conversations"
-  if not conversations.is_name(args.calibrate) then return text end
-  return conversations.encode(model.tokenizer, args.calibrate, text)
+  if conversations.is_name(file) then input, message, code = conversations.encode(model.tokenizer, file, text) end
+  if not input or not samples then return input, message, code end
+  return require("ane.model.inputs").mix(model, input, samples)
 end
 
 --- Reads the file of --calibrate for a model that is loaded, or draws samples.
@@ -64,7 +85,10 @@ end
 function M.calibration_input(args, model)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
-  return calibration_input(args, model, text)
+  local samples
+  samples, message, code = draw(args, model)
+  if samples == nil then return nil, message, code end
+  return calibration_input(args, model, text, samples)
 end
 
 --- Mean squares of what the columns of a model's weights are multiplied by, on the text of --calibrate.
@@ -78,8 +102,10 @@ function M.calibrate(args)
   })
   if not model then return nil, message, code end
   local _ <close> = model
-  local input
-  input, message, code = calibration_input(args, model, text)
+  local input, samples
+  samples, message, code = draw(args, model)
+  if samples == nil then return nil, message, code end
+  input, message, code = calibration_input(args, model, text, samples)
   if not input then return nil, message, code end
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
@@ -92,7 +118,7 @@ local function draw_samples(args)
   })
   if not model then return nil, message, code end
   local lists
-  lists, message, code = calibration_input(args, model, "")
+  lists, message, code = draw(args, model)
   model:close()
   return lists, message, code
 end
@@ -104,18 +130,17 @@ function M.moments(args, by_layer)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local models = require "ane.model"
-  local drawn, model
-  if sample_count(args) then
-    drawn, message, code = draw_samples(args)
-    if not drawn then return nil, message, code end
-  end
+  local drawn = false
+  if sample_count(args) then drawn, message, code = draw_samples(args) end
+  if drawn == nil then return nil, message, code end
+  local model
   model, message, code = (by_layer and models.unplanned or models.load)(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
     merge = args.adapter[1] and true or nil,
   })
   if not model then return nil, message, code end
-  local input, calibration = drawn, nil
-  if not input then input, message, code = calibration_input(args, model, text) end
+  local input, calibration
+  input, message, code = calibration_input(args, model, text, drawn)
   if input then
     calibration, message, code = require("ane.quantise.moments").open(model, input, { threads = args.threads, progress = M.progress(args) })
   end

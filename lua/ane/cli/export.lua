@@ -20,7 +20,7 @@ function M.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
   parser:option("--calibrate", "Text whose activations guide int4-block, lut4 and gptq. The model first runs on it as it is. Lines "
     .. "of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model writes itself.")
+    .. "samples:N: N tokens that the model writes itself; FILE+samples:N: both by turns.")
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"

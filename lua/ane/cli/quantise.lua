@@ -42,7 +42,8 @@ function M.options(parser)
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, lut4 and gptq. The model "
     .. "first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model writes itself. A run that was stopped goes on where the same command is given again.")
+    .. "samples:N: N tokens that the model writes itself; FILE+samples:N: both by turns. "
+    .. "A run that was stopped goes on where the same command is given again.")
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"

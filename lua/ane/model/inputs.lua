@@ -1,6 +1,8 @@
 --- Texts for calibration that a model must first make: its own samples, and chats through its template.
--- Needs ane.model.samples and ane.generate.chat where they are asked for. Usage:
+-- Needs ane.model.windows, and ane.model.samples and ane.generate.chat where they are asked for. Usage:
 --   local input, message, code = inputs.resolve(model, {samples = 8192})
+
+local windows = require "ane.model.windows"
 
 local M = {}
 
@@ -31,6 +33,26 @@ local function encode(model, chats)
   return lists
 end
 
+-- Tokens of a text that are read together, where samples come between.
+local PIECE = 512
+
+--- Texts and samples by turns: what has fewer tokens so far comes next. So a reader that stops at a number of tokens has both.
+-- @param input a text, a list of ids, or a list of those
+-- @param samples list of lists of ids
+-- @return list of lists of ids; or nil, message, code
+function M.mix(model, input, samples)
+  local pieces, message, code = windows.split(model, input, PIECE)
+  if not pieces then return nil, message, code end
+  local sides, out = { { list = pieces, at = 1, n = 0 }, { list = samples, at = 1, n = 0 } }, {}
+  while true do
+    local a, b = sides[1], sides[2]
+    local next_ = (not b.list[b.at] or (a.list[a.at] and a.n <= b.n)) and a or b
+    local ids = next_.list[next_.at]
+    if not ids then return out end
+    out[#out + 1], next_.at, next_.n = ids, next_.at + 1, next_.n + #ids
+  end
+end
+
 --- What a model is to read.
 -- @param model a generative model; it must stay open
 -- @param input a text, a list of ids, or a list of those: returned as it is; {samples = N}: texts of N tokens that the model writes
@@ -39,11 +61,13 @@ end
 -- @return a text, a list of ids, or a list of those; or nil, message, code
 function M.resolve(model, input, progress)
   if type(input) ~= "table" or (input.samples == nil and input.chats == nil) then return input end
-  if #input > 0 or (input.samples ~= nil and input.chats ~= nil) then
+  if input.chats ~= nil and (#input > 0 or input.samples ~= nil) then
     return nil, "give one of texts, samples and chats", "invalid"
   end
-  if input.samples ~= nil then return draw(model, input.samples, progress) end
-  return encode(model, input.chats)
+  if input.samples == nil then return encode(model, input.chats) end
+  local lists, message, code = draw(model, input.samples, progress)
+  if not lists or #input == 0 then return lists, message, code end
+  return M.mix(model, math.type(input[1]) == "integer" and { table.move(input, 1, #input, 1, {}) } or input, lists)
 end
 
 return M

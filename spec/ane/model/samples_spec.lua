@@ -42,4 +42,31 @@ describe("samples", function()
     os.remove(other)
     assert.is_true(same)
   end)
+
+  it("come by turns with a text", function()
+    local model <close> = tiny.load()
+    local text = ("The quick brown fox, 1234567890 times.\n"):rep(60)
+    local ids = assert(model.tokenizer:encode(text, { eos = false }))
+    local drawn = assert(samples.draw(model, 900))
+    local mixed = assert(require("ane.model.inputs").resolve(model, { text, samples = 900 }))
+    local own, other, counts = {}, {}, { 0, 0 }
+    for _, list in ipairs(mixed) do
+      local is_sample = list == drawn[#other + 1] or table.concat(list, " ") == table.concat(drawn[#other + 1] or {}, " ")
+      if is_sample then other[#other + 1] = list else table.move(list, 1, #list, #own + 1, own) end
+      local side = is_sample and 2 or 1
+      assert.is_true(counts[side] <= counts[3 - side] or #other == #drawn or #own > #ids - 512)
+      counts[side] = counts[side] + #list
+    end
+    assert.same(ids, own)
+    assert.same(drawn, other)
+    local path, out, want = os.tmpname(), os.tmpname(), os.tmpname()
+    assert(core.write_file(path, text))
+    assert(model:quantise(want, { weights = "q4_0", method = "gptq", calibrate = { text, samples = 900 } }))
+    command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", path .. "+samples:900" }
+    local same = assert(core.read_file(want)) == assert(core.read_file(out))
+    local code, _, err = command.run { "quantise", tiny.path(), out, "--weights", "q4_0", "--calibrate", path .. "+samples:0" }
+    for _, name in ipairs { path, out, want } do os.remove(name) end
+    assert.is_true(same)
+    assert.same({ 2, true }, { code, err:find("the number of tokens must be", 1, true) ~= nil })
+  end)
 end)
