@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { MAX_TABLE = 1 << 20, MAX_PLACES = 1 << 16, MAX_TUPLES = 1 << 18 };
+enum { MAX_TESTS = 1 << 22, MAX_KEY_PATTERNS = 1 << 14 }; /* of one object: names tested by patterns; patterns */
 
 static void *keep(struct json_machine *m, size_t n, size_t size) {
   void *p = ane_arena_array(&m->arena, n ? n : 1, size);
@@ -222,6 +223,9 @@ static bool fill_names(struct json_machine *m, struct typed *t) {
 
 /* Fills the expression that each atom gives for each name. */
 static bool fill_children(struct json_machine *m, struct typed *t) {
+  uint64_t patterns = 0;
+  for (uint32_t i = 0; i < t->n; i++) patterns += m->s->atoms[t->atoms[i]].n_patterns;
+  if (patterns * t->n_names > MAX_TESTS) return m->too_large = true, false;
   t->children = keep(m, (size_t)t->n_names * t->n, sizeof *t->children);
   t->required = keep(m, (size_t)t->n_names * t->n, sizeof *t->required);
   if (!t->children || !t->required) return false;
@@ -250,8 +254,10 @@ static bool fill_children(struct json_machine *m, struct typed *t) {
 /* Makes the expressions that unlisted names are matched with. */
 static bool fill_keys(struct json_machine *m, struct typed *t) {
   struct schema *s = m->s;
-  uint32_t total = 0, at = 0;
+  uint32_t at = 0;
+  uint64_t total = 0;
   for (uint32_t i = 0; i < t->n; i++) total += s->atoms[t->atoms[i]].n_patterns;
+  if (total > MAX_KEY_PATTERNS) return m->too_large = true, false;
   uint32_t *states = keep(m, total + t->n, sizeof *states);
   t->pattern_part = keep(m, total, sizeof *t->pattern_part);
   t->names_part = keep(m, t->n, sizeof *t->names_part);

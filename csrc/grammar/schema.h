@@ -95,6 +95,7 @@ struct atom {
   bool has_contains, unique;
   /* objects */
   struct property *properties;
+  const struct property **by_name; /* [n_properties] sorted by length and name; NULL: they are few */
   uint32_t n_properties;
   struct pattern_property *patterns;
   uint32_t n_patterns;
@@ -162,8 +163,11 @@ struct schema_ids; /* of one document */
 ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, struct jv *root, struct ane_error *err);
 /* Returns the schema that a reference in `from` names; NULL if the document has none. */
 struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len);
-/* Returns the number of $dynamicAnchor (or $recursiveAnchor) in the document. */
-uint32_t schema_dynamic_anchors(const struct schema_ids *ids);
+/* The target of $dynamicRef (or of $recursiveRef: recursive) if it is the same wherever the reference is reached from: there is
+ * no other anchor of the name, or the resource at the root, which is the outermost of every dynamic scope, has it. *several: the
+ * target depends on the way. */
+struct jv *schema_resolve_dynamic(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len, bool recursive,
+                                  bool *several);
 /* Are keywords beside $ref ignored, as in drafts up to 7? */
 bool schema_old_refs(const struct schema_ids *ids);
 

@@ -243,15 +243,31 @@ uint32_t expr_count(const struct schema *s, expr_id e) {
 
 /* ---- What is possible --------------------------------------------------------------------------------------------*/
 
+/* Finds a property by name. NULL: there is none. */
+static const struct property *property_of(const struct atom *a, const char *name, size_t len) {
+  if (!a->by_name) {
+    for (uint32_t i = 0; i < a->n_properties; i++)
+      if (a->properties[i].len == len && memcmp(a->properties[i].name, name, len) == 0) return &a->properties[i];
+    return NULL;
+  }
+  uint32_t first = 0, end = a->n_properties;
+  while (first < end) {
+    uint32_t middle = first + (end - first) / 2;
+    const struct property *p = a->by_name[middle];
+    int c = p->len != len ? (p->len > len) - (p->len < len) : memcmp(p->name, name, len);
+    if (c == 0) return p;
+    if (c < 0)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return NULL;
+}
+
 expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len) {
-  expr_id e = EXPR_TRUE;
-  bool found = false;
-  for (uint32_t i = 0; i < a->n_properties; i++)
-    if (a->properties[i].len == len && memcmp(a->properties[i].name, name, len) == 0) {
-      e = a->properties[i].value;
-      found = true;
-      break;
-    }
+  const struct property *own = property_of(a, name, len);
+  expr_id e = own ? own->value : EXPR_TRUE;
+  bool found = own != NULL;
   for (uint32_t i = 0; i < a->n_patterns; i++)
     if (re_matches(&s->pool, a->patterns[i].re, name, len)) {
       e = expr_two(s, EXPR_AND, e, a->patterns[i].value);

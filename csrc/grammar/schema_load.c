@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_NODES = 200000, MAX_NESTED = 400 };
@@ -322,6 +323,9 @@ static void read_names(struct loading *l, struct jv *v, struct jv *list, const c
   ane_strmap_free(&seen);
 }
 
+/* Objects may test so many names by patterns, and have so many patterns: a test takes about 0.1 us. */
+enum { MAX_TESTS = 1 << 22, MAX_PATTERNS = 1 << 14 };
+
 static void read_objects(struct loading *l, struct jv *v, struct atom *a) {
   struct jv *properties = keyword(l, v, "properties", JV_OBJECT), *patterns = keyword(l, v, "patternProperties", JV_OBJECT);
   struct jv *required = keyword(l, v, "required", JV_ARRAY);
@@ -347,6 +351,10 @@ static void read_objects(struct loading *l, struct jv *v, struct atom *a) {
   a->additional_schema = jv_get(v, "additionalProperties");
   a->names_schema = jv_get(v, "propertyNames");
   if (required) read_names(l, v, required, "required", &a->required, &a->n_required);
+  uint64_t names = (uint64_t)a->n_properties + a->n_required;
+  if (a->n_patterns > MAX_PATTERNS) load_fail(l, ANE_RANGE, v, "patternProperties", "more than %d patterns", MAX_PATTERNS);
+  if (names * a->n_patterns > MAX_TESTS)
+    load_fail(l, ANE_RANGE, v, "patternProperties", "too many patterns for %llu names", (unsigned long long)names);
   load_count(l, v, "minProperties", &a->min_properties);
   load_count(l, v, "maxProperties", &a->max_properties);
 }
@@ -365,6 +373,19 @@ static uint8_t bare_types(const struct atom *a) {
   bool free_members = a->n_properties == 0 && a->n_patterns == 0 && a->additional == EXPR_TRUE && a->names == EXPR_TRUE;
   if (free_members && a->n_required == 0 && a->min_properties == 0 && a->max_properties == NO_LIMIT) t |= T_OBJECT;
   return t & a->types;
+}
+
+static int by_length_and_name(const void *x, const void *y) {
+  const struct property *a = *(const struct property *const *)x, *b = *(const struct property *const *)y;
+  return a->len != b->len ? (a->len > b->len) - (a->len < b->len) : memcmp(a->name, b->name, a->len);
+}
+
+static void sort_properties(struct loading *l, struct atom *a) {
+  enum { FEW = 8 };
+  a->by_name = a->n_properties > FEW ? load_alloc(l, a->n_properties, sizeof(const struct property *)) : NULL;
+  if (!a->by_name) return;
+  for (uint32_t i = 0; i < a->n_properties; i++) a->by_name[i] = &a->properties[i];
+  qsort(a->by_name, a->n_properties, sizeof *a->by_name, by_length_and_name);
 }
 
 /* Replaces the schemas of members and elements by expressions. */
@@ -387,6 +408,7 @@ static void close_atom(struct loading *l, uint32_t id) {
   a.monotone = all_true;
   if (all_true) a.n_properties = a.n_patterns = 0;
   a.bare = bare_types(&a);
+  sort_properties(l, &a);
   l->s->atoms[id] = a;
 }
 
@@ -474,15 +496,21 @@ static expr_id read_dependent(struct loading *l, struct jv *v, const char *name)
 struct jv *load_target(struct loading *l, struct jv *v, const char *name) {
   struct jv *ref = keyword(l, v, name, JV_STRING);
   if (!ref) return NULL;
-  struct jv *target = schema_resolve(l->ids, v, ref->text, ref->len);
+  bool several = false, plain = strcmp(name, "$ref") == 0;
+  struct jv *target = plain
+                          ? schema_resolve(l->ids, v, ref->text, ref->len)
+                          : schema_resolve_dynamic(l->ids, v, ref->text, ref->len, strcmp(name, "$recursiveRef") == 0, &several);
+  if (several) {
+    load_fail(l, ANE_UNSUPPORTED, v, name,
+              "several schemas have the dynamic anchor '%.100s', and none of them is in the root resource", ref->text);
+    return NULL;
+  }
   if (!target) load_fail(l, ANE_UNSUPPORTED, v, name, "'%.100s' is not in the document", ref->text);
   return target;
 }
 
 static expr_id read_reference(struct loading *l, struct jv *v, const char *name) {
   if (!jv_get(v, name)) return EXPR_TRUE;
-  if (strcmp(name, "$ref") != 0 && schema_dynamic_anchors(l->ids) > 1)
-    return load_fail(l, ANE_UNSUPPORTED, v, name, "several dynamic anchors are not supported");
   struct jv *target = load_target(l, v, name);
   return target ? load_node(l, target) : EXPR_FALSE;
 }

@@ -7,6 +7,7 @@ struct named {
   const char *uri; /* absolute where the document has a base; without an empty fragment */
   size_t len;
   struct jv *value;
+  bool dynamic; /* a $dynamicAnchor */
 };
 
 struct schema_ids {
@@ -14,9 +15,9 @@ struct schema_ids {
   struct jv *root;
   struct named *list;
   uint32_t n, room;
-  uint32_t dynamic;
-  bool old_refs; /* drafts up to 7 */
-  bool plain_id; /* drafts up to 4: id instead of $id */
+  uint32_t recursive; /* schemas with $recursiveAnchor: true */
+  bool old_refs;      /* drafts up to 7 */
+  bool plain_id;      /* drafts up to 4: id instead of $id */
   bool no_memory;
 };
 
@@ -104,7 +105,7 @@ static void note(struct schema_ids *ids, const char *uri, size_t len, struct jv 
     ids->list = list;
     ids->room = room;
   }
-  ids->list[ids->n++] = (struct named){uri, len, value};
+  ids->list[ids->n++] = (struct named){uri, len, value, false};
 }
 
 static void note_anchor(struct schema_ids *ids, const char *base, size_t base_len, const struct jv *anchor, struct jv *value) {
@@ -156,6 +157,11 @@ static holding what_holds(const char *keyword) {
   return HOLDS_DATA;
 }
 
+static bool is_recursive(const struct jv *v) {
+  const struct jv *anchor = jv_get(v, "$recursiveAnchor");
+  return anchor && anchor->kind == JV_TRUE;
+}
+
 static void note_names(struct schema_ids *ids, struct jv *v, const char **base, size_t *base_len) {
   struct jv *id = id_of(ids, v);
   const char *mark = id ? memchr(id->text, '#', id->len) : NULL;
@@ -167,8 +173,10 @@ static void note_names(struct schema_ids *ids, struct jv *v, const char **base, 
     note_anchor(ids, *base, *base_len, &fragment, v);
   }
   note_anchor(ids, *base, *base_len, jv_get(v, "$anchor"), v);
+  uint32_t before = ids->n;
   note_anchor(ids, *base, *base_len, jv_get(v, "$dynamicAnchor"), v);
-  if (jv_get(v, "$dynamicAnchor") || jv_get(v, "$recursiveAnchor")) ids->dynamic++;
+  if (ids->n > before) ids->list[before].dynamic = true;
+  ids->recursive += is_recursive(v);
 }
 
 /* Records all identifiers and anchors at and below v, and sets parents. */
@@ -212,7 +220,6 @@ ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, str
   return ids->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema") : ANE_OK;
 }
 
-uint32_t schema_dynamic_anchors(const struct schema_ids *ids) { return ids->dynamic; }
 bool schema_old_refs(const struct schema_ids *ids) { return ids->old_refs; }
 
 /* ---- Resolution --------------------------------------------------------------------------------------------------*/
@@ -305,4 +312,54 @@ struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const c
     i = end + 1;
   }
   return at;
+}
+
+/* The entry of a dynamic anchor; NULL if the value is none of the name. */
+static const struct named *dynamic_entry(const struct schema_ids *ids, const struct jv *value, const char *anchor, size_t len) {
+  for (uint32_t i = 0; i < ids->n; i++) {
+    const struct named *n = &ids->list[i];
+    if (n->value == value && n->dynamic && n->len > len && n->uri[n->len - len - 1] == '#' &&
+        memcmp(n->uri + n->len - len, anchor, len) == 0)
+      return n;
+  }
+  return NULL;
+}
+
+/* The dynamic anchor of a name in the root resource, else the only one of the document. NULL: there are several, or none. */
+static struct jv *outermost(const struct schema_ids *ids, const char *anchor, size_t len) {
+  const char *base;
+  size_t base_len;
+  struct jv *resource, *only = NULL;
+  uint32_t n = 0;
+  base_of(ids, ids->root, &base, &base_len, &resource);
+  for (uint32_t i = 0; i < ids->n; i++) {
+    const struct named *a = &ids->list[i];
+    if (!a->dynamic || a->len <= len || a->uri[a->len - len - 1] != '#' || memcmp(a->uri + a->len - len, anchor, len)) continue;
+    if (a->len == base_len + 1 + len && memcmp(a->uri, base, base_len) == 0) return a->value;
+    only = a->value;
+    n++;
+  }
+  return n == 1 ? only : NULL;
+}
+
+struct jv *schema_resolve_dynamic(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len, bool recursive,
+                                  bool *several) {
+  struct jv *target = schema_resolve(ids, from, ref, len), *found;
+  *several = false;
+  if (!target) return NULL;
+  if (recursive) {
+    if (!is_recursive(target)) return target;
+    found = is_recursive(ids->root) ? ids->root : ids->recursive == 1 ? target : NULL;
+  } else {
+    const char *mark = memchr(ref, '#', len);
+    size_t n = mark ? (size_t)(ref + len - mark - 1) : 0;
+    char *anchor = ane_arena_alloc(ids->arena, n + 1);
+    if (!anchor) return NULL;
+    if (n > 0) memcpy(anchor, mark + 1, n);
+    n = decode(anchor, n);
+    if (n == 0 || !dynamic_entry(ids, target, anchor, n)) return target;
+    found = outermost(ids, anchor, n);
+  }
+  *several = !found;
+  return found;
 }

@@ -62,6 +62,29 @@ local ROWS = {
   { '{"prefixItems": [true], "contains": {"type": "string"}, "unevaluatedItems": false}', { '[1, "a"]', '["a"]' }, { '["a", 1]', "[1]" } },
   { '{"type": "number", "exclusiveMinimum": 0}', { "1e-300", "1.6e308", "5e+9" }, { "8e-3767", "1e-400", "1e309", "9e308" } },
   { '{"type": "number"}', { "-1e300", "0e9", "12e4" }, { "-8e9888", "1e-999", "123456e304" } },
+  -- The part before an exponent must begin a number that fits without one, or have one digit other than 0 before the point.
+  { '{"minimum": 1}', { "10e-1", "123e-2", "1.50e1", "1e300", "1000e-3" }, { "0.1e1", "0.00123e3", "10e-2", "-5e1" } },
+  { '{"maximum": 1}', { "0.1e1", "0.01e-9", "5e-1", "-12e3" }, { "10e-1", "12.5e-2", "0.2e1" } },
+  { '{"minimum": 0, "maximum": 1}', { "0.1e1", "5e-1", "0e9", "1.5e-3" }, { "10e-1", "15e-3" } },
+  { '{"multipleOf": 0.5}', { "1.50e1", "15e-1", "2.5e0", "1e300", "0.5e1" }, { "123e-2", "0.7e0" } },
+  { '{"type": "integer"}', { "1e2", "10e-1", "1.0e3" }, { "1.5e1", "1.50e1", "15e-1" } },
+  { '{"enum": [100, 1.5]}', { "1e2", "1.5e0", "1.0e2", "10e1", "100e0" }, { "15e-1", "0.15e1", "1000e-1", "1e3" } },
+  -- $dynamicRef and $recursiveRef: the root resource is the outermost of every dynamic scope.
+  { '{"$id": "http://a/root", "$ref": "list", "$defs": {"s": {"$dynamicAnchor": "item", "type": "string"},'
+    .. ' "list": {"$id": "list", "items": {"$dynamicRef": "#item"}, "$defs": {"n": {"$dynamicAnchor": "item", "type": "null"}}}}}',
+    { '["a"]', "[]" }, { "[null]", "[1]" } },
+  { '{"$ref": "list", "$defs": {"list": {"$id": "list", "items": {"$dynamicRef": "#item"}, "$defs": {'
+    .. '"n": {"$dynamicAnchor": "item", "type": "null"}, "m": {"$dynamicAnchor": "other"}}}}}', { "[null]" }, { '["a"]' } },
+  { '{"$ref": "list", "$defs": {"s": {"$dynamicAnchor": "item", "type": "string"}, "list": {"$id": "list",'
+    .. ' "items": {"$dynamicRef": "#item"}, "$defs": {"n": {"$anchor": "item", "type": "null"}}}}}', { "[null]" }, { '["a"]' } },
+  { '{"$ref": "list", "$defs": {"s": {"$dynamicAnchor": "item", "type": "string"}, "list": {"$id": "list",'
+    .. ' "items": {"$dynamicRef": "#%69tem"}, "$defs": {"n": {"$dynamicAnchor": "item", "type": "null"}}}}}', { '["a"]' }, { "[null]" } },
+  { '{"$ref": "list", "$defs": {"s": {"$dynamicAnchor": "item", "type": "string"}, "list": {"$id": "list",'
+    .. ' "items": {"$dynamicRef": "#/$defs/n"}, "$defs": {"n": {"$dynamicAnchor": "item", "type": "null"}}}}}', { "[null]" }, { '["a"]' } },
+  { '{"$recursiveAnchor": true, "required": ["a"], "properties": {"a": {"$ref": "tree"}}, "$defs": {"tree": {"$id": "tree",'
+    .. ' "$recursiveAnchor": true, "properties": {"b": {"$recursiveRef": "#"}}}}}', { '{"a":{"b":{"a":1}}}' }, { '{"a":{"b":{}}}' } },
+  { '{"$ref": "tree", "$recursiveAnchor": false, "required": ["a"], "$defs": {"tree": {"$id": "tree",'
+    .. ' "properties": {"b": {"$recursiveRef": "#"}}}}}', { '{"a":1,"b":{}}' }, { '{"b":{}}' } },
   { '{"format": "date"}', { '"2024-02-29"', '"1999-12-31"' }, { '"2023-02-29"', '"2024-13-01"', '"24-01-01"' } },
   { '{"format": "regex"}',
     { '""', '"a|"', [["^(?:a|[-a-z])+\\s{1,3}?$"]], [["(a(b(c)|[^/]))\\.\\d{2,}"]], [["(?!foo)[\\u0000-\\u001f]"]] },
@@ -94,6 +117,9 @@ describe("JSON Schema", function()
       ['{"anyOf": []}'] = "anyOf at #: must not be empty", ["[1]"] = "a schema must be an object", ["{"] = "line 1",
       ["false"] = "no value fulfils the schema", ['{"minimum": 3, "maximum": 2, "type": "number"}'] = "no value fulfils the schema",
       ['{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}'] = "no value fulfils the schema",
+      ['{"anyOf": [{"$ref": "a"}, {"$ref": "b"}], "$defs": {"a": {"$id": "a", "$ref": "b", "$defs": {"x": {"$dynamicAnchor": "n"}}},'
+        .. ' "b": {"$id": "b", "items": {"$dynamicRef": "#n"}, "$defs": {"x": {"$dynamicAnchor": "n", "type": "null"}}}}}'] =
+        "$dynamicRef at #/$defs/b/items: several schemas have the dynamic anchor '#n', and none of them is in the root resource",
     } do
       local grammar, message = core.grammar("json_schema", text)
       assert.is_nil(grammar, text)
@@ -145,6 +171,36 @@ describe("JSON Schema", function()
     local matcher = assert(assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",") .. "]}")):matcher())
     local taken, message = matcher:push("[3]")
     assert.same({ nil, "the grammar needs more states than its limits allow" }, { taken, message })
+  end)
+
+  it("finds members of large objects, and refuses more patterns for their names than it can test", function()
+    local function object(n, n_patterns)
+      local members, names, patterns = {}, {}, {}
+      for i = 1, n do
+        names[i] = ('"%dp"'):format(i * 7919 % 100003)
+        members[i] = ('%s: {"const": %d}'):format(names[i], i)
+      end
+      for i = 1, n_patterns do patterns[i] = ('"^x%d$": {"type": "null"}'):format(i) end
+      return ('{"properties": {%s}, "required": [%s], "patternProperties": {%s}, "additionalProperties": false}'):format(
+        table.concat(members, ", "), table.concat(names, ", "), table.concat(patterns, ", "))
+    end
+    for _, n in ipairs { 1, 8, 9, 300 } do
+      local grammar = assert(core.grammar("json_schema", object(n, 3)))
+      local texts = {}
+      for i = 1, n do texts[i] = ('"%dp":%d'):format(i * 7919 % 100003, i) end
+      assert.is_true(accepts(grammar, "{" .. table.concat(texts, ",") .. ',"x2":null}'))
+      texts[n] = texts[n] .. "0"
+      assert.is_false(accepts(grammar, "{" .. table.concat(texts, ",") .. "}"))
+    end
+    for text, why in pairs {
+      [object(3000, 3000)] = "patternProperties at #: too many patterns for 6000 names",
+      [object(1, 20000)] = "patternProperties at #: more than 16384 patterns",
+    } do
+      local started = core.clock()
+      local grammar, message, code = core.grammar("json_schema", text)
+      assert.same({ nil, why, "range" }, { grammar, message, code })
+      assert.is_true(core.clock() - started < 5)
+    end
   end)
 
   it("offers no way into what cannot be completed", function()
