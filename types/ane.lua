@@ -69,7 +69,7 @@ local ane = {}
 ---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
 ---@field gbnf fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in llama.cpp's EBNF; the first rule is root
----@field lark fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in Lark's form; the first rule is start
+---@field lark fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in Lark's form, of its rule `start`
 ---@field rules fun(pattern: ane.pattern|table): ane.grammar?, string?, ane.code? texts of a pattern, or of a table of rules whose first entry names the first one
 ---@field P fun(v: string|integer|ane.pattern|table): ane.pattern a text, n characters, or a table of rules
 ---@field S fun(set: string): ane.pattern one of these characters

@@ -1,4 +1,4 @@
---- Lark's grammars as patterns: rules and terminals, "text", "text"i, /pattern/i, ranges, groups, [optional], | * + ? ~ n..m, priorities
+--- Lark's grammars as patterns: rules and terminals, "text", "text"i, /pattern/i, ranges, groups, [optional], | * + ? ~ n..m {n,m}, priorities
 -- and aliases (which change no text), %ignore, and %import of what is usual in `common`. Rules are lower case, the first text is `start`.
 -- Terminals match in any way that fits: they need not be the longest. Needs ane.grammar.rules.
 -- Usage: `local pattern = lark.read 'start: WORD ("," WORD)*\n%import common.WORD'`
@@ -27,6 +27,7 @@ end
 local function skip(self, lines)
   while true do
     local to = self.text:match(lines and "^[ \t\r\n]+()" or "^[ \t\r]+()", self.at) or self.text:match("^//[^\n]*()", self.at)
+      or self.text:match("^#[^\n]*()", self.at)
       or self.text:match("^\n%s*()|", self.at) -- an alternative on a line of its own
     if not to then return end
     self.at = to
@@ -84,6 +85,21 @@ end
 
 local alternatives
 
+-- Syntax of llguidance and of Lark itself that is not supported, by its beginning.
+local FOREIGN = {
+  { "^%%%a+", "is not supported here" }, { "^<", "special tokens are not supported" }, { "^~", "complements are not supported" },
+  { "^&", "intersections are not supported" }, { "^@", "references to other grammars are not supported" },
+}
+
+local function refuse_foreign(self)
+  for _, row in ipairs(FOREIGN) do
+    local found = self.text:match(row[1], self.at)
+    if found then fail(self, #found > 1 and found .. " " .. row[2] or row[2]) end
+  end
+end
+
+local COUNTED = "^{%s*%d*%s*,?%s*%d*%s*}"
+
 local function atom(self)
   if take(self, '"') then return quoted(self) end
   if self.text:match("^/[^/*]", self.at) then
@@ -98,8 +114,9 @@ local function atom(self)
     return open == "[" and rules.times(p, 0, 1) or p
   end
   local name = take(self, "[%a_][%w_]*")
-  if name and self.text:match("^{", self.at) then fail(self, "templates are not supported") end
-  return name and rules.reference(name)
+  if name and self.text:match("^{", self.at) and not self.text:match(COUNTED, self.at) then fail(self, "templates are not supported") end
+  if not name then return refuse_foreign(self) end
+  return rules.reference(name)
 end
 
 local function repeated(self, lines)
@@ -115,6 +132,10 @@ local function repeated(self, lines)
       low = low or self.text:match("^%d+", self.at) or fail(self, "wanted a count behind ~")
       take(self, high and "%d+%s*%.%.%s*%d+" or "%d+")
       p = rules.times(p, tonumber(low), tonumber(high or low))
+    elseif self.text:match(COUNTED, self.at) then
+      local low, comma, high = take(self, COUNTED:sub(2)):match "^{%s*(%d*)%s*(,?)%s*(%d*)%s*}$"
+      if low == "" and high == "" then fail(self, "wanted {n}, {n,}, {,m} or {n,m}") end
+      p = rules.times(p, tonumber(low) or 0, comma == "" and tonumber(low) or tonumber(high))
     else return p end
   end
 end
@@ -198,6 +219,8 @@ local function read_all(self, all)
       if take(self, "{") then fail(self, "templates are not supported") end
       take(self, "%.%-?%d+")
       skip(self)
+      if self.text:match("^%[", self.at) then fail(self, "attributes of rules are not supported") end
+      if self.text:match("^::", self.at) then fail(self, "parameters of rules are not supported") end
       if not take(self, ":") then fail(self, "wanted :") end
       if all[name] then fail(self, "the rule " .. name .. " is there twice") end
       all[name] = alternatives(self)

@@ -123,6 +123,8 @@ describe("Lark's form", function()
       { "Abxx", "aBBdxQ12", "abZ1Z" }, { "abx", "abfxx", "aqxx" })
     check(assert(grammar.lark "start: ESCAPED_STRING (\",\" SIGNED_NUMBER)*\n%import common (ESCAPED_STRING, SIGNED_NUMBER)"),
       { '"a\\"b",-1.5e3,2' }, { '"a"b"', '"a",' })
+    check(assert(grammar.lark '# counts\nstart: "a"{2} b{1,2} ("c" | "d"){0,} "e"{,1} # a comment\nb: "b"'),
+      { "aab", "aabbcdcde" }, { "ab", "aabbb", "aabee", "aa" })
   end)
 
   -- Earley's algorithm takes cubic time on this grammar: each bracket may belong to the terminal or to the rule.
@@ -141,6 +143,10 @@ describe("Lark's form", function()
       ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
       ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
       ["start: /a/x"] = "flags other than",
+      ['start: "a"{}'] = "line 1, column 13: wanted {n}, {n,}, {,m} or {n,m}",
+      ['start: a\na: %json {"type": "null"}'] = "line 2, column 4: %json is not supported here",
+      ["start: <|end|>"] = "special tokens are not supported", ["start: A\nA: ~/a/"] = "complements are not supported",
+      ["start: A\nA: /a/ & /b/"] = "intersections are not supported", ["start: a\na[stop=\"x\"]: /a/"] = "attributes of rules",
     } do
       local g, message = grammar.lark(text)
       assert.is_nil(g, text)
