@@ -1,6 +1,6 @@
 --- Lark's grammars as patterns: rules and terminals, "text", "text"i, /pattern/i, ranges, groups, [optional], | * + ? ~ n..m {n,m},
--- priorities and aliases (which change no text), %ignore, and %import of what is usual in `common`. Rules are lower case, the first text is `start`.
--- Terminals match in any way that fits: they need not be the longest. Needs ane.grammar.rules.
+-- priorities and aliases (which change no text), %ignore, and %import of what is usual in `common`. Rules are lower case, the whole text is
+-- `start`. Terminals match in any way that fits: they need not be the longest. Needs ane.grammar.rules.
 -- Usage: `local pattern = lark.read 'start: WORD ("," WORD)*\n%import common.WORD'`
 
 local rules = require "ane.grammar.rules"
