@@ -194,9 +194,8 @@ local function read_folder(out, folder)
   if last and last.kind == "normalise" then out.normalise, out.steps[#out.steps] = true, nil end
 end
 
-local function read_gguf(out, cfg, source)
-  local pooling = GGUF_POOLINGS[cfg.meta("pooling_type", "whole") or 0]
-  out.poolings, out.normalise = { pooling or "mean" }, true
+local function read_gguf(out, type, source)
+  out.poolings, out.normalise = { GGUF_POOLINGS[type or 0] or "mean" }, true
   for _, name in ipairs { "dense_2", "dense_3" } do
     local weight = tensor_of(source, name .. ".weight")
     if weight then add(out, { kind = "dense", weight = weight, bias = tensor_of(source, name .. ".bias"), act = "Identity" }) end
@@ -213,9 +212,32 @@ function M.read(bundle)
   local out = { poolings = { "mean" }, include_prompt = true, steps = {}, normalise = false, prompts = {} }
   return fields.try(function()
     if cfg.format == "hf" and cfg.folder then read_folder(out, cfg.folder)
-    elseif cfg.format == "gguf" then read_gguf(out, cfg, bundle.source) end
+    elseif cfg.format == "gguf" then read_gguf(out, cfg.meta("pooling_type", "whole"), bundle.source)
+    elseif cfg.pooling_type then read_gguf(out, cfg.pooling_type, bundle.source) end
     return out
   end)
+end
+
+--- What a GGUF file can hold of the settings of a sentence-transformers folder.
+-- @param config of ane.model.config
+-- @return pooling type (1 mean, 2 first token, 3 last token; nil: no type says it), list of what a file with this type lacks; nil, {}
+-- where the folder has no modules.json; or nil, message, code
+function M.for_gguf(config)
+  if core.path_kind(config.folder .. "/modules.json") ~= "file" then return nil, {} end
+  local out, message, code = M.read { config = config }
+  if not out then return nil, message, code end
+  local lacks, type = {}, nil
+  for i, name in ipairs(GGUF_POOLINGS) do
+    if #out.poolings == 1 and out.poolings[1] == name then type = i end
+  end
+  if not type then return nil, { "pooling " .. table.concat(out.poolings, ", ") } end
+  if #out.steps > 0 then return nil, { ("%d layers after the pooling"):format(#out.steps) } end
+  if next(out.prompts) then lacks[#lacks + 1] = "prompts" end
+  if not out.include_prompt then lacks[#lacks + 1] = "include_prompt" end
+  if out.truncate then lacks[#lacks + 1] = "truncate_dim" end
+  if out.similarity and out.similarity ~= "cosine" then lacks[#lacks + 1] = "similarity_fn_name" end
+  if not out.normalise then lacks[#lacks + 1] = "that vectors are not normalised" end
+  return type, lacks
 end
 
 --- The steps of a classifier that follows the pooling, as cfg.classifier describes it (ane.recipe.head).

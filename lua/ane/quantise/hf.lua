@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
--- ane.quantise.gguf says what a plan is.
+-- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and
+-- ane.recipe.names. ane.quantise.gguf says what a plan is.
 --
 -- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
 -- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
@@ -10,6 +10,7 @@
 local config = require "ane.model.config"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
 local types = require "ane.quantise.types"
@@ -445,6 +446,24 @@ local function n_ids(source, cfg, name)
   return t and t.shape[1] or cfg.vocab_size
 end
 
+-- The pooling type of a folder of sentence-transformers, or nil; and what its GGUF file lacks, or nil.
+local function pooling_of(cfg)
+  local type, lacks = modules.for_gguf(cfg)
+  if not type and _G.type(lacks) == "string" then failure.raise("format", "%s: %s", cfg.folder, lacks) end
+  if not type and lacks[1] then
+    return nil, ("GGUF has no key for %s of modules.json: the file gives other embeddings, or none"):format(lacks[1])
+  end
+  return type, lacks[1] and "of the folder's embeddings the file has no " .. table.concat(lacks, ", ")
+end
+
+local function with_pooling(values, architecture, type)
+  if not type then return values end
+  return function(set, ...)
+    values(set, ...)
+    set(architecture .. ".pooling_type", "uint32", type)
+  end
+end
+
 --- The plan of an open folder.
 -- @param source the folder's safetensors
 -- @param out path of the new file; a scratch file is made beside it
@@ -463,12 +482,13 @@ function M.plan(source, out)
       arch and ("files of architecture %s cannot say %s"):format(arch.name, unsaid) or unsaid)
   end
   if not tokens then notes[#notes + 1] = "no tokenizer is in the file: " .. why end
-  if core.path_kind(cfg.folder .. "/modules.json") == "file" then
-    notes[#notes + 1] = "the pooling, prompts and layers that modules.json names are not in the file: it gives other embeddings, or none"
-  end
+  local architecture = unsaid and "ane-" .. cfg.architecture or arch.name
+  local pooling, lacks = pooling_of(cfg)
+  if lacks then notes[#notes + 1] = lacks end
+  local values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens)
   return {
-    architecture = unsaid and "ane-" .. cfg.architecture or arch.name, tensors = unsaid and whole_tensors(source, cfg) or self.list,
-    values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens), note = notes[1] and table.concat(notes, "; "),
+    architecture = architecture, tensors = unsaid and whole_tensors(source, cfg) or self.list,
+    values = with_pooling(values, architecture, pooling), note = notes[1] and table.concat(notes, "; "),
   }
 end
 

@@ -212,10 +212,27 @@ describe("a folder as GGUF", function()
     end
   end)
 
-  it("says that what modules.json names is not in the file", function()
-    assert.equal("file", core.path_kind(HF .. "qwen3_embedding/modules.json"))
-    assert.matches("pooling, prompts and layers that modules.json names are not in the file", write(HF .. "qwen3_embedding", "fp16").note)
+  it("stores the pooling of sentence-transformers, so that the file embeds as the folder does", function()
+    for _, name in ipairs { "bert", "modernbert", "qwen3_embedding" } do
+      local note = write(HF .. name, "fp32").note or ""
+      assert.equal(name == "qwen3_embedding", note:find("of the folder's embeddings the file has no prompts", 1, true) ~= nil)
+      local before <close> = assert(ane.load(HF .. name, { activations = "fp32" }))
+      local file <close> = assert(ane.load(path(), { activations = "fp32" }))
+      local ids = { { 5, 6, 7, 8, 9 }, { 4, 3 } }
+      local want, got = assert(before:embed(ids)), assert(file:embed(ids))
+      for i in ipairs(ids) do assert.same(want[i]:totable(), got[i]:totable()) end
+    end
+  end)
+
+  it("says what of modules.json is not in the file", function()
+    assert.matches("no key for 2 layers after the pooling of modules.json", write(HF .. "embedding_gemma", "fp16").note)
     assert.is_nil((write(HF .. "qwen3-odd", "fp16").note or ""):find("modules.json", 1, true))
+    local from = changed("modernbert", function() end)
+    assert(os.execute(("mkdir '%s/1_Pooling'"):format(from)))
+    assert(core.write_file(from .. "/modules.json", assert(core.read_file(HF .. "modernbert/modules.json"))))
+    assert(core.write_file(from .. "/1_Pooling/config.json", '{"pooling_mode": "max"}'))
+    assert.matches("no key for pooling max of modules.json: the file gives other embeddings", write(from, "fp16").note)
+    os.execute("rm -r '" .. from .. "'")
   end)
 
   it("folds what the architecture's files hold in another way", function()

@@ -36,7 +36,8 @@ local function open(source)
   if source:format() == "gguf" then
     local text, generation = source:meta "ane.config", source:meta "ane.generation_config"
     path = path .. ": ane.config"
-    return setmetatable({ path = path, raw = decode(path, text), generation = generation }, Reader)
+    local pooling = source:meta(source:meta "general.architecture" .. ".pooling_type")
+    return setmetatable({ path = path, raw = decode(path, text), generation = generation, pooling = pooling }, Reader)
   end
   local folder = path
   local text, message
@@ -396,8 +397,9 @@ local function attach_keys(self, cfg)
   end
 end
 
--- Returns "embedding" if a modules.json beside the weights pools hidden states (sentence-transformers); otherwise nil.
+-- Returns "embedding" if a modules.json beside the weights, or the pooling type of a GGUF file, pools hidden states; otherwise nil.
 local function task_of(self)
+  if self.pooling then return "embedding" end
   local text = self.folder and core.read_file(self.folder .. "/modules.json")
   local modules = text and core.json_decode(text)
   for _, module in ipairs(type(modules) == "table" and modules or {}) do
@@ -461,7 +463,7 @@ function M.read(source, defaults)
   function cfg.holds(name) return source:tensor(name) ~= nil end
   -- Some checkpoints hold the base model without its head.
   if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
-  cfg.task = task_of(self)
+  cfg.task, cfg.pooling_type = task_of(self), self.pooling
   local pattern = self:string "hybrid_override_pattern" -- one letter per layer
   local kinds = self:list("layers_block_type", "string")
   cfg.n_layer = pattern and #pattern or kinds and #kinds or self:required "num_hidden_layers"
