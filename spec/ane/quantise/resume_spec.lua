@@ -94,6 +94,24 @@ describe("a quantise that was ended", function()
     end)
   end
 
+  it("goes on with tensors that are joined from several, and with experts", function()
+    local ids = {}
+    for i = 1, 150 do ids[i] = (i * i + 7 * i) % 60 end
+    for _, name in ipairs { "hf/gpt_oss-odd", "hf/lfm2-odd", "gguf/qwen3_5_moe-odd.gguf" } do
+      local model <close> = assert(ane.load("spec/fixtures/" .. name, { activations = "fp32" }))
+      local more, most = { calibrate = ids }, 0
+      local want, calls = whole(model, "int8-channel", more)
+      for n = calls // 4, calls, calls // 4 do
+        resume.INTERVAL = n % 2 == 0 and 1e9 or 0
+        ended(model, "int8-channel", n, more)
+        most = math.max(most, assert(model:quantise(path(), options("int8-channel", nil, more))).kept)
+        assert.is_true(want == core.read_file(path()), name)
+        os.remove(path())
+      end
+      assert.is_true(most > 8, name)
+    end
+  end)
+
   it("goes on where it was ended several times", function()
     local model <close> = tiny.load(nil, { activations = "fp32" })
     local want, calls = whole(model, "int8-channel")
