@@ -1,9 +1,9 @@
 --- Chooses where a model is cut into stages, and predicts what each takes.
 -- Needs nothing. Usage: `local cuts = assert(cut.choose(costs, ranks, opts)); local stages = cut.describe(costs, cuts)`
 --
--- A decoded token takes the time of reading all weights of a stage once. A token of a prompt takes the time of multiplying by the
--- weights of the stage's body. Both are proportional to bytes. opts.tail is the weight of the tail (the head) in the sum: 1 gives the
--- time of decoding, 0 that of long prompts. A cut is made only where no more values cross it than between layers.
+-- The time of a stage is (bytes of its body + opts.tail * bytes of the tail) / speed of its rank. A decoded token reads all weights of
+-- a stage once: tail = 1 gives that time. A token of a prompt is multiplied by the weights of the body only: tail = 0 gives that time. A
+-- cut lies only where it sends no more values than a cut between two layers.
 
 local M = {}
 
@@ -13,11 +13,11 @@ M.TAIL = 0.5
 -- The layer that a step's name contains; nil: the step belongs to none.
 local function layer_of(name) return math.tointeger(tonumber(name:match "^layers%.(%d+)%f[%D]")) end
 
--- Steps to either side of a cut among which it must be one that sends least.
+-- A cut sends no more values than a cut at any of so many steps before and after it.
 local NEAR = 4
 
--- The body steps before which a cut sends no more values than at any step nearby. The first step is not among them.
-local function places(costs)
+-- The candidates for a cut: the numbers of the body steps before which a cut may lie. Step 0 is not among them.
+local function candidates(costs)
   local list = {}
   for i = 2, #costs - 1 do
     local least = math.huge
@@ -34,7 +34,7 @@ local function sums_of(costs, field)
   return sums
 end
 
--- Rows of the head that are not divided: a group of the packed layouts.
+-- Rows of a group of the packed layouts. The part of each rank begins at a multiple of it.
 local GROUP = 16
 
 --- Divides the head over ranks, in proportion to their speeds.
@@ -43,19 +43,20 @@ local GROUP = 16
 -- @return list of the first row of each rank's part, and at its end the number of rows; nil: the head is not divided
 function M.divide(head, ranks)
   if not head or #ranks == 1 then return nil end
-  local all, sum, list = 0, 0, { 0 }
-  for _, rank in ipairs(ranks) do all = all + rank.speed end
+  local total, sum, list = 0, 0, { 0 }
+  for _, rank in ipairs(ranks) do total = total + rank.speed end
   for i, rank in ipairs(ranks) do
     sum = sum + rank.speed
-    list[i + 1] = math.min(head.rows, math.floor(head.rows * sum / all / GROUP + 0.5) * GROUP)
+    list[i + 1] = math.min(head.rows, math.floor(head.rows * sum / total / GROUP + 0.5) * GROUP)
   end
   list[#list] = head.rows
   return list
 end
 
--- Rank i's share, by its rows of the head, of a number that stands for all rows. The shares of all ranks add up to the number.
-local function part_of(head, i, number)
-  return number * head.parts[i + 1] // head.rows - number * head.parts[i] // head.rows
+-- Rank i's share of an amount (bytes or values of the whole head), in proportion to its rows. The shares are integers and add up to
+-- the amount.
+local function part_of(head, i, amount)
+  return amount * head.parts[i + 1] // head.rows - amount * head.parts[i] // head.rows
 end
 
 --- The body steps at which the layers of a list begin.
@@ -88,12 +89,12 @@ function M.choose(costs, ranks, opts, head)
     if #opts.cut ~= n - 1 then return nil, ("option cut has %d layers, %d ranks need %d"):format(#opts.cut, n, n - 1), "invalid" end
     return M.at_layers(costs, opts.cut)
   end
-  local at, read, held = places(costs), sums_of(costs, "read"), sums_of(costs, "weights")
+  local at, read, held = candidates(costs), sums_of(costs, "read"), sums_of(costs, "weights")
   table.insert(at, 1, 0)
-  at[#at + 1] = #costs - 1 -- the end of the body: of the last stage only
+  at[#at + 1] = #costs - 1 -- the end of the body, where only the last stage ends
   local divided, steps = head and head.weights or 0, #costs - 1
   local tail = (opts.tail or M.TAIL) * (costs[#costs].read - divided)
-  -- Time of the stage of a rank over the steps [a, b); infinite where it has no room.
+  -- Relative time of a rank whose stage is [a, b); infinite if the weights do not fit its room.
   local function time(rank, a, b)
     local bytes, stored = read[b + 1] - read[a + 1], held[b + 1] - held[a + 1]
     if b == steps then bytes, stored = bytes + tail, stored + costs[#costs].weights - divided end
@@ -101,8 +102,8 @@ function M.choose(costs, ranks, opts, head)
     if ranks[rank].room and stored > ranks[rank].room then return math.huge end
     return bytes / ranks[rank].speed
   end
-  -- best[j]: the least time of the slowest stage, over all ways in which the stages so far can end at place j. Only the last rank's
-  -- stage ends at the end of the body.
+  -- best[j]: the time of the slowest stage so far, at the best of all divisions that end at candidate j. from[rank][j]: the candidate
+  -- with which the stage of `rank` begins in that division. Only the last rank's stage ends at the end of the body.
   local best, from = {}, {}
   for rank = 1, n do
     local now = {}
@@ -159,11 +160,11 @@ function M.describe(costs, cuts, head)
     s.first, s.last = layers_of(costs, from, cuts[i] and to or #costs)
     if head then
       s.head_rows = head.parts[i + 1] - head.parts[i]
-      local less = cuts[i] and 0 or 1 -- the last stage's costs have all of the head
+      local counted = cuts[i] and 0 or 1 -- the costs of the last stage already have the whole head
       local weights, values = head.weights, head.rows * head.cols
-      s.weights = s.weights + part_of(head, i, weights) - less * weights
-      s.read = s.read + part_of(head, i, weights) - less * weights
-      s.values = s.values + part_of(head, i, values) - less * values
+      s.weights = s.weights + part_of(head, i, weights) - counted * weights
+      s.read = s.read + part_of(head, i, weights) - counted * weights
+      s.values = s.values + part_of(head, i, values) - counted * values
     end
     stages[i], from = s, to
   end

@@ -10,10 +10,10 @@ local M = {}
 local Head = {}
 Head.__index = Head
 
--- Maximum output rows of a run: a block of the executor.
+-- Maximum output rows of a run (OUT_ROWS_BLOCK of csrc/exec).
 local BLOCK = 64
 
--- The ids of a run of the head alone, which does not read them.
+-- A run takes ids. A program of the head alone does not read them.
 local IDS = {}
 for i = 1, BLOCK do IDS[i] = 0 end
 

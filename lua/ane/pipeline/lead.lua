@@ -1,11 +1,11 @@
---- Rank 0 of a pipeline: a program whose layers lie on all ranks, and its sessions, with the methods of those of ane.core.
+--- Rank 0 of a pipeline: a program whose layers lie on all ranks, and its sessions. Both have the methods of those of ane.core.
 -- Needs ane.core, ane.pipeline.cut, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
 -- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
 --
--- A call is executed on this rank's stage, and sent as an order to the other ranks, which execute it on theirs. The order is sent
--- before the call's first message to the next stage, or at the end of the call. So a call that fails the checks of this rank reaches
--- no other rank. Runs are divided into groups: while later stages compute a group, this one computes the next. This rank waits only
--- for output rows.
+-- This rank executes a call on its stage and sends it as an order to the other ranks, which execute it on theirs. The order leaves
+-- just before the call's first message to the next stage, or at the end of the call. So no other rank learns of a call that fails the
+-- checks of this one. A run is divided into groups: while later stages compute a group, this one computes the next. This rank waits
+-- only for output rows.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
@@ -108,7 +108,7 @@ function Session:context() return self.own:context() end
 function Session:ids() return self.own:ids() end
 function Session:replayed() return self.own:replayed() end
 
---- Bytes of the cached state, on all ranks: in proportion to the numbers that each caches per token.
+--- Bytes of the cached state on all ranks: those of this rank, scaled by the numbers that all ranks and this one cache per token.
 function Session:kv_bytes()
   local program, own = self.program, self.own:kv_bytes()
   local mine = program.infos[0].kv_bytes_per_token
@@ -133,14 +133,15 @@ function Session:fork()
   local own, message, code = command(program, orders.pack("F", self.id, id), function() return self.own:fork() end)
   if not own then return nil, message, code end
   local made = new_session(program, own, self.most, self.kv, id)
-  local done, why, word = replies(program)
+  local done
+  done, message, code = replies(program)
   if done then return made end
   made:close()
-  return nil, why, word
+  return nil, message, code
 end
 
--- The note in the file of a session holds the caller's note, if any, and the row of the last token, if its logits were kept, because
--- the session of a stage has no rows.
+-- The note in a session's file: a flag (1: the caller gave a note), the caller's note, and the row of the last token with its logits, or
+-- "". The row is saved here because the session of a stage has no rows.
 local NOTE = "<Bs4s4"
 
 local function pack_note(note, row)
@@ -193,7 +194,7 @@ end
 --- Refuses adapters: they work in one process only.
 function Session.adapt(_, list)
   if #list == 0 then return true end
-  return nil, "adapters do not go with a model on several ranks", "unsupported"
+  return nil, "a model on several ranks takes no adapters", "unsupported"
 end
 
 function Session.adapters_key() return 0 end
@@ -245,10 +246,11 @@ function Program:session(opts)
   end)
   if not own then return nil, message, code end
   local made = new_session(self, own, opts.context, opts.kv or "fp16", id)
-  local done, why, word = replies(self)
+  local done
+  done, message, code = replies(self)
   if done then return made end
   made:close()
-  return nil, why, word
+  return nil, message, code
 end
 
 -- The items of a run, by session number, with the length at the end of each feed.
@@ -275,7 +277,8 @@ local function run_groups(self, groups)
   return true
 end
 
--- Is there room in the sessions for all that a run feeds? The check of the first group alone would not find out.
+-- Checks that the sessions have room for all ids of a run. The executor checks one group at a time, and an error after the first group
+-- would leave the ranks with different states.
 local function check_room(items)
   for _, item in ipairs(items) do
     local s, n = item[1], type(item[2]) == "table" and #item[2] or 1
@@ -295,7 +298,7 @@ local function begin(self, items, want, together)
   groups = self.tensor and { groups } or orders.groups(groups, self.team.size, self.whole, together)
   ok, message, code = command(self, orders.run(groups), function() return run_groups(self, groups) end)
   if not ok then return nil, message, code end
-  local ticket = { groups = groups, at = 1, rows = {}, sessions = {}, came = {} }
+  local ticket = { groups = groups, at = 1, rows = {}, sessions = {}, arrived = {} }
   if self.tensor then -- this rank alone has all logits
     ticket.list = orders.rows_of(groups[1], function(id) return self.sessions[id].own end)
   end
@@ -335,21 +338,21 @@ end
 -- Waits for the rows of the ticket's current group. The ticket keeps the rows that have arrived, so an interrupted wait can be repeated.
 -- @return list of rows; or nil, message, code
 local function take_rows(self, ticket, group)
-  local came, list = ticket.came, {}
+  local arrived, list = ticket.arrived, {}
   for rank = 0, self.team.size - 1 do
-    if not came[rank] and sends_rows(self, rank) then
+    if not arrived[rank] and sends_rows(self, rank) then
       local text, message, code
       if rank == 0 then
-        came[0], message, code = own_rows(self, ticket, group)
+        arrived[0], message, code = own_rows(self, ticket, group)
       else
         text, message, code = self.team:take(rank, "V")
-        came[rank] = text and orders.read_rows(text)
+        arrived[rank] = text and orders.read_rows(text)
       end
-      if not came[rank] then return nil, message, code end
+      if not arrived[rank] then return nil, message, code end
     end
-    list[#list + 1] = came[rank]
+    list[#list + 1] = arrived[rank]
   end
-  ticket.came = {}
+  ticket.arrived = {}
   return head.join(list)
 end
 
@@ -377,7 +380,7 @@ local function collect(self)
   table.remove(self.tickets, 1)
   ticket.collected = true
   for id, s in pairs(ticket.sessions) do
-    if s.ticket == ticket then s.list, s.ticket = rows[id] or {}, nil end -- else it was rewound or fed again since
+    if s.ticket == ticket then s.list, s.ticket = rows[id] or {}, nil end -- otherwise it has been rewound or fed since
   end
   return true
 end
@@ -404,7 +407,7 @@ function Program:run(items, want)
   return self:finish(ticket)
 end
 
-function Program.adapter() return nil, "adapters do not go with a model on several ranks", "unsupported" end
+function Program.adapter() return nil, "a model on several ranks takes no adapters", "unsupported" end
 function Program.adapt() end
 
 --- Measures the links between neighbouring ranks: see ane.pipeline.links.
@@ -453,32 +456,32 @@ local function ask(self, threads)
   local measure = not is_one_host(self.team)
   local ok, message, code = self.team:tell("C", orders.pack("I", measure and 1 or 0))
   if not ok then return broken(self, message, code) end
-  local own, fault, kind = work.facts(threads, measure)
+  local own, own_message, own_code = work.facts(threads, measure)
   local texts
   texts, message, code = replies(self)
   if not texts then return nil, message, code end
-  if not own then return nil, fault, kind end
+  if not own then return nil, own_message, own_code end
   local list = { [0] = own }
   for rank, text in pairs(texts) do list[rank] = core.json_decode(text) end
   return list
 end
 
--- What cut.choose() needs of each rank. Ranks of one host share its memory.
+-- The `ranks` of cut.choose(). The ranks of a host share its free memory equally.
 local function rates(team, facts)
-  local near, list = {}, {}
+  local on_host, list = {}, {} -- on_host: number of ranks by host
   local function host(rank) return rank == 0 and team.host or team.others[rank].host end
-  for rank = 0, team.size - 1 do near[host(rank)] = (near[host(rank)] or 0) + 1 end
-  for rank = 0, team.size - 1 do list[rank + 1] = { speed = facts[rank].speed, room = facts[rank].free // near[host(rank)] } end
+  for rank = 0, team.size - 1 do on_host[host(rank)] = (on_host[host(rank)] or 0) + 1 end
+  for rank = 0, team.size - 1 do list[rank + 1] = { speed = facts[rank].speed, room = facts[rank].free // on_host[host(rank)] } end
   return list
 end
 
--- Rates that differ by a smaller fraction than this count as equal, because measurements scatter.
-local ALIKE = 0.25
+-- If the slowest rank is slower than the fastest by at most this fraction, all count as equally fast, because measurements scatter.
+local SCATTER = 0.25
 
-local function level(list)
+local function equalise(list)
   local low, high = math.huge, 0
   for _, one in ipairs(list) do low, high = math.min(low, one.speed), math.max(high, one.speed) end
-  if low < (1 - ALIKE) * high then return list end
+  if low < (1 - SCATTER) * high then return list end
   for _, one in ipairs(list) do one.speed = 1 end
   return list
 end
@@ -487,7 +490,7 @@ end
 local function describe(self, costs, cuts, fp16, divided)
   local list, stages = {}, cut.describe(costs, cuts, divided)
   for i = 1, self.team.size do
-    local s = stages[i] or stages[1] -- rows that are divided: all have all layers
+    local s = stages[i] or stages[1] -- with tensor parallelism, every rank has all layers
     local info = self.infos[i - 1]
     list[i] = {
       rank = i - 1, host = self.team:name(i - 1):match "%((.*)%)", threads = info.threads, first = s.first, last = s.last,
@@ -509,13 +512,13 @@ local function divide_head(graph, ranks, options, job)
   return found and found.parts and found
 end
 
--- Where the model is cut: cuts (see ane.pipeline.cut), costs of its steps, and its head where that is divided.
--- @return a table; or nil, message, code
+-- Chooses where the model is cut.
+-- @return {cuts (see ane.pipeline.cut), costs (of its steps), head (nil: it is not divided)}; or nil, message, code
 local function choose(self, graph, options, job, opts)
   if opts.parallel == "tensor" then return { cuts = {}, costs = graph:costs() } end
   local facts, message, code = ask(self, options.threads)
   if not facts then return nil, message, code end
-  local ranks, costs = level(rates(self.team, facts)), graph:costs()
+  local ranks, costs = equalise(rates(self.team, facts)), graph:costs()
   local divided = divide_head(graph, ranks, options, job)
   local cuts
   cuts, message, code = cut.choose(costs, ranks, opts, divided)
@@ -572,11 +575,11 @@ end
 -- @param opts cut (list of layers), fp16, tail: see ane.pipeline
 -- @return a program; or nil, message, code
 function M.program(team, graph, options, job, opts)
-  if team.busy then return nil, "one model at a time can lie on the ranks: close the other one first", "state" end
+  if team.busy then return nil, "the ranks hold one model at a time: close the other one first", "state" end
   local self = setmetatable({ team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {} }, Program)
   self.tensor = opts.parallel == "tensor"
   local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "link" or opts.tail and "tail")
-  if wrong then return nil, ("option %s is for a pipeline, parallel is tensor"):format(wrong), "invalid" end
+  if wrong then return nil, ("option %s applies to pipelines only, and parallel is tensor"):format(wrong), "invalid" end
   local chosen, message, code = choose(self, graph, options, job, opts)
   if not chosen then return nil, message, code end
   local places = { 0, table.unpack(chosen.cuts) }
@@ -584,12 +587,13 @@ function M.program(team, graph, options, job, opts)
   local ok
   ok, message, code = team:tell("C", orders.pack("M", job_text(graph, options, job, opts, chosen, places)))
   if not ok then return nil, message, code end
-  local planned, why, word = plan_own(self, graph, options, opts, chosen, places) -- the others pack their weights at the same time
+  -- the others pack their weights at the same time
+  local planned, own_message, own_code = plan_own(self, graph, options, opts, chosen, places)
   local texts
   texts, message, code = replies(self)
   if not planned or not texts then
     give_up(self)
-    if not planned then return nil, why, word end
+    if not planned then return nil, own_message, own_code end
     return nil, message, code
   end
   team.busy, self.infos[0] = true, work.add_info(self.own:info(), self.part)

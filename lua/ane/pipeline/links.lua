@@ -1,5 +1,5 @@
 --- Measures the links between neighbouring ranks: a message back and forth.
--- Needs ane.core. Usage: `local rows = assert(links.measure(team, order))`
+-- Needs ane.core. Usage: `local times = assert(links.part(team, 0)); local row = links.row(team, 0, times)`
 
 local core = require "ane.core"
 
@@ -8,7 +8,8 @@ local M = {}
 -- Bytes of the messages, and how often each goes back and forth.
 local SIZES = { { 8, 400 }, { 1 << 14, 200 }, { 1 << 20, 20 }, { 1 << 23, 6 } }
 
--- Seconds of one way, for each size: the least of all, since what else runs on the machine only delays.
+-- Half of the time that a message takes to `to` and back, for each size: the minimum, because other work on the machine only adds time.
+-- @return list of {bytes, seconds}; or nil, message, code
 local function ping(team, to)
   local row = {}
   for i, size in ipairs(SIZES) do
@@ -25,6 +26,7 @@ local function ping(team, to)
   return row
 end
 
+-- Sends back every message of ping().
 local function echo(team, from)
   for _, size in ipairs(SIZES) do
     for _ = 1, size[2] do
@@ -47,8 +49,9 @@ function M.part(team, from)
 end
 
 --- A row of the report.
--- @param times of M.part
--- @return {from, to, latency_s, bytes_s, times}: latency of the smallest message; bytes a second of the largest
+-- @param times of M.part, on rank `from`
+-- @return {from, to (names of ranks), latency_s (seconds of the smallest message), bytes_s (bytes per second of the largest message,
+-- without the latency), times}
 function M.row(team, from, times)
   local largest = times[#times]
   return {

@@ -1,4 +1,4 @@
---- The orders of rank 0 to the other ranks of a pipeline, written to bytes and read back.
+--- The orders of rank 0 to the other ranks of a pipeline: encoding and decoding.
 -- Needs nothing. Usage: `team:tell("C", orders.run(groups)); local groups = orders.read_run(text)`
 --
 -- An order is a letter and its fields. I: report memory and speed (1: measure the speed); M: load a model (JSON); O: open a session;
@@ -12,7 +12,7 @@ local WANTS = { "none", "last", "all", "argmax" }
 local NUMBER_OF = {}
 for i, want in ipairs(WANTS) do NUMBER_OF[want] = i end
 
---- Formats of the orders with fixed fields: session first.
+--- Formats (string.pack) of the orders with fixed fields. The number of the session is the first field, if there is one.
 M.fields = {
   O = "<I8I8s4", Z = "<I8I8", P = "<I8I8", F = "<I8I8", S = "<I8s4", L = "<I8I8s4s4", D = "<I8", Q = "", M = "<s4", I = "B", T = "<I4",
 }
@@ -20,7 +20,7 @@ M.fields = {
 --- An order with fixed fields.
 function M.pack(letter, ...) return letter .. M.fields[letter]:pack(...) end
 
---- Its letter and fields.
+--- The letter and the fields of such an order.
 function M.unpack(text)
   local letter = text:sub(1, 1)
   return letter, M.fields[letter]:unpack(text, 2)
@@ -28,17 +28,17 @@ end
 
 -- ---- Runs --------------------------------------------------------------------------------------------------------------------
 
--- Tokens of a piece of a long feed: the minimum, and the maximum if the feed has enough pieces. Longer pieces take no less time per token.
+-- Minimum and maximum tokens of a piece of a long feed. Longer pieces take no less time per token.
 local PIECE, LONG_PIECE = 64, 128
 
---- Tokens of a piece of one prompt, which is fed in runs of at most 512 tokens.
+--- Tokens of a piece of one prompt. A prompt is fed in runs of at most 512 tokens, so its pieces have the minimum.
 M.PIECE = PIECE
 
--- Pieces of a run that each stage should have, so that the wait for the first piece counts little: on n stages, a run of g groups takes
--- (g + n - 1) / g of the time that it would take if all stages were busy from the start.
+-- The number of pieces that a long run should have. On n stages, a run of g groups takes (g + n - 1) / g of the time that it would take
+-- if all stages were busy from the start. With g = 8 n the difference is at most 1/8.
 local function groups_wanted(stages) return 8 * stages end
 
--- Cuts an item of many tokens into pieces, of which each has the item's `until`.
+-- Appends an item to a list in pieces of at most `size` tokens. Each piece has the item's `upto`.
 local function pieces_of(item, size, list)
   local ids, upto = item.ids, item.upto
   for first = 1, #ids, size do
@@ -48,11 +48,12 @@ local function pieces_of(item, size, list)
   end
 end
 
---- Divides a run into groups, which follow each other through the stages.
+--- Divides a run into groups. A group passes from stage to stage while earlier stages compute the groups after it.
 -- @param items list of {id (of the session), ids, want, upto (length of the session at the end of its feed)}
 -- @param stages number of them
--- @param whole true: items stay whole (models that see tokens on both sides)
--- @param together true: other runs follow at once, so short feeds share a group: every group reads all weights
+-- @param whole true: items are not divided (models whose tokens see later ones)
+-- @param together true: other runs follow immediately and keep the stages busy, so short feeds share a group, which reads the weights
+-- once for all of them
 -- @return list of lists of {id, ids, upto, want}
 function M.groups(items, stages, whole, together)
   local tokens = 0
@@ -66,7 +67,8 @@ function M.groups(items, stages, whole, together)
       pieces[#pieces + 1] = item
     end
   end
-  -- Pieces of one session are in different groups. A group has at least `size` tokens, so that the weights are not read too often.
+  -- Pieces of one session are in different groups. A group of several pieces has at most `share` tokens. `share` is at least `size`,
+  -- because each group reads all weights.
   local share = size
   if #items > 1 then share = math.max(size, math.ceil(tokens / math.min(stages, #items))) end
   if together then share = math.max(share, PIECE) end
@@ -89,7 +91,7 @@ function M.has_rows(group)
   return false
 end
 
---- A run.
+--- The order of a run.
 function M.run(groups)
   local out = { ("<I4"):pack(#groups) }
   for _, group in ipairs(groups) do
@@ -106,7 +108,7 @@ function M.run(groups)
   return "R" .. table.concat(out)
 end
 
---- The groups of a run.
+--- The groups of such an order.
 function M.read_run(text)
   local groups, count, at = {}, ("<I4"):unpack(text, 2)
   for g = 1, count do
@@ -125,8 +127,8 @@ end
 
 -- ---- Rows ----------------------------------------------------------------------------------------------------------------------
 
---- The output rows of a group in order: are the logits wanted, or only the best id?
--- @return list of booleans; list of the sessions' numbers
+--- The output rows of a group, in order.
+-- @return list of booleans (true: the logits are wanted; false: only the best id); list of the sessions' numbers
 function M.wanted(group)
   local keeps, ids = {}, {}
   for _, item in ipairs(group) do

@@ -1,12 +1,12 @@
 --- Predicts a model over several ranks before anything is started: the cut, bytes and times.
 -- Needs ane.core, ane.coreml.plan, ane.pipeline.cut and orders, ane.util.units. Usage: `print(plan.of_path("model.gguf", { ranks = 4 }))`
 --
--- On a rank, a step of B sequences takes the larger of two times, of reading the weights (bytes / read; of a mixture, the experts that B
--- tokens choose at random) and of the products (2 B values / compute), and the time of reading the cached states. A link takes its
--- latency and bytes / bandwidth. One sequence passes all ranks and links one after another. Many sequences, in as many groups as ranks,
--- are as fast as the slowest rank or link. So are many prompts, for which only the body counts, with its attention to half of the context
--- (to no more than a window). Of one prompt, the first piece passes all ranks before all of them have work. docs/scale.md has measurements
--- beside it.
+-- On a rank, a step of B sequences takes max(time of reading the weights, time of the products) + time of reading the cached states.
+-- Reading the weights takes bytes / read; a mixture reads the experts that B tokens choose at random. The products take
+-- 2 B values / compute. A link takes latency + bytes / bandwidth. One sequence passes all ranks and links one after another. Many
+-- sequences form as many groups as there are ranks, and are as fast as the slowest rank or link. Many prompts are so too; for them only
+-- the body counts, and attention sees half of the context on average, or at most its window. The first piece of one prompt passes all
+-- ranks before all of them have work. docs/scale.md compares predictions with measurements.
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
@@ -19,8 +19,8 @@ local M = {}
 --- The fractions of the machine's limits (core.limits) that the kernels reach: reading memory, and 8-bit products.
 M.REACHED = { read = 0.7, compute = 0.35 }
 
---- The part of the rate of matrix products that attention reaches. From Qwen2.5-Coder-0.5B on 2 cores of Zen 5: prompts of 512 and of 2,048
--- tokens at 1,510 and 1,220 tokens/s, where matrix products reach 518 GOPS on each core.
+--- Rate of attention, as a fraction of the rate of matrix products. Computed from Qwen2.5-Coder-0.5B on 2 cores of Zen 5: prompts of 512
+-- and of 2,048 tokens take 1,510 and 1,220 tokens/s, and matrix products reach 518 GOPS on each core.
 M.ATTENTION = 0.4
 
 --- Links between ranks of one host: bandwidth in bytes a second, latency in seconds.
@@ -33,8 +33,8 @@ local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 
 --- Options of of_path.
 --   ranks: number; default: the slots of all hosts
---   hosts: path of a file as mpirun takes it: a name in each line, slots=N, and of one rank there read=GB/s, compute=GOPS (as `ane bench`
---     shows them), memory=GB. Default: hosts like this one, a rank each
+--   hosts: path of mpirun's host file. Each line has a name, slots=N, and optionally read=GB/s and compute=GOPS of one rank (as `ane bench`
+--     shows them) and memory=GB of the host. Default: hosts like this one, one rank on each
 --   network: Gbit/s between hosts, default 10; latency: microseconds, default 50
 --   cut, fp16, tail: as for load's ranks
 --   context: tokens of each sequence, default 2048; kv; sequences: default 8 for each rank
@@ -55,11 +55,11 @@ M.rules = {
 
 -- ---- Hosts -------------------------------------------------------------------------------------------------------------------
 
--- The fields of a host's line, with their units.
+-- The fields of a host's line, and the factor from their unit to 1, bytes/s, operations/s and bytes.
 local FIELDS = { slots = 1, read = 1e9, compute = 1e9, memory = 1e9 }
 
 -- One line of a hosts file.
--- @return a host, nil for a line without one; or nil, message
+-- @return a host; nil if the line is blank or a comment; nil, message if it is malformed
 local function host_of(line, path, number)
   local name, rest = line:gsub("#.*", ""):match "^%s*(%S+)%s*(.*)$"
   if not name then return nil end
@@ -95,7 +95,8 @@ local function ranks_of_file(opts)
   return table.move(list, 1, opts.ranks or #list, 1, {})
 end
 
--- Sets rates that a hosts file leaves out to those of this machine. Returns the ranks; or nil, message, code.
+-- Fills in the rates that the hosts file does not give with those of this machine.
+-- @return the ranks; or nil, message, code
 local function complete(ranks)
   local here, message, code
   for _, r in ipairs(ranks) do
@@ -154,7 +155,7 @@ local function attention_of(steps, context)
   return sum
 end
 
--- Tokens per second of one prompt of `context` tokens, and of many, which follow each other.
+-- Tokens per second of one prompt of `context` tokens, and of many prompts one after another.
 local function predict_prompts(stages, ranks, opts)
   local size = math.min(orders.PIECE, opts.context)
   local first, slowest = 0, 0
@@ -167,21 +168,21 @@ local function predict_prompts(stages, ranks, opts)
   return opts.context / (first + (opts.context / size - 1) * slowest), size / slowest
 end
 
--- Sets the times of each stage and of the whole model.
+-- Sets the times of each stage and of the whole model. group: the sequences of one group.
 local function predict(plan, stages, ranks, opts)
-  local lane = math.max(1, math.ceil(plan.sequences / #stages))
+  local group = math.max(1, math.ceil(plan.sequences / #stages))
   local one, slowest, head = 0, 0, 0
   for i, s in ipairs(stages) do
     local rank = ranks[i]
-    s.decode_s, s.group_s = decode_time(s, rank, 1), decode_time(s, rank, lane)
+    s.decode_s, s.group_s = decode_time(s, rank, 1), decode_time(s, rank, group)
     s.link_s = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, 1) or 0
-    local group_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, lane) or 0
+    local group_link = ranks[i + 1] and link_time(opts, rank, ranks[i + 1], s.sends, group) or 0
     s.head_s = s.head_bytes / rank.read
     one, head = one + s.decode_s - s.head_s + s.link_s, math.max(head, s.head_s) -- all ranks compute their parts of the head at once
     slowest = math.max(slowest, s.group_s, group_link)
   end
-  if #stages > 1 then one = one + link_time(opts, ranks[#stages], ranks[1], 8, 1) end -- the best id
-  plan.decode, plan.decode_many = 1 / (one + head), lane * math.min(#stages, plan.sequences) / (slowest * #stages)
+  if #stages > 1 then one = one + link_time(opts, ranks[#stages], ranks[1], 8, 1) end -- the best id goes to rank 0
+  plan.decode, plan.decode_many = 1 / (one + head), group * math.min(#stages, plan.sequences) / (slowest * #stages)
   plan.prompt, plan.prompts = predict_prompts(stages, ranks, opts)
 end
 

@@ -1,8 +1,8 @@
---- The ranks of an MPI program, as a pipeline uses them: messages in order by sender and kind, and waits that end when a rank is lost.
+--- The ranks of an MPI program, as a pipeline uses them. Messages of one sender and kind arrive in order. A wait ends when a rank is lost.
 -- Needs ane.core and the optional module ane.mpi, which is given as `mpi`.
 -- Usage: `local team = assert(team.new(mpi, opts)); team:send(1, "A", bytes); local reply = assert(team:take(1, "V"))`
 --
--- A message begins with a letter, its kind. Its text is what follows. This module handles three kinds itself: H (hello); E, by which a rank
+-- A message is a letter, its kind, and a text. This module handles three kinds itself: H (hello); E, by which a rank
 -- tells rank 0 that it has failed, so that all waits of rank 0 fail; and X, by which rank 0 says that the work is over, so that waits of
 -- other ranks end, except those for an order (C). A rank is lost when its process is gone (on the same host), or when it is silent for
 -- `timeout` seconds while this rank waits for it.
@@ -17,9 +17,10 @@ local M = {}
 --- Default of the option timeout.
 M.TIMEOUT = 300
 
--- Seconds between checks of the processes of this host; bytes of unsent messages above which a sender waits.
+-- LOOK: seconds between checks that the processes of this host live. UNDER_WAY: bytes of unsent messages above which a sender waits.
 local LOOK, UNDER_WAY = 0.25, 16 << 20
 
+-- The text of H: host, process id, version.
 local HELLO = "<s4i8s4"
 
 local Team = {}
@@ -34,8 +35,8 @@ end
 --- The name of a rank in messages: number and host.
 function Team:name(rank) return rank == self.rank and ("rank %d (%s)"):format(rank, self.host) or name_of(self, rank) end
 
--- Puts a message where take() finds it.
-local function note(self, rank, kind, text)
+-- Handles a message of kind E, X or H, and puts others into the sender's inbox, from which pop() takes them.
+local function deliver(self, rank, kind, text)
   local one = self.others[rank]
   if kind == "E" then
     self.failed = self.failed or ("%s: %s"):format(name_of(self, rank), text)
@@ -64,21 +65,22 @@ local function pop(self, rank, kind)
   return text
 end
 
--- The ranks of this host whose processes are gone; nil: all live.
+-- A rank on this host whose process is gone; nil: all live.
 local function find_dead(self)
   for rank, one in pairs(self.others) do
     if one.process and one.host == self.host and not self.mpi.alive(one.process) then return rank end
   end
 end
 
--- Receives messages for at most `wait` seconds. nil, message, code: the caller must not wait any longer.
+-- Receives messages for at most `wait` seconds, for a caller that waits for a message of `kind`.
+-- @return true; or nil, message, code: the caller must not wait any longer
 local function poll(self, wait, kind)
   if self.failed then return nil, self.failed, "io" end
   if self.ended and kind ~= "C" then return nil, "rank 0 has ended the work", "stopped" end
   local rank, letter, text = self.mpi.poll(wait, 1)
   if not rank and letter then return nil, letter, text end
   while rank do
-    note(self, rank, letter, text)
+    deliver(self, rank, letter, text)
     rank, letter, text = self.mpi.poll(0, 1)
   end
   local now = core.clock()
@@ -141,9 +143,9 @@ function Team:tell(kind, text)
   return true
 end
 
--- Does work for which other ranks wait, before a wait for `kind`.
--- @return was there any? or nil, message, code
-local function find_work(self, kind)
+-- Calls `between`, before a wait for a message of `kind`.
+-- @return true: there was work; false: there was none; or nil, message, code
+local function work_between(self, kind)
   if not self.between then return false end
   local ok, message, code = poll(self, 0, kind)
   if not ok then return nil, message, code end
@@ -159,7 +161,7 @@ function Team:has(rank, kind) return pop(self, rank, kind) end
 function Team:take(rank, kind, forever)
   local since = core.clock()
   while true do
-    local busy, message, code = find_work(self, kind)
+    local busy, message, code = work_between(self, kind)
     if busy == nil then return nil, message, code end
     local text = pop(self, rank, kind)
     if text then return text end
@@ -183,7 +185,7 @@ function Team:leave()
   self.left = true
   if self.rank == 0 then self:tell("X", "") end
   if find_dead(self) then
-    self.mpi.poll(LOOK) -- lets the messages go
+    self.mpi.poll(LOOK) -- so that the last messages are sent
     return
   end
   self.mpi.finish()

@@ -12,8 +12,9 @@ local recipe = require "ane.recipe"
 
 local M = {}
 
--- heads: groups whose hidden states for the head have not arrived, oldest first; own: those that this rank, the last, has computed
--- itself; gives_rows: this rank computes the whole head and sends its rows to rank 0.
+-- heads: groups with output rows whose hidden states have not arrived, oldest first. own: on the last rank, the hidden states (bytes) of
+-- such groups that it has computed and not yet used, oldest first. gives_rows: this rank computes the whole head and sends the rows to
+-- rank 0.
 local Worker = {}
 Worker.__index = Worker
 
@@ -28,10 +29,10 @@ function M.add_info(info, part)
   return info
 end
 
---- What a rank reports before rank 0 chooses the cut: free memory (bytes), threads, and speed (bytes read per second; not measured: the
--- number of threads).
+--- What a rank reports before rank 0 chooses the cut.
 -- @param measure true: measure the speed, which takes half a second and half a gigabyte of memory
--- @return free, threads, speed; or nil, message, code
+-- @return {free (bytes of free memory), threads, speed (bytes read per second; if it is not measured, the number of threads)}; or nil,
+-- message, code
 function M.facts(threads, measure)
   local free, limits = core.memory().available, nil
   if measure then
@@ -85,8 +86,8 @@ local function send_values(self, bytes)
   return self.team:tell("N", bytes)
 end
 
--- Computes this rank's part of the head for output rows whose hidden states have arrived.
--- @return were there any? or nil, message, code
+-- Computes this rank's part of the head for all output rows whose hidden states have arrived.
+-- @return true: there were some; false: there were none; or nil, message, code
 local function compute_heads(self)
   local team, busy = self.team, false
   while true do
@@ -169,6 +170,7 @@ local function plan(self, job)
   return core.json_encode(info)
 end
 
+-- Replies to an order: "+" and a text (ok, if it is a string), or "-", code, newline and message.
 local function acknowledge(self, ok, message, code)
   if ok then return self.team:send(0, "K", "+" .. (type(ok) == "string" and ok or "")) end
   return self.team:send(0, "K", ("-%s\n%s"):format(code or "io", message))
@@ -177,6 +179,7 @@ end
 -- The file of a session's part on this rank.
 local function part_of(self, path) return ("%s.rank%d"):format(path, self.team.rank) end
 
+-- Closes the model and its sessions.
 local function drop(self)
   for _, s in pairs(self.sessions) do s:close() end
   self.sessions = {}
@@ -186,6 +189,7 @@ local function drop(self)
   self.program, self.source, self.head, self.heads, self.own, self.team.between = nil, nil, nil, {}, {}, nil
 end
 
+-- Executes the order of a run.
 local function run(self, text)
   local sessions, team = self.sessions, self.team
   local function session(id) return sessions[id] end

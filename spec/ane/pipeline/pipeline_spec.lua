@@ -108,7 +108,7 @@ describe("mpirun ane", function()
     local model = path_of "gguf/llama-mixed.gguf"
     for _, case in ipairs {
       { { "run", path_of "hf/gpt_oss_mxfp4-odd", "-p", "x" }, "experts of a mixture" },
-      { { "run", model, "-p", "x", "--cut", "1" }, "cut is for a pipeline" },
+      { { "run", model, "-p", "x", "--cut", "1" }, "cut applies to pipelines only" },
       { { "run", model, "-p", "x", "--weights", "int8" }, "keep their stored type" },
     } do
       table.insert(case[1], "--parallel")
