@@ -18,6 +18,12 @@ local MODELS = {
 -- Rounding to fp16 matters more here, and rounded constants alone do it: packages that run in fp32 differ as much, and so does the asset
 -- in fp64 (spec/fixtures/aimodel/arithmetic.py: 0.13 of the first, 0.226 of the second in lut4-g8).
 local SLACK = { ["qwen3_5-odd"] = 0.3, ["qwen3_5_narrow-odd"] = 0.2 }
+-- Here the asset in fp64 differs from the executor exactly as our runner does: of the scores of a router two are within 2e-4, and the
+-- fp16 constants order them otherwise than the executor's; or the tiny Qwen3.5 amplifies them.
+local SLACK_IN = {
+  ["deepseek_v2_groups-odd lut2-g32"] = 0.4, ["gpt_oss-odd lut2-g8"] = 0.65, ["gpt_oss_mxfp4-odd lut2-g8"] = 0.25,
+  ["qwen3_5_narrow-odd lut2-g8"] = 0.3,
+}
 local WITHOUT = { "gemma3n-odd", "gemma4-odd" }
 
 -- As many as the longest chunk has, so that no call is padded.
@@ -42,7 +48,8 @@ describe("an asset of every architecture gives the executor's logits:", function
     local opts = { target = "coreai", weights = weights }
     for key, value in pairs(calls) do opts[key] = value end
     local report = assert(exporter.of_path(path, dir, opts))
-    local case = coreai.case(report, IDS, coreai.rows(path, IDS, weights), SLACK[name])
+    local slack = SLACK_IN[name .. " " .. weights] or SLACK[name]
+    local case = coreai.case(report, IDS, coreai.rows(path, IDS, weights), slack)
     local worst = coreai.run(report.path, case)
     assert.is_true(worst <= case.tolerance.atol, ("differs by %g"):format(worst))
     if not python then return end
