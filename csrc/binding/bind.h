@@ -43,6 +43,9 @@ void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n);
 
 /* ---- Fields of tables ------------------------------------------------------------------------------------------------*/
 
+/* Pushes an empty buffer, which the collector frees. */
+struct ane_buffer *bind_buffer(lua_State *L);
+
 /* Set a field of the table at the top of the stack. NULL leaves it unset. */
 void bind_set_text(lua_State *L, const char *key, const char *s);
 void bind_set_bytes(lua_State *L, const char *key, const void *data, size_t size);

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define MAP_CLASS "ane.map"
-#define NAMES_CLASS "ane.names"
+#define BUFFER_CLASS "ane.buffer"
 #define INTERRUPT_CLASS "ane.interrupts"
 
 /* isa_list() -> names of the kernel levels this machine can run, weakest first */
@@ -110,12 +110,21 @@ static int is_link(lua_State *L) {
   return 1;
 }
 
+struct ane_buffer *bind_buffer(lua_State *L) {
+  return bind_new(L, BUFFER_CLASS, sizeof(struct ane_buffer), 0);
+}
+
+static int buffer_gc(lua_State *L) {
+  ane_buffer_free(luaL_checkudata(L, 1, BUFFER_CLASS));
+  return 0;
+}
+
 /* Collects the names before any call of Lua, so that no folder is open when Lua raises. */
 static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
 
 /* list_dir(path) -> list of names, in no order; or nil, message, code */
 static int list_dir(lua_State *L) {
-  struct ane_buffer *names = bind_new(L, NAMES_CLASS, sizeof *names, 0);
+  struct ane_buffer *names = bind_buffer(L);
   struct ane_error err;
   if (ane_folder_each(bind_text(L, 1), add_name, names, &err)) return bind_fail(L, &err);
   lua_newtable(L);
@@ -125,11 +134,6 @@ static int list_dir(lua_State *L) {
     lua_rawseti(L, -2, ++n);
   }
   return 1;
-}
-
-static int names_gc(lua_State *L) {
-  ane_buffer_free(luaL_checkudata(L, 1, NAMES_CLASS));
-  return 0;
 }
 
 /* write_file(path, bytes) -> true; or nil, message, code. The file is replaced atomically or is unchanged. */
@@ -410,13 +414,13 @@ static const luaL_Reg functions[] = {
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};
-static const luaL_Reg names_meta[] = {{"__gc", names_gc}, {"__close", names_gc}, {NULL, NULL}};
+static const luaL_Reg buffer_meta[] = {{"__gc", buffer_gc}, {NULL, NULL}};
 static const luaL_Reg interrupt_meta[] = {{"__gc", forget_interrupts}, {NULL, NULL}};
 static const luaL_Reg map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
 
 void bind_system(lua_State *L) {
   bind_class(L, MAP_CLASS, no_methods, map_meta);
-  bind_class(L, NAMES_CLASS, no_methods, names_meta);
+  bind_class(L, BUFFER_CLASS, no_methods, buffer_meta);
   bind_class(L, INTERRUPT_CLASS, no_methods, interrupt_meta);
   luaL_setfuncs(L, functions, 0);
 }

@@ -3,10 +3,12 @@
 --   run(thing)                         -> true; or nil, message, code; may raise
 --   check(thing, ok, value, message, code) -> nil; or what is wrong. ok: run returned; without faults. Closes what prepare opened.
 --   finish()                           ends what prepare started for all runs, or nil
+--   without                            {kind = why it is left out}, or nil
 --   writes                             the code of a failed system call is "io" and its message names a path in the folder
 -- Usage: `local list = require("scenarios")(folder)`; the folder is used and emptied by the scenarios.
 
 local ane = require "ane"
+local compare = require "ane.evaluate.compare"
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local hub = require "ane.hub"
@@ -14,6 +16,7 @@ local ranks = require "ane.pipeline.plan"
 local schema = require "ane.util.schema"
 
 local MODEL = "spec/fixtures/gguf/llama-odd.gguf"
+local ROTATABLE, EMBEDDING = "spec/fixtures/hf/llama", "spec/fixtures/hf/bert"
 local WORDS = "spec/fixtures/gguf/llama-q8_0.gguf" -- has a tokenizer
 local PROMPT = { 1, 17, 30, 5, 9, 2 }
 
@@ -48,6 +51,11 @@ end
 
 -- What a model answers, as a text; or nil, what is wrong.
 local function answer(model)
+  if model:info().architecture == "bert" then
+    local vectors, message = model:embed { PROMPT }
+    if not vectors then return nil, "the model cannot be used: " .. message end
+    return vectors:tostring()
+  end
   local result, message = model:generate(PROMPT, { max_tokens = 4, ignore_eos = true, details = true })
   if not result then return nil, "the model cannot be used: " .. message end
   return table.concat(result.ids, " ")
@@ -243,17 +251,32 @@ local function batch_scenario(folder)
   return scenario
 end
 
-local function serve_scenario()
+-- @param tls over HTTPS, with a certificate that is made once
+local function serve_scenario(tls)
+  local cert, key
+  local function make()
+    local pipe = assert(io.popen "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout - -out - 2>/dev/null")
+    local text = pipe:read "a"
+    pipe:close()
+    local function part(name) return text:match(("%%-+BEGIN %s%%-+\n.-END %s%%-+\n"):format(name, name)) end
+    key, cert = part "PRIVATE KEY", part "CERTIFICATE"
+    assert(key and cert, "no openssl")
+  end
+  local function options() return { port = 0, cert = cert, key = key } end
   return {
-    prepare = function() return { model = load(WORDS) } end,
+    without = tls and { alloc = "GnuTLS 3.7, libtasn1 and GMP crash or end the process where malloc fails" } or nil,
+    prepare = function()
+      if tls and not key then make() end
+      return { model = load(WORDS) }
+    end,
     run = function(thing)
-      local server, message, code = ane.serve(thing.model, { port = 0 })
+      local server, message, code = ane.serve(thing.model, options())
       thing.server = server
       return server and true, message, code
     end,
     check = function(thing)
       if thing.server then thing.server:close() end
-      local server, message = ane.serve(thing.model, { port = 0 })
+      local server, message = ane.serve(thing.model, options())
       local problem = not server and "cannot be started again: " .. message or nil
       if server then server:close() end
       problem = problem or usable(thing.model, WORDS)
@@ -398,10 +421,24 @@ return function(folder)
     export_coreai = with_output(folder, MODEL, function(model)
       return model:export(folder .. "/out", { weights = "int8", target = "coreai", context = 16, fixed_t = { 4 } })
     end, { resumes = true }),
+    quantise_rotated = with_output(folder, ROTATABLE, function(model)
+      local options = { weights = "q8_0", method = "gptq", transform = "rotate", calibrate = { { 1, 5, 9, 17, 3, 8, 2, 4 }, { 6, 7, 11 } } }
+      return model:quantise(folder .. "/out.gguf", options)
+    end, { resumes = true }),
+    export_embedding = with_output(folder, EMBEDDING, function(model)
+      return model:export(folder .. "/out", { weights = "int8", context = 16 })
+    end, { resumes = true }),
+    compare = with_value(function()
+      local a, b = load(MODEL), load(MODEL)
+      return { a = a, b = b, close = function() a:close() b:close() end }
+    end, function(models)
+      return compare.run(models.a, models.b, { 1, 17, 30, 5, 9, 2, 8, 3 }, { chunk = 4 })
+    end, function(report) return joined { report.tokens, report.kl.mean, report.top1, report.perplexity.a } end),
     save = session_scenario(folder, false, function(thing) return thing.session:save(thing.path, "note") end),
     restore = session_scenario(folder, true, function(thing) return thing.session:restore(thing.path) end),
     batch = batch_scenario(folder),
-    serve = serve_scenario(),
+    serve = serve_scenario(false),
+    serve_tls = serve_scenario(true),
     adapter = adapter_scenario(false),
     adapter_merged = adapter_scenario(true),
     embed = with_value(open_model "spec/fixtures/hf/bert", embed, function(vectors) return vectors:tostring() end),

@@ -102,7 +102,7 @@ for _, name in ipairs(names) do
         assert(not problem, problem)
         collectgarbage()
       end
-      if chosen then
+      if chosen and not (scenarios[name].without or {})[kind] then
         if n then attempt(name, kind, mode, n) else sweep(name, kind, mode) end
       end
     end

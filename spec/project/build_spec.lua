@@ -20,7 +20,14 @@ describe("the build", function()
     assert.matches("BIND_NOW", text)
     assert.equal("RW", (text:match "GNU_STACK%s+%S+%s+%S+%s+%S+%s+%S+%s+%S+%s+(%a+)"))
     assert.matches("__stack_chk_fail", text)
-    assert.matches("__%l+_chk[@%s]", (text:gsub("__stack_chk_fail", "")))
+    for _, name in ipairs { "memcpy", "strcpy", "snprintf" } do assert.matches("__" .. name .. "_chk[@%s]", text) end
+    local segments = 0
+    for flags in text:gmatch "LOAD%s+%S+%s+%S+%s+%S+%s+%S+%s+%S+%s+([RWE ]+)" do
+      assert.is_nil(flags:find "W.*E", "a segment is writable and executable")
+      segments = segments + 1
+    end
+    assert.is_true(segments > 2)
+    for _, tag in ipairs { "TEXTREL", "RPATH", "RUNPATH" } do assert.is_nil(text:find(tag, 1, true), tag) end
   end)
 
   it("uses special instructions only in files and in copies of functions that are named for them", function()

@@ -156,7 +156,7 @@ static int matcher_match(lua_State *L) {
   ane_status st = bind_open_package(p, &asset, path, &err);
   if (st) return bind_fail(L, &err);
   ud->parts.n_packages++;
-  if ((st = match_package(ud, i, *p, asset != NULL, &names, &x, &err))) return bind_fail(L, &err);
+  if (match_package(ud, i, *p, asset != NULL, &names, &x, &err)) return bind_fail(L, &err);
   const struct ane_shard *shard = &ud->partition->shards[i];
   lua_createtable(L, 0, 7);
   bind_set_text(L, "kind", ane_shard_kind_name(shard->kind));

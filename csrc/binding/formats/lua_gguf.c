@@ -211,14 +211,14 @@ struct sending {
   int progress; /* stack index of the function, 0: none */
   bool raised;
   const char *scheme; /* of the option; NULL: none */
-  bool keeps;         /* the written bytes are also kept in `kept` */
-  struct ane_buffer kept;
+  bool keeps;         /* the written bytes are also kept in `kept`, which is on the stack */
+  struct ane_buffer *kept;
 };
 
 static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_error *err) {
   struct sending *s = arg;
   ane_status st = ane_gguf_write(s->writer, data, size, err);
-  if (!st && s->keeps && !ane_buffer_append(&s->kept, data, size)) st = ane_fail(err, ANE_NOMEM, "no memory to keep a tensor");
+  if (!st && s->kept && !ane_buffer_append(s->kept, data, size)) st = ane_fail(err, ANE_NOMEM, "no memory to keep a tensor");
   if (st || !s->progress) return st;
   lua_pushvalue(s->L, s->progress);
   lua_pushinteger(s->L, (lua_Integer)ane_gguf_done(s->writer));
@@ -302,6 +302,7 @@ static int meth_send(lua_State *L) {
   send_options(L, &r, cols, &sending);
   ane_gguf_wanted(ud->writer, NULL, &r.dtype);
   luaL_checkstack(L, 8, "progress");
+  if (sending.keeps) sending.kept = bind_buffer(L);
   struct ane_recode_error total = {0};
   ud->busy = true;
   ane_source_retain(s); /* the progress function may close it */
@@ -312,12 +313,12 @@ static int meth_send(lua_State *L) {
   ane_source_drop(s, t);
   ane_source_close(s);
   ud->busy = false;
-  if (st || sending.raised) ane_buffer_free(&sending.kept);
   if (sending.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   push_error(L, &total);
-  if (sending.keeps) bind_set_bytes(L, "bytes", sending.kept.data, sending.kept.size); /* raises only where Lua has no memory */
-  ane_buffer_free(&sending.kept);
+  if (!sending.kept) return 1;
+  bind_set_bytes(L, "bytes", sending.kept->data, sending.kept->size);
+  ane_buffer_free(sending.kept); /* now: the collector does not know how large it is */
   return 1;
 }
 

@@ -8,7 +8,4 @@
 /* Returns which rows a feed computes: "none", "last" (default), "all" or "argmax" at `arg`; raises otherwise. */
 ane_want bind_want(lua_State *L, int arg);
 
-/* Pushes an empty buffer, which the collector frees. */
-struct ane_buffer *bind_buffer(lua_State *L);
-
 #endif

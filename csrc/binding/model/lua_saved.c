@@ -6,22 +6,12 @@
 
 #include <string.h>
 
-#define BUFFER_CLASS "ane.buffer"
 #define SAVED_CLASS "ane.saved"
 
 ane_want bind_want(lua_State *L, int arg) {
   static const char *const names[] = {"none", "last", "all", "argmax", NULL};
   static const ane_want wants[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
   return wants[luaL_checkoption(L, arg, "last", names)];
-}
-
-struct ane_buffer *bind_buffer(lua_State *L) {
-  return bind_new(L, BUFFER_CLASS, sizeof(struct ane_buffer), 0);
-}
-
-static int buffer_gc(lua_State *L) {
-  ane_buffer_free(luaL_checkudata(L, 1, BUFFER_CLASS));
-  return 0;
 }
 
 static int saved_gc(lua_State *L) {
@@ -107,10 +97,8 @@ static int load_session(lua_State *L) {
 }
 
 void bind_saved(lua_State *L) {
-  static const luaL_Reg none[] = {{NULL, NULL}}, buffer_meta[] = {{"__gc", buffer_gc}, {NULL, NULL}},
-                        saved_meta[] = {{"__gc", saved_gc}, {NULL, NULL}};
+  static const luaL_Reg none[] = {{NULL, NULL}}, saved_meta[] = {{"__gc", saved_gc}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"save_session", save_session}, {"load_session", load_session}, {NULL, NULL}};
-  bind_class(L, BUFFER_CLASS, none, buffer_meta);
   bind_class(L, SAVED_CLASS, none, saved_meta);
   luaL_setfuncs(L, functions, 0);
 }

@@ -352,7 +352,7 @@ static ane_status place_added(struct describe *x, const struct tables *t, uint32
     uint32_t id = (uint32_t)integer_field(L, table, "id", 0, 0, (lua_Integer)x->d->n_tokens - 1);
     uint8_t flags = (uint8_t)integer_field(L, table, "flags", 0, 0, UINT8_MAX);
     struct ane_text content = text_field(L, table, "content"), *old = &t->tokens[id];
-    bool same = old->data && old->len == content.len && memcmp(old->data, content.data, content.len) == 0;
+    bool same = old->data && old->len == content.len && (!content.len || memcmp(old->data, content.data, content.len) == 0);
     if (old->data && !same)
       return ane_fail(x->err, ANE_FORMAT, "added_tokens: '%.*s' has the id %u, which belongs to '%.*s'",
                       (int)ANE_MIN(content.len, (size_t)60), content.data, (unsigned)id, (int)ANE_MIN(old->len, (size_t)60),
