@@ -152,7 +152,7 @@ static bool in_linear(const struct ane_program *p, const struct matrix *m) {
   return false;
 }
 
-/* Stores the index of the part in `list` wherever `weight` is used; *found: the number of places. */
+/* Assigns the part to the matrix that its weight names. */
 static ane_status place_matrix(struct ane_adapter *a, int32_t index, const struct ane_adapter_part *q, struct ane_error *err) {
   const struct ane_program *p = a->program;
   for (int32_t i = 0; i < p->n_matrices; i++) {
@@ -167,6 +167,7 @@ static ane_status place_matrix(struct ane_adapter *a, int32_t index, const struc
   return ane_fail(err, ANE_NOTFOUND, "no step multiplies by a weight %s", q->weight);
 }
 
+/* Assigns the part to all steps that look up ids in the table that its weight names. */
 static ane_status place_embedding(struct ane_adapter *a, int32_t index, const struct ane_adapter_part *q, struct ane_error *err) {
   const struct ane_program *p = a->program;
   ane_status st = ane_fail(err, ANE_NOTFOUND, "no step looks up ids in a table %s", q->weight);

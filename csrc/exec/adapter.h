@@ -31,8 +31,8 @@ const float *adapter_down(const struct thread_ctx *tc, const struct step *s, con
 /* The first half of a step of one token, divided among the threads: each computes some rows of every A into the shared row, so
  * that A is read once. false: the step has one thread, too many threads, or a token without adapters; then use adapter_down. */
 bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
-/* The result of adapter_down_divided, with the rows of all threads. A thread that has not finished its rows soon, as it may not
- * be running, is not waited for: all rows are computed once more, into the caller's own row. */
+/* The result of adapter_down_divided, with the rows of all threads. It waits for the other threads for some microseconds only,
+ * because one of them may not be running. After that it computes all rows again, into the caller's own row. */
 const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
 /* Prefetches what the second half will read for row groups [g0, g1) of matrix m, in a call with few tokens. */
 void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1);

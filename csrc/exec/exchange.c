@@ -1,6 +1,6 @@
 /* Tensor parallelism: each of several programs computes some rows of every linear step, in whole groups of 16. After the step
- * each has the others' rows too. Each output is computed whole by one rank, by the same kernel as in one program, and no sum is
- * divided, so the bits do not depend on the number of ranks. After the head only rank 0 has the others' rows. */
+ * each has the rows of the others too; after the head only rank 0 has. One rank computes each output as a whole, with the same
+ * kernel as in one program. No sum is divided, so the bits do not depend on the number of ranks. */
 #include "exec/exchange.h"
 
 #include "base/alloc.h"
@@ -29,7 +29,7 @@ void exchange_divide(const struct ane_program *p, struct matrix *m) {
   m->stored.data = (const uint8_t *)m->stored.data + (uint64_t)m->first * row;
 }
 
-/* The outputs of a linear step, which has one where its matrices are those of a gated act. */
+/* The number of outputs of a linear step: one if it has an act, which joins its matrices; otherwise one for each matrix. */
 static int outputs_of(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
 
 /* Floats per token that a rank sends after a step. */
@@ -64,7 +64,7 @@ ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
   return ANE_OK;
 }
 
-/* Copies a rank's rows of the step's outputs to the message, or back. Returns the floats. */
+/* Copies a rank's rows of the step's outputs to the message, or back. Returns the number of floats. */
 static int64_t copy_rows(struct run *r, const struct step *s, int32_t rank, int64_t tokens, int64_t first_out_row, bool back) {
   struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = first_out_row};
   float *at = r->p->exchange;

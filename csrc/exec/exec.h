@@ -23,21 +23,27 @@ struct ane_session;
 /* The steps of a graph that went through the "cpu" pipeline fall into a body, on all tokens, and a tail, on output rows. The body
  * steps are numbered from 0 in the graph's order. A pipeline cuts the body into ranges, one for each of several processes, which
  * all plan the same graph and then do the same calls on their sessions in the same order. A program that is a stage has the
- * weights and the state of its steps only. Since its steps, kernels and layouts are those of the whole program, so are its bits.
+ * weights and the state of its steps only. Its steps, kernels and layouts are those of the whole program, so its results have the
+ * same bits.
  *
- * At the begin of a run a stage receives the values that earlier stages made and that are still needed; at the end it sends
- * those that later ones need. Rope tables do not count: each stage computes its own. */
+ * At the start of a run a stage receives the values that earlier stages made and that are still needed. At the end it sends those
+ * that later stages need. Rope tables are not sent: each stage computes its own. */
 struct ane_stage_link {
-  /* Fills `data` with the message of the stage before, which has as many bytes; and sends one to the stage after. Both are called
-   * on the caller's thread. A failure fails the run, and sessions of different stages then differ. */
+  /* receive: fills `data` with the message of the stage before, which has `bytes` bytes. send: sends a message to the stage
+   * after. Both are called on the thread that calls ane_run. A failure fails the run; the sessions of the stages then differ. */
   ane_status (*receive)(void *arg, void *data, size_t bytes, struct ane_error *err);
   ane_status (*send)(void *arg, const void *data, size_t bytes, struct ane_error *err);
   void *arg;
 };
-/* What the stage that ends with the body has of the tail. ALL: all of it. NO_HEAD: all but the head (ane_graph_head); it sends
- * the values of the output rows that the head needs, [rows][channels], where a run has output rows. HEAD: the head alone, with
- * from and to at the end of the body; a run feeds any ids in place of output rows, at most OUT_ROWS_BLOCK of them, and receives
- * those values. So several programs can have rows of the head (ane_graph_slice_head). */
+/* The steps of the tail that the stage at the end of the body has.
+ * ALL: the whole tail.
+ *
+ * NO_HEAD: the tail without the head (ane_graph_head). If a run has output rows, the stage sends the values of these rows that
+ * the head takes, [rows][channels].
+ *
+ * HEAD: the head alone; from and to are the end of the body. A run feeds one id (any valid one)
+ * for each output row, at most OUT_ROWS_BLOCK, and receives the values that NO_HEAD sends. Several such programs can divide the
+ * head (ane_graph_slice_head). */
 typedef enum { ANE_STAGE_TAIL_ALL, ANE_STAGE_TAIL_NO_HEAD, ANE_STAGE_TAIL_HEAD } ane_stage_tail;
 struct ane_stage {
   int32_t from, to; /* body steps [from, to) */
@@ -49,13 +55,14 @@ struct ane_stage {
 /* ---- Tensor parallelism ------------------------------------------------------------------------------------------------*/
 
 /* One of several programs of the same graph that divide the matrices of linear steps by rows, do the same calls on their sessions
- * in the same order, and exchange rows after each such step. Rows of the last such step of the tail, the head, go to rank 0 only:
- * it alone has whole logits, and the logits of other ranks are zero where a row is not theirs. Each has all other weights, and
- * the whole state. Matrices that are not stored by rows, or have fewer groups of 16 rows than there are ranks, are not divided.
- * All functions are called on the caller's thread. A failure fails the run, and the sessions of the programs then differ. */
+ * in the same order, and exchange rows after each such step. The rows of the head, the last such step of the tail, go to rank 0
+ * only: it alone has all logits. On another rank, the logits of rows that it does not hold are zero. Each rank has all other
+ * weights and the whole state. Matrices that are not stored by rows, or have fewer groups of 16 rows than there are ranks, are
+ * not divided. All functions are called on the caller's thread. A failure fails the run, and the sessions of the programs then
+ * differ. */
 struct ane_tensor_parallel {
   int32_t rank, ranks; /* 0 .. ranks - 1 */
-  /* To all others, or only to rank 0 (which never sends to itself). */
+  /* Sends to all other ranks; to_first: only to rank 0, and never called on rank 0. */
   ane_status (*send)(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err);
   ane_status (*receive)(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err);
   void *arg;

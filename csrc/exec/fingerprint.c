@@ -9,14 +9,15 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
 
 enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
 
-/* All of a few bytes, or samples of many. */
+/* Hashes all of at most WHOLE bytes. Of more, it hashes SAMPLE bytes at about SAMPLES equal distances. */
 static uint64_t hash_samples(uint64_t h, const void *data, uint64_t bytes) {
   if (bytes <= WHOLE) return hash_bytes(h, data, (size_t)bytes);
   for (uint64_t at = 0; at + SAMPLE <= bytes; at += bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)data + at, SAMPLE);
   return h;
 }
 
-/* The codes of all pieces of a matrix of `rows` rows below the first one, and the scales or tables of all. */
+/* Hashes a matrix that is gathered from pieces: the scales or tables of all pieces, and the codes of all but the first, which the
+ * caller hashes. rows: of a piece that does not state its own. */
 static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows, int64_t cols) {
   for (bool first = true; g; g = g->next, first = false) {
     int64_t n = g->rows ? g->rows : rows;
@@ -31,7 +32,7 @@ static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows
   return h;
 }
 
-/* A constant; other values change nothing. */
+/* Hashes a constant. For other values it returns h unchanged. */
 static uint64_t hash_const(uint64_t h, const struct ane_value *v) {
   const struct ane_tensor *t = &v->data;
   if (v->kind != ANE_VALUE_CONST) return h;
@@ -40,7 +41,7 @@ static uint64_t hash_const(uint64_t h, const struct ane_value *v) {
   return h;
 }
 
-/* The constants of the stage's nodes, and which nodes these are. */
+/* Hashes the numbers and the constants of the nodes that the stage holds. */
 static uint64_t hash_stage(uint64_t h, const struct planner *pl) {
   for (int32_t i = 0; i < pl->g->n_nodes; i++) {
     const struct ane_node *n = &pl->g->nodes[i];

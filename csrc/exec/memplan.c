@@ -13,12 +13,14 @@ struct lifetime {
   size_t size, offset;
 };
 
+/* Compares lifetimes for qsort: the largest first. */
 static int by_size(const void *a, const void *b) {
   const struct lifetime *x = a, *y = b;
   if (x->size != y->size) return x->size < y->size ? 1 : -1;
   return x->value - y->value;
 }
 
+/* The last node that uses a value made by node `made`; n_nodes: the value is a result of the graph. */
 static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) {
   int32_t last = made;
   for (int32_t i = made + 1; i < g->n_nodes; i++)
@@ -29,8 +31,9 @@ static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) 
   return last;
 }
 
-/* The tail runs after the whole body, once per block of output rows. Values that it makes or reads stay alive to the end, at the
- * latest from the first tail node on. */
+/* The first node of the tail; n_nodes: there is none. The tail runs after the whole body, once per block of output rows, so
+ * memplan keeps the values that the tail makes or reads alive until the end. Those that it makes are alive from its first node
+ * on. */
 static int32_t first_tail(const struct ane_graph *g) {
   int32_t i = 0;
   while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_OUT_ROWS) i++;

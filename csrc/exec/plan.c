@@ -87,7 +87,7 @@ ane_status planner_rows(struct planner *pl, int32_t value, const struct slot *in
   return ANE_OK;
 }
 
-/* May this op read input i as one of the four inputs of a run? */
+/* May node n read the graph input v as its input i? A run supplies four inputs: ids, types, positions, out_rows. */
 static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
   static const struct {
     ane_op op;
@@ -153,7 +153,7 @@ static void mark_precise(struct planner *pl) {
   }
 }
 
-/* What a stage must know of a node that it does not hold. */
+/* Records the facts of a node that a stage needs although it does not hold the node. */
 static ane_status note_node(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
   if (n->op == ANE_OP_EMBED) return planner_limits(pl, n, err);
   if (n->op == ANE_OP_ROPE_TABLE) return planner_long_rope(pl, n, err);

@@ -15,6 +15,7 @@ static void sum_rows(const float *x, int64_t width, int64_t from, int64_t to, in
   }
 }
 
+/* out[c]: the maximum of channel c over rows [from, to). */
 static void largest(const float *x, int64_t width, int64_t from, int64_t to, float *out) {
   memcpy(out, x + from * width, (size_t)width * sizeof *out);
   for (int64_t r = from + 1; r < to; r++)

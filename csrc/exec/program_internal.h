@@ -46,7 +46,7 @@ struct adapter_scratch {
 
 /* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */
 struct program_stage {
-  bool first, last; /* holds the begin of the body; makes the result */
+  bool first, last; /* it holds the start of the body; it makes the result */
   bool rows;        /* sends values of output rows, which stage_keep collects */
   bool fp16;
   struct ane_stage_link link;
@@ -58,12 +58,12 @@ struct program_stage {
 struct ane_program {
   struct ane_program_options o;
   struct program_stage stage;
-  struct ane_tensor_parallel team; /* ranks 0: there are no others */
-  float *exchange;                 /* a message between its ranks */
-  int64_t exchanged;               /* floats that a token sends to each other rank, without the tail */
+  struct ane_tensor_parallel team; /* a copy of o.tensor; ranks 0: the matrices are whole */
+  float *exchange;                 /* one message: the floats per token of the largest step, times chunk; NULL: ranks is 0 */
+  int64_t exchanged;               /* floats per token that this rank sends to each other one in the body */
   const struct ane_kernels *k;
   struct ane_pool *pool;
-  struct ane_arena arena; /* everything small */
+  struct ane_arena arena; /* all that is not allocated apart: steps, slots, names, vectors */
   struct step *steps;
   int32_t n_steps, n_body; /* steps [n_body, n_steps) are the tail, which works on output rows */
   struct slot *slots;      /* by value of the graph */

@@ -193,7 +193,7 @@ static void scan(struct thread_ctx *tc, const struct step *s, const struct targe
   }
 }
 
-/* Chooses the best of all candidates for output row i. Returns the bytes that were read for it beside the bounds. */
+/* Chooses the best of all threads' candidates for output row i. Returns the bytes that were read for it in addition to `data`. */
 static uint64_t choose_row(const struct thread_ctx *tc, int i) {
   const struct pruned_head *h = &tc->p->pruned_head;
   struct candidate best = {.value = -INFINITY, .id = -1};
@@ -220,7 +220,7 @@ static void choose_best(const struct thread_ctx *tc, int n) {
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {
     h->pause = h->last_pause = h->last_pause ? ANE_MIN(2 * h->last_pause, LONGEST_PAUSE) : FIRST_PAUSE;
-    h->share = 0.85f; /* the next pruned run alone decides */
+    h->share = 0.85f; /* so that the first pruned run after the pause decides */
   } else if (share < 0.9f) {
     h->last_pause = 0;
   }

@@ -116,7 +116,7 @@ ane_status ane_session_restore(struct ane_session *s, const char *path, struct a
   if (!st) st = state_own(s, 0, f.length, err);
   if (!st) st = ane_saved_note(&file, note, err);
   if (!st) adopt(s, &f);
-  if (!st && (st = ane_map_check(&file.map, err))) ane_session_rewind(s, 0, NULL); /* it got zeros */
+  if (!st && (st = ane_map_check(&file.map, err))) ane_session_rewind(s, 0, NULL); /* lost pages of the file read as zeros */
   ane_saved_close(&file);
   return st;
 }

@@ -180,7 +180,8 @@ ane_status ane_program_restore_prefixes(const struct ane_program *p, struct ane_
   if (f.made && (st = adopt(t, store, &f, n))) ane_fail(err, st, "no memory for the prefixes of %s", path);
   for (int64_t i = 0; f.made && i < n; i++) ane_kv_page_release(f.made[i]);
   ane_free(f.made);
-  if (!st && (st = ane_map_check(&file.map, err))) ane_kv_prefixes_forget(t, UINT64_MAX); /* some got zeros */
+  if (!st && (st = ane_map_check(&file.map, err)))
+    ane_kv_prefixes_forget(t, UINT64_MAX); /* lost pages of the file read as zeros */
   ane_saved_close(&file);
   return st;
 }

@@ -15,7 +15,7 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 /* Is node n computed in each stage that needs it? It has no weights and reads only what each run is given. */
 static bool is_everywhere(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
 
-/* Does node i read a value that a node of this place makes? */
+/* Does a node at place `at` make the first input of node i? */
 static bool follows(const struct ane_graph *g, const int32_t *place, int32_t i, int32_t at) {
   const struct ane_value *v = &g->values[g->nodes[i].inputs[0]];
   return v->kind == ANE_VALUE_RESULT && v->node != ANE_NONE && place[v->node] == at;
@@ -91,7 +91,7 @@ ane_status stage_places(struct planner *pl, struct ane_error *err) {
 
 /* ---- Messages ------------------------------------------------------------------------------------------------------------*/
 
-/* Lists the values that are made before place `cut` and used from there on. *floats: of a token. */
+/* Lists the slots of the values that are made before place `cut` and used from there on. *floats: their floats per token. */
 static ane_status find_crossing(struct planner *pl, const int32_t *last, int32_t cut, const struct slot ***out, int32_t *n,
                                 int64_t *floats, struct ane_error *err) {
   const struct slot **list = ane_arena_array(&pl->p->arena, (size_t)pl->g->n_values + 1, sizeof *list);
@@ -129,7 +129,7 @@ ane_status stage_plan(struct planner *pl, struct ane_error *err) {
   return ANE_OK;
 }
 
-/* Copies n floats of a value to the message, or back. Returns the place after them. */
+/* Copies n floats of a value to the message at `at`, or back. Returns the end of the copied bytes in the message. */
 static uint8_t *move(const struct program_stage *s, uint8_t *at, float *value, int64_t n, bool back) {
   if (!s->fp16) {
     memcpy(back ? (void *)value : at, back ? at : (const void *)value, (size_t)n * sizeof *value);
@@ -186,7 +186,7 @@ ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *e
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------------*/
 
-/* The share of a mixture's experts that a token chooses; 1 for other nodes. */
+/* The fraction of a mixture's experts that a token chooses; 1 for other nodes. */
 static double share_read(const struct ane_graph *g, const struct ane_node *n) {
   if (n->op != ANE_OP_EXPERTS || ane_node_int(n, "soft")) return 1;
   const struct ane_value *route = &g->values[n->inputs[1]];
@@ -194,7 +194,7 @@ static double share_read(const struct ane_graph *g, const struct ane_node *n) {
   return route->shape.dim[1] / 2 < count ? (double)(route->shape.dim[1] / 2) / count : 1;
 }
 
-/* The numbers of a constant, and its bytes. */
+/* Returns the number of elements of a constant. *bytes: as stored; without data, as fp16. */
 static uint64_t count_of(const struct ane_value *v, uint64_t *bytes) {
   uint64_t n = 0;
   (void)ane_shape_count(&v->shape, &n);
@@ -205,7 +205,7 @@ static uint64_t count_of(const struct ane_value *v, uint64_t *bytes) {
 static void add_cost(const struct ane_graph *g, const struct ane_node *n, struct ane_step_cost *c) {
   uint64_t weights = 0, values = 0;
   if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) {
-    c->attention += 2 * g->values[n->outputs[0]].shape.dim[1]; /* scores and values, of heads of one size */
+    c->attention += 2 * g->values[n->outputs[0]].shape.dim[1]; /* scores and weighted values; both have heads of this size */
     c->window = ane_node_int(n, "window");
   }
   for (int32_t j = 0; j < n->n_inputs; j++) {

@@ -19,7 +19,7 @@ struct matrix {
   struct ane_weight_spec spec;
   bool recoded; /* re-encoded; `error` is the resulting error */
   struct ane_recode_error error;
-  int64_t first, all_rows; /* divided (exchange.c): its first row, and the rows of all ranks; all_rows 0: whole */
+  int64_t first, all_rows; /* divided (exchange.c): this rank's first row, and the rows of all ranks; all_rows 0: whole */
 };
 
 /* Where a value lives: [tokens][channels] floats at scratch + offset. */
@@ -85,11 +85,11 @@ struct step {
       bool precise;              /* of int8 activations */
     } linear;
     struct {
-      int kv; /* index of the layer's state in a session */
-      int64_t heads, kv_heads, head_dim, window, ahead;
+      int kv;                                           /* index of the layer's state in a session */
+      int64_t heads, kv_heads, head_dim, window, ahead; /* window, ahead: struct ane_attention */
       float scale, softcap, eps;
-      int norm;
-      bool half;
+      int norm;  /* of each head of q and k: 0 none, 1 before rope, 2 after */
+      bool half; /* rope pairs: x[i] and x[i + n / 2]; false: x[2 i] and x[2 i + 1] */
       const float *q_norm, *k_norm, *sinks;
     } attention;
     struct {
@@ -110,13 +110,15 @@ struct step {
     } position_scale;
     struct {
       act_fn act;
-      float by;
-      int64_t from, heads;
+      float by;     /* factor of scale; cap of softcap */
+      int64_t from; /* first channel of a slice */
+      int64_t heads;
     } math;
     struct {
       const float *bias, *weight;
       float eps;
-      int64_t groups, times;
+      int64_t groups; /* heads or groups of channels that an op treats alike */
+      int64_t times;  /* copies of a head, or heads of a mean */
     } mix;
     struct {
       int ring; /* index of the state in a session */
@@ -134,8 +136,8 @@ struct step {
       int state; /* index of the state in a session */
       int64_t heads, groups, n, width;
       const float *a, *d, *dt_bias; /* a: negative */
-      float low, high;
-      bool interleaved;
+      float low, high;              /* limits of the time step; high 0: none */
+      bool interleaved;             /* head h uses key h % keys; false: consecutive heads share a key */
     } recurrent;
     struct {
       int64_t k;

@@ -29,13 +29,13 @@ ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err)
 /* An empty source that owns a reference to s and shares its files; NULL: no memory. */
 struct ane_source *ane_source_derive(struct ane_source *s);
 
-/* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */
+/* Copies text from a file for use in a message: control bytes and invalid UTF-8 become '?', and long texts are truncated. */
 enum { ANE_QUOTE_TEXT = 84 };
 const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len);
 
-/* What is wrong with the place of a file that another file names, such that it may be told ("leaves the folder"); NULL: nothing.
- * It must stay inside the folder on every system: so no absolute path, no drive or scheme (`:`), no `\`, no `..`. Links are
- * the business of ane_map_open_beside. */
+/* Checks the path of a file that another file names. Returns what is wrong, for a message ("leaves the folder"); NULL: nothing.
+ * The path must stay inside the folder on every system. So it is not absolute and has no drive or scheme (`:`), no `\` and no
+ * `..`. ane_map_open_beside checks links. */
 const char *ane_location_fault(const char *location);
 
 /* A path for a message: the path, or the end of a very long one. */

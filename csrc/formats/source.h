@@ -49,8 +49,8 @@ struct ane_source_tensor {
   struct ane_tensor tensor;       /* data lies in the mapped file; row-major shape, outermost first */
   uint64_t offset;                /* of the data in its file */
   uint32_t file;                  /* index into files */
-  const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after the other, and `tensor` says */
-  uint32_t n_parts;               /* no more than their common shape; its type is that of the first */
+  const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after another. Only the shape */
+  uint32_t n_parts;               /* (of all parts together) and the type (of the first) of `tensor` are valid */
   bool own;                       /* the data is memory of this source, an overlay */
 };
 
@@ -79,8 +79,8 @@ struct ane_source {
   struct ane_arena arena;            /* owns all the above */
 };
 
-/* Opens by content (magic), not by file name. A split GGUF may be opened by any of its parts' first file; the others are
- * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL
+/* Opens by content (magic), not by file name. A split GGUF is opened by its first part; the others are
+ * found beside it. In a folder it opens model.safetensors, or the files of model.safetensors.index.json. *out is NULL
  * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
@@ -88,9 +88,9 @@ ane_status ane_source_open(struct ane_source **out, const char *path, struct ane
  * caller fills; one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);
-/* Gives up one ownership; the last one frees. NULL is fine. */
+/* Removes an owner; removing the last one frees the source. NULL is fine. */
 void ane_source_close(struct ane_source *s);
-/* One more owner: whoever keeps pointers into the source. Not for several threads at once. */
+/* Adds an owner. Whoever keeps pointers into the source must be one. Not thread-safe. */
 void ane_source_retain(struct ane_source *s);
 
 /* NULL where there is none. */

@@ -1,6 +1,6 @@
-/* Protobuf bytes that nobody vouches for. protobuf-c trusts the nesting of what it reads (no limit of depth), keeps
- * copies of unknown fields and of all `bytes` fields. So a message is walked first, by its descriptor: every tag, wire
- * type, length and varint is checked, and a lean copy is made that protobuf-c then unpacks:
+/* Unchecked protobuf bytes. protobuf-c does not limit the depth of nesting, and it copies unknown fields and all `bytes`
+ * fields. So a message is first walked by its descriptor. Every tag, wire type, length and varint is checked, and a smaller copy
+ * is made, which protobuf-c then unpacks:
  *   - fields that the descriptor does not have are left out;
  *   - a `bytes` field holds a reference instead of the bytes: ane_wire_view gives the place in the original;
  *   - a `string` field is known to hold no NUL, so its C string is all of it.

@@ -8,12 +8,12 @@
 struct ane_matcher {
   struct ane_grammar *g;
   struct json_tape tape;
-  union engine_state *states; /* [n + 1]: behind each push */
-  uint32_t n, room;
-  union engine_state *path; /* [TOKEN_LONGEST + 1]: along a token */
+  union engine_state *states; /* [n + 1]: before the first push, and after each */
+  uint32_t n, room;           /* pushes; allocated states */
+  union engine_state *path;   /* [TOKEN_LONGEST + 1]: after each byte of the token that is tried; path[0]: before the first */
 };
 
-/* A mask under construction. */
+/* A mask that is being made. mask: t->words words, a bit for each token. */
 struct masking {
   struct ane_matcher *m;
   const struct ane_token_tree *t;

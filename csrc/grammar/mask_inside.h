@@ -10,6 +10,7 @@ struct verdict {
   uint64_t *classes; /* a bit for each class; NULL: none is allowed */
 };
 
+/* A mask that is being made for a state inside a string or name. */
 struct inside {
   struct masking *k;
   struct json_values *values;

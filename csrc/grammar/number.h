@@ -60,9 +60,9 @@ number_part number_step(number_part part, char c);
 static inline bool number_whole(number_part p) {
   return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT;
 }
-/* Is s[0..len), which ends in `part`, a number that satisfies the rule, or the beginning of one? The answer may be a wrong yes
- * only for a step together with very long numbers. A mantissa with several digits before the point, or of an integer, is tested
- * as if no exponent followed. */
+/* Is s[0..len), which ends in `part`, a number that satisfies the rule, or the beginning of one? It is wrongly true only for a
+ * rule with a step and very long numbers. A mantissa with several digits before the point, or of an integer, is tested as if no
+ * exponent followed. */
 bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part);
 
 #endif

@@ -12,7 +12,7 @@ struct parts_link {
   uint8_t byte;
 };
 
-/* A place, or a place inside a literal. */
+/* A state of the automaton: a place of the description, or a position inside a literal. */
 struct parts_node {
   struct parts_link *links; /* bytes of literals */
   uint32_t value;           /* index + 1 of the schema of the JSON value that begins here */
@@ -22,7 +22,7 @@ struct parts_node {
 };
 
 struct parts_state {
-  struct json_state json; /* first: the state of engines with values is read as this. Counts the bytes of values so far */
+  struct json_state json; /* must come first, because engine_state.json reads it. It also counts the bytes of all values so far */
   uint32_t node;
   uint32_t regex; /* of a node with a pattern */
 };
