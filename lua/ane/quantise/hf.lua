@@ -302,7 +302,10 @@ end
 function Gather:role(row, layer)
   local role = row[1]
   local called, from = pcall(self.hf, role, layer)
-  if not called then return end -- this architecture lacks the role
+  if not called then
+    if failure.code(from) == "memory" then error(from, 0) end
+    return -- this architecture lacks the role
+  end
   local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
   if from:find("%d", 1, true) then
     self:stack(to .. ".weight", from, cfg.meta("num_experts", "count") or 0)

@@ -259,6 +259,7 @@ function M.source(b, logits, source, later)
       tables = {}, seen = {}, norms = {},
     }
     local ok, head = pcall(b.names, "output")
+    if not ok and failure.code(head) == "memory" then error(head, 0) end
     self.head = ok and head .. ".weight" or nil
     for _, entry in ipairs(nodes(b.record, "embed")) do
       if entry[3].inputs[1] == b.ids then
