@@ -17,7 +17,6 @@ struct inside {
   struct json_machine *m; /* of them */
   const struct json_state *st;
   bool is_key, exact_ends; /* exact_ends: what may follow the string depends on its contents */
-  uint32_t whole;          /* a tuple that never changes: its only part accepts every text, or it has no part */
   struct verdict verdicts[32];
   uint32_t n_verdicts;
   uint8_t *viable; /* by tuple, where the length does not matter: 0 not known, 1 yes, 2 no */

@@ -249,23 +249,12 @@ static const struct loop *loop_of(struct walk *w, uint32_t tuple, uint64_t wante
   return l;
 }
 
-/* Returns the first of n items whose node is not below `node`. */
-static uint32_t first_plain(const struct ane_token_tree *t, uint32_t node) {
-  uint32_t lo = 0, hi = t->n_plains;
+/* Returns the first of n items, sorted by node, that is not before `node`. size: bytes of an item, which begins with its node. */
+static uint32_t first_item(const void *items, size_t size, uint32_t n, uint32_t node) {
+  uint32_t lo = 0, hi = n;
   while (lo < hi) {
     uint32_t mid = lo + (hi - lo) / 2;
-    if (t->plains[mid].node < node)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo;
-}
-static uint32_t first_stop(const struct ane_token_tree *t, uint32_t node) {
-  uint32_t lo = 0, hi = t->n_stops;
-  while (lo < hi) {
-    uint32_t mid = lo + (hi - lo) / 2;
-    if (t->stops[mid].node < node)
+    if (*(const uint32_t *)(const void *)((const char *)items + mid * size) < node)
       lo = mid + 1;
     else
       hi = mid;
@@ -277,11 +266,11 @@ static uint32_t first_stop(const struct ane_token_tree *t, uint32_t node) {
 static bool note_range(struct walk *w, uint32_t from, uint32_t to, uint32_t tuple, uint64_t stays, bool all) {
   struct inside *in = w->in;
   const struct ane_token_tree *t = in->k->t;
-  for (uint32_t i = first_plain(t, from); i < t->n_plains && t->plains[i].node < to; i++) {
+  for (uint32_t i = first_item(t->plains, sizeof *t->plains, t->n_plains, from); i < t->n_plains && t->plains[i].node < to; i++) {
     const struct plain_token *x = &t->plains[i];
     if ((all || !(x->classes & ~stays)) && !note_plain(in, w->found, x->token, x->chars, tuple)) return false;
   }
-  for (uint32_t i = first_stop(t, from); i < t->n_stops && t->stops[i].node < to; i++)
+  for (uint32_t i = first_item(t->stops, sizeof *t->stops, t->n_stops, from); i < t->n_stops && t->stops[i].node < to; i++)
     if ((all || !(t->stops[i].classes & ~stays)) && !note_stop(in, w->found, t->stops[i].node, tuple)) return false;
   return true;
 }

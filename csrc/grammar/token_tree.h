@@ -39,7 +39,8 @@ enum { CLASS_NONE = 255 };
 
 /* A token that stays inside a string and has no escape. */
 struct plain_token {
-  uint32_t node, token;
+  uint32_t node; /* first, as in string_stop: both are searched by it */
+  uint32_t token;
   uint64_t classes; /* of its bytes */
   uint32_t chars;
 };
