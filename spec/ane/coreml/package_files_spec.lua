@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local command = require "support.command"
+local sets = require "support.sets"
 local tree = require "support.tree"
 
 local HF = "spec/fixtures/hf/"
@@ -11,12 +12,6 @@ local function flip(path, at)
   local bytes = assert(core.read_file(path))
   at = at or #bytes // 2
   assert(core.write_file(path, bytes:sub(1, at - 1) .. string.char(bytes:byte(at) ~ 1) .. bytes:sub(at + 1)))
-end
-
-local function change_meta(out, change)
-  local meta = assert(core.json_decode(assert(core.read_file(out .. "/runtime_meta.json"))))
-  change(meta)
-  assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
 end
 
 describe("the files of a package set", function()
@@ -44,7 +39,7 @@ describe("the files of a package set", function()
     local seen = {}
     assert.is_true(verify { verify = true, progress = function(stage) seen[stage] = true end })
     assert.is_true(seen.verify)
-    change_meta(out, function(meta) -- all files have a hash but the manifest
+    sets.change_meta(out, function(meta) -- all files have a hash but the manifest
       local n = tonumber(io.popen(("find %s -type f | wc -l"):format(out)):read "a")
       local listed = 0
       for path, file in pairs(meta.files) do
@@ -85,23 +80,23 @@ describe("the files of a package set", function()
     assert.is_nil(ok)
     assert.matches("layer_01.mlpackage/more: the manifest does not know the file", message, 1, true)
     os.remove(out .. "/layer_01.mlpackage/more")
-    change_meta(out, function(meta) meta.files["letter.txt"] = { bytes = 3, sha256 = "x" } end)
+    sets.change_meta(out, function(meta) meta.files["letter.txt"] = { bytes = 3, sha256 = "x" } end)
     assert.matches("letter.txt: the file is not there", select(2, verify()), 1, true)
-    change_meta(out, function(meta) meta.files["letter.txt"], meta.files["../x"] = nil, { bytes = 1, sha256 = "x" } end)
+    sets.change_meta(out, function(meta) meta.files["letter.txt"], meta.files["../x"] = nil, { bytes = 1, sha256 = "x" } end)
     assert.matches("path \"../x\" leaves the folder", select(2, verify()), 1, true)
-    change_meta(out, function(meta) meta.files["../x"], meta.files["embed.bin"] = nil, {} end)
+    sets.change_meta(out, function(meta) meta.files["../x"], meta.files["embed.bin"] = nil, {} end)
     assert.matches("embed.bin has no hash", select(2, verify()), 1, true)
   end)
 
   it("are hashed by package where the manifest has no more", function()
-    change_meta(out, function(meta) meta.files = nil end)
+    sets.change_meta(out, function(meta) meta.files = nil end)
     assert.is_true(verify())
     flip(out .. "/" .. WEIGHTS)
     assert.matches("layer_00.mlpackage: the package is not what was written", select(2, verify()), 1, true)
     flip(out .. "/" .. WEIGHTS)
     flip(out .. "/embed.bin")
     assert.matches("embed.bin: the file is not what was written", select(2, verify()), 1, true)
-    change_meta(out, function(meta) meta.packages[1].sha256 = nil end)
+    sets.change_meta(out, function(meta) meta.packages[1].sha256 = nil end)
     assert.equal("unsupported", (select(3, verify())))
   end)
 
@@ -132,7 +127,7 @@ describe("profiles of a package set", function()
     -- the head does not depend on the context: one package for all
     local heads = io.popen(("ls -d %s/lm_head*"):format(out)):read "a"
     assert.equal(1, select(2, heads:gsub("\n", "")))
-    change_meta(out, function(meta) meta.profiles[1].packages[1].path = "../x" end)
+    sets.change_meta(out, function(meta) meta.profiles[1].packages[1].path = "../x" end)
     assert.matches("path \"../x\" leaves the folder", select(2, ane.load(out)), 1, true)
     tree.remove(out)
   end)

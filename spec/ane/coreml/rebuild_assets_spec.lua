@@ -3,10 +3,11 @@
 local ane = require "ane"
 local core = require "ane.core"
 local exporter = require "ane.coreml.export"
+local sets = require "support.sets"
 local tree = require "support.tree"
 
 local HF, GGUF = "spec/fixtures/hf/", "spec/fixtures/gguf/"
-local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
+local IDS = sets.IDS
 local FORMS = core.mil_schemes()
 
 local MODELS = {
@@ -18,18 +19,6 @@ local MODELS = {
   HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf",
   GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
 }
-
-local function ids_of(model)
-  local out = {}
-  for i, id in ipairs(IDS) do out[i] = id % model.vocab end
-  return out
-end
-
-local function logits(model)
-  local s <close> = model:session()
-  assert(s:feed(ids_of(model), { want = "all" }))
-  return s:logits()
-end
 
 describe("a set of Core AI assets run by a recipe", function()
   local out
@@ -48,10 +37,7 @@ describe("a set of Core AI assets run by a recipe", function()
     export(path, opts)
     local as = opts.weights == "fp16" and "file" or opts.weights
     local source <close> = assert(ane.load(path, { weights = as, activations = "fp32", context = 48 }))
-    local set <close> = assert(ane.load(out, { activations = "fp32" }))
-    assert.same({ "recipe" }, { set.engine, set.engine_reason }, path)
-    local d = logits(set):compare(logits(source))
-    assert(d.max_scaled < 0.02 and d.cosine > 0.9999, ("%s: %s, %s"):format(path, d.max_scaled, d.cosine))
+    sets.runs_like(source, out, path)
   end
 
   for i, path in ipairs(MODELS) do
@@ -75,7 +61,7 @@ describe("a set of Core AI assets run by a recipe", function()
     local a <close> = assert(ane.load(out, { activations = "fp32" }))
     local b <close> = assert(ane.load(out, { engine = "graph" }))
     assert.same({ "recipe", "packages", "asked for" }, { a.engine, b.engine, b.engine_reason })
-    assert(logits(a):compare(logits(b)).cosine > 0.9999)
+    assert(sets.logits(a):compare(sets.logits(b)).cosine > 0.9999)
     export(HF .. "bert", { weights = "lut6", layers = 1, fixed_t = { 16 } })
     local c <close> = assert(ane.load(out, { activations = "fp32" }))
     local d <close> = assert(ane.load(out, { engine = "graph" }))
@@ -85,9 +71,7 @@ describe("a set of Core AI assets run by a recipe", function()
 
   it("is found by a config.json beside the assets", function()
     export(HF .. "llama", { weights = "int8", layers = 2, context = 48, fixed_t = { 1, 4 } })
-    local meta = core.json_decode(core.read_file(out .. "/runtime_meta.json"))
-    meta.recipe = nil
-    assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
+    sets.change_meta(out, function(meta) meta.recipe = nil end)
     local bare <close> = assert(ane.load(out))
     assert.matches("says of no recipe how it was asked", bare.engine_reason)
     assert(core.write_file(out .. "/config.json", core.read_file(HF .. "llama/config.json")))
@@ -98,15 +82,6 @@ describe("a set of Core AI assets run by a recipe", function()
   describe("goes op by op", function()
     before_each(function() export(HF .. "llama", { weights = "int8", layers = 1, context = 32, fixed_t = { 1, 4 } }) end)
 
-    local function differs(reason)
-      local set <close> = assert(ane.load(out))
-      assert.equal("packages", set.engine)
-      assert.matches("no recipe computes these packages: .*" .. reason, set.engine_reason)
-      local model, message, code = ane.load(out, { engine = "recipe" })
-      assert.same({ nil, "unsupported" }, { model, code })
-      assert.matches(reason, message)
-    end
-
     it("where an operation or a constant is another than the recipe's", function()
       local text = core.read_file(out .. "/runtime_meta.json")
       for _, case in ipairs {
@@ -116,21 +91,20 @@ describe("a set of Core AI assets run by a recipe", function()
         { function(recipe) recipe.config.n_head_kv = 1 end, "" },
         { function(recipe) recipe.options[1].functions[1].fixed_t = 2 end, "it has no function t2" },
       } do
-        local meta = core.json_decode(text)
-        case[1](meta.recipe)
-        assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
-        differs(case[2])
+        sets.change_meta(out, function(meta) case[1](meta.recipe) end)
+        sets.goes_op_by_op(out, case[2])
+        assert(core.write_file(out .. "/runtime_meta.json", text))
       end
     end)
 
     it("where a constant of an asset is changed", function()
       local path = out .. "/layer_00.aimodel/main.mlirb"
       local bytes = core.read_file(path)
-      local eps = assert(core.json_decode(core.read_file(out .. "/runtime_meta.json")).recipe.config.norm_eps)
+      local eps = assert(sets.meta(out).recipe.config.norm_eps)
       local changed, n = bytes:gsub(string.pack("<f", eps):gsub("%W", "%%%0"), (string.pack("<f", 0.5)))
       assert.is_true(n > 0)
       assert(core.write_file(path, changed))
-      differs "layer_00.aimodel: function t1: .* 0.5, in the recipe"
+      sets.goes_op_by_op(out, "layer_00.aimodel: function t1: .* 0.5, in the recipe")
     end)
   end)
 
@@ -151,15 +125,13 @@ describe("a set of Core AI assets run by a recipe", function()
     assert(exporter.of_path(out .. "/other", out .. "/a", opts))
     assert(exporter.of_path(HF .. "llama", out .. "/b", opts))
     local source <close> = assert(ane.load(out .. "/b", { activations = "fp32" }))
-    local before = logits(source)
+    local before = sets.logits(source)
     assert(core.write_file(out .. "/b/layer_00.aimodel/main.mlirb", core.read_file(out .. "/a/layer_00.aimodel/main.mlirb")))
-    local meta = core.json_decode(core.read_file(out .. "/b/runtime_meta.json"))
-    meta.packages[1].bytes = core.json_decode(core.read_file(out .. "/a/runtime_meta.json")).packages[1].bytes
-    assert(core.write_file(out .. "/b/runtime_meta.json", core.json_encode(meta)))
+    sets.change_meta(out .. "/b", function(meta) meta.packages[1].bytes = sets.meta(out .. "/a").packages[1].bytes end)
     local x <close> = assert(ane.load(out .. "/b", { activations = "fp32" }))
     local y <close> = assert(ane.load(out .. "/b", { engine = "graph" }))
     assert.same({ "recipe", "packages" }, { x.engine, y.engine })
-    assert(logits(x):compare(logits(y)).cosine > 0.9999)
-    assert(logits(x):compare(before).max_scaled > 1e-3)
+    assert(sets.logits(x):compare(sets.logits(y)).cosine > 0.9999)
+    assert(sets.logits(x):compare(before).max_scaled > 1e-3)
   end)
 end)

@@ -2,11 +2,11 @@
 -- executor, and op by op, with the reason, where anything differs.
 local ane = require "ane"
 local core = require "ane.core"
+local sets = require "support.sets"
 local tiny = require "support.tiny"
 local tree = require "support.tree"
 
 local HF, GGUF = "spec/fixtures/hf/", "spec/fixtures/gguf/"
-local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
 
 -- The architectures that can be exported.
 local CAUSAL = {
@@ -16,27 +16,6 @@ local CAUSAL = {
   HF .. "qwen3_moe-odd", HF .. "smollm3-odd", HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd",
   GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf", GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
 }
-
-local function ids_of(model)
-  local out = {}
-  for i, id in ipairs(IDS) do out[i] = id % model.vocab end
-  return out
-end
-
--- Logits of all positions after the ids.
-local function logits(model)
-  local s <close> = model:session()
-  assert(s:feed(ids_of(model), { want = "all" }))
-  return s:logits()
-end
-
-local function read_meta(out) return core.json_decode(core.read_file(out .. "/runtime_meta.json")) end
-
-local function change_meta(out, change)
-  local meta = read_meta(out)
-  change(meta)
-  assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
-end
 
 describe("a package set run by a recipe", function()
   local out
@@ -50,11 +29,7 @@ describe("a package set run by a recipe", function()
     local as = opts.weights == "fp16" and "file" or opts.weights
     local source <close> = assert(ane.load(path, { weights = as, activations = "fp32", context = opts.context }))
     assert(source:export(out, opts))
-    local set <close> = assert(ane.load(out, { activations = "fp32" }))
-    assert.same({ "recipe" }, { set.engine, set.engine_reason }, path)
-    local d = logits(set):compare(logits(source))
-    -- norms and embeddings are rounded to fp16 in packages
-    assert(d.max_scaled < 0.02 and d.cosine > 0.9999, ("%s: %s, %s"):format(path, d.max_scaled, d.cosine))
+    sets.runs_like(source, out, path)
   end
 
   for _, path in ipairs(CAUSAL) do
@@ -88,7 +63,7 @@ describe("a package set run by a recipe", function()
         local a <close> = assert(ane.load(out, { activations = "fp32" }))
         local b <close> = assert(ane.load(out, { engine = "packages" }))
         assert.same({ "recipe", "packages" }, { a.engine, b.engine })
-        assert(logits(a):compare(logits(b)).cosine > 0.9999)
+        assert(sets.logits(a):compare(sets.logits(b)).cosine > 0.9999)
       else
         check(HF .. "llama", opts)
       end
@@ -102,14 +77,14 @@ describe("a package set run by a recipe", function()
       opts.weights, opts.context = "int8", 48
       local source <close> = assert(ane.load(HF .. "llama", { weights = "int8", activations = "fp32" }))
       assert(source:export(out, opts))
-      change_meta(out, function(meta) meta.recipe = nil end)
+      sets.change_meta(out, function(meta) meta.recipe = nil end)
       local bare <close> = assert(ane.load(out))
       assert.matches("says of no recipe how it was asked, and there is no config.json beside it", bare.engine_reason)
       local config = core.json_decode(core.read_file(HF .. "llama/config.json"))
       assert(core.write_file(out .. "/config.json", core.json_encode(config)))
       local set <close> = assert(ane.load(out, { activations = "fp32" }))
       assert.same({ "recipe" }, { set.engine, set.engine_reason })
-      assert(logits(set):compare(logits(source)).max_scaled < 1e-4)
+      assert(sets.logits(set):compare(sets.logits(source)).max_scaled < 1e-4)
       config.rms_norm_eps = 0.5
       assert(core.write_file(out .. "/config.json", core.json_encode(config)))
       local other <close> = assert(ane.load(out))
@@ -124,10 +99,10 @@ describe("a package set run by a recipe", function()
     assert(a:export(out .. "/b", { weights = "int8-channel", context = 48, layers = 1 }))
     local b <close> = assert(ane.load(out .. "/b", { activations = "fp32" }))
     assert.equal("recipe", b.engine)
-    assert(logits(a):compare(logits(b)).cosine > 0.999)
+    assert(sets.logits(a):compare(sets.logits(b)).cosine > 0.999)
     assert(a:export(out .. "/c", { weights = "int8", context = 48 }))
     local c <close> = assert(ane.load(out .. "/c", { activations = "fp32" }))
-    assert.equal(logits(a):tostring(), logits(c):tostring())
+    assert.equal(sets.logits(a):tostring(), sets.logits(c):tostring())
   end)
 
   it("labels tokens as op by op", function()
@@ -136,7 +111,7 @@ describe("a package set run by a recipe", function()
     local a <close> = assert(ane.load(out, { activations = "fp32" }))
         local b <close> = assert(ane.load(out, { engine = "graph" }))
     assert.same({ "recipe", "packages" }, { a.engine, b.engine })
-    local x, y = assert(a:classify(ids_of(a))), assert(b:classify(ids_of(b)))
+    local x, y = assert(a:classify(sets.ids_of(a))), assert(b:classify(sets.ids_of(b)))
     assert.equal(#x, #y)
     for i, span in ipairs(x) do assert.same({ span.label, span.first, span.last }, { y[i].label, y[i].first, y[i].last }) end
   end)
@@ -145,7 +120,7 @@ describe("a package set run by a recipe", function()
     local source <close> = tiny.load()
     assert(source:export(out, { weights = "int8", context = 48 }))
     local set <close> = assert(ane.load(out, { threads = 1 }))
-    local ids = ids_of(set)
+    local ids = sets.ids_of(set)
     local want = assert(set:generate(ids, { max_tokens = 8, details = true })).ids
     local s <close> = set:session()
     assert(s:feed(ids))
@@ -201,16 +176,6 @@ describe("a package set run by a recipe", function()
       assert(source:export(out, { weights = "int8", context = 32, layers = 1, rope = "constants" }))
     end)
 
-    -- The set runs op by op for this reason, and is refused where the recipe is asked for.
-    local function differs(reason)
-      local set <close> = assert(ane.load(out))
-      assert.equal("packages", set.engine)
-      assert.matches("no recipe computes these packages: .*" .. reason, set.engine_reason)
-      local model, message, code = ane.load(out, { engine = "recipe" })
-      assert.same({ nil, "unsupported" }, { model, code })
-      assert.matches(reason, message)
-    end
-
     it("where it says nothing of a recipe, or nonsense", function()
       local text = core.read_file(out .. "/runtime_meta.json")
       for _, case in ipairs {
@@ -228,8 +193,8 @@ describe("a package set run by a recipe", function()
         { function(meta) meta.recipe.config.rope = 3 end, "" },
         { function(meta) meta.recipe.config.head_dim = "x" end, "" },
       } do
-        change_meta(out, case[1])
-        differs(case[2])
+        sets.change_meta(out, case[1])
+        sets.goes_op_by_op(out, case[2])
         assert(core.write_file(out .. "/runtime_meta.json", text))
       end
     end)
@@ -246,8 +211,8 @@ describe("a package set run by a recipe", function()
         { function(meta) meta.embed_scale = 2 end, "scales its embeddings by 2" },
         { function(meta) meta.packages[1].inputs[1].role = "edge" end, "hidden is edge, in the recipe hidden" },
       } do
-        change_meta(out, case[1])
-        differs(case[2])
+        sets.change_meta(out, case[1])
+        sets.goes_op_by_op(out, case[2])
         assert(core.write_file(out .. "/runtime_meta.json", text))
       end
     end)
@@ -265,7 +230,7 @@ describe("a package set run by a recipe", function()
       end
       assert.is_true(found > 0)
       assert(core.write_file(path, bytes))
-      differs "layer_00.mlpackage: op gather .*parameter x is 0.158.*, in the recipe"
+      sets.goes_op_by_op(out, "layer_00.mlpackage: op gather .*parameter x is 0.158.*, in the recipe")
     end)
 
     it("or not at all where a package is missing or broken", function()
@@ -290,7 +255,7 @@ describe("a package set run by a recipe", function()
       local a <close> = assert(ane.load(out, { activations = "fp32" }))
       local b <close> = assert(ane.load(out, { engine = "graph" }))
       assert.equal("recipe", a.engine)
-      assert(logits(a):compare(logits(b)).cosine > 0.9999)
+      assert(sets.logits(a):compare(sets.logits(b)).cosine > 0.9999)
     end)
   end)
 end)
