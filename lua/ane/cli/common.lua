@@ -80,15 +80,19 @@ local function calibration_input(args, model, text, samples)
   return require("ane.model.inputs").mix(model, input, samples)
 end
 
+-- The same with samples that this model writes, where they are wanted.
+local function drawn_input(args, model, text)
+  local samples, message, code = draw(args, model)
+  if samples == nil then return nil, message, code end
+  return calibration_input(args, model, text, samples)
+end
+
 --- Reads the file of --calibrate for a model that is loaded, or draws samples.
 -- @return text or list of lists of ids; or nil, message, code
 function M.calibration_input(args, model)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
-  local samples
-  samples, message, code = draw(args, model)
-  if samples == nil then return nil, message, code end
-  return calibration_input(args, model, text, samples)
+  return drawn_input(args, model, text)
 end
 
 --- Mean squares of what the columns of a model's weights are multiplied by, on the text of --calibrate.
@@ -102,10 +106,8 @@ function M.calibrate(args)
   })
   if not model then return nil, message, code end
   local _ <close> = model
-  local input, samples
-  samples, message, code = draw(args, model)
-  if samples == nil then return nil, message, code end
-  input, message, code = calibration_input(args, model, text, samples)
+  local input
+  input, message, code = drawn_input(args, model, text)
   if not input then return nil, message, code end
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end

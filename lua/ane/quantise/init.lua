@@ -217,14 +217,15 @@ end
 
 -- ---- Going on --------------------------------------------------------------------------------------------------------
 
+-- Weights for columns, given as a tensor or a list, as a tensor.
+local function tensor_of(values) return type(values) == "table" and core.tensor({ #values }, values) or values end
+
 -- A hash of weights for columns.
 local function digest_of_importance(importance)
   if not importance then return nil end
   local parts = {}
   for i, name in ipairs(keys(importance)) do
-    local values = importance[name]
-    if type(values) == "table" then values = core.tensor({ #values }, values) end
-    parts[i] = name .. " " .. core.sha256(values:tostring())
+    parts[i] = name .. " " .. core.sha256(tensor_of(importance[name]):tostring())
   end
   return core.sha256(table.concat(parts, "\n"))
 end
@@ -289,7 +290,7 @@ end
 local function importance_of(opts, t)
   local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
-  if type(values) == "table" then values = core.tensor({ #values }, values) end
+  values = tensor_of(values)
   if #values ~= columns(t) then
     failure.raise("invalid", "option importance: %s has %d columns, got %d weights", t.name, columns(t), #values)
   end

@@ -37,8 +37,7 @@ end
 --- The file has so many bytes.
 function Meter:written(done)
   self.seen = done
-  if not self.follows then return self.progress("quantise", done, self.size) end
-  if done >= self.size then return self.progress("quantise", done, self.size) end
+  if not self.follows or done >= self.size then return self.progress("quantise", done, self.size) end
   local share = math.min(1, (done - self.start) / math.max(1, self.now.bytes_after))
   show(self, self.done + self.stage, share, self.due - self.stage)
 end
