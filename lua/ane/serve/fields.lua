@@ -71,14 +71,15 @@ function M.check(rules, body, at)
     if at then M.wrong(at, "must be an object") end
     errors.raise(400, "the body must be a JSON object", { code = "invalid_json" })
   end
-  local out = {}
-  for name, value in pairs(body) do
-    local rule = rules[name]
-    if not rule and not (at and value == null) then
+  local out, names = {}, keys_of(body)
+  for _, name in ipairs(names) do -- first the known ones, so that a body with several faults always gets the same error
+    if rules[name] and body[name] ~= null then out[name] = check_value(rules[name], body[name], path_of(name)) end
+  end
+  for _, name in ipairs(names) do
+    if not rules[name] and not (at and body[name] == null) then
       errors.raise(400, ("unknown field %s; the fields are %s"):format(path_of(name), table.concat(keys_of(rules), ", ")),
         { param = path_of(name), code = "unknown_parameter" })
     end
-    if value ~= null then out[name] = check_value(rule, value, path_of(name)) end
   end
   for name, rule in pairs(rules) do
     if out[name] == nil then
