@@ -34,14 +34,14 @@ static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) 
 /* The first node of the tail; n_nodes: there is none. The tail runs after the whole body, once per block of output rows, so
  * memplan keeps the values that the tail makes or reads alive until the end. Those that it makes are alive from its first node
  * on. */
-static int32_t first_tail(const struct ane_graph *g) {
+static int32_t tail_start(const struct ane_graph *g) {
   int32_t i = 0;
   while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_OUT_ROWS) i++;
   return i;
 }
 
-/* The lowest offset at which `l` overlaps no placed value with an overlapping lifetime. */
-static size_t lowest(const struct lifetime *placed, int32_t n, const struct lifetime *l) {
+/* Returns the lowest offset at which `l` overlaps no placed value with an overlapping lifetime. */
+static size_t lowest_offset(const struct lifetime *placed, int32_t n, const struct lifetime *l) {
   size_t at = 0;
   for (bool moved = true; moved;) {
     moved = false;
@@ -62,7 +62,7 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
   struct ane_program *p = pl->p;
   struct lifetime *lives = ane_calloc((size_t)g->n_values + 1, sizeof *lives);
   if (!lives) return ane_fail(err, ANE_NOMEM, "no memory to plan %d values", g->n_values);
-  int32_t n = 0, tail = first_tail(g);
+  int32_t n = 0, tail = tail_start(g);
   for (int32_t v = 0; v < g->n_values; v++) {
     const struct ane_value *val = &g->values[v];
     if (val->kind != ANE_VALUE_RESULT || val->node == ANE_NONE) continue;
@@ -83,7 +83,7 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
   qsort(lives, (size_t)n, sizeof *lives, by_size);
   *bytes = 0;
   for (int32_t i = 0; i < n; i++) {
-    lives[i].offset = lowest(lives, i, &lives[i]);
+    lives[i].offset = lowest_offset(lives, i, &lives[i]);
     p->slots[lives[i].value].offset = lives[i].offset;
     *bytes = ANE_MAX(*bytes, lives[i].offset + lives[i].size);
   }

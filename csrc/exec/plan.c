@@ -186,7 +186,7 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   for (int tail = 0; tail < 2; tail++) {
     for (int32_t i = 0; i < g->n_nodes; i++) {
       const struct ane_node *n = &g->nodes[i];
-      if ((pl->place[i] >= pl->n_body) != (tail == 1)) continue;
+      if ((pl->step_of[i] >= pl->n_body) != (tail == 1)) continue;
       n_tail += tail;
       ane_status st = pl->held[i] ? plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err) : note_node(pl, n, err);
       if (st) return st;
@@ -278,10 +278,10 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
   pl->recurrent_of = ane_malloc(n * sizeof *pl->recurrent_of);
   pl->precise = ane_calloc(n, sizeof *pl->precise);
-  pl->place = ane_malloc(((size_t)pl->g->n_nodes + 1) * sizeof *pl->place);
+  pl->step_of = ane_malloc(((size_t)pl->g->n_nodes + 1) * sizeof *pl->step_of);
   pl->held = ane_calloc((size_t)pl->g->n_nodes + 1, sizeof *pl->held);
   if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->recurrent_of || !pl->precise ||
-      !pl->place || !pl->held)
+      !pl->step_of || !pl->held)
     return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->recurrent_of, 0xFF, n * sizeof *pl->recurrent_of);
@@ -297,7 +297,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   size_t activations;
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
-      (st = memplan(pl, &activations, err)) || (st = stage_places(pl, err)) || (st = stage_plan(pl, err)) ||
+      (st = memplan(pl, &activations, err)) || (st = stage_select(pl, err)) || (st = stage_plan(pl, err)) ||
       (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = exchange_plan(p, err)))
     return st;
   pruned_head_plan(p);
@@ -355,7 +355,7 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   ane_free(pl.ring_of);
   ane_free(pl.recurrent_of);
   ane_free(pl.precise);
-  ane_free(pl.place);
+  ane_free(pl.step_of);
   ane_free(pl.held);
   if (st) {
     ane_program_destroy(p);

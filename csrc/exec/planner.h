@@ -1,5 +1,5 @@
-/* Planning makes a program from a graph. plan.c runs the builders, one per op; memplan.c places values; plan_scratch.c allocates
- * scratch memory; weights.c packs matrices. */
+/* Planning makes a program from a graph. plan.c runs the builders, one per op; memplan.c assigns slots to values; plan_scratch.c
+ * allocates scratch memory; weights.c packs matrices. */
 #ifndef ANE_EXEC_PLANNER_H
 #define ANE_EXEC_PLANNER_H
 
@@ -13,10 +13,10 @@ struct planner {
   int32_t *ring_of;      /* by value of a ring state: index of the ring, or -1 */
   int32_t *recurrent_of; /* by value of a recurrent state: its index, or -1 */
   bool *precise;         /* by value: the product that makes it takes precise activations */
-  int32_t *place;        /* by node: its number among the body's steps; n_body: a step of the tail, n_body + 1: of the head */
-  bool *held;            /* by node: the program has its step. False only in a stage */
+  int32_t *step_of;      /* by node: index of its step in the body; n_body: the tail; n_body + 1: the head (stage.c) */
+  bool *held;            /* by node: the program has its step. It is false only for nodes of other stages */
   int32_t n_body;
-  int32_t from, to; /* the places that the program has: [from, to) */
+  int32_t from, to; /* the range of step_of that the program has: [from, to) */
 };
 
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
@@ -44,8 +44,8 @@ const struct slot *planner_slot(struct planner *pl, int32_t value);
 /* memplan.c: gives every result value of the graph a slot. *bytes is the size of the activation arena. */
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 
-/* stage.c: fills place, held and n_body. Errors: ANE_INVALID (steps that the body does not have), ANE_NOMEM. */
-ane_status stage_places(struct planner *pl, struct ane_error *err);
+/* stage.c: fills step_of, held, n_body, from and to. Errors: ANE_INVALID (steps that the body does not have), ANE_NOMEM. */
+ane_status stage_select(struct planner *pl, struct ane_error *err);
 /* stage.c: finds the values that the stage receives and sends, and allocates the message. After memplan. */
 ane_status stage_plan(struct planner *pl, struct ane_error *err);
 /* The facts of a program that hold for all its stages: step_embed.c, the limits of ids; step_rope.c, the length from which the

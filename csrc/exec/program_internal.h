@@ -47,7 +47,7 @@ struct adapter_scratch {
 /* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */
 struct program_stage {
   bool first, last; /* it holds the start of the body; it makes the result */
-  bool rows;        /* sends values of output rows, which stage_keep collects */
+  bool rows;        /* sends values of output rows, which stage_pack_rows collects */
   bool fp16;
   struct ane_stage_link link;
   const struct slot **in, **out; /* the values that are received and sent */

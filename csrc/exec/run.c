@@ -64,7 +64,7 @@ static void finish_block(const struct thread_ctx *tc) {
   if (!tc->p->stage.rows)
     find_best(tc, tc->tokens);
   else if (tc->thread == 0)
-    stage_keep(tc->p, tc->first_out_row, tc->tokens, tc->r->n_out_rows);
+    stage_pack_rows(tc->p, tc->first_out_row, tc->tokens, tc->r->n_out_rows);
 }
 
 /* The tokens of a pool step. *first_out_row: the output row that is the first, in the tail; else 0. */

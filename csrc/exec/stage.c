@@ -10,62 +10,64 @@
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the stages of a graph"); }
 
-/* ---- Places ------------------------------------------------------------------------------------------------------------*/
+/* ---- Steps of a stage
+ * ------------------------------------------------------------------------------------------------------------*/
 
-/* Is node n computed in each stage that needs it? It has no weights and reads only what each run is given. */
-static bool is_everywhere(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
+/* Does each stage that uses node n compute it? Such a node has no weights and reads only the inputs of a run. */
+static bool is_replicated(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
 
-/* Does a node at place `at` make the first input of node i? */
-static bool follows(const struct ane_graph *g, const int32_t *place, int32_t i, int32_t at) {
+/* Does a node with the step index `step` make the first input of node i? */
+static bool reads_step(const struct ane_graph *g, const int32_t *step_of, int32_t i, int32_t step) {
   const struct ane_value *v = &g->values[g->nodes[i].inputs[0]];
-  return v->kind == ANE_VALUE_RESULT && v->node != ANE_NONE && place[v->node] == at;
+  return v->kind == ANE_VALUE_RESULT && v->node != ANE_NONE && step_of[v->node] == step;
 }
 
-/* Fills place by node: body steps from 0, n_body of the tail, n_body + 1 of the head and what follows it. Returns n_body. */
-static int32_t find_places(const struct ane_graph *g, int32_t *place) {
+/* Fills step_of by node: body steps are numbered from 0; n_body is the tail before the head; n_body + 1 is the head and what
+ * follows it. Returns n_body, the number of body steps. */
+static int32_t number_steps(const struct ane_graph *g, int32_t *step_of) {
   int32_t n_body = 0;
   for (int32_t i = 0; i < g->n_nodes; i++) {
     bool tail = g->values[g->nodes[i].outputs[0]].shape.dim[2] == ANE_DIM_OUT_ROWS;
-    place[i] = tail ? INT32_MAX : n_body++;
+    step_of[i] = tail ? INT32_MAX : n_body++;
   }
-  for (int32_t i = 0; i < g->n_nodes; i++) place[i] = ANE_MIN(place[i], n_body);
+  for (int32_t i = 0; i < g->n_nodes; i++) step_of[i] = ANE_MIN(step_of[i], n_body);
   int32_t head = ane_graph_head(g);
   for (int32_t i = head; head != ANE_NONE && i < g->n_nodes; i++)
-    if (place[i] == n_body && (i == head || follows(g, place, i, n_body + 1))) place[i] = n_body + 1;
+    if (step_of[i] == n_body && (i == head || reads_step(g, step_of, i, n_body + 1))) step_of[i] = n_body + 1;
   return n_body;
 }
 
-/* The place of the node that makes a value; -1: none does, or each stage makes it. */
-static int32_t made_at(const struct ane_graph *g, const int32_t *place, int32_t value) {
+/* Returns the step index of the node that makes a value; -1: no node does, or each stage computes it. */
+static int32_t producer_step(const struct ane_graph *g, const int32_t *step_of, int32_t value) {
   const struct ane_value *v = &g->values[value];
-  if (v->kind != ANE_VALUE_RESULT || v->node == ANE_NONE || is_everywhere(&g->nodes[v->node])) return -1;
-  return place[v->node];
+  if (v->kind != ANE_VALUE_RESULT || v->node == ANE_NONE || is_replicated(&g->nodes[v->node])) return -1;
+  return step_of[v->node];
 }
 
-/* Sets last[value] to the place of its last use; -1: it has none. */
-static void find_uses(const struct ane_graph *g, const int32_t *place, int32_t *last) {
+/* Sets last[value] to the step index of its last use; -1: it has none. */
+static void find_last_uses(const struct ane_graph *g, const int32_t *step_of, int32_t *last) {
   for (int32_t v = 0; v < g->n_values; v++) last[v] = -1;
   for (int32_t i = 0; i < g->n_nodes; i++)
     for (int32_t j = 0; j < g->nodes[i].n_inputs; j++) {
       int32_t v = g->nodes[i].inputs[j];
-      if (v != ANE_NONE) last[v] = ANE_MAX(last[v], place[i]);
+      if (v != ANE_NONE) last[v] = ANE_MAX(last[v], step_of[i]);
     }
 }
 
-/* Does a node of places [from, to) use an output of n? */
+/* Does a node with a step index in [from, to) use an output of n? */
 static bool used_in(const struct planner *pl, const struct ane_node *n, int32_t from, int32_t to) {
   for (int32_t i = 0; i < pl->g->n_nodes; i++) {
     const struct ane_node *user = &pl->g->nodes[i];
-    bool in = pl->place[i] >= from && pl->place[i] < to;
+    bool in = pl->step_of[i] >= from && pl->step_of[i] < to;
     for (int32_t j = 0; in && j < user->n_inputs; j++)
       if (user->inputs[j] == n->outputs[0]) return true;
   }
   return false;
 }
 
-ane_status stage_places(struct planner *pl, struct ane_error *err) {
+ane_status stage_select(struct planner *pl, struct ane_error *err) {
   const struct ane_stage *stage = pl->p->o.stage;
-  pl->n_body = find_places(pl->g, pl->place);
+  pl->n_body = number_steps(pl->g, pl->step_of);
   int32_t from = stage ? stage->from : 0, to = stage ? stage->to : pl->n_body;
   if (from < 0 || to < from || to > pl->n_body)
     return ane_fail(err, ANE_INVALID, "a stage of the steps %" PRId32 " to %" PRId32 ": the graph %s has %" PRId32, from, to,
@@ -81,8 +83,8 @@ ane_status stage_places(struct planner *pl, struct ane_error *err) {
   if (to == pl->n_body) to = tail == ANE_STAGE_TAIL_NO_HEAD ? pl->n_body + 1 : pl->n_body + 2;
   for (int32_t i = 0; i < pl->g->n_nodes; i++) {
     const struct ane_node *n = &pl->g->nodes[i];
-    pl->held[i] = pl->place[i] >= from && pl->place[i] < to;
-    if (stage && is_everywhere(n)) pl->held[i] = used_in(pl, n, from, to);
+    pl->held[i] = pl->step_of[i] >= from && pl->step_of[i] < to;
+    if (stage && is_replicated(n)) pl->held[i] = used_in(pl, n, from, to);
   }
   pl->from = from;
   pl->to = to;
@@ -91,14 +93,14 @@ ane_status stage_places(struct planner *pl, struct ane_error *err) {
 
 /* ---- Messages ------------------------------------------------------------------------------------------------------------*/
 
-/* Lists the slots of the values that are made before place `cut` and used from there on. *floats: their floats per token. */
+/* Lists the slots of the values that are made before step `cut` and used from it on. *floats: their floats per token. */
 static ane_status find_crossing(struct planner *pl, const int32_t *last, int32_t cut, const struct slot ***out, int32_t *n,
                                 int64_t *floats, struct ane_error *err) {
   const struct slot **list = ane_arena_array(&pl->p->arena, (size_t)pl->g->n_values + 1, sizeof *list);
   if (!list) return no_memory(err);
   *floats = 0;
   for (int32_t v = 0; v < pl->g->n_values; v++) {
-    int32_t made = made_at(pl->g, pl->place, v);
+    int32_t made = producer_step(pl->g, pl->step_of, v);
     if (made < 0 || made >= cut || last[v] < cut) continue;
     list[(*n)++] = &pl->p->slots[v];
     *floats += pl->p->slots[v].channels;
@@ -115,7 +117,7 @@ ane_status stage_plan(struct planner *pl, struct ane_error *err) {
   p->stage.link = stage->link;
   int32_t *last = ane_malloc(((size_t)pl->g->n_values + 1) * sizeof *last);
   if (!last) return no_memory(err);
-  find_uses(pl->g, pl->place, last);
+  find_last_uses(pl->g, pl->step_of, last);
   int64_t in = 0, out = 0;
   ane_status st = ANE_OK;
   if (!p->stage.first) st = find_crossing(pl, last, pl->from, &p->stage.in, &p->stage.n_in, &in, err);
@@ -129,26 +131,31 @@ ane_status stage_plan(struct planner *pl, struct ane_error *err) {
   return ANE_OK;
 }
 
-/* Copies n floats of a value to the message at `at`, or back. Returns the end of the copied bytes in the message. */
-static uint8_t *move(const struct program_stage *s, uint8_t *at, float *value, int64_t n, bool back) {
-  if (!s->fp16) {
-    memcpy(back ? (void *)value : at, back ? at : (const void *)value, (size_t)n * sizeof *value);
-    return at + (size_t)n * sizeof *value;
-  }
-  uint16_t *half = (uint16_t *)(void *)at;
-  for (int64_t i = 0; i < n; i++) {
-    if (back)
-      value[i] = ane_f16_f32(half[i]);
-    else
-      half[i] = ane_f32_f16(value[i]);
-  }
-  return at + (size_t)n * sizeof *half;
+/* Bytes of n numbers in a message. */
+static size_t packed_bytes(const struct program_stage *s, int64_t n) {
+  return (size_t)n * (s->fp16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Writes n floats to a message. Returns the end of the written bytes. */
+static uint8_t *pack_floats(const struct program_stage *s, uint8_t *message, const float *x, int64_t n) {
+  uint16_t *half = (uint16_t *)(void *)message;
+  if (!s->fp16) memcpy(message, x, packed_bytes(s, n));
+  for (int64_t i = 0; s->fp16 && i < n; i++) half[i] = ane_f32_f16(x[i]);
+  return message + packed_bytes(s, n);
+}
+
+/* Reads n floats from a message. Returns the end of the read bytes. */
+static const uint8_t *unpack_floats(const struct program_stage *s, const uint8_t *message, float *x, int64_t n) {
+  const uint16_t *half = (const uint16_t *)(const void *)message;
+  if (!s->fp16) memcpy(x, message, packed_bytes(s, n));
+  for (int64_t i = 0; s->fp16 && i < n; i++) x[i] = ane_f16_f32(half[i]);
+  return message + packed_bytes(s, n);
 }
 
 static size_t message_bytes(const struct program_stage *s, const struct slot *const *list, int32_t n, int64_t tokens) {
   int64_t floats = 0;
   for (int32_t i = 0; i < n; i++) floats += list[i]->channels;
-  return (size_t)(floats * tokens) * (s->fp16 ? sizeof(uint16_t) : sizeof(float));
+  return packed_bytes(s, floats * tokens);
 }
 
 static float *slot_data(const struct ane_program *p, const struct slot *slot) {
@@ -158,20 +165,19 @@ static float *slot_data(const struct ane_program *p, const struct slot *slot) {
 ane_status stage_receive(struct ane_program *p, int64_t tokens, struct ane_error *err) {
   const struct program_stage *s = &p->stage;
   if (s->n_in == 0) return ANE_OK;
-  uint8_t *at = (uint8_t *)s->message;
-  ane_status st = s->link.receive(s->link.arg, at, message_bytes(s, s->in, s->n_in, tokens), err);
-  for (int32_t i = 0; !st && i < s->n_in; i++) at = move(s, at, slot_data(p, s->in[i]), tokens * s->in[i]->channels, true);
+  const uint8_t *at = (const uint8_t *)s->message;
+  ane_status st = s->link.receive(s->link.arg, s->message, message_bytes(s, s->in, s->n_in, tokens), err);
+  for (int32_t i = 0; !st && i < s->n_in; i++) at = unpack_floats(s, at, slot_data(p, s->in[i]), tokens * s->in[i]->channels);
   return st;
 }
 
-void stage_keep(struct ane_program *p, int64_t first_row, int64_t rows, int64_t all) {
+void stage_pack_rows(struct ane_program *p, int64_t first_row, int64_t rows, int64_t n_rows) {
   const struct program_stage *s = &p->stage;
-  size_t size = s->fp16 ? sizeof(uint16_t) : sizeof(float);
   uint8_t *at = (uint8_t *)s->message;
   for (int32_t i = 0; i < s->n_out; i++) {
     int64_t channels = s->out[i]->channels;
-    move(s, at + (size_t)(first_row * channels) * size, slot_data(p, s->out[i]), rows * channels, false);
-    at += (size_t)(all * channels) * size;
+    pack_floats(s, at + packed_bytes(s, first_row * channels), slot_data(p, s->out[i]), rows * channels);
+    at += packed_bytes(s, n_rows * channels);
   }
 }
 
@@ -180,7 +186,7 @@ ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *e
   if (s->n_out == 0 || tokens == 0) return ANE_OK;
   uint8_t *at = (uint8_t *)s->message;
   for (int32_t i = 0; !s->rows && i < s->n_out; i++)
-    at = move(s, at, slot_data(p, s->out[i]), tokens * s->out[i]->channels, false);
+    at = pack_floats(s, at, slot_data(p, s->out[i]), tokens * s->out[i]->channels);
   return s->link.send(s->link.arg, s->message, message_bytes(s, s->out, s->n_out, tokens), err);
 }
 
@@ -228,28 +234,28 @@ static void add_cost(const struct ane_graph *g, const struct ane_node *n, struct
 }
 
 ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err) {
-  int32_t *place = ane_malloc(((size_t)g->n_nodes + 1) * sizeof *place);
+  int32_t *step_of = ane_malloc(((size_t)g->n_nodes + 1) * sizeof *step_of);
   int32_t *last = ane_malloc(((size_t)g->n_values + 1) * sizeof *last);
   struct ane_step_cost *costs = ane_calloc((size_t)g->n_nodes + 1, sizeof *costs);
-  if (!place || !last || !costs) {
-    ane_free(place);
+  if (!step_of || !last || !costs) {
+    ane_free(step_of);
     ane_free(last);
     ane_free(costs);
     return no_memory(err);
   }
-  int32_t n_body = find_places(g, place);
-  find_uses(g, place, last);
+  int32_t n_body = number_steps(g, step_of);
+  find_last_uses(g, step_of, last);
   for (int32_t i = 0; i < g->n_nodes; i++) {
-    struct ane_step_cost *c = &costs[ANE_MIN(place[i], n_body)];
+    struct ane_step_cost *c = &costs[ANE_MIN(step_of[i], n_body)];
     if (!c->name) c->name = g->nodes[i].name;
     add_cost(g, &g->nodes[i], c);
   }
   for (int32_t v = 0; v < g->n_values; v++) {
-    int32_t made = made_at(g, place, v);
+    int32_t made = producer_step(g, step_of, v);
     for (int32_t cut = made + 1; made >= 0 && cut <= ANE_MIN(last[v], n_body); cut++)
       costs[cut].crossing += g->values[v].shape.dim[1];
   }
-  ane_free(place);
+  ane_free(step_of);
   ane_free(last);
   *out = costs;
   *n = n_body + 1;
