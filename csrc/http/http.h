@@ -80,8 +80,9 @@ ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *p
 /* Appends to the response, whatever waits already: see ane_http_full. ANE_STOPPED: the client has disconnected or has not read
  * for receive_s; the response is cut off. */
 ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err);
-/* Ends a response begun by ane_http_begin. */
-void ane_http_end(struct ane_http_exchange *x);
+/* Appends the last bytes of a response begun by ane_http_begin, maybe none, and ends it. Without memory for them the response is
+ * cut off. */
+void ane_http_end(struct ane_http_exchange *x, const void *data, size_t size);
 /* The bytes that wait for the client. */
 size_t ane_http_pending(const struct ane_http_exchange *x);
 /* Do more bytes wait for the client than output_bytes? The owner then writes no more until they do not. Once the client has read

@@ -174,9 +174,24 @@ static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_
   return left ? ane_fail(err, ANE_STOPPED, "the client has left") : ANE_OK;
 }
 
-/* Starts the timeout for the client to read the response. */
-static void finish(struct ane_http_exchange *x) {
+/* Moves the unsent bytes to the front of the buffer if that is worthwhile. */
+static void compact(struct ane_http_exchange *x) {
+  if (x->sent == 0 || x->sent < x->output.size / 2) return;
+  memmove(x->output.data, x->output.data + x->sent, x->output.size - x->sent);
+  x->output.size -= x->sent;
+  x->sent = 0;
+}
+
+static bool append(struct ane_http_exchange *x, const void *data, size_t size) {
+  compact(x);
+  return ane_buffer_append(&x->output, data, size);
+}
+
+/* Appends the last bytes, which libmicrohttpd sends together with the end, and starts the timeout for the client to read the
+ * response. */
+static void finish(struct ane_http_exchange *x, const void *data, size_t size) {
   pthread_mutex_lock(&x->server->lock);
+  if (!append(x, data, size)) cut_off(x);
   x->ended = true;
   if (x->line) x->line->deadline = ane_clock() + x->server->limits.receive_s;
   if (x->streaming) ane_http_resume(x);
@@ -184,7 +199,7 @@ static void finish(struct ane_http_exchange *x) {
 }
 
 ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
-  finish(x);
+  finish(x, "", 0);
   return hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
 }
 
@@ -198,14 +213,6 @@ ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *p
   return hand_over(x, status, ane_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
 }
 
-/* Moves the unsent bytes to the front of the buffer if that is worthwhile. */
-static void compact(struct ane_http_exchange *x) {
-  if (x->sent == 0 || x->sent < x->output.size / 2) return;
-  memmove(x->output.data, x->output.data + x->sent, x->output.size - x->sent);
-  x->output.size -= x->sent;
-  x->sent = 0;
-}
-
 ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err) {
   ane_status st = ANE_OK;
   pthread_mutex_lock(&x->server->lock);
@@ -214,8 +221,7 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
   } else if (send_chunk(x, data, size)) {
     if (x->gone) st = ane_fail(err, ANE_STOPPED, "the client has left");
   } else {
-    compact(x);
-    if (!ane_buffer_append(&x->output, data, size))
+    if (!append(x, data, size))
       st = ane_fail(err, ANE_NOMEM, "answer: out of memory");
     else if (!x->response)
       ane_http_resume(x);
@@ -224,7 +230,7 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
   return st;
 }
 
-void ane_http_end(struct ane_http_exchange *x) { finish(x); }
+void ane_http_end(struct ane_http_exchange *x, const void *data, size_t size) { finish(x, data, size); }
 
 bool ane_http_full(struct ane_http_exchange *x) {
   pthread_mutex_lock(&x->server->lock);

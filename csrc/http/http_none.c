@@ -41,7 +41,7 @@ ane_status ane_http_write(ANE_UNUSED struct ane_http_exchange *x, ANE_UNUSED con
                           ANE_UNUSED struct ane_error *err) {
   return ANE_UNSUPPORTED;
 }
-void ane_http_end(ANE_UNUSED struct ane_http_exchange *x) {}
+void ane_http_end(ANE_UNUSED struct ane_http_exchange *x, ANE_UNUSED const void *data, ANE_UNUSED size_t size) {}
 size_t ane_http_pending(ANE_UNUSED const struct ane_http_exchange *x) { return 0; }
 bool ane_http_full(ANE_UNUSED struct ane_http_exchange *x) { return false; }
 bool ane_http_gone(ANE_UNUSED const struct ane_http_exchange *x) { return true; }

@@ -215,9 +215,12 @@ static int exchange_write(lua_State *L) {
   return bind_done(L, ane_http_write(x, data, size, &err), &err);
 }
 
-/* exchange:finish(): ends the response */
+/* exchange:finish([text]): appends the last text and ends the response */
 static int exchange_finish(lua_State *L) {
-  ane_http_end(open_exchange(L));
+  struct ane_http_exchange *x = open_exchange(L);
+  size_t size;
+  const char *data = luaL_optlstring(L, 2, "", &size);
+  ane_http_end(x, data, size);
   return 0;
 }
 

@@ -1,6 +1,6 @@
 --- A request and its answer, as handlers use them: whole JSON answers and event streams.
 -- Needs ane.core and ane.serve.errors.
--- Usage: `call:json(200, { status = "ok" })`, or `call:begin(); call:event { text = "a" }; call:finish "[DONE]"`
+-- Usage: `call:json(200, { status = "ok" })`, or `call:begin(); call:event { text = "a" }; call:flush(); call:finish "[DONE]"`
 
 local core = require "ane.core"
 
@@ -20,6 +20,7 @@ local JSON = "application/json; charset=utf-8"
 function M.new(exchange, on_end)
   local self = exchange:request()
   self.exchange, self.on_end, self.started, self.headers = exchange, on_end, core.clock(), {}
+  self.events = {} -- texts of events that were added since the last flush
   return setmetatable(self, Call)
 end
 
@@ -63,21 +64,35 @@ function Call:begin()
   self.exchange:begin(200, headers_of(self, "text/event-stream; charset=utf-8", { ["X-Accel-Buffering"] = "no" }), PROBE)
 end
 
---- Adds an event.
+--- Adds an event. It is sent by the next flush() or finish(), together with others.
 -- @param value for JSON
 -- @param name of the event, or nil
 function Call:event(value, name)
-  if self.done then return end
-  local head = name and "event: " .. name .. "\ndata: " or "data: "
-  if not self.exchange:write(head .. core.json_encode(value) .. "\n\n") then self.left = true end
+  self.events[#self.events + 1] = (name and "event: " .. name .. "\ndata: " or "data: ") .. core.json_encode(value) .. "\n\n"
 end
 
---- Ends a stream.
+--- Adds an event whose JSON is given.
+function Call:encoded(json) self.events[#self.events + 1] = "data: " .. json .. "\n\n" end
+
+-- The texts of the events to be sent, joined.
+local function take_events(self)
+  local text = table.concat(self.events)
+  self.events = {}
+  return text
+end
+
+--- Sends the events that were added.
+function Call:flush()
+  if self.done or #self.events == 0 then return end
+  if not self.exchange:write(take_events(self)) then self.left = true end
+end
+
+--- Sends the events that were added and ends the stream.
 -- @param last text of a last event, or nil
 function Call:finish(last)
   if self.done then return end
-  if last then self.exchange:write("data: " .. last .. "\n\n") end
-  self.exchange:finish()
+  if last then self:encoded(last) end
+  self.exchange:finish(take_events(self))
   ended(self, 200)
 end
 

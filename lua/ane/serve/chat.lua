@@ -1,9 +1,10 @@
 --- POST /v1/chat/completions.
--- Needs ane.core, ane.util.exact and ane.serve.fields, logprobs, messages, sampling, tools.
+-- Needs ane.core, ane.util.exact and ane.serve.fields, frame, logprobs, messages, sampling, tools.
 
 local core = require "ane.core"
 local exact = require "ane.util.exact"
 local fields = require "ane.serve.fields"
+local frame = require "ane.serve.frame"
 local logprobs = require "ane.serve.logprobs"
 local messages = require "ane.serve.messages"
 local sampling = require "ane.serve.sampling"
@@ -40,11 +41,14 @@ local function object(self, kind, choices)
   return { id = self.id, object = kind, created = self.created, model = self.model, choices = core.json_array(choices) }
 end
 
-local function chunk(self, job, choice)
+-- A chunk of a stream.
+local function chunk(self, choice)
   local value = object(self, "chat.completion.chunk", { choice })
   if self.usage then value.usage = core.null end
-  job.call:event(value)
+  return value
 end
+
+local function send(self, job, choice) job.call:event(chunk(self, choice)) end
 
 -- Log probabilities of the tokens that were not sent yet; null if they are not requested.
 local function new_logprobs(self, job, i)
@@ -57,14 +61,19 @@ end
 
 function Form:open(job)
   for i in ipairs(job.requests) do
-    chunk(self, job, {
+    send(self, job, {
       index = i - 1, delta = { role = "assistant", content = "" }, logprobs = core.null, finish_reason = core.null,
     })
   end
 end
 
 function Form:piece(job, i, text)
-  chunk(self, job, { index = i - 1, delta = { content = text }, logprobs = new_logprobs(self, job, i), finish_reason = core.null })
+  local function choice(one, probabilities)
+    return { index = i - 1, delta = { content = one }, logprobs = probabilities, finish_reason = core.null }
+  end
+  if self.logprobs then return send(self, job, choice(text, new_logprobs(self, job, i))) end
+  self.encode[i] = self.encode[i] or frame.new(function(one) return chunk(self, choice(one, core.null)) end)
+  job.call:encoded(self.encode[i](text))
 end
 
 -- A delta of a tool call, as the option on_tool_call receives it.
@@ -79,7 +88,7 @@ function Form:after(job, i)
   if not deltas or #deltas == 0 then return end
   self.calls[i] = {}
   for _, delta in ipairs(deltas) do
-    chunk(self, job, {
+    send(self, job, {
       index = i - 1, delta = { tool_calls = core.json_array { call_part(delta) } }, logprobs = core.null, finish_reason = core.null,
     })
   end
@@ -87,7 +96,7 @@ end
 
 function Form:closed(job, i)
   local result = job.requests[i].result
-  chunk(self, job, {
+  send(self, job, {
     index = i - 1, delta = core.json_object(), logprobs = new_logprobs(self, job, i), finish_reason = sampling.reason(result),
   })
 end
@@ -142,6 +151,7 @@ function M.handle(server, call, body)
   local form = setmetatable({
     id = server:new_id "chatcmpl-", created = server:now(), model = server.id, logprobs = values.logprobs,
     tokenizer = server.model.tokenizer, usage = values.stream_options and values.stream_options.include_usage, sent = {}, calls = {},
+    encode = {},
   }, Form)
   local asked = {}
   for i = 1, values.n do

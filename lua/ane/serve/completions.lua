@@ -1,8 +1,9 @@
 --- POST /v1/completions.
--- Needs ane.core and ane.serve.fields, logprobs, sampling.
+-- Needs ane.core and ane.serve.fields, frame, logprobs, sampling.
 
 local core = require "ane.core"
 local fields = require "ane.serve.fields"
+local frame = require "ane.serve.frame"
 local logprobs = require "ane.serve.logprobs"
 local sampling = require "ane.serve.sampling"
 
@@ -73,19 +74,26 @@ local function new_logprobs(self, job, i)
   return value
 end
 
-local function chunk(self, job, i, text, reason)
-  local value = object(self, { { index = i - 1, text = text, logprobs = new_logprobs(self, job, i), finish_reason = reason or core.null } })
+-- A chunk of a stream.
+local function chunk(self, i, text, probabilities, reason)
+  local value = object(self, { { index = i - 1, text = text, logprobs = probabilities, finish_reason = reason or core.null } })
   if self.usage then value.usage = core.null end
-  job.call:event(value)
+  return value
 end
 
 function Form:open(job)
-  for i, text in pairs(self.echo) do chunk(self, job, i, text) end
+  for i, text in pairs(self.echo) do job.call:event(chunk(self, i, text, core.null)) end
 end
 
-function Form:piece(job, i, text) chunk(self, job, i, text) end
+function Form:piece(job, i, text)
+  if self.logprobs then return job.call:event(chunk(self, i, text, new_logprobs(self, job, i))) end
+  self.encode[i] = self.encode[i] or frame.new(function(one) return chunk(self, i, one, core.null) end)
+  job.call:encoded(self.encode[i](text))
+end
 
-function Form:closed(job, i) chunk(self, job, i, "", sampling.reason(job.requests[i].result)) end
+function Form:closed(job, i)
+  job.call:event(chunk(self, i, "", new_logprobs(self, job, i), sampling.reason(job.requests[i].result)))
+end
 
 function Form:close(job)
   if self.usage then
@@ -131,7 +139,7 @@ function M.handle(server, call, body)
   if values.echo and values.logprobs then fields.unsupported("echo", "does not go with logprobs here") end
   local form = setmetatable({
     id = server:new_id "cmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
-    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, echo = {}, n = values.n,
+    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, echo = {}, encode = {}, n = values.n,
   }, Form)
   local asked = {}
   for p, prompt in ipairs(prompts) do

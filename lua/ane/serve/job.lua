@@ -56,6 +56,7 @@ function M.new(server, call, asked, form, stream)
   if stream then
     call:begin()
     form:open(self)
+    call:flush()
   end
   return self
 end
@@ -125,7 +126,10 @@ function Job:advance()
       if r.done and not close_one(self, i, r) then return true end
     end
   end
-  if self.open > 0 then return false end
+  if self.open > 0 then
+    if self.stream then self.call:flush() end
+    return false
+  end
   if self.stream then self.form:close(self) else self.call:json(200, self.form:whole(self)) end
   return true
 end

@@ -133,6 +133,55 @@ describe("a stream", function()
     end
     same:close()
   end)
+
+  it("sends what one step adds at once", function()
+    local model <close> = tiny.load()
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    local body = { prompt = "a", max_tokens = 9, temperature = 0, ignore_eos = true, stream = true }
+    body.stream_options = { include_usage = true }
+    local c = http.open(server)
+    c:send(http.text("POST", "/v1/completions", body))
+    local all = c:wait(function(buffer) return buffer:find("\r\n0\r\n\r\n", 1, true) and buffer end, PATIENCE)
+    c:close()
+    -- The last chunk has the last text, the reason, the usage and the end.
+    local last = all:match "\r\n%x+\r\n([^\r]*)\r\n0\r\n\r\n$"
+    local events = http.events(last)
+    assert.equal(4, #events)
+    assert.equal("length", events[2].choices[1].finish_reason)
+    assert.equal(9, events[3].usage.completion_tokens)
+    assert.equal("[DONE]", events[4])
+  end)
+
+  it("has the events that an encoder of whole values gives", function()
+    local frame = require "ane.serve.frame"
+    local model <close> = tiny.load()
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    local bodies = {
+      ["/v1/completions"] = { prompt = "a", n = 2, seed = 3, max_tokens = 20, stream = true, stream_options = { include_usage = true } },
+      ["/v1/chat/completions"] = { messages = { { role = "user", content = "a" } }, n = 2, seed = 3, max_tokens = 20, stream = true },
+    }
+    -- The events of each choice; how those of two mix depends on what the pool holds already.
+    local function events(path)
+      local list = { [0] = {}, [1] = {} }
+      for _, event in ipairs(http.events(http.post(server, path, bodies[path]).body)) do
+        local choice = event ~= "[DONE]" and event.choices and event.choices[1]
+        if choice then
+          event.id, event.created = nil, nil
+          table.insert(list[choice.index], event)
+        end
+      end
+      return list
+    end
+    for path in pairs(bodies) do
+      local got, new = events(path), frame.new
+      frame.new = function(build) return function(text) return core.json_encode(build(text)) end end
+      local ok, want = pcall(events, path)
+      frame.new = new
+      assert.is_true(ok, want)
+      assert.is_true(#got[0] > 10 and #got[1] > 10)
+      assert.same(want, got, path)
+    end
+  end)
 end)
 
 describe("a client that reads slowly", function()
