@@ -1,45 +1,45 @@
 ---@meta
--- Types of batches (ane.batch); those of all else are in types/ane.lua. Nothing here runs.
+-- Types of batches (ane.batch). The other types are in types/ane.lua. Nothing here runs.
 
 ---@class ane.batch_options
----@field input string|fun(): string|table|nil path of a file or folder; "-": standard input; or a function that gives a row in each call
----@field output string|fun(line: string) path of a file; "-": standard output; or a function that gets each line
+---@field input string|fun(): string|table|nil path of a file or folder; "-": standard input; or a function that returns a row in each call
+---@field output string|fun(line: string) path of a file; "-": standard output; or a function that is called with each line
 ---@field form? "jsonl"|"lines"|"files" default: files for a folder and for .txt, .text and .md, else jsonl
----@field task? "chat"|"completion"|"score"|"embed"|"rerank"|"classify"|"redact" of plain rows; default: by the model and the row's fields
----@field body? table fields of rows that do not have them
----@field ordered? boolean lines in the order of the rows
----@field resume? boolean go on with what an earlier run has left
----@field restart? boolean begin anew, also where a run has not ended
----@field shard? string "2/8": rows 2, 10, 18, ...
----@field max_errors? integer the run ends when more rows have failed
----@field max_row? integer bytes; larger rows fail; default 16777216
+---@field task? "chat"|"completion"|"score"|"embed"|"rerank"|"classify"|"redact" task of plain rows; default: by the model and the row's fields
+---@field body? table default values of the rows' fields
+---@field ordered? boolean true: writes lines in the order of the rows
+---@field resume? boolean true: continues an earlier run
+---@field restart? boolean true: starts again and discards an incomplete run
+---@field shard? string "2/8": processes rows 2, 10, 18, ... only
+---@field max_errors? integer ends the run when more rows have failed
+---@field max_row? integer maximum bytes of a row; larger rows fail; default 16777216
 ---@field sessions? integer of the pool
 ---@field step_tokens? integer of the pool
 ---@field memory? integer|string of the pool
 ---@field prefix_memory? integer|string of the pool; default a sixteenth of the weights' bytes, at least 32 MiB
----@field temperature? number of requests in OpenAI's form that name none; default 1; plain rows are greedy
+---@field temperature? number default temperature of requests in OpenAI's form: 1; plain rows are greedy
 ---@field threshold? number of classify and redact
 ---@field window? integer of classify and redact
 ---@field pseudonyms? boolean of redact
 ---@field key? string of redact
 ---@field mpi? boolean the program is one of the ranks of an MPI program (needs the module ane.mpi: make mpi)
 ---@field rank_timeout? number seconds after which a silent rank counts as dead; default 300
----@field progress? fun(state: ane.batch_state) called as rows end
+---@field progress? fun(state: ane.batch_state) called when rows are complete
 
 ---@class ane.batch_state
----@field rows integer that have a line
----@field errors integer of them
----@field resumed integer of them, from earlier runs
----@field tokens integer of prompts and replies
+---@field rows integer number of rows that have a line
+---@field errors integer number of them that failed
+---@field resumed integer number of them from earlier runs
+---@field tokens integer tokens of prompts and replies
 ---@field seconds number
 ---@field done integer bytes (or files) of the input that were read
----@field total? integer bytes (or files) of the input, where known
+---@field total? integer bytes (or files) of the input, if known
 
 ---@class ane.batch_summary
 ---@field ok boolean false: more than max_errors rows failed; resume goes on
----@field rows integer that have a line
----@field errors integer of them
----@field resumed integer of them, from earlier runs
----@field tokens integer of prompts and replies, in this run
+---@field rows integer number of rows that have a line
+---@field errors integer number of them that failed
+---@field resumed integer number of them from earlier runs
+---@field tokens integer tokens of prompts and replies, in this run
 ---@field seconds number
----@field message? string where ok is false
+---@field message? string error message if ok is false

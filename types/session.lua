@@ -1,20 +1,20 @@
 ---@meta ane
--- Types of sessions: the cached past of one sequence. See types/ane.lua.
+-- Types of sessions: the state of one sequence. See types/ane.lua.
 
---- The cached past of one sequence. Sessions of all engines answer alike: results, messages and codes are the same.
+--- The state of one sequence. Sessions of all engines have the same methods, messages and codes.
 ---@class ane.session
----@field length integer tokens cached
----@field ids integer[] a copy
----@field context integer
----@field n_ids integer ids 0 .. n_ids - 1 may be fed
----@field exact boolean logits do not depend on how tokens are cut into feeds
----@field switch_at? integer sequences longer than this have other rope factors
----@field stopping boolean stop was called and no feed has seen it yet
----@field adapters_key? string tells sessions with other adapters apart; nil: the model's own
+---@field length integer number of cached tokens
+---@field ids integer[] the cached token ids, a copy
+---@field context integer maximum tokens
+---@field n_ids integer number of valid token ids: 0 .. n_ids - 1
+---@field exact boolean logits do not depend on how tokens are divided into feeds
+---@field switch_at? integer sequences longer than this use other rope factors (longrope)
+---@field stopping boolean stop was called, and no feed has ended because of it yet
+---@field adapters_key? string identifies the adapters of the session; nil: those of the model
 ---@field closed boolean
 local session = {}
 
---- Computes tokens behind those that are cached. Nothing is fed where an id is no token or the context is full ("range").
+--- Computes tokens that follow the cached ones. If an id is not valid or the context is too small (code "range"), nothing is computed.
 ---@param ids integer|integer[]
 ---@param opts? { want?: "last"|"all"|"argmax"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
 ---@return boolean? ok
@@ -22,36 +22,36 @@ local session = {}
 ---@return ane.code? code
 function session:feed(ids, opts) end
 
---- Output rows of the last feed: how many can be asked for.
+--- Returns the number of output rows of the last feed.
 ---@return integer
 function session:rows() end
 
---- Logits of an output row, a value for each token id, as a copy.
+--- Returns the logits of an output row, a value for each token id, as a copy.
 ---@param row? integer default -1, the last
 ---@return ane.tensor
 function session:logits(row) end
 
---- The best token of an output row; the lowest id where several are equal.
+--- Returns the best token of an output row; of equal logits, the lowest id.
 ---@param row? integer
 ---@return integer id
 ---@return number logit
 function session:argmax(row) end
 
---- The k best tokens of an output row.
+--- Returns the k best tokens of an output row.
 ---@param k integer
 ---@param row? integer
 ---@return number[][] list of {id, logit}, best first
 function session:topk(k, row) end
 
---- Makes the row of the last token available as row -1: nothing is computed where the last feed has left it, else (after rewind, in a fork,
---- after want = "none") the last token is fed again.
----@param want? "last"|"argmax" argmax: the best token will do; default "last", logits
+--- Makes the row of the last token available as row -1. If the last feed did not keep it (after rewind, in a fork,
+--- after want = "none"), the last token is computed again.
+---@param want? "last"|"argmax" "argmax": only the best token is needed; default "last": logits
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
 function session:recall(want) end
 
---- Continues from what is cached, fed or restored. The session then holds the reply too, so that the next call goes on from there.
+--- Continues the cached tokens. The session then holds the reply too, and the next call continues it.
 --- ```lua
 --- assert(s:feed(model.tokenizer:encode "The sky is"))
 --- print(s:generate { max_tokens = 8 }, s:generate { max_tokens = 8, temperature = 0.8 })
@@ -62,57 +62,58 @@ function session:recall(want) end
 ---@return ane.code? code
 function session:generate(opts) end
 
---- The same piece by piece.
+--- Continues the cached tokens, and returns the reply piece by piece.
 ---@param opts? ane.generate_options
 ---@return ane.pieces? pieces
 ---@return string? message
 ---@return ane.code? code
 function session:stream(opts) end
 
---- Forgets all tokens from position n on. The output rows are gone.
----@param n integer the length to go back to; negative: so many tokens fewer
+--- Removes all tokens from position n on, and the output rows.
+---@param n integer the new length; negative: the number of tokens to remove
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
 function session:rewind(n) end
 
----Forgets all; what is fed next stands behind n tokens of a longer sequence. For models that see tokens on both sides.
+--- Removes all tokens. The next feed is a part of a longer sequence and has n tokens before it. For models with attention in both
+--- directions.
 ---@param n integer
 ---@return true?, string? message, string? code
 function session:part(n) end
 
---- Writes tokens, states and the logits of the last token (where the last feed has kept them) to a file, whole or not at all.
+--- Writes tokens, states and, if the last feed has kept them, the logits of the last token to a file, in one step.
 ---@param path string
----@param note? string a text of the caller's that is kept with them
+---@param note? string a text of the caller, which restore returns
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
 function session:save(path, note) end
 
---- Reads what save wrote with the same model and options; the row of the last token is then at hand. A failure leaves the session as it was.
---- Code "state": a file of another model, option, engine or version of the arithmetic; "format": damaged, or no saved session; "range": longer
---- than the context.
+--- Reads a session that save wrote with the same model and options. The saved row of the last token is then available. A failure changes
+--- nothing. Code "state": the file has another model, option, engine or version of the arithmetic; "format": it is damaged or not a saved
+--- session; "range": it is longer than the context.
 ---@param path string
 ---@return boolean? ok
----@return string? note or the message
+---@return string? note or the error message
 ---@return ane.code? code
 function session:restore(path) end
 
---- A second session with the same past, without its rows.
+--- Returns a second session with the same cached tokens, without output rows.
 ---@return ane.session? session
 ---@return string? message
 ---@return ane.code? code
 function session:fork() end
 
---- Ends the feed in progress before its next chunk, or the next feed, with nil, message, "stopped".
+--- Ends the running feed before its next chunk, or else the next feed. It returns nil, message, "stopped".
 function session:stop() end
 
---- Takes back a stop that no feed has seen yet.
+--- Cancels a stop that no feed has seen yet.
 function session:unstop() end
 
---- Bytes of cached state that the tokens so far occupy.
+--- Returns the bytes of state that the cached tokens occupy.
 ---@return integer
 function session:kv_bytes() end
 
---- Frees the state. Closing twice is fine.
+--- Frees the state. Closing twice is allowed.
 function session:close() end
