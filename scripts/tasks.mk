@@ -53,7 +53,7 @@ demo:
 	@scripts/fetch-model "$(MODEL_CACHE)"
 	@echo "> What is the Moon made of? Answer in two sentences."
 	@$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
-	@echo "talk on with: $(BUILD:build/release=build)/bin/ane chat $(DEMO_MODEL)"
+	@echo "continue with: $(BUILD:build/release=build)/bin/ane chat $(DEMO_MODEL)"
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ struct ane_coreml_info ane_coreml_info(ANE_UNUSED const struct ane_coreml *m) {
 const struct ane_coreml_feature *ane_coreml_input(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
 const struct ane_coreml_feature *ane_coreml_output(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
 
-static ane_status none(struct ane_error *err) { return ane_fail(err, ANE_UNSUPPORTED, "Core ML is not here"); }
+static ane_status none(struct ane_error *err) {
+  return ane_fail(err, ANE_UNSUPPORTED, "Core ML is not available on this system");
+}
 
 ane_status ane_coreml_states_create(struct ane_coreml_states **out, ANE_UNUSED const struct ane_coreml *m,
                                     struct ane_error *err) {

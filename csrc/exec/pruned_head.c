@@ -71,7 +71,7 @@ ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err) {
   const size_t floats = (size_t)h->matrix->groups * ANE_GROUP * PRUNED_ROWS;
   h->bounds = ane_calloc(floats, 2 * sizeof *h->bounds);
   h->candidates = ane_arena_array(&p->arena, (size_t)p->o.threads * PRUNED_ROWS + 1, sizeof *h->candidates);
-  if (!h->bounds || !h->candidates) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
+  if (!h->bounds || !h->candidates) return ane_fail(err, ANE_NOMEM, "no memory for the bounds of the head");
   h->bases = h->bounds + floats;
   h->candidates = (struct candidate *)ane_align_up((uintptr_t)h->candidates, _Alignof(struct candidate));
   return ANE_OK;

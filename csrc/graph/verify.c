@@ -34,7 +34,7 @@ ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err) {
     ane_status st = verify_node(g, i, err);
     if (st) return st;
   }
-  if (g->n_results == 0) return ane_fail(err, ANE_INVALID, "the graph %s gives nothing", g->name);
+  if (g->n_results == 0) return ane_fail(err, ANE_INVALID, "the graph %s has no result", g->name);
   for (int32_t i = 0; i < g->n_results; i++) {
     const struct ane_value *v = &g->values[g->results[i]];
     if (v->kind == ANE_VALUE_RESULT && v->node == ANE_NONE)

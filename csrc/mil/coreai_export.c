@@ -423,7 +423,7 @@ static ane_ai_value result_of(struct body *f, ane_ai_value x, ane_ai_value seen)
 /* The hidden states or scores [1, N, T, 1] of all tokens: of the head, or what the last shard gives. */
 static ane_ai_value rows_of(struct body *f) {
   if (f->n_logits) return join_logits(f);
-  ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "no shard gives the result"));
+  ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "no shard makes the result of the graph"));
   return f->positions;
 }
 

@@ -202,7 +202,7 @@ mil_value lower_tokens(struct lower *l) {
     if (!l->b.status && mil_dim(x, l->token_axis) < 0) l->tokens = mil_size(&l->b, x, l->token_axis);
   }
   if (!l->tokens && !l->b.status)
-    mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "nothing comes in that says how many tokens there are"));
+    mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "no input of the shard has the number of tokens"));
   return l->b.status ? mil_int(&l->b, 0) : l->tokens;
 }
 

@@ -107,7 +107,8 @@ ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, 
     if (rc < 0) {
       PCRE2_UCHAR why[128];
       pcre2_get_error_message(rc, why, sizeof why);
-      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pattern gave up: %s", (const char *)why);
+      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "matching with PCRE2 failed: %s",
+                      (const char *)why);
     }
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(m->data);
     range[0] = v[0];

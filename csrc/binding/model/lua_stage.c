@@ -28,7 +28,7 @@ static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_err
   const struct bind_link *link = arg;
   lua_State *L = link->L;
   size_t got = 0;
-  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
   lua_pushinteger(L, (lua_Integer)bytes);
   ane_status st = call(L, 1, "receiving from the stage before", err);
@@ -46,7 +46,7 @@ static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_err
 static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_error *err) {
   const struct bind_link *link = arg;
   lua_State *L = link->L;
-  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
   lua_pushlstring(L, data, bytes);
   ane_status st = call(L, 1, "sending to the next stage", err);
@@ -57,7 +57,7 @@ static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_
 static ane_status on_send_rows(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err) {
   const struct bind_link *link = arg;
   lua_State *L = link->L;
-  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to send");
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
   lua_pushlstring(L, data, bytes);
   lua_pushboolean(L, to_first);
@@ -70,7 +70,7 @@ static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t by
   const struct bind_link *link = arg;
   lua_State *L = link->L;
   size_t got = 0;
-  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to receive");
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
   lua_rawgeti(L, LUA_REGISTRYINDEX, link->receive);
   lua_pushinteger(L, rank);
   ane_status st = call(L, 1, "receiving from another rank", err);

@@ -368,7 +368,7 @@ static ane_status unpack_arg(struct mil_unpack *u, const AneMl__ArgumentEntry *e
   ane_status st = copy_name(u, e->key, "a parameter", &out->name);
   if (st) return st;
   if (!rows || n > UINT32_MAX) return mil_no_memory(u->err);
-  if (!n) return in_name(u, ane_fail(u->err, ANE_FORMAT, "is bound to nothing"), "parameter ", e->key);
+  if (!n) return in_name(u, ane_fail(u->err, ANE_FORMAT, "has no binding"), "parameter ", e->key);
   for (size_t i = 0; i < n; i++)
     if ((st = unpack_binding(u, e->value->arguments[i], &rows[i]))) return in_name(u, st, "parameter ", e->key);
   out->bindings = rows;

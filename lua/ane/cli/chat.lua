@@ -15,7 +15,7 @@ M.ranks = true
 function M.options(parser)
   options.model(parser)
   parser:option("-s --system", "System message."):argname "TEXT"
-  parser:option("-p --prompt", "Say this, print the reply and end."):argname "TEXT"
+  parser:option("-p --prompt", "Send this message, print the reply and exit."):argname "TEXT"
   options.max_tokens(parser)
   options.sampling(parser)
   parser:option("--overflow", "What happens when the context is full: drop forgets the oldest turns (not the system "

@@ -17,7 +17,7 @@ function M.options(parser)
   options.add(parser, "--prompt", "Put the model's prompt of this name before each text.", embed.rules.prompt):argname "NAME"
   options.add(parser, "--prefix", "Put this text before each text.", embed.rules.prefix):argname "TEXT"
   options.add(parser, "--dims", "Keep the first N numbers of each vector.", embed.rules.dims):argname "N"
-  options.add(parser, "--max-length", "Cut each text to N tokens.", embed.rules.max_length):argname "N"
+  options.add(parser, "--max-length", "Truncate each text to N tokens.", embed.rules.max_length):argname "N"
   parser:flag("--no-normalise", "Do not normalise vectors to length 1.")
   parser:flag("--special", "Read the spellings of control tokens in the texts as those tokens.")
   options.json(parser)

@@ -18,16 +18,16 @@ function M.options(parser)
   parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
-  parser:option("--calibrate", "Text whose activations guide int4-block, lut4 and gptq. The model first runs on it as it is. Lines "
+  parser:option("--calibrate", "Calibration text for int4-block, lut4 and gptq. The model first runs on it with its stored weights. Lines "
     .. "of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model writes itself; FILE+samples:N: both by turns.")
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating.")
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
   options.threads(parser)
   options.recipe(parser)
-  options.transform(parser, "Other weights before they are rounded:", true)
+  options.transform(parser, "Transform of the weights before rounding:", true)
   options.adapters(parser, true)
   options.progress(parser)
   options.json(parser)

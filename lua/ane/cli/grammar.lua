@@ -14,14 +14,15 @@ M.needs = { { "time", "model" }, { "model", "time" }, { "lenient", "json_schema"
 function M.options(parser)
   parser:option("--json-schema", "JSON Schema."):argname "FILE"
   parser:option("--regex", "Pattern that matches a whole text (ECMA-262)."):argname "PATTERN"
-  parser:option("--gbnf", "Grammar in llama.cpp's EBNF."):argname "FILE"
-  parser:option("--lark", "Grammar in Lark's form."):argname "FILE"
+  parser:option("--gbnf", "GBNF grammar, as in llama.cpp."):argname "FILE"
+  parser:option("--lark", "Grammar in the syntax of Lark."):argname "FILE"
   parser:option("--instances", "File with a text to check in each line, as a JSON string; default: standard input is "
     .. "one text."):argname "FILE"
   parser:option("--model", "Model, tokenizer.json or folder with the tokens for --time."):argname "MODEL"
   parser:flag("--time", "Measure the time of the masks along the texts.")
   parser:flag("--lenient", "Ignore unknown annotations, such as names of formats.")
-  options.add(parser, "--blanks", "Maximum blanks at each place of JSON; default: one space after commas and colons.", options.natural)
+  options.add(parser, "--blanks", "Maximum blanks at each place where JSON allows them; default: one space after commas and colons.",
+    options.natural)
     :argname "N"
   options.json(parser)
 end

@@ -8,7 +8,7 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Show what a model file holds and which kernels run it; without a file, the machine."
+M.summary = "Show the contents of a model file and the kernels that run it; without a file, describe the machine."
 M.ranks = true
 -- All options but --json are about a model.
 M.needs = {}
@@ -20,7 +20,7 @@ for i, name in ipairs {
 function M.options(parser)
   options.model(parser, true)
   parser:flag("--keys", "Show all metadata of the file.")
-  parser:flag("--program", "Show the program of a .mlpackage or .aimodel as text, an operation a line.")
+  parser:flag("--program", "Show the program of a .mlpackage or .aimodel as text, one operation per line.")
   parser:flag("--report", "Show the type of each weight in memory, and the error that --weights causes.")
   options.json(parser)
 end

@@ -137,20 +137,20 @@ end
 
 --- --inputs of gptq.
 function M.inputs(parser)
-  parser:option("--inputs", "Of gptq, the inputs that a weight is rounded for. rounded: those that it gets when the weights before it "
-    .. "are rounded, compensating half of how they differ from the source's. source: those that the source gives. Default rounded.")
+  parser:option("--inputs", "For gptq, the inputs that a weight is rounded for. rounded (default): its inputs when all weights before it "
+    .. "are rounded; half of their difference from the source's is compensated. source: its inputs in the source model.")
     :choices { "rounded", "source" }:argname "WHICH"
 end
 
 --- --transform
--- @param help what it does, for this command
--- @param chooses true: there is also auto, which ane.cli.transforms replaces by one of the others
+-- @param help beginning of the help text
+-- @param chooses true: auto is a choice too; ane.cli.transforms replaces it by another one
 function M.transform(parser, help, chooses)
   local choices = table.move(weights.transforms, 1, #weights.transforms, 1, {})
   if chooses then table.insert(choices, 1, "auto") end
-  parser:option("--transform", help .. (chooses and " none" or " none (default)") .. "; rotate: rotations that leave the model's results "
-    .. "as they are and spread the outliers of its weights. A tied head becomes a matrix of its own."
-    .. (chooses and " auto (default): rotate with --method gptq and a scheme, where the model's blocks allow it and its weights "
+  parser:option("--transform", help .. (chooses and " none" or " none (default)") .. "; rotate: rotations that do not change the "
+    .. "results of the model and spread the outliers of its weights. A tied head becomes a separate matrix."
+    .. (chooses and " auto (default): rotate with --method gptq and a scheme, if the model's blocks allow it and its weights "
     .. "are rotated one by one or take at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
 end
 
@@ -168,8 +168,8 @@ function M.model(parser, optional, merge)
     .. "q8_0, ...",
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
-  parser:option("--calibrate", "Text whose activations guide int4-block and lut4. The model first runs on it with its stored weights.")
-    :argname "FILE"
+  parser:option("--calibrate", "Calibration text for int4-block and lut4. The model first runs on it with its stored weights, to measure "
+    .. "the importance of the columns."):argname "FILE"
   M.activations(parser)
   parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)
   M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: full, pruned (skips rows that cannot win; same result) or "
@@ -179,8 +179,8 @@ function M.model(parser, optional, merge)
   M.recipe(parser)
   M.adapters(parser, false, merge)
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
-  parser:flag("--sandbox", "Open no file but the model and those that are named here, start no program, use no network. After the load "
-    .. "the model is out of reach too. Needs Linux with Landlock.")
+  parser:flag("--sandbox", "Restrict the process: it opens only the model and the files named in the command, starts no program and "
+    .. "uses no network. After loading it cannot open the model either. Needs Linux with Landlock.")
   M.progress(parser)
 end
 

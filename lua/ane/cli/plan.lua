@@ -20,18 +20,18 @@ for i, name in ipairs { "ranks", "hosts" } do
   }
 end
 
--- Options of plans over ranks, beside those of packages that both have: --context, --weights.
+-- Options of plans over ranks. --context and --weights are shared with plans of packages.
 local function rank_options(parser)
   local rules = pipeline.rules
   options.add(parser, "--ranks", "Plan for N ranks of mpirun: the cut, bytes, and predicted speed.", rules.ranks):argname "N"
-  parser:option("--hosts", "Plan for the ranks of this host file of mpirun: a name in each line, slots=N, and of a rank there read=GB/s, "
-    .. "compute=GOPS, memory=GB. Default: hosts like this one."):argname "FILE"
+  parser:option("--hosts", "Plan for the ranks of an mpirun host file. Each line has a name, slots=N and, for a rank on this host, "
+    .. "read=GB/s, compute=GOPS, memory=GB. Default: hosts like this one."):argname "FILE"
   options.add(parser, "--network", "With --ranks: Gbit/s between hosts. Default 10.", rules.network):argname "G"
   options.add(parser, "--latency", "With --ranks: microseconds between hosts. Default 50.", rules.latency):argname "US"
-  options.add(parser, "--cut", "With --ranks: the layers that ranks 1, 2, ... begin with: 8,16.", options.integers("layer", 0))
+  options.add(parser, "--cut", "With --ranks: first layers of ranks 1, 2, ...: 8,16.", options.integers("layer", 0))
     :argname "LIST"
   parser:option("--link", "With --ranks: type of activations between ranks."):choices { "fp32", "fp16" }
-  options.add(parser, "--tail", "With --ranks: weight of the head in the choice of the cut, as for run.", rules.tail):argname "X"
+  options.add(parser, "--tail", "With --ranks: weight of the head when the cut is chosen, as for run.", rules.tail):argname "X"
   parser:option("--kv", "With --ranks: type of cached keys and values."):choices(rules.kv.choices)
   options.add(parser, "--sequences", "With --ranks: sequences at once. Default: 8 for each rank.", rules.sequences):argname "N"
 end

@@ -17,8 +17,8 @@ M.summary = "Run a Core ML package or a Core AI asset on the calls of a case fil
 function M.options(parser)
   parser:argument("package", "Folder of the .mlpackage or .aimodel.")
   parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
-    .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
-    .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is what call N gave, counted from 1.')
+    .. '"outputs": expected outputs, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
+    .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is an output of call N, counted from 1.')
   parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
   parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
   options.threads(parser)

@@ -1,4 +1,4 @@
---- `--prompt-cache FILE`: the session of a run or a conversation, kept in a file for the next one that begins alike.
+--- `--prompt-cache FILE`: keeps the session of a run or a conversation in a file, for the next one with the same beginning.
 -- Needs ane.cli.common and ane.core. The file is that of session:save: it names model, options and arithmetic, has a checksum and appears
 -- whole or not at all. One that does not fit or is damaged is named on standard error and not used.
 -- Usage: `local session = assert(cache.open(args, model)); ...; cache.save(args, session)`
@@ -13,7 +13,7 @@ local MAGIC = "ANESTATE"
 
 --- Adds the option.
 function M.option(parser)
-  parser:option("--prompt-cache", "Keep what was computed in FILE: the next prompt that begins alike is not computed again so far.")
+  parser:option("--prompt-cache", "Keep the session in FILE. The next prompt reuses its tokens as far as both begin alike.")
     :argname "FILE"
 end
 

@@ -34,27 +34,27 @@ function M.options(parser)
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type for weights whose rows are not whole blocks; default: the nearest type of similar size "
+  options.add(parser, "--fallback", "Type for weights whose rows are not a multiple of a block; default: the nearest type of similar size "
     .. "(q4_k: q5_0).",
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
-  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, lut4 and gptq. The model "
+  parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, lut4 and gptq. The model "
     .. "first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model writes itself; FILE+samples:N: both by turns. "
-    .. "A run that was stopped goes on where the same command is given again.")
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
+    .. "If the command is interrupted, the same command resumes it.")
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
-  options.add(parser, "--stages", "Earlier name: 1 is --inputs source, more is --inputs rounded.",
+  options.add(parser, "--stages", "Old option: 1 is --inputs source, more is --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
-  options.transform(parser, "Other weights before they are rounded:", true)
+  options.transform(parser, "Transform of the weights before rounding:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
     require("ane.evaluate.sweep").parse):argname "LIST"
-  parser:option("--on", "The text of --sweep, other than that of --calibrate."):argname "FILE"
+  parser:option("--on", "Text on which --sweep measures. Use another one than for --calibrate."):argname "FILE"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)

@@ -13,15 +13,15 @@ local LINKS = { "fp32", "fp16" }
 
 --- The options of such commands.
 function M.options(parser)
-  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one. The layers of "
-    .. "the model lie on all ranks.")
+  parser:flag("--mpi", "Run as a rank of an MPI program; the layers of the model are divided among all ranks. Default if mpirun started "
+    .. "the command with several ranks.")
   parser:option("--parallel", "Under mpirun: what the ranks divide: layers (pipeline, default), or the rows of each matrix "
     .. "(tensor), for fast links."):choices(pipeline.rules.parallel.choices)
-  options.add(parser, "--cut", "Under mpirun: the layers that ranks 1, 2, ... begin with: 8,16. Default: by the speed and the memory of "
+  options.add(parser, "--cut", "Under mpirun: first layers of ranks 1, 2, ...: 8,16. Default: chosen by the speed and the memory of "
     .. "the ranks.", options.integers("layer", 0)):argname "LIST"
-  parser:option("--link", "Under mpirun: type of activations between ranks; fp32 (default) gives the bits of one process, fp16 sends half.")
-    :choices(LINKS)
-  options.add(parser, "--tail", "Under mpirun: weight of the head in the choice of the cut: 0 for long prompts, 1 for long replies; "
+  parser:option("--link", "Under mpirun: type of activations between ranks: fp32 (default; results equal those of one process) or fp16 "
+    .. "(half the bytes)."):choices(LINKS)
+  options.add(parser, "--tail", "Under mpirun: weight of the head when the cut is chosen: 0 for long prompts, 1 for long replies; "
     .. "default 0.5.", pipeline.rules.tail):argname "X"
   options.add(parser, "--rank-timeout", "Under mpirun: seconds after which a silent rank counts as lost. Default 300.",
     { type = "number", above = 0 }):argname "S"

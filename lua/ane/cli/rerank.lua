@@ -17,7 +17,7 @@ function M.options(parser)
     :argname "TEXT"
   options.add(parser, "--ids", "Score these token ids, which hold query and document: 1,2,3. May be given several times.",
     options.ids):count "*":argname "IDS"
-  options.add(parser, "--max-length", "Cut each pair to N tokens.", rerank.rules.max_length):argname "N"
+  options.add(parser, "--max-length", "Truncate each pair to N tokens.", rerank.rules.max_length):argname "N"
   parser:flag("--raw", "Show scores before sigmoid or softmax.")
   parser:flag("--special", "Read the spellings of control tokens in the texts as those tokens.")
   options.json(parser)

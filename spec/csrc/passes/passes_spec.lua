@@ -436,9 +436,9 @@ describe("pipelines", function()
     assert.equal("notfound", code)
   end)
 
-  it("refuse a graph that gives nothing, also one without nodes", function()
+  it("refuse a graph without a result, also one without nodes", function()
     local g <close> = assert(core.graph "empty")
-    assert.same({ nil, "pass dead_code: the graph empty gives nothing", "invalid" }, { g:pass "dead_code" })
+    assert.same({ nil, "pass dead_code: the graph empty has no result", "invalid" }, { g:pass "dead_code" })
   end)
 
   it("leave one node a projection group and an attention of a llama layer", function()
