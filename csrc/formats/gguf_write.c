@@ -224,7 +224,8 @@ static ane_status put_bytes(struct ane_gguf_writer *w, const void *data, size_t 
 }
 
 ane_status ane_gguf_begin(struct ane_gguf_writer *w, struct ane_error *err) {
-  if (w->begun || w->broken) return ane_fail(err, ANE_INVALID, w->begun ? "the data has already begun" : "an earlier step failed");
+  if (w->begun || w->broken)
+    return ane_fail(err, ANE_INVALID, w->begun ? "the data has already begun" : "an earlier step failed");
   struct ane_buffer head = {0};
   ane_status st = gather_head(w, &head, err);
   if (!st) st = put_bytes(w, head.data, head.size, err);

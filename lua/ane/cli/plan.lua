@@ -10,7 +10,7 @@ local schema = require "ane.util.schema"
 local M = {}
 
 M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run; or with --ranks, how it is "
-  .. "cut over the ranks of mpirun."
+  .. "divided among the ranks of mpirun."
 M.needs, M.excludes = {}, {}
 for i, name in ipairs { "network", "latency", "cut", "link", "tail", "kv", "sequences" } do M.needs[i] = { name, "ranks", "hosts" } end
 for i, name in ipairs { "ranks", "hosts" } do
