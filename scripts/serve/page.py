@@ -115,11 +115,45 @@ def edit(p):
     p.wait_until_idle()
     assert "Changed" in p.articles().first.inner_text()
     assert p.articles().count() == 2
+    p.articles().first.get_by_role("button", name="Edit").press("Enter")
+    area.press("Escape")
+    expect(p.articles().first.get_by_role("button", name="Edit")).to_be_focused()
+
+
+def short(p):
+    """A reply of one token has no speed."""
+    p.settings(temperature=0, most=1)
+    p.at("#input").fill("One token")
+    p.at("#input").press("Enter")
+    p.wait_until_idle()
+    foot = p.articles().last.locator(".foot span").inner_text()
+    assert foot.startswith("1 token, first after ") and foot.endswith(" s, cut off"), foot
+
+
+def tabs(p):
+    """A conversation of another tab appears, and neither tab loses one."""
+    other = p.context.new_page()
+    other.goto(p.server.url)
+    if not other.locator("#new").is_visible():
+        other.locator("#menu").click()
+    other.locator("#new").click()
+    other.locator("#input").fill("From the other tab")
+    other.locator("#input").press("Enter")
+    expect(p.at("#list li")).to_have_count(2, timeout=PATIENCE)
+    expect(other.locator("#send")).to_be_visible(timeout=PATIENCE)
+    before = p.articles().count()
+    p.at("#input").fill("From this tab")
+    p.at("#input").press("Enter")
+    p.wait_until_idle()
+    assert p.articles().count() == before + 2
+    other.reload()
+    expect(other.locator("#list li")).to_have_count(2, timeout=PATIENCE)
+    other.close()
 
 
 def use(browser, server, scheme, size, pictures):
     p = Page(browser, server, scheme, size)
-    for step in (talk, stop, keep, edit):
+    for step in (talk, stop, keep, edit, short, tabs):
         step(p)
     assert p.fits(), "wider than the window"
     if pictures:
