@@ -226,6 +226,9 @@ function M.for_gguf(config)
   if core.path_kind(config.folder .. "/modules.json") ~= "file" then return nil, {} end
   local out, message, code = M.read { config = config }
   if not out then return nil, message, code end
+  local most
+  most, message, code = fields.try(function() return M.length(config.folder) or math.huge end)
+  if not most then return nil, message, code end
   local lacks, type = {}, nil
   for i, name in ipairs(GGUF_POOLINGS) do
     if #out.poolings == 1 and out.poolings[1] == name then type = i end
@@ -233,6 +236,7 @@ function M.for_gguf(config)
   if not type then return nil, { "pooling " .. table.concat(out.poolings, ", ") } end
   if #out.steps > 0 then return nil, { ("%d layers after the pooling"):format(#out.steps) } end
   if next(out.prompts) then lacks[#lacks + 1] = "prompts" end
+  if most < (config.context_length or math.huge) then lacks[#lacks + 1] = ("max_seq_length %d"):format(most) end
   if not out.include_prompt then lacks[#lacks + 1] = "include_prompt" end
   if out.truncate then lacks[#lacks + 1] = "truncate_dim" end
   if out.similarity and out.similarity ~= "cosine" then lacks[#lacks + 1] = "similarity_fn_name" end

@@ -23,7 +23,9 @@ local try = failure.try
 -- ---- Differences between architectures ------------------------------------------------------------------------------
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
--- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add.
+-- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
+-- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions are no rope; shared(set, cfg, self) sets
+-- keys without the architecture's name; ignores = true: what the recipe ignores is left out.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
 local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
@@ -211,9 +213,34 @@ function LFM2MOE.fault(cfg)
   return LFM2.fault(cfg)
 end
 
+-- Readers assume the exact gelu for bert; llama.cpp computes its approximation by tanh.
+local BERT = { name = "bert", act = "gelu_erf", rope = false, norm_key = "attention.layer_norm_epsilon", biases = {}, roles = {},
+  ignores = true }
+for _, role in ipairs { "token_embd", "token_types", "position_embd", "token_embd_norm" } do
+  table.insert(BERT.roles, { role, outside = true })
+  BERT.biases[role] = role == "token_embd_norm"
+end
+for _, role in ipairs { "attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm", "ffn_up", "ffn_down", "layer_output_norm" } do
+  table.insert(BERT.roles, { role })
+  BERT.biases[role] = true
+end
+
+function BERT.values(set) set("attention.causal", "bool", false) end
+
+function BERT.shared(set, _, self)
+  local table_of_types = self.source:tensor(self.hf "token_types" .. ".weight")
+  if table_of_types then set("tokenizer.ggml.token_type_count", "uint32", table_of_types.shape[1]) end
+end
+
+function BERT.fault(cfg)
+  local kind = cfg.meta "position_embedding_type" or "absolute"
+  if kind ~= "absolute" then return ("position_embedding_type %s"):format(tostring(kind)) end
+  if cfg.holds "classifier.weight" then return "a classifier" end
+end
+
 local KNOWN = {
   llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
-  lfm2_moe = LFM2MOE, qwen3 = QWEN3, olmo2 = OLMO2, smollm3 = SMOLLM3,
+  lfm2_moe = LFM2MOE, qwen3 = QWEN3, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
 }
 
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
@@ -322,7 +349,9 @@ function Gather:role(row, layer)
 end
 
 local function gather(arch, r, cfg, source)
-  local self = setmetatable({ arch = arch, cfg = cfg, source = source, list = {}, used = {} }, Gather)
+  local self = setmetatable({
+    arch = arch, cfg = cfg, source = source, list = {}, used = {}, ignore = arch.ignores and r.ignore or {},
+  }, Gather)
   self.hf = names.of("hf", r.names and r.names.hf, cfg)
   self.gguf = names.of("gguf", r.names and r.names.gguf, cfg)
   local function add(name, values)
@@ -331,11 +360,12 @@ local function gather(arch, r, cfg, source)
   end
   if arch.tensors then arch.tensors(add, cfg) end
   if cfg.rope and cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
-  for _, row in ipairs(names.ROLES) do
+  local roles = arch.roles or names.ROLES
+  for _, row in ipairs(roles) do
     if row.outside and not (row[1] == "output" and cfg.tied) then self:role(row) end
   end
   for layer = 0, cfg.n_layer - 1 do
-    for _, row in ipairs(names.ROLES) do
+    for _, row in ipairs(roles) do
       if not row.outside then self:role(row, layer) end
     end
   end
@@ -343,11 +373,16 @@ local function gather(arch, r, cfg, source)
 end
 
 -- Buffers of old files, and the head of a model whose head is its embedding.
-local function is_idle(name, cfg) return name:find "%.rotary_emb%.inv_freq$" or (cfg.tied and name == "lm_head.weight") end
+local function is_idle(self, name)
+  for _, pattern in ipairs(self.ignore) do
+    if name:find(pattern) then return true end
+  end
+  return name:find "%.rotary_emb%.inv_freq$" or (self.cfg.tied and name == "lm_head.weight")
+end
 
 local function unnamed(self)
   for _, t in ipairs(self.source:tensors()) do
-    if not self.used[t.name] and not is_idle(t.name, self.cfg) then return ("tensor %s"):format(t.name) end
+    if not self.used[t.name] and not is_idle(self, t.name) then return ("tensor %s"):format(t.name) end
   end
 end
 
@@ -367,18 +402,18 @@ end
 local function own_values(self, set)
   local cfg, arch = self.cfg, self.arch
   set("block_count", "uint32", cfg.n_layer)
-  local context = cfg.rope.scaling == "dynamic" and arch.context or cfg.context_length
+  local context = cfg.rope and cfg.rope.scaling == "dynamic" and arch.context or cfg.context_length
   if context then set("context_length", "uint32", context) end
   set("embedding_length", "uint32", cfg.d_model)
   set("feed_forward_length", "uint32", inner_size(self))
   set("attention.head_count", "uint32", cfg.n_head)
   if arch.kv then set("attention.head_count_kv", "int32[]", arch.kv(cfg)) else set("attention.head_count_kv", "uint32", cfg.n_head_kv) end
-  set("attention.layer_norm_rms_epsilon", "fp32", cfg.norm_eps)
+  set(arch.norm_key or "attention.layer_norm_rms_epsilon", "fp32", cfg.norm_eps)
   if cfg.meta "head_dim" or cfg.head_dim * cfg.n_head ~= cfg.d_model then
     set("attention.key_length", "uint32", cfg.head_dim)
     set("attention.value_length", "uint32", cfg.head_dim)
   end
-  rope_values(set, cfg, context)
+  if arch.rope ~= false then rope_values(set, cfg, context) end
   if arch.values then arch.values(set, cfg, self) end
 end
 
@@ -405,6 +440,7 @@ local function values_of(self, tokens)
       set(full, kind, value)
     end
     own_values(self, put)
+    if arch.shared then arch.shared(set, self.cfg, self) end
     for _, v in ipairs(tokens or { { "tokenizer.ggml.model", "string", "none" } }) do set(v[1], v[2], v[3]) end
     if not tokens and not (arch.values == LLAMA.values or arch.kv) then put("vocab_size", "uint32", self.cfg.vocab_size) end
   end
@@ -414,9 +450,9 @@ end
 
 -- The reason why llama.cpp could not compute this model from a GGUF; nil: it can.
 local function fault_of(arch, cfg)
-  if not cfg.rope then return "ropes of kinds of layers without full_attention" end
+  if not cfg.rope and arch.rope ~= false then return "ropes of kinds of layers without full_attention" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
-  return rope_fault(arch, cfg) or (arch.fault and arch.fault(cfg))
+  return (arch.rope ~= false and rope_fault(arch, cfg)) or (arch.fault and arch.fault(cfg))
 end
 
 -- Stores config.json itself, for architectures that GGUF has no keys for. Only this program reads such files (ane.model.config).

@@ -1,9 +1,10 @@
 --- The tokenizer of a Hugging Face folder as GGUF metadata.
 -- Needs ane.core, ane.tokenizer and ane.util.failure. Usage: `local values, why = vocabulary.read("models/x", 32000)`
 --
--- GGUF has two matching kinds: "gpt2", byte-level BPE with merges and the name of a pre-tokenizer, and "llama", pieces with
--- scores. Names of pre-tokenizers are conventions of llama.cpp. The name for a tokenizer.json is found by trial: the vocabulary
--- is written with a name and read back, and must give the folder's own ids for the texts below.
+-- GGUF has three matching kinds: "gpt2", byte-level BPE with merges and the name of a pre-tokenizer; "llama", pieces with
+-- scores; "bert", WordPiece (ane.tokenizer.wordpiece). Names of pre-tokenizers are conventions of llama.cpp. The name for a
+-- tokenizer.json is found by trial: the vocabulary is written with a name and read back, and must give the folder's own ids for the
+-- texts below.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -252,6 +253,51 @@ local function scored(tok, size, scores)
   }
 end
 
+-- ---- WordPiece ---------------------------------------------------------------------------------------------------------
+
+local MARK = "\u{2581}"
+
+-- The spellings of llama.cpp's converter: "\u{2581}word" for the beginning of a word, "ing" for "##ing"; control tokens do not change.
+local function phantom(tokens, kinds)
+  for i, token in ipairs(tokens) do
+    if kinds[i] ~= TYPES.control then tokens[i] = token:match "^##(.*)$" or MARK .. token end
+  end
+end
+
+-- The ids of the special tokens by the names of their keys. bos is the first token of a text, as llama.cpp reads it; "seperator" is how
+-- the key is spelled. nil and the reason where a text gets other tokens than one before and one after it.
+local function wordpiece_ids(tok, model, folder)
+  local ends, ids = tok:encode "", {}
+  if #ends ~= 2 then return nil, ("GGUF has no WordPiece vocabulary that adds %d tokens to a text"):format(#ends) end
+  for id = 0, #tok - 1 do ids[tok:piece(id)] = id end
+  local config = json_of(folder, "tokenizer_config.json") or {}
+  local function named(key, usual)
+    local v = config[key]
+    return ids[type(v) == "table" and v.content or type(v) == "string" and v or usual]
+  end
+  return {
+    { "bos", ends[1] }, { "cls", ends[1] }, { "seperator", ends[2] }, { "unknown", ids[model.unk_token] },
+    { "padding", named("pad_token", "[PAD]") }, { "mask", named("mask_token", "[MASK]") },
+  }
+end
+
+local function find_wordpiece(tok, model, folder, size, scratch)
+  if (model.continuing_subword_prefix or "##") ~= "##" then return nil, "GGUF has no WordPiece vocabulary with another prefix than ##" end
+  local special, why = wordpiece_ids(tok, model, folder)
+  if not special then return nil, why end
+  local tokens, kinds = tokens_of(tok, size, true)
+  phantom(tokens, kinds)
+  local values = {
+    { "tokenizer.ggml.model", "string", "bert" }, { "tokenizer.ggml.tokens", "string[]", tokens },
+    { "tokenizer.ggml.token_type", "int32[]", kinds },
+  }
+  for _, row in ipairs(special) do
+    if row[2] then values[#values + 1] = { ("tokenizer.ggml.%s_token_id"):format(row[1]), "uint32", row[2] } end
+  end
+  if agrees(tok, values, scratch) then return values end
+  return nil, "a WordPiece vocabulary of GGUF gives other token ids"
+end
+
 local function find_values(tok, folder, family, size, scratch)
   local json = json_of(folder, "tokenizer.json")
   local model = json and json.model or {}
@@ -259,6 +305,7 @@ local function find_values(tok, folder, family, size, scratch)
   if model.type == "BPE" and model.byte_fallback then
     return find_prefix(tok, scored(tok, size, function(tokens) return scores_of_merges(model, tokens) end), scratch)
   end
+  if model.type == "WordPiece" then return find_wordpiece(tok, model, folder, size, scratch) end
   local pieces = core.read_file(folder .. "/tokenizer.model")
   if pieces then return find_prefix(tok, scored(tok, size, function(tokens) return scores_of_pieces(pieces, #tokens) end), scratch) end
   return nil, ("GGUF has no kind of vocabulary for a %s tokenizer"):format(tostring(model.type))
@@ -277,7 +324,7 @@ function M.read(folder, family, size, scratch)
   local values
   values, why = find_values(tok, folder, family, size, scratch)
   if values then
-    add_special(values, tok)
+    if values[1][3] ~= "bert" then add_special(values, tok) end
     add_templates(values, tok.chat_templates)
   end
   tok:close()

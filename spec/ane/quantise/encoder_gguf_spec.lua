@@ -1,0 +1,160 @@
+-- Folders of BERT to GGUF, with their WordPiece vocabulary: keys and spellings of llama.cpp's converter, the embeddings of the folder.
+local ane = require "ane"
+local core = require "ane.core"
+local quantise = require "ane.quantise"
+local tokenizer = require "ane.tokenizer"
+local tree = require "support.tree"
+local vectors = require "support.vectors"
+local vocabulary = require "ane.quantise.vocabulary"
+
+local HF, MARK = "spec/fixtures/hf/", "\u{2581}"
+
+local folder
+before_each(function() folder = tree.folder() end)
+after_each(function() tree.remove(folder) end)
+
+local function json(path) return assert(core.json_decode(assert(core.read_file(path)))) end
+
+local function path(name) return folder .. "/" .. name end
+
+-- A copy of the fixture bert with other files: name -> text or table.
+local function changed(changes)
+  assert(os.execute(("cp -r '%sbert' '%s'"):format(HF, path "bert")))
+  for file, text in pairs(changes) do
+    assert(core.write_file(path("bert/" .. file), type(text) == "table" and core.json_encode(text) or text))
+  end
+  return path "bert"
+end
+
+local function write(from, weights)
+  local source <close> = assert(core.open(from))
+  return assert(quantise.run(source, path "out.gguf", { weights = weights or "fp32" }))
+end
+
+local function values_of(from)
+  local list, why = vocabulary.read(from, "bert", 512, path "scratch")
+  assert.is_nil(core.path_kind(path "scratch"))
+  if not list then return nil, why end
+  local out = {}
+  for _, v in ipairs(list) do out[v[1]:gsub("^tokenizer%.ggml%.", "")] = v[3] end
+  return out
+end
+
+describe("BERT as GGUF", function()
+  -- gguf-py's reader and llama.cpp 0.3.36 (python) read the same file; see bench/RESULTS.md.
+  it("has the keys and tensors of llama.cpp's converter", function()
+    local report = write(HF .. "bert", "q8_0")
+    assert.equal("bert", report.architecture)
+    local source <close> = assert(core.open(path "out.gguf"))
+    for key, value in pairs {
+      ["general.architecture"] = "bert", ["bert.block_count"] = 3, ["bert.context_length"] = 128, ["bert.embedding_length"] = 64,
+      ["bert.feed_forward_length"] = 128, ["bert.attention.head_count"] = 4, ["bert.attention.causal"] = false,
+      ["tokenizer.ggml.model"] = "bert", ["tokenizer.ggml.token_type_count"] = 2, ["tokenizer.ggml.bos_token_id"] = 2,
+      ["tokenizer.ggml.cls_token_id"] = 2, ["tokenizer.ggml.seperator_token_id"] = 3, ["tokenizer.ggml.unknown_token_id"] = 1,
+      ["tokenizer.ggml.padding_token_id"] = 0, ["tokenizer.ggml.mask_token_id"] = 4,
+    } do
+      assert.equal(value, source:meta(key), key)
+    end
+    assert.near(1e-12, source:meta "bert.attention.layer_norm_epsilon", 1e-18)
+    assert.is_nil(source:meta "bert.rope.freq_base")
+    for name, about in pairs {
+      ["token_embd.weight"] = { "q8_0", 512, 64 }, ["position_embd.weight"] = { "fp32", 128, 64 },
+      ["token_types.weight"] = { "fp32", 2, 64 },
+      ["token_embd_norm.bias"] = { "fp32", 64 }, ["blk.0.attn_q.weight"] = { "q8_0", 64, 64 }, ["blk.1.attn_k.bias"] = { "fp32", 64 },
+      ["blk.2.attn_output_norm.weight"] = { "fp32", 64 }, ["blk.2.ffn_up.weight"] = { "q8_0", 128, 64 },
+      ["blk.0.ffn_down.bias"] = { "fp32", 64 }, ["blk.1.layer_output_norm.bias"] = { "fp32", 64 },
+    } do
+      local t = assert(source:tensor(name), name)
+      assert.same(about, { t.dtype, table.unpack(t.shape) }, name)
+    end
+    assert.is_nil(source:tensor "pooler.dense.weight")
+  end)
+
+  it("gives the ids and embeddings of sentence-transformers", function()
+    write(HF .. "bert")
+    local model <close> = assert(ane.load(path "out.gguf", { activations = "fp32", threads = 1 }))
+    local texts, golden = {}, json(HF .. "bert/texts.json").texts
+    for i, row in ipairs(golden) do texts[i] = row.text end
+    local result = assert(model:embed(texts, { details = true }))
+    for i, row in ipairs(golden) do
+      assert.equal(#row.ids, result.tokens[i])
+      if #row.ids < 128 then assert.same(row.ids, model.tokenizer:encode(row.text), row.text) end -- longer texts are cut
+      assert.is_true(vectors.cosine(result.embeddings[i], row.embedding) > 0.99999, row.text)
+    end
+  end)
+
+  it("stays a file of its own where bert's keys cannot say it", function()
+    for name, reason in pairs { cross_encoder = "a classifier", ["bert_labels-odd"] = "a classifier", xlm_roberta = "no architecture" } do
+      local report = write(HF .. name)
+      assert.matches("^ane%-", report.architecture)
+      assert.matches(reason, report.note)
+    end
+    local config = json(HF .. "bert/config.json")
+    config.hidden_act = "gelu_new"
+    local report = write(changed { ["config.json"] = config })
+    assert.equal("ane-bert", report.architecture)
+    assert.matches("activation gelu_tanh", report.note)
+  end)
+
+  it("names a limit of tokens that the file does not say", function()
+    assert.is_nil((write(HF .. "bert").note or ""):find "max_seq_length")
+    local report = write(changed { ["sentence_bert_config.json"] = { max_seq_length = 17 } })
+    assert.matches("the file has no .*max_seq_length", report.note)
+  end)
+end)
+
+describe("a WordPiece vocabulary as GGUF", function()
+  it("has the spellings and types of llama.cpp's converter, filled up to the rows of the embedding", function()
+    local v = assert(values_of(HF .. "bert"))
+    local vocab, special = json(HF .. "bert/tokenizer.json").model.vocab, {}
+    for _, token in ipairs(json(HF .. "bert/tokenizer.json").added_tokens) do special[token.content] = token.id end
+    local n = 0
+    for token, id in pairs(vocab) do
+      local want = special[token] and token or token:sub(1, 2) == "##" and token:sub(3) or MARK .. token
+      assert.equal(want, v.tokens[id + 1])
+      assert.equal(special[token] and 3 or 1, v.token_type[id + 1])
+      n = n + 1
+    end
+    assert.same({ 512, 512 }, { #v.tokens, #v.token_type })
+    assert.same({ MARK .. "[PAD511]", 5 }, { v.tokens[512], v.token_type[512] })
+    assert.is_true(n > 200 and n < 512)
+  end)
+
+  it("reads special ids from tokenizer_config.json, as strings or tables", function()
+    local json_file = json(HF .. "bert/tokenizer.json")
+    local from = changed { ["tokenizer_config.json"] = {
+      pad_token = { content = "[MASK]", special = true }, mask_token = "[PAD]", tokenizer_class = "BertTokenizer" } }
+    local v = assert(values_of(from))
+    assert.same({ json_file.model.vocab["[MASK]"], json_file.model.vocab["[PAD]"] }, { v.padding_token_id, v.mask_token_id })
+  end)
+
+  it("is cased if its words are", function()
+    local from = json(HF .. "bert/tokenizer.json")
+    local vocab = from.model.vocab
+    from.normalizer.lowercase = false
+    vocab["Hello"], vocab["It"], vocab["I"], vocab["P"], vocab["A"], vocab["C"] = 300, 301, 302, 303, 304, 305
+    local cased = changed { ["tokenizer.json"] = from }
+    local v = assert(values_of(cased))
+    assert.equal(MARK .. "Hello", v.tokens[301])
+    local tok <close> = assert(tokenizer.new(cased))
+    assert.equal(300, tok:encode("Hello", { bos = false, eos = false })[1])
+  end)
+
+  it("gives a reason where GGUF has no such kind", function()
+    local function reason(change)
+      local from = json(HF .. "bert/tokenizer.json")
+      change(from)
+      local v, why = values_of(changed { ["tokenizer.json"] = from })
+      tree.remove(path "bert")
+      assert.is_nil(v)
+      return why
+    end
+    assert.matches("another prefix than ##", reason(function(t)
+      t.model.continuing_subword_prefix = "@@"
+      t.decoder.prefix = "@@"
+    end))
+    assert.matches("adds 0 tokens", reason(function(t) t.post_processor = core.null end))
+    -- Letters keep their case, but no word shows it: readers would lowercase.
+    assert.matches("gives other token ids", reason(function(t) t.normalizer.lowercase = false end))
+  end)
+end)
