@@ -62,8 +62,13 @@ end
 local function models()
   local llama = package.searchpath("ane.models.llama", package.path)
   if not llama then
-    return nil, "no recipe can be read: ane.models.llama is not below package.path, or no file can be opened for want of memory or " ..
-      "of open files", "io"
+    for template in package.path:gmatch "[^;]+" do
+      local path = template:gsub("%?", "ane/models/llama")
+      if core.path_kind(path) then
+        return nil, ("%s: cannot be opened, for want of memory or of open files; no recipe can be read"):format(path), "io"
+      end
+    end
+    return nil, "no recipe can be read: ane.models.llama is not below package.path", "io"
   end
   return core.list_dir(llama:match "^(.*)/[^/]*$")
 end
