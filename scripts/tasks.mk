@@ -17,7 +17,7 @@ help:
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy, dist"
 	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
-	@echo "make analyse     clang-tidy, cppcheck and gcc -fanalyzer over the C files but the kernels"
+	@echo "make analyse     clang-tidy, cppcheck, and the analysers of gcc and clang over the C files but the kernels"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check changes nothing"
 	@echo "make faults      fails every allocation, system call and thread start in turn, once or from then on (SAMPLE=N: about N of each kind)"
 	@echo "make race        specs of threads under the thread sanitizer, with random sleeps in the thread pool"

@@ -124,6 +124,7 @@ static void bound_groups(struct thread_ctx *tc, const struct step *s, const stru
   int stolen = 0;
   for (int64_t task; (task = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
     const int64_t g0 = task * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
+    /* analyser: n is at least 1, so the first target is set. */
     tc->k->upper_bound(w, x, targets[0].blocks, g0, g1, h->bounds, h->bases, w->groups * ANE_GROUP);
     for (int i = 0; i < n; i++) {
       const int64_t at = tc->k->argmax(targets[i].bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);

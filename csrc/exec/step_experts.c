@@ -65,6 +65,7 @@ static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct 
   const float *route = thread_data(tc, s->in[1]);
   int64_t per = rows_per_token(s), n = s->experts.count;
   float w;
+  /* analyser: the shared memory is given, so the rows have places in it. */
   memset(y->start, 0, (size_t)(n + 1) * sizeof *y->start);
   for (int64_t i = 0; i < tc->tokens * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
@@ -181,6 +182,7 @@ static void run_experts(struct thread_ctx *tc, const struct step *s) {
   struct expert_rows y = expert_rows(s, tc->p->shared, tc->tokens);
   if (tc->thread == 0) sort_rows(tc, s, &y);
   thread_barrier(tc);
+  /* analyser: as in sort_rows. */
   int64_t rows = y.start[s->experts.count], c = s->in[0]->channels, inner = s->experts.inner, from, to;
   ane_split(rows, tc->thread, tc->threads, &from, &to);
   gather(tc, s, &y, from, to);
@@ -201,6 +203,7 @@ static void run_experts(struct thread_ctx *tc, const struct step *s) {
 static void experts_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
   struct expert_rows y = expert_rows(s, tc->p->shared, tc->tokens);
   for (int64_t e = 0; e < s->experts.count; e++) {
+    /* analyser: as in sort_rows. */
     int64_t rows = y.start[e + 1] - y.start[e];
     if (!rows) continue;
     profile_matrix(&s->experts.list[e].gate->packed, rows, p);

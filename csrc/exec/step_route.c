@@ -21,7 +21,7 @@ static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
   bool taken[ANE_MAX_EXPERTS] = {false};
   for (int64_t j = 0; j < k; j++) {
     int64_t best = -1;
-    for (int64_t e = 0; e < n; e++)
+    for (int64_t e = 0; e < n; e++) /* analyser: all n keys are set by the caller. */
       if (!taken[e] && (best < 0 || key[e] > key[best])) best = e;
     /* analyser: k is at most n, so one is left. */
     taken[best] = true;
@@ -45,7 +45,7 @@ static void keep_groups(const struct step *s, float *key, int64_t n) {
   }
   choose(sum, groups, s->route.groups_kept, best);
   for (int64_t i = 0; i < s->route.groups_kept; i++) kept[best[i]] = true;
-  for (int64_t e = 0; e < n; e++)
+  for (int64_t e = 0; e < n; e++) /* analyser: groups is at most n, so a group has an expert. */
     if (!kept[e / each]) key[e] = -INFINITY;
 }
 
@@ -62,6 +62,7 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
   for (int64_t e = 0; e < n; e++) key[e] = s->route.bias ? score[e] + s->route.bias[e] : score[e];
   if (s->route.groups > 1) keep_groups(s, key, n);
   choose(key, n, k, chosen);
+  /* analyser: choose() has written k numbers. */
   for (int64_t j = 0; j < k; j++) weight[j] = score[chosen[j]];
   if (s->route.score == SOFTMAX_TOPK) softmax(weight, weight, k);
   for (int64_t j = 0; j < k; j++) sum += weight[j];

@@ -160,7 +160,7 @@ static bool collect(struct json_machine *m, expr_id e, uint32_t **list, uint32_t
   if (e < 2) return true;
   const struct expr *x = &m->s->exprs[e];
   if (x->kind == EXPR_ATOM) {
-    for (uint32_t i = 0; i < *n; i++)
+    for (uint32_t i = 0; i < *n; i++) /* analyser: the list has n entries. */
       if ((*list)[i] == x->atom) return true;
     if (*n == TYPED_MAX_ATOMS) return m->too_large = true, false;
     if (!re_grow((void **)list, room, *n, sizeof **list)) return m->no_memory = true, false;
@@ -184,6 +184,7 @@ static bool fill_atoms(struct json_machine *m, const struct place *p, struct typ
   t->atoms = keep(m, t->n, sizeof *t->atoms);
   ok = ok && t->atoms;
   if (ok && t->n > 0) {
+    /* analyser: the list has n entries. */
     memcpy(t->atoms, list, t->n * sizeof *list);
     qsort(t->atoms, t->n, sizeof *list, by_number);
   }

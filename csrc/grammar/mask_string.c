@@ -110,13 +110,11 @@ static void walk_names(struct inside *in) {
   for (uint32_t n = st->lo; n < st->hi; n++) {
     const struct member_name *name = &st->frame->typed->names[n];
     uint32_t from = 0, to = t->n_nodes, at = st->depth, d = 0;
-    bool ok = true, reached = false;
-    for (; ok && !reached; at++) {
+    for (bool ok = true; ok; at++) {
       bool last = at == name->len;
       uint32_t node = child_of(t, from, to, last ? '"' : (uint8_t)name->data[at]);
       if (node == UINT32_MAX || (!last && t->lex[node] > LEX_PARTIAL)) break;
       if (last) {
-        reached = true;
         for (uint32_t j = node; j < t->nodes[node].skip; j++)
           for (uint32_t token = t->nodes[j].token; token; token = t->twin[token - 1]) clear(k->mask, token - 1);
         mask_walk(k, t->nodes, node, t->nodes[node].skip);

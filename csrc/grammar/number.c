@@ -92,7 +92,9 @@ static bool is_multiple(const struct decimal *d, const struct decimal *step) {
   int64_t zeros = (d->exponent - d->n) - (step->exponent - step->n);
   if (zeros < 0) return false;
   const char *p = d->digits;
+  /* analyser: the step is not 0: a schema with such a multipleOf is refused. */
   for (int i = 0; i < d->n; i++) rest = (uint64_t)(((unsigned __int128)rest * 10 + (unsigned)next_digit(d, i, &p)) % m);
+  /* analyser: as above. */
   for (uint64_t power = 10 % m; zeros > 0; zeros >>= 1) {
     if (zeros & 1) rest = (uint64_t)((unsigned __int128)rest * power % m);
     power = (uint64_t)((unsigned __int128)power * power % m);

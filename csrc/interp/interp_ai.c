@@ -28,6 +28,7 @@ static ane_status inlined(struct translation *t, const struct ane_ai_function *f
     const struct slot *from = &slots[f->outputs[i].value->number];
     if (op->out[i].type.kind == ANE_AI_TENSOR && !from->name)
       return ai_fail(t, ANE_FORMAT, "its body returns a token instead of a tensor");
+    /* analyser: out has a place for each result. */
     out[i] = *from;
   }
   return st;
@@ -143,6 +144,7 @@ static ane_status translate_function(struct translation *t, const struct ane_ai_
   if (!st) st = name_outputs(t, f, &l, to, d);
   struct ane_mil_op *ops = st ? NULL : ane_arena_array(t->arena, t->ops.size / sizeof *ops + 1, sizeof *ops);
   if (!st && !ops) st = ai_no_memory(t);
+  /* analyser: ai_no_memory() never returns ANE_OK. */
   if (!st && t->ops.size) memcpy(ops, t->ops.data, t->ops.size);
   to->block.ops = ops;
   to->block.n_ops = (uint32_t)(t->ops.size / sizeof *ops);

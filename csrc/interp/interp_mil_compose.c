@@ -14,6 +14,7 @@ static ane_status last(struct mil_import *t, const struct ane_mil_op *op, ane_pr
 
 /* Reads parameters in order; a '?' marks optional ones. Other parameters of the op are refused. */
 static ane_status params(struct mil_import *t, const struct ane_mil_op *op, const char *const *names, int32_t n, int32_t *out) {
+  for (int32_t k = 0; k < n; k++) out[k] = INTERP_NONE;
   for (uint32_t i = 0; i < op->n_inputs; i++) {
     bool known = false;
     for (int32_t k = 0; k < n; k++) known = known || strcmp(names[k] + (*names[k] == '?'), op->inputs[i].name) == 0;

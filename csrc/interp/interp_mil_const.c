@@ -89,6 +89,7 @@ ane_status mil_const_give_stored(struct mil_import *t, const struct ane_mil_op *
 enum { SMALL = 1 << 16 };
 
 ane_status mil_const_give_codes(struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w) {
+  /* analyser: w is given: what made it returned ANE_OK. */
   struct ane_dyn d = {.dtype = ANE_F32, .rank = w->rank, .count = 1, .coded = w};
   struct mil_name name = {.value = INTERP_NONE, .type = &op->outputs[0].type, .state = -1};
   if (!same_shape(&op->outputs[0].type, w->rank, w->dim))
@@ -185,6 +186,7 @@ ane_status mil_const_set_blocks(const struct mil_import *t, const struct ane_mil
 
 ane_status mil_const_scaled(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *data,
                             struct ane_coded **out) {
+  *out = NULL;
   bool has_offset = mil_const_stored(t, op, "offset") || ane_mil_op_arg(op, "offset");
   const struct ane_mil_value *s = mil_const_tensor(t, op, "scale", ANE_DYN_RANK);
   const struct ane_mil_value *z = has_offset ? mil_const_tensor(t, op, "offset", ANE_DYN_RANK) : NULL;

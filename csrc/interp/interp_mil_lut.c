@@ -64,7 +64,7 @@ ane_status mil_const_vectors(struct mil_import *t, const struct ane_mil_op *op, 
 
 ane_status mil_const_table(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
                            const struct ane_mil_value *lut, struct ane_coded **out) {
-  struct ane_coded *w = mil_const_codes(t, op, index);
+  struct ane_coded *w = *out = mil_const_codes(t, op, index);
   if (!w) return t->err->code;
   if (lut->type.rank != w->rank + 2 || w->is_signed || w->bits > 8 || lut->type.dim[w->rank] != INT64_C(1) << w->bits ||
       lut->type.dim[w->rank + 1] < 1)
@@ -73,7 +73,6 @@ ane_status mil_const_table(struct mil_import *t, const struct ane_mil_op *op, co
   w->entries = lut->type.dim[w->rank];
   ane_status st = mil_const_set_blocks(t, op, w, lut->type.dim);
   if (!st && !(w->table = mil_const_floats(t, lut))) st = ANE_NOMEM;
-  *out = w;
   return st;
 }
 
@@ -88,5 +87,6 @@ ane_status mil_const_lut(struct mil_import *t, const struct ane_mil_op *op) {
   float *data;
   int64_t dim[ANE_DYN_RANK], total;
   st = mil_const_vectors(t, op, w, lut, &data, dim, &total);
+  /* analyser: mil_const_vectors() sets `total` where it returns ANE_OK. */
   return st ? st : mil_const_give_floats(t, op, 0, w->rank, dim, data, (uint64_t)total);
 }

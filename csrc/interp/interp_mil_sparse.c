@@ -95,6 +95,7 @@ static ane_status dense_indices(struct mil_import *t, const struct ane_mil_op *o
   if (st) return st;
   uint8_t *codes = ane_arena_alloc(&t->g->arena, (size_t)mask->count + 1);
   if (!codes) return interp_no_memory(t->err);
+  /* analyser: spread() sets `all` where it returns ANE_OK. */
   for (uint64_t i = 0; i < mask->count; i++) codes[i] = (uint8_t)all[i];
   *out = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_UINT8, mask->type.rank, mask->type.dim),
                                 .kind = ANE_MIL_NUMBERS,
@@ -131,12 +132,14 @@ static struct ane_mil_value *mask_of_vectors(struct mil_import *t, const struct 
 /* Codes of one byte, with a table of 2^bits entries, as the type of the indices says. */
 static ane_status table_of_bytes(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
                                  uint32_t bits, const struct ane_mil_value *lut, struct ane_coded **w) {
+  /* analyser: dense_indices() has set the type, or its code was returned. */
   int32_t rank = index->type.rank;
   struct ane_mil_value full = *lut;
   if (lut->type.rank != rank + 2 || lut->type.dim[rank] != INT64_C(1) << bits)
     return mil_op_fail(t, op, ANE_SHAPE, "lut does not fit the indices");
   full.type.dim[rank] = 256; /* codes of a byte need 256 entries */
   ane_status st = mil_const_table(t, op, index, &full, w);
+  /* analyser: mil_const_table() sets *w where it returns ANE_OK. */
   if (!st) (*w)->entries = INT64_C(1) << bits;
   return st;
 }
@@ -156,7 +159,9 @@ ane_status mil_const_sparse_lut(struct mil_import *t, const struct ane_mil_op *o
   if (st || (st = table_of_bytes(t, op, &index, bits, lut, &w))) return st;
   int64_t v = lut->type.dim[lut->type.rank - 1], total, dim[ANE_DYN_RANK];
   float *all;
+  /* analyser: table_of_bytes() has set w, or mil_op_fail() has returned its code. */
   if (v == 1) return give_decoded(t, op, mask, w);
+  /* analyser: table_of_bytes() has set w, or mil_op_fail() has returned its code. */
   st = mil_const_vectors(t, op, w, lut, &all, dim, &total);
   if (st) return st;
   const struct ane_mil_value *wide = mask_of_vectors(t, op, mask, v, dim, total);

@@ -265,6 +265,7 @@ ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err) {
   g->inputs = ane_arena_array(&g->arena, (size_t)g->n_inputs + 1, sizeof *g->inputs);
   if (!st && !g->inputs) st = interp_no_memory(err);
   for (int32_t i = 0; !st && i < g->n_inputs; i++) {
+    /* analyser: there are n_inputs of them. */
     g->inputs[i] = doc->graph.inputs[i].value;
     g->values[g->inputs[i]].block =
         &g->main; /* node INTERP_NONE: no node makes it, but it is freed with the main block's values */

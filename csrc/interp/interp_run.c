@@ -136,6 +136,7 @@ static ane_status run_while(struct run *r, const struct interp_node *n) {
 /* ---- States --------------------------------------------------------------------------------------------------------*/
 
 static ane_status run_read(struct run *r, const struct interp_node *n) {
+  /* analyser: a function with states does not run without them. */
   const struct ane_dyn *t = &r->states->list[r->state_of[n->at]].t;
   ane_dyn_keep(t);
   r->slots[n->out[0]] = *t;
@@ -143,6 +144,7 @@ static ane_status run_read(struct run *r, const struct interp_node *n) {
 }
 
 static ane_status run_write(struct run *r, const struct interp_node *n) {
+  /* analyser: a function with states does not run without them. */
   struct ane_dyn *t = &r->states->list[r->state_of[n->at]].t, fresh;
   const struct ane_dyn *v = value_of(r, n->in[0]);
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
@@ -213,6 +215,7 @@ static ane_status take_input(struct run *r, int32_t i, const struct ane_dyn *in)
   struct ane_dyn *slot = &r->slots[r->g->inputs[i]];
   if (r->g->mil) return interp_input(r->g, i, in, r->m, slot, r->err);
   ane_dyn_keep(in);
+  /* analyser: the slots are allocated before inputs are taken. */
   *slot = *in;
   return ANE_OK;
 }

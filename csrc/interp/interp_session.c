@@ -109,6 +109,7 @@ static ane_status check_outputs(const struct ane_lm_session *s, const struct ane
   const struct ane_lm *m = s->lm;
   char text[ANE_DYN_TEXT];
   const struct ane_dyn *l = &out[m->logits];
+  /* analyser: the outputs are those of a run that has not failed. */
   int64_t rows = l->count / m->vocab, least = ane_want_rows(want, n);
   if (l->dtype != ANE_F32 || l->rank < 1 || l->dim[l->rank - 1] != m->vocab || rows < least)
     return ane_fail(err, ANE_SHAPE, "logits are %s for %" PRId64 " tokens, wanted rows of %" PRId64, ane_dyn_text(l, text), n,
@@ -218,6 +219,7 @@ static ane_status make_state(struct ane_lm_session *s, int32_t i, int64_t length
   const struct ane_dyn *old = &s->states[i];
   bool grows = s->lm->states[i].grows;
   if (!data && (!grows || old->dim[2] == length)) {
+    /* analyser: ane_lm_put calls this only where `made` is allocated. */
     *out = *old;
     ane_dyn_keep(old);
     return ANE_OK;
@@ -231,14 +233,17 @@ static ane_status make_state(struct ane_lm_session *s, int32_t i, int64_t length
     memcpy(ane_dyn_data(&t), data, (size_t)ane_dyn_bytes(&t));
   else
     copy_rows(&t, old);
+  /* analyser: as above. */
   *out = t;
   return ANE_OK;
 }
 
 ane_status ane_lm_put(struct ane_lm_session *s, int64_t length, const float *const *data, struct ane_error *err) {
   if (length == 0) return reset(s), ANE_OK;
+  /* analyser: the caller has made the session, or its status is not ANE_OK. */
   struct ane_dyn *made = ane_calloc((size_t)s->lm->n_states + 1, sizeof *made);
   ane_status st = made ? ANE_OK : interp_no_memory(err);
+  /* analyser: data is given, or the status is not ANE_OK. */
   for (int32_t i = 0; !st && i < s->lm->n_states; i++) st = make_state(s, i, length, data[i], &made[i], err);
   for (int32_t i = 0; made && i < s->lm->n_states; i++) {
     ane_dyn_drop(&s->memory, st ? &made[i] : &s->states[i]);
@@ -255,6 +260,7 @@ ane_status ane_lm_copy(struct ane_lm_session **out, const struct ane_lm_session 
   ane_status st = ane_lm_session_create(out, s->lm, err);
   const float **data = st ? NULL : ane_calloc((size_t)s->lm->n_states + 1, sizeof *data);
   if (!st && !data) st = interp_no_memory(err);
+  /* analyser: interp_no_memory() never returns ANE_OK. */
   for (int32_t i = 0; !st && i < s->lm->n_states; i++) data[i] = s->states[i].data;
   if (!st) st = ane_lm_put(*out, s->length, data, err);
   ane_free(data);

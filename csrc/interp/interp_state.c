@@ -97,6 +97,7 @@ ane_status interp_solid(const struct ane_dyn *t, struct ane_dyn_memory *m, struc
 /* ---- States --------------------------------------------------------------------------------------------------------*/
 
 int32_t interp_state_find(const struct ane_interp_states *s, const char *name) {
+  /* analyser: the states are given, or new_states() did not return ANE_OK. */
   for (int32_t i = 0; i < s->n; i++)
     if (strcmp(s->list[i].name, name) == 0) return i;
   return -1;
@@ -110,6 +111,7 @@ bool interp_same_shape(const struct ane_dyn *t, const struct ane_mil_type *type)
 static ane_status add_zeros(struct ane_interp_states *s, const char *name, const struct ane_dyn *shape, struct ane_error *err) {
   struct ane_dyn d = {.dtype = ANE_F32, .rank = shape->rank};
   memcpy(d.dim, shape->dim, sizeof d.dim);
+  /* analyser: as above. */
   ane_status st = ane_dyn_alloc(s->memory, &d, err);
   if (st) return ane_fail_in(err, st, "state %.100s", name);
   memset(ane_dyn_data(&d), 0, (size_t)ane_dyn_bytes(&d));
@@ -203,7 +205,7 @@ ane_status ane_interp_states_copy(struct ane_interp_states **out, const struct a
     st = add_zeros(*out, from->list[i].name, &from->list[i].t, err);
     if (!st) memcpy(ane_dyn_data(&(*out)->list[i].t), from->list[i].t.data, (size_t)ane_dyn_bytes(&from->list[i].t));
   }
-  if (!st)
+  if (!st) /* analyser: as above. */
     (*out)->spoiled = from->spoiled;
   else
     ane_interp_states_destroy(*out), *out = NULL;

@@ -118,6 +118,7 @@ mil_value mil_identity(struct mil_build *b, mil_value x, const char *name); /* g
 mil_value mil_read_state(struct mil_build *b, mil_value state);
 void mil_write_state(struct mil_build *b, mil_value state, mil_value data);
 
+/* analyser: x is never NULL: after a failure it is a placeholder. */
 static inline int64_t mil_dim(mil_value x, int axis) { return x->type.dim[axis]; }
 
 #endif

@@ -79,6 +79,7 @@ static ane_ai_value normalised(struct ane_ai_build *b, ane_ai_value x) {
   ane_ai_value wide = ane_ai_cast(b, x, ANE_AI_FP32);
   ane_ai_value square = ane_ai_reduce(b, ANE_AI_REDUCE_SUM, ane_ai_binary(b, ANE_AI_MUL, wide, wide), 1);
   square = ane_ai_binary(b, ANE_AI_MAXIMUM, square, number(b, square, LEAST_SQUARE));
+  /* analyser: x is never NULL, see ane_ai_dim(). */
   return ane_ai_cast(b, ane_ai_binary(b, ANE_AI_MUL, wide, ane_ai_unary(b, ANE_AI_RSQRT, square)), x->type.dtype);
 }
 

@@ -328,6 +328,7 @@ static void sort_ports(struct ane_mil_port *list, uint32_t n) {
 }
 
 static struct ane_mil_port *keep_ports(struct lower *l, const struct ane_buffer *from, uint32_t *n) {
+  /* analyser: n is in a result that was allocated. */
   *n = (uint32_t)(from->size / sizeof(struct ane_mil_port));
   struct ane_mil_port *list = ane_arena_array(l->b.arena, *n + 1, sizeof *list);
   if (!list)

@@ -74,6 +74,7 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 static bool is_op(const struct ane_mil_op *op, const char *type) { return strcmp(op->type, type) == 0; }
 
 /* The value of this name; NONE: there is none. */
+/* analyser: a parameter without a value of its own has a name. */
 static int32_t value_of(const struct side *s, const char *name) { return (int32_t)ane_strmap_get(&s->names, name, strlen(name)); }
 
 static const struct ane_mil_op *op_of(const struct side *s, int32_t value) {

@@ -125,6 +125,7 @@ ane_status partition_add(struct partitioner *c, struct ane_shard p, struct span 
     c->room = room;
   }
   p.bytes = partition_count_bytes(c, &p, s);
+  /* analyser: without room, the spans were allocated above. */
   c->spans[partition->n_shards] = s;
   partition->shards[partition->n_shards++] = p;
   return ANE_OK;

@@ -253,7 +253,7 @@ static int quota_cpus(void) {
     bool v2 = kinds[1] == '\0', cpu = false;
     for (char *kind = strtok(kinds + 1, ","); kind; kind = strtok(NULL, ",")) cpu |= strcmp(kind, "cpu") == 0;
     if (!v2 && !cpu) continue;
-    for (char *end = group + strlen(group);; *end = '\0') {
+    for (char *end;; *end = '\0') {
       char folder[PATH_MAX + 32];
       snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", v2 ? "" : "/cpu", group);
       least = ANE_MIN(least, quota_in(folder, v2));

@@ -236,6 +236,7 @@ static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank,
   for (int64_t k = 0; n > 0 && k < outer; k++) {
     copy_run(dst + d * (ptrdiff_t)size, rank ? ds[rank - 1] : 1, src + s * (ptrdiff_t)size, rank ? ss[rank - 1] : 1, size, n);
     for (int i = rank - 2; i >= 0; i--) {
+      /* analyser: i is below the rank. */
       d += ds[i], s += ss[i];
       if (++at[i] < dim[i]) break;
       d -= ds[i] * dim[i], s -= ss[i] * dim[i], at[i] = 0;

@@ -19,6 +19,7 @@ struct gqa {
   int64_t *first, *last; /* [batch, s] */
 };
 
+/* analyser: `valid` is set where c->status is ANE_OK. */
 static int64_t before(const struct gqa *g, int64_t b) { return ANE_MAX(g->valid[b] + 1 - g->s, 0); }
 
 /* ---- Reading -------------------------------------------------------------------------------------------------------*/

@@ -100,6 +100,7 @@ static void rows_f32(void *arg, int64_t from, int64_t to, int thread) {
 
 static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, const struct matmul *p) {
   const int64_t *a = prim_i64(c, x), *b = prim_i64(c, y);
+  /* analyser: plan() sets the shape, or returns what is not ANE_OK. */
   void *out = prim_out(c, 0, x->dtype, p->out_rank, p->out);
   if (c->status) return c->status;
   for (int64_t i = 0; i < p->batches * p->m * p->n; i++) {

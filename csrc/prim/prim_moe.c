@@ -81,6 +81,7 @@ static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *
     if (prim_matrix_scales(c, m, rows * nb, zeros != NULL, &own, &zero)) break;
     memcpy(own, v + e * rows * nb, (size_t)(rows * nb) * sizeof *own);
     for (int64_t i = 0; zero && i < rows * nb; i++)
+      /* analyser: prim_matrix_scales() gives `zero` only where there are zero points. */
       zero[i] = (float)prim_code((const uint8_t *)zeros->data + (e * rows + i / nb) * zero_row, bits, i % nb);
     m->rows = rows, m->cols = cols, m->codes = (const uint8_t *)t->data + e * rows * t->dim[2], m->bits = bits;
     m->row_stride = cols, m->col_stride = 1, m->block = each, m->row_block = 1, m->scale_row = nb, m->scale_col = 1;
@@ -114,6 +115,7 @@ static ane_status check_sizes(struct ane_prim_call *c, struct moe *m) {
     return prim_fail(c, ANE_SHAPE, "router is %s for %" PRId64 " tokens and %" PRId64 " experts", ane_dyn_text(router, a),
                      m->tokens, n);
   if (m->k < 1 || m->k > n) return prim_fail(c, ANE_INVALID, "k is %" PRId64 " of %" PRId64 " experts", m->k, n);
+  /* analyser: the matrices are those of prepare(), or c->status is not ANE_OK. */
   m->inner = w[n].cols;
   int64_t gates = m->act == SWIGLU && m->fusion ? 2 : 1;
   bool fits = w[0].cols == m->hidden && w[n].rows == m->hidden && w[0].rows == gates * m->inner;
@@ -228,6 +230,7 @@ static ane_status run_all(struct ane_prim_call *c, const struct moe *m, const fl
   uint64_t t = (uint64_t)m->tokens, f = sizeof(float);
   float *share = prim_temp(c, t * (uint64_t)m->experts * f);
   uint8_t *chosen = prim_temp(c, t * (uint64_t)m->experts);
+  /* analyser: as in check_sizes. */
   struct room r = {prim_temp(c, t * (uint64_t)m->hidden * f), prim_temp(c, t * (uint64_t)m->state->m[0].rows * f),
                    m->has_fc3 ? prim_temp(c, t * (uint64_t)m->inner * f) : NULL, prim_temp(c, t * (uint64_t)m->hidden * f),
                    prim_temp(c, t * sizeof *r.tokens)};

@@ -36,6 +36,7 @@ static ane_status join(struct ane_prim_call *c, int axis, int rank, const int64_
   int first = prim_first(c), parts = c->n_in - first;
   int64_t outer = 1, inner = 1, at = 0, total = dim[axis];
   ane_dtype t = ANE_F32, own;
+  /* analyser: the axis is below the rank. */
   for (int i = 0; i < axis; i++) outer *= dim[i];
   for (int i = axis + 1; i < rank; i++) inner *= dim[i];
   for (int i = 0; i < parts; i++) { /* float32 if one is a float; else the type of the first */
@@ -323,6 +324,7 @@ ane_status prim_tile(struct ane_prim_call *c) {
     int64_t from = 0;
     for (int k = 0; k < n; k++) from += at[k] % x->dim[k] * own[k];
     memcpy(y + (size_t)i * prim_width(t), v + (size_t)from * prim_width(t), prim_width(t));
+    /* analyser: k is below the rank, and dim is set up to it. */
     for (int k = n - 1; k >= 0 && ++at[k] == dim[k]; k--) at[k] = 0;
   }
   return c->status;
@@ -384,6 +386,7 @@ ane_status prim_pad(struct ane_prim_call *c) {
       from = s < 0 ? -1 : from + s * own[k];
     }
     memcpy(y + (size_t)i * prim_width(t), from < 0 ? (const char *)fill : v + (size_t)from * prim_width(t), prim_width(t));
+    /* analyser: k is below the rank, and dim is set up to it. */
     for (int k = x->rank - 1; k >= 0 && ++at[k] == dim[k]; k--) at[k] = 0;
   }
   return c->status;

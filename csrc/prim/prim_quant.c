@@ -274,6 +274,7 @@ static int sign_of(const struct table *t, int q) { return t->is_signed ? (q ^ 8)
 
 static void table_row(const struct table *t, int64_t r, float *out) {
   int64_t zero_row = (t->nb * t->bits + 7) / 8;
+  /* analyser: packed codes have 2, 4 or 8 bits. */
   int zero = t->packed ? 1 << (t->bits - 1) : 0;
   const char *scales = (const char *)t->scales->data + (size_t)(r * t->nb) * prim_width(t->scales->dtype);
   (void)ane_to_f32(t->scales->dtype, scales, t->row_scales, (uint64_t)t->nb, NULL); /* a float type: cannot fail */

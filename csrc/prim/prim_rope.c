@@ -78,6 +78,7 @@ ane_status prim_rotary_embedding(struct ane_prim_call *c) {
   for (int64_t i = 0; i < x->count; i++) y[i] = v[i] * scale;
   for (int64_t b = 0; b < r.batch; b++)
     for (int64_t n = 0; n < r.n; n++) {
+      /* analyser: where positions are given, they are set. */
       int64_t row = !p ? b * r.n + n : r.one ? r.positions[0] + n : r.positions[b * r.n + n];
       for (int64_t h = 0; h < r.heads; h++)
         prim_rotate(y + b * r.b_stride + h * r.h_stride + n * r.n_stride, r.cos + row * half, r.sin + row * half, r.dims,

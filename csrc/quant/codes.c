@@ -87,6 +87,7 @@ static void read_q3_k(const void *block, int s, struct ane_codes *out) {
  * and its product with 3 / 256 has the digit before the point. */
 static uint8_t trit(uint8_t byte, int power) {
   static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+  /* analyser: the power is 0 to 4: code numbers are 0 to 255. */
   return (uint8_t)((uint8_t)(byte * powers[power]) * 3 >> 8);
 }
 static void read_tq1_0(const void *block, int s, struct ane_codes *out) {

@@ -72,6 +72,7 @@ static bool put_cluster(struct ane_rewrite *r, size_t n, struct cluster *c, bool
     if (!ane_buffer_append(text, bytes, (size_t)utf8proc_encode_char(c->points[i], bytes))) return false;
   }
   c->n = 0;
+  /* analyser: a cluster replaces one byte at least, so the text has bytes. */
   if (text->size == n && memcmp(text->data, r->from->bytes.data + r->at, n) == 0) return ane_rewrite_copy(r, n);
   return ane_rewrite_put(r, n, text->data, text->size);
 }

@@ -84,6 +84,7 @@ static bool read_ids(struct vocabulary *v, struct ane_json *j) {
     if (!e.text.data) return no_memory(j);
     const char *at = j->p;
     if (!read_number(j, why, true, &id, &unused)) return false;
+    /* analyser: ane_json_fail() returns false, so the number was read. */
     if (id < 0 || id >= INT32_MAX) return ane_json_fail(j, at, why);
     e.id = (uint32_t)id;
     if (!vocabulary_add(v, &e)) return no_memory(j);
@@ -125,6 +126,7 @@ bool vocabulary_read_tokens(struct vocabulary *v, struct ane_json *j) {
 /* "left right" */
 static bool split_merge(struct vocabulary *v, struct ane_json *j, const char *at, struct ane_text s) {
   static const char version[] = "#version";
+  /* analyser: ane_json_fail() returns false, so the text was read. */
   if (s.len >= sizeof version - 1 && memcmp(s.data, version, sizeof version - 1) == 0) return true;
   const char *gap = memchr(s.data, ' ', s.len);
   size_t left = gap ? (size_t)(gap - s.data) : 0;

@@ -463,6 +463,7 @@ static int base64_decode(lua_State *L) {
     if (!digit) return lua_pushnil(L), 1;
     bits = bits << 6 | (uint32_t)(digit - digits);
     if (i % 4 < 3) continue;
+    /* analyser: k is at most 2, so the shift is not negative. */
     for (size_t k = 0; k < (i == len - 1 ? 3 - pad : 3); k++) luaL_addchar(&b, (char)(bits >> (16 - 8 * k) & 0xFF));
     bits = 0;
   }

@@ -103,6 +103,7 @@ ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai
 /* Dequantised weights: tables[codes]. codes [d0, ..], tables [d0 / block, .., 2^bits, 1]. */
 ane_ai_value ane_ai_lut(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value tables);
 
+/* analyser: x is never NULL: after a failure it is a placeholder. */
 static inline int64_t ane_ai_dim(ane_ai_value x, int axis) { return x->type.dim[axis]; }
 
 #endif

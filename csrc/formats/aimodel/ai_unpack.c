@@ -239,6 +239,7 @@ static ane_status read_resources(struct ai_file *f) {
         st = truncated(f, s, "a resource");
       else if (kind != 0)
         st = ai_wrong(f, s->at, "resource %s is not a blob", f->strings[key]);
+      /* analyser: size is read before st can be ANE_OK. */
       if (!st) st = read_resource(f, at, size, &e);
       if (!st && !ane_buffer_append(&list, &e, sizeof e)) st = ane_fail(f->err, ANE_NOMEM, "no memory for the program");
       at += st ? 0 : size;

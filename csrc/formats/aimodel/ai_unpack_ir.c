@@ -15,6 +15,8 @@ static ane_status no_memory(const struct ai_file *f) { return ane_fail(f->err, A
  * of the index in the file, for messages. */
 static ane_status open_entry(const struct ai_file *f, const struct ai_entry *list, uint32_t n, uint64_t index, const char *what,
                              struct ai_span *s, uint64_t *code, uint64_t at) {
+  *code = 0;
+  *s = (struct ai_span){0};
   if (index >= n) return ai_wrong(f, at, "%s %" PRIu64 " of %u", what, index, (unsigned)n);
   *s = ai_span_of(f, list[index].at, list[index].size);
   if (!list[index].custom) return ai_wrong(f, s->at, "%s %" PRIu64 " is written as text", what, index);
@@ -105,6 +107,7 @@ static ane_status read_string(const struct ai_file *f, uint64_t index, const cha
 
 static ane_status open_array(const struct ai_file *f, uint64_t index, struct ai_span *s, uint64_t *n, uint64_t at) {
   uint64_t code;
+  *n = 0;
   ane_status st = open_attribute(f, index, s, &code, at);
   if (st) return st;
   return code == AI_ATTR_ARRAY && ai_read_number(s, n) && *n <= s->end - s->at
@@ -115,7 +118,7 @@ static ane_status open_array(const struct ai_file *f, uint64_t index, struct ai_
 /* Reads the name of an input or output from its attributes. */
 static ane_status port_name(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
   struct ai_span s, own;
-  uint64_t n, item, code, count, text;
+  uint64_t n, item, code = 0, count, text;
   uint32_t key;
   ane_status st = open_array(f, index, &s, &n, at);
   if (!st && n > MAX_PORT_ATTRS) st = ai_wrong(f, s.at, "%" PRIu64 " attributes of a port", n);
@@ -135,7 +138,7 @@ static ane_status port_name(const struct ai_file *f, uint64_t index, const char 
 
 static ane_status port_names(struct ai_file *f, uint64_t index, struct ane_ai_port *list, uint32_t n, uint64_t at) {
   struct ai_span s;
-  uint64_t count, item;
+  uint64_t count = 0, item;
   ane_status st = open_array(f, index, &s, &count, at);
   if (st) return st;
   for (uint32_t i = 0; i < n && !st; i++) {
@@ -248,8 +251,7 @@ struct head {
 static ane_status read_head(struct ai_file *f, struct ai_span *s, struct head *h) {
   uint32_t name;
   uint64_t skipped;
-  h->at = s->at;
-  h->properties = UINT64_MAX;
+  *h = (struct head){.name = "", .at = s->at, .properties = UINT64_MAX};
   if (!ai_read_index(s, f->n_ops, &name)) return ai_wrong(f, h->at, "an operation without a name");
   if (!ai_read_byte(s, &h->mask) || !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation is truncated");
   if (h->mask & ~(AI_HAS_ATTRIBUTES | AI_HAS_RESULTS | AI_HAS_OPERANDS | AI_HAS_REGIONS | AI_HAS_PROPERTIES))
@@ -276,6 +278,7 @@ static ane_status read_operands(struct ai_file *f, struct ai_span *s, const stru
   if (!in) return no_memory(f);
   for (uint32_t i = 0, v; i < op->n_in; i++) {
     if (!ai_read_index(s, known, &v)) return ai_wrong(f, s->last, "an operand of %.64s is not an earlier value", op->name);
+    /* analyser: v is below the number of known values, so there are some. */
     in[i] = ((struct ane_ai_value **)(void *)r->values.data)[v];
   }
   op->in = in;

@@ -16,6 +16,7 @@ struct verify {
 static ane_status wrong(const struct verify *v, const char *what) {
   if (!v->op) return ane_fail(v->err, ANE_FORMAT, "function %.64s: %s", v->f->name, what);
   return ane_fail(v->err, ANE_FORMAT, "function %.64s: %s (value %d): %s", v->f->name, v->op->name,
+                  /* analyser: an operation with results has an array of them. */
                   v->op->n_out ? (int)v->op->out->number : -1, what);
 }
 

@@ -20,6 +20,7 @@ struct build {
 static ane_status add_value(struct onnx_reader *r, const struct onnx_scope *scope, const char *name,
                             const struct ane_onnx_tensor *constant, int32_t *out) {
   size_t at = r->values.size / sizeof(struct ane_onnx_value), prefix = strlen(scope->prefix), len = strlen(name);
+  *out = -1;
   if (at >= INT32_MAX / 2) return onnx_fail(r, ANE_FORMAT, "too many values");
   char *full = ane_arena_alloc(&r->s->arena, prefix + len + 1);
   if (!full) return onnx_no_memory(r);
@@ -111,7 +112,7 @@ static ane_status find_opset(struct build *b, const struct onnx_scope *scope, co
   const char *domain = onnx_domain(n->domain);
   const struct onnx_scope *s = scope;
   while (!s->opsets && s->outer) s = s->outer;
-  for (size_t i = 0; i < s->n_opsets; i++)
+  for (size_t i = 0; i < s->n_opsets; i++) /* analyser: there are n_opsets of them. */
     if (strcmp(onnx_domain(s->opsets[i]->domain), domain) == 0) return *out = s->opsets[i]->version, ANE_OK;
   return onnx_fail(b->r, ANE_FORMAT, "node %s: no opset of the domain \"%s\" is imported", label(scope, n, l),
                    ane_quote(q, domain, strlen(domain)));

@@ -154,6 +154,7 @@ static ane_status find_bytes(struct onnx_reader *r, const AneOnnx__Tensor *t, co
 
 /* Numbers of a widened type, from the stored bytes at out->data. */
 static ane_status widen_all(struct onnx_reader *r, int32_t id, struct ane_onnx_tensor *out) {
+  /* analyser: id is a widened type: other types have a dtype or were refused. */
   unsigned bits = widened_bits(id), per = 8 / bits;
   bool floats = id != UINT2 && id != INT2;
   out->dtype = floats ? ANE_F32 : id == INT2 ? ANE_I8 : ANE_U8;
