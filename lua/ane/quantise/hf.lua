@@ -238,9 +238,24 @@ function BERT.fault(cfg)
   if cfg.holds "classifier.weight" then return "a classifier" end
 end
 
+-- The norms alone have biases.
+local NOMIC = { name = "nomic-bert", norm_key = BERT.norm_key, values = BERT.values, shared = BERT.shared, roles = {}, biases = {},
+  ignores = true }
+for _, role in ipairs { "token_embd", "token_types", "token_embd_norm" } do table.insert(NOMIC.roles, { role, outside = true }) end
+for _, role in ipairs { "attn_qkv", "attn_output", "attn_output_norm", "ffn_up", "ffn_gate", "ffn_down", "layer_output_norm" } do
+  table.insert(NOMIC.roles, { role })
+end
+for _, role in ipairs { "token_embd_norm", "attn_output_norm", "layer_output_norm" } do NOMIC.biases[role] = true end
+
+function NOMIC.fault(cfg)
+  if cfg.rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(cfg.rope.dims, cfg.head_dim) end
+  if cfg.holds "classifier.weight" then return "a classifier" end
+end
+
 local KNOWN = {
   llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
   lfm2_moe = LFM2MOE, qwen3 = QWEN3, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
+  nomic_bert = NOMIC,
 }
 
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
@@ -348,11 +363,19 @@ function Gather:role(row, layer)
   end
 end
 
+-- The names of the folder's tensors by role. The files of models without a head, such as Qwen3-Embedding, lack the leading "model.".
+local function folder_names(r, cfg, source)
+  local name = names.of("hf", r.names and r.names.hf, cfg)
+  local first = name "token_embd" .. ".weight"
+  if source:tensor(first) or not source:tensor(names.bare(first)) then return name end
+  return function(role, layer) return names.bare(name(role, layer)) end
+end
+
 local function gather(arch, r, cfg, source)
   local self = setmetatable({
     arch = arch, cfg = cfg, source = source, list = {}, used = {}, ignore = arch.ignores and r.ignore or {},
   }, Gather)
-  self.hf = names.of("hf", r.names and r.names.hf, cfg)
+  self.hf = folder_names(r, cfg, source)
   self.gguf = names.of("gguf", r.names and r.names.gguf, cfg)
   local function add(name, values)
     local data = floats(values)
@@ -513,7 +536,7 @@ function M.plan(source, out)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)
   local unsaid = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
-  local name = names.of("hf", r.names and r.names.hf, cfg)("token_embd")
+  local name = folder_names(r, cfg, source) "token_embd"
   local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
   local notes = {}
   if unsaid then

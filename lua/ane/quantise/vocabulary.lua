@@ -197,22 +197,31 @@ end
 
 -- ---- Values ------------------------------------------------------------------------------------------------------------
 
+-- The token that the template of tokenizer.json puts before (bos) or after (eos) each text, if it is one; else that of the
+-- configuration. Qwen3-Embedding ends texts with <|endoftext|> and names <|im_end|> as eos_token.
+local function end_of(tok, name)
+  local ids = tok["add_" .. name] and tok:encode("", { bos = name == "bos", eos = name == "eos" }) or {}
+  return #ids == 1 and ids[1] or tok[name]
+end
+
 local function add_special(values, tok)
   local function add(name, id)
     if id then values[#values + 1] = { ("tokenizer.ggml.%s_token_id"):format(name), "uint32", id } end
   end
-  add("bos", tok.bos)
-  add("eos", tok.eos)
+  local eos = end_of(tok, "eos")
+  add("bos", end_of(tok, "bos"))
+  add("eos", eos)
   add("unknown", tok.unk)
   add("padding", tok.pad)
-  for _, id in ipairs(tok.eos_ids or {}) do
-    if id ~= tok.eos then
+  local others = table.move(tok.eos_ids or {}, 1, #(tok.eos_ids or {}), 2, { tok.eos or -1 })
+  for _, id in ipairs(others) do
+    if id ~= eos and id >= 0 then
       add("eot", id)
       break
     end
   end
-  values[#values + 1] = { "tokenizer.ggml.add_bos_token", "bool", tok.add_bos and tok.bos ~= nil }
-  if tok.add_eos then values[#values + 1] = { "tokenizer.ggml.add_eos_token", "bool", tok.eos ~= nil } end
+  values[#values + 1] = { "tokenizer.ggml.add_bos_token", "bool", tok.add_bos and end_of(tok, "bos") ~= nil }
+  if tok.add_eos then values[#values + 1] = { "tokenizer.ggml.add_eos_token", "bool", eos ~= nil } end
 end
 
 local function add_templates(values, templates)
@@ -281,7 +290,17 @@ local function wordpiece_ids(tok, model, folder)
   }
 end
 
-local function find_wordpiece(tok, model, folder, size, scratch)
+-- What the BertNormalizer of a tokenizer does to letters; llama.cpp has keys for it since 2026.
+local function normalizer_values(normalizer)
+  local lower = normalizer.lowercase ~= false
+  local strip = normalizer.strip_accents
+  if type(strip) ~= "boolean" then strip = lower end
+  return { "tokenizer.ggml.normalizer.lowercase", "bool", lower }, { "tokenizer.ggml.normalizer.strip_accents", "bool", strip }
+end
+
+local function find_wordpiece(tok, json, folder, size, scratch)
+  local model = json.model
+  if (json.normalizer or {}).type ~= "BertNormalizer" then return nil, "GGUF has no WordPiece vocabulary without a BertNormalizer" end
   if (model.continuing_subword_prefix or "##") ~= "##" then return nil, "GGUF has no WordPiece vocabulary with another prefix than ##" end
   local special, why = wordpiece_ids(tok, model, folder)
   if not special then return nil, why end
@@ -291,6 +310,7 @@ local function find_wordpiece(tok, model, folder, size, scratch)
     { "tokenizer.ggml.model", "string", "bert" }, { "tokenizer.ggml.tokens", "string[]", tokens },
     { "tokenizer.ggml.token_type", "int32[]", kinds },
   }
+  values[4], values[5] = normalizer_values(json.normalizer)
   for _, row in ipairs(special) do
     if row[2] then values[#values + 1] = { ("tokenizer.ggml.%s_token_id"):format(row[1]), "uint32", row[2] } end
   end
@@ -305,7 +325,7 @@ local function find_values(tok, folder, family, size, scratch)
   if model.type == "BPE" and model.byte_fallback then
     return find_prefix(tok, scored(tok, size, function(tokens) return scores_of_merges(model, tokens) end), scratch)
   end
-  if model.type == "WordPiece" then return find_wordpiece(tok, model, folder, size, scratch) end
+  if model.type == "WordPiece" then return find_wordpiece(tok, json, folder, size, scratch) end
   local pieces = core.read_file(folder .. "/tokenizer.model")
   if pieces then return find_prefix(tok, scored(tok, size, function(tokens) return scores_of_pieces(pieces, #tokens) end), scratch) end
   return nil, ("GGUF has no kind of vocabulary for a %s tokenizer"):format(tostring(model.type))

@@ -1,8 +1,9 @@
 --- The WordPiece vocabulary of a GGUF file (tokenizer.ggml.model "bert") as a tokenizer.json.
 -- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.steps. Usage: `local found = wordpiece.open(source)`
 --
--- llama.cpp's converter writes "\u{2581}word" for a token that begins a word and "ing" for "##ing"; control tokens do not change. The
--- file does not say whether texts are lowercased. They are, unless a token that begins a word has a capital letter.
+-- llama.cpp's converter writes "\u{2581}word" for a token that begins a word and "ing" for "##ing"; control tokens do not change.
+-- The keys normalizer.lowercase and normalizer.strip_accents say what happens to letters. Files without them are lowercased, unless a token
+-- that begins a word has a capital letter.
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -46,13 +47,26 @@ local function special_id(source, name, tokens)
   return id
 end
 
+-- A key of the normalizer; `usual` where the file has none.
+local function flag(source, name, usual)
+  local v = source:meta("tokenizer.ggml.normalizer." .. name)
+  if v == nil then return usual end
+  if type(v) ~= "boolean" then
+    fields.fail("format", "metadata key tokenizer.ggml.normalizer.%s is %s, wanted true or false", name, tostring(v))
+  end
+  return v
+end
+
 local function open(source)
   local vocab, added, cased, tokens = vocabulary(source)
   local cls, sep = special_id(source, "bos", tokens), special_id(source, "seperator", tokens)
   local unk, pad = special_id(source, "unknown", tokens), special_id(source, "padding", tokens)
   local text = core.json_encode {
     version = "1.0", added_tokens = added,
-    normalizer = { type = "BertNormalizer", clean_text = true, handle_chinese_chars = true, lowercase = not cased },
+    normalizer = {
+      type = "BertNormalizer", clean_text = true, handle_chinese_chars = true, lowercase = flag(source, "lowercase", not cased),
+      strip_accents = flag(source, "strip_accents", core.null),
+    },
     pre_tokenizer = { type = "BertPreTokenizer" }, decoder = { type = "WordPiece", prefix = "##", cleanup = true },
     model = {
       type = "WordPiece", unk_token = tokens[unk + 1], continuing_subword_prefix = "##", max_input_chars_per_word = 100, vocab = vocab,

@@ -103,6 +103,72 @@ describe("BERT as GGUF", function()
   end)
 end)
 
+-- Embeddings of ids by the file and by the folder, which other specs compare with sentence-transformers.
+local function agrees(name)
+  local ids = { { 2, 17, 40, 9, 3 }, { 5, 6, 7, 8, 30, 31, 32, 33, 12, 3 }, { 4 } }
+  local a <close> = assert(ane.load(path "out.gguf", { activations = "fp32", threads = 1 }))
+  local b <close> = assert(ane.load(HF .. name, { activations = "fp32", threads = 1 }))
+  local got, want = assert(a:embed(ids)), assert(b:embed(ids))
+  for i = 1, #ids do assert.is_true(vectors.cosine(got[i], want[i]:totable()) > 0.99999) end
+end
+
+describe("other embedding models as GGUF", function()
+  it("are llama.cpp's nomic-bert", function()
+    assert.equal("nomic-bert", write(HF .. "nomic_bert").architecture)
+    agrees "nomic_bert"
+    local source <close> = assert(core.open(path "out.gguf"))
+    assert.equal(false, source:meta "nomic-bert.attention.causal")
+    assert.is_number(source:meta "nomic-bert.rope.freq_base")
+    for _, name in ipairs { "token_types", "token_embd_norm", "blk.0.attn_qkv", "blk.1.ffn_gate", "blk.1.layer_output_norm" } do
+      assert.is_table(source:tensor(name .. ".weight"), name)
+    end
+    assert.is_nil(source:tensor "blk.0.attn_qkv.bias")
+  end)
+
+  it("are llama.cpp's qwen3, whose folders lack the leading model. of names", function()
+    assert.equal("qwen3", write(HF .. "qwen3_embedding").architecture)
+    agrees "qwen3_embedding"
+    local source <close> = assert(core.open(path "out.gguf"))
+    assert.equal(3, source:meta "qwen3.pooling_type")
+    assert.is_table(source:tensor "blk.0.attn_q_norm.weight")
+  end)
+
+  -- As gguf-py (vocab.py, SpecialVocab): the template's last token is eos, that of tokenizer_config.json eot.
+  it("end a text with the token of the template, also if it is not eos_token", function()
+    local vocab, extra = {}, 0
+    for b = 0, 255 do
+      local plain = b >= 33 and b <= 126 or b >= 161 and b <= 172 or b >= 174
+      vocab[utf8.char(plain and b or 256 + extra)] = b
+      if not plain then extra = extra + 1 end
+    end
+    local function added(id, content)
+      return { id = id, content = content, special = true, single_word = false, lstrip = false, rstrip = false, normalized = false }
+    end
+    local function item(kind, id) return { [kind] = { id = id, type_id = 0 } } end
+    local bytes = { type = "ByteLevel", add_prefix_space = false, trim_offsets = true, use_regex = true }
+    local from = changed {
+      ["tokenizer_config.json"] = { eos_token = "<|stop|>" },
+      ["tokenizer.json"] = {
+        version = "1.0", added_tokens = core.json_array { added(256, "<|end|>"), added(257, "<|stop|>") }, normalizer = core.null,
+        pre_tokenizer = bytes, decoder = bytes,
+        post_processor = {
+          type = "TemplateProcessing", single = core.json_array { item("Sequence", "A"), item("SpecialToken", "<|end|>") },
+          pair = core.json_array { item("Sequence", "A"), item("Sequence", "B"), item("SpecialToken", "<|end|>") },
+          special_tokens = {
+            ["<|end|>"] = { id = "<|end|>", ids = core.json_array { 256 }, tokens = core.json_array { "<|end|>" } },
+          },
+        },
+        model = {
+          type = "BPE", dropout = core.null, unk_token = core.null, continuing_subword_prefix = core.null,
+          end_of_word_suffix = core.null, fuse_unk = false, byte_fallback = false, vocab = vocab, merges = core.json_array {},
+        },
+      },
+    }
+    local v = assert(values_of(from))
+    assert.same({ 256, 257, true, false }, { v.eos_token_id, v.eot_token_id, v.add_eos_token, v.add_bos_token })
+  end)
+end)
+
 describe("a WordPiece vocabulary as GGUF", function()
   it("has the spellings and types of llama.cpp's converter, filled up to the rows of the embedding", function()
     local v = assert(values_of(HF .. "bert"))
@@ -128,16 +194,27 @@ describe("a WordPiece vocabulary as GGUF", function()
     assert.same({ json_file.model.vocab["[MASK]"], json_file.model.vocab["[PAD]"] }, { v.padding_token_id, v.mask_token_id })
   end)
 
-  it("is cased if its words are", function()
-    local from = json(HF .. "bert/tokenizer.json")
-    local vocab = from.model.vocab
-    from.normalizer.lowercase = false
-    vocab["Hello"], vocab["It"], vocab["I"], vocab["P"], vocab["A"], vocab["C"] = 300, 301, 302, 303, 304, 305
-    local cased = changed { ["tokenizer.json"] = from }
-    local v = assert(values_of(cased))
-    assert.equal(MARK .. "Hello", v.tokens[301])
-    local tok <close> = assert(tokenizer.new(cased))
-    assert.equal(300, tok:encode("Hello", { bos = false, eos = false })[1])
+  -- llama.cpp 0.3.36 (python) reads both keys: it gives the ids of the tokenizers library with each.
+  it("says what the normalizer does to letters, and is read back so", function()
+    for _, case in ipairs { { false, core.null, false, false }, { true, core.null, true, true }, { false, true, false, true },
+      { true, false, true, false } } do
+      local from = json(HF .. "bert/tokenizer.json")
+      from.normalizer.lowercase, from.normalizer.strip_accents = case[1], case[2]
+      from.model.vocab["Hello"], from.model.vocab["é"], from.model.vocab["É"], from.model.vocab["E"] = 300, 301, 302, 303
+      local cased = changed { ["tokenizer.json"] = from }
+      local v = assert(values_of(cased))
+      assert.same({ case[3], case[4] }, { v["normalizer.lowercase"], v["normalizer.strip_accents"] })
+      assert.equal(MARK .. "Hello", v.tokens[301])
+      local report = write(cased)
+      assert.equal("bert", report.architecture)
+      local source <close> = assert(core.open(path "out.gguf"))
+      local tok <close> = assert(tokenizer.new(cased))
+      local again <close> = assert(tokenizer.new(source))
+      local letter = case[3] and (case[4] and "e" or "é") or (case[4] and "E" or "É")
+      assert.equal(letter, again:piece(again:encode("É", { bos = false, eos = false })[1]))
+      for _, text in ipairs { "Hello", "É", "é a", "hello It Wörld" } do assert.same(tok:encode(text), again:encode(text)) end
+      tree.remove(path "bert")
+    end
   end)
 
   it("gives a reason where GGUF has no such kind", function()
@@ -154,7 +231,7 @@ describe("a WordPiece vocabulary as GGUF", function()
       t.decoder.prefix = "@@"
     end))
     assert.matches("adds 0 tokens", reason(function(t) t.post_processor = core.null end))
-    -- Letters keep their case, but no word shows it: readers would lowercase.
-    assert.matches("gives other token ids", reason(function(t) t.normalizer.lowercase = false end))
+    assert.matches("without a BertNormalizer", reason(function(t) t.normalizer = { type = "Lowercase" } end))
+    assert.matches("gives other token ids", reason(function(t) t.pre_tokenizer = { type = "Whitespace" } end))
   end)
 end)
