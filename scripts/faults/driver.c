@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +37,8 @@
 
 /* ---- Which call fails ------------------------------------------------------------------------------------------------*/
 
-enum kind { ALLOC, MAP, OPEN, READ, WRITE, SYNC, RENAME, THREAD, LUA, INTERRUPT, KINDS };
-static const char *const kinds[] = {"alloc", "map", "open", "read", "write", "sync", "rename", "thread", "lua", "interrupt", NULL};
+enum kind { ALLOC, MAP, OPEN, READ, WRITE, SYNC, RENAME, THREAD, LUA, INTERRUPT, SOCKET, KINDS };
+static const char *const kinds[] = {"alloc", "map", "open", "read", "write", "sync", "rename", "thread", "lua", "interrupt", "socket", NULL};
 
 static _Atomic int armed = -1; /* a kind */
 static _Atomic long left;      /* calls until the one that fails */
@@ -183,6 +184,26 @@ ssize_t write(int fd, const void *from, size_t n) {
 int ftruncate(int fd, off_t size) { return fails(INTERRUPT) ? (errno = EINTR, -1) : (int)syscall(SYS_ftruncate, fd, size); }
 int fsync(int fd) { return fails_as(SYNC, EIO) ? -1 : (int)syscall(SYS_fsync, fd); }
 int rename(const char *from, const char *to) { return fails(RENAME) ? (errno = EACCES, -1) : (int)syscall(SYS_rename, from, to); }
+
+ssize_t recv(int fd, void *to, size_t n, int flags) {
+  return fails_as(SOCKET, ECONNRESET) ? -1 : syscall(SYS_recvfrom, fd, to, n, flags, NULL, NULL);
+}
+
+ssize_t recvmsg(int fd, struct msghdr *m, int flags) {
+  return fails_as(SOCKET, ECONNRESET) ? -1 : syscall(SYS_recvmsg, fd, m, flags);
+}
+
+ssize_t send(int fd, const void *from, size_t n, int flags) {
+  return fails_as(SOCKET, EPIPE) ? -1 : syscall(SYS_sendto, fd, from, n, flags, NULL, 0);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags) {
+  return fails_as(SOCKET, EPIPE) ? -1 : syscall(SYS_sendmsg, fd, m, flags);
+}
+
+int accept4(int fd, struct sockaddr *from, socklen_t *size, int flags) {
+  return fails_as(SOCKET, ECONNABORTED) ? -1 : (int)syscall(SYS_accept4, fd, from, size, flags);
+}
 
 /* Of the C library's streams, which Lua's io uses. */
 static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }

@@ -4,6 +4,7 @@
 --   check(thing, ok, value, message, code) -> nil; or what is wrong. ok: run returned; without faults. Closes what prepare opened.
 --   finish()                           ends what prepare started for all runs, or nil
 --   without                            {kind = why it is left out}, or nil
+--   keeps                              what a library keeps until the process ends, as the driver tells it, or nil
 --   writes                             the code of a failed system call is "io" and its message names a path in the folder
 -- Usage: `local list = require("scenarios")(folder)`; the folder is used and emptied by the scenarios.
 
@@ -13,6 +14,7 @@ local core = require "ane.core"
 local grammar = require "ane.grammar"
 local hub = require "ane.hub"
 local ranks = require "ane.pipeline.plan"
+local notes = require "ane.quantise.resume"
 local schema = require "ane.util.schema"
 
 local MODEL = "spec/fixtures/gguf/llama-odd.gguf"
@@ -93,6 +95,7 @@ local function with_model(path, run, threads)
 end
 
 -- Faults while a file or folder OUT is written: it is whole or as before, and nothing lies beside it.
+-- opts.resumes: a failed run may leave what the next one continues; opts.before(model): the run that it continues
 local function with_output(folder, path, run, opts)
   opts = opts or {}
   local whole
@@ -104,6 +107,7 @@ local function with_output(folder, path, run, opts)
       whole = contents(folder)
       remove(folder)
     end
+    if opts.before then opts.before(model) end
     return model
   end
   local function check(model, ok, value)
@@ -264,6 +268,7 @@ local function serve_scenario(tls)
   end
   local function options() return { port = 0, cert = cert, key = key } end
   return {
+    start = function(model) return ane.serve(model, options()) end, -- for handshake_scenario
     without = tls and { alloc = "GnuTLS 3.7, libtasn1 and GMP crash or end the process where malloc fails" } or nil,
     prepare = function()
       if tls and not key then make() end
@@ -281,6 +286,49 @@ local function serve_scenario(tls)
       if server then server:close() end
       problem = problem or usable(thing.model, WORDS)
       thing.model:close()
+      return problem
+    end,
+  }
+end
+
+-- A request over HTTPS while calls fail: the handshake, the reply and the turns of the server. The client is another process; it waits
+-- until the faults have begun. Whatever happens to its connection, the next client is answered.
+local function handshake_scenario(folder)
+  local made = serve_scenario(true)
+  local function client(wait)
+    local url = ("https://127.0.0.1:%d/v1/models"):format(wait.server.port)
+    os.remove(wait.done)
+    os.execute(("(sleep 0.03; curl -sk --max-time 5 -o '%s' %s; : > '%s') &"):format(wait.answer, url, wait.done))
+  end
+  local function turns(wait)
+    local deadline = core.clock() + 20
+    while not core.path_kind(wait.done) and core.clock() < deadline do wait.server:turn(0.005) end
+    return core.path_kind(wait.done) ~= nil
+  end
+  return {
+    without = made.without,
+    keeps = "3 allocations of 208 bytes are left", -- the random numbers of GnuTLS for the thread of the sockets
+    prepare = function()
+      local wait = made.prepare()
+      remove(folder)
+      wait.server = assert(made.start(wait.model))
+      wait.answer, wait.done = folder .. "/answer", folder .. "/done"
+      client(wait)
+      return wait
+    end,
+    run = turns,
+    check = function(wait)
+      local problem = not turns(wait) and "the client waits on" or nil
+      os.remove(wait.answer)
+      client(wait)
+      if not turns(wait) then problem = problem or "the next client waits on"
+      else
+        local reply = core.json_decode(core.read_file(wait.answer) or "")
+        if not reply or reply.object ~= "list" then problem = problem or "the next client is not answered" end
+      end
+      wait.server:close()
+      problem = problem or usable(wait.model, WORDS)
+      wait.model:close()
       return problem
     end,
   }
@@ -310,6 +358,10 @@ local function with_value(open, run, tell)
 end
 
 local NOTHING = { close = function() end }
+
+-- Weights of a small matrix.
+local PLAIN = {}
+for i = 1, 64 do PLAIN[i] = math.sin(i * i) end
 
 local FOLDER, ADAPTER = "spec/fixtures/hf/llama", "spec/fixtures/hf/lora_llama"
 
@@ -400,6 +452,19 @@ local function pull_scenario(folder)
   }
 end
 
+-- A compensated quantisation whose notes and states are kept; `ends` raises where half of the tensors are written.
+local function quantise_noted(path, ends)
+  local options = { weights = "q8_0", method = "gptq", transform = "rotate", resume = true }
+  options.calibrate = { { 1, 5, 9, 17, 3, 8, 2, 4 }, { 6, 7, 11 } }
+  options.progress = ends and function(stage, done, of)
+    if stage == "quantise" and done * 2 > of then error("ended", 0) end
+  end
+  return function(model)
+    notes.INTERVAL, notes.PAUSE = 0, 0 -- a state after each window
+    return model:quantise(path, options)
+  end
+end
+
 return function(folder)
   local list = {
     load = load_scenario(MODEL, 1),
@@ -425,6 +490,14 @@ return function(folder)
       local options = { weights = "q8_0", method = "gptq", transform = "rotate", calibrate = { { 1, 5, 9, 17, 3, 8, 2, 4 }, { 6, 7, 11 } } }
       return model:quantise(folder .. "/out.gguf", options)
     end, { resumes = true }),
+    quantise_resumed = with_output(folder, ROTATABLE, quantise_noted(folder .. "/out.gguf"), {
+      resumes = true,
+      before = function(model)
+        local ok, message = pcall(quantise_noted(folder .. "/out.gguf", true), model)
+        assert(not ok and message == "ended", message)
+        assert(core.path_kind(folder .. "/out.gguf.journal") and core.path_kind(folder .. "/out.gguf.part.state"))
+      end,
+    }),
     export_embedding = with_output(folder, EMBEDDING, function(model)
       return model:export(folder .. "/out", { weights = "int8", context = 16 })
     end, { resumes = true }),
@@ -439,6 +512,7 @@ return function(folder)
     batch = batch_scenario(folder),
     serve = serve_scenario(false),
     serve_tls = serve_scenario(true),
+    serve_handshake = handshake_scenario(folder),
     adapter = adapter_scenario(false),
     adapter_merged = adapter_scenario(true),
     embed = with_value(open_model "spec/fixtures/hf/bert", embed, function(vectors) return vectors:tostring() end),
@@ -451,6 +525,9 @@ return function(folder)
       if not g then return nil, message, code end
       return model:generate("Once", { max_tokens = 4, grammar = g })
     end),
+    weights = with_value(function() return NOTHING end, function()
+      return core.testing.encode_weights("int4-block", "fp32", ("<f"):rep(64):pack(table.unpack(PLAIN)), 2, 32)
+    end, function(w) return w.payload .. w.scales .. w.values end),
     plan_ranks = with_value(function()
       remove(folder)
       assert(core.write_file(folder .. "/hosts", "here slots=2 read=10 compute=100\n")) -- so that nothing is measured

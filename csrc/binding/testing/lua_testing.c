@@ -76,8 +76,10 @@ static const luaL_Reg codec_functions[] = {
 
 /* ---- Forms of weights --------------------------------------------------------------------------------------------*/
 
-/* The result as a table; `values` is what decoding gives. */
-static void push_weights(lua_State *L, const struct ane_weights *w) {
+/* push_weights(weights) -> the result as a table; `values` is what decoding gives. Called in protected mode: it raises where Lua
+ * has no memory. */
+static int push_weights(lua_State *L) {
+  const struct ane_weights *w = lua_touserdata(L, 1);
   size_t n = (size_t)w->rows * (size_t)w->cols;
   lua_newtable(L);
   lua_pushstring(L, ane_weight_spec_name(w->spec));
@@ -93,6 +95,7 @@ static void push_weights(lua_State *L, const struct ane_weights *w) {
   ane_weights_decode(w, 0, w->rows, out);
   luaL_pushresultsize(&b, n * sizeof *out);
   lua_setfield(L, -2, "values");
+  return 1;
 }
 
 /* encode_weights(scheme, dtype, bytes, rows, cols [, threads, importance, from, to, transposed]) -> table of push_weights; or
@@ -117,9 +120,15 @@ static int encode_weights(lua_State *L) {
   if (!st) st = ane_weight_rows_of(&tensor, &src, &err);
   if (!st) st = ane_weight_fit(&fit, pool, &src, spec, importance, &err);
   if (!st) st = ane_weights_encode(&w, pool, &src, &fit, from, to, importance, &err);
-  if (!st) push_weights(L, &w); /* raises only where Lua has no memory */
+  int raised = LUA_OK;
+  if (!st) {
+    lua_pushcfunction(L, push_weights);
+    lua_pushlightuserdata(L, &w);
+    raised = lua_pcall(L, 1, 1, 0);
+  }
   ane_weights_free(&w);
   if (pool) ane_pool_destroy(pool);
+  if (raised) return lua_error(L);
   return st ? bind_fail(L, &err) : 1;
 }
 
