@@ -123,10 +123,10 @@ end
 -- ---- Trial -------------------------------------------------------------------------------------------------------------
 
 local function write_values(path, values)
-  local w <close> = assert(core.gguf_writer(path, 1))
-  for _, v in ipairs(values) do assert(w:set(v[1], v[2], v[3])) end
-  assert(w:begin())
-  assert(w:commit())
+  local w <close> = failure.try(core.gguf_writer(path, 1))
+  for _, v in ipairs(values) do failure.try(w:set(v[1], v[2], v[3])) end
+  failure.try(w:begin())
+  failure.try(w:commit())
 end
 
 -- A file that is removed at the end of its block, also after an error.
