@@ -7,14 +7,14 @@ ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_d
   return f == ANE_LAYOUT_BF16 && bf16_dot ? ANE_ACTIVATION_BF16 : ANE_ACTIVATION_F32;
 }
 
-/* Row length of the outlier flags of t tokens. It is a multiple of 64, so that vectors may read past the last; 1 for one token.
- */
+/* Returns the row length of the outlier flags of t tokens: 1 for one token, else a multiple of 64, so that vectors may read past
+ * the last flag. */
 static int64_t outlier_row(int64_t t) { return t == 1 ? 1 : (int64_t)ane_align_up((size_t)t, 64); }
 
-/* Bytes of an array [t][each] of elements of `bytes`, aligned. */
+/* Returns the bytes of an array [t][each] of elements of `bytes` bytes, rounded up to 64. */
 static size_t array_bytes(int64_t t, int64_t each, size_t bytes) { return ane_align_up((size_t)t * (size_t)each * bytes, 64); }
 
-/* F32 needs no memory if f32 points at rows of the caller. */
+/* F32 needs no memory: f32 may point to rows of the caller. */
 size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {

@@ -29,7 +29,7 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa) {
   return &tables[isa];
 }
 
-/* The largest need of any level for the layout. No level's need grows with the number of tokens of x. */
+/* Returns the maximum over all levels. It does not depend on the number of tokens of x. */
 size_t ane_matmul_scratch(const struct ane_packed *w) {
   (void)w;
   return ANE_SCRATCH;

@@ -21,15 +21,18 @@ typedef enum {
   ANE_LAYOUT_COUNT
 } ane_layout;
 
+/* The columns of layout.def that other folders need. */
 struct ane_layout_info {
   const char *name;
-  uint32_t unit; /* columns */
-  int zero, subs;
+  uint32_t unit; /* columns of a unit */
+  int zero;      /* subtracted from each code */
+  int subs;      /* scales for each 32 columns: 1 or 2 */
   bool has_min, int8_activations;
 };
+/* Returns a static entry. */
 const struct ane_layout_info *ane_layout_info(ane_layout f);
 
-enum { ANE_GROUP = 16, ANE_BLOCK = 32 }; /* rows a group; columns an activation block */
+enum { ANE_GROUP = 16, ANE_BLOCK = 32 }; /* rows of a group; columns of a block of activations */
 
 /* A weight matrix [rows, cols] in packed layout. `data`: groups x group_bytes, 64-byte aligned; rows beyond the last are
  * zero codes with zero scales. ROWS: data is the stored tensor, row after row of `row_bytes`, decoded by `dtype`. */
@@ -46,16 +49,17 @@ struct ane_packed {
   const uint8_t *scales;      /* Q8_0_SPLIT: after low_nibbles, the scales by rows: fp16 [groups * 16][cols / 32] */
 };
 
-/* The layout for a stored type and row length; ROWS if none fits. */
+/* Returns the layout for a stored type and row length; ROWS if none fits. */
 ane_layout ane_layout_for(ane_dtype t, int64_t cols);
-/* Bytes of one group of 16 rows; false on overflow. */
+/* Sets *bytes to the bytes of one group of 16 rows; false on overflow. */
 bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes);
-/* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. Rows of
- * LUT4 are bytes, one a code. */
+/* Repacks rows of stored type t (stride row_bytes) to one group at dst. n_rows: 1 .. 16; further rows of the group become zeros.
+ * Rows of LUT4 are bytes, one for each code. */
 void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
-/* Bytes of all parts of a matrix whose groups and group_bytes are set, not of ROWS; false on overflow. */
+/* Sets *bytes to the bytes of all parts of a matrix whose groups and group_bytes are set; false on overflow. Not for ROWS. */
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes);
-/* Sets data and the pointers to the parts that follow it. memory must be 64-byte aligned. */
+/* Sets data and the pointers to the parts that follow it. memory: ane_packed_bytes() bytes, 64-byte aligned; the caller owns it.
+ */
 void ane_packed_place(struct ane_packed *w, const void *memory);
 /* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group does. Q8_0_SPLIT takes rows of Q8_0. */
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g);
@@ -87,12 +91,14 @@ struct ane_activations {
   const uint16_t *bf16;         /* BF16: [t][cols_pad] */
 };
 
-/* The activation type of a layout at a level, for int8 or fp32 activations. */
+/* Returns the activation type of a layout. int8: the program has int8 activations; bf16_dot: the level has it (struct
+ * ane_kernels). */
 ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_dot);
-/* Bytes of t tokens, each array 64-byte aligned; and placement in such memory, with precise = true. */
+/* Returns the bytes of the arrays of t tokens, each 64-byte aligned. */
 size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols);
+/* Fills *a for such memory, which the caller owns, with precise = true. */
 void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols, void *memory);
-/* Tokens [from, from + n) of a. */
+/* Returns a view of tokens [from, from + n) of a. */
 struct ane_activations ane_activations_rows(const struct ane_activations *a, int64_t from, int64_t n);
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
@@ -103,28 +109,28 @@ struct ane_activations ane_activations_rows(const struct ane_activations *a, int
  * for each row the norm over the block of low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded up (16). In low_nibbles byte i of a
  * block's 16 holds column i in its low and column i + 16 in its high nibble. */
 enum { ANE_BOUND_STEPS = 6 };
-/* A block of one token. by: the factor of dot * scale. norm: the norm of x in steps. slack: a limit of all rounding errors of the
- * bound and of the product. norm and slack are for a scale of 1. The dots are 32 * high * q + start and 2 * low * q + start_low.
- */
+/* What the bounds need of a block of one token. by: the factor of dot * scale. norm: the norm of x in steps. slack: an upper
+ * bound of all rounding errors of the bound and of the product. norm and slack are for a scale of 1. The dots are 32 * high * q +
+ * start and 2 * low * q + start_low. */
 struct ane_bound_block {
   float by, norm, slack;
   int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 high - 120.5 + (low - 7.5) */
 };
-/* x: I8, its first token. */
+/* Fills out [cols / 32] from the first token of x, whose kind is I8. */
 void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *out);
 
 /* ---- KV cache ----------------------------------------------------------------------------------------------------*/
 
-enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
+enum { ANE_TILE = 64 }; /* positions of a tile; tile i holds positions [64 i, 64 i + 64) */
 
 /* Keys and values of one layer. A page holds a tile together with the tiles of the other heads and layers. K tiles are
  * transposed, [head_dim][64]; V tiles are [64][head_dim]. The dtype is fp16, fp32, int8 or int16; integers have one fp32 scale
  * per position and head for K and for V. int16 holds codes in pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2], in
- * which positions j and j + 16 of 32 are a pair. Memory beyond what was written is zero (or stale after a rewind, always finite).
- * What is read together lies together: a head's K, V, and their scales.
+ * which positions j and j + 16 of 32 are a pair. Memory beyond what was written is zero, or after a rewind old
+ * values, always finite. K, V and scales of a head are adjacent, because they are read together.
  *
- * int16 keys may be relative: less the head's key at position 0, which shifts all scores of a query equally and leaves the
- * softmax as it is. The key at position 0, the base, is kept in fp32 in the first page. */
+ * int16 keys may be relative: the head's key at position 0, the base, is subtracted from each. This shifts all scores of a query
+ * equally, so the softmax does not change. The base is kept in fp32 in the first page. */
 struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8, ANE_I16 */
   int64_t heads, head_dim;
@@ -134,11 +140,11 @@ struct ane_kv {
   size_t k, v;             /* byte offsets of the first head's K and V tile in a page */
   size_t k_scale, v_scale; /* integers: byte offsets of its scales, [64] each; int16: for V their logarithms to
                             * base 2, -60 .. 60 */
-  bool relative;           /* int16: keys are relative; not for attention with sinks or softcap, nor on both sides */
+  bool relative;           /* int16: keys are relative; not for attention with sinks, with softcap or in both directions */
   size_t base;             /* relative: byte offset of its base, [head_dim], of which that in the first page is used */
 };
 
-/* Whether the type has a scale for each position and head. */
+/* Returns whether the type has a scale for each position and head. */
 static inline bool ane_kv_has_scales(ane_dtype dtype) { return dtype == ANE_I8 || dtype == ANE_I16; }
 /* Lays out the heads of a layer in a page from byte `at`, a multiple of 64, on: sets the sizes and offsets of *kv by its dtype,
  * heads, head_dim and relative, which is cleared for other types than int16. Returns the end, a multiple of 64. */
@@ -155,7 +161,7 @@ static inline size_t ane_kv_layout(struct ane_kv *kv, size_t at) {
   kv->stride = 2 * (kv->tile_bytes + scales) + (kv->relative ? ((size_t)kv->head_dim * sizeof(float) + 63) / 64 * 64 : 0);
   return at + (size_t)kv->heads * kv->stride;
 }
-/* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
+/* Return K, V or their 64 scales of one tile of KV head h. Tiles are 64-byte aligned. */
 static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return kv->pages[tile] + kv->k + (size_t)h * kv->stride;
 }
@@ -169,7 +175,7 @@ static inline float *ane_kv_v_scale(const struct ane_kv *kv, int64_t h, int64_t 
   return (float *)(void *)(kv->pages[tile] + kv->v_scale + (size_t)h * kv->stride);
 }
 
-/* The key at position 0 of kv head h. NULL: keys are not relative. */
+/* Returns the base of KV head h, [head_dim]; NULL if keys are not relative. */
 static inline float *ane_kv_base(const struct ane_kv *kv, int64_t h) {
   return kv->relative ? (float *)(void *)(kv->pages[0] + kv->base + (size_t)h * kv->stride) : NULL;
 }
@@ -184,8 +190,8 @@ struct ane_attention {
   int64_t ld_q, ld_out;
   int64_t t, n_heads, pos, window, ahead;
   float scale, softcap;        /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
-  const float *sinks;          /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
-  const void *next_k, *next_v; /* a hint: the tiles that the thread reads after this call; NULL: unknown */
+  const float *sinks;          /* [n_heads]: a score in the softmax that has no value; NULL: none */
+  const void *next_k, *next_v; /* to prefetch: the tiles that the thread reads after this call; NULL: unknown */
 };
 
 /* Rows (a query of one head) that share one pass over the tiles in a call of `attention`. */
@@ -213,15 +219,15 @@ typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activ
 struct ane_kernels {
   ane_isa isa;
   bool bf16_dot;                                                /* BF16 matrices may take bf16 activations */
-  ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
+  ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL: no kernel for this pair */
 
-  /* Of a Q8_0_SPLIT matrix: bound[t * ld + r] >= what matmul gives for row r of the groups [g_from, g_to) and token t of x, all
-   * 16 rows of a group; NaN where x has NaN. By the Cauchy-Schwarz inequality a block contributes at most scale * d * (dot of the
-   * high nibbles) + |scale| * |low - 7.5| * |d q|. base[t * ld + r] is the bound without the second term. blocks: [t][cols / 32].
-   * Rounding of bounds is not fixed. */
+  /* For a Q8_0_SPLIT matrix: bound[t * ld + r] >= the result of matmul for row r of the groups [g_from, g_to) and token t of x,
+   * all 16 rows of a group; NaN where x has NaN. By the Cauchy-Schwarz inequality a block contributes at most scale * d * (dot of
+   * the high nibbles) + |scale| * |low - 7.5| * |d q|. base[t * ld + r] is the bound without the second term. blocks: [t][cols /
+   * 32]. Rounding of bounds is not fixed. */
   void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                       int64_t g_from, int64_t g_to, float *bound, float *base, int64_t ld);
-  /* For the first token of x: bound[i] >= what matmul gives for row rows[i], and exceeds it by rounding errors only. base: as
+  /* For the first token of x: bound[i] >= the result of matmul for row rows[i], and exceeds it by rounding errors only. base: as
    * upper_bound returned it. */
   void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                     const int32_t *rows, int n, const float *base, float *bound);
@@ -310,12 +316,13 @@ struct ane_kernels {
   int64_t (*argmax)(const float *x, int64_t n, float *best);
 };
 
-/* Floats of one (tile, query) entry of a kv head's part: (n_heads / kv heads) * (2 + head_dim). */
+/* Returns the floats of one (tile, query) entry of a KV head's part: (n_heads / kv heads) * (2 + head_dim). */
 static inline int64_t ane_part_floats(const struct ane_attention *a) { return a->n_heads / a->kv->heads * (2 + a->kv->head_dim); }
+/* Return the bytes of scratch memory that a thread needs for a product with w, or for attention. */
 size_t ane_matmul_scratch(const struct ane_packed *w);
 size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim);
 
-/* The table of a level; the level must be available. Tables are static; two calls give the same pointer. */
+/* Returns the table of a level, which must be available. Tables are static: two calls return the same pointer. */
 const struct ane_kernels *ane_kernels_get(ane_isa isa);
 
 /* ---- Limits of the machine (limits.c), which benchmarks and profiles compare kernels with -----------------------------------*/
@@ -330,15 +337,16 @@ double ane_limit_fma(ane_isa isa, int64_t steps);
 /* Reads all bytes of p; size is a multiple of 128. The result has no meaning: it keeps the compiler from removing the reads. */
 uint64_t ane_limit_read(const void *p, size_t size);
 
-/* The bytes of the read test, more than caches hold, and the most threads of a pool. */
+/* Bytes of the read test, more than caches hold; maximum threads of a pool. */
 enum { ANE_LIMIT_BYTES = 512 << 20, ANE_LIMIT_THREADS = 256 };
 
-/* For all threads of a pool together. 0: unknown. */
+/* Limits of all threads of a pool together. 0: unknown. */
 struct ane_limits {
   double read;           /* bytes a second from memory */
   double dot, bf16, fma; /* operations a second */
 };
-/* Of one level. Takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE (threads). */
+/* Measures the limits of one level. It takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE
+ * (threads). */
 ane_status ane_limits_measure(struct ane_pool *pool, ane_isa isa, struct ane_limits *out, struct ane_error *err);
 
 #endif

@@ -68,7 +68,7 @@ static void work(void *arg, int thread, int threads) {
                                      : ane_limit_fma(j->isa, j->steps);
 }
 
-/* Operations (or bytes) a second: the best of several runs. */
+/* Returns operations (or bytes) per second: the best of several runs. */
 static double best(struct ane_pool *pool, struct job *j, int runs) {
   double rate = 0;
   for (int r = 0; r < runs; r++) {

@@ -41,7 +41,7 @@ INLINE struct layout_columns layout_columns(ane_layout f) {
 
 INLINE int layout_bits(ane_layout f) { return layout_columns(f).bits; }
 INLINE bool layout_has_table(ane_layout f) { return layout_columns(f).table; }
-/* Bits of an unpacked code. */
+/* Bits of an unpacked code. A layout with a table has bytes. */
 INLINE int layout_width(ane_layout f) { return layout_has_table(f) ? 8 : layout_bits(f); }
 INLINE int layout_zero(ane_layout f) { return layout_columns(f).zero; }
 INLINE int layout_subs(ane_layout f) { return layout_columns(f).subs; }
@@ -84,16 +84,19 @@ INLINE int unit_bytes(ane_layout f) {
 /* Bytes of a block, its share of the unit's head included. */
 INLINE int block_bytes(ane_layout f) { return unit_bytes(f) / ANE_MAX(layout_columns(f).unit / ANE_BLOCK, 1); }
 
-/* Pointers to block b of a group: its unit, its codes, its scales and its minima (with two levels: the integers). */
-struct at {
+/* Pointers to the parts of a block. With scales of two levels, scales and minima are the integers; the fp16 numbers begin the
+ * unit.
+ */
+struct block_parts {
   const uint8_t *unit, *codes, *scales, *minima;
 };
-INLINE struct at block_at(ane_layout f, const uint8_t *group, int64_t b) {
+/* Returns the parts of block b of a group. */
+INLINE struct block_parts block_at(ane_layout f, const uint8_t *group, int64_t b) {
   const int s = layout_is_k(f) ? (int)(b & 7) : 0, beside = scale_bytes(f) + min_bytes(f);
   group += (b - s) * block_bytes(f);
-  if (!layout_is_k(f)) return (struct at){group, group, group + code_bytes(f), group + code_bytes(f) + scale_bytes(f)};
+  if (!layout_is_k(f)) return (struct block_parts){group, group, group + code_bytes(f), group + code_bytes(f) + scale_bytes(f)};
   const uint8_t *scales = group + head_bytes(f) + s * beside;
-  return (struct at){group, group + head_bytes(f) + 8 * beside + s * code_bytes(f), scales, scales + scale_bytes(f)};
+  return (struct block_parts){group, group + head_bytes(f) + 8 * beside + s * code_bytes(f), scales, scales + scale_bytes(f)};
 }
 
 #endif

@@ -7,7 +7,7 @@
  *   nibbles (256 bytes)     for p = 0..3 64 bytes: low nibbles are plane p, high nibbles plane p + 4
  *   fifth bits (64 bytes)   bit v of byte 4 r + i is bit 4 of the code at plane v
  *   bits 4 and 5 (128 bytes)  for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 4 and 5 of the code at plane 4 h + k
- *   crumbs (128 bytes)      for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 0 and 1 of the code at plane 4 h + k
+ *   low bits (128 bytes)    for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 0 and 1 of the code at plane 4 h + k
  *   third bits (64 bytes)   bit v of byte 4 r + i is bit 2 of the code at plane v
  *   codes (512 bytes)       eight planes of whole bytes
  *   fp16 (32 bytes)         a number of each row
@@ -37,11 +37,11 @@
  *   MXFP4  0 nibbles   256 u8[16] exponents
  *   NVFP4  0 nibbles   256 scale of the first 16 columns   288 of the others
  *   T4_K   0 scale     32 + 16 b: i8[16] sub-scales        160 + 256 b: nibbles
- *   T3_K   0 scale     32 + 16 b: i8[16] sub-scales        160 + 192 b: crumbs, third
- *   T3_KH  0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: crumbs, third
- *   Q3_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: crumbs, third
- *   Q2_K   0 scale     32 min     64 + 32 b: 2 x u8[16], low nibbles sub-scales, high nibbles sub-minima     320 + 128 b: crumbs
- *   TQ     0 scale     32 + 128 b: crumbs
+ *   T3_K   0 scale     32 + 16 b: i8[16] sub-scales        160 + 192 b: low, third
+ *   T3_KH  0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: low, third
+ *   Q3_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: low, third
+ *   Q2_K   0 scale     32 min     64 + 32 b: 2 x u8[16], low nibbles sub-scales, high nibbles sub-minima     320 + 128 b: low
+ *   TQ     0 scale     32 + 128 b: low
  *
  * b = 0..7 is the block of 32 columns. The min of Q4_K, Q5_K and Q2_K is the negated stored one, so that it is added. Codes of
  * Q8_0 and I8 are the stored ones + 128; codes of the others are as stored. Stored blocks: quant/blocks.h. */
@@ -84,7 +84,7 @@ bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes) {
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------*/
 
-/* Tiles of 16 columns: source and destination stay in the first-level cache for any row stride. */
+/* Copies in tiles of 16 columns, so that source and destination stay in the L1 cache for any row stride. */
 static void pack_f32(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
   for (int64_t k = 0; k < cols; k += 16) {
     int64_t n = ANE_MIN(cols - k, 16);

@@ -1,9 +1,10 @@
-/* Repacks types with codes of at most four bits. quant/codes.c reads them, the columns of the layout say where the parts go. */
+/* Repacks types with codes of at most four bits. quant/codes.c reads them; the columns of layout.def determine where the parts
+ * go. */
 #include "kernels/matmul_layouts.h"
 
 #include "quant/quant.h"
 
-/* The codes of a row's 32 columns to their planes. to: the row's word in the first plane. */
+/* Writes the codes of a row's 32 columns to their planes. to: the row's word in the first plane. */
 static void put_codes(int bits, const uint8_t *code, uint8_t *to) {
   if (bits == 4) {
     for (int p = 0; p < 4; p++) ane_put_word(to + 64 * p, ane_word(code + 4 * p) | ane_word(code + 16 + 4 * p) << 4);
@@ -22,7 +23,7 @@ static void put_codes(int bits, const uint8_t *code, uint8_t *to) {
   if (bits == 3) ane_put_word(to + 128, third);
 }
 
-/* The scales of row r of a block; those of the unit with its first block. */
+/* Writes the scales of row r of a block, and with the first block of a unit those of the unit. */
 static void put_scales(ane_layout f, const struct ane_codes *c, int r, bool first, uint8_t *unit, uint8_t *scales) {
   if (layout_is_k(f) && first) {
     ane_put_half(unit + 2 * r, c->d[0]);
@@ -41,7 +42,7 @@ void ane_pack_codes(ane_layout f, ane_dtype t, const uint8_t *rows, size_t strid
   const ane_codes_fn read = ane_codes_reader(t);
   const int64_t per_block = info->block / ANE_BLOCK;
   for (int64_t b = 0; b < cols / ANE_BLOCK; b++) {
-    const struct at at = block_at(f, dst, b);
+    const struct block_parts at = block_at(f, dst, b);
     const size_t to_codes = (size_t)(at.codes - dst), to_scales = (size_t)(at.scales - dst), to_unit = (size_t)(at.unit - dst);
     for (int r = 0; r < n_rows; r++) {
       struct ane_codes c;

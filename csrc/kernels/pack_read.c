@@ -1,4 +1,4 @@
-/* Packed units read back in plain C: the base of the reference kernels. Layouts: pack.c. */
+/* Reads packed units back in plain C, for the reference kernels. pack.c describes the layouts. */
 #include "kernels/matmul_layouts.h"
 
 #include "quant/quant.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Codes of 32 columns from their pieces. fifth: bit 4, two_bits: bits 4 and 5; either may be NULL. */
+/* Reads codes of 32 columns from their pieces. fifth: bit 4; two_bits: bits 4 and 5. Both may be NULL. */
 static void read_nibbles(const uint8_t *low, const uint8_t *fifth, const uint8_t *two_bits, struct ane_block *out) {
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++) {
@@ -19,11 +19,11 @@ static void read_nibbles(const uint8_t *low, const uint8_t *fifth, const uint8_t
     }
 }
 
-/* Codes of 2 or 3 bits. */
-static void read_crumbs(const uint8_t *crumbs, const uint8_t *third, struct ane_block *out) {
+/* Reads codes of 2 or 3 bits. third may be NULL. */
+static void read_2_bits(const uint8_t *low_bits, const uint8_t *third, struct ane_block *out) {
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++) {
-      int v = c / 4, at = 4 * r + c % 4, code = crumbs[64 * (v / 4) + at] >> 2 * (v % 4) & 3;
+      int v = c / 4, at = 4 * r + c % 4, code = low_bits[64 * (v / 4) + at] >> 2 * (v % 4) & 3;
       out->code[c][r] = (uint8_t)(third ? code | (third[at] >> v & 1) << 2 : code);
     }
 }
@@ -33,7 +33,7 @@ static void read_codes(const uint8_t *codes, struct ane_block *out) {
     for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = codes[64 * (c / 4) + 4 * r + c % 4];
 }
 
-/* A number of each row, as `kind` stores it at `p`; of two levels, times the fp16 numbers at `unit`. */
+/* Reads a number for each row, which `kind` stores at `p`; numbers of two levels are multiplied by the fp16 numbers at `unit`. */
 static void read_numbers(enum layout_numbers kind, const uint8_t *unit, const uint8_t *p, float out[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) switch (kind) {
       case LAYOUT_F16: out[r] = ane_f16_f32(ane_half(p + 2 * r)); break;
@@ -47,7 +47,7 @@ static void read_numbers(enum layout_numbers kind, const uint8_t *unit, const ui
     }
 }
 
-/* Block b of a split layout: high nibbles at u, low ones in rows behind. */
+/* Reads block b of a split layout: high nibbles at u, low nibbles by rows after all groups. */
 static void read_split(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
   const uint8_t *low = w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + 16 * b;
   read_nibbles(u, NULL, NULL, out);
@@ -66,13 +66,13 @@ static void read_values(ane_layout f, const struct ane_code_values *k, struct an
 
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out) {
   const ane_layout f = w->layout;
-  const struct at at = block_at(f, w->data + (size_t)g * w->group_bytes, b);
+  const struct block_parts at = block_at(f, w->data + (size_t)g * w->group_bytes, b);
   const int bits = layout_bits(f);
   memset(out, 0, sizeof *out);
   if (layout_is_split(f))
     read_split(w, g, b, at.codes, out);
   else if (bits <= 3)
-    read_crumbs(at.codes, bits == 3 ? at.codes + 128 : NULL, out);
+    read_2_bits(at.codes, bits == 3 ? at.codes + 128 : NULL, out);
   else if (bits == 8)
     read_codes(at.codes, out);
   else

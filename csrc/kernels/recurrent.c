@@ -1,4 +1,4 @@
-/* Which kernels of recurrent blocks a level has. */
+/* Selects the kernels of recurrent blocks for a level. */
 #include "kernels/recurrent.h"
 
 struct ane_recurrent_kernels ane_recurrent_kernels(ane_isa isa) {

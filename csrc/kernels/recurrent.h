@@ -1,6 +1,6 @@
-/* Kernels of recurrent blocks: one head, tokens in order, so a state does not depend on how the tokens are split into calls.
- * A state is [n][width]; a lane owns a column. Partial sums over n go to four accumulators, by n modulo 4, and are added as
- * (a0 + a1) + (a2 + a3). Rows of tokens are `*_ld` floats apart. Arrays do not overlap. */
+/* Kernels of recurrent blocks. A call computes one head, token by token, so a state does not depend on how the tokens are split
+ * into calls. A state is [n][width]; a lane owns a column. Partial sums over n go to four accumulators, by n modulo 4, and are
+ * added as (a0 + a1) + (a2 + a3). Rows of tokens are `*_ld` floats apart. Arrays do not overlap. */
 #ifndef ANE_KERNELS_RECURRENT_H
 #define ANE_KERNELS_RECURRENT_H
 
@@ -39,10 +39,10 @@ struct ane_recurrent_kernels {
   void (*delta)(const struct ane_delta *a);
 };
 
-/* The kernels of a level. */
+/* Returns the kernels of a level. */
 struct ane_recurrent_kernels ane_recurrent_kernels(ane_isa isa);
 
-/* The kernels of the levels (x86/, arm/). ref is the reference. */
+/* The kernels of each level (ref/, x86/, arm/). */
 extern const struct ane_recurrent_kernels ane_recurrent_ref, ane_recurrent_avx2, ane_recurrent_avx512, ane_recurrent_neon;
 
 #endif

@@ -13,7 +13,7 @@ static inline bytes16 load16(const void *p) {
   return v;
 }
 
-/* Sum of l (15 - l) over 16 values 0 .. 15, as four 16-bit sums. */
+/* Returns the sum of l (15 - l) over 16 values l of 0 .. 15, as four 16-bit sums. */
 static inline uint64_t products(bytes16 low) {
   halves8 even = (halves8)low & 0x00FF, odd = (halves8)low >> 8;
   halves8 sum = even * (15 - even) + odd * (15 - odd);

@@ -1,7 +1,7 @@
 /* bf16 matrices times bf16 activations. A bfdot instruction takes four rows and a pair of columns. */
 #include "kernels/arm/matmul_unpack.h"
 
-enum { MOST_NT = 6 };
+enum { MAX_NT = 6 };
 
 /* Multiplies group g with tokens [t0, t0 + nt). */
 INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activations *x, int64_t g, int64_t t0, float *out,
@@ -9,7 +9,7 @@ INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activation
   const int64_t pairs = (w->cols + 1) / 2, left = w->rows - g * ANE_GROUP;
   const uint8_t *p = w->data + (size_t)g * w->group_bytes;
   const uint16_t *columns = x->bf16 + t0 * pairs * 2;
-  float32x4_t acc[PARTS][MOST_NT];
+  float32x4_t acc[PARTS][MAX_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
 #pragma GCC unroll 8
@@ -33,7 +33,7 @@ INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activation
 
 static void matmul_bf16(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                         int64_t ld_out, ANE_UNUSED void *scratch) {
-  const int64_t n = (x->t + MOST_NT - 1) / MOST_NT;
+  const int64_t n = (x->t + MAX_NT - 1) / MAX_NT;
   for (int64_t g = g_from; g < g_to; g++)
     for (int64_t i = 0, t = 0; i < n; i++) {
       const int nt = (int)((x->t - t) / (n - i));

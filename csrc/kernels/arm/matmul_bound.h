@@ -5,7 +5,7 @@
 #ifndef ANE_KERNELS_ARM_MATMUL_BOUND_H
 #define ANE_KERNELS_ARM_MATMUL_BOUND_H
 
-enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
+enum { SPLIT_BLOCK = 304, PREFETCH_ROWS = 4 };
 
 /* Computes the bounds of the 16 rows of the group at `from` and the first token. */
 INLINE void bound_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
@@ -70,9 +70,10 @@ INLINE float low_row(const struct ane_activations *x, const struct ane_bound_blo
 static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                       const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
-  for (int i = -ROWS_AHEAD; i < n; i++) {
-    if (i + ROWS_AHEAD < n) { /* rows are far apart in memory */
-      const uint8_t *low = w->low_nibbles + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
+  for (int i = -PREFETCH_ROWS; i < n; i++) {
+    if (i + PREFETCH_ROWS < n) { /* rows are far apart in memory */
+      const uint8_t *low = w->low_nibbles + rows[i + PREFETCH_ROWS] * nb * 16,
+                    *scales = w->scales + rows[i + PREFETCH_ROWS] * nb * 2;
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)low + (uintptr_t)at));
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)scales + (uintptr_t)at));
     }

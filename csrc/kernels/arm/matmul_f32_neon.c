@@ -4,8 +4,8 @@
 #include "kernels/arm/matmul_unpack.h"
 
 enum {
-  MOST_GROUPS = 2, /* groups of a tile with one or two tokens: more independent chains hide the latency of fma */
-  MOST_NT = 6,
+  MAX_GROUPS = 2, /* groups of a tile with one or two tokens: more independent chains hide the latency of fma */
+  MAX_NT = 6,
   PANEL_FLOATS = ANE_PANEL * ANE_GROUP
 };
 
@@ -31,8 +31,8 @@ INLINE float32x4_t fetch(ane_layout f, const uint8_t *p, int64_t k, int odd, int
 
 /* Adds the products of column k + odd of ng groups with nt tokens. */
 INLINE void step(ane_layout f, int ng, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
-                 float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT]) {
-  float32x4_t w[MOST_GROUPS * PARTS];
+                 float32x4_t acc[MAX_GROUPS * PARTS][MAX_NT]) {
+  float32x4_t w[MAX_GROUPS * PARTS];
 #pragma GCC unroll 8
   for (int i = 0; i < ng * PARTS; i++) w[i] = fetch(f, p[i / PARTS], k + odd, odd, i % PARTS);
 #pragma GCC unroll 8
@@ -45,7 +45,7 @@ INLINE void step(ane_layout f, int ng, int nt, const uint8_t *const p[], const f
 
 /* Multiplies groups [g, g + ng), whose columns are at p[], with tokens [t0, t0 + nt). */
 INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, const uint8_t *const p[], int64_t t0) {
-  float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT];
+  float32x4_t acc[MAX_GROUPS * PARTS][MAX_NT];
   float *out = j->out + t0 * j->ld_out + g * ANE_GROUP;
   const float *x = j->x->f32 + t0 * j->x->ld + j->k;
   const int64_t left = j->w->rows - g * ANE_GROUP, n = j->n, ld = j->x->ld;
@@ -68,18 +68,18 @@ INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, c
 /* Multiplies ng groups with all tokens, in tiles of nearly equal width. */
 #define TILES(f)                                                                                                                 \
   static void tiles_##f(int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {                                      \
-    const int64_t n = (j->x->t + MOST_NT - 1) / MOST_NT;                                                                         \
+    const int64_t n = (j->x->t + MAX_NT - 1) / MAX_NT;                                                                           \
     for (int64_t i = 0, t = 0; i < n; i++) {                                                                                     \
       const int nt = (int)((j->x->t - t) / (n - i));                                                                             \
-      switch (nt + (ng == 2 ? MOST_NT : 0)) {                                                                                    \
+      switch (nt + (ng == 2 ? MAX_NT : 0)) {                                                                                     \
         case 1: tile(ANE_LAYOUT_##f, 1, 1, j, g, p, t); break;                                                                   \
         case 2: tile(ANE_LAYOUT_##f, 1, 2, j, g, p, t); break;                                                                   \
         case 3: tile(ANE_LAYOUT_##f, 1, 3, j, g, p, t); break;                                                                   \
         case 4: tile(ANE_LAYOUT_##f, 1, 4, j, g, p, t); break;                                                                   \
         case 5: tile(ANE_LAYOUT_##f, 1, 5, j, g, p, t); break;                                                                   \
         case 6: tile(ANE_LAYOUT_##f, 1, 6, j, g, p, t); break;                                                                   \
-        case MOST_NT + 1: tile(ANE_LAYOUT_##f, 2, 1, j, g, p, t); break;                                                         \
-        case MOST_NT + 2: tile(ANE_LAYOUT_##f, 2, 2, j, g, p, t); break;                                                         \
+        case MAX_NT + 1: tile(ANE_LAYOUT_##f, 2, 1, j, g, p, t); break;                                                          \
+        case MAX_NT + 2: tile(ANE_LAYOUT_##f, 2, 2, j, g, p, t); break;                                                          \
       }                                                                                                                          \
       t += nt;                                                                                                                   \
     }                                                                                                                            \
@@ -120,7 +120,7 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
   const struct code_table values = code_table(f, w);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK)
     for (int part = 0; part < PARTS; part++) {
-      const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
+      const struct block_parts at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
       int8x16_t c[8];
       unpack_block(f, w, g, (j->k + c0) / ANE_BLOCK, at.codes, part, values, c);
       float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part)
@@ -167,19 +167,19 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
                        int64_t ld_out, void *scratch) {
   const ane_layout f = w->layout;
   const bool direct = f == ANE_LAYOUT_F32 || f == ANE_LAYOUT_F16 || f == ANE_LAYOUT_BF16;
-  const int width = x->t <= 2 ? MOST_GROUPS : 1;
+  const int width = x->t <= 2 ? MAX_GROUPS : 1;
   float *panels = scratch;
   struct job j = {w, x, out, ld_out, 0, 0};
   for (int64_t g = g_from; g < g_to; g += width) {
     const int ng = (int)ANE_MIN(g_to - g, width);
     for (j.k = 0; j.k < w->cols; j.k += j.n) {
-      const uint8_t *p[MOST_GROUPS];
+      const uint8_t *p[MAX_GROUPS];
       j.n = direct ? w->cols : ANE_MIN(w->cols - j.k, ANE_PANEL);
       for (int i = 0; i < ng; i++) {
         if (direct) {
           p[i] = w->data + (size_t)(g + i) * w->group_bytes;
         } else {
-          panel_of(f, &j, g + i, panels + i * PANEL_FLOATS, panels + MOST_GROUPS * PANEL_FLOATS);
+          panel_of(f, &j, g + i, panels + i * PANEL_FLOATS, panels + MAX_GROUPS * PANEL_FLOATS);
           p[i] = (const uint8_t *)(panels + i * PANEL_FLOATS);
         }
       }

@@ -81,7 +81,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) acc[i][t] = residual_sum[i][t] = vdupq_n_f32(0);
   for (int64_t b = 0; b < j->nb; b++) {
-    const struct at at = block_at(f, group, b);
+    const struct block_parts at = block_at(f, group, b);
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
@@ -122,7 +122,7 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   const struct code_table table = code_table(f, j->w);
   uint8_t *to = j->panel;
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
-    const struct at at = block_at(f, group, b);
+    const struct block_parts at = block_at(f, group, b);
     float *scales = (float *)(to + CODES), *minima = scales + layout_subs(f) * ANE_GROUP;
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];

@@ -45,15 +45,15 @@ INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w) {
 }
 
 /* Unpacks codes of 2 or 3 bits. p: the part's codes. */
-INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
-  const uint8x16_t crumb = vdupq_n_u8(3), third = vdupq_n_u8(4);
+INLINE void unpack_2_bits(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
+  const uint8x16_t two_bits = vdupq_n_u8(3), third = vdupq_n_u8(4);
 #pragma GCC unroll 2
   for (int half = 0; half < 2; half++) {
     const uint8x16_t x = vld1q_u8(p + 64 * half);
     uint8x16_t *to = c + 4 * half;
-    to[0] = vandq_u8(x, crumb);
-    to[1] = vandq_u8(vshrq_n_u8(x, 2), crumb);
-    to[2] = vandq_u8(vshrq_n_u8(x, 4), crumb);
+    to[0] = vandq_u8(x, two_bits);
+    to[1] = vandq_u8(vshrq_n_u8(x, 2), two_bits);
+    to[2] = vandq_u8(vshrq_n_u8(x, 4), two_bits);
     to[3] = vshrq_n_u8(x, 6);
   }
   if (layout_bits(f) == 2) return;
@@ -74,7 +74,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t cod
   uint8x16_t c[8];
   p += 16 * part;
   if (layout_bits(f) <= 3) {
-    unpack_crumbs(f, p, c);
+    unpack_2_bits(f, p, c);
   } else if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++) c[v] = veorq_u8(vld1q_u8(p + 64 * v), vdupq_n_u8(0x80));
@@ -149,7 +149,7 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 }
 
 /* Returns the scales of half `half` of the columns of four rows; 1 where the layout has none. */
-INLINE float32x4_t unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
+INLINE float32x4_t unpack_scale(ane_layout f, struct block_parts a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
   float32x4_t unit = layout_is_k(f) ? load_half(a.unit + 8 * part) : vdupq_n_f32(0);
   if (layout_is_k(f) && layout_has_table(f)) unit = vmulq_n_f32(unit, table.factor);
@@ -166,12 +166,12 @@ INLINE float32x4_t unpack_scale(ane_layout f, struct at a, struct code_table tab
 }
 
 /* Returns zero - zero point of four rows: integers as floats. */
-INLINE float32x4_t unpack_offset(ane_layout f, struct at a, int part) {
+INLINE float32x4_t unpack_offset(ane_layout f, struct block_parts a, int part) {
   return vsubq_f32(vdupq_n_f32((float)layout_zero(f)), load_u8(a.minima + 4 * part));
 }
 
 /* Returns the minima of the block for four rows. */
-INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
+INLINE float32x4_t unpack_min(ane_layout f, struct block_parts a, int part) {
   switch (layout_min(f)) {
     case LAYOUT_POINT: return vmulq_f32(vreinterpretq_f32_u8(vld1q_u8(a.scales + 16 * part)), unpack_offset(f, a, part));
     case LAYOUT_F16: return load_half(a.minima + 8 * part);
@@ -180,7 +180,7 @@ INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
 }
 
 /* Returns the minima of half `half` of the columns of four rows. */
-INLINE float32x4_t unpack_sub_min(struct at a, int part, int half) {
+INLINE float32x4_t unpack_sub_min(struct block_parts a, int part, int half) {
   const uint32x4_t high = vshrq_n_u32(load_bytes(a.scales + 16 * half + 4 * part), 4);
   return vmulq_f32(load_half(a.unit + 32 + 8 * part), vcvtq_f32_u32(high));
 }

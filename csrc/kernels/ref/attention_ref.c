@@ -23,7 +23,7 @@ size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_h
 static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   float amax = 0;
   for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(x[i]), amax);
-  *inverse = amax > ane_att_least(most) && amax < INFINITY ? most / amax : 0.0f;
+  *inverse = amax > ane_att_min_magnitude(most) && amax < INFINITY ? most / amax : 0.0f;
   return *inverse > 0 ? amax / most : 0.0f;
 }
 
@@ -34,18 +34,18 @@ static float fold(float lane[16]) {
   return lane[0];
 }
 
-/* x[i], less base[i] where there is a base. */
-static float less(const float *x, const float *base, int64_t i) { return base ? x[i] - base[i] : x[i]; }
+/* Returns x[i], or x[i] - base[i] if there is a base. */
+static float relative(const float *x, const float *base, int64_t i) { return base ? x[i] - base[i] : x[i]; }
 
 /* The same for int16 queries and keys: their norm limits the codes too. Both are 0 if some value is NaN. */
 static float norm_scale(const float *x, const float *base, int64_t n, float *inverse) {
   float amax = 0, lane[16] = {0};
-  for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(less(x, base, i)), amax);
+  for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(relative(x, base, i)), amax);
   *inverse = 0;
-  if (!(amax > ane_att_least(ANE_ATT_CODE) && amax < INFINITY)) return 0;
+  if (!(amax > ane_att_min_magnitude(ANE_ATT_CODE) && amax < INFINITY)) return 0;
   const float by = 1 / amax;
   for (int64_t i = 0; i < n; i++) {
-    const float y = less(x, base, i) * by;
+    const float y = relative(x, base, i) * by;
     lane[i % 16] = fmaf(y, y, lane[i % 16]);
   }
   const float norm = sqrtf(fold(lane)), limit = ANE_ATT_NORM / norm, most = v_min(limit, ANE_ATT_CODE);
@@ -254,7 +254,7 @@ static void write_token(const struct ane_kv *kv, int64_t pos, const float *k, co
       ane_kv_v_scale(kv, h, tile)[j] = value_scale(kv, v + h * hd, &iv);
     }
     for (int64_t d = 0; d < hd; d++) {
-      store(kv, to_k, ane_att_k(kv, d, j), less(k + h * hd, base, d), ik, most_k);
+      store(kv, to_k, ane_att_k(kv, d, j), relative(k + h * hd, base, d), ik, most_k);
       store(kv, to_v, ane_att_v(kv, j, d), v[h * hd + d], iv, most_v);
     }
     if (kv->dtype == ANE_I16 && hd % 2) ((int16_t *)to_k)[ane_att_k(kv, hd, j)] = 0;

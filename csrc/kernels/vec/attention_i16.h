@@ -3,33 +3,34 @@
 #ifndef ANE_KERNELS_VEC_ATTENTION_I16_H
 #define ANE_KERNELS_VEC_ATTENTION_I16_H
 
-/* VL elements of x from i on, less those of base unless it is NULL; 0 from n on. */
-V_FN vf load_less(const float *x, const float *base, int64_t i, int64_t n) {
+/* Returns VL elements of x from i on, minus those of base unless it is NULL; 0 for elements from n on. */
+V_FN vf load_relative(const float *x, const float *base, int64_t i, int64_t n) {
   const vf a = v_load_n(x + i, n - i);
   return base ? v_sub(a, v_load_n(base + i, n - i)) : a;
 }
 
-/* As in attention_ref.c. */
+/* Returns the scale of codes of magnitude `most` or less for n values, and sets its inverse. Both are 0 if the values are too
+ * small or not finite. */
 static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   vf m = v_set(0);
   for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(v_load_n(x + i, n - i)), m);
   const float amax = v_largest(m);
-  *inverse = amax > ane_att_least(most) && amax < __builtin_inff() ? most / amax : 0.0f;
+  *inverse = amax > ane_att_min_magnitude(most) && amax < __builtin_inff() ? most / amax : 0.0f;
   return *inverse > 0 ? amax / most : 0.0f;
 }
 
-/* As in attention_ref.c. */
+/* Does the same for int16 queries and keys, whose norm limits the codes too. Both are 0 if some value is NaN. */
 static float norm_scale(const float *x, const float *base, int64_t n, float *inverse) {
   vf m = v_set(0), l[V_PARTS];
-  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(load_less(x, base, i, n)), m);
+  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(load_relative(x, base, i, n)), m);
   for (int i = 0; i < V_PARTS; i++) l[i] = v_set(0);
   const float amax = v_largest(m);
   *inverse = 0;
-  if (!(amax > ane_att_least(ANE_ATT_CODE) && amax < __builtin_inff())) return 0;
+  if (!(amax > ane_att_min_magnitude(ANE_ATT_CODE) && amax < __builtin_inff())) return 0;
   const vf by = v_set(1 / amax);
   for (int64_t i = 0; i < n; i += 16)
     for (int p = 0; p < V_PARTS; p++) {
-      const vf y = v_mul(load_less(x, base, i + p * VL, n), by);
+      const vf y = v_mul(load_relative(x, base, i + p * VL, n), by);
       l[p] = v_fma(y, y, l[p]);
     }
   const float norm = __builtin_sqrtf(v_fold(l)), limit = ANE_ATT_NORM / norm, most = limit < ANE_ATT_CODE ? limit : ANE_ATT_CODE;
@@ -65,18 +66,18 @@ static void code_query(const struct work *w, int64_t row, const float *q) {
   for (int64_t i = 0; i < w->hd; i += VL) codes_of(v_load_n(q + i, w->hd - i), ANE_ATT_CODE, inverse, query_codes(w, row) + i);
 }
 
-/* What is done with the sums of a block. SCORES: multiplies by scale[x] and row[r], adds
- * plus[x], and keeps the maximum of each lane of a row, unless `largest` is NULL. PLAIN and VALUES: divide by 8191; VALUES: then
- * as in struct ending, except that all keep[r] are 1 if `kept`. */
+/* What a block does with its sums. SCORES multiplies them by scale[x] and row[r], adds plus[x], and keeps the maximum of each
+ * lane of a row unless `largest` is NULL. PLAIN and VALUES divide them by 8191. VALUES then combines them as struct ending says;
+ * if `kept`, all keep[r] are 1. */
 struct code_ending {
   bool kept;
   const float *row, *scale, *plus;
   vf *largest;
   const float *keep, *add;
-  intptr_t ahead;
+  intptr_t prefetch;
 };
 
-V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum)[MOST_VECS], float *c, int64_t ldc,
+V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum)[MAX_VECS], float *c, int64_t ldc,
                    const bool kept, const struct code_ending *e) {
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
@@ -98,19 +99,19 @@ V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum
 /* c[r][x] = sum over k of a[r][2 k .. 2 k + 1] times the pair b[k][x], for `rows` rows and `vecs` vectors of x. */
 V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, const int16_t *a, int64_t lda, const int16_t *b,
                      int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
-  vi sum[ANE_ATT_PANEL][MOST_VECS];
+  vi sum[ANE_ATT_PANEL][MAX_VECS];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) sum[r][x] = vi_zero();
   for (int64_t k = 0; k < n; k++, b += ldb) {
-    vpairs w[MOST_VECS];
+    vpairs w[MAX_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = v_load_pairs(b + 2 * x * VL);
     if (rows <= 4)
 #pragma GCC unroll 8
       for (int x = 0; x < vecs; x += 16 / VL)
-        __builtin_prefetch((const char *)((uintptr_t)(b + 2 * x * VL) + (uintptr_t)e->ahead));
+        __builtin_prefetch((const char *)((uintptr_t)(b + 2 * x * VL) + (uintptr_t)e->prefetch));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const vpairs f = v_set_pair(a + r * lda + 2 * k);
@@ -119,9 +120,9 @@ V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, c
     }
   }
   if (end == VALUES && e->kept)
-    pair_end(rows, vecs, end, (const vi(*)[MOST_VECS])sum, c, ldc, true, e);
+    pair_end(rows, vecs, end, (const vi(*)[MAX_VECS])sum, c, ldc, true, e);
   else
-    pair_end(rows, vecs, end, (const vi(*)[MOST_VECS])sum, c, ldc, false, e);
+    pair_end(rows, vecs, end, (const vi(*)[MAX_VECS])sum, c, ldc, false, e);
 }
 
 typedef void (*pair_block_fn)(int rows, int64_t n, const int16_t *a, int64_t lda, const int16_t *b, int64_t ldb, float *c,
@@ -152,7 +153,7 @@ typedef void (*pair_block_fn)(int rows, int64_t n, const int16_t *a, int64_t lda
   PAIR_BLOCKS(name, 6, end)                                                                                                      \
   PAIR_BLOCKS(name, 7, end)                                                                                                      \
   PAIR_BLOCKS(name, 8, end)                                                                                                      \
-  static const pair_block_fn name[MOST_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
+  static const pair_block_fn name[MAX_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 PAIR_BLOCKS_OF(pair_scores, SCORES)
 PAIR_BLOCKS_OF(pair_values, PLAIN)
 PAIR_BLOCKS_OF(pair_values_joined, VALUES)
@@ -181,12 +182,12 @@ static void code_products(const struct work *w, struct panel *p, int64_t row, vf
                                 .scale = w->k_scale + p->from,
                                 .plus = w->a->softcap > 0 ? zeros : w->v_scale + p->from,
                                 .largest = largest,
-                                .ahead = w->ahead_k};
+                                .prefetch = w->prefetch_k};
   pair_product(pair_scores, p->rows, (p->to - p->from) / VL, (w->hd + 1) / 2, query_codes(w, row), w->pad,
                (const int16_t *)w->k + 2 * p->from, 2 * ANE_TILE, p->s + p->from, ANE_TILE, &e);
 }
 
-/* Does every row of the panel see all keys from p->from to p->to? */
+/* Returns whether every row of the panel sees all keys from p->from to p->to. */
 static bool sees_all(const struct panel *p) { return p->first[p->rows - 1] <= p->from && p->last[0] >= p->to - 1; }
 
 /* Caps the scores of a panel where they are capped, and finds the largest visible y_j. */
@@ -219,12 +220,12 @@ V_FN void code_largest(const int rows, const struct work *w, struct panel *p) {
   for (int r = 0; r < rows; r += VL) v_store(p->m + r, v_mul(v_load(p->top + r), v_set(ANE_ATT_LN2)));
 }
 
-/* Sets the inverses of the scales of the values of the tile at hand. */
+/* Sets the inverses of the scales of the values of the current tile. */
 static void use_value_scales(struct work *w) {
   for (int64_t j = 0; j < ANE_TILE; j += VL) v_store(w->inverse_v + j, v_exp2_rough(v_neg(v_load(w->v_scale + j))));
 }
 
-/* s becomes the codes of the weights; l: the sums of the weights. hide: some rows do not see all keys. */
+/* Replaces s by the codes of the weights, and sets l to the sums of the weights. hide: some rows do not see all keys. */
 V_FN void code_weights(const int rows, const bool hide, const struct work *w, struct panel *p) {
   const vf magic = v_set(0x1.8p23f), most = v_set(ANE_ATT_WEIGHT);
   const float *scores = p->s;
@@ -258,13 +259,13 @@ V_FN void code_exponentials(const int rows, const struct work *w, struct panel *
 
 /* Writes the sums of values of panel p to `out` [rows][pad]. join: combines them with the sums there (VALUES). */
 static void code_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .prefetch = w->prefetch_v};
   for (int r = 0; r < p->rows; r++) e.kept = e.kept && p->old[r] == 1;
   pair_product(join ? pair_values_joined : pair_values, p->rows, w->pad / VL, (p->to - p->from) / 2, p->codes + p->from, ANE_TILE,
                (const int16_t *)w->v + p->from * w->ld_v, 2 * w->ld_v, out, w->pad, &e);
 }
 
-/* Copies a tile of values whose rows are no multiple of a vector, with zeros after each row. */
+/* Copies a tile of values whose rows are not a multiple of a vector, and pads each row with zeros. */
 static void pad_code_values(struct work *w) {
   int16_t *to = (int16_t *)(void *)w->tile_v;
   const int16_t *from = w->v;
@@ -283,7 +284,7 @@ static void write_i16(int16_t *to_k, int16_t *to_v, int64_t j, const float *k, c
   to_v += 2 * (j / 32 * 16 + j % 16) * hd + j / 16 % 2;
   for (int64_t i = 0; i < hd; i += VL) {
     const int64_t n = ANE_MIN(hd - i, VL);
-    codes_of(load_less(k, base, i, hd), ANE_ATT_CODE, ik, codes);
+    codes_of(load_relative(k, base, i, hd), ANE_ATT_CODE, ik, codes);
     for (int64_t d = 0; d < n; d += 2) memcpy(to_k + (i + d) * ANE_TILE + 2 * j, codes + d, 2 * sizeof *codes);
     codes_of(v_load_n(v + i, n), ANE_ATT_VALUE, iv, codes);
     for (int64_t d = 0; d < n; d++) to_v[2 * (i + d)] = codes[d];

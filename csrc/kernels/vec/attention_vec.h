@@ -1,35 +1,35 @@
 /* Attention for any vector length; included by attention_<isa>.c after vec_<isa>.h.
  *
- * A row is one query of one head of the group; rows are numbered token by token, so the rows that see a tile are a
- * range. Up to ROWS rows share a tile, converted to float once; up to PANEL rows go through a tile at a time: scores
- * (lanes are keys), exp, sums of values (lanes are dimensions). Few rows read the tile as it is stored.
- * Leaving out keys that no row of a panel sees changes nothing: their p is 0 (see attention_ref.c on -0). */
+ * A row is one query of one head of the group. Rows are numbered token by token, so the rows that see a tile are a range. Up to
+ * ANE_ATT_ROWS rows share a tile, which is converted to float once. A panel of up to ANE_ATT_PANEL rows is processed at a time:
+ * scores (lanes are keys), exponentials, sums of values (lanes are dimensions). Few rows read the stored tile directly.
+ * Keys that no row of a panel sees are skipped. Their weight p is 0, so this changes no bit (see attention_ref.c on -0). */
 #include "kernels/attention_shared.h"
 #include "kernels/mathfn.h"
 
 #include <string.h>
 
-enum { F32, F16, I8, I16 }; /* kinds of the second factor of a product, and their bytes */
-static const int64_t bytes[] = {4, 2, 1, 2};
+enum { F32, F16, I8, I16 };                  /* element types of the second factor of a product */
+static const int64_t bytes[] = {4, 2, 1, 2}; /* of an element, by type */
 
 struct work {
   const struct ane_attention *a;
   int64_t group, hd, pad;
-  int64_t tile, ld_v;             /* the tile at hand */
-  bool whole;                     /* all rows at hand see all of its keys */
+  int64_t tile, ld_v;             /* the current tile */
+  bool whole;                     /* all current rows see all of its keys */
   const float *k_scale, *v_scale; /* int8, int16: its scales */
   int kind_k, kind_v;
-  const void *k, *v;            /* [hd][64], [64][ld_v] */
-  intptr_t ahead_k, ahead_v;    /* bytes from the stored tile to the one that is read next */
-  float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
-  float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
-  float *q_scale;               /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
-  float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
-  int16_t *codes;               /* int16: of p, [PANEL][64] */
-  float inverse_v[ANE_TILE];    /* int16: inverses of the scales of values */
+  const void *k, *v;               /* [hd][64], [64][ld_v] */
+  intptr_t prefetch_k, prefetch_v; /* bytes from the stored tile to the one that is read next */
+  float *tile_k, *tile_v;          /* converted: [hd][64], [64][pad] */
+  float *q, *o, *big_m, *big_l;    /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
+  float *q_scale;                  /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
+  float *s, *part;                 /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
+  int16_t *codes;                  /* int16: of p, [PANEL][64] */
+  float inverse_v[ANE_TILE];       /* int16: inverses of the scales of values */
 };
 
-/* Up to PANEL rows on their way through the tile at hand. */
+/* Up to ANE_ATT_PANEL rows that are multiplied with the current tile. */
 struct panel {
   int rows;
   int64_t row;                                       /* the first, counted from query 0 of the call */
@@ -52,38 +52,38 @@ V_FN vf load_as(int kind, const void *p, int64_t i) {
   return v_load((const float *)p + i);
 }
 
-/* A block keeps its sums, a row of the second factor and one element of the first in registers. With one row it loads the second
- * factor one vector at a time. */
-enum { MOST_VECS = 8 };
-#define VECS_FOR(rows) ((rows) == 1 ? MOST_VECS : ANE_MIN((V_REGISTERS - 1) / ((rows) + 1), MOST_VECS))
+/* A block keeps its sums, a row of the second factor and one element of the first factor in registers. A block of one row loads
+ * the second factor one vector at a time. */
+enum { MAX_VECS = 8 };
+#define VECS_FOR(rows) ((rows) == 1 ? MAX_VECS : ANE_MIN((V_REGISTERS - 1) / ((rows) + 1), MAX_VECS))
 
-/* The last step of a block. PLAIN stores the sums. SCORES stores them times `scale` and keeps the largest of each lane of a row.
- * VALUES combines them with c: fma(sum + 0, add[r], c keep[r]). */
+/* What a block does with its sums. PLAIN stores them. SCORES stores them times `scale`, and keeps the maximum of each lane of a
+ * row. VALUES combines them with c: fma(sum + 0, add[r], c keep[r]). */
 enum { PLAIN, SCORES, VALUES };
 struct ending {
   float scale;
   vf *largest;             /* [rows] */
   const float *keep, *add; /* [rows] */
-  intptr_t ahead;          /* prefetch distance in stored tiles, which are read once, from memory */
+  intptr_t prefetch;       /* bytes to the stored tile that is prefetched; 0: none */
 };
 
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
 V_FN void block(const int rows, const int vecs, const int kind, const int end, int64_t n, const float *a, int64_t lda,
                 const void *b, int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
   const int width = kind == F16 ? 2 : 1;
-  vf sum[ANE_ATT_PANEL][MOST_VECS];
+  vf sum[ANE_ATT_PANEL][MAX_VECS];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) sum[r][x] = v_set(0);
   for (int64_t k = 0; k < n; k++) {
-    vf w[MOST_VECS];
+    vf w[MAX_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = load_as(kind, b, k * ldb + x * VL);
     if (kind != F32)
 #pragma GCC unroll 8
       for (int x = 0; x < vecs; x += 64 / (VL * width))
-        __builtin_prefetch((const char *)((uintptr_t)b + (uintptr_t)((k * ldb + x * VL) * width + e->ahead)));
+        __builtin_prefetch((const char *)((uintptr_t)b + (uintptr_t)((k * ldb + x * VL) * width + e->prefetch)));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       vf f = v_set(a[r * lda + k]);
@@ -129,7 +129,7 @@ typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const
   BLOCKS(name##_6, 6, kind, end, few)                                                                                            \
   BLOCKS(name##_7, 7, kind, end, few)                                                                                            \
   BLOCKS(name##_8, 8, kind, end, few)                                                                                            \
-  static const block_fn name[MOST_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
+  static const block_fn name[MAX_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 BLOCKS_OF(blocks_f32, F32, PLAIN, FEW)
 BLOCKS_OF(blocks_f16, F16, PLAIN, FEW)
 BLOCKS_OF(blocks_i8, I8, PLAIN, FEW)
@@ -138,15 +138,15 @@ BLOCKS_OF(scores_f32, F32, SCORES, NONE)
 BLOCKS_OF(values_f32, F32, VALUES, NONE)
 V_FN bool has_ending(int kind, int rows) { return kind == I16 || (kind == F32 && rows >= 4); }
 
-/* The product for any number of vectors, divided into blocks of nearly equal width. fn: the block functions of `kind`. */
+/* Computes the product for any number of vectors, in blocks of nearly equal width. fn: the block functions of `kind`. */
 static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
                     int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
-  const int64_t most = VECS_FOR(rows);
-  if (vecs <= most) {
+  const int64_t max_vecs = VECS_FOR(rows);
+  if (vecs <= max_vecs) {
     fn[vecs - 1](rows, n, a, lda, b, ldb, c, ldc, e);
     return;
   }
-  const int64_t parts = (vecs + most - 1) / most;
+  const int64_t parts = (vecs + max_vecs - 1) / max_vecs;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
     fn[to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc, e);
@@ -158,8 +158,7 @@ static const block_fn *plain_blocks(int kind) { return kind == F32 ? blocks_f32 
 
 /* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
 
-/* Scales VL products of each row from key j on, caps them and masks hidden keys. largest: the
- * largest of each lane so far. */
+/* Scales VL products of each row from key j on, caps them and masks hidden keys. largest: the maximum of each lane so far. */
 V_FN void finish_keys(const struct work *w, const struct panel *p, const int rows, int64_t j, bool hide, vf *largest) {
   const struct ane_attention *a = w->a;
   const bool i8 = a->kv->dtype == ANE_I8;
@@ -176,7 +175,7 @@ V_FN void finish_keys(const struct work *w, const struct panel *p, const int row
   }
 }
 
-/* The same for all keys. Keys that all rows see are not tested one by one. */
+/* Does this for all keys of the panel. Vectors of keys that all rows see need no mask. */
 V_FN void finish_scores(const struct work *w, const struct panel *p, const int rows, vf *largest) {
   const int64_t first = p->first[rows - 1], last = p->last[0];
   for (int64_t j = p->from; j < p->to; j += VL)
@@ -186,7 +185,8 @@ V_FN void finish_scores(const struct work *w, const struct panel *p, const int r
       finish_keys(w, p, rows, j, false, largest);
 }
 
-/* s becomes p = exp(s - m), in int8 times the scale of the value; l: the sums of the p. All rows side by side, keys ascending. */
+/* Replaces s by p = exp(s - m), with int8 times the scale of the value, and sets l to the sums of p. The rows are computed side
+ * by side, keys in ascending order. */
 V_FN void exponentials(const int rows, const int kind, const struct work *w, struct panel *p) {
   vf l[ANE_ATT_PANEL][V_PARTS];
 #pragma GCC unroll 8
@@ -207,7 +207,7 @@ V_FN void exponentials(const int rows, const int kind, const struct work *w, str
   v_fold_each(l, rows, p->l);
 }
 
-/* Sets whether rows [from, to), counted from query 0 of the call, see all keys of the tile at hand. */
+/* Sets whether rows [from, to), counted from query 0 of the call, see all keys of the current tile. */
 static void set_whole(struct work *w, int64_t from, int64_t to) {
   const int64_t first = ane_att_first(w->a, w->a->pos + (to - 1) / w->group),
                 last = ane_att_last(w->a, w->a->pos + from / w->group);
@@ -238,13 +238,13 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
   p->to = (p->end + unit - 1) / unit * unit;
 }
 
-/* Products with q [rows], stride ldq, finished; m. If they only need to be scaled, the product does it. */
+/* Computes the scores of q [rows], stride ldq, and their maxima m. If scores are only scaled, the product itself scales them. */
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
   const bool all = !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
   const bool plain = all && has_ending(w->kind_k, rows) && a->kv->dtype != ANE_I8;
   vf largest[ANE_ATT_PANEL];
-  const struct ending e = {.scale = a->scale, .largest = largest, .ahead = w->ahead_k};
+  const struct ending e = {.scale = a->scale, .largest = largest, .prefetch = w->prefetch_k};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
   product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
@@ -264,8 +264,8 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
     case 6: fn(6, __VA_ARGS__); break;                                                                                           \
   }
 
-/* A panel has four steps. Step 1: the range of keys, their scores, and m, but not m in int16. There q is a row of w->q, of which
- * that of codes is used. */
+/* A panel has four steps. Step 1 sets the range of keys and computes their scores and m (with int16 m is step 2). With int16, q
+ * is a row of w->q, and the row of codes with the same number is used. */
 static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
   panel_keys(w, p, row, rows);
   if (w->kind_k == I16)
@@ -274,12 +274,12 @@ static void panel_scores(const struct work *w, struct panel *p, int64_t row, int
     FOR_ROWS(rows, score_rows, w, p, q, ldq)
 }
 
-/* Step 2: m in int16. */
+/* Step 2 computes m with int16. */
 static void panel_largest(const struct work *w, struct panel *p) {
   if (w->kind_k == I16) FOR_ROWS(p->rows, code_largest, w, p)
 }
 
-/* Step 3: p and l. */
+/* Step 3 computes p and l. */
 static void panel_exponentials(const struct work *w, struct panel *p) {
   if (w->a->kv->dtype == ANE_I8)
     FOR_ROWS(p->rows, exponentials, I8, w, p)
@@ -289,9 +289,9 @@ static void panel_exponentials(const struct work *w, struct panel *p) {
     FOR_ROWS(p->rows, exponentials, F32, w, p)
 }
 
-/* Step 4: o, still without the + 0, to `out` [rows][pad]. join: combined with the contents of `out` (VALUES). */
+/* Step 4 writes o, without the final + 0, to `out` [rows][pad]. join: combines it with the contents of `out` (VALUES). */
 static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  const struct ending e = {.keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  const struct ending e = {.keep = p->old, .add = p->new, .prefetch = w->prefetch_v};
   if (w->kind_v == I16) {
     code_values(w, p, out, join);
     return;
@@ -300,7 +300,7 @@ static void panel_values(const struct work *w, const struct panel *p, float *out
           ANE_TILE, (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, &e);
 }
 
-enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* up to so many rows read a tile in its stored type */
+enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* at most this many rows read a tile in its stored type */
 
 /* Converts n stored rows of hd elements to floats, padded with zeros to `pad`. */
 V_FN void convert_rows(const int kind, const struct ane_kv *kv, const void *from, int64_t n, int64_t hd, float *to, int64_t pad) {
@@ -320,14 +320,14 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
     convert_rows(F32, kv, from, n, hd, to, pad);
 }
 
-/* Sets what is prefetched while the current tile is read: the head's next tile, or after the last one what the caller reads next.
- */
-static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
+/* Sets what is prefetched while the current tile is read: the next tile of the head, or after the last tile the one that the
+ * caller reads next. */
+static void set_prefetch(struct work *w, int64_t h, int64_t tile, bool last) {
   const struct ane_attention *a = w->a;
   const void *k = a->next_k, *v = a->next_v;
   if (!last) k = ane_kv_k(a->kv, h, tile + 1), v = ane_kv_v(a->kv, h, tile + 1);
-  w->ahead_k = k ? (intptr_t)((uintptr_t)k - (uintptr_t)w->k) : 0;
-  w->ahead_v = v ? (intptr_t)((uintptr_t)v - (uintptr_t)w->v) : 0;
+  w->prefetch_k = k ? (intptr_t)((uintptr_t)k - (uintptr_t)w->k) : 0;
+  w->prefetch_v = v ? (intptr_t)((uintptr_t)v - (uintptr_t)w->v) : 0;
   /* The scales of both follow the values. */
   for (size_t i = 0; v && i < a->kv->stride - 2 * a->kv->tile_bytes; i += 64)
     __builtin_prefetch((const char *)v + a->kv->tile_bytes + i);
@@ -344,7 +344,7 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool last, bool co
   if (ane_kv_has_scales(kv->dtype)) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
-  look_ahead(w, h, tile, last);
+  set_prefetch(w, h, tile, last);
   if (kind == I16) {
     if (w->pad != w->hd) pad_code_values(w);
     return;
@@ -406,13 +406,13 @@ static void work_init(struct work *w, const struct ane_attention *a, void *scrat
   w->codes = (int16_t *)(void *)p;
 }
 
-/* Index of a row (counted from query 0 of the call) in q or out. */
+/* Returns the index of a row (counted from query 0 of the call) in q or out. */
 static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) {
   return row / w->group * ld + (h * w->group + row % w->group) * w->hd;
 }
 
-/* Rows [from, to) over the current tile, in panels of nearly equal size. Panels are interleaved: while one waits for its largest
- * score, the other computes. `begin` is the first row in scratch. */
+/* Processes rows [from, to) with the current tile, in panels of nearly equal size. Panels are interleaved: while one waits for
+ * its largest score, the other computes. `begin` is the first row in scratch. */
 static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
   const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL, least = (to - from) / n, more = (to - from) % n;
   struct panel p[ANE_ATT_PANELS];
@@ -442,7 +442,7 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
   }
 }
 
-/* L with the head's sink, and the factor *x of O (1 without a sink, which changes no bit). */
+/* Returns L with the head's sink, and sets *x to the factor of O. Without a sink the factor is 1, which changes no bit. */
 V_FN vf sink_sum(const struct ane_attention *a, int64_t head, vf m, vf l, vf *x) {
   *x = v_set(1);
   if (!a->sinks) return l;
@@ -451,7 +451,7 @@ V_FN vf sink_sum(const struct ane_attention *a, int64_t head, vf m, vf l, vf *x)
   return v_fma(l, *x, v_exp_low(v_sub(sink, next)));
 }
 
-/* Rows [begin, end) of kv head h, at most ROWS. */
+/* Computes rows [begin, end) of KV head h, at most ANE_ATT_ROWS. */
 static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   const struct ane_attention *a = w->a;
   const int64_t p0 = a->pos + begin / w->group, p1 = a->pos + (end - 1) / w->group;
@@ -467,7 +467,7 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   memset(w->o, 0, (size_t)((end - begin) * w->pad) * sizeof(float));
   const int64_t last_tile = ane_att_last(a, p1) / ANE_TILE;
   for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= last_tile; tile++) {
-    /* The queries from `tile` on (less those ahead) see it, by a window only as far as its last key is inside. */
+    /* The first query that sees the tile is `ahead` positions before it. With a window, the last one still sees its last key. */
     int64_t from = ANE_MAX((tile * ANE_TILE - a->ahead - a->pos) * w->group, begin), to = end;
     if (a->window > 0) to = ANE_MIN((tile * ANE_TILE + ANE_TILE - 1 + a->window - a->pos) * w->group, end);
     if (from >= to) continue;
@@ -489,7 +489,7 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
     attend(&w, h, r, ANE_MIN(r + ANE_ATT_ROWS, t_to * w.group));
 }
 
-/* The parts of heads [from, to) of the group, at most ROWS, for the query at `t` and the tile at hand. */
+/* Writes the parts of heads [from, to) of the group, at most ANE_ATT_ROWS, for query `t` and the current tile. */
 static void part_of_tile(struct work *w, int64_t h, int64_t t, int64_t from, int64_t to, float *part) {
   struct panel now = {.s = w->s, .codes = w->codes};
   const int64_t panels = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
@@ -530,7 +530,7 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   }
 }
 
-/* Merges one head. O is accumulated in out and divided at the end. */
+/* Merges the parts of one head. O is accumulated in out and divided by L at the end. */
 static void merge_head(const struct ane_attention *a, int64_t head, const float *part, int64_t stride, int64_t tiles, int64_t hd,
                        float *out) {
   vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
@@ -564,12 +564,12 @@ V_FN void encode_i8(int8_t *p, vf x, vf inverse) {
   v_store_i8(p, v_max(v_set(-127.0f), v_min(v_set(127.0f), v_mul(x, inverse))));
 }
 
-/* Inverses of the scales of VL tokens; NULL: none are used. */
+/* Returns the inverses of the scales of VL tokens; p NULL: the type has no scales. */
 V_FN vf inverses(const float *p, int64_t t) { return p ? v_load(p + t) : v_set(0); }
 
-/* One head. write_row: a value along its row, an incomplete vector through `tmp`. write_column: the key of one token down a
- * column of its tile. write_columns: those of VL tokens (row stride ld, lane t of `inverse` belongs to token t) down VL columns.
- * write: n tokens of one tile from the given column and row on. */
+/* Functions that write one head. write_row writes a value to its row, an incomplete vector through `tmp`. write_column writes the
+ * key of one token to a column of its tile. write_columns writes the keys of VL tokens (row stride ld; lane t of `inverse`
+ * belongs to token t) to VL columns. write writes n tokens of one tile, from the given column and row on. */
 #define WRITE_HEAD(type, name)                                                                                                   \
   V_FN void write_row_##name(type *row, const float *v, int64_t hd, vf inverse) {                                                \
     int64_t i = 0;                                                                                                               \

@@ -50,7 +50,7 @@ V_FN void neox_at(float *x, const float *cs, int64_t half, int64_t i, int64_t n)
   v_store_n(x + half + i, b, n);
 }
 
-/* n pairs from pair i on: 2n floats in two vectors. */
+/* Rotates n pairs from pair i on: 2n floats in two vectors. */
 V_FN void pairs_at(float *x, const float *cs, int64_t half, int64_t i, int64_t n) {
   float *p = x + 2 * i;
   vf lo = v_load_n(p, 2 * n), hi = v_load_n(p + VL, 2 * n - VL), a, b;
@@ -70,8 +70,9 @@ static void rope(float *x, const float *cs, int64_t n_heads, int64_t head_dim, i
   }
 }
 
-/* Finds the largest value of each stretch first, and then its index in one stretch only. v_max(x, m) ignores NaN in x. */
-enum { STRETCH = 1024 };
+/* argmax first finds the maximum of each block of this many elements, and then the index in one block only. v_max(x, m) ignores
+ * NaN in x. */
+enum { ARGMAX_BLOCK = 1024 };
 
 static float largest_of(const float *x, int64_t n) {
   vf m[4];
@@ -87,8 +88,8 @@ static float largest_of(const float *x, int64_t n) {
 static int64_t argmax(const float *x, int64_t n, float *best) {
   int64_t start = 0;
   *best = -__builtin_inff();
-  for (int64_t i = 0; i < n; i += STRETCH) {
-    float m = largest_of(x + i, ANE_MIN(n - i, STRETCH));
+  for (int64_t i = 0; i < n; i += ARGMAX_BLOCK) {
+    float m = largest_of(x + i, ANE_MIN(n - i, ARGMAX_BLOCK));
     if (m > *best) *best = m, start = i;
   }
   for (int64_t i = start; i + VL <= n; i += VL) {
@@ -101,7 +102,7 @@ static int64_t argmax(const float *x, int64_t n, float *best) {
   return 0;
 }
 
-/* Enters the kernels of this file in the table. */
+/* Sets the entries of the table for which this file has kernels. */
 static inline void overlay_elementwise(struct ane_kernels *k) {
   k->add = add;
   k->mul = mul;

@@ -3,10 +3,14 @@
  * first byte to the last. */
 #include "kernels/kernels_internal.h"
 
-enum { LOW_GROUPS = 4 };                                                    /* groups of B whose sums are computed side by side */
-enum { LOW_ROWS = 4, LOW_TOKENS = V_PARTS == 1 ? 4 : 1, LOW_AHEAD = 4096 }; /* of a tile; bytes that are prefetched */
+enum { LOW_GROUPS = 4 }; /* groups of B whose sums are computed side by side */
+enum {
+  LOW_ROWS = 4,
+  LOW_TOKENS = V_PARTS == 1 ? 4 : 1,
+  LOW_PREFETCH = 4096
+}; /* rows and tokens of a tile; prefetch distance in bytes */
 
-/* VL elements from element i on. */
+/* Loads VL elements of A from element i on. */
 V_FN vf low_load(const bool half, const uint8_t *a, int64_t i) {
   return half ? v_load_f16((const uint16_t *)(const void *)a + i) : v_load((const float *)(const void *)a + i);
 }
@@ -28,7 +32,7 @@ V_FN void low_step(const bool half, const int nt, const uint8_t *a, const float 
   }
 }
 
-/* Rows [0, nr) of 4 at a, tokens [0, nt) of x. Constants after inlining: half, nt. */
+/* Multiplies rows [0, nr) of the 4 at a with tokens [0, nt) of x. half and nt are constants after inlining. */
 V_FN void low_tile(const bool half, const int nt, int64_t nr, const uint8_t *a, const float *x, int64_t ldx, int64_t cols,
                    float *y, int64_t ldy) {
   const int size = LOW_ROWS * 16 * (half ? 2 : 4);
@@ -41,7 +45,7 @@ V_FN void low_tile(const bool half, const int nt, int64_t nr, const uint8_t *a, 
       for (int p = 0; p < V_PARTS; p++) l[r][t][p] = v_set(0);
   int64_t c = 0;
   for (; c + 16 <= cols; c += 16, a += size) {
-    for (int i = 0; i < size; i += 64) __builtin_prefetch(a + LOW_AHEAD + i);
+    for (int i = 0; i < size; i += 64) __builtin_prefetch(a + LOW_PREFETCH + i);
     low_step(half, nt, a, x, ldx, c, c + 16, l);
   }
   if (c < cols) low_step(half, nt, a, x, ldx, c, cols, l);
@@ -71,7 +75,7 @@ static void low_rank(const void *a, bool half, int64_t rank, const float *x, int
     low_all(false, a, rank, x, ldx, n, cols, y, ldy);
 }
 
-/* ng groups of b from group g on, which hold `rows` rows; half and ng are constants after inlining. */
+/* Adds the products of ng groups of b from group g on, which hold `rows` rows. half and ng are constants after inlining. */
 V_FN void low_add_groups(const bool half, const int ng, const struct ane_packed *b, int64_t g, int64_t rows, const float *x,
                          float *y) {
   vf l[LOW_GROUPS][V_PARTS];

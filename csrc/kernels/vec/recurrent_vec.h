@@ -4,7 +4,7 @@
 
 V_FN vf four(const vf a[4]) { return v_add(v_add(a[0], a[1]), v_add(a[2], a[3])); }
 
-/* Columns [at, at + m) of a scan. */
+/* Computes columns [at, at + m) of a scan. */
 V_FN void scan_columns(const struct ane_scan *a, int64_t at, int64_t m) {
   for (int64_t t = 0; t < a->tokens; t++) {
     const float *b = a->b + t * a->ld, *c = a->c + t * a->ld;
@@ -26,7 +26,7 @@ static void scan(const struct ane_scan *a) {
   if (at < a->width) scan_columns(a, at, a->width - at);
 }
 
-/* Columns [at, at + m) of a delta rule. */
+/* Computes columns [at, at + m) of a delta rule. */
 V_FN void delta_columns(const struct ane_delta *a, int64_t at, int64_t m) {
   for (int64_t t = 0; t < a->tokens; t++) {
     const float *q = a->q + t * a->n, *k = a->k + t * a->n;

@@ -1,4 +1,4 @@
-/* Quantises activations by blocks of 32. A template: include the lanes first. The same steps as quantise_i8 of ref. */
+/* Quantises activations by blocks of 32, in the same steps as quantise_i8 of ref. A template: include the lanes first. */
 #ifndef ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
 #define ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
 
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* 32 codes of x * inverse in column order. NaN and values beyond int32 become the least int32, then -127. */
+/* Returns 32 codes of x * inverse in column order. NaN and values beyond int32 become INT32_MIN, then -127. */
 INLINE __m256i block_codes(const float *x, float inverse) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
@@ -29,14 +29,15 @@ INLINE uint32_t fours(uint32_t m) {
   return (m | m >> 2) & 0x11111111;
 }
 
-/* Bits 0, 4, 8 .. 28 of m as eight bits. */
+/* Returns bits 0, 4, 8 .. 28 of m as eight bits. */
 INLINE uint32_t every_fourth(uint32_t m) {
   m = (m | m >> 3) & 0x03030303;
   m = (m | m >> 6) & 0x000F000F;
   return (m | m >> 12) & 0xFF;
 }
 
-/* The codes of an outlier block. outlier: a bit for each four columns with residual codes. residual: the residual codes. */
+/* Returns the codes q of an outlier block. outlier: a bit for each four columns with residual codes. residual: the residual
+ * codes. */
 INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, __m256i *residual) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
@@ -89,7 +90,7 @@ struct blocks {
 };
 INLINE const float *block_of(const struct blocks *k, int b) { return b < k->whole ? k->x + b * ANE_BLOCK : k->last; }
 
-/* Lane b holds the largest value of block b, or 0 if there is no such block. */
+/* Returns in lane b the largest magnitude of block b, or 0 if there is no such block. */
 INLINE vf run_max(const struct blocks *k) {
   vf m[LANES];
 #pragma GCC unroll 16
@@ -103,7 +104,7 @@ INLINE vf run_max(const struct blocks *k) {
   return v_max_each(m);
 }
 
-/* ane_outlier_limit from the lanes' sums of squares. */
+/* Returns what ane_outlier_limit does, from the lanes' sums of squares. */
 INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool precise) {
   float l[16];
 #pragma GCC unroll 2
@@ -114,7 +115,7 @@ INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool precise) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ane_outlier_over(precise) / (float)nb);
 }
 
-/* Sums of fours of 32 codes. */
+/* Returns the sums of each four of 32 codes. */
 INLINE __m256i four_sums(__m256i codes) {
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
 }
@@ -186,8 +187,8 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
   _mm_storeu_ps((float *)a->dsum + at, _mm_mul_ps(_mm_loadu_ps(step), _mm_cvtepi32_ps(all)));
 }
 
-/* Scales d of LANES blocks with the largest values amax, and 127 / span; both 0 for tiny blocks. Returns a bit for each outlier
- * block. least: lower limit of the span of an outlier block. */
+/* Computes the scales d of LANES blocks with the largest magnitudes amax, and inverse = 127 / span; both are 0 for tiny blocks.
+ * Returns a bit for each outlier block. least: lower limit of the span of an outlier block. */
 INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
   const vf most = v_set(ANE_CODE_MAX), tiny = v_set(ANE_TINY);
   vf span = v_max(v_mul(amax, v_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), v_set(least));
@@ -229,17 +230,17 @@ INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb,
   }
 }
 
-/* Blocks of the token at row, from block b on. */
+/* Returns the blocks of the token at row, from block b on. */
 INLINE struct blocks blocks_at(const float *row, const float *last, int64_t b, int64_t nb, int64_t whole) {
   return (struct blocks){row + b * ANE_BLOCK, last, (int)ANE_MIN(nb - b, LANES), (int)ANE_MIN(whole - b, LANES)};
 }
 
-/* The largest values of the blocks k; a call with LANES whole blocks is unrolled. */
-INLINE vf largest(const struct blocks *k) {
+/* Returns the largest magnitudes of the blocks k. A call with LANES whole blocks is unrolled. */
+INLINE vf blocks_max(const struct blocks *k) {
   return k->whole == LANES ? run_max(&(struct blocks){k->x, NULL, LANES, LANES}) : run_max(k);
 }
 
-/* Blocks of a token whose largest values are stored; those of later blocks are found again. */
+/* Blocks of a token whose largest magnitudes are stored; those of later blocks are computed twice. */
 #define STORED_BLOCKS 512
 
 static void quantise_i8(const struct ane_activations *activations, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
@@ -254,7 +255,7 @@ static void quantise_i8(const struct ane_activations *activations, const float *
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
-      const vf m = largest(&k);
+      const vf m = blocks_max(&k);
       vf *sum = &sums[b / LANES % (16 / LANES)];
       if (b < STORED_BLOCKS) v_store(amax + b, m);
       *sum = v_add(*sum, v_mul(m, m));
@@ -263,7 +264,7 @@ static void quantise_i8(const struct ane_activations *activations, const float *
                 least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
-      quantise_run(a, t, nb, b, &k, b < STORED_BLOCKS ? v_load(amax + b) : largest(&k), limit, least);
+      quantise_run(a, t, nb, b, &k, b < STORED_BLOCKS ? v_load(amax + b) : blocks_max(&k), limit, least);
     }
   }
 }

@@ -28,7 +28,7 @@ INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64
 #pragma GCC unroll 4
     for (int i = 0; i < nv; i++) {
       pair[i] = vi_load(w[i] + 64 * k);
-      prefetch_ahead(w[i], j->w->group_bytes, nv, 64 * (size_t)k, 1);
+      prefetch_packed(w[i], j->w->group_bytes, nv, 64 * (size_t)k, 1);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {

@@ -3,9 +3,9 @@
 #ifndef ANE_KERNELS_X86_MATMUL_BOUND_H
 #define ANE_KERNELS_X86_MATMUL_BOUND_H
 
-enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4, BOUND_NT = 4 /* most tokens of a pass */ };
+enum { SPLIT_BLOCK = 304, PREFETCH_ROWS = 4, BOUND_NT = 4 /* maximum tokens of a pass */ };
 
-/* The bounds of one vector of rows and nt tokens from t0 on. The codes are unpacked once for all of them. */
+/* Computes the bounds of one vector of rows and nt tokens from t0 on. The codes are unpacked once for all tokens. */
 INLINE void bound_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                          int64_t t0, int nt, const uint8_t *group, int part, float *bound, float *base, int64_t ld) {
   const int64_t nb = w->cols / ANE_BLOCK;
@@ -15,7 +15,7 @@ INLINE void bound_vector(const struct ane_packed *w, const struct ane_activation
   for (int64_t b = 0; b < nb; b++) {
     const uint8_t *from = group + b * SPLIT_BLOCK;
     vi c[8], sum[1][FUSED_NT], run[1][FUSED_NT];
-    if (part == 0) prefetch_ahead(group, w->group_bytes, 1, (size_t)b * SPLIT_BLOCK, (SPLIT_BLOCK + 63) / 64);
+    if (part == 0) prefetch_packed(group, w->group_bytes, 1, (size_t)b * SPLIT_BLOCK, (SPLIT_BLOCK + 63) / 64);
     unpack_codes(ANE_LAYOUT_Q4_0, from, part, false, c);
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) sum[0][t] = vi_zero();
@@ -58,7 +58,7 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
   }
 }
 
-/* Eight sums of four products each; 15 * 127 * 2 is below 32768. */
+/* Returns eight sums of four products each; 15 * 127 * 2 is below 32768. */
 INLINE __m256i low_dot(__m256i codes, const int8_t *q) {
   __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_loadu_si256((const void *)q));
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -92,9 +92,10 @@ INLINE float low_row(const struct ane_activations *x, const struct ane_bound_blo
 static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                       const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
-  for (int i = -ROWS_AHEAD; i < n; i++) {
-    if (i + ROWS_AHEAD < n) {
-      const uint8_t *low = w->low_nibbles + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
+  for (int i = -PREFETCH_ROWS; i < n; i++) {
+    if (i + PREFETCH_ROWS < n) {
+      const uint8_t *low = w->low_nibbles + rows[i + PREFETCH_ROWS] * nb * 16,
+                    *scales = w->scales + rows[i + PREFETCH_ROWS] * nb * 2;
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) _mm_prefetch((const char *)low + at, _MM_HINT_T0);
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
     }

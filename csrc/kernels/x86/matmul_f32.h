@@ -1,22 +1,23 @@
 /* Products with float activations. A template: include the lanes and matmul_unpack.h first.
  *
- * Weights are columns of LANES rows, from the matrix (F32, F16, BF16) or from a panel [ANE_PANEL][16] in scratch memory that
- * holds a decoded piece of the rows. Each output is one sum over k in ascending order; between pieces `out` holds it. */
+ * Weights are read as columns of LANES rows: from the matrix itself (F32, F16, BF16), or from a panel [ANE_PANEL][16] in scratch
+ * memory, which holds a decoded range of columns. Each output is one sum over k in ascending order. Between ranges, `out` holds
+ * the sums. */
 #ifndef ANE_KERNELS_X86_MATMUL_F32_H
 #define ANE_KERNELS_X86_MATMUL_F32_H
 
 enum { F32_MAX_NV = 4, PANEL_FLOATS = ANE_PANEL * ANE_GROUP };
 
-/* Constants of a call, and the current piece of columns [k, k + n). */
+/* The constants of a call, and the current range [k, k + n) of columns. */
 struct f32_job {
   const struct ane_packed *w;
   const struct ane_activations *x;
   float *out;
   int64_t ld_out, k, n;
-  int groups; /* processed together */
+  int groups; /* groups that are processed together */
 };
 
-/* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
+/* Returns column k of the rows at p. odd = k & 1, a constant after unrolling. */
 INLINE vf fetch(ane_layout f, const uint8_t *p, int64_t k, int odd) {
   switch (f) {
     case ANE_LAYOUT_F16: return v_load_f16(p + 32 * k);
@@ -56,7 +57,7 @@ INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int6
   for (; k + 1 < n; k += 2) {
     if (f != ANE_LAYOUT_F32) /* two columns are one cache line. F32 needs no prefetch, and its panels are in the cache */
 #pragma GCC unroll 4
-      for (int i = 0; i < nv; i += PARTS) prefetch_ahead(p[i], j->w->group_bytes, j->groups, 32 * (size_t)k, 1);
+      for (int i = 0; i < nv; i += PARTS) prefetch_packed(p[i], j->w->group_bytes, j->groups, 32 * (size_t)k, 1);
     f32_step(f, nv, nt, p, x, ld, k, 0, acc);
     f32_step(f, nv, nt, p, x, ld, k, 1, acc);
   }
@@ -68,7 +69,7 @@ INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int6
       for (int t = 0; t < nt; t++) v_store_masked(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
 }
 
-/* All tokens for nv vectors, in tiles of nearly equal width. */
+/* Multiplies nv vectors with all tokens, in tiles of nearly equal width. */
 INLINE void f32_tiles(ane_layout f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
   int64_t width = nv > F32_NV ? 2 : F32_NT, n = (j->x->t + width - 1) / width;
   for (int64_t i = 0, t = 0; i < n; i++) {
@@ -102,7 +103,7 @@ INLINE void f32_any(ane_layout f, int nv, const struct f32_job *j, int64_t vc, c
     f32_tiles(f, 1, j, vc, p);
 }
 
-/* Decodes the piece of one vector of rows to floats, in whole blocks of 32. */
+/* Decodes the current range of one vector of rows to floats, in whole blocks of 32. */
 INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float *panel) {
   const struct ane_packed *w = j->w;
   int part = (int)(vc % PARTS);
@@ -111,8 +112,8 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
   struct v_tables table;
   if (f == ANE_LAYOUT_LUT4) table = v_load_tables(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
-    struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
-    if (part == 0) prefetch_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
+    struct block_parts at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
+    if (part == 0) prefetch_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
     unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, values, c);
     vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : v_set(0);
@@ -132,7 +133,7 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
   }
 }
 
-/* Decodes the piece of one group to a panel. */
+/* Decodes the current range of one group to a panel. */
 INLINE void f32_panel(ane_layout f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
   if (f == ANE_LAYOUT_ROWS)
     ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
@@ -144,7 +145,7 @@ static void f32_product(const struct f32_job *j, int nv, int64_t vc, const uint8
   f32_any(ANE_LAYOUT_F32, nv, j, vc, p);
 }
 
-/* Through panels: F32_MAX_NV vectors at a time for one or two tokens, F32_NV for more. */
+/* Multiplies through panels: F32_MAX_NV vectors at a time for one or two tokens, F32_NV for more. */
 INLINE void f32_by_panel(ane_layout f, struct f32_job *j, int64_t from, int64_t to, float *scratch) {
   int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV;
   j->groups = width / PARTS;
@@ -161,7 +162,7 @@ INLINE void f32_by_panel(ane_layout f, struct f32_job *j, int64_t from, int64_t 
   }
 }
 
-/* From the matrix: F32, F16, BF16. Widening again for each tile costs less than a panel. */
+/* Multiplies from the matrix itself (F32, F16, BF16). Widening again for each tile costs less than a panel. */
 INLINE void f32_direct(ane_layout f, struct f32_job *j, int64_t from, int64_t to) {
   int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV, bytes = f == ANE_LAYOUT_F16 ? 2 : 4;
   j->k = 0, j->n = j->w->cols, j->groups = width / PARTS;

@@ -1,8 +1,8 @@
 /* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
  *
- * Few tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
- * two vectors share each load of activations. Up to FUSED_NT1 tokens are bound by memory, which one vector at a time reads
- * faster.
+ * Few tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run. Two
+ * vectors share each load of activations. With up to FUSED_NT1 tokens the product is limited by memory, and one vector at a time
+ * is faster.
  *
  *   packed group (16 rows)            registers                  registers
  *   block b: codes, scale, min  ->    8 planes [LANES x 4]   x   4 codes of token t  ->  sum[t] [LANES]
@@ -10,7 +10,7 @@
  * More tokens: `unpack_panel` unpacks PANEL_NV vectors of rows to a panel in scratch memory, and `tile` keeps the sums of
  * I8_NV vectors x I8_NT tokens in registers while it walks the blocks.
  *
- *   panel: a record for each block b of the piece [b_from, b_to)          tile, sums in registers
+ *   panel: a record for each block b of the range [b_from, b_to)          tile, sums in registers
  *
  *   record b   +--------------------------+--------------------------+           t0  t0+1 .. t0+I8_NT-1
  *     codes    | vector 0: planes 0 .. 7  | vector 1: planes 0 .. 7  |  vector 0 [ ] [ ]  ..  [ ]
@@ -20,9 +20,9 @@
  *     minima   | as scales, or one        |                          |  with the tokens' codes, times scale, times d
  *              +--------------------------+--------------------------+
  *
- * A row that exceeds a panel is processed in pieces; `out` and `residual_sums` hold its sums in between. Tokens are processed in
- * runs of at most RUN_NT. Both ways do the same operations in the same order for each output, so results are equal to the bit.
- * matmul_outliers.h multiplies the residual codes of outlier blocks with the same planes. */
+ * A row that is longer than a panel is processed in ranges of blocks; between ranges `out` and `residual_sums` hold its sums.
+ * Tokens are processed in runs of at most RUN_NT. Both ways do the same operations in the same order for each output, so results
+ * are equal to the bit. matmul_outliers.h multiplies the residual codes of outlier blocks with the same planes. */
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
@@ -36,8 +36,8 @@ enum {
   PANEL_NV = 2,
   PLANE = LANES * 4,
   I8_PANEL_BYTES = 256 * 1024,
-  MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: no record is smaller than its codes */
-  RUN_NT = 32 * LANES,                                   /* most tokens of a run */
+  MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a range: no record is smaller than its codes */
+  RUN_NT = 32 * LANES,                                   /* maximum tokens of a run */
   RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2,                /* independent sums: with one token a single chain waits for each dot */
 };
 _Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * RUN_NT * MAX_RECORDS <= ANE_SCRATCH,
@@ -52,25 +52,26 @@ struct outlier_ends {
   uint32_t few, many;
 };
 
-/* Constants of a call, the current piece of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
+/* The constants of a call, the current range of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
 struct i8_job {
   const struct ane_packed *w;
   const struct ane_activations *x;
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   const uint8_t *panel;
-  const uint8_t *ahead; /* the packed groups of the next panel, which the tiles prefetch */
-  int64_t ahead_bytes;
-  int ahead_lines;     /* cache lines for each block of a tile */
+  const uint8_t *prefetch; /* packed groups of the next panel, which the tiles prefetch */
+  int64_t prefetch_bytes;
+  int prefetch_lines;  /* cache lines for each block of a tile */
   int32_t *start_sums; /* of `fused`, for layouts with a zero: see make_start_sums */
   int64_t start_ld;
   uint32_t *outliers;        /* list_outliers': token << 6 | plane << 3 | plane */
-  struct outlier_ends *ends; /* [blocks of the piece], and 0 at [-1] */
+  struct outlier_ends *ends; /* [blocks of the range], and 0 at [-1] */
   float *residual_sums;      /* [t_to - t_from][PANEL_NV][LANES]: sums of residual codes */
   int shift;                 /* zero = 1 << shift */
 };
 
-/* Start values of the dots of all tokens: -zero * sum of q. [t][start_ld], for each block a number for each scale. */
+/* Computes the start values of the dots of all tokens: -zero * sum of q. [t][start_ld], for each block a number for each scale.
+ */
 INLINE void make_start_sums(ane_layout f, const struct i8_job *j) {
   const int64_t n = layout_subs(f) * j->nb;
   for (int64_t t = 0; t < j->x->t; t++) {
@@ -82,30 +83,30 @@ INLINE void make_start_sums(ane_layout f, const struct i8_job *j) {
   }
 }
 
-/* The start value of half `half` of one block; with one scale a block has one start value. */
+/* Returns the start value of half `half` of one block. A block with one scale has one start value. */
 INLINE vi start_at(ane_layout f, const struct i8_job *j, int64_t block, int half) {
   if (!has_zero(f)) return vi_zero();
   vi minus = layout_subs(f) == 1 ? vi_word(j->x->minus_sum + block) : vi_sub(vi_zero(), vi_word(j->x->isum + 2 * block + half));
   return vi_shl_by(minus, j->shift);
 }
 
-/* The start value of the residual codes of one block. */
+/* Returns the start value of the residual codes of one block. */
 INLINE vi residual_start(ane_layout f, const int32_t *isum, int shift, int half) {
   return has_zero(f) ? vi_set(-(layout_subs(f) == 1 ? isum[0] + isum[1] : isum[half]) * (1 << shift)) : vi_zero();
 }
 
-/* The scaled dot of half `half` of the columns. before: the scaled dot of the first half. */
+/* Returns the scaled dot of half `half` of the columns plus, for the second half, `before`, that of the first. */
 INLINE vf scaled(ane_layout f, int half, vi sum, vf scale, vf before) {
   vf x = v_float(sum);
   return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? v_mul(x, scale) : v_fma(x, scale, before);
 }
 
-/* dot += sum of q over 16 columns times their minimum. */
+/* Returns dot + min * the sum of q over 16 columns. */
 INLINE vf add_sub_min(ane_layout f, vf dot, vf min, const int32_t *isum) {
   return layout_has_sub_min(f) ? v_fma(v_float(vi_word(isum)), min, dot) : dot;
 }
 
-/* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
+/* Returns acc + scaled dot * d, plus minimum * dsum if the layout has minima. */
 INLINE vf add_block(ane_layout f, vf dot, vf min, float d, float dsum, vf acc) {
   acc = v_fma(dot, v_set(d), acc);
   return layout_has_min(f) ? v_fma(min, v_set(dsum), acc) : acc;
@@ -146,14 +147,14 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
     for (int t = 0; t < nt; t++) acc[i][t] = v_set(0);
   for (int64_t b = 0; b < j->nb; b++) {
     vi c[FUSED_NV][8], sum[FUSED_NV][FUSED_NT], run[FUSED_NV][FUSED_NT];
-    struct at at[FUSED_NV];
+    struct block_parts at[FUSED_NV];
     vf scale[FUSED_NV][2], sub_min[FUSED_NV][2];
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
       const uint8_t *group = w->data + (size_t)((vc + i) / PARTS) * w->group_bytes;
       const int part = (int)((vc + i) % PARTS);
       at[i] = block_at(f, group, b);
-      if (part == 0) prefetch_ahead_block(f, w, group, nv > PARTS ? nv / PARTS : 1, b);
+      if (part == 0) prefetch_block(f, w, group, nv > PARTS ? nv / PARTS : 1, b);
       unpack_block(f, w, (vc + i) / PARTS, b, at[i].codes, part, SIGNED_BYTES, table, c[i]);
     }
 #pragma GCC unroll 2
@@ -204,9 +205,9 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int n
     for (int i = 0; i < nv; i++) {
       int part = (int)((vc + i) % PARTS);
       const uint8_t *group = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes;
-      struct at at = block_at(f, group, b);
+      struct block_parts at = block_at(f, group, b);
       vi c[8];
-      if (part == 0) prefetch_ahead_block(f, j->w, group, PANEL_NV / PARTS, b);
+      if (part == 0) prefetch_block(f, j->w, group, PANEL_NV / PARTS, b);
       unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
 #pragma GCC unroll 8
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
@@ -247,7 +248,7 @@ INLINE void tile_dots(ane_layout f, int nv, int nt, const uint8_t *codes, int pl
   }
 }
 
-/* Multiplies vectors [vc, vc + nv), from vector p of the panel on, with tokens [t0, t0 + nt). The last piece adds residual_sums.
+/* Multiplies vectors [vc, vc + nv), from vector p of the panel on, with tokens [t0, t0 + nt). The last range adds residual_sums.
  * f stands for all layouts with the same arithmetic. */
 INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t vc, int p, int64_t t0) {
   vf acc[I8_NV][I8_NT], dot[I8_NV][I8_NT];
@@ -263,12 +264,12 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
     for (int i = 0; i < nv; i++)
       acc[i][t] = j->b_from && left > i * LANES ? v_load_masked(out + t * j->ld_out + i * LANES, left - i * LANES) : v_set(0);
   }
-  const int64_t ahead_at = (t0 - j->t_from) / nt * j->nb * j->ahead_lines * 64;
-  const int ahead_lines = ahead_at < j->ahead_bytes ? j->ahead_lines : 0;
-  const uint8_t *record = j->panel, *ahead = j->ahead + ahead_at;
+  const int64_t prefetch_at = (t0 - j->t_from) / nt * j->nb * j->prefetch_lines * 64;
+  const int prefetch_lines = prefetch_at < j->prefetch_bytes ? j->prefetch_lines : 0;
+  const uint8_t *record = j->panel, *prefetch = j->prefetch + prefetch_at;
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
     const uint8_t *codes = record + p * 8 * PLANE;
-    for (int i = 0; i < ahead_lines; i++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+    for (int i = 0; i < prefetch_lines; i++, prefetch += 64) __builtin_prefetch(prefetch, 0, 2);
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
     const float *minima = scales + layout_subs(f) * PANEL_NV * LANES;
     const float *d = j->x->d + t0 * j->nb + b, *dsum = j->x->dsum + t0 * j->nb + b;
@@ -313,7 +314,7 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
   }
 }
 
-/* The tokens of the run, in tiles of nearly equal width. */
+/* Multiplies the panel with the tokens of the run, in tiles of nearly equal width. */
 INLINE void tiles(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int p) {
   int64_t n = (j->t_to - j->t_from + I8_NT - 1) / I8_NT;
   for (int64_t i = 0, t = j->t_from; i < n; i++) {
@@ -381,14 +382,15 @@ INLINE tiles_fn tiles_of(ane_layout f) {
 }
 
 /* Lets the tiles of vectors vc, vc + 1 prefetch the packed groups that follow: without it, unpacking waits for memory while
- * nothing is computed (18 tokens take 1.2 times as long, 32 tokens 1.08 times). A row that exceeds a panel is left out. */
-INLINE void set_ahead(struct i8_job *j, int64_t vc) {
+ * nothing is computed (18 tokens take 1.2 times as long, 32 tokens 1.08 times). Rows longer than a panel are not
+ * prefetched. */
+INLINE void set_prefetch(struct i8_job *j, int64_t vc) {
   const int64_t group = (vc + PANEL_NV) / PARTS, n = PANEL_NV / PARTS;
   const int64_t blocks = (j->t_to - j->t_from + I8_NT - 1) / I8_NT * j->nb;
   const bool some = j->b_to - j->b_from == j->nb && group + n <= j->w->groups;
-  j->ahead = j->w->data + (size_t)(some ? group : 0) * j->w->group_bytes;
-  j->ahead_bytes = some ? n * (int64_t)j->w->group_bytes : 0;
-  j->ahead_lines = (int)((j->ahead_bytes / 64 + blocks - 1) / blocks);
+  j->prefetch = j->w->data + (size_t)(some ? group : 0) * j->w->group_bytes;
+  j->prefetch_bytes = some ? n * (int64_t)j->w->group_bytes : 0;
+  j->prefetch_lines = (int)((j->prefetch_bytes / 64 + blocks - 1) / blocks);
 }
 
 INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to, uint8_t *scratch) {
@@ -406,21 +408,21 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
         j->ends[-1] = (struct outlier_ends){0, (uint32_t)((j->b_to - j->b_from) * (j->t_to - j->t_from))};
         if (piece < j->nb || vc == from) list_outliers(f, j);
         unpack_panel(f, j, vc, nv, scratch);
-        set_ahead(j, vc);
+        set_prefetch(j, vc);
         run(j, vc, nv);
       }
     }
   }
 }
 
-/* Most tokens that `fused` takes. */
-INLINE int most_fused(ane_layout f) { return layout_bits(f) == 8 && !layout_is_split(f) ? FEW_BYTES : FEW; }
+/* Returns the maximum number of tokens for `fused`. */
+INLINE int max_fused_tokens(ane_layout f) { return layout_bits(f) == 8 && !layout_is_split(f) ? FEW_BYTES : FEW; }
 
-/* Most tokens of a run. A split layout, whose low nibbles lie row by row, is unpacked for one vector at a time and as few runs as
- * possible: two vectors took 1.6 times as long with 8 tokens. */
-INLINE int fused_most(ane_layout f, int nv) { return nv == 2 || layout_is_split(f) ? FUSED_NT : FUSED_NT1; }
+/* Returns the maximum number of tokens of a run. A split layout, whose low nibbles are stored by rows, is unpacked for one vector
+ * at a time and in as few runs as possible: with 8 tokens, two vectors took 1.6 times as long. */
+INLINE int max_run_tokens(ane_layout f, int nv) { return nv == 2 || layout_is_split(f) ? FUSED_NT : FUSED_NT1; }
 
-/* Vectors [vc, vc + nv) and the tokens of one run. */
+/* Multiplies vectors [vc, vc + nv) with the tokens of one run. */
 INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r) {
   vf out[FUSED_NV][FUSED_NT];
   switch (r->nt) {
@@ -432,19 +434,19 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
     case 3: fused(f, nv, 3, j, vc, r->t0, out); break;
     case 4: fused(f, nv, 4, j, vc, r->t0, out); break;
     case 5:
-      if (FUSED_NT < 5 || fused_most(f, nv) < 5) return;
+      if (FUSED_NT < 5 || max_run_tokens(f, nv) < 5) return;
       fused(f, nv, 5, j, vc, r->t0, out);
       break;
     case 6:
-      if (FUSED_NT < 6 || fused_most(f, nv) < 6) return;
+      if (FUSED_NT < 6 || max_run_tokens(f, nv) < 6) return;
       fused(f, nv, 6, j, vc, r->t0, out);
       break;
     case 7:
-      if (FUSED_NT < 7 || fused_most(f, nv) < 7) return;
+      if (FUSED_NT < 7 || max_run_tokens(f, nv) < 7) return;
       fused(f, nv, 7, j, vc, r->t0, out);
       break;
     case 8:
-      if (FUSED_NT < 8 || fused_most(f, nv) < 8) return;
+      if (FUSED_NT < 8 || max_run_tokens(f, nv) < 8) return;
       fused(f, nv, 8, j, vc, r->t0, out);
       break;
     default: return; /* runs are not longer */
@@ -452,17 +454,17 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
   fused_finish(f, nv, j, vc, r, out);
 }
 
-/* Vectors from vc on, nv at a time, as far as whole ones end before `to`. Returns the first that is left. */
+/* Multiplies vectors [vc, to), nv at a time. Returns the first vector of the incomplete rest. */
 INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int64_t to, int32_t *blocks) {
   struct fused_run runs[FEW_BYTES];
   if (vc + nv > to) return vc;
-  const int n = make_fused_runs(j, fused_most(f, nv), nv == 2, runs, blocks);
+  const int n = make_fused_runs(j, max_run_tokens(f, nv), nv == 2, runs, blocks);
   for (; vc + nv <= to; vc += nv)
     for (int i = 0; i < n; i++) fused_run(f, nv, j, vc, &runs[i]);
   return vc;
 }
 
-/* Groups [g_from, g_to) from the packed layout. blocks: room for [FEW_BYTES][nb]. */
+/* Multiplies groups [g_from, g_to) from the packed layout. blocks: room for [FEW_BYTES][nb]. */
 INLINE void fused_groups(ane_layout f, const struct i8_job *j, int64_t g_from, int64_t g_to, int32_t *blocks) {
   int64_t vc = g_from * PARTS, to = g_to * PARTS;
   if (has_zero(f)) make_start_sums(f, j);
@@ -482,7 +484,7 @@ INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, c
                      .start_sums = (int32_t *)(void *)scratch,
                      .start_ld = start_ld,
                      .shift = zero_shift(f)};
-  if (x->t <= most_fused(f) && (x->t * start_ld + FEW_BYTES * nb) * 4 <= ANE_SCRATCH)
+  if (x->t <= max_fused_tokens(f) && (x->t * start_ld + FEW_BYTES * nb) * 4 <= ANE_SCRATCH)
     fused_groups(f, &j, g_from, g_to, j.start_sums + x->t * start_ld);
   else
     panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

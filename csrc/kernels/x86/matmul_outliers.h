@@ -1,9 +1,8 @@
 /* The outlier path of products with 8-bit activations: residual codes of outlier blocks times the planes of weights. A part of
  * matmul_i8.h, which includes it.
  *
- * Few blocks are outliers, rarely for all tokens of a tile, and most have residual codes in one or two planes only. So they are
- * multiplied token by token, and only in those planes. Their sums are separate from those of the other codes and are added at the
- * end. */
+ * Few blocks are outliers, rarely for all tokens of a tile, and most of them have residual codes in one or two planes only. They
+ * are therefore multiplied token by token, and only in those planes. Their sums are separate and are added at the end. */
 #ifndef ANE_KERNELS_X86_MATMUL_OUTLIERS_H
 #define ANE_KERNELS_X86_MATMUL_OUTLIERS_H
 
@@ -42,8 +41,8 @@ INLINE uint64_t outlier_bytes(const uint8_t *outlier, int nt) {
   return nt < 8 ? m & (((uint64_t)1 << 8 * nt) - 1) : m;
 }
 
-/* Divides the tokens into runs of nearly equal width, at most `most`; list: lists their blocks with outliers. blocks: room for
- * [runs][nb]. Returns the number of runs. */
+/* Divides the tokens into runs of nearly equal width, at most `most` each. list: also lists their blocks with outliers. blocks:
+ * room for [runs][nb]. Returns the number of runs. */
 INLINE int make_fused_runs(const struct i8_job *j, int most, bool list, struct fused_run *runs, int32_t *blocks) {
   const int n = (int)((j->x->t + most - 1) / most);
   int64_t t = 0;
@@ -64,7 +63,7 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
   const struct ane_activations *x = j->x;
   const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
   const int part = (int)(vc % PARTS);
-  const struct at at = block_at(f, j->w->data + (size_t)(vc / PARTS) * j->w->group_bytes, b);
+  const struct block_parts at = block_at(f, j->w->data + (size_t)(vc / PARTS) * j->w->group_bytes, b);
   const int64_t first = b * x->outlier_ld + r->t0;
   vi c[8];
   vf scale[2], sub_min[2];
@@ -101,7 +100,7 @@ INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t v
   }
 }
 
-/* Lists the outliers of the piece. For each block, tokens with residual codes in one or two planes of one half go to the front of
+/* Lists the outliers of the range. For each block, tokens with residual codes in one or two planes of one half go to the front of
  * the list, in order; all others go to its end, backwards. */
 INLINE void list_outliers(ane_layout f, const struct i8_job *j) {
   const struct ane_activations *x = j->x;
@@ -124,8 +123,8 @@ INLINE void list_outliers(ane_layout f, const struct i8_job *j) {
   }
 }
 
-/* A block as add_outlier reads it: planes and scales of the panel; residual codes, their sums over each 16 and their scales, of
- * each token. */
+/* A block for add_outlier: planes and scales of the panel; for each token its residual codes, their sums over each 16, and their
+ * scale. */
 struct outlier_block {
   const uint8_t *codes;
   const float *scales;

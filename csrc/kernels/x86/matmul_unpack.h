@@ -1,7 +1,7 @@
-/* Packed blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
+/* Unpacks blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
  *
  * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Layouts are
- * constants wherever these functions are inlined, so every switch is decided when compiling (matmul_layouts.h). */
+ * constants wherever these functions are inlined, so the compiler removes every switch (matmul_layouts.h). */
 #ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
 
@@ -10,17 +10,17 @@
 
 enum { PARTS = ANE_GROUP / LANES };
 
-/* log2 of the zero of unsigned codes. */
+/* Returns log2 of the zero of unsigned codes. */
 INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((unsigned)layout_zero(f)) : 0; }
-/* Whether the dot needs a correction by the sum of q. */
+/* Returns whether the dot needs a correction by the sum of q. */
 INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_width(f) == 8); }
 
-/* Prefetches all lines of the block AHEAD bytes behind block b. */
-INLINE void prefetch_ahead_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
-  prefetch_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
+/* Prefetches all lines of the block that is PREFETCH_BYTES after block b. */
+INLINE void prefetch_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
+  prefetch_packed(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
 }
 
-/* The values of a layout with a table: bytes, signed or with 128 added, and what scales are multiplied by. Else not used. */
+/* For layouts with a table: the values that codes index (bytes, signed or with 128 added), and the factor of the scales. */
 struct code_table {
   vi values;
   vf factor;
@@ -31,16 +31,16 @@ INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w, bo
   return (struct code_table){vi_xor(vi_table(k->value), vi_byte(make_signed ? 0 : 0x80)), v_set(k->factor)};
 }
 
-/* Codes of 2 or 3 bits. */
-INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, vi c[8]) {
-  const vi crumb = vi_byte(0x03), third = vi_byte(0x04);
+/* Unpacks codes of 2 or 3 bits. */
+INLINE void unpack_2_bits(ane_layout f, const uint8_t *p, vi c[8]) {
+  const vi two_bits = vi_byte(0x03), third = vi_byte(0x04);
 #pragma GCC unroll 2
   for (int half = 0; half < 2; half++) {
     vi x = vi_load(p + 64 * half), *to = c + 4 * half;
-    to[0] = vi_and(x, crumb);
-    to[1] = vi_and(vi_shr(x, 2), crumb);
-    to[2] = vi_and(vi_shr(x, 4), crumb);
-    to[3] = vi_and(vi_shr(x, 6), crumb);
+    to[0] = vi_and(x, two_bits);
+    to[1] = vi_and(vi_shr(x, 2), two_bits);
+    to[2] = vi_and(vi_shr(x, 4), two_bits);
+    to[3] = vi_and(vi_shr(x, 6), two_bits);
   }
   if (layout_bits(f) == 2) return;
   vi h = vi_load(p + 128); /* bit v to bit 2 */
@@ -54,12 +54,12 @@ INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, vi c[8]) {
   c[7] = vi_or_and(c[7], vi_shr(h, 5), third);
 }
 
-/* The eight planes of a block, before a table. part: which vector of the group. */
+/* Unpacks the eight planes of a block, without applying a table. part: index of the vector in the group. */
 INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
   const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), two_bits = vi_byte(0x30);
   p += part * LANES * 4;
   if (layout_bits(f) <= 3) {
-    unpack_crumbs(f, p, c);
+    unpack_2_bits(f, p, c);
     return;
   }
   if (layout_bits(f) == 8) {
@@ -97,7 +97,8 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
   }
 }
 
-/* The eight planes of block b of group g. codes: from block_at. */
+/* Unpacks the eight planes of block b of group g. codes: the block's codes (block_at). Codes of a layout with a table become its
+ * values. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          bool make_signed, struct code_table table, vi c[8]) {
   if (!layout_is_split(f)) {
@@ -111,7 +112,7 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   const size_t row = (size_t)w->cols / 2;
   const uint8_t *low = w->low_nibbles + (size_t)(g * ANE_GROUP) * row;
   vi l[4];
-  if (part == 0) prefetch_ahead_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
+  if (part == 0) prefetch_next_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
   vi_rows(low + (size_t)(part * LANES) * row + 16 * b, row, l);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) {
@@ -122,8 +123,8 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   }
 }
 
-/* Scale of half `half` of the columns; 1 where the layout has none. */
-INLINE vf unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
+/* Returns the scales of half `half` of the columns; 1 if the layout has none. */
+INLINE vf unpack_scale(ane_layout f, struct block_parts a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
   vf unit = layout_is_k(f) ? v_load_f16(a.unit + part * LANES * 2) : v_set(0);
   if (layout_is_k(f) && layout_has_table(f)) unit = v_mul(unit, table.factor);
@@ -139,12 +140,12 @@ INLINE vf unpack_scale(ane_layout f, struct at a, struct code_table table, int p
   }
 }
 
-/* zero - zero point of each row, a whole number. */
-INLINE vf unpack_offset(ane_layout f, struct at a, int part) {
+/* Returns zero - zero point of each row: integers as floats. */
+INLINE vf unpack_offset(ane_layout f, struct block_parts a, int part) {
   return v_fma(v_load_u8(a.minima + part * LANES), v_set(-1), v_set((float)layout_zero(f)));
 }
 
-INLINE vf unpack_min(ane_layout f, struct at a, int part) {
+INLINE vf unpack_min(ane_layout f, struct block_parts a, int part) {
   switch (layout_min(f)) {
     case LAYOUT_POINT:
       return v_mul(v_load((const float *)(const void *)(a.scales + part * LANES * 4)), unpack_offset(f, a, part));
@@ -153,12 +154,12 @@ INLINE vf unpack_min(ane_layout f, struct at a, int part) {
   }
 }
 
-/* Minimum of half `half` of the columns. */
-INLINE vf unpack_sub_min(struct at a, int part, int half) {
+/* Returns the minima of half `half` of the columns. */
+INLINE vf unpack_sub_min(struct block_parts a, int part, int half) {
   return v_mul(v_load_f16(a.unit + 32 + part * LANES * 2), v_load_high(a.scales + 16 * half + part * LANES));
 }
 
-/* 16-bit products of each code width that may be added without overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
+/* Returns the number of 16-bit products that may be added without overflow, by code width: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
  * 63 * 127 * 2 * 2 are below 32768. Products of bytes are not added. */
 INLINE int layout_run(ane_layout f) {
   switch (layout_width(f)) {
