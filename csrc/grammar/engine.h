@@ -38,14 +38,16 @@ struct ane_grammar {
   struct state_masks *masks; /* of mask.c */
 };
 
+/* Consumes a byte. false: the grammar does not allow it, or a limit is reached (engine_failed). in and out may be the same. */
 bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out);
+/* Returns whether the text may end in the state. */
 bool engine_accepts(struct ane_grammar *g, const union engine_state *st);
 /* Returns the schema whose value the state is inside; NULL: none. st->json is the state in that value. */
 struct json_values *engine_values(const struct ane_grammar *g, const union engine_state *st);
-/* A schema's values. Errors: as ane_grammar_json_schema. */
+/* Makes the values of a schema. Errors: as ane_grammar_json_schema. */
 ane_status json_values_make(struct json_values *v, const char *text, size_t len, const struct ane_json_options *options,
                             struct ane_error *err);
-/* Of parts.c. The grammar's kind is set. Errors: as ane_grammar_parts. */
+/* parts.c: fills a grammar whose kind is set. Errors: as ane_grammar_parts. */
 ane_status parts_make(struct ane_grammar *g, const struct ane_part *list, size_t n, const uint32_t *ends, size_t n_ends,
                       const struct ane_json_options *options, struct ane_error *err);
 void parts_free(struct parts *p);
@@ -53,6 +55,7 @@ bool parts_step(struct ane_grammar *g, const struct parts_state *in, uint8_t byt
 bool parts_accepts(struct ane_grammar *g, const struct parts_state *in);
 void mask_cache_free(struct inside_cache *c);
 void mask_states_free(struct state_masks *s);
+/* Returns the error if a limit was reached or memory is out: ANE_RANGE, ANE_NOMEM; else ANE_OK. */
 ane_status engine_failed(const struct ane_grammar *g, struct ane_error *err);
 
 #endif

@@ -38,7 +38,7 @@ ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size
 /* One of n texts. Errors: ANE_INVALID (none), ANE_RANGE, ANE_NOMEM. */
 ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *texts, size_t n, struct ane_error *err);
 
-/* A part of a rule. */
+/* A symbol of an alternative: a rule, a literal or a pattern. */
 struct ane_rule_symbol {
   enum { ANE_RULE_REFERENCE, ANE_RULE_LITERAL, ANE_RULE_PATTERN, ANE_RULE_PATTERN_NO_CASE } kind;
   uint32_t rule;         /* of a reference: 0-based */
@@ -57,30 +57,31 @@ struct ane_rule {
  * exists: patterns need not match greedily. Errors: as for regex. */
 ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
 
-/* An edge between two places, which are numbered from 0. */
+/* An edge between two states of an automaton. States are numbered from 0. */
 struct ane_part {
   enum { ANE_PART_LITERAL, ANE_PART_PATTERN, ANE_PART_JSON } kind;
   uint32_t from, to;
   struct ane_bytes text; /* the literal; the pattern (ECMA-262); the schema of the value, as JSON text */
 };
 
-/* Texts of the paths from place 0 to one of the ends, as calls of tools are. The edges from a place are several literals, none a
- * prefix of another, or one pattern, or one JSON value. A pattern or value matches greedily: what follows it must not begin with
- * a byte that it could consume. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that accepts the
- * empty text); otherwise as for json_schema and regex. */
+/* Texts along the paths from state 0 to one of the ends (accepting states), such as calls of tools. A state has either several
+ * literals, none a prefix of another, or one pattern, or one JSON value. A pattern or value matches greedily: what follows it
+ * must not begin with a byte that it could consume. Errors: ANE_INVALID (edges that do not fit together), ANE_UNSUPPORTED (a
+ * pattern that accepts the empty text); otherwise as for json_schema and regex. */
 ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
                              size_t n_ends, const struct ane_json_options *options, struct ane_error *err);
 
-void ane_grammar_destroy(struct ane_grammar *g); /* NULL is allowed. After this call its matchers may only be abandoned */
+/* g may be NULL. Matchers of a destroyed grammar may only be abandoned. */
+void ane_grammar_destroy(struct ane_grammar *g);
 
 /* ---- Vocabularies ------------------------------------------------------------------------------------------------*/
 
-/* The bytes of all tokens as a flat tree, with precomputed facts about them. It is immutable: grammars of many threads may share
+/* The bytes of all tokens as a flat tree, with precomputed properties. It is immutable, so grammars of several threads may share
  * it.
  */
 struct ane_token_tree;
 
-/* tokens[i]: the bytes that token i stands for; empty ones are never allowed. n < 2^24. Errors: ANE_INVALID, ANE_NOMEM. */
+/* tokens[i]: the bytes of token i, which are copied. Empty tokens are never allowed. n < 2^24. Errors: ANE_INVALID, ANE_NOMEM. */
 ane_status ane_token_tree_make(struct ane_token_tree **out, const struct ane_bytes *tokens, uint32_t n, struct ane_error *err);
 void ane_token_tree_destroy(struct ane_token_tree *t);
 uint32_t ane_token_tree_size(const struct ane_token_tree *t);
@@ -89,9 +90,10 @@ uint32_t ane_token_tree_size(const struct ane_token_tree *t);
 
 struct ane_matcher;
 
+/* Makes a matcher at the beginning of a text. The grammar must outlive it. Errors: ANE_NOMEM. */
 ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err);
 void ane_matcher_destroy(struct ane_matcher *m);
-/* The same if the grammar is already destroyed. */
+/* Frees a matcher whose grammar is already destroyed. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
 /* Consumes the bytes of a token, all or none. *accepted: the grammar allows them. canonical: accept only the spellings that a
@@ -99,17 +101,19 @@ void ane_matcher_abandon(struct ane_matcher *m);
  * ANE_NOMEM. */
 ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *accepted,
                             struct ane_error *err);
-/* Return the number of pushes so far, and go back to the first `n` of them. */
+/* Returns the number of pushes so far. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);
+/* Returns to the state after the first `n` pushes. */
 void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
-/* Is the text complete? */
+/* Returns whether the text is complete. */
 bool ane_matcher_accepts(struct ane_matcher *m);
-/* Is the text complete, and may no byte follow? Errors: as for push. */
+/* Sets *finished: the text is complete, and no byte may follow. Errors: as for push. */
 ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err);
 /* Sets bit i of mask[(size + 31) / 32] if token i is allowed next. *n: the number of allowed tokens. Errors: as for push. */
 ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n,
                             struct ane_error *err);
-/* The bytes that must come next while there is no choice, up to `room`; *n: their number, 0 if the text may end. */
+/* Writes the bytes that must come next, as long as there is only one choice, at most `room`. *n: their number; 0 if the text may
+ * end. Errors: as for push. */
 ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err);
 
 #endif

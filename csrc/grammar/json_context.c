@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TABLE = 1 << 20, MAX_PLACES = 1 << 16, MAX_TUPLES = 1 << 18 };
+enum { MAX_TABLE = 1 << 20, MAX_CONTEXTS = 1 << 16, MAX_TUPLES = 1 << 18 };
 enum { MAX_TESTS = 1 << 22, MAX_KEY_PATTERNS = 1 << 14 }; /* of one object: names tested by patterns; patterns */
 
 static void *keep(struct json_machine *m, size_t n, size_t size) {
@@ -66,35 +66,35 @@ uint32_t json_tuple_next(struct json_machine *m, uint32_t tuple, uint8_t byte) {
   return to;
 }
 
-/* ---- Places ------------------------------------------------------------------------------------------------------*/
+/* ---- Contexts ------------------------------------------------------------------------------------------------------*/
 
-struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t n) {
-  if ((m->n_places + 1) * 2 > m->place_table_size) {
-    uint32_t size = m->place_table_size ? m->place_table_size * 2 : 64, *table = ane_calloc(size, sizeof *table);
+struct value_context *json_context(struct json_machine *m, const expr_id *goals, uint32_t n) {
+  if ((m->n_contexts + 1) * 2 > m->context_table_size) {
+    uint32_t size = m->context_table_size ? m->context_table_size * 2 : 64, *table = ane_calloc(size, sizeof *table);
     if (!table) return m->no_memory = true, NULL;
-    for (uint32_t i = 0; i < m->n_places; i++) {
-      uint32_t at = hash_words(m->places[i]->goals, m->places[i]->n) & (size - 1);
+    for (uint32_t i = 0; i < m->n_contexts; i++) {
+      uint32_t at = hash_words(m->contexts[i]->goals, m->contexts[i]->n) & (size - 1);
       while (table[at]) at = (at + 1) & (size - 1);
       table[at] = i + 1;
     }
-    ane_free(m->place_table);
-    m->place_table = table;
-    m->place_table_size = size;
+    ane_free(m->context_table);
+    m->context_table = table;
+    m->context_table_size = size;
   }
-  uint32_t at = hash_words(goals, n) & (m->place_table_size - 1);
-  for (; m->place_table[at]; at = (at + 1) & (m->place_table_size - 1)) {
-    struct place *p = m->places[m->place_table[at] - 1];
+  uint32_t at = hash_words(goals, n) & (m->context_table_size - 1);
+  for (; m->context_table[at]; at = (at + 1) & (m->context_table_size - 1)) {
+    struct value_context *p = m->contexts[m->context_table[at] - 1];
     if (p->n == n && (n == 0 || memcmp(p->goals, goals, n * sizeof *goals) == 0)) return p;
   }
-  if (m->n_places >= MAX_PLACES || n >= GOAL_FALSE) return m->too_large = true, NULL;
-  struct place *p = keep(m, 1, sizeof *p);
+  if (m->n_contexts >= MAX_CONTEXTS || n >= GOAL_FALSE) return m->too_large = true, NULL;
+  struct value_context *p = keep(m, 1, sizeof *p);
   expr_id *copy = keep(m, n, sizeof *copy);
-  if (!p || !copy || !re_grow((void **)&m->places, &m->room_places, m->n_places, sizeof *m->places))
+  if (!p || !copy || !re_grow((void **)&m->contexts, &m->room_contexts, m->n_contexts, sizeof *m->contexts))
     return m->no_memory = true, NULL;
   if (n > 0) memcpy(copy, goals, n * sizeof *copy);
-  *p = (struct place){.goals = copy, .n = n, .number = m->n_places};
-  m->places[m->n_places] = p;
-  m->place_table[at] = ++m->n_places;
+  *p = (struct value_context){.goals = copy, .n = n, .number = m->n_contexts};
+  m->contexts[m->n_contexts] = p;
+  m->context_table[at] = ++m->n_contexts;
   return p;
 }
 
@@ -122,7 +122,7 @@ static ane_re lengths_apart(struct schema *s, expr_id e, uint32_t *min, uint32_t
   return re;
 }
 
-static bool fill_strings(struct json_machine *m, const struct place *p, struct typed *t) {
+static bool fill_strings(struct json_machine *m, const struct value_context *p, struct typed_context *t) {
   uint32_t *states = keep(m, p->n, sizeof *states);
   t->min = keep(m, p->n, sizeof *t->min);
   t->max = keep(m, p->n, sizeof *t->max);
@@ -131,13 +131,13 @@ static bool fill_strings(struct json_machine *m, const struct place *p, struct t
   for (uint32_t i = 0; i < p->n; i++) {
     ane_re re = lengths_apart(m->s, t->e[i], &t->min[i], &t->max[i]);
     const struct re_node *n = re_at(&m->s->pool, re);
-    states[i] = n->least > t->max[i] || n->most < t->min[i] || t->min[i] > t->max[i] ? 0 : re_begin(&m->s->pool, re);
+    states[i] = n->min_chars > t->max[i] || n->max_chars < t->min[i] || t->min[i] > t->max[i] ? 0 : re_begin(&m->s->pool, re);
   }
   t->tuple = json_tuple(m, states, t->all_true ? 0 : p->n);
   return true;
 }
 
-static bool fill_numbers(struct json_machine *m, const struct place *p, struct typed *t) {
+static bool fill_numbers(struct json_machine *m, const struct value_context *p, struct typed_context *t) {
   t->rules = keep(m, p->n, sizeof *t->rules);
   t->ruled = keep(m, p->n, sizeof *t->ruled);
   if (!t->rules || !t->ruled) return false;
@@ -177,7 +177,7 @@ static int by_number(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
-static bool fill_atoms(struct json_machine *m, const struct place *p, struct typed *t, uint8_t type) {
+static bool fill_atoms(struct json_machine *m, const struct value_context *p, struct typed_context *t, uint8_t type) {
   uint32_t *list = NULL, room = 0;
   bool ok = true;
   for (uint32_t i = 0; i < p->n && ok; i++) ok = collect(m, t->e[i], &list, &t->n, &room);
@@ -202,7 +202,7 @@ static int by_name(const void *x, const void *y) {
   return c ? c : (a->len > b->len) - (a->len < b->len);
 }
 
-static bool fill_names(struct json_machine *m, struct typed *t) {
+static bool fill_names(struct json_machine *m, struct typed_context *t) {
   const struct schema *s = m->s;
   uint64_t n = 0;
   for (uint32_t i = 0; i < t->n; i++) n += (uint64_t)s->atoms[t->atoms[i]].n_properties + s->atoms[t->atoms[i]].n_required;
@@ -223,7 +223,7 @@ static bool fill_names(struct json_machine *m, struct typed *t) {
 }
 
 /* Fills the expression that each atom gives for each name. */
-static bool fill_children(struct json_machine *m, struct typed *t) {
+static bool fill_children(struct json_machine *m, struct typed_context *t) {
   uint64_t patterns = 0;
   for (uint32_t i = 0; i < t->n; i++) patterns += m->s->atoms[t->atoms[i]].n_patterns;
   if (patterns * t->n_names > MAX_TESTS) return m->too_large = true, false;
@@ -253,7 +253,7 @@ static bool fill_children(struct json_machine *m, struct typed *t) {
 }
 
 /* Makes the expressions that unlisted names are matched with. */
-static bool fill_keys(struct json_machine *m, struct typed *t) {
+static bool fill_keys(struct json_machine *m, struct typed_context *t) {
   struct schema *s = m->s;
   uint32_t at = 0;
   uint64_t total = 0;
@@ -288,11 +288,11 @@ static bool fill_keys(struct json_machine *m, struct typed *t) {
 
 static int type_index(uint8_t type) { return __builtin_ctz(type); }
 
-struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type) {
-  struct typed **slot = &p->types[type_index(type)];
+struct typed_context *json_typed(struct json_machine *m, struct value_context *p, uint8_t type) {
+  struct typed_context **slot = &p->types[type_index(type)];
   /* analyser: what follows is not the same condition, but may fill the slot. */
   if (*slot) return *slot;
-  struct typed *t = keep(m, 1, sizeof *t);
+  struct typed_context *t = keep(m, 1, sizeof *t);
   if (!t || !(t->e = keep(m, p->n, sizeof *t->e))) return NULL;
   t->all_true = true;
   for (uint32_t i = 0; i < p->n; i++) {
@@ -308,11 +308,11 @@ struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type) 
   return *slot = t;
 }
 
-/* ---- Judging -----------------------------------------------------------------------------------------------------*/
+/* ---- Evaluation -----------------------------------------------------------------------------------------------------*/
 
 static status3 invert(status3 s) { return s == STATUS_TRUE ? STATUS_FALSE : s == STATUS_FALSE ? STATUS_TRUE : s; }
 
-status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id e, const uint8_t *status) {
+status3 json_evaluate(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
   const struct expr *x = &m->s->exprs[e];
   uint32_t sure = 0, open = 0;
@@ -321,12 +321,12 @@ status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id 
       const uint32_t *at = t->n == 1 ? t->atoms : bsearch(&x->atom, t->atoms, t->n, sizeof *t->atoms, by_number);
       return (status3)status[at - t->atoms];
     }
-    case EXPR_NOT: return invert(json_judge(m, t, x->list[0], status));
+    case EXPR_NOT: return invert(json_evaluate(m, t, x->list[0], status));
     case EXPR_AND:
     case EXPR_OR: {
       status3 final = x->kind == EXPR_AND ? STATUS_FALSE : STATUS_TRUE;
       for (uint32_t i = 0; i < x->n; i++) {
-        status3 one = json_judge(m, t, x->list[i], status);
+        status3 one = json_evaluate(m, t, x->list[i], status);
         if (one == final) return final;
         open += one == STATUS_OPEN;
       }
@@ -334,7 +334,7 @@ status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id 
     }
     case EXPR_ONE:
       for (uint32_t i = 0; i < x->n; i++) {
-        status3 one = json_judge(m, t, x->list[i], status);
+        status3 one = json_evaluate(m, t, x->list[i], status);
         sure += one == STATUS_TRUE;
         open += one == STATUS_OPEN;
       }

@@ -51,11 +51,11 @@ static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {
 /* ---- What is still possible -------------------------------------------------------------------------------------*/
 
 static bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status) {
-  uint32_t n = f->place->n;
+  uint32_t n = f->context->n;
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
   for (uint32_t i = 0; i < n; i++) {
-    failed[i] = json_judge(m, f->typed, f->typed->e[i], status) == STATUS_FALSE;
+    failed[i] = json_evaluate(m, f->typed, f->typed->e[i], status) == STATUS_FALSE;
     any |= failed[i];
   }
   return !any || json_survives(m, f->parent, failed, n);
@@ -80,21 +80,21 @@ bool json_survives(struct json_machine *m, const struct frame *f, const bool *fa
 
 /* ---- Atoms -------------------------------------------------------------------------------------------------------*/
 
-static const struct atom *atom_at(const struct json_machine *m, const struct typed *t, uint32_t i) {
+static const struct atom *atom_at(const struct json_machine *m, const struct typed_context *t, uint32_t i) {
   return &m->s->atoms[t->atoms[i]];
 }
 
 static bool is_named(const uint64_t *named, uint32_t i) { return named[i >> 6] >> (i & 63) & 1; }
 
 /* Returns the number of names that the i-th atom requires and that are still missing. */
-static uint32_t missing(const struct typed *t, const uint64_t *named, uint32_t i) {
+static uint32_t missing(const struct typed_context *t, const uint64_t *named, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < t->n_names; k++) n += t->required[(size_t)k * t->n + i] && !is_named(named, k);
   return n;
 }
 
 /* Returns the status of the object's i-th atom with `count` members. final: no more members come. */
-static status3 object_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count,
+static status3 object_status(const struct json_machine *m, const struct typed_context *t, uint32_t i, uint32_t count,
                              const uint64_t *named, bool final) {
   const struct atom *a = atom_at(m, t, i);
   uint32_t lacking = a->n_required ? missing(t, named, i) : 0;
@@ -103,7 +103,7 @@ static status3 object_status(const struct json_machine *m, const struct typed *t
   return a->monotone && !lacking && count >= a->min_properties ? STATUS_TRUE : STATUS_OPEN;
 }
 
-static status3 array_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count,
+static status3 array_status(const struct json_machine *m, const struct typed_context *t, uint32_t i, uint32_t count,
                             const uint32_t *contains, bool final) {
   const struct atom *a = atom_at(m, t, i);
   uint32_t found = contains ? contains[i] : 0;
@@ -116,7 +116,7 @@ static status3 array_status(const struct json_machine *m, const struct typed *t,
 
 /* Returns the statuses of all atoms in the frame's current state. */
 static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool final) {
-  const struct typed *t = f->typed;
+  const struct typed_context *t = f->typed;
   uint8_t *status = json_alloc(m, t->n, 1);
   for (uint32_t i = 0; status && i < t->n; i++) {
     status[i] = f->status[i];
@@ -131,7 +131,7 @@ static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool fin
 
 /* May the k-th name come next? */
 static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_t k, uint8_t *status, uint64_t *named) {
-  const struct typed *t = f->typed;
+  const struct typed_context *t = f->typed;
   bool changed = false;
   if (is_named(f->named, k)) return false;
   for (uint32_t i = 0; i < t->n; i++) {
@@ -151,7 +151,7 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
 }
 
 static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
-  const struct typed *t = f->typed;
+  const struct typed_context *t = f->typed;
   size_t words = t->n_names / 64 + 1;
   uint64_t *allowed = json_alloc(m, words, sizeof *allowed), *named = json_alloc(m, words, sizeof *named);
   uint8_t *status = json_alloc(m, t->n, 1);
@@ -165,7 +165,7 @@ static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
 /* Can all required names still come? An atom that requires a name that is no longer allowed is false. This also tests a
  * conjunction of objects before it begins. */
 static bool needs_can_come(struct json_machine *m, const struct frame *f) {
-  const struct typed *t = f->typed;
+  const struct typed_context *t = f->typed;
   if (t->n < 2) return true;
   uint8_t *status = json_alloc(m, t->n, 1);
   const uint64_t *allowed = allowed_names(m, f);
@@ -183,7 +183,7 @@ static bool needs_can_come(struct json_machine *m, const struct frame *f) {
 
 /* May a name that is not listed come? tuple: the beginning of the name. */
 static bool other_may_come(struct json_machine *m, const struct frame *f, uint32_t tuple) {
-  const struct typed *t = f->typed;
+  const struct typed_context *t = f->typed;
   const uint32_t *parts = m->tuples[tuple].states;
   uint32_t at = 0;
   uint8_t fixed[64], *status = t->n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, t->n, 1);
@@ -232,7 +232,7 @@ bool json_key_may_come(struct json_machine *m, const struct json_state *st) {
 }
 
 bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
-  const struct typed *t = st->frame->typed;
+  const struct typed_context *t = st->frame->typed;
   if (st->lo < st->hi) {
     uint32_t lo = st->lo, hi = st->hi;
     while (lo < hi && (t->names[lo].len <= st->depth || (uint8_t)t->names[lo].data[st->depth] < byte)) lo++;
@@ -279,8 +279,8 @@ static const struct child *make_child(struct json_machine *m, const struct frame
     if (!(c->contains = json_alloc(m, n, sizeof *c->contains))) return NULL;
     for (uint32_t i = 0; i < n; i++) c->contains[i] = f->status[i] == STATUS_OPEN ? goal_of(&g, contains[i]) : GOAL_FALSE;
   }
-  c->place = json_place(m, g.list, g.n);
-  return c->place ? c : NULL;
+  c->context = json_context(m, g.list, g.n);
+  return c->context ? c : NULL;
 }
 
 /* Sets the frame to wait for a child. Atoms whose goal is FALSE become false. */
@@ -298,13 +298,13 @@ static bool await(struct json_machine *m, struct json_state *st, struct frame *f
   if (status) f->status = status;
   f->child = c;
   st->frame = f;
-  st->place = c->place;
+  st->context = c->context;
   return true;
 }
 
 bool json_key_end(struct json_machine *m, struct json_state *st) {
   const struct frame *old = st->frame;
-  const struct typed *t = old->typed;
+  const struct typed_context *t = old->typed;
   struct frame *f = copy_frame(m, old);
   expr_id *es = json_alloc(m, t->n, sizeof *es);
   if (!f || !es) return false;
@@ -354,7 +354,7 @@ bool json_key_end(struct json_machine *m, struct json_state *st) {
 }
 
 bool json_element(struct json_machine *m, struct json_state *st) {
-  const struct typed *t = st->frame->typed;
+  const struct typed_context *t = st->frame->typed;
   struct frame *f = copy_frame(m, st->frame);
   expr_id *es = json_alloc(m, t->n, sizeof *es), *contains = t->counts ? json_alloc(m, t->n, sizeof *contains) : NULL;
   if (!f || !es || (t->counts && !contains)) return false;
@@ -371,13 +371,13 @@ bool json_element(struct json_machine *m, struct json_state *st) {
 /* ---- Beginning and end -------------------------------------------------------------------------------------------*/
 
 bool json_open(struct json_machine *m, struct json_state *st, bool object) {
-  struct typed *t = st->typed;
+  struct typed_context *t = st->typed;
   struct frame *f = json_alloc(m, 1, sizeof *f);
   if (!f) return false;
   f->parent = st->frame;
   f->depth = st->frame ? st->frame->depth + 1 : 1;
   if (f->depth > JSON_MAX_DEPTH) return false;
-  f->place = st->place;
+  f->context = st->context;
   f->typed = t;
   f->object = object;
   f->hashing = (st->frame && st->frame->hashing) || t->unique;
@@ -397,13 +397,13 @@ bool json_open(struct json_machine *m, struct json_state *st, bool object) {
 
 bool json_close(struct json_machine *m, struct json_state *st) {
   const struct frame *f = st->frame;
-  uint32_t n = f->place->n;
+  uint32_t n = f->context->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   const uint8_t *status = statuses(m, f, true);
   if (!status || !results) return false;
-  for (uint32_t i = 0; i < n; i++) results[i] = json_judge(m, f->typed, f->typed->e[i], status) == STATUS_TRUE;
+  for (uint32_t i = 0; i < n; i++) results[i] = json_evaluate(m, f->typed, f->typed->e[i], status) == STATUS_TRUE;
   st->frame = f->parent;
-  st->place = f->place;
+  st->context = f->context;
   return json_done(m, st, results, json_mix(f->hash, f->object ? 0x7b7d : 0x5b5d));
 }
 
@@ -458,9 +458,9 @@ bool json_done(struct json_machine *m, struct json_state *st, const bool *result
   st->spaces = 0;
   if (!old) {
     st->mode = MODE_END;
-    return st->place->n == 0 || results[0];
+    return st->context->n == 0 || results[0];
   }
-  const struct typed *t = old->typed;
+  const struct typed_context *t = old->typed;
   const struct child *c = old->child;
   struct frame *f = copy_frame(m, old);
   uint8_t *status = json_alloc(m, t->n, 1);

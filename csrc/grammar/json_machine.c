@@ -11,9 +11,9 @@ static const char *const words[] = {"null", "false", "true"};
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
 /* Enters the context of a type at the state's place. NULL: no value of the type is possible. */
-static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_t type) {
-  struct place *p = m->places[st->place->number];
-  struct typed *t = json_typed(m, p, type);
+static struct typed_context *enter(struct json_machine *m, struct json_state *st, uint8_t type) {
+  struct value_context *p = m->contexts[st->context->number];
+  struct typed_context *t = json_typed(m, p, type);
   if (!t) return NULL;
   st->typed = t;
   st->failed = 0;
@@ -26,7 +26,7 @@ static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_
 
 /* Completes a value whose type alone decides each goal. */
 static bool done_plain(struct json_machine *m, struct json_state *st, uint64_t hash) {
-  uint32_t n = st->place->n;
+  uint32_t n = st->context->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   if (!results) return false;
   for (uint32_t i = 0; i < n; i++) results[i] = st->typed->e[i] == EXPR_TRUE;
@@ -47,16 +47,16 @@ static bool note_failed(struct json_machine *m, struct json_state *st, const boo
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
 /* Finds the goals that no continuation of the string satisfies. */
-static bool judge_string(struct json_machine *m, struct json_state *st) {
-  const struct typed *t = st->typed;
+static bool evaluate_string(struct json_machine *m, struct json_state *st) {
+  const struct typed_context *t = st->typed;
   const struct tuple *parts = &m->tuples[st->tuple];
   uint32_t n = parts->n;
   if (n == 0) return true;
   if (n == 1) { /* nearly always */
     uint32_t s = parts->states[0];
     const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    bool failed =
-        !s || (uint64_t)st->length + x->least > t->max[0] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[0]);
+    bool failed = !s || (uint64_t)st->length + x->min_chars > t->max[0] ||
+                  (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[0]);
     return !failed || note_failed(m, st, &failed, 1);
   }
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
@@ -64,17 +64,17 @@ static bool judge_string(struct json_machine *m, struct json_state *st) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t s = parts->states[i];
     const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    failed[i] =
-        !s || (uint64_t)st->length + x->least > t->max[i] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[i]);
+    failed[i] = !s || (uint64_t)st->length + x->min_chars > t->max[i] ||
+                (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[i]);
     any |= failed[i];
   }
   return !any || note_failed(m, st, failed, n);
 }
 
 static bool end_string(struct json_machine *m, struct json_state *st) {
-  const struct typed *t = st->typed;
+  const struct typed_context *t = st->typed;
   const struct tuple *parts = &m->tuples[st->tuple];
-  uint32_t n = st->place->n;
+  uint32_t n = st->context->n;
   uint64_t hash = json_mix(st->hash, JSON_STRING_END);
   if (t->all_true) return done_plain(m, st, hash);
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
@@ -87,7 +87,7 @@ static bool end_string(struct json_machine *m, struct json_state *st) {
 bool json_string_viable(struct json_machine *m, const struct json_state *st) {
   struct json_state probe = *st;
   probe.failed = 0;
-  return judge_string(m, &probe);
+  return evaluate_string(m, &probe);
 }
 
 /* Adds one byte of a decoded string. */
@@ -97,7 +97,7 @@ static bool content(struct json_machine *m, struct json_state *st, uint8_t byte)
   st->length += (byte & 0xc0) != 0x80;
   if (m->tuples[st->tuple].n == 0) return true;
   st->tuple = json_tuple_next(m, st->tuple, byte);
-  return judge_string(m, st) && json_element_may_be_new(m, st);
+  return evaluate_string(m, st) && json_element_may_be_new(m, st);
 }
 
 static bool content_char(struct json_machine *m, struct json_state *st, uint32_t c) {
@@ -242,8 +242,8 @@ static bool string_byte(struct json_machine *m, struct json_state *st, uint8_t b
 /* ---- Numbers -----------------------------------------------------------------------------------------------------*/
 
 /* Evaluates a goal of a number. whole: the number is complete, and d is its value. */
-static status3 judge_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
-                            const struct decimal *d) {
+static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
+                               const struct decimal *d) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
   const struct expr *x = &m->s->exprs[e];
   uint32_t sure = 0, open = 0, wrong = 0;
@@ -253,7 +253,7 @@ static status3 judge_number(struct json_machine *m, expr_id e, const char *s, si
     return number_viable(r, s, len, part) ? STATUS_OPEN : STATUS_FALSE;
   }
   for (uint32_t i = 0; i < x->n; i++) {
-    status3 one = judge_number(m, x->list[i], s, len, part, d);
+    status3 one = evaluate_number(m, x->list[i], s, len, part, d);
     sure += one == STATUS_TRUE;
     open += one == STATUS_OPEN;
     wrong += one == STATUS_FALSE;
@@ -267,14 +267,14 @@ static status3 judge_number(struct json_machine *m, expr_id e, const char *s, si
 }
 
 static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
-  const struct typed *t = st->typed;
+  const struct typed_context *t = st->typed;
   number_part part = number_step((number_part)st->part, (char)byte);
   if (!part) return false;
   st->part = (uint8_t)part;
   const char *s = (const char *)m->tape->bytes + st->start;
   size_t len = st->position - st->start;
   if (len > NUMBER_LONGEST) return false;
-  uint32_t n = st->place->n;
+  uint32_t n = st->context->n;
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
   static const struct number_rule plain = {0};
@@ -287,7 +287,7 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
     else if (t->ruled[i])
       failed[i] = !number_viable(&t->rules[i], s, len, part);
     else
-      failed[i] = judge_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
+      failed[i] = evaluate_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
     any |= failed[i];
   }
   return !any || note_failed(m, st, failed, n);
@@ -298,10 +298,10 @@ static bool end_number(struct json_machine *m, struct json_state *st) {
   if (!number_whole((number_part)st->part)) return false;
   if (st->typed->all_true && !(st->frame && st->frame->hashing)) return done_plain(m, st, 0);
   if (!decimal_read(&d, (const char *)m->tape->bytes + st->start, st->position - st->start)) return false;
-  uint32_t n = st->place->n;
+  uint32_t n = st->context->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   if (!results) return false;
-  for (uint32_t i = 0; i < n; i++) results[i] = judge_number(m, st->typed->e[i], NULL, 0, NUMBER_NONE, &d) == STATUS_TRUE;
+  for (uint32_t i = 0; i < n; i++) results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, NUMBER_NONE, &d) == STATUS_TRUE;
   return json_done(m, st, results, decimal_hash(&d));
 }
 
@@ -327,7 +327,7 @@ static bool value_byte(struct json_machine *m, struct json_state *st, uint8_t by
       st->escape = st->need = 0;
       st->length = 0;
       st->tuple = st->typed->tuple;
-      return judge_string(m, st);
+      return evaluate_string(m, st);
     case 'n':
     case 'f':
     case 't':
@@ -418,7 +418,7 @@ void json_first_bytes(const struct json_machine *m, const struct json_state *st,
         memset(bits, 0xff, 4 * sizeof *bits);
       else {
         set_bytes(bits, "\"\\");
-        const struct typed *t = st->frame->typed;
+        const struct typed_context *t = st->frame->typed;
         for (uint32_t k = st->lo; k < st->hi; k++)
           if (t->names[k].len > st->depth) {
             uint8_t b = (uint8_t)t->names[k].data[st->depth];
@@ -465,17 +465,17 @@ ane_status json_machine_make(struct json_machine *m, struct schema *s, struct js
   m->max_spaces = 1;
   m->separators = true;
   json_tuple(m, NULL, 0);
-  struct place *p = json_place(m, &s->root, s->root == EXPR_TRUE ? 0 : 1);
+  struct value_context *p = json_context(m, &s->root, s->root == EXPR_TRUE ? 0 : 1);
   if (!p) return ane_fail(err, ANE_NOMEM, "no memory for the grammar");
-  *start = (struct json_state){.place = p, .mode = MODE_VALUE};
+  *start = (struct json_state){.context = p, .mode = MODE_VALUE};
   return ANE_OK;
 }
 
 void json_machine_free(struct json_machine *m) {
   ane_free(m->tuples);
   ane_free(m->tuple_table);
-  ane_free(m->places);
-  ane_free(m->place_table);
+  ane_free(m->contexts);
+  ane_free(m->context_table);
   ane_arena_free(&m->arena);
   memset(m, 0, sizeof *m);
 }

@@ -8,11 +8,11 @@
 
 enum { JSON_MAX_DEPTH = 256 };
 
-/* ---- Contexts: what is known of a place before the text comes ------------------------------------------------------*/
+/* ---- Contexts: what the schema requires of a value, before its text is read ------------------------------------------*/
 
 enum { GOAL_TRUE = 0xffff, GOAL_FALSE = 0xfffe };
 
-/* A state of each regular expression that a string is matched with at the same time; 0: it cannot match any more. */
+/* The states of the regular expressions that a string is matched with at the same time. State 0 cannot match any more. */
 struct tuple {
   uint32_t *states; /* [n] */
   uint32_t n;
@@ -24,12 +24,12 @@ struct member_name {
   size_t len;
 };
 
-/* A place for a value whose type is known. Goals are the expressions that are evaluated there. */
-struct typed {
-  expr_id *e;    /* [n_goals] for the type */
+/* A context of a value whose type is known. */
+struct typed_context {
+  expr_id *e;    /* [n_goals] the goals, simplified for the type */
   bool all_true; /* every value of the type fulfils every goal */
   /* strings */
-  uint32_t tuple;      /* of the goals */
+  uint32_t tuple;      /* expressions of the goals */
   uint32_t *min, *max; /* [n_goals] characters */
   /* numbers */
   struct number_rule *rules; /* [n_goals] */
@@ -49,17 +49,17 @@ struct typed {
   uint32_t *names_part;   /* [n] part of the tuple; NO_LIMIT: any name */
 };
 
-/* A place for a value: the goals that are evaluated on it. */
-struct place {
+/* A context of a value: its goals, which are the expressions that are evaluated on it. Equal contexts are one. */
+struct value_context {
   expr_id *goals;
   uint32_t n;
-  uint32_t number;
-  struct typed *types[7];
+  uint32_t number;                /* index in the machine */
+  struct typed_context *types[7]; /* by type, made on first use */
 };
 
-/* How the atoms of an array or object give the goals of a member or element. */
+/* How the goals of a member or element follow from the atoms of its array or object. */
 struct child {
-  struct place *place;
+  struct value_context *context;
   uint16_t *goal;     /* [n] of the atom: index of a goal, GOAL_TRUE, GOAL_FALSE */
   uint16_t *contains; /* [n] the goal that says whether the element counts; NULL without counts */
 };
@@ -76,8 +76,8 @@ struct seen {
 /* An open array or object. Frames are immutable. */
 struct frame {
   const struct frame *parent;
-  const struct place *place;
-  struct typed *typed;
+  const struct value_context *context;
+  struct typed_context *typed;
   bool object, hashing; /* hashing: an array around it has uniqueItems */
   uint16_t depth;
   uint32_t count;            /* members or elements that are complete */
@@ -95,18 +95,18 @@ typedef enum {
   MODE_STRING,
   MODE_NUMBER,
   MODE_WORD,
-  MODE_OPENED, /* behind { or [ */
-  MODE_MEMBER, /* behind , in an object */
+  MODE_OPENED, /* after { or [ */
+  MODE_MEMBER, /* after , in an object */
   MODE_KEY,
   MODE_COLON,
-  MODE_NEXT, /* behind a value: , or the end */
+  MODE_NEXT, /* after a value: , or the end */
   MODE_END
 } json_mode;
 
 struct json_state {
-  const struct frame *frame; /* the innermost one; NULL: the value itself */
-  const struct place *place; /* of the value that is read */
-  struct typed *typed;
+  const struct frame *frame;           /* the innermost one; NULL: the value itself */
+  const struct value_context *context; /* of the value that is read */
+  struct typed_context *typed;
   const uint64_t *allowed; /* MODE_KEY: names that may come */
   uint64_t hash;
   uint64_t failed;        /* of the first 64 goals */
@@ -141,12 +141,12 @@ struct json_machine {
   struct tuple *tuples;
   uint32_t n_tuples, room_tuples;
   uint32_t *tuple_table, tuple_table_size;
-  struct place **places;
-  uint32_t n_places, room_places;
-  uint32_t *place_table, place_table_size;
+  struct value_context **contexts;
+  uint32_t n_contexts, room_contexts;
+  uint32_t *context_table, context_table_size;
   struct json_tape *tape; /* of the current text: the caller of a step sets it */
-  uint32_t max_spaces;    /* at each place where blanks may stand; only behind , and : where `separators` */
-  bool separators;        /* blanks: at most max_spaces spaces behind , and : */
+  uint32_t max_spaces;    /* at each place where blanks may stand; if `separators`, only after , and : */
+  bool separators;        /* blanks are allowed only after , and : */
   bool no_memory, too_large;
 };
 
@@ -155,45 +155,54 @@ struct json_mark {
   size_t used;
 };
 
-/* s: the machine reads it and adds to its pools. Errors: ANE_NOMEM. */
+/* Makes a machine and the state before the first byte. The machine reads s and adds to its pools; s must outlive it. Errors:
+ * ANE_NOMEM. */
 ane_status json_machine_make(struct json_machine *m, struct schema *s, struct json_state *start, struct ane_error *err);
 void json_machine_free(struct json_machine *m);
 void json_tape_free(struct json_tape *t);
-/* false: no text continues with this byte, or a limit was reached (json_machine_failed). in and out may be the same. */
+/* Consumes a byte. false: no text continues with it, or a limit was reached (json_machine_failed). in and out may be the same. */
 bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte, struct json_state *out);
-/* May the text end here? */
+/* Returns whether the text may end in the state. */
 bool json_accepts(struct json_machine *m, const struct json_state *st);
+/* Returns the error if a limit was reached or memory is out: ANE_RANGE, ANE_NOMEM; else ANE_OK. */
 ane_status json_machine_failed(const struct json_machine *m, struct ane_error *err);
+/* Returns a mark of the frames so far. json_rewind frees the frames that were made after it. */
 struct json_mark json_mark_of(const struct json_tape *t);
 void json_rewind(struct json_tape *t, struct json_mark mark);
 
 /* ---- Between the files ---------------------------------------------------------------------------------------------*/
 
-void *json_alloc(struct json_machine *m, size_t n, size_t size); /* zeroed; until rewound */
-struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t n);
-struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type);
+/* Allocates zeroed memory that lives until the tape is rewound. NULL: no memory. */
+void *json_alloc(struct json_machine *m, size_t n, size_t size);
+/* Return the context of n goals, a context of one type, a tuple of n states, and the tuple after a byte. Each is made on first
+ * use. NULL or 0: no memory, or a limit is reached. */
+struct value_context *json_context(struct json_machine *m, const expr_id *goals, uint32_t n);
+struct typed_context *json_typed(struct json_machine *m, struct value_context *p, uint8_t type);
 uint32_t json_tuple_next(struct json_machine *m, uint32_t tuple, uint8_t byte);
 uint32_t json_tuple(struct json_machine *m, const uint32_t *states, uint32_t n);
-/* Evaluates a goal of an array or object from the status of its atoms. */
-status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id e, const uint8_t *status);
+/* Evaluates a goal of an array or object from the statuses of its atoms. */
+status3 json_evaluate(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status);
 
-/* Can the text still satisfy the root if these goals of the value in f's child are false? */
+/* Returns whether the text can still satisfy the root if these goals of the value in f's child are false. */
 bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n);
-/* Opens the array or object whose place and type the state holds. false: nothing can satisfy it. */
+/* Opens the array or object whose context and type the state holds. false: nothing can satisfy it. */
 bool json_open(struct json_machine *m, struct json_state *st, bool object);
+/* Closes the innermost array or object. false: its goals, or the root, are not satisfied. */
 bool json_close(struct json_machine *m, struct json_state *st);
-/* Completes the value of the state's place. results[i]: goal i holds. */
+/* Completes the value of the state's context. results[i]: goal i holds. false: the root can no longer be satisfied. */
 bool json_done(struct json_machine *m, struct json_state *st, const bool *results, uint64_t hash);
-/* Can the current string become one that the array with uniqueItems around it does not have yet? */
+/* Returns whether the current string can become one that the array with uniqueItems around it does not have yet. */
 bool json_element_may_be_new(struct json_machine *m, const struct json_state *st);
-/* May one more member or element come? Prepares the element or the name. */
+/* Prepare one more element, or the name of one more member. false: none may come. */
 bool json_element(struct json_machine *m, struct json_state *st);
 bool json_key_start(struct json_machine *m, struct json_state *st);
+/* Consume a byte of a name, and complete the name. false: no name continues so. */
 bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte);
 bool json_key_end(struct json_machine *m, struct json_state *st);
+/* Returns whether one more member may come. */
 bool json_key_may_come(struct json_machine *m, const struct json_state *st);
 
-/* For masks: may a name that is not listed, or a string, continue from the tuple and length of the state? */
+/* For masks: return whether a name that is not listed, or a string, may continue from the tuple and length of the state. */
 bool json_key_other(struct json_machine *m, const struct json_state *st);
 bool json_string_viable(struct json_machine *m, const struct json_state *st);
 

@@ -20,11 +20,12 @@ struct masking {
   uint32_t *mask;
 };
 
-/* Walks the nodes [from, to) of a tree byte by byte, from path[depth - 1] on. Allows the tokens of nodes that the grammar
- * accepts. */
+/* Walks the nodes [from, to) of a tree byte by byte, starting in path[depth - 1], and allows the tokens that the grammar accepts.
+ */
 void mask_walk(struct masking *k, const struct token_node *nodes, uint32_t from, uint32_t to);
-void mask_allow(struct masking *k, uint32_t token); /* a token + 1, and its twins */
-/* Makes the mask of a state of an automaton or of rules. Such states recur, so each is walked once. */
+/* Allows a token, and the other tokens with the same bytes. token: id + 1. */
+void mask_allow(struct masking *k, uint32_t token);
+/* Makes the mask of a state of an automaton or of rules. Such states recur, so their masks are cached. */
 void mask_state(struct masking *k);
 /* Makes the mask inside a JSON string or name from precomputed facts about the vocabulary. false: the state is not in a string,
  * or must be walked. */

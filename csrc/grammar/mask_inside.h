@@ -4,8 +4,8 @@
 
 #include "grammar/mask.h"
 
-/* The classes of closing tokens that are allowed after one outcome of the string. */
-struct verdict {
+/* The classes of closing tokens that are allowed after one result of the string. */
+struct allowed_classes {
   uint64_t key;
   uint64_t *classes; /* a bit for each class; NULL: none is allowed */
 };
@@ -16,20 +16,21 @@ struct inside {
   struct json_values *values;
   struct json_machine *m; /* of them */
   const struct json_state *st;
-  bool is_key, exact_ends; /* exact_ends: what may follow the string depends on its contents */
-  struct verdict verdicts[32];
-  uint32_t n_verdicts;
-  uint8_t *viable; /* by tuple, where the length does not matter: 0 not known, 1 yes, 2 no */
+  bool is_key;     /* the string is the name of a member */
+  bool exact_ends; /* what may follow the string depends on its contents */
+  struct allowed_classes allowed[32];
+  uint32_t n_allowed;
+  uint8_t *viable; /* by tuple, if the length does not matter: 0 not known, 1 yes, 2 no */
   uint32_t n_viable;
 };
 
 static inline void mask_set(uint32_t *mask, uint32_t token) { mask[token >> 5] |= (uint32_t)1 << (token & 31); }
 
-/* Does the grammar accept all bytes of a token from the matcher's state on? */
+/* Returns whether the grammar accepts all bytes of a token in the matcher's state. */
 bool mask_exact(struct masking *k, uint32_t token);
-/* Returns the classes of closing tokens that are allowed if the string ends with this tuple and length. Equal outcomes are tested
+/* Returns the classes of closing tokens that are allowed if the string ends with this tuple and length. Equal results are tested
  * once. NULL: none. */
-const uint64_t *mask_verdict(struct inside *in, uint32_t tuple, uint32_t length);
+const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t length);
 /* Makes the mask by a walk of the string's automaton, or from a cached walk. */
 void mask_walk_string(struct inside *in);
 

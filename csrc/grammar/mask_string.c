@@ -19,7 +19,7 @@ bool mask_exact(struct masking *k, uint32_t token) {
 /* ---- Ends --------------------------------------------------------------------------------------------------------*/
 
 /* Returns the classes that are allowed from the probe's state. */
-static uint64_t *judge_classes(struct inside *in, const struct json_state *probe) {
+static uint64_t *evaluate_classes(struct inside *in, const struct json_state *probe) {
   struct ane_matcher *m = in->k->m;
   const struct ane_token_tree *t = in->k->t;
   uint64_t *bits = json_alloc(in->m, t->n_classes / 64 + 1, sizeof *bits);
@@ -39,7 +39,7 @@ static uint64_t *judge_classes(struct inside *in, const struct json_state *probe
   return bits;
 }
 
-const uint64_t *mask_verdict(struct inside *in, uint32_t tuple, uint32_t length) {
+const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t length) {
   struct json_state probe = *in->st;
   uint64_t key = 0;
   probe.tuple = tuple;
@@ -55,10 +55,10 @@ const uint64_t *mask_verdict(struct inside *in, uint32_t tuple, uint32_t length)
       key = json_mix(key, holds);
     }
   }
-  for (uint32_t i = 0; i < in->n_verdicts; i++)
-    if (in->verdicts[i].key == key) return in->verdicts[i].classes;
-  uint64_t *classes = judge_classes(in, &probe);
-  if (in->n_verdicts < ANE_COUNT(in->verdicts)) in->verdicts[in->n_verdicts++] = (struct verdict){key, classes};
+  for (uint32_t i = 0; i < in->n_allowed; i++)
+    if (in->allowed[i].key == key) return in->allowed[i].classes;
+  uint64_t *classes = evaluate_classes(in, &probe);
+  if (in->n_allowed < ANE_COUNT(in->allowed)) in->allowed[in->n_allowed++] = (struct allowed_classes){key, classes};
   return classes;
 }
 
@@ -79,7 +79,7 @@ static void plain_ends(struct inside *in) {
   const struct json_state *st = in->st;
   bool bounded = !in->is_key && in->m->tuples[st->tuple].n > 0;
   uint32_t min = bounded ? st->typed->min[0] : 0, max = bounded ? st->typed->max[0] : NO_LIMIT;
-  const uint64_t *good = mask_verdict(in, st->tuple, ANE_MAX(min, ANE_MIN(st->length, max)));
+  const uint64_t *good = mask_allowed_classes(in, st->tuple, ANE_MAX(min, ANE_MIN(st->length, max)));
   if (!good) return;
   bool compare = in->is_key && st->frame->others;
   for (uint32_t c = 0; c < t->n_classes; c++) {
@@ -162,7 +162,7 @@ static bool few_texts(const struct json_machine *m, const struct json_state *st)
   const struct tuple *parts = &m->tuples[st->tuple];
   if (st->mode == MODE_KEY || !st->frame || !st->frame->typed->unique || !st->frame->others) return false;
   for (uint32_t i = 0; i < parts->n; i++)
-    if (re_at(&m->s->pool, m->s->pool.states[parts->states[i]].re)->most != RE_INF) return true;
+    if (re_at(&m->s->pool, m->s->pool.states[parts->states[i]].re)->max_chars != RE_INF) return true;
   return false;
 }
 

@@ -1,5 +1,5 @@
-/* Walks of a string's automaton over the vocabulary. Where the bytes of a subtree either lead back to one state or end the text,
- * its tokens are told by their sets of bytes, without a step. Walks are cached by the state they begin in. */
+/* Walks of a string's automaton over the vocabulary. If each byte of a subtree either leads back to one state or ends the text,
+ * the sets of bytes of its tokens decide, without a step. Walks are cached by the state in which they begin. */
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "grammar/mask_inside.h"
@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* What a walk finds. Tokens that end the string are stored with the state at the quote; what follows is tested for each mask. */
+/* The result of a walk. Tokens that end the string are stored with the state at the quote; what follows is tested for each mask.
+ */
 struct long_token {
   uint32_t token, need; /* need: characters of the token and of the shortest text after it */
 };
@@ -63,7 +64,7 @@ void mask_cache_free(struct inside_cache *c) {
 
 /* Does some part of the string have bounds of its length? */
 static bool has_bounds(const struct inside *in) {
-  const struct typed *t = in->st->typed;
+  const struct typed_context *t = in->st->typed;
   bool bounds = false;
   for (uint32_t i = 0; !in->is_key && i < in->m->tuples[in->st->tuple].n; i++) bounds |= t->min[i] > 0 || t->max[i] != NO_LIMIT;
   return bounds;
@@ -78,13 +79,14 @@ static bool judge(const struct inside *in, uint32_t tuple, uint32_t length) {
 
 /* May the string continue from a tuple and a length in characters? */
 static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
-  const struct typed *t = in->st->typed;
+  const struct typed_context *t = in->st->typed;
   const struct tuple *parts = &in->m->tuples[tuple];
   if (has_bounds(in)) {
     if (parts->n != 1) return judge(in, tuple, length);
     uint32_t s = parts->states[0];
     const struct re_node *x = re_at(&in->m->s->pool, in->m->s->pool.states[s].re);
-    bool fits = (uint64_t)length + x->least <= t->max[0] && (x->most == RE_INF || (uint64_t)length + x->most >= t->min[0]);
+    bool fits =
+        (uint64_t)length + x->min_chars <= t->max[0] && (x->max_chars == RE_INF || (uint64_t)length + x->max_chars >= t->min[0]);
     return (s && fits) || judge(in, tuple, length);
   }
   if (tuple < in->n_viable && in->viable[tuple]) return in->viable[tuple] == 1;
@@ -101,7 +103,7 @@ static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
   return ok;
 }
 
-/* ---- What is found -----------------------------------------------------------------------------------------------*/
+/* ---- Results -----------------------------------------------------------------------------------------------*/
 
 /* Tests tokens below the first backslash of a path byte by byte. */
 static bool walk_escape(struct inside *in, struct walked *w, uint32_t node) {
@@ -137,8 +139,8 @@ static bool walk_escape(struct inside *in, struct walked *w, uint32_t node) {
 
 /* Records a token without an escape of a string with bounds. left: the expression behind it. false: no memory. */
 static bool note_limited(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, const struct re_node *left) {
-  uint64_t need = (uint64_t)chars + left->least;
-  w->bounded |= left->most != RE_INF;
+  uint64_t need = (uint64_t)chars + left->min_chars;
+  w->bounded |= left->max_chars != RE_INF;
   if (need <= LONG) {
     mask_set(in->k->mask, token);
     return true;
@@ -210,7 +212,7 @@ static inline bool is_dead(struct walk *w, uint32_t tuple, uint32_t length) {
   return w->found->judged ? is_hopeless(w, tuple, length) : tuple == w->dead;
 }
 
-/* Do all continuations of a character, of need bytes, the first in from .. to, lead to a tuple? */
+/* Returns whether all continuations of a character (need bytes, the first in from .. to) lead to a tuple. */
 static bool returns(struct json_machine *m, uint32_t at, int need, int from, int to, uint32_t tuple) {
   uint32_t last = UINT32_MAX;
   for (int b = from; b <= to; b++) {
@@ -222,7 +224,7 @@ static bool returns(struct json_machine *m, uint32_t at, int need, int from, int
   return true;
 }
 
-/* Does every character with this first byte, behind which the tuple is `at`, lead to a tuple? */
+/* Returns whether every character with this first byte, after which the tuple is `at`, leads to a tuple. */
 static bool character_returns(struct json_machine *m, uint32_t at, uint8_t lead, uint32_t tuple) {
   uint8_t from, to;
   int n = ane_utf8_lead(lead, &from, &to);
@@ -362,7 +364,7 @@ static void use_walked(struct inside *in, const struct walked *w, uint32_t max) 
     if (mask_exact(k, w->odd[i])) mask_set(k->mask, w->odd[i]);
   for (uint32_t i = 0; i < w->n_ends; i++) {
     uint32_t node = w->ends[i].node;
-    const uint64_t *good = in->exact_ends ? NULL : mask_verdict(in, w->ends[i].tuple, in->st->length + t->chars[node]);
+    const uint64_t *good = in->exact_ends ? NULL : mask_allowed_classes(in, w->ends[i].tuple, in->st->length + t->chars[node]);
     if (!in->exact_ends && !good) continue;
     for (uint32_t j = node; j < t->nodes[node].skip; j++)
       for (uint32_t token = t->nodes[j].token; token; token = t->twin[token - 1]) {
@@ -372,7 +374,7 @@ static void use_walked(struct inside *in, const struct walked *w, uint32_t max) 
   }
 }
 
-/* Do the judgements of a walk hold for the current string? */
+/* Returns whether the evaluations of a walk hold for the current string. */
 static bool holds(struct inside *in, const struct walked *w) {
   for (uint32_t i = 0; i < w->n_tested; i++)
     if (may_go_on(in, w->tested[i].tuple, 0) != w->tested[i].viable) return false;

@@ -18,10 +18,12 @@ struct decimal {
   int64_t exponent;
 };
 
-/* false: s[0..len) is no number of JSON. */
+/* Reads a number. *d points to s. false: s[0..len) is not a JSON number. */
 bool decimal_read(struct decimal *d, const char *s, size_t len);
-int decimal_compare(const struct decimal *a, const struct decimal *b); /* < 0, 0, > 0; by value */
+/* Compares by value. Returns < 0, 0 or > 0. */
+int decimal_compare(const struct decimal *a, const struct decimal *b);
 bool decimal_is_integer(const struct decimal *d);
+/* Numbers of equal value have the same hash. */
 uint64_t decimal_hash(const struct decimal *d);
 
 /* Constraints on a number. All that are given apply together. */
@@ -35,11 +37,11 @@ struct number_rule {
   uint32_t n_points;
 };
 
-/* Does a complete number satisfy the rule? */
+/* Returns whether a complete number satisfies the rule. */
 bool number_fits(const struct number_rule *r, const struct decimal *d);
-/* Merges a rule into another. false if the result is no single rule (two steps, two lists of points). */
+/* Merges the rule `more` into r. false: the result is not a single rule (two steps, two lists of points). */
 bool number_join(struct number_rule *r, const struct number_rule *more);
-/* Is it certain that no number satisfies the rule? */
+/* Returns whether it is certain that no number satisfies the rule. */
 bool number_impossible(const struct number_rule *r);
 
 /* The part of a number in which a text ends. */
@@ -57,12 +59,13 @@ typedef enum {
 
 /* Returns the part after one more character; NUMBER_NONE if no number continues with it. */
 number_part number_step(number_part part, char c);
+/* Returns whether a number may end in this part. */
 static inline bool number_whole(number_part p) {
   return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT;
 }
-/* Is s[0..len), which ends in `part`, a number that satisfies the rule, or the beginning of one? It is wrongly true only for a
- * rule with a step and very long numbers. A mantissa with several digits before the point, or of an integer, is tested as if no
- * exponent followed. */
+/* Returns whether s[0..len), which ends in `part`, is a number that satisfies the rule, or the beginning of one. For a rule with
+ * a step and a very long number the answer may be true by mistake. A mantissa with several digits before the point, or of an
+ * integer, is tested as if no exponent followed. */
 bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part);
 
 #endif

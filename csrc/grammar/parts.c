@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_PLACES = 1 << 16, MAX_NODES = 1 << 22 };
+enum { MAX_STATES = 1 << 16, MAX_NODES = 1 << 22 };
 
 /* ---- Reading the description -------------------------------------------------------------------------------------*/
 
@@ -33,7 +33,7 @@ static ane_status add_link(struct parts *p, uint32_t from, uint8_t byte, uint32_
   return ANE_OK;
 }
 
-/* Adds a literal. Literals of one place share common beginnings, and none is a prefix of another. */
+/* Adds a literal. Literals of one state share common prefixes, and none is a prefix of another. */
 static ane_status add_literal(struct parts *p, const struct ane_part *x, struct ane_error *err) {
   uint32_t at = x->from;
   if (x->text.len == 0) return ane_fail(err, ANE_INVALID, "a literal part is empty");
@@ -41,7 +41,7 @@ static ane_status add_literal(struct parts *p, const struct ane_part *x, struct 
     uint8_t byte = (uint8_t)x->text.data[i];
     const struct parts_link *l = link_of(&p->nodes[at], byte);
     bool last = i + 1 == x->text.len;
-    if (l && (last || l->to < p->n_places))
+    if (l && (last || l->to < p->n_states))
       return ane_fail(err, ANE_INVALID, "one literal part is the start of another: %.*s", (int)ANE_MIN(x->text.len, (size_t)100),
                       x->text.data);
     if (l) {
@@ -74,17 +74,17 @@ static ane_status add_pattern(struct ane_grammar *g, const struct ane_part *x, s
   uint32_t state = g->parts.nodes[x->from].pattern = re_begin(&g->pool, re);
   st = engine_failed(g, err);
   if (st == ANE_OK && !state) st = ane_fail(err, ANE_INVALID, "no text fulfils a pattern of the grammar");
-  if (st == ANE_OK && g->pool.states[state].accepts) st = ane_fail(err, ANE_UNSUPPORTED, "a pattern part takes the empty text");
+  if (st == ANE_OK && g->pool.states[state].accepts) st = ane_fail(err, ANE_UNSUPPORTED, "a pattern part accepts the empty text");
   return st;
 }
 
 static ane_status add_part(struct ane_grammar *g, const struct ane_part *x, const struct ane_json_options *options,
                            struct ane_error *err) {
   struct parts *p = &g->parts;
-  if (x->from >= p->n_places || x->to >= p->n_places) return ane_fail(err, ANE_INVALID, "a part leads to no place");
+  if (x->from >= p->n_states || x->to >= p->n_states) return ane_fail(err, ANE_INVALID, "a part has a state that does not exist");
   struct parts_node *from = &p->nodes[x->from];
   if (from->value || from->pattern || (x->kind != ANE_PART_LITERAL && from->links))
-    return ane_fail(err, ANE_INVALID, "a part that is not a literal must be the only one of its place");
+    return ane_fail(err, ANE_INVALID, "a part that is not a literal must be the only one of its state");
   if (x->kind == ANE_PART_LITERAL) return add_literal(p, x, err);
   from->after = x->to;
   return x->kind == ANE_PART_JSON ? add_value(g, x, options, err) : add_pattern(g, x, err);
@@ -102,17 +102,17 @@ static struct parts_state enter(const struct ane_grammar *g, uint32_t node, uint
 ane_status parts_make(struct ane_grammar *g, const struct ane_part *list, size_t n, const uint32_t *ends, size_t n_ends,
                       const struct ane_json_options *options, struct ane_error *err) {
   struct parts *p = &g->parts;
-  uint32_t n_places = 1;
-  ane_status st = n > MAX_PLACES ? ane_fail(err, ANE_RANGE, "the grammar is too large") : ANE_OK;
+  uint32_t n_states = 1;
+  ane_status st = n > MAX_STATES ? ane_fail(err, ANE_RANGE, "the grammar is too large") : ANE_OK;
   for (size_t i = 0; i < n && st == ANE_OK; i++) {
-    n_places = ANE_MAX(n_places, ANE_MAX(list[i].from, list[i].to) + 1);
-    if (list[i].from >= MAX_PLACES || list[i].to >= MAX_PLACES) st = ane_fail(err, ANE_RANGE, "the grammar is too large");
+    n_states = ANE_MAX(n_states, ANE_MAX(list[i].from, list[i].to) + 1);
+    if (list[i].from >= MAX_STATES || list[i].to >= MAX_STATES) st = ane_fail(err, ANE_RANGE, "the grammar is too large");
   }
-  if (st == ANE_OK) st = add_nodes(p, n_places, err);
-  p->n_places = n_places;
+  if (st == ANE_OK) st = add_nodes(p, n_states, err);
+  p->n_states = n_states;
   for (size_t i = 0; i < n && st == ANE_OK; i++) st = add_part(g, &list[i], options, err);
   for (size_t i = 0; i < n_ends && st == ANE_OK; i++) {
-    if (ends[i] >= n_places) return ane_fail(err, ANE_INVALID, "an end is not a place");
+    if (ends[i] >= n_states) return ane_fail(err, ANE_INVALID, "an end is not a state");
     p->nodes[ends[i]].accepts = true;
   }
   if (st == ANE_OK) g->start.parts = enter(g, 0, 0);
@@ -127,7 +127,7 @@ void parts_free(struct parts *p) {
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/
 
-/* May the value or pattern of the state's node end here? */
+/* Returns whether the value or pattern of the state's node may end here. */
 static bool may_leave(struct ane_grammar *g, const struct parts_state *st) {
   const struct parts_node *x = &g->parts.nodes[st->node];
   if (x->value) return json_accepts(&g->values[x->value - 1]->machine, &st->json);

@@ -12,7 +12,7 @@ struct parts_link {
   uint8_t byte;
 };
 
-/* A state of the automaton: a place of the description, or a position inside a literal. */
+/* A node of the automaton: a state of the description (struct ane_part), or a position inside a literal. */
 struct parts_node {
   struct parts_link *links; /* bytes of literals */
   uint32_t value;           /* index + 1 of the schema of the JSON value that begins here */
@@ -29,9 +29,9 @@ struct parts_state {
 
 struct parts {
   struct ane_arena arena;   /* of the links */
-  struct parts_node *nodes; /* the first n_places: the places themselves */
+  struct parts_node *nodes; /* the first n_states are the states of the description */
   uint32_t n_nodes, room_nodes;
-  uint32_t n_places;
+  uint32_t n_states;
 };
 
 #endif

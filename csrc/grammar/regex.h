@@ -2,8 +2,8 @@
  * (Brzozowski 1964; Owens, Reppy and Turon 2009), each state made when it is first reached.
  *
  * Expressions are numbers into a pool. Texts that are matched are UTF-8; a character set is compiled to its byte sequences.
- * Limits: nodes, derivative steps and states of a pool. Beyond them `pool->full` is set, functions give RE_NONE, and what
- * was made so far stays valid. */
+ * Limits: nodes, derivative steps and states of a pool. Beyond them `pool->full` is set, functions return RE_NONE, and
+ * earlier expressions and states stay valid. */
 #ifndef ANE_GRAMMAR_REGEX_H
 #define ANE_GRAMMAR_REGEX_H
 
@@ -24,23 +24,23 @@ typedef enum { RE_AT_START, RE_AFTER_OTHER, RE_AFTER_WORD } re_before;
 
 struct re_node {
   uint8_t kind;
-  bool nullable;        /* matches the empty text, where no assertion is inside */
-  bool asserts;         /* an assertion is inside: nullable depends on the place */
-  bool looks_back;      /* ^ or \b is inside: derivatives depend on the place */
-  bool boolean;         /* an intersection or a complement is inside: it may be empty though it is not RE_NONE */
-  uint32_t a, b;        /* operands, or the number of a byte set */
-  uint32_t lo, hi;      /* of a repetition */
-  uint32_t least, most; /* characters of the shortest and longest match; most RE_INF: no bound */
+  bool nullable;                 /* matches the empty text, if there is no assertion inside */
+  bool asserts;                  /* an assertion is inside: whether it matches the empty text depends on the position */
+  bool looks_back;               /* ^ or \b is inside: derivatives depend on the position */
+  bool boolean;                  /* an intersection or a complement is inside: it may be empty though it is not RE_NONE */
+  uint32_t a, b;                 /* operands, or the number of a byte set */
+  uint32_t lo, hi;               /* of a repetition */
+  uint32_t min_chars, max_chars; /* characters of the shortest and longest match; max_chars RE_INF: no limit */
 };
 
 struct re_set {
   uint64_t bits[4]; /* bytes 0..255 */
 };
 
-/* A state of the automaton: an expression at a place. */
+/* A state of the automaton: an expression, and the kind of character before it. */
 struct re_state {
   ane_re re;
-  uint8_t before; /* re_before; RE_AFTER_OTHER where the expression does not ask */
+  uint8_t before; /* re_before; RE_AFTER_OTHER if the expression does not depend on it */
   bool accepts;
   uint8_t alive;  /* 0 not known, 1 some continuation is accepted, 2 none is */
   bool whole;     /* every continuation is accepted */
@@ -73,17 +73,18 @@ enum {
   RE_MAX_REPEAT = 100000
 };
 
-bool re_pool_init(struct re_pool *p); /* false: no memory */
+/* false: no memory. Free the pool in any case. */
+bool re_pool_init(struct re_pool *p);
 void re_pool_free(struct re_pool *p);
 
-/* Constructors. They simplify, so expressions of simple forms that match the same texts have the same number. */
+/* Constructors. They simplify: simple expressions that match the same texts have the same number. */
 ane_re re_literal(struct re_pool *p, const char *s, size_t len);
 ane_re re_cat(struct re_pool *p, ane_re a, ane_re b);
 ane_re re_alt(struct re_pool *p, ane_re a, ane_re b);
 ane_re re_and(struct re_pool *p, ane_re a, ane_re b);
 ane_re re_not(struct re_pool *p, ane_re a);
 ane_re re_repeat(struct re_pool *p, ane_re a, uint32_t lo, uint32_t hi);
-/* Zero-width: what follows begins with a match of a, or with none. */
+/* Zero-width: the text that follows begins with a match of a (negative: with none). */
 ane_re re_ahead(struct re_pool *p, ane_re a, bool negative);
 ane_re re_start(struct re_pool *p);                   /* ^ */
 ane_re re_boundary(struct re_pool *p, bool negative); /* \b, \B */
@@ -103,15 +104,15 @@ enum re_syntax {
   RE_DOT_ALL = 2, /* . matches line ends too */
   RE_NO_CASE = 4  /* ASCII letters of either case */
 };
-/* ECMA-262 patterns (flag u), and what Python's re shares with them. Errors: ANE_UNSUPPORTED (names the construct and the
- * place: back references, look-behind, ...), ANE_INVALID (no pattern), ANE_RANGE (a limit), ANE_NOMEM. */
+/* Parses a pattern of ECMA-262 (flag u), or of the syntax that Python's re shares with it. Errors: ANE_UNSUPPORTED (names the
+ * construct and its offset: back references, look-behind, ...), ANE_INVALID (not a pattern), ANE_RANGE (a limit), ANE_NOMEM. */
 ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned syntax, ane_re *out, struct ane_error *err);
 
-/* The automaton. State 0 is dead, from every text. */
+/* The automaton. State 0 is dead: no continuation is accepted. */
 uint32_t re_begin(struct re_pool *p, ane_re re); /* the state before the first byte; 0 and p->full at a limit */
 uint32_t re_next(struct re_pool *p, uint32_t state, uint8_t byte);
 
-/* Does some text match? Exact, except that the answer at a limit is true. */
+/* Returns whether some text matches. Exact, except that the answer at a limit is true. */
 bool re_alive(struct re_pool *p, ane_re re, re_before before);
 
 static inline const struct re_node *re_at(const struct re_pool *p, ane_re re) { return &p->nodes[re]; }

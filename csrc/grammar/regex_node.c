@@ -58,30 +58,30 @@ static void derive_facts(const struct re_pool *p, struct re_node *n) {
   if (n->kind <= RE_KIND_ALL) return;
   const struct re_node *a = &p->nodes[n->kind == RE_KIND_SET ? RE_NONE : n->a], *b = &p->nodes[n->b];
   switch (n->kind) {
-    case RE_KIND_SET: n->least = n->most = continues(&p->sets[n->a]) ? 0 : 1; return;
+    case RE_KIND_SET: n->min_chars = n->max_chars = continues(&p->sets[n->a]) ? 0 : 1; return;
     case RE_KIND_CAT:
       n->nullable = a->nullable && b->nullable;
-      n->least = sum(a->least, b->least);
-      n->most = sum(a->most, b->most);
+      n->min_chars = sum(a->min_chars, b->min_chars);
+      n->max_chars = sum(a->max_chars, b->max_chars);
       break;
     case RE_KIND_ALT:
       n->nullable = a->nullable || b->nullable;
-      n->least = ANE_MIN(a->least, b->least);
-      n->most = ANE_MAX(a->most, b->most);
+      n->min_chars = ANE_MIN(a->min_chars, b->min_chars);
+      n->max_chars = ANE_MAX(a->max_chars, b->max_chars);
       break;
     case RE_KIND_AND:
       n->nullable = a->nullable && b->nullable;
-      n->least = ANE_MAX(a->least, b->least);
-      n->most = ANE_MIN(a->most, b->most);
+      n->min_chars = ANE_MAX(a->min_chars, b->min_chars);
+      n->max_chars = ANE_MIN(a->max_chars, b->max_chars);
       break;
     case RE_KIND_NOT:
       n->nullable = !a->nullable;
-      n->most = RE_INF;
+      n->max_chars = RE_INF;
       break;
     case RE_KIND_REPEAT:
       n->nullable = n->lo == 0 || a->nullable;
-      n->least = product(a->least, n->lo);
-      n->most = product(a->most, n->hi);
+      n->min_chars = product(a->min_chars, n->lo);
+      n->max_chars = product(a->max_chars, n->hi);
       break;
     case RE_KIND_AHEAD: n->nullable = n->lo ? !a->nullable : a->nullable; break;
     default: break;
@@ -120,9 +120,9 @@ bool re_pool_init(struct re_pool *p) {
   p->step_limit = RE_MAX_STEPS;
   struct re_set all;
   memset(&all, 0xff, sizeof all);
-  make(p, (struct re_node){.kind = RE_KIND_NONE, .least = RE_INF});
+  make(p, (struct re_node){.kind = RE_KIND_NONE, .min_chars = RE_INF});
   make(p, (struct re_node){.kind = RE_KIND_EMPTY, .nullable = true});
-  make(p, (struct re_node){.kind = RE_KIND_ALL, .nullable = true, .most = RE_INF});
+  make(p, (struct re_node){.kind = RE_KIND_ALL, .nullable = true, .max_chars = RE_INF});
   re_set_of(p, &all);
   if (!p->full && re_grow((void **)&p->states, &p->room_states, 0, sizeof *p->states)) {
     p->states[0] = (struct re_state){.alive = 2};
@@ -264,7 +264,7 @@ ane_re re_and(struct re_pool *p, ane_re a, ane_re b) {
     for (int i = 0; i < 4; i++) s.bits[i] &= p->sets[y->a].bits[i];
     return re_set_of(p, &s);
   }
-  if (ANE_MAX(x->least, y->least) > ANE_MIN(x->most, y->most)) return RE_NONE;
+  if (ANE_MAX(x->min_chars, y->min_chars) > ANE_MIN(x->max_chars, y->max_chars)) return RE_NONE;
   return merge(p, RE_KIND_AND, a, b);
 }
 

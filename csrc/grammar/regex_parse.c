@@ -42,7 +42,7 @@ static bool add(struct parser *ps, struct ranges *r, uint32_t lo, uint32_t hi) {
   return true;
 }
 
-/* Makes ranges sorted and disjoint. */
+/* Sorts ranges and makes them disjoint. */
 static void tidy(struct ranges *r) {
   for (uint32_t i = 1; i < r->n; i++) /* insertion: lists are short or nearly in order */
     for (uint32_t j = i; j > 0 && r->list[j - 1].lo > r->list[j].lo; j--) {
@@ -142,7 +142,7 @@ static const struct {
     {"Currency_Symbol", "Sc"},
 };
 
-/* \p{...} behind its letter. */
+/* Reads the {...} of \p{...}. */
 static bool add_property(struct parser *ps, struct ranges *r, bool negative) {
   char name[32] = "";
   const char *close = ps->at < ps->len && ps->text[ps->at] == '{' ? memchr(ps->text + ps->at, '}', ps->len - ps->at) : NULL;
@@ -186,7 +186,7 @@ static bool take(struct parser *ps, char c) {
   return true;
 }
 
-/* One character of UTF-8. */
+/* Reads one character of UTF-8. */
 static uint32_t character(struct parser *ps) {
   utf8proc_int32_t c;
   utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)ps->text + ps->at, (utf8proc_ssize_t)(ps->len - ps->at), &c);
@@ -230,7 +230,7 @@ static uint32_t unicode_escape(struct parser *ps) {
   return v;
 }
 
-/* The character that an escape denotes, if it denotes one. */
+/* Returns the character that an escape denotes, if it denotes one. */
 static uint32_t escaped(struct parser *ps) {
   char c = peek(ps);
   switch (c) {
@@ -532,7 +532,7 @@ static ane_re open_back(struct parser *ps, ane_re re, int depth) {
 
 ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned syntax, ane_re *out, struct ane_error *err) {
   struct parser ps = {.p = p, .text = text, .len = len, .syntax = syntax, .err = err};
-  if (len > RE_MAX_PATTERN) return ane_fail(err, ANE_RANGE, "a pattern of %zu bytes, the most is %d", len, RE_MAX_PATTERN);
+  if (len > RE_MAX_PATTERN) return ane_fail(err, ANE_RANGE, "a pattern of %zu bytes, the limit is %d", len, RE_MAX_PATTERN);
   p->step_limit = p->steps + RE_MAX_STEPS;
   if (len >= 4 && memcmp(text, "(?i)", 4) == 0) {
     ps.syntax |= RE_NO_CASE;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-struct place {
+struct position {
   struct re_pool *p;
   uint8_t byte;
   re_before before;
@@ -43,10 +43,10 @@ static bool accepts(const struct re_pool *p, ane_re re, re_before before) {
   }
 }
 
-static ane_re derive(const struct place *at, ane_re re);
+static ane_re derive(const struct position *at, ane_re re);
 
 /* Returns the derivative of the texts that may follow if `re` matches the empty text: RE_NONE if it cannot, RE_ALL if any may. */
-static ane_re after_empty(const struct place *at, ane_re re) {
+static ane_re after_empty(const struct position *at, ane_re re) {
   struct re_pool *p = at->p;
   struct re_node n = p->nodes[re];
   if (!n.asserts) return n.nullable ? RE_ALL : RE_NONE;
@@ -72,7 +72,7 @@ static ane_re after_empty(const struct place *at, ane_re re) {
 }
 
 /* Returns the expression of the texts that follow the byte, if n consumes it and `rest` comes after n. */
-static ane_re consume(const struct place *at, ane_re re, ane_re rest) {
+static ane_re consume(const struct position *at, ane_re re, ane_re rest) {
   struct re_pool *p = at->p;
   ane_re all = RE_NONE, condition = RE_ALL;
   for (;;) {
@@ -119,7 +119,7 @@ static ane_re consume(const struct place *at, ane_re re, ane_re rest) {
   }
 }
 
-static ane_re derive(const struct place *at, ane_re re) { return consume(at, re, RE_EMPTY); }
+static ane_re derive(const struct position *at, ane_re re) { return consume(at, re, RE_EMPTY); }
 
 /* ---- States ------------------------------------------------------------------------------------------------------*/
 
@@ -176,7 +176,7 @@ static uint32_t raw_next(struct re_pool *p, uint32_t state, uint8_t byte) {
     p->full = p->no_memory = true;
     return 0;
   }
-  struct place at = {p, byte, (re_before)s->before};
+  struct position at = {p, byte, (re_before)s->before};
   ane_re d = derive(&at, s->re);
   uint32_t to = state_of(p, d, is_word(byte) ? RE_AFTER_WORD : RE_AFTER_OTHER);
   if (p->full) return 0;

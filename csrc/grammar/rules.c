@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RULES = 1 << 16, MAX_PLACES = 1 << 20, MAX_SETS = 1 << 17, MAX_ITEMS = 1 << 14 };
+enum { MAX_RULES = 1 << 16, MAX_POSITIONS = 1 << 20, MAX_SETS = 1 << 17, MAX_ITEMS = 1 << 14 };
 
 /* Limits of a grammar over all texts: items in its sets (12 bytes each), and items that completions visit. The second one bounds
  * the time of ambiguous grammars, which is cubic in the length of the text (Earley 1970). */
@@ -23,11 +23,11 @@ static ane_status text_of(struct rules *r, const struct ane_rule_symbol *s, ane_
   return re_parse(r->pool, s->text.data, s->text.len, s->kind == ANE_RULE_PATTERN_NO_CASE ? RE_NO_CASE : 0, re, err);
 }
 
-static ane_status add_place(struct rules *r, struct rule_place p, struct ane_error *err) {
-  if (r->n_places >= MAX_PLACES) return ane_fail(err, ANE_RANGE, "the grammar is too large");
-  if (!re_grow((void **)&r->places, &r->room_places, r->n_places, sizeof p))
+static ane_status add_position(struct rules *r, struct rule_position p, struct ane_error *err) {
+  if (r->n_positions >= MAX_POSITIONS) return ane_fail(err, ANE_RANGE, "the grammar is too large");
+  if (!re_grow((void **)&r->positions, &r->room_positions, r->n_positions, sizeof p))
     return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
-  r->places[r->n_places++] = p;
+  r->positions[r->n_positions++] = p;
   return ANE_OK;
 }
 
@@ -35,23 +35,23 @@ static ane_status add_alternative(struct rules *r, uint32_t rule, const struct a
   ane_status st = ANE_OK;
   for (size_t i = 0; i < a->n && st == ANE_OK; i++) {
     const struct ane_rule_symbol *s = &a->symbols[i];
-    struct rule_place p = {PLACE_RULE, s->rule};
+    struct rule_position p = {POSITION_RULE, s->rule};
     if (s->kind == ANE_RULE_REFERENCE) {
       if (s->rule >= r->n_rules) return ane_fail(err, ANE_INVALID, "rule %u does not exist", (unsigned)s->rule + 1);
     } else {
       ane_re re = RE_NONE;
       st = text_of(r, s, &re, err);
-      p = (struct rule_place){PLACE_TEXT, re};
+      p = (struct rule_position){POSITION_TEXT, re};
     }
-    if (st == ANE_OK) st = add_place(r, p, err);
+    if (st == ANE_OK) st = add_position(r, p, err);
   }
-  return st ? st : add_place(r, (struct rule_place){PLACE_END, rule}, err);
+  return st ? st : add_position(r, (struct rule_position){POSITION_END, rule}, err);
 }
 
 static ane_status read_rules(struct rules *r, const struct ane_rule *list, size_t n, struct ane_error *err) {
   size_t total = 0;
   for (size_t i = 0; i < n; i++) total += list[i].n;
-  if (n == 0 || n > MAX_RULES || total > MAX_PLACES)
+  if (n == 0 || n > MAX_RULES || total > MAX_POSITIONS)
     return ane_fail(err, ANE_RANGE, "%zu rules: 1 to %d are possible", n, MAX_RULES);
   r->n_rules = (uint32_t)n;
   r->first = ane_arena_array(&r->arena, n + 1, sizeof *r->first);
@@ -62,7 +62,7 @@ static ane_status read_rules(struct rules *r, const struct ane_rule *list, size_
   for (uint32_t i = 0; i < n; i++) {
     r->first[i] = at;
     for (size_t k = 0; k < list[i].n; k++) {
-      r->starts[at++] = r->n_places;
+      r->starts[at++] = r->n_positions;
       ane_status st = add_alternative(r, i, &list[i].alternatives[k], err);
       if (st) return st;
     }
@@ -82,9 +82,9 @@ static ane_status prune(struct rules *r, struct ane_error *err) {
       for (uint32_t i = 0; i < r->n_rules; i++)
         for (uint32_t k = r->first[i]; k < r->first[i + 1] && !known[i]; k++) {
           bool all = true;
-          for (uint32_t p = r->starts[k]; all && r->places[p].kind != PLACE_END; p++) {
-            const struct rule_place *x = &r->places[p];
-            if (x->kind == PLACE_RULE)
+          for (uint32_t p = r->starts[k]; all && r->positions[p].kind != POSITION_END; p++) {
+            const struct rule_position *x = &r->positions[p];
+            if (x->kind == POSITION_RULE)
               all = known[x->which];
             else if (pass)
               all = r->pool->states[re_begin(r->pool, x->which)].accepts;
@@ -99,8 +99,9 @@ static ane_status prune(struct rules *r, struct ane_error *err) {
   for (uint32_t i = 0; i < r->n_rules; i++) { /* an alternative that matches no text is never begun */
     for (uint32_t k = r->first[i]; k < r->first[i + 1]; k++) {
       bool all = true;
-      for (uint32_t p = r->starts[k]; all && r->places[p].kind != PLACE_END; p++)
-        all = r->places[p].kind == PLACE_RULE ? productive[r->places[p].which] : re_begin(r->pool, r->places[p].which) != 0;
+      for (uint32_t p = r->starts[k]; all && r->positions[p].kind != POSITION_END; p++)
+        all = r->positions[p].kind == POSITION_RULE ? productive[r->positions[p].which]
+                                                    : re_begin(r->pool, r->positions[p].which) != 0;
       if (!all) r->starts[k] = UINT32_MAX;
     }
   }
@@ -111,7 +112,7 @@ static ane_status prune(struct rules *r, struct ane_error *err) {
 /* ---- Sets --------------------------------------------------------------------------------------------------------*/
 
 static uint32_t hash_item(const struct rule_item *i) {
-  uint64_t h = ((uint64_t)i->place << 32 | i->origin) * 0x9e3779b97f4a7c15u;
+  uint64_t h = ((uint64_t)i->position << 32 | i->origin) * 0x9e3779b97f4a7c15u;
   h = (h ^ i->state) * 0xc2b2ae3d27d4eb4fu;
   return (uint32_t)(h >> 32);
 }
@@ -158,8 +159,8 @@ static void complete(struct rules *r, uint32_t rule, uint32_t origin) {
   }
   for (uint32_t i = 0; i < r->sets[origin].n; i++) {
     struct rule_item w = r->sets[origin].items[i];
-    if (r->places[w.place].kind != PLACE_RULE || r->places[w.place].which != rule) continue;
-    add(r, (struct rule_item){w.place + 1, w.origin == RULES_SELF ? origin : w.origin, 0});
+    if (r->positions[w.position].kind != POSITION_RULE || r->positions[w.position].which != rule) continue;
+    add(r, (struct rule_item){w.position + 1, w.origin == RULES_SELF ? origin : w.origin, 0});
   }
 }
 
@@ -168,18 +169,18 @@ static void close_set(struct rules *r, bool *accepts) {
   *accepts = false;
   for (uint32_t i = 0; i < r->n_work && !r->no_memory && !r->too_large; i++) {
     struct rule_item x = r->work[i];
-    struct rule_place p = r->places[x.place];
-    if (p.kind == PLACE_END) {
+    struct rule_position p = r->positions[x.position];
+    if (p.kind == POSITION_END) {
       *accepts |= p.which == r->n_rules;
       if (p.which < r->n_rules) complete(r, p.which, x.origin);
-    } else if (p.kind == PLACE_RULE) {
+    } else if (p.kind == POSITION_RULE) {
       for (uint32_t k = r->first[p.which]; k < r->first[p.which + 1]; k++)
         if (r->starts[k] != UINT32_MAX) add(r, (struct rule_item){r->starts[k], RULES_SELF, 0});
-      if (r->nullable[p.which]) add(r, (struct rule_item){x.place + 1, x.origin, 0});
+      if (r->nullable[p.which]) add(r, (struct rule_item){x.position + 1, x.origin, 0});
     } else if (x.state == 0) {
       uint32_t s = re_begin(r->pool, p.which);
-      if (s) add(r, (struct rule_item){x.place, x.origin, s});
-      if (s && r->pool->states[s].accepts) add(r, (struct rule_item){x.place + 1, x.origin, 0});
+      if (s) add(r, (struct rule_item){x.position, x.origin, s});
+      if (s && r->pool->states[s].accepts) add(r, (struct rule_item){x.position + 1, x.origin, 0});
     }
   }
 }
@@ -213,8 +214,8 @@ static uint32_t finish_set(struct rules *r) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < r->n_work; i++) { /* keeps only items that a byte can advance: no ends */
     struct rule_item x = r->work[i];
-    uint8_t kind = (uint8_t)r->places[x.place].kind;
-    if (kind == PLACE_RULE || (kind == PLACE_TEXT && x.state)) r->work[n++] = x;
+    uint8_t kind = (uint8_t)r->positions[x.position].kind;
+    if (kind == POSITION_RULE || (kind == POSITION_TEXT && x.state)) r->work[n++] = x;
   }
   if (r->n_slots > 0) memset(r->slots, 0, r->n_slots * sizeof *r->slots);
   r->n_work = 0;
@@ -248,8 +249,8 @@ uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte) {
     uint32_t s = x.state ? re_next(r->pool, x.state, byte) : 0;
     if (!s) continue;
     uint32_t origin = x.origin == RULES_SELF ? set : x.origin;
-    add(r, (struct rule_item){x.place, origin, s});
-    if (r->pool->states[s].accepts) add(r, (struct rule_item){x.place + 1, origin, 0});
+    add(r, (struct rule_item){x.position, origin, s});
+    if (r->pool->states[s].accepts) add(r, (struct rule_item){x.position + 1, origin, 0});
   }
   uint32_t to = finish_set(r);
   if (!r->no_memory && !r->too_large && !r->pool->full) r->sets[set].next[byte] = to + 1;
@@ -265,9 +266,9 @@ ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_ru
   ane_status st = read_rules(r, list, n, err);
   pool->step_limit = pool->steps + 4 * (uint64_t)RE_MAX_STEPS;
   if (st == ANE_OK) st = prune(r, err);
-  uint32_t root = r->n_places; /* a root rule around the first one: its end is the end of the text */
-  if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_RULE, 0}, err);
-  if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_END, r->n_rules}, err);
+  uint32_t root = r->n_positions; /* a root rule around the first one: its end is the end of the text */
+  if (st == ANE_OK) st = add_position(r, (struct rule_position){POSITION_RULE, 0}, err);
+  if (st == ANE_OK) st = add_position(r, (struct rule_position){POSITION_END, r->n_rules}, err);
   if (st == ANE_OK && !re_grow((void **)&r->sets, &r->room_sets, 0, sizeof *r->sets))
     st = ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   if (st) return st;
@@ -280,7 +281,7 @@ ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_ru
 
 void rules_free(struct rules *r) {
   ane_arena_free(&r->arena);
-  ane_free(r->places);
+  ane_free(r->positions);
   ane_free(r->sets);
   ane_free(r->table);
   ane_free(r->work);

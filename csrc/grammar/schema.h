@@ -1,8 +1,9 @@
 /* A JSON Schema (2020-12 and the spellings of older drafts) as boolean expressions over atoms.
  *
- * An atom holds the constraints of one schema object itself, separately for each type. An expression combines atoms as allOf,
- * anyOf, oneOf, not and if do. Members and elements refer to expressions again. A value is validated while it is read: each atom
- * is pending, true or false. A text is rejected as soon as its expression is false for every continuation. */
+ * An atom holds the constraints of one schema object, separately for each type, without those of schemas inside it. An expression
+ * combines atoms with and, or, not and "exactly one", as allOf, anyOf, oneOf, not and if require. Members and elements refer to
+ * expressions again. A value is validated while it is read: each atom is pending, true or false. A text is rejected as soon as
+ * its expression is false for every continuation. */
 #ifndef ANE_GRAMMAR_SCHEMA_H
 #define ANE_GRAMMAR_SCHEMA_H
 
@@ -35,7 +36,9 @@ struct jv {
 
 /* Parses a whole text. The result lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
 ane_status jv_read(struct jv **out, struct ane_arena *arena, const char *text, size_t len, struct ane_error *err);
-struct jv *jv_get(const struct jv *object, const char *name); /* NULL: none */
+/* Returns a member by name; NULL: there is none. */
+struct jv *jv_get(const struct jv *object, const char *name);
+/* Returns whether a value is this string. */
 bool jv_is(const struct jv *string, const char *s);
 
 /* ---- Schemas -----------------------------------------------------------------------------------------------------*/
@@ -57,7 +60,7 @@ struct expr {
   uint32_t atom; /* EXPR_ATOM */
   const expr_id *list;
   uint32_t n;
-  uint32_t size; /* expressions in it, counted as often as they occur: an expression is evaluated as a tree */
+  uint32_t size; /* number of expressions in it, as a tree: shared ones count each time */
   uint8_t types; /* types of which some value may satisfy it */
 };
 
@@ -77,9 +80,9 @@ struct pattern_property {
 #define NO_LIMIT UINT32_MAX
 
 struct atom {
-  uint8_t types;    /* that are allowed */
-  uint8_t bare;     /* types of which every value is */
-  uint8_t possible; /* types of which some value is */
+  uint8_t types;    /* allowed types */
+  uint8_t bare;     /* types of which every value satisfies the atom */
+  uint8_t possible; /* types of which some value satisfies it */
   /* strings */
   ane_re re; /* of the decoded text */
   uint32_t min_length, max_length;
@@ -116,7 +119,7 @@ struct schema {
   uint32_t n_exprs, room_exprs;
   uint32_t *table, table_size; /* of expressions */
   expr_id root;
-  bool too_large; /* an expression is */
+  bool too_large; /* an expression exceeded EXPR_MAX_SIZE */
 };
 
 struct schema_options {
@@ -143,19 +146,21 @@ static inline expr_id expr_two(struct schema *s, expr_kind kind, expr_id a, expr
 expr_id expr_for(struct schema *s, expr_id e, uint8_t type);
 /* Returns the types of which some value may satisfy e: the least fixed point over atoms. Conjunctions are tested part by part. */
 uint8_t expr_types(const struct schema *s, expr_id e);
+/* Tests whether some value satisfies the root. Errors: ANE_INVALID (none does), ANE_RANGE, ANE_NOMEM. */
 ane_status schema_possible(struct schema *s, struct ane_error *err);
 /* Returns the expression that an atom gives for the member `name`. */
 expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len);
-/* Returns the regular expression of the strings that satisfy e. */
+/* Returns the regular expression of the strings that satisfy e. lengths: with the bounds of the length. */
 ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
 
-/* What a value of "format" asks of strings and of numbers. */
+/* What a "format" requires of strings and of numbers. */
 struct schema_format {
   const char *name;
-  const char *pattern;      /* of a whole string; NULL: every string */
-  const char *least, *most; /* of numbers; NULL: no limit */
+  const char *pattern;           /* of a whole string; NULL: every string */
+  const char *minimum, *maximum; /* of numbers; NULL: no limit */
 };
-const struct schema_format *schema_format(const char *name, size_t len); /* NULL: unknown */
+/* Returns a format by name; NULL: unknown. */
+const struct schema_format *schema_format(const char *name, size_t len);
 
 /* ---- References --------------------------------------------------------------------------------------------------*/
 
@@ -163,12 +168,12 @@ struct schema_ids; /* of one document */
 ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, struct jv *root, struct ane_error *err);
 /* Returns the schema that a reference in `from` names; NULL if the document has none. */
 struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len);
-/* The target of $dynamicRef (or of $recursiveRef: recursive) if it is the same wherever the reference is reached from: there is
- * no other anchor of the name, or the resource at the root, which is the outermost of every dynamic scope, has it. *several: the
- * target depends on the way. */
+/* Returns the target of $dynamicRef (recursive: of $recursiveRef) if it does not depend on the path to the reference: no other
+ * schema has the anchor, or the root resource, which is the outermost of every dynamic scope, has it. *several: the target
+ * depends on the path. */
 struct jv *schema_resolve_dynamic(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len, bool recursive,
                                   bool *several);
-/* Are keywords beside $ref ignored, as in drafts up to 7? */
+/* Returns whether keywords beside $ref are ignored, as in drafts up to 7. */
 bool schema_old_refs(const struct schema_ids *ids);
 
 #endif

@@ -282,21 +282,21 @@ expr_id atom_member(struct schema *s, const struct atom *a, const char *name, si
 }
 
 /* Returns the maximum number of elements that an atom allows. */
-static uint32_t most_items(const struct schema *s, const struct atom *a) {
-  uint32_t most = a->max_items;
-  for (uint32_t i = 0; i < a->n_prefix && i < most; i++)
-    if (!expr_types(s, a->prefix[i].value)) most = i;
-  if (!expr_types(s, a->items)) most = ANE_MIN(most, a->n_prefix);
-  return most;
+static uint32_t max_elements(const struct schema *s, const struct atom *a) {
+  uint32_t max = a->max_items;
+  for (uint32_t i = 0; i < a->n_prefix && i < max; i++)
+    if (!expr_types(s, a->prefix[i].value)) max = i;
+  if (!expr_types(s, a->items)) max = ANE_MIN(max, a->n_prefix);
+  return max;
 }
 
 static bool array_possible(const struct schema *s, const struct atom *a) {
-  uint32_t least = a->min_items;
+  uint32_t min = a->min_items;
   if (a->has_contains && a->min_contains > 0) {
     if (!expr_types(s, a->contains) || a->min_contains > a->max_contains) return false;
-    least = ANE_MAX(least, a->min_contains);
+    min = ANE_MAX(min, a->min_contains);
   }
-  return least <= most_items(s, a);
+  return min <= max_elements(s, a);
 }
 
 /* Can an object satisfy the atom? members[i]: the expression of the i-th required name. */
@@ -319,7 +319,7 @@ ane_status schema_possible(struct schema *s, struct ane_error *err) {
     p->step_limit = p->steps + RE_MAX_STEPS;
     const struct re_node *n = re_at(p, a->re);
     a->possible = a->types & (T_NULL | T_FALSE | T_TRUE);
-    if (a->types & T_STRING && a->min_length <= a->max_length && n->least <= a->max_length && n->most >= a->min_length &&
+    if (a->types & T_STRING && a->min_length <= a->max_length && n->min_chars <= a->max_length && n->max_chars >= a->min_length &&
         re_alive(p, a->re, RE_AT_START))
       a->possible |= T_STRING;
     if (a->types & T_NUMBER && !number_impossible(&a->number)) a->possible |= T_NUMBER;

@@ -249,9 +249,9 @@ static void read_format(struct loading *l, struct jv *v, struct atom *a) {
       load_fail(l, ANE_UNSUPPORTED, v, "format", "'%.60s' is not known (strict = false passes over it)", f->text);
     return;
   }
-  struct number_rule bounds = {.has_min = format->least, .has_max = format->most};
-  if (format->least) decimal_read(&bounds.min, format->least, strlen(format->least));
-  if (format->most) decimal_read(&bounds.max, format->most, strlen(format->most));
+  struct number_rule bounds = {.has_min = format->minimum, .has_max = format->maximum};
+  if (format->minimum) decimal_read(&bounds.min, format->minimum, strlen(format->minimum));
+  if (format->maximum) decimal_read(&bounds.max, format->maximum, strlen(format->maximum));
   number_join(&a->number, &bounds);
   if (!format->pattern) return;
   struct ane_error err;
@@ -276,8 +276,8 @@ static void read_strings(struct loading *l, struct jv *v, struct atom *a) {
   }
   read_format(l, v, a);
   const struct re_node *n = re_at(&l->s->pool, a->re);
-  if (n->least >= a->min_length) a->min_length = 0; /* holds by itself */
-  if (n->most <= a->max_length) a->max_length = NO_LIMIT;
+  if (n->min_chars >= a->min_length) a->min_length = 0; /* holds by itself */
+  if (n->max_chars <= a->max_length) a->max_length = NO_LIMIT;
 }
 
 static void read_arrays(struct loading *l, struct jv *v, struct atom *a) {
@@ -323,7 +323,7 @@ static void read_names(struct loading *l, struct jv *v, struct jv *list, const c
   ane_strmap_free(&seen);
 }
 
-/* Objects may test so many names by patterns, and have so many patterns: a test takes about 0.1 us. */
+/* Limits of an object: tests of names by patterns, which take about 0.1 us each, and patterns. */
 enum { MAX_TESTS = 1 << 22, MAX_PATTERNS = 1 << 14 };
 
 static void read_objects(struct loading *l, struct jv *v, struct atom *a) {
@@ -465,7 +465,7 @@ expr_id load_has(struct loading *l, const char *name, size_t len) {
   return expr_atom(l->s, id);
 }
 
-/* An object that has all names of a list. */
+/* Returns the expression "an object with all names of a list". */
 static expr_id has_all(struct loading *l, struct jv *v, struct jv *list, const char *name) {
   uint32_t id, n = 0;
   struct re_text *required = NULL;
@@ -477,7 +477,7 @@ static expr_id has_all(struct loading *l, struct jv *v, struct jv *list, const c
   return expr_atom(l->s, id);
 }
 
-/* dependentRequired, dependentSchemas, dependencies. */
+/* Reads dependentRequired, dependentSchemas or dependencies. */
 static expr_id read_dependent(struct loading *l, struct jv *v, const char *name) {
   struct jv *d = keyword(l, v, name, JV_OBJECT);
   if (!d || l->status) return EXPR_TRUE;

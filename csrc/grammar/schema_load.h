@@ -34,9 +34,9 @@ struct atom *load_atom(struct loading *l, uint32_t *number);
 void *load_alloc(struct loading *l, size_t n, size_t size);
 /* Returns the expression "an object with this member". */
 expr_id load_has(struct loading *l, const char *name, size_t len);
-/* unevaluatedProperties and unevaluatedItems of an object. */
+/* Returns the expression of unevaluatedProperties and unevaluatedItems of an object. */
 expr_id load_unevaluated(struct loading *l, struct jv *v);
-/* The target of $ref or $dynamicRef. NULL: an error was set. */
+/* Returns the target of $ref or $dynamicRef. NULL: an error was set. */
 struct jv *load_target(struct loading *l, struct jv *v, const char *keyword);
 
 #endif

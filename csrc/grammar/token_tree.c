@@ -91,8 +91,8 @@ static bool escape_step(struct lexer *l, uint8_t b) {
 }
 
 static void lex_step(struct lexer *l, uint8_t b) {
-  if (l->lex == LEX_QUOTE || l->lex == LEX_BEHIND) {
-    l->lex = LEX_BEHIND;
+  if (l->lex == LEX_QUOTE || l->lex == LEX_AFTER) {
+    l->lex = LEX_AFTER;
     return;
   }
   if (l->escape) {

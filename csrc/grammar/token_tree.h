@@ -14,17 +14,17 @@ struct token_node {
   uint8_t byte;
 };
 
-/* What the bytes of a node's path are, read inside a JSON string. */
+/* What the bytes of a node's path mean inside a JSON string. */
 enum {
   LEX_PLAIN,   /* complete characters */
   LEX_PARTIAL, /* characters, the last one incomplete */
   LEX_ESCAPE,  /* a backslash stands on the path before the end of the string */
   LEX_QUOTE,   /* characters, then the quote that ends the string */
-  LEX_BEHIND,  /* bytes after that quote */
+  LEX_AFTER,   /* bytes after that quote */
   LEX_BAD      /* not allowed in a string */
 };
 
-enum { TOKEN_CHARS = 32 }; /* counts of characters that have a mask of their own */
+enum { TOKEN_CHARS = 32 }; /* masks by number of characters: 0 .. 31, and one for all */
 
 /* A token that ends a string. Tokens with the same bytes from the quote on are one class. */
 struct closing_token {
@@ -33,13 +33,13 @@ struct closing_token {
   bool escaped;    /* a backslash is among them */
 };
 
-/* Bytes fall into classes that expressions often tell apart. A set of classes is a word of bits. A character beyond ASCII has the
- * class of its first byte; the bytes behind it have none. */
+/* Bytes are divided into classes that expressions often distinguish. A set of classes is a word of bits. A character beyond ASCII
+ * has the class of its first byte; its other bytes have none. */
 enum { CLASS_NONE = 255 };
 
 /* A token that stays inside a string and has no escape. */
 struct plain_token {
-  uint32_t node; /* first, as in string_stop: both are searched by it */
+  uint32_t node; /* must come first, as in string_stop: first_item searches by it */
   uint32_t token;
   uint64_t classes; /* of its bytes */
   uint32_t chars;
@@ -51,7 +51,7 @@ struct string_stop {
 };
 
 struct ane_token_tree {
-  uint64_t serial; /* no other tree of the process has it */
+  uint64_t serial; /* unique in the process */
   struct token_node *nodes;
   uint8_t *lex;    /* [n_nodes] */
   uint16_t *chars; /* [n_nodes] characters of the path, up to the quote */
@@ -60,7 +60,7 @@ struct ane_token_tree {
   uint32_t n_tokens, words; /* words of a mask */
   uint32_t *twin;           /* [n_tokens] the next token of the same bytes + 1 */
   uint32_t longest;         /* bytes of the longest token */
-  uint32_t most_chars;      /* of a token inside a string */
+  uint32_t most_chars;      /* maximum characters of a token inside a string */
   /* inside[k]: mask of the tokens that stay inside a string and add at most k characters, an incomplete one counted; the last:
    * all.
    */

@@ -126,7 +126,7 @@ static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   return rules;
 }
 
-/* The parts of the list at `arg`, each {from, to, kind, text} with places from 1, in memory of Lua's, which is pushed. */
+/* The parts of the list at `arg`, each {from, to, kind, text} with states from 1, in memory of Lua's, which is pushed. */
 static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
   static const char *const kinds[] = {[ANE_PART_LITERAL] = "literal", [ANE_PART_PATTERN] = "pattern", [ANE_PART_JSON] = "json"};
   lua_pushvalue(L, arg);
@@ -150,7 +150,7 @@ static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
   return list;
 }
 
-/* The places of the list in the field `ends` of a table, in memory of Lua's, which is pushed. */
+/* Returns the states in the field `ends` of a table, in memory of Lua that is pushed. */
 static uint32_t *check_ends(lua_State *L, int table, size_t *n) {
   lua_getfield(L, table, "ends");
   *n = list_length(L);

@@ -88,15 +88,15 @@ end
 -- @return a grammar; or nil, message, code
 function M.gbnf(text) return read("gbnf", text) end
 
---- A grammar in Lark's form; the first rule is `start`.
+--- A grammar in the syntax of Lark; the first rule is `start`.
 -- @return a grammar; or nil, message, code
 function M.lark(text) return read("lark", text) end
 
---- Texts along paths from place 1 to an end: sequences of literals, patterns and JSON values, such as calls of tools. The edges
--- that leave a place are either several literals, none a prefix of another, or one pattern, or one JSON value. Patterns and
--- values are greedy: what follows must not begin with a byte that they could take.
--- @param list of {from, to, kind, text}: places, "literal" | "pattern" | "json", the literal, pattern or schema (JSON text); its field
--- ends is the list of the places where a text may end
+--- Texts along paths from state 1 to an end: sequences of literals, patterns and JSON values, such as calls of tools. The edges
+-- of a state are either several literals, none a prefix of another, or one pattern, or one JSON value. Patterns and values are
+-- greedy: what follows must not begin with a byte that they could consume.
+-- @param list of {from, to, kind, text}: states, "literal" | "pattern" | "json", the literal, pattern or schema (JSON text); its field
+-- ends is the list of the states in which a text may end
 -- @param opts strict, blanks: as for json_schema
 -- @return a grammar; or nil, message, code
 function M.parts(list, opts)
@@ -105,16 +105,17 @@ function M.parts(list, opts)
   return make("parts", list, { lenient = not opts.strict, blanks = opts.blanks })
 end
 
---- Is this a grammar?
+--- Returns whether a value is a grammar.
 function M.is(value) return getmetatable(value) == Grammar end
 
---- A matcher of a text from its beginning: push(bytes) -> are they allowed, accepts() -> may the text end here, rewind(pushes),
--- pushes(), forced() -> bytes that must come, allowed(tree), count(tree), mask(tree, logits, ids) with a tree of core.token_tree.
+--- Makes a matcher at the beginning of a text: push(bytes) -> whether they are allowed, accepts() -> whether the text may end,
+-- rewind(pushes), pushes(), forced() -> bytes that must come, allowed(tree), count(tree), mask(tree, logits, ids) with a tree of
+-- core.token_tree.
 -- @return it; or nil, message, code
 function Grammar:matcher() return self._raw:matcher() end
 
---- Does a whole text match the grammar?
--- @return true or false; or nil, message, code where a limit is reached
+--- Returns whether a whole text matches the grammar.
+-- @return true or false; or nil, message, code if a limit is reached
 function Grammar:matches(text)
   schema.argument({ type = "string" }, text, "matches: text", 2)
   local matcher, message, code = self._raw:matcher()
