@@ -60,8 +60,8 @@ static int append_close(lua_State *L) {
 
 enum { MOST_READ = 1 << 16 };
 
-/* read_some(fd, wait) -> up to 65536 bytes, as many as are there; nil: the end; false: nothing has come within `wait` seconds;
- * nil, message, code. Without `wait` it waits for the first byte. A signal that arrives meanwhile gives false. */
+/* read_some(fd, wait) -> up to 65536 bytes, as many as are available; nil: the end; false: nothing has come within `wait`
+ * seconds; nil, message, code. Without `wait` it waits for the first byte. A signal that arrives meanwhile gives false. */
 static int read_some(lua_State *L) {
   int fd = (int)bind_integer(L, 1, 0, INT32_MAX);
   double wait = luaL_optnumber(L, 2, -1);

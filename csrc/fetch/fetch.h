@@ -15,7 +15,7 @@ struct ane_fetch_request {
   /* The file for the content of a response 200 or 206; NULL: memory, where the content of all other responses goes too. The file
    * is created if missing and locked until the end: a second exchange with it is ANE_STATE. */
   const char *path;
-  uint64_t offset; /* bytes that the file has already: only the rest is requested. A response 200 starts the file anew */
+  uint64_t offset; /* bytes that the file has already: only the rest is requested. A response 200 starts the file again */
   size_t most;     /* maximum bytes in memory; beyond it, ANE_RANGE for 200 and 206; for other responses the rest is dropped */
   uint32_t connect_ms; /* connection timeout */
   uint32_t stall_ms;   /* the exchange fails after this time without a byte */

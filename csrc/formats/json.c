@@ -97,7 +97,7 @@ static json_t *read_value(struct ane_json *j) { /* NOLINT(misc-no-recursion) */
 ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err) {
   struct ane_buffer scratch = {0};
   struct ane_json j = {.no_memory = true};
-  char *copy = ane_strndup(text, (size_t)size); /* the reader wants a NUL behind the text */
+  char *copy = ane_strndup(text, (size_t)size); /* the reader needs a NUL after the text */
   *out = NULL;
   if (copy) {
     ane_json_start(&j, copy, (size_t)size, &scratch);

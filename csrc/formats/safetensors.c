@@ -28,7 +28,7 @@ struct part {
   struct ane_error *err;
   uint32_t file; /* index into s->files */
   json_t *header;
-  const uint8_t *data;  /* behind the header */
+  const uint8_t *data;  /* the bytes after the header */
   uint64_t start, room; /* position of the data in the file, and their number of bytes */
   struct ane_source_tensor *tensors;
   uint32_t n_tensors;

@@ -151,7 +151,7 @@ static bool hex_byte(struct json_machine *m, struct json_state *st, uint8_t byte
   int d = hex_digit(byte);
   if (d < 0) return false;
   bool low = st->escape >= ESC_LOW_HEX;
-  int left = (low ? ESC_LOW_LAST : ESC_HEX_LAST) - st->escape; /* digits behind this one */
+  int left = (low ? ESC_LOW_LAST : ESC_HEX_LAST) - st->escape; /* digits after this one */
   st->code = st->code * 16 + (uint32_t)d;
   uint32_t lo = st->code << 4 * left, hi = lo + (1u << 4 * left) - 1;
   if (m->tape->canonical) {

@@ -117,7 +117,7 @@ static struct jv *value(struct reading *r, int depth) {
 ane_status jv_read(struct jv **out, struct ane_arena *arena, const char *text, size_t len, struct ane_error *err) {
   struct ane_buffer scratch = {0};
   struct reading r = {.arena = arena};
-  char *copied = ane_arena_strndup(arena, text, len); /* the reader wants a NUL behind the text */
+  char *copied = ane_arena_strndup(arena, text, len); /* the reader needs a NUL after the text */
   if (!copied) return ane_fail(err, ANE_NOMEM, "no memory for the schema");
   ane_json_start(&r.j, copied, len, &scratch);
   *out = value(&r, 0);

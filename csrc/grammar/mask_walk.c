@@ -137,7 +137,7 @@ static bool walk_escape(struct inside *in, struct walked *w, uint32_t node) {
   return true;
 }
 
-/* Records a token without an escape of a string with bounds. left: the expression behind it. false: no memory. */
+/* Records a token without an escape of a string with bounds. left: the expression after it. false: no memory. */
 static bool note_limited(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, const struct re_node *left) {
   uint64_t need = (uint64_t)chars + left->min_chars;
   w->bounded |= left->max_chars != RE_INF;
@@ -150,7 +150,7 @@ static bool note_limited(struct inside *in, struct walked *w, uint32_t token, ui
   return true;
 }
 
-/* Records a token without an escape, and the tuple behind it. false: no memory. */
+/* Records a token without an escape, and the tuple after it. false: no memory. */
 static inline bool note_plain(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, uint32_t tuple) {
   if (!w->limited) {
     mask_set(in->k->mask, token);
@@ -171,7 +171,7 @@ static bool note_stop(struct inside *in, struct walked *w, uint32_t node, uint32
 
 /* ---- Loops -------------------------------------------------------------------------------------------------------*/
 
-/* The classes of bytes that lead from a tuple back to it, and those behind which no text continues. */
+/* The classes of bytes that lead from a tuple back to it, and those after which no text continues. */
 struct loop {
   uint32_t tuple; /* + 1; 0: empty */
   uint64_t known, stays, dies;

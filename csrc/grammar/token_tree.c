@@ -66,9 +66,9 @@ static uint32_t build(struct token_node *nodes, uint32_t *twin, const struct ent
 /* The state of a path inside a string. */
 struct lexer {
   uint8_t lex, need, from, to; /* bytes of a character that are missing; bounds of the next */
-  uint8_t escape;              /* 1: behind a backslash; 2 to 5: digits of \uXXXX are missing; 6, 7: the second half must come */
+  uint8_t escape;              /* 1: after a backslash; 2 to 5: digits of \uXXXX are missing; 6, 7: the second half must follow */
   uint16_t code, chars;
-  bool ended; /* behind the end of a string that had an escape */
+  bool ended; /* after the end of a string that had an escape */
   uint16_t quote;
 };
 
@@ -174,8 +174,8 @@ no_memory:
   return false;
 }
 
-/* Beyond ASCII, line ends, blanks and letters of patterns lie behind few first bytes: U+0085 and U+00A0 behind C2, U+1680 behind
- * E1, U+2028 behind E2, U+3000 behind E3, U+FEFF behind EF. */
+/* Line ends and blanks beyond ASCII have few first bytes: C2 (U+0085, U+00A0), E1 (U+1680), E2 (U+2028), E3 (U+3000) and EF
+ * (U+FEFF). */
 static void make_byte_classes(struct ane_token_tree *t) {
   static const uint8_t bounds[] = {'0',  '9' + 1, 'A',  'G',  'Z' + 1, 'a',  'g',  'z' + 1, 0xc2,
                                    0xc3, 0xe0,    0xe1, 0xe2, 0xe3,    0xe4, 0xef, 0xf0,    0xf5};

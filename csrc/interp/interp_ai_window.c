@@ -14,8 +14,8 @@ static const struct ane_mil_value *result_shape(struct translation *t, const str
   return v;
 }
 
-/* x, weight, stride, padding of each axis, dilation, elements added behind, groups. The added elements are part of the declared
- * shape. */
+/* x, weight, stride, padding of each axis, dilation, elements added at the end, groups. The added elements are part of the
+ * declared shape. */
 static ane_status conv_transpose(struct translation *t, const struct call *c) {
   const struct ane_mil_value *shape = result_shape(t, c);
   int32_t pad[3], both[6];

@@ -143,7 +143,7 @@ ane_status interp_live(struct ane_interp *g, struct ane_error *err);
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err);
 void interp_give_up(struct ane_interp *g, struct interp_node *n);
 
-/* Adds an input behind those of the file: the output rows. *done false: the last product of the graph cannot be limited to
+/* Adds an input after those of the file: the output rows. *done false: the last product of the graph cannot be limited to
  * some positions. */
 ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, struct ane_error *err);
 

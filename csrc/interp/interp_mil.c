@@ -140,7 +140,7 @@ ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim 
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
 
-/* The item of a mapping for a parameter of the primitive ("p=..."): the text behind the '=', or NULL. */
+/* The item of a mapping for a parameter of the primitive ("p=..."): the text after the '=', or NULL. */
 static const char *mapped(const char *mapping, const char *param, size_t len, size_t *n) {
   for (const char *p = mapping; *p; p += strspn(p, " ")) {
     size_t all = strcspn(p, " ");

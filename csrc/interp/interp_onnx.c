@@ -78,7 +78,7 @@ struct item {
   char mark;        /* '!' or '?', else 0 */
   const char *name; /* of the parameter, or of the attribute */
   size_t len;
-  const char *source; /* behind the '='; NULL for '!' */
+  const char *source; /* after the '='; NULL for '!' */
   size_t source_len;
 };
 

@@ -226,7 +226,7 @@ static ane_ai_value concat(struct coreai_scope *s, const struct ane_mil_op *op, 
   int32_t axis = axis_of(s, op, "axis", list[0]);
   if (values->n_bindings == 1) return list[0];
   if (!int_param(s, op, "interleave", 0, 0)) return ane_ai_concat(s->b, list, values->n_bindings, axis);
-  /* interleaved: joined along a new axis behind `axis` */
+  /* interleaved: joined along a new axis after `axis` */
   for (uint32_t i = 0; i < values->n_bindings; i++) {
     struct ane_ai_type t = list[i]->type;
     for (int32_t d = t.rank; d > axis + 1; d--) t.dim[d] = t.dim[d - 1];

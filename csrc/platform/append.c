@@ -84,4 +84,4 @@ bool ane_fd_ready(int fd, int ms) {
   return poll(&one, 1, ms) != 0;
 }
 
-int64_t ane_fd_read(int fd, void *data, size_t most) { return read(fd, data, most); }
+int64_t ane_fd_read(int fd, void *data, size_t max) { return read(fd, data, max); }

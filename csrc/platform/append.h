@@ -24,8 +24,8 @@ void ane_append_close(struct ane_append *f);
 
 /* Waits up to `ms` milliseconds (-1: without limit) until `fd` has bytes, is at its end or in error. false: nothing yet. */
 bool ane_fd_ready(int fd, int ms);
-/* Reads at most `most` bytes, as many as are there. Waits for the first one. Returns their number; 0: the end; -1: see errno
+/* Reads at most `max` bytes, as many as are available. Waits for the first one. Returns their number; 0: the end; -1: see errno
  * (EINTR: a signal arrived). */
-int64_t ane_fd_read(int fd, void *data, size_t most);
+int64_t ane_fd_read(int fd, void *data, size_t max);
 
 #endif

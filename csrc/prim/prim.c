@@ -33,7 +33,7 @@ static const struct {
 
 /* ---- Parameters of an op -------------------------------------------------------------------------------------------*/
 
-/* The next parameter of a list: its name, *len without the mark behind it, and the mark; NULL at the end. */
+/* Returns the next parameter of a list: its name, *len without the mark after it, and the mark; NULL at the end. */
 static const char *next_param(const char **list, size_t *len, char *mark) {
   const char *p = *list;
   size_t n = strcspn(p, " ");

@@ -24,7 +24,7 @@ static ane_status read_list(struct ane_prim_call *c, const char *name, int n, in
   return c->status;
 }
 
-/* Reads the padding: `before` and the size of the result. "same": ceil(x / stride); an odd element goes behind, with
+/* Reads the padding: `before` and the size of the result. "same": ceil(x / stride); an odd element is added at the end, with
  * same_lower before. */
 static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
   char text[PRIM_TEXT];
@@ -257,7 +257,8 @@ ane_status prim_conv_transpose(struct ane_prim_call *c) {
 
 /* ---- Pooling -------------------------------------------------------------------------------------------------------*/
 
-/* Reads the sizes of pooling. With ceil_mode a last window that is not whole counts, if it begins before the padding behind. */
+/* Reads the sizes of pooling. With ceil_mode a last window that is not whole counts, if it begins before the padding at the end.
+ */
 static ane_status read_pool(struct ane_prim_call *c, struct conv *v) {
   const struct ane_dyn *x = c->in[0];
   char text[ANE_DYN_TEXT];

@@ -87,7 +87,7 @@ end
 --- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.generate.speculate.
 -- @param ids the tokens so far
 -- @param corpus list of more tokens to draft from, or nil
--- @return a drafter: push(id), draft(most) -> list of tokens and how many tokens of agreement stand behind it, or nil
+-- @return a drafter: push(id), draft(max) -> list of at most max tokens and the length of the match that they follow, or nil
 function M.drafter(ids, corpus)
   return require("ane.generate.speculate").drafter(ids, corpus)
 end

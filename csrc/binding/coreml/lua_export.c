@@ -130,7 +130,7 @@ struct writing {
   lua_State *L;
   struct lua_exporter *ud;
   int wrote;  /* stack index of the function, 0: none */
-  int factor; /* stack index of the function, 0: none; the slot behind it keeps the factor alive */
+  int factor; /* stack index of the function, 0: none; the next slot keeps the factor alive */
   bool raised;
 };
 

@@ -95,7 +95,7 @@ static int meth_add(lua_State *L) {
   return bind_done(L, st, &err);
 }
 
-/* clear(): forgets all values */
+/* clear(): removes all values */
 static int meth_clear(lua_State *L) {
   drop_all(check_moments(L));
   return 0;

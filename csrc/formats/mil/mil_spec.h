@@ -112,7 +112,7 @@ struct ane_mil_op {
   uint32_t n_inputs, n_outputs, n_attrs, n_blocks;
 };
 
-/* Operations stand in an order in which each uses only what came before it. */
+/* Operations are in an order in which each uses only results of earlier ones. */
 struct ane_mil_block {
   const struct ane_mil_named_type *inputs; /* none in the body of a function */
   const char *const *outputs;

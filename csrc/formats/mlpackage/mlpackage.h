@@ -6,7 +6,7 @@
  *
  * A weight file is a header of 64 bytes (u32 number of blobs, u32 version 2, zeros), then blob after blob, each at a
  * multiple of 64: a record of 64 bytes (u32 0xDEADBEEF, u32 element type, u64 bytes of data, u64 offset of the data in the
- * file, u64 unused bits in the last byte, zeros) and the data directly behind it. Little endian. */
+ * file, u64 unused bits in the last byte, zeros) and the data directly after it. Little endian. */
 #ifndef ANE_FORMATS_MLPACKAGE_H
 #define ANE_FORMATS_MLPACKAGE_H
 

@@ -8,7 +8,7 @@
 
 struct weights {
   struct ane_source *out, *from;
-  const char *name; /* of the weight at hand */
+  const char *name; /* of the current weight */
   struct ane_error *err;
 };
 

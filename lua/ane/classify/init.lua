@@ -3,8 +3,8 @@
 -- Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
 --
 -- A model that sees tokens on both sides takes a sequence at once. A longer sequence runs in windows that overlap. A label
--- depends on at most `reach` tokens on each side (layers x attention window). A window gives only the labels of tokens that have
--- that many neighbours in it, so they equal those of one run over the whole sequence.
+-- depends on at most `reach` tokens on each side (layers x attention window). Only the labels of tokens that have this
+-- many neighbours in their window are used, so they equal those of one run over the whole sequence.
 
 local bioes = require "ane.classify.bioes"
 local core = require "ane.core"
@@ -13,11 +13,11 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
-local MANY = 32 -- most inputs of a run
+local MANY = 32 -- maximum inputs of a run
 
 --- Options of classify.
 --   threshold: spans with a lower score are left out; default 0
---   window: most tokens of one run; default the model's limit
+--   window: maximum tokens of one run; default the model's limit
 --   progress: function("classify", done, total), called after each window with the number of tokens that are done, by classify_many
 --     after each run with the number of inputs; it may yield
 --   details: the result is a table with spans, ids, labels (the best of each token alone), path (those of the best legal path),
@@ -87,7 +87,7 @@ local function run_window(self, first, last, upto)
   return true
 end
 
--- Can a sequence longer than one run be divided into windows?
+-- Checks that a sequence longer than one run can be divided into windows.
 local function check_window(self)
   if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
@@ -150,7 +150,7 @@ Batch.__index = Batch
 
 --- Labels many short sequences, several in each run: the weights are read once for all of them.
 -- @param model a token classifier
--- @param size most sequences of one run
+-- @param size maximum sequences of one run
 -- @return batch with spans(list of lists of ids) -> list of lists of spans, close(); or nil, message, code
 function M.batch(model, size)
   local run <close>, message, code = M.run(model, {}) -- fails unless it is a classifier
@@ -209,7 +209,7 @@ local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0
 -- @param first, last token numbers
 -- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
 -- @param text, base: byte i of the whole text is byte i - base of `text`
--- @param used the last byte of other spans (nil: none); the bytes begin behind it
+-- @param used the last byte of other spans (nil: none); the bytes begin after it
 -- @return start, stop; nil where no bytes are left
 function M.bytes(first, last, starts, stops, text, base, used)
   local start, stop
@@ -235,7 +235,7 @@ end
 --- Gives spans of tokens their bytes, in place. A span without bytes of its own is dropped.
 -- @param spans list of {label, first, last, score}
 -- @param at {starts, stops, text, base, used = last byte of the spans before}; used is updated
--- @param threshold least score
+-- @param threshold minimum score
 -- @return list of {label, start, stop, text, score, first, last}
 function M.place(spans, at, threshold)
   local out = {}

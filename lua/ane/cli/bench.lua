@@ -1,4 +1,4 @@
---- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
+--- `ane bench`: speed of prefill and decoding, as llama-bench measures them; for a token classifier, sentences per second.
 -- Needs ane.classify, ane.cli.common, ane.cli.options, ane.cli.relations, ane.core, ane.coreml.set, ane.evaluate.bench,
 -- ane.evaluate.bench_pool, ane.evaluate.bench_sequences and ane.model.
 
@@ -15,7 +15,7 @@ M.ranks = true
 M.needs = { { "requests", "pool" }, { "rate", "pool" }, { "shared", "pool" }, { "pool_sessions", "pool" } }
 M.excludes = { { "sequences", "pool" }, { "greedy", "pool", "sequences" }, { "depth", "pool", "sequences" }, { "repetitions", "pool" } }
 
--- Options that take numbers between commas, several times.
+-- Options that take lists of numbers, several times.
 local LISTS = {
   { name = "prompt_tokens", flags = "-p --prompt-tokens", default = 512,
     help = "Tokens of the prompt: 16,512, or -p 16 -p 512; 0 for none; default 512." },
@@ -23,7 +23,7 @@ local LISTS = {
   { name = "depth", flags = "-d --depth", default = 0, help = "Tokens in the cache before each test: 0,2048; default 0." },
 }
 
--- The numbers of such an option, of all times that it was given.
+-- Returns all numbers that were given for such an option.
 local function numbers(args, list)
   local all = {}
   for _, some in ipairs(args[list.name]) do table.move(some, 1, #some, #all + 1, all) end
@@ -54,10 +54,10 @@ function M.options(parser)
   options.add(parser, "-b --batch", "Token classifiers: sentences of one run. Default 16.", options.positive):argname "B"
 end
 
--- The parser has no defaults: a value says that the option was given.
+-- The parser has no defaults, so a value shows that the option was given.
 local DEFAULTS = { repetitions = 5, requests = 32, rate = 0, shared = 0, pool_sessions = 32, sentence_tokens = 32, batch = 16 }
 
--- Options by the kind of model that they are for.
+-- Options that apply to one kind of model only.
 local OF_KIND = {
   ["a language model"] = { "prompt_tokens", "gen_tokens", "depth", "greedy", "sequences", "pool" },
   ["a token classifier"] = { "sentence_tokens", "batch" },
@@ -81,7 +81,7 @@ local function mean_text(rates) return ("%.2f +- %.2f"):format(bench.mean(rates)
 
 local function share(value, limit) return value and limit and ("%.0f %%"):format(100 * value / limit) or "" end
 
--- One test as texts: what a run reads a second and computes in matrix products, beside what the machine can.
+-- Returns the texts of one test: bytes read and operations computed per second, compared with the limits of the machine.
 local function texts(row, limits)
   local rate = bench.mean(row.rates)
   local read = row.test == "tg" and row.bytes and row.bytes * rate or nil
@@ -93,13 +93,13 @@ local function texts(row, limits)
   }
 end
 
--- The first line of a text: what the model runs on, and what loading took.
+-- Writes the first line: the model, how it runs, and the time of loading.
 local function write_head(out)
   io.stdout:write(("%s, %d threads, %s; loaded in %.2f s, peak memory %.0f MB\n"):format(out.kernel, out.threads,
     common.bytes(out.model_bytes), out.load_s, out.peak_rss_mb))
 end
 
--- The lines about ranks, behind those of the tests.
+-- Writes the lines about ranks, after those of the tests.
 local function write_ranks(out)
   for _, r in ipairs(out.ranks or {}) do
     io.stdout:write(("rank %d (%s): layers %s, weights %s, %s when loaded\n"):format(r.rank, r.host,
@@ -201,7 +201,7 @@ local function classify(model, args)
   return rates
 end
 
--- Facts of every model, whatever was measured.
+-- Returns the facts of a model that every report has.
 local function facts(model, args)
   local info = model:info()
   local out = {
@@ -346,7 +346,7 @@ local function context_of(args, o)
   return most(o.depths) + math.max(o.longest, 1)
 end
 
--- A context beyond the model's own is measured only where it is asked for: it may take minutes and gigabytes.
+-- A context above the model's own is measured only if --context asks for it: it may take minutes and gigabytes.
 local function check_own(model, args, context)
   local own = model.config.context_length
   if args.context or not context or not own or context <= own then return true end

@@ -25,7 +25,7 @@ function M.options(parser)
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")
 end
 
--- One reply, written as it comes. Ctrl-C ends the reply; a second one, while nothing is computed, the program.
+-- Writes one reply as it is generated. Ctrl-C ends the reply. Ctrl-C while nothing is computed ends the program.
 local function answer(chat, said, args)
   local pieces, message
   local ok, raised = core.interruptible(function()
@@ -39,7 +39,7 @@ local function answer(chat, said, args)
   if pieces then
     pieces:close()
     io.stdout:write "\n"
-    io.stdout:flush() -- before what standard error says
+    io.stdout:flush() -- before standard error is written
   end
   if not ok then
     if args.prompt or not require("ane.cli").interrupted(raised) then error(raised, 0) end
@@ -64,15 +64,15 @@ local function replace(messages, first, others)
   table.move(others, 1, #others, first, messages)
 end
 
--- Removes the last question and what came after it.
+-- Removes the last message of the user and all after it.
 local function undo(messages)
   while #messages > kept(messages) do
     if table.remove(messages).role == "user" then return end
   end
 end
 
--- Writes the conversation: its messages as JSON where the name ends with .json, else with its session, so that going on computes
--- nothing again.
+-- Writes the conversation: its messages as JSON if the name ends with .json; otherwise with its session, so that nothing is computed
+-- again.
 local function save(talk, path)
   local chat = talk.chat
   if not path:find "%.json$" then return chat:save(path) end
@@ -93,7 +93,7 @@ local function read_messages(path, text)
   return list
 end
 
--- Goes on with the conversation of a file: one of /save, or messages as JSON.
+-- Continues the conversation of a file that /save wrote, or messages in JSON.
 local function load_file(talk, path)
   local text, message = core.read_file(path)
   if not text then return nil, message end
@@ -145,10 +145,10 @@ COMMANDS = {
   { "/quit", nil, "end", function() return "quit" end },
 }
 
--- Former names.
+-- Old names of commands.
 local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
 
--- Runs a row of COMMANDS; Ctrl-C breaks it off and the conversation goes on.
+-- Runs a row of COMMANDS. Ctrl-C interrupts it, and the conversation continues.
 local function run_command(row, talk, argument)
   local ok, done, message = core.interruptible(row[4], talk, argument)
   if ok then return done, message end
@@ -175,7 +175,7 @@ end
 
 -- ---- The conversation ----------------------------------------------------------------------------------------------------
 
--- What the user says: a text, nil at the end, false where Ctrl-C cleared the line.
+-- Returns the next text of the user; nil at the end; false if Ctrl-C cleared the line.
 local function read_turn(reader)
   local text = reader("> ")
   while text and text:sub(-1) == "\\" do
@@ -194,7 +194,7 @@ local function turn(talk, text, args)
   return answer(talk.chat, text, args)
 end
 
--- Turns until the end of input or /quit. Where input comes from no terminal, a failure ends the conversation.
+-- Takes turns until the end of the input or /quit. If the input is not a terminal, a failure ends the conversation.
 -- @param talk {model, opts (of the chat), chat}; /load replaces the chat
 local function converse(talk, args)
   local terminal = core.isatty(0)

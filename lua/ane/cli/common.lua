@@ -1,4 +1,4 @@
---- What several commands share: loading the model of the options, reading input, writing results and remarks.
+--- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
 -- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
 -- ane.evaluate.calibrate and ane.model.samples where a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
@@ -10,11 +10,11 @@ local M = {}
 
 M.bytes = require("ane.util.units").bytes
 
---- Says something about the work of a command on standard error.
+--- Writes a remark of a command to standard error.
 -- @param args the command's options
 -- @param format as string.format takes it, with its arguments
 function M.remark(args, format, ...)
-  io.stdout:flush() -- before what standard error says
+  io.stdout:flush() -- before standard error is written
   io.stderr:write("ane ", args.command, ": ", format:format(...), "\n")
 end
 
@@ -26,12 +26,12 @@ end
 
 -- ---- Models --------------------------------------------------------------------------------------------------------------
 
--- nil for an option that may be given several times and was not.
+-- Returns nil for an option that may be given several times and was not given.
 local function given(list) return list and list[1] and list or nil end
 
 local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
--- The two parts of --calibrate FILE+samples:N, each of which may be missing.
+-- Returns the two parts of --calibrate FILE+samples:N; nil for a missing one.
 local function calibration_parts(args)
   local file, samples = args.calibrate:match "^(.+)%+samples:(.*)$"
   if file then return file, samples end
@@ -39,7 +39,7 @@ local function calibration_parts(args)
   return not samples and args.calibrate or nil, samples
 end
 
--- Tokens that the model itself is to write, or nil.
+-- Returns the number of tokens that the model is to generate, or nil.
 local function sample_count(args)
   local _, samples = calibration_parts(args)
   local n = samples and samples:match "^%d+$"
@@ -60,15 +60,15 @@ local function calibration_text(args)
   return text
 end
 
--- Samples that a model writes for --calibrate; false: none are wanted; or nil, message, code.
+-- Returns samples that a model generates for --calibrate; false: none are requested; or nil, message, code.
 local function draw(args, model)
   local count = sample_count(args)
   if not count then return false end
   return require("ane.model.samples").draw(model, count, M.progress(args))
 end
 
--- What a model reads for --calibrate: a text, or lists of ids: the conversations of a .jsonl file, samples, a text and samples by turns;
--- or nil, message, code.
+-- Returns the input of --calibrate: a text, or lists of ids (the conversations of a .jsonl file, samples, or text and samples
+-- alternating); or nil, message, code.
 -- @param samples as draw gives them
 local function calibration_input(args, model, text, samples)
   local file = calibration_parts(args)
@@ -80,7 +80,7 @@ local function calibration_input(args, model, text, samples)
   return require("ane.model.inputs").mix(model, input, samples)
 end
 
--- The same with samples that this model writes, where they are wanted.
+-- Does the same with samples from this model, if they are requested.
 local function drawn_input(args, model, text)
   local samples, message, code = draw(args, model)
   if samples == nil then return nil, message, code end
@@ -95,7 +95,7 @@ function M.calibration_input(args, model)
   return drawn_input(args, model, text)
 end
 
---- Mean squares of what the columns of a model's weights are multiplied by, on the text of --calibrate.
+--- Computes the importance of the columns of a model's weights on the text of --calibrate.
 -- @return importance (see ane.evaluate.calibrate); or nil, message, code
 function M.calibrate(args)
   local text, message, code = calibration_text(args)
@@ -112,7 +112,7 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
 
--- Samples that the stored model writes, which is in memory only here; or nil, message, code.
+-- Returns samples of the stored model, which is loaded only for this; or nil, message, code.
 local function draw_samples(args)
   local model, message, code = require("ane.model").load(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter),
@@ -155,7 +155,7 @@ function M.moments(args, by_layer)
 end
 
 --- Warns if a context is longer than the one that a model was trained for.
--- @param context tokens that were asked for, or nil
+-- @param context requested tokens, or nil
 -- @param own tokens of the model's own context, or nil
 function M.check_context(args, context, own)
   local warning = require("ane.model.loader").context_warning(context, own)
@@ -167,7 +167,7 @@ function M.show_warnings(args, model)
   for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
 end
 
---- The path of a model: a name of a hub is fetched first.
+--- Returns the path of a model. The name of a model on a hub is downloaded first.
 -- @return path; or nil, message, code
 function M.path(args, name)
   local hub = require "ane.hub"
@@ -179,7 +179,7 @@ function M.path(args, name)
 end
 
 --- Loads the model of the options.
--- @param extra options of load that win over those given
+-- @param extra options of load that override those of the command line
 -- @param silent true: the caller calls show_warnings
 -- @return a model; or nil, message, code
 function M.load(args, extra, silent)
@@ -212,7 +212,7 @@ end
 
 -- ---- Input and output ----------------------------------------------------------------------------------------------------
 
---- A whole file, or standard input where path is "-".
+--- Reads a whole file, or standard input if path is "-".
 -- @return its bytes; or nil, message, code
 function M.read(path)
   if path ~= "-" then return core.read_file(path) end
@@ -227,12 +227,12 @@ function M.print_json(value)
   return true
 end
 
---- A list that is [] in JSON also where it is empty.
+--- Returns a list that is [] in JSON even if it is empty.
 function M.list(values)
   return core.json_array(values)
 end
 
---- The lines of standard input.
+--- Reads the lines of standard input.
 -- @return a list of texts without their line ends; or nil, message, code
 function M.lines()
   local list = {}
@@ -244,12 +244,12 @@ function M.lines()
   end
 end
 
---- A text in quotes, on one line.
+--- Quotes a text, on one line.
 function M.quote(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"))
 end
 
---- One line about a reply's speed.
+--- Returns one line about the speed of a reply.
 function M.speed(timings, stop)
   local fed = timings.prompt_tokens - timings.cached_tokens
   local function rate(n, s) return s > 0 and n / s or 0 end

@@ -1,4 +1,4 @@
---- `ane info`: what a model file holds and how it runs here.
+--- `ane info`: the contents of a model file and how it runs here.
 -- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel and ane.coreml.set.
 
 local aimodel = require "ane.coreml.aimodel"
@@ -73,7 +73,7 @@ local function show_tensors(info)
   end
 end
 
--- Keys of the configuration that the text leaves out: `tensors` names the tensors whose values went into it.
+-- Keys of the configuration that are not shown. `tensors` has the names of tensors whose values are part of it.
 local HIDDEN = { tensors = true }
 
 local function show(info)
@@ -127,7 +127,7 @@ local function show_ranks(ranks)
   end
 end
 
--- Facts of the file alone, also of one that has no recipe. A package set gives all facts when it is loaded.
+-- Returns the facts of a file that need no recipe. Those of a package set are known when it is loaded.
 local function file_facts(path, keys)
   if require("ane.coreml.set").find(path) then return {} end
   local source <close>, message = core.open(path)
@@ -170,7 +170,7 @@ local function package_info(args)
   return true
 end
 
--- An asset is described whether or not it can be run here. A hash that differs is an error behind the description.
+-- An asset is described whether or not it can be run here. A wrong hash is an error after the description.
 local function asset_info(args)
   local text, message
   if args.program then

@@ -37,7 +37,7 @@ local function add_modules(list)
   end
 end
 
--- The recipes: in the tree they are behind a symbolic link.
+-- The recipes. In the source tree a symbolic link leads to them.
 local function add_recipes(list)
   local llama = package.searchpath("ane.models.llama", package.path)
   if llama then list[#list + 1] = folder_of(llama) end

@@ -1,7 +1,7 @@
 --- Checks the files of a package set against its manifest: presence, size, and by option hashes.
 -- Needs ane.core, ane.util.keys and ane.util.paths. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
 --
--- Sizes of the packages that are opened are always checked. Hashing reads all bytes of the set once more (about a gigabyte a
+-- Sizes of the packages that are opened are always checked. Hashing reads all bytes of the set again (about a gigabyte a
 -- second), so it is done on demand. The manifest itself has no hash.
 
 local core = require "ane.core"

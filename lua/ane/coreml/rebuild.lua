@@ -71,7 +71,7 @@ end
 
 -- ---- What a config.json says ---------------------------------------------------------------------------------------------
 
--- Options that partition the graph as the set's packages do: so many layers in a package, so many slices of the head.
+-- Returns the options that partition the graph as the packages of the set do: layers of a package, slices of the head.
 local function options_of(meta)
   local most, options = meta.packages[1].functions, {
     weights = meta.weights, schemes = {}, layout = meta.layout, norm = meta.norm, rope = "constants", argmax = meta.argmax == true,

@@ -15,7 +15,7 @@ local function random_ids(n, vocab, seed)
 end
 M.random_ids = random_ids
 
--- Each feeds n tokens behind the cached ones and gives the seconds; or nil, message, code. o: vocab, seed, greedy, progress (or nil).
+-- Each feeds n tokens after the cached ones and returns the seconds; or nil, message, code. o: vocab, seed, greedy, progress (or nil).
 local TESTS = {}
 
 function TESTS.pp(session, n, o)

@@ -277,7 +277,7 @@ local function compare(self, id)
   return self.session:rewind(#self.all)
 end
 
--- Discards the rest of a draft: the session forgets what it was fed beyond `length` tokens.
+-- Discards the rest of a draft: removes from the session what was fed beyond `length` tokens.
 local function drop(self, length)
   self.draft = nil
   return self.session:rewind(length)

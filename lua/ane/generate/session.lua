@@ -5,7 +5,7 @@
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 --
 -- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.
---   feed(ids, opts)      adds tokens behind those that are cached. Checks all of them first: an id that the model has not, or more
+--   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model has not, or more
 --                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
 --                        stop(), or what a callback raises, leaves the chunks before it in place
 --   rows()               rows of the last feed: 1 for want = "last", one for each token for "all" and "argmax", 0 for "none". 0 after
@@ -13,7 +13,7 @@
 --   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
 --   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
 --                        token is fed again
---   rewind(n)            forgets all from position n on; feeding the same tokens again gives the same rows (see exact)
+--   rewind(n)            removes all tokens from position n on; feeding the same tokens again gives the same rows (see exact)
 --   fork()               a second session with the same past and no rows
 --   save(path, note), restore(path)    tokens, states and the logits of the last token, as a file that appears whole or not at all.
 --                        A file of another model, of other options, of another engine or of another version of the arithmetic is
@@ -95,10 +95,10 @@ local function keep(rows, core, want)
   end
 end
 
---- Feeds tokens behind those that are cached.
+--- Feeds tokens that follow the cached ones.
 -- @param ids list of 0-based token ids, or one id
 -- @param opts want = "last" (default: logits of the last token), "all" (of every token), "argmax" (only the best id and its
--- logit for every token) or "none"; progress = function("prefill", done, total); chunk = at most so many tokens at a time;
+-- logit for every token) or "none"; progress = function("prefill", done, total); chunk = maximum tokens at a time;
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
 -- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),

@@ -178,9 +178,9 @@ local function attempt(self, path, opts, what)
   return nil, message, code
 end
 
---- Asks for an address of the hub. A request whose connection breaks goes on where it was; as long as each try brings something, tries
+--- Asks for an address of the hub. A request whose connection breaks is resumed; as long as each try brings something, tries
 -- are not counted.
--- @param path behind the endpoint
+-- @param path the part of the address after the endpoint
 -- @param opts what (name in messages), most (bytes of the answer in memory); or path (of a file that may have a part already), size (the
 -- file's), on_bytes = function(bytes of the file)
 -- @return {status, body, received, header = function(name), first_header = function(name) (of the hub's own answer)}; or nil, message, code

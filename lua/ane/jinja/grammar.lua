@@ -206,7 +206,7 @@ function Lexer:take_raw(begin, inside)
   end
 end
 
--- Put the text before a "{" and the tokens of the tag that begins there; returns the byte where the text goes on.
+-- Put the text before a "{" and the tokens of the tag that begins there; returns the byte at which the text continues.
 function Lexer:take_markup(from, begin)
   local src = self.src
   local c = src:sub(begin + 1, begin + 1)

@@ -36,7 +36,8 @@ end
 -- Tokens of a text that are read together, where samples come between.
 local PIECE = 512
 
---- Texts and samples by turns: what has fewer tokens so far comes next. So a reader that stops at a number of tokens has both.
+--- Alternates between texts and samples: the kind with fewer tokens so far comes next. A reader that stops at some number of tokens
+-- has read both.
 -- @param input a text, a list of ids, or a list of those
 -- @param samples list of lists of ids
 -- @return list of lists of ids; or nil, message, code

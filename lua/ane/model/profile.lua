@@ -43,7 +43,7 @@ local function add_weights(names, step)
   end
 end
 
---- The counts since start or the last take. Counting goes on from zero.
+--- Returns the counts since the start or the last take, and resets them to zero.
 -- @return list, longest first, of {name (numbers of layers as *), op, weights (list of names), steps, runs,
 -- seconds, bytes, ops}; its field total is the sum of all; or nil, message, code
 function M.take(model)

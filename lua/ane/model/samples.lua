@@ -1,4 +1,4 @@
---- Texts that a model writes itself, as calibration where no text is at hand (Liu et al. 2023, LLM-QAT).
+--- Texts that a model generates, for calibration if there is no other text (Liu et al. 2023, LLM-QAT).
 -- Needs nothing. Usage: `local lists, message, code = samples.draw(model, 4096)`
 
 local M = {}

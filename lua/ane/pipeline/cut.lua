@@ -13,7 +13,7 @@ M.TAIL = 0.5
 -- The layer that a step's name contains; nil: the step belongs to none.
 local function layer_of(name) return math.tointeger(tonumber(name:match "^layers%.(%d+)%f[%D]")) end
 
--- A cut sends no more values than a cut at any of so many steps before and after it.
+-- Cuts are considered only where they send no more values than any cut within this number of steps before and after.
 local NEAR = 4
 
 -- The candidates for a cut: the numbers of the body steps before which a cut may lie. Step 0 is not among them.

@@ -502,7 +502,7 @@ local function describe(self, costs, cuts, fp16, divided)
   return list
 end
 
--- The head with its `parts`, if it is divided over the ranks; else nil. A head that is encoded anew is not divided, because its scales
+-- The head with its `parts`, if it is divided over the ranks; else nil. A re-encoded head is not divided, because its scales
 -- depend on all rows. The head of an encoder is not divided either: it is small, and the values of all tokens would be sent to all ranks.
 local function divide_head(graph, ranks, options, job)
   local is_encoded = (options.weights or "file") ~= "file" or options.mixed and next(options.mixed)

@@ -333,7 +333,7 @@ local function alone(self)
   return {}
 end
 
--- Computes one part of a batch. If memory runs out, known prefixes and idle sessions are dropped, and it is tried once more.
+-- Computes one part of a batch. If memory runs out, cached prefixes and idle sessions are dropped, and it is tried again.
 local function feed(self, part)
   local ok, message, code = part[1]:feed(part[2], part.want, part["until"])
   if not ok and code == "memory" then
@@ -421,7 +421,7 @@ local function overlap(self, items)
 end
 
 --- Computes one batch. A call takes as long as `step_tokens` tokens at most.
--- @return the tokens that were computed, 0 where callbacks only went on; nil where the pool is idle
+-- @return the tokens that were computed, 0 if only callbacks continued; nil if the pool is idle
 -- @raise inside a callback of one of its requests
 function Pool:step()
   opened(self)
@@ -481,7 +481,7 @@ function Pool:save(folder)
   return self._sessions:save(folder .. FILE)
 end
 
---- Reads a file of save that has the same model and options. Requests then begin behind its prefixes.
+--- Reads a file of save that has the same model and options. Requests then continue from its prefixes.
 -- @param folder its path
 -- @return true; or nil, message, code: "state" where the file is of another model, engine, option or version, "format" where it is
 -- damaged; nothing of it is used then

@@ -1,4 +1,4 @@
---- The sessions of a pool whose program shares pages of cached state. Each request begins behind the longest known prefix of its
+--- The sessions of a pool whose program shares pages of cached state. Each request continues from the longest known prefix of its
 -- prompt, without copying it.
 -- Needs nothing. Prefixes of ended replies are kept in a tree (csrc/kv); the least recently used are dropped first. The interface
 -- is that of ane.pool.sessions.
@@ -43,7 +43,7 @@ end
 --- Number of tokens of a prompt without adapters that acquire() would find known.
 function Prefixes:known(ids) return self._tree:known(ids) end
 
---- Called when a session has filled more pages, so that others may begin behind them. Without memory for the tree they stay
+--- Called when a session has filled more pages, so that others can continue from them. Without memory for the tree they stay
 -- unknown.
 function Prefixes:note(session) session:_raw():keep(self._tree) end
 

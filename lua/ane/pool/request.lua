@@ -38,7 +38,7 @@ local function resume(self, ...)
     self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5] }
     self.state = "running"
   else
-    self.item, self.state = nil, "paused" -- a callback yielded: it goes on with the next step
+    self.item, self.state = nil, "paused" -- a callback yielded: it continues with the next step
   end
 end
 

@@ -111,7 +111,7 @@ end
 local MEMBERS = { properties = true, required = true, additionalProperties = true }
 
 -- Members in sequence, ordered by name. Optional ones may be left out. member(from, name, schema) writes each one, after the
--- literal `before(name)`, and returns the place behind it.
+-- literal `before(name)`, and returns the state after it.
 -- @param close literal after the last member, which leads to the place `to`
 -- @param read bytes of the first literal that are part of the text before `from`; default 0
 function Builder:members(from, schema, close, to, before, member, read)

@@ -22,7 +22,7 @@ end
 --- The rows, in the order in which they are tried.
 --   name      of the form, for the option tool_form
 --   has       texts that a template of the family contains, all of them; lacks: texts that it does not contain
---   first     text before the first call, behind the reply's opening; "" where there is none
+--   first     text before the first call, after the opening of the reply; "" if there is none
 --   call      a call: {name}, {id} (letters and digits, as many as id_length) and {arguments} stand for its parts
 --   others    other ways in which models of the family begin a call, up to its name
 --   between   text between two calls; nil: a reply has one call at most
@@ -86,7 +86,7 @@ M.rows = {
     others = { "<|channel|>analysis to=functions." }, last = "",
     triggers = { "<|channel|>commentary to=", "<|channel|>analysis to=" }, arguments = "json",
     channels = "<|start|><|channel|><|message|><|end|>",
-    bare = { -- as the template writes it, behind <|start|>assistant
+    bare = { -- as the template writes it, after <|start|>assistant
       first = "", call = " to=functions.{name}<|channel|>commentary json<|message|>{arguments}", last = "",
       triggers = { " to=functions." }, arguments = "json",
     },

@@ -114,7 +114,7 @@ function M.offered(opts)
 end
 
 -- Grammars that were made, by their tools. A grammar caches what it learns of a vocabulary, which speeds up the next reply. The
--- cache is limited, so a grammar is made anew after some replies, or if it fails.
+-- cache is limited, so a grammar is made again after some replies, or if it fails.
 local KEPT, REUSED = 16, 500
 local grammars, order = {}, {}
 

@@ -27,7 +27,7 @@ local function parts_of(call)
 end
 
 --- The parts of a form's call, and how calls begin.
--- @return list of literals and {"name" | "id" | "arguments"}, the first of them behind the beginning; list of beginnings, up to the
+-- @return list of literals and {"name" | "id" | "arguments"}, the first of them after the beginning; list of beginnings, up to the
 -- name of the tool
 function M.layout(form)
   local parts = parts_of(form.call)

@@ -68,8 +68,8 @@ local function quoted(text)
   return (text:gsub("[%^%$%(%)%[%]%.%*%+%?{}|\\/]", "\\%0"):gsub("\n", "\\n"))
 end
 
--- Adds the value of a string and the text behind it.
--- @return the place behind; or nil, message, code
+-- Adds the value of a string and the text after it.
+-- @return the state after it; or nil, message, code
 local function add_text(builder, from, schema, null, close, path)
   for key in pairs(schema) do
     if not NOTES[key] and not STRING[key] then
@@ -98,14 +98,14 @@ local function add_text(builder, from, schema, null, close, path)
   return behind
 end
 
---- Adds the value of an argument and the text behind it to a grammar of parts.
+--- Adds the value of an argument and the text after it to a grammar of parts.
 -- @param builder of ane.tools.calls
 -- @param from place
 -- @param schema of the value
 -- @param root the schema of all arguments
 -- @param json the value's schema as JSON text, complete with its definitions
 -- @param path of the schema, for messages
--- @return the place behind; or nil, message, code
+-- @return the state after it; or nil, message, code
 function M.add_value(builder, from, schema, root, json, path)
   local close = builder.form.member[3]
   local text, null = M.text_schema(schema, root)
@@ -128,7 +128,7 @@ local function has(text, at, word)
   return false
 end
 
--- The member at a position: its name, its value, the position behind it; nil where it is incomplete.
+-- The member at a position: its name, its value, the position after it; nil if it is incomplete.
 local function member_at(text, at, form)
   local open, middle, close = form.member[1], form.member[2], form.member[3]
   local name_at = at + #open

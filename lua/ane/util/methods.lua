@@ -1,5 +1,5 @@
 --- Methods that raise a helpful error when called with a dot: `model.generate("hi")` instead of `model:generate("hi")`.
--- Also objects with properties. Needs nothing. Usage, behind the last method of a class: `methods.guard(Chat, Chat, "chat")`
+-- Also objects with properties. Needs nothing. Usage, after the last method of a class: `methods.guard(Chat, Chat, "chat")`
 
 local M = {}
 

@@ -125,7 +125,7 @@ local function options_of(run)
   return planner.core_options(run.graph, run.config, run.opts, variant), variant.context
 end
 
--- What an encoder's asset computes behind the model, as text.
+-- Describes in a text what an encoder's asset computes after the model.
 local function result_text(result)
   local parts = { core.json_encode { result.poolings, result.normalise or false, result.prompt_mask or false } }
   for _, d in ipairs(result.dense or {}) do
@@ -208,7 +208,7 @@ end
 --   runner's contract settles them. fixed_t: tokens of a call (default 8, 16, 64; with causal convolutions always 1 too), tiers:
 --   smaller contexts (default: 256 doubling)
 -- @param factor as exporter:write of the core takes it, or nil
--- @param follows factors depend on the matrices before: an interrupted asset begins anew
+-- @param follows true: factors depend on earlier matrices, so an interrupted asset starts again
 -- @return report: as ane.coreml.export.run; path is that of the asset, `bundle` that of the folder, kept = the
 --   number of weights that an interrupted run has encoded, functions = list of {name,
 --   inputs, outputs, states (lists of {name, dtype, shape}), operations}, warnings = list of texts; or nil, message, code
