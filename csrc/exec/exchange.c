@@ -4,6 +4,7 @@
 #include "exec/exchange.h"
 
 #include "base/alloc.h"
+#include "exec/shared_rows.h"
 
 #include <string.h>
 
@@ -51,65 +52,93 @@ ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
   for (int32_t i = 0; i < p->n_steps; i++) {
     struct step *s = &p->steps[i];
     if (s->op != ane_op_info(ANE_OP_LINEAR)) continue;
-    for (int32_t rank = 0; rank < p->team.ranks; rank++) most = ANE_MAX(most, floats_of(p, s, rank));
+    for (int32_t rank = 0; rank < p->team.ranks; rank++) s->exchange_floats = ANE_MAX(s->exchange_floats, floats_of(p, s, rank));
+    most = ANE_MAX(most, s->exchange_floats);
     int64_t own = floats_of(p, s, p->team.rank);
     for (int m = 0; m < outputs_of(s); m++) s->exchanges |= s->linear.w[m]->all_rows > 0;
     if (i < p->n_body) p->exchanged += own;
     if (s->exchanges) last = i < p->n_body ? NULL : s;
   }
   if (last) last->gathers = true;
+  shared_rows_begin(p);
   size_t bytes;
   if (!ane_mul_size((size_t)most * sizeof(float), (size_t)p->o.chunk, &bytes) || !(p->exchange = ane_malloc(bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for the exchange of rows");
   return ANE_OK;
 }
 
-/* Copies a rank's rows of the step's outputs to the message, or back. Returns the number of floats. */
-static int64_t copy_rows(struct run *r, const struct step *s, int32_t rank, int64_t tokens, int64_t first_out_row, bool back) {
-  struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = first_out_row};
-  float *at = r->p->exchange;
+/* Tokens [first, first + count) of the outputs of a step; out_row: the output row that is its token 0, in the tail. */
+struct tokens {
+  int64_t first, count, out_row;
+};
+
+/* The first of a rank's rows of output m in the first of the tokens. n: the number of these rows. */
+static float *rows_at(struct run *r, const struct step *s, int m, int32_t rank, const struct tokens *k, int64_t *n) {
+  struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = k->out_row};
   int64_t from, to;
-  for (int m = 0; m < outputs_of(s); m++) {
-    if (!s->linear.w[m]->all_rows) continue;
-    rows_of_rank(s->linear.w[m]->all_rows, rank, r->p->team.ranks, &from, &to);
-    float *out = thread_data(&tc, s->out[m]) + from;
-    for (int64_t t = 0; t < tokens; t++, at += to - from) {
-      float *row = out + t * s->out[m]->channels;
-      memcpy(back ? row : at, back ? at : row, (size_t)(to - from) * sizeof *row);
-    }
-  }
-  return at - r->p->exchange;
+  rows_of_rank(s->linear.w[m]->all_rows, rank, r->p->team.ranks, &from, &to);
+  *n = to - from;
+  return thread_data(&tc, s->out[m]) + k->first * s->out[m]->channels + from;
 }
 
-/* Sets a rank's rows of the step's outputs to zero. */
-static void clear_rows(struct run *r, const struct step *s, int32_t rank, int64_t tokens, int64_t first_out_row) {
-  struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = first_out_row};
-  int64_t from, to;
+/* Copies a rank's rows of the tokens to a message. */
+static void copy_rows(struct run *r, const struct step *s, int32_t rank, const struct tokens *k, float *to) {
+  int64_t n;
   for (int m = 0; m < outputs_of(s); m++) {
     if (!s->linear.w[m]->all_rows) continue;
-    rows_of_rank(s->linear.w[m]->all_rows, rank, r->p->team.ranks, &from, &to);
-    float *out = thread_data(&tc, s->out[m]) + from;
-    for (int64_t t = 0; t < tokens; t++) memset(out + t * s->out[m]->channels, 0, (size_t)(to - from) * sizeof *out);
+    const float *row = rows_at(r, s, m, rank, k, &n);
+    for (int64_t t = 0; t < k->count; t++, to += n) memcpy(to, row + t * s->out[m]->channels, (size_t)n * sizeof *to);
   }
+}
+
+/* Copies a rank's rows of the tokens from its message; from NULL: sets them to zero. */
+static void place_rows(struct run *r, const struct step *s, int32_t rank, const struct tokens *k, const float *from) {
+  int64_t n;
+  for (int m = 0; m < outputs_of(s); m++) {
+    if (!s->linear.w[m]->all_rows) continue;
+    float *row = rows_at(r, s, m, rank, k, &n);
+    for (int64_t t = 0; t < k->count; t++, row += s->out[m]->channels) {
+      if (from)
+        memcpy(row, from, (size_t)n * sizeof *row), from += n;
+      else
+        memset(row, 0, (size_t)n * sizeof *row);
+    }
+  }
+}
+
+/* Exchanges the rows of some tokens; shared: through shared memory. */
+static ane_status exchange_tokens(struct run *r, const struct step *s, const struct tokens *k, bool shared,
+                                  struct ane_error *err) {
+  struct ane_program *p = r->p;
+  const struct ane_tensor_parallel *team = &p->team;
+  bool receives = !s->gathers || team->rank == 0, sends = !s->gathers || team->rank > 0;
+  ane_status st = ANE_OK;
+  float *own = p->exchange;
+  if (shared && (st = shared_rows_place(p, &own, err))) return st;
+  if (sends) copy_rows(r, s, team->rank, k, own);
+  if (shared)
+    shared_rows_post(p);
+  else if (sends)
+    st = team->send(team->arg, own, (size_t)(floats_of(p, s, team->rank) * k->count) * sizeof(float), s->gathers, err);
+  for (int32_t rank = 0; !st && rank < team->ranks; rank++) {
+    if (rank == team->rank) continue;
+    const float *rows = receives ? p->exchange : NULL;
+    if (receives && shared)
+      st = shared_rows_take(p, rank, &rows, err);
+    else if (receives)
+      st = team->receive(team->arg, rank, p->exchange, (size_t)(floats_of(p, s, rank) * k->count) * sizeof(float), err);
+    if (!st) place_rows(r, s, rank, k, rows);
+  }
+  return st;
 }
 
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err) {
-  struct ane_program *p = r->p;
-  const struct ane_tensor_parallel *team = &p->team;
-  bool receives = !s->gathers || team->rank == 0;
+  int64_t fit = shared_rows_floats(r->p) / s->exchange_floats;
+  struct tokens k = {.out_row = first_out_row};
   ane_status st = ANE_OK;
-  if (!s->gathers || team->rank > 0) {
-    size_t bytes = (size_t)copy_rows(r, s, team->rank, tokens, first_out_row, false) * sizeof(float);
-    st = team->send(team->arg, p->exchange, bytes, s->gathers, err);
-  }
-  for (int32_t rank = 0; !st && rank < team->ranks; rank++) {
-    if (rank == team->rank) continue;
-    if (!receives) {
-      clear_rows(r, s, rank, tokens, first_out_row);
-      continue;
-    }
-    st = team->receive(team->arg, rank, p->exchange, (size_t)(floats_of(p, s, rank) * tokens) * sizeof(float), err);
-    if (!st) copy_rows(r, s, rank, tokens, first_out_row, true);
+  for (; !st && k.first < tokens; k.first += k.count) {
+    k.count = fit > 0 ? ANE_MIN(fit, tokens - k.first) : tokens;
+    st = exchange_tokens(r, s, &k, fit > 0, err);
   }
   return st;
 }

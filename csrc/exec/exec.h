@@ -66,6 +66,14 @@ struct ane_tensor_parallel {
   ane_status (*send)(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err);
   ane_status (*receive)(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err);
   void *arg;
+  /* Optional: memory that all programs share, 128-byte aligned. Its first 128 bytes for each rank are zero before the first of
+   * them. A message goes through it instead of send and receive if the rows of one token fit. begin: called before the steps of
+   * each run. wait: called about every millisecond while a message of `rank` is awaited, for `seconds` so far. An error ends the
+   * run. */
+  void *shared;
+  size_t shared_bytes;
+  ane_status (*begin)(void *arg, struct ane_error *err);
+  ane_status (*wait)(void *arg, int32_t rank, double seconds, struct ane_error *err);
 };
 
 /* The cost of a body step, by which a cut is chosen. After the body there is one row for the tail. Bytes: as stored; of constants

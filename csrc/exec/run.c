@@ -119,7 +119,7 @@ static ane_status run_all(struct run *r, struct ane_error *err) {
   r->profiled = -1;
   int64_t count = p->n_body + blocks * r->tail;
   struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
-  ane_status st = ANE_OK;
+  ane_status st = p->team.shared ? p->team.begin(p->team.arg, err) : ANE_OK;
   for (; !st && r->first_step < count; r->first_step += steps.count) {
     int64_t last = r->first_step, row;
     while (last < count - 1 && !exchanges(r, last)) last++;

@@ -65,6 +65,7 @@ struct step {
   size_t shared_bytes, kernel_bytes;          /* scratch: shared by all threads; of its kernels, per thread */
   int64_t temp_floats;                        /* minimum size of a thread's thread_temp */
   bool exchanges;                             /* other ranks have rows of its outputs (exchange.c) */
+  int64_t exchange_floats;                    /* per token, of the rank with the most of its rows */
   bool gathers;                               /* its rows go to rank 0 only: no later step exchanges, and only results follow */
   union {                                     /* by op */
     struct {

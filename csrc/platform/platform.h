@@ -142,6 +142,9 @@ ane_status ane_folder_each(const char *path, bool (*fn)(void *arg, const char *n
 
 /* Seconds on a monotonic clock. */
 double ane_clock(void);
+/* Pauses between two looks at memory that another process writes. waited: seconds since the first look. Short waits use the CPU,
+ * longer ones yield it, long ones sleep. */
+void ane_pause(double waited);
 
 /* ---- Threads -----------------------------------------------------------------------------------------------------*/
 

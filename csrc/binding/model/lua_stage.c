@@ -9,6 +9,7 @@
 struct bind_link {
   lua_State *L, *main; /* of the current call; the main thread, which outlives it */
   int receive, send;   /* references in the registry */
+  int begin, wait;     /* of a tensor's shared memory; else LUA_NOREF */
 };
 
 /* Calls the function on the stack, below `args` arguments, for one result. After an error nothing is left on the stack. */
@@ -84,6 +85,28 @@ static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t by
   return st;
 }
 
+static ane_status on_begin(void *arg, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room for a run");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->begin);
+  ane_status st = call(L, 0, "beginning a run of all ranks", err);
+  if (!st) lua_pop(L, 1);
+  return st;
+}
+
+static ane_status on_wait(void *arg, int32_t rank, double seconds, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  lua_State *L = link->L;
+  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no room to wait");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, link->wait);
+  lua_pushinteger(L, rank);
+  lua_pushnumber(L, seconds);
+  ane_status st = call(L, 2, "waiting for another rank", err);
+  if (!st) lua_pop(L, 1);
+  return st;
+}
+
 /* Makes a reference to a function of the table at `t`. */
 static int function_field(lua_State *L, int t, const char *option, const char *name) {
   if (lua_getfield(L, t, name) != LUA_TFUNCTION)
@@ -104,7 +127,7 @@ static struct bind_link *new_link(lua_State *L, const char *option, struct bind_
   struct bind_link *link = ane_calloc(1, sizeof *link);
   if (!link) luaL_error(L, "no memory for option %s", option);
   box->link = link;
-  link->receive = link->send = LUA_NOREF;
+  link->receive = link->send = link->begin = link->wait = LUA_NOREF;
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
   link->main = lua_tothread(L, -1);
   link->L = L;
@@ -138,6 +161,15 @@ bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struc
                                       .send = on_send_rows,
                                       .receive = on_receive_from,
                                       .arg = link};
+  if (lua_getfield(L, tensor, "shared") != LUA_TNIL) {
+    luaL_checktype(L, -1, LUA_TLIGHTUSERDATA);
+    out->shared = lua_touserdata(L, -1);
+    out->shared_bytes = (size_t)bind_integer_option(L, tensor, "shared_bytes", 0, INT32_MAX);
+    out->begin = on_begin;
+    out->wait = on_wait;
+    link->begin = function_field(L, tensor, "tensor", "begin");
+    link->wait = function_field(L, tensor, "tensor", "wait");
+  }
   lua_settop(L, tensor - 1);
   return true;
 }
@@ -151,6 +183,8 @@ void bind_link_free(struct bind_program_box *box) {
   if (!link) return;
   luaL_unref(link->main, LUA_REGISTRYINDEX, link->receive);
   luaL_unref(link->main, LUA_REGISTRYINDEX, link->send);
+  luaL_unref(link->main, LUA_REGISTRYINDEX, link->begin);
+  luaL_unref(link->main, LUA_REGISTRYINDEX, link->wait);
   ane_free(link);
   box->link = NULL;
 }

@@ -22,7 +22,7 @@
 
 int luaopen_ane_mpi(lua_State *L);
 
-enum { TAG = 1, MAX_BYTES = 1 << 30 };
+enum { TAG = 1, MAX_BYTES = 1 << 30, CLEARED = 1 << 18 };
 
 /* A send in progress. */
 struct sending {
@@ -37,6 +37,9 @@ static size_t sends_bytes; /* of all */
 /* The room for a message that arrives, kept for the next one. Used by poll() only. */
 static char *arrival;
 static size_t arrival_bytes;
+
+/* The window of share(). */
+static MPI_Win shared = MPI_WIN_NULL;
 
 /* Held around calls of MPI and uses of the sends while the progress thread runs. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -86,6 +89,28 @@ static int mpi_init(lua_State *L) {
   lua_pushinteger(L, near);
   lua_pushlstring(L, host, (size_t)len);
   return 4;
+}
+
+/* share(bytes) -> memory that all ranks of this host share (light userdata), whose first CLEARED bytes are zero; or nil, message,
+ * code. All ranks of the host call it at the same time, once. It is valid until finish(). */
+static int mpi_share(lua_State *L) {
+  MPI_Aint bytes = (MPI_Aint)luaL_checkinteger(L, 1), size;
+  MPI_Comm local;
+  int rank, unit;
+  void *base = NULL;
+  luaL_argcheck(L, bytes > 0 && shared == MPI_WIN_NULL, 1, "memory is shared once, and has 1 byte or more");
+  int error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+  if (error) return fail(L, "cannot share memory", error);
+  (void)MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
+  error = MPI_Comm_rank(local, &rank);
+  if (!error) error = MPI_Win_allocate_shared(rank ? 0 : bytes, 1, MPI_INFO_NULL, local, &base, &shared);
+  if (!error) error = MPI_Win_shared_query(shared, 0, &size, &unit, &base);
+  if (!error && rank == 0) memset(base, 0, bytes < CLEARED ? (size_t)bytes : CLEARED); /* pages not touched take no memory */
+  if (!error) error = MPI_Barrier(local);
+  (void)MPI_Comm_free(&local);
+  if (error) return fail(L, "cannot share memory", error);
+  lua_pushlightuserdata(L, base);
+  return 1;
 }
 
 /* Frees the completed sends. */
@@ -269,6 +294,7 @@ static int mpi_finish(lua_State *L) {
   (void)L;
   stop_progress();
   for (; sends; free_completed()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+  if (shared != MPI_WIN_NULL) (void)MPI_Win_free(&shared);
   (void)MPI_Finalize();
   return 0;
 }
@@ -281,9 +307,8 @@ static int mpi_abort(lua_State *L) {
 
 EXPORT int luaopen_ane_mpi(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"init", mpi_init},       {"send", mpi_send},   {"poll", mpi_poll},
-      {"process", mpi_process}, {"alive", mpi_alive}, {"finish", mpi_finish},
-      {"pending", mpi_pending}, {"abort", mpi_abort}, {NULL, NULL},
+      {"init", mpi_init},     {"send", mpi_send},       {"poll", mpi_poll},   {"process", mpi_process}, {"alive", mpi_alive},
+      {"finish", mpi_finish}, {"pending", mpi_pending}, {"abort", mpi_abort}, {"share", mpi_share},     {NULL, NULL},
   };
   lua_newuserdatauv(L, 1, 0);
   lua_createtable(L, 0, 1);

@@ -79,7 +79,7 @@ function M.join(opts)
     return nil, "the ranks of an MPI program need the module ane.mpi, which is not built: make mpi", "unsupported"
   end
   local made, message, code = require("ane.pipeline.team").new(mpi, {
-    timeout = opts.timeout, version = ("%s, protocol 1"):format(require("ane")._VERSION),
+    timeout = opts.timeout, version = ("%s, protocol 2"):format(require("ane")._VERSION),
   })
   if not made then return nil, message, code end
   local ok

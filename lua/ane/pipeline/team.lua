@@ -20,8 +20,11 @@ M.TIMEOUT = 300
 -- LOOK: seconds between checks that the processes of this host live. UNDER_WAY: bytes of unsent messages above which a sender waits.
 local LOOK, UNDER_WAY = 0.25, 16 << 20
 
--- The text of H: host, process id, version.
-local HELLO = "<s4i8s4"
+-- The text of H: host, process id, version, 1 if this rank has the shared memory.
+local HELLO = "<s4i8s4B"
+
+--- Bytes of the memory that ranks of one host share, for each rank; 0: none. ane.core divides it.
+M.SHARED = 2 << 20
 
 local Team = {}
 Team.__index = Team
@@ -43,7 +46,7 @@ local function deliver(self, rank, kind, text)
   elseif kind == "X" then
     self.ended = true
   elseif kind == "H" then
-    one.host, one.process, one.version = HELLO:unpack(text)
+    one.host, one.process, one.version, one.shares = HELLO:unpack(text)
   else
     local list = one.inbox[kind]
     if not list then
@@ -91,6 +94,13 @@ local function poll(self, wait, kind)
   return true
 end
 
+-- Allocates the memory that all ranks share: `shared` (light userdata; nil: there is none) and `shared_bytes`.
+local function share(self)
+  if self.size < 2 or self.near < self.size or M.SHARED == 0 then return end
+  self.shared_bytes = M.SHARED * self.size
+  self.shared = self.mpi.share(self.shared_bytes) or nil
+end
+
 --- Joins the ranks, which tell each other their hosts and versions.
 -- @param mpi the module
 -- @param opts timeout (seconds), version (a text that all ranks must have)
@@ -104,7 +114,8 @@ function M.new(mpi, opts)
   for other = 0, size - 1 do
     if other ~= rank then self.others[other] = { inbox = {} } end
   end
-  self:tell("H", HELLO:pack(host, mpi.process(), opts.version))
+  share(self)
+  self:tell("H", HELLO:pack(host, mpi.process(), opts.version, self.shared and 1 or 0))
   local deadline = core.clock() + self.timeout
   for other, one in pairs(self.others) do
     while not one.host do
@@ -115,6 +126,7 @@ function M.new(mpi, opts)
     if one.version ~= opts.version then
       return nil, ("%s is of version %s, %s of %s"):format(name_of(self, other), one.version, self:name(rank), opts.version), "invalid"
     end
+    if one.shares == 0 then self.shared = nil end
   end
   return self
 end
@@ -173,6 +185,16 @@ function Team:take(rank, kind, forever)
       return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"
     end
   end
+end
+
+--- Looks whether a rank may be awaited any longer, in a wait that does not take messages.
+-- @param seconds that it has been awaited
+-- @return true; or nil, message, code
+function Team:look(rank, seconds)
+  if seconds > self.timeout then
+    return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"
+  end
+  return poll(self, 0)
 end
 
 --- Tells rank 0 that this rank has failed.

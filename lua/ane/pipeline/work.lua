@@ -65,7 +65,9 @@ end
 -- @param before nil, or function() that is called before each message is sent or awaited
 function M.tensor(team, before)
   return {
-    rank = team.rank, ranks = team.size,
+    rank = team.rank, ranks = team.size, shared = team.shared, shared_bytes = team.shared and team.shared_bytes,
+    begin = before or function() return true end,
+    wait = function(rank, seconds) return team:look(rank, seconds) end,
     receive = function(rank)
       if before then before() end
       return team:take(rank, "A")

@@ -80,6 +80,50 @@ describe("mpirun ane", function()
     end)
   end
 
+  it("has these bits however the rows travel: in messages, in shared memory, in parts of it", function()
+    if missing() then return pending(missing()) end
+    local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
+    assert(core.write_file(folder.path .. "/rows.lua", [[
+      local path, shared, divide = arg[1], tonumber(arg[2]), arg[3]
+      require("ane.pipeline.team").SHARED = shared
+      local ane = require "ane"
+      if divide and assert(ane.ranks.join()) > 0 then return assert(ane.ranks.work { threads = 1 }) end
+      local model = assert(ane.load(path, { ranks = divide and { parallel = "tensor" }, threads = 1 }))
+      local session = assert(model:session())
+      local ids, sum = {}, {}
+      for i = 1, 41 do ids[i] = i * 7 % 37 end
+      assert(session:feed(ids, { want = "all" }))
+      for i = 1, 41 do sum[i] = session:logits(i):tostring() end
+      for i = 1, 3 do
+        assert(session:feed({ i }, { want = "argmax" }))
+        sum[#sum + 1] = tostring(session:argmax())
+      end
+      session:close()
+      model:close()
+      print((table.concat(sum):gsub(".", function(c) return ("%02x"):format(c:byte()) end)))
+      ane.ranks.leave()
+    ]]))
+    local path, cpath = package.path:gsub("%./", here), package.cpath:gsub("%./", here)
+    local open_mpi = tree.run("mpirun --version | grep -q 'Open MPI'")
+    local start = ("timeout 400 mpirun %s -n "):format(open_mpi and "--oversubscribe --bind-to none" or "")
+    local function printed(first, shared, last)
+      local ok, out = tree.run(([[
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LUA_PATH='%s' LUA_CPATH='%s'
+        %s lua5.4 '%s/rows.lua' '%s' %d %s < /dev/null
+      ]]):format(path, cpath, first, folder.path, path_of "gguf/llama-kquants.gguf", shared, last))
+      assert(ok, out)
+      return out
+    end
+    local want = printed("", 0, "")
+    assert.is_true(#want > 64)
+    -- 0: messages. 512: 32 floats fit, the rows of some steps do not. 4096: several parts.
+    for _, shared in ipairs { 0, 512, 4096, 1 << 21 } do
+      for _, n in ipairs { 2, 3 } do
+        assert.is_true(want == printed(start .. n, shared, "divide"), ("%d ranks, %d bytes"):format(n, shared))
+      end
+    end
+  end)
+
   it("divides weights by rows, and not states; sampled replies, fp32 activations and saved states are those of one process", function()
     if missing() then return pending(missing()) end
     local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })

@@ -3,7 +3,7 @@ local core = require "ane.core"
 local fake_mpi = require "support.fake_mpi"
 local team = require "ane.pipeline.team"
 
-local HELLO = "<s4i8s4"
+local HELLO = "<s4i8s4B"
 
 -- Rank `rank` of `size`; hello: texts that others send at the begin, by rank.
 local function fake(rank, size, hello)
@@ -13,7 +13,7 @@ local function fake(rank, size, hello)
   function mpi.pending() return mpi.under_way end
   for other = 0, size - 1 do
     local version = hello and hello[other] or "v"
-    if other ~= rank then table.insert(mpi.inbox, { other, "H" .. HELLO:pack("here", 100 + other, version) }) end
+    if other ~= rank then table.insert(mpi.inbox, { other, "H" .. HELLO:pack("here", 100 + other, version, 0) }) end
   end
   return mpi
 end
@@ -48,6 +48,20 @@ describe("a team of ranks", function()
     assert.is_nil(text)
     assert.equal("io", code)
     assert.matches("rank 1 %(here%): nothing has come", message)
+  end)
+
+  it("ends waits for memory that a rank shares", function()
+    local ranks, mpi = open(0, 2, 0.01)
+    assert.is_true(ranks:look(1, 0.005))
+    local ok, message, code = ranks:look(1, 0.02)
+    assert.is_nil(ok)
+    assert.equal("io", code)
+    assert.matches("rank 1 %(here%): nothing has come", message)
+    table.insert(mpi.inbox, { 1, "Edisk full" })
+    ranks:look(1, 0)
+    ok, message = ranks:look(1, 0)
+    assert.is_nil(ok)
+    assert.equal("rank 1 (here): disk full", message)
   end)
 
   it("notices that a process has ended", function()

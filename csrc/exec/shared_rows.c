@@ -1,0 +1,71 @@
+/* The shared memory begins with a line for each rank, which holds the number of messages that it has posted. Two places for
+ * messages of each rank follow. Message n of a rank is in its place n % 2. A rank that has posted n messages has read all
+ * messages before n - 1, so the place of message n is free once every rank has posted n. */
+#include "exec/shared_rows.h"
+
+#include <stdatomic.h>
+
+enum { LINE = 128 }; /* two cache lines, because x86 prefetches pairs of them */
+
+struct line {
+  _Alignas(LINE) _Atomic uint64_t posted;
+};
+
+static struct line *line_of(const struct ane_program *p, int32_t rank) { return (struct line *)p->team.shared + rank; }
+
+int64_t shared_rows_floats(const struct ane_program *p) {
+  size_t ranks = (size_t)p->team.ranks, lines = ranks * sizeof(struct line);
+  if (!p->team.shared || p->team.shared_bytes < lines) return 0;
+  return (int64_t)((p->team.shared_bytes - lines) / (2 * ranks) / LINE * LINE / sizeof(float));
+}
+
+void shared_rows_begin(struct ane_program *p) {
+  if (shared_rows_floats(p)) p->messages = atomic_load(&line_of(p, p->team.rank)->posted);
+}
+
+static float *place_of(const struct ane_program *p, int32_t rank, uint64_t message) {
+  float *places = (float *)(void *)(line_of(p, p->team.ranks));
+  return places + (2 * rank + (int64_t)(message % 2)) * shared_rows_floats(p);
+}
+
+/* Waits until a rank has posted so many messages. */
+static ane_status await(const struct ane_program *p, int32_t rank, uint64_t count, struct ane_error *err) {
+  static const double CALL = 1e-3; /* seconds between calls of team.wait */
+  const struct ane_tensor_parallel *team = &p->team;
+  const struct line *line = line_of(p, rank);
+  double start = 0, called = 0;
+  for (int look = 0; atomic_load_explicit(&line->posted, memory_order_acquire) < count; look++) {
+    if (look < 64) { /* a short wait never reads the clock */
+      ane_pause(0);
+      continue;
+    }
+    double now = ane_clock();
+    if (start == 0) start = called = now;
+    if (now - called > CALL) {
+      ane_status st = team->wait(team->arg, rank, now - start, err);
+      if (st) return st;
+      called = ane_clock();
+    }
+    ane_pause(now - start);
+  }
+  return ANE_OK;
+}
+
+ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_error *err) {
+  for (int32_t rank = 0; rank < p->team.ranks; rank++) {
+    ane_status st = rank == p->team.rank ? ANE_OK : await(p, rank, p->messages, err);
+    if (st) return st;
+  }
+  *out = place_of(p, p->team.rank, p->messages);
+  return ANE_OK;
+}
+
+void shared_rows_post(struct ane_program *p) {
+  atomic_store_explicit(&line_of(p, p->team.rank)->posted, ++p->messages, memory_order_release);
+}
+
+ane_status shared_rows_take(struct ane_program *p, int32_t rank, const float **out, struct ane_error *err) {
+  ane_status st = await(p, rank, p->messages, err);
+  if (!st) *out = place_of(p, rank, p->messages - 1);
+  return st;
+}
