@@ -169,7 +169,7 @@ ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const
   return ANE_OK;
 }
 
-/* Takes the value from the outputs of the node that makes it. A node without outputs is dead. */
+/* Removes the value from the outputs of its node. A node without outputs is dead. */
 static void disown(struct ane_graph *g, int32_t value) {
   struct ane_node *n = &g->nodes[g->values[value].node];
   int32_t left = 0;
@@ -231,7 +231,7 @@ void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to) {
     if (g->results[i] == from) g->results[i] = to;
 }
 
-/* Is every input a non-result, or made by a node already sorted? */
+/* Returns whether every input is not a result, or is made by a node that is already sorted. */
 static bool ready(const struct ane_graph *g, const struct ane_node *n, const int32_t *new_index) {
   for (int32_t j = 0; j < n->n_inputs; j++) {
     int32_t v = n->inputs[j];

@@ -53,12 +53,12 @@ struct ane_op_info {
   const char *name;
   ane_op_kind kind;
   int min_inputs, max_inputs, outputs;
-  bool mixes_tokens; /* Does the op mix tokens? All other ops work on each token separately. */
+  bool mixes_tokens; /* the op reads several tokens for one result; all other ops work on each token separately */
   const struct ane_attr_spec *attrs;
   int n_attrs;
 };
 const struct ane_op_info *ane_op_info(ane_op op);
-/* The op of this name, or ANE_OP_COUNT. */
+/* Returns the op of this name, or ANE_OP_COUNT. */
 ane_op ane_op_from_name(const char *name);
 /* ANE_INVALID, with the valid names, unless `act` names an activation function of glu and act. */
 ane_status ane_activation_check(const char *act, struct ane_error *err);
@@ -104,7 +104,7 @@ void ane_graph_destroy(struct ane_graph *g); /* NULL is fine */
 ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out,
                            struct ane_error *err);
 ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err);
-/* A weight. The same name with the same data gives the same value. */
+/* Adds a weight. The same name with the same data gives the same value. */
 ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out,
                            struct ane_error *err);
 
@@ -121,44 +121,44 @@ ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int
 
 /* ---- Reading --------------------------------------------------------------------------------------------------------*/
 
-/* The attribute `name` of the node. The op must have it. */
+/* Returns the attribute `name` of the node. The op must have it. */
 const struct ane_attr *ane_node_attr(const struct ane_node *n, const char *name);
 int64_t ane_node_int(const struct ane_node *n, const char *name);
 double ane_node_float(const struct ane_node *n, const char *name);
 const char *ane_node_string(const struct ane_node *n, const char *name);
-/* Input i, or ANE_NONE where absent or beyond the end. */
+/* Returns input i; ANE_NONE if it is absent or beyond the end. */
 int32_t ane_node_input(const struct ane_node *n, int i);
 
-/* Number of uses of a value by living nodes and as a result of the graph. */
+/* Returns the number of uses of a value by living nodes and as a result of the graph. */
 int32_t ane_graph_uses(const struct ane_graph *g, int32_t value);
 
 /* ---- Changing (passes) ----------------------------------------------------------------------------------------------*/
 
 /* Replaces the node at `index`: op, inputs and attributes as for ane_graph_add. outputs: existing RESULT values, which become
- * this node's in order; their shapes must be what inference gives. Nodes that lose all their outputs are dead. */
+ * this node's in order; their shapes must equal the inferred ones. Nodes that lose all their outputs are dead. */
 ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs,
                              const struct ane_attr_arg *attrs, int n_attrs, const int32_t *outputs, int n_outputs,
                              struct ane_error *err);
-/* Every use of `from` becomes `to`. */
+/* Replaces every use of `from` by `to`. */
 void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
-/* Removes dead nodes and sorts the rest topologically, stable. */
+/* Removes dead nodes and sorts the others topologically. The sort is stable. */
 ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
 
 /* ---- The head (head.c), after the "cpu" pipeline ---------------------------------------------------------------------*/
 
-/* The linear node whose rows are the logits, which only ops on single logits follow. ANE_NONE: there is none, or its weight is
- * not stored by rows. */
+/* Returns the linear node whose rows are the logits and which only ops on single logits follow. ANE_NONE: there is none, or its
+ * weight is not stored by rows. */
 int32_t ane_graph_head(const struct ane_graph *g);
 /* Reduces the head to its rows [from, to), so that the result has the logits of these ids only, with the same bits. Errors:
- * ANE_UNSUPPORTED (ane_graph_head finds none), ANE_RANGE, ANE_NOMEM. After an error the graph is of no use. */
+ * ANE_UNSUPPORTED (ane_graph_head finds none), ANE_RANGE, ANE_NOMEM. After an error the graph may only be destroyed. */
 ane_status ane_graph_slice_head(struct ane_graph *g, int64_t from, int64_t to, struct ane_error *err);
 
 /* ---- Checking and printing ------------------------------------------------------------------------------------------*/
 
-/* Invariants: order, indices, unique names, arity, shapes equal to what inference gives, results exist. */
+/* Checks the invariants: order, indices, unique names, arity, shapes equal to the inferred ones, existing results. */
 ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err);
 
-/* Stable text form, one line per input, state, constant and node:
+/* Appends the stable text form, one line per input, state, constant and node:
  *   name = op(input, input, -) {attr=1} : fp32[1, 64, T, 1]
  * A node with several outputs lists all of them, each with its type. Attributes at their defaults are left out. Saved sessions
  * depend on this text. false: out of memory. */

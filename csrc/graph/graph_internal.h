@@ -16,7 +16,7 @@ typedef ane_status (*infer_fn)(const struct ane_graph *g, const struct ane_node 
 /* Checks the inputs and fills n->n_outputs outputs. The error's text starts with the node's name. */
 ane_status graph_infer(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 
-/* Number of outputs the node must have by its op and attributes. */
+/* Returns the number of outputs that the node must have by its op and attributes. */
 int graph_outputs(const struct ane_node *n);
 
 /* The shape rules of op.def, in infer_block.c, infer_state.c and infer_moe.c. Several ops may share one. */
@@ -25,16 +25,16 @@ int graph_outputs(const struct ane_node *n);
 #include "graph/op.def"
 #undef ANE_OP
 
-/* Input i as a value; NULL where absent. */
+/* Returns input i as a value; NULL if it is absent. */
 const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_node *n, int i);
-/* Fails with ANE_SHAPE: what the value is, and what was wanted. */
+/* Fails with ANE_SHAPE. The message has the value and what was wanted. */
 ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_error *err);
-/* An activation is fp32 [1, C, T, 1]. */
+/* Returns whether v is an activation: fp32 [1, C, T, 1]. */
 bool infer_is_activation(const struct ane_value *v);
 ane_status infer_want_activation(const struct ane_value *v, struct ane_error *err);
-/* A vector of n elements; absent (v NULL) is fine. `what` names it in the message. */
+/* Checks that v is a vector of n elements or NULL (absent). what: its name in the message. */
 ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *what, struct ane_error *err);
-/* `groups` divide the channels of x. */
+/* Checks that `groups` divides the channels of x. */
 ane_status infer_want_groups(const struct ane_value *x, int64_t groups, struct ane_error *err);
 ane_status infer_want_matrix(const struct ane_value *v, int64_t cols, struct ane_error *err);
 struct infer_out infer_activation(int64_t channels, int64_t tokens);

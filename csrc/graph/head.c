@@ -7,10 +7,10 @@
 /* Input of a linear node that holds its residual; its first matrix and bias. */
 enum { RESIDUAL = 1, MATRIX = 3, BIAS = 4 };
 
-/* Does the op change each logit by itself? */
+/* Returns whether the op changes each logit by itself. */
 static bool is_elementwise(ane_op op) { return op == ANE_OP_SCALE || op == ANE_OP_SOFTCAP || op == ANE_OP_ACT; }
 
-/* Can rows of this constant be taken by moving its pointer? The weight of a projection, or its bias. */
+/* Returns whether rows of this constant (a weight or a bias) can be selected by moving its pointer. */
 static bool is_plain(const struct ane_graph *g, int32_t value, uint32_t rank) {
   const struct ane_value *v = &g->values[value];
   return v->kind == ANE_VALUE_CONST && v->shape.rank == rank && !v->data.transposed && !v->data.gather;

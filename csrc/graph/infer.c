@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Input i as a value; NULL where absent. */
 const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_node *n, int i) {
   int32_t v = ane_node_input(n, i);
   return v == ANE_NONE ? NULL : &g->values[v];
@@ -16,7 +15,6 @@ ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_err
                   want);
 }
 
-/* An activation: fp32 [1, C, T, 1]. */
 bool infer_is_activation(const struct ane_value *v) {
   return v->dtype == ANE_F32 && v->shape.rank == 4 && v->shape.dim[0] == 1 && v->shape.dim[1] > 0 && v->shape.dim[3] == 1;
 }
@@ -27,7 +25,6 @@ ane_status infer_want_activation(const struct ane_value *v, struct ane_error *er
                                      : ane_fail(err, ANE_SHAPE, "the input is absent");
 }
 
-/* A vector of n elements, or nothing. */
 ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *what, struct ane_error *err) {
   if (!v || (v->shape.rank == 1 && v->shape.dim[0] == n)) return ANE_OK;
   char s[ANE_SHAPE_TEXT];

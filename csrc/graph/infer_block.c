@@ -83,7 +83,7 @@ static ane_status check_layout(const struct ane_node *n, struct ane_error *err) 
   return ane_fail(err, ANE_INVALID, "rope layout %s is unknown; known are: half, interleaved", s);
 }
 
-/* Both have the same tokens. */
+/* Checks that both have the same number of tokens. */
 static ane_status same_tokens(const struct ane_value *a, const struct ane_value *b, struct ane_error *err) {
   char s[ANE_SHAPE_TEXT], t[ANE_SHAPE_TEXT];
   if (infer_tokens(a) == infer_tokens(b)) return ANE_OK;

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-/* One number a head, in a constant of any shape. */
+/* Checks that a constant of any shape has one number per head. */
 static ane_status want_heads(const struct ane_value *v, int64_t heads, const char *what, struct ane_error *err) {
   uint64_t n;
   if (!v || (v->kind == ANE_VALUE_CONST && ane_shape_count(&v->shape, &n) && n == (uint64_t)heads)) return ANE_OK;
@@ -12,7 +12,7 @@ static ane_status want_heads(const struct ane_value *v, int64_t heads, const cha
                   heads);
 }
 
-/* A state [1, heads, n, width]. */
+/* Checks that a state is [1, heads, n, width]. */
 static ane_status want_state(const struct ane_value *s, struct ane_error *err) {
   if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
   const struct ane_shape *d = &s->shape;

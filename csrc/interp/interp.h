@@ -12,7 +12,7 @@
 
 struct ane_interp;
 
-/* Packed weights that the functions of one package share where they read the same constants. It must outlive the graphs. */
+/* Packed weights that the functions of one package share if they read the same constants. It must outlive the graphs. */
 struct ane_interp_shared;
 ane_status ane_interp_shared_create(struct ane_interp_shared **out, struct ane_error *err);
 void ane_interp_shared_destroy(struct ane_interp_shared *s); /* NULL is fine; its graphs must be gone */
@@ -22,11 +22,11 @@ struct ane_interp_options {
   int threads; /* 1 .. 1024 */
   /* Called on the caller's thread while the graph is prepared, with the number of nodes that are done. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
-  bool fp16; /* Core ML: results of type fp16 are rounded to fp16 after each op; else all floats stay float32 */
+  bool fp16; /* Core ML: results of type fp16 are rounded to fp16 after each op; otherwise all floats stay fp32 */
   struct ane_pool
       *pool; /* runs the graph, and `threads` is ignored; must outlive the graph. NULL: the graph makes a pool of its own */
   struct ane_interp_shared *shared; /* for graphs of the same model in memory; NULL: nothing is shared */
-  /* Called once the stored bytes of a weight are packed and no longer read. May be NULL. */
+  /* Called when the stored bytes of a weight are packed and no longer read. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
 };
@@ -53,7 +53,7 @@ ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_mod
  * type; too many operations once calls are inlined), ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_interp_mil_of_ai(struct ane_arena *arena, const struct ane_ai_program *p, struct ane_mil_model **out,
                                 struct ane_error *err);
-/* Is every op known, with its attributes and inputs? Nothing is prepared. Errors as above, of the nodes alone. */
+/* Checks that every op is known, with its attributes and inputs. Nothing is prepared. Errors as above, of the nodes alone. */
 ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *err);
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
@@ -61,9 +61,9 @@ struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 /* Inputs and outputs as the file declares them. Floats of any type are float32 when the graph runs. */
 const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i);
 const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i);
-/* Index of an input or output by name, or -1. */
+/* Returns the index of an input or output by name, or -1. */
 int32_t ane_interp_find(const struct ane_interp *g, const char *name, bool output);
-/* One line a node: name, op, inputs; false where there is no memory. */
+/* Appends one line per node: name, op, inputs. false: out of memory. */
 bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 
 /* Runs the graph once; one run at a time. inputs: one for each input, in order. outputs: one for each output, zeroed; they
@@ -77,9 +77,9 @@ ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const 
 /* One set of a model's states, in float32. All functions that name a state share it. */
 struct ane_interp_states;
 
-/* All states are zeros. The tensors live in `memory`, which must outlive the set. function: the set has the states of this
- * function, and those of other functions that do not differ from them; NULL: of all functions. Errors: ANE_SHAPE (function NULL,
- * and two functions declare one state with different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
+/* Makes a set of states that are all zero. The tensors live in `memory`, which must outlive the set. function: the set has the
+ * states of this function, and those of other functions that do not differ from them; NULL: of all functions. Errors: ANE_SHAPE
+ * (function NULL, and two functions declare one state with different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, const char *function,
                                     struct ane_dyn_memory *memory, struct ane_error *err);
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
@@ -87,14 +87,14 @@ int32_t ane_interp_states_count(const struct ane_interp_states *s);
 const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
 /* fp32 of the declared shape; valid until the next run, reset or set. */
 const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s, int32_t i);
-/* Elements of a state, writable in place; NULL: no memory. */
+/* Returns the elements of a state, writable in place; NULL: out of memory. */
 float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err);
 ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error *err);
-/* A second set with the same states and contents, in a memory of its own. */
+/* Makes a second set with the same states and contents, in its own memory. */
 ane_status ane_interp_states_copy(struct ane_interp_states **out, const struct ane_interp_states *from,
                                   struct ane_dyn_memory *memory, struct ane_error *err);
 
-/* Runs a Core ML function with its states, which the run changes; `m` is their memory, NULL where the function has none.
+/* Runs a Core ML function with its states, which the run changes; `m` is their memory, NULL if the function has none.
  * Inputs are checked against their declared types and ranges. A run that fails half-way may leave states partly updated: the
  * set then refuses to run until it is reset. */
 ane_status ane_interp_run_states(struct ane_interp *g, struct ane_dyn_memory *m, struct ane_interp_states *s,
@@ -120,11 +120,11 @@ struct ane_lm_options {
   const struct ane_lm_state *states;
   int32_t n_states;
   int64_t kv_heads, head_size; /* for caches whose dimensions are symbols; 0: unknown */
-  int64_t context, chunk;      /* most positions of a session, most tokens of a run */
+  int64_t context, chunk;      /* maximum positions of a session; maximum tokens of a run */
 };
 
-/* Takes ownership of the graph, also on failure. Errors: ANE_NOTFOUND (the graph has no input or output of a name),
- * ANE_UNSUPPORTED (an input that no option names; a cache of unknown size). */
+/* Makes a language model from a graph. It owns the graph, even on failure. Errors: ANE_NOTFOUND (the graph has no input or output
+ * of a name), ANE_UNSUPPORTED (an input that no option names; a cache of unknown size). */
 ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct ane_lm_options *o, struct ane_error *err);
 void ane_lm_destroy(struct ane_lm *m); /* NULL is fine; its sessions must be gone */
 struct ane_interp *ane_lm_graph(const struct ane_lm *m);
@@ -132,7 +132,9 @@ int64_t ane_lm_vocab(const struct ane_lm *m);
 int64_t ane_lm_context(const struct ane_lm *m);
 int64_t ane_lm_chunk(const struct ane_lm *m);
 
-/* Fingerprint of the graph, its constants (of large ones a sample) and the kernels. A saved state fits only if it is equal. */
+/* Returns a fingerprint of the graph, its constants (samples of large ones) and the kernels. A saved state fits only if it is
+ * equal.
+ */
 uint64_t ane_lm_fingerprint(const struct ane_lm *m);
 
 /* The states of a sequence: name of the input; whether it grows by a row for each token (else it keeps the last positions
@@ -147,8 +149,8 @@ int64_t ane_lm_state_count(const struct ane_lm *m, int32_t i, int64_t length);
 ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, struct ane_error *err);
 void ane_lm_session_destroy(struct ane_lm_session *s); /* NULL is fine */
 int64_t ane_lm_length(const struct ane_lm_session *s);
-/* A failed feed leaves the session as it was, but without rows. Errors: ANE_INVALID (n), ANE_RANGE (an id, the context), and
- * those of ane_interp_run. */
+/* Feeds n tokens. A failed feed leaves the states unchanged, but the session has no rows. Errors: ANE_INVALID (n), ANE_RANGE (an
+ * id, the context), and those of ane_interp_run. */
 ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_error *err);
 /* Valid until the session changes. */
 const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i);
@@ -156,12 +158,12 @@ const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i);
  * truncated to `length` rows if it grows. Drops the rows. A failure leaves the session as it was. Errors: ANE_RANGE (a state
  * that grows is shorter than `length`), ANE_NOMEM. */
 ane_status ane_lm_put(struct ane_lm_session *s, int64_t length, const float *const *data, struct ane_error *err);
-/* A second session with the same states, without the rows. */
+/* Makes a second session with the same states, without rows. */
 ane_status ane_lm_copy(struct ane_lm_session **out, const struct ane_lm_session *s, struct ane_error *err);
 int64_t ane_lm_rows(const struct ane_lm_session *s);
-/* Logits of a row, ane_lm_vocab of them; NULL where there are none. Valid until the session changes. */
+/* Returns the logits of a row, ane_lm_vocab floats; NULL if there are none. Valid until the session changes. */
 const float *ane_lm_logits(const struct ane_lm_session *s, int64_t row);
-/* Best id (lowest where equal) of a row and its logit; -1 where there is no such row. */
+/* Returns the best id of a row (of equal logits, the lowest) and its logit; -1 if there is no such row. */
 int32_t ane_lm_argmax(const struct ane_lm_session *s, int64_t row, float *logit);
 
 #endif

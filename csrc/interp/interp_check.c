@@ -51,7 +51,7 @@ static ane_status check_shape(const struct ane_interp *g, int32_t i, const struc
   return ANE_OK;
 }
 
-/* The least and the largest number of an integer type; false for others. */
+/* Sets the smallest and the largest number of an integer type; false for other types. */
 static bool bounds(ane_dtype t, double *low, double *high) {
   unsigned bits = 8 * ane_dtype_info(t)->bytes;
   bool sign = t == ANE_I8 || t == ANE_I16 || t == ANE_I32 || t == ANE_I64;
@@ -61,7 +61,7 @@ static bool bounds(ane_dtype t, double *low, double *high) {
   return true;
 }
 
-/* Element i as a number; 64-bit integers beyond 2^53 lose their last bits, which no check here needs. */
+/* Returns element i as a number. 64-bit integers beyond 2^53 lose their last bits, which no check here needs. */
 static double element(const struct ane_dyn *t, int64_t i) {
   const uint8_t *p = (const uint8_t *)t->data + (size_t)i * ane_dtype_info(t->dtype)->bytes;
   int64_t v = 0;
@@ -112,7 +112,7 @@ static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane
   return st;
 }
 
-/* An absent input: its default, where it has one. */
+/* Fills an absent input with its default, if it has one. */
 static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane_dyn_memory *m, struct ane_dyn *out,
                                struct ane_error *err) {
   const struct ane_mil_feature *f = g->features[i];

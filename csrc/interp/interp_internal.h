@@ -17,7 +17,7 @@ struct interp_value {
   int32_t last;               /* index in that block of the last node that uses it */
 };
 
-/* What the declared type of a result asks for. */
+/* What the declared type of a result requires. */
 struct interp_result {
   ane_dtype dtype; /* as stored: floats are fp32 */
   bool round;      /* to fp16 */
@@ -25,7 +25,7 @@ struct interp_result {
 };
 
 /* PRIM   runs one primitive
- * IF     in[0] is the condition, blocks[0] runs where it is true, blocks[1] where it is false
+ * IF     in[0] is the condition, blocks[0] runs if it is true, blocks[1] if it is false
  * WHILE  in: the first values, out: the last ones; blocks[0] gives the condition, blocks[1] the next values, both from the
  * block's inputs
  * READ   out[0] is the present value of state `at`; WRITE: in[0] becomes the value of state `at` */
@@ -60,7 +60,7 @@ struct ane_interp {
   const struct ane_onnx *onnx;
   const struct ane_mil_model *mil; /* Core ML */
   const struct ane_mil_function *function;
-  const struct ane_mil_feature **features; /* of inputs; NULL where not described */
+  const struct ane_mil_feature **features; /* of inputs; NULL if not described */
   const char **states;                     /* names, by the nodes' state numbers */
   int32_t n_states;
   const struct ane_onnx_io *io_in, *io_out;
@@ -100,7 +100,7 @@ ane_status interp_no_memory(struct ane_error *err);
 ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err);
 ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
 
-/* Casts and rounds result k of a node as its declared type asks; ANE_SHAPE where the shape differs (interp_state.c). */
+/* Casts and rounds result k of a node as its declared type requires. ANE_SHAPE: the shape differs (interp_state.c). */
 ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_dyn_memory *m,
                          struct ane_dyn *t, struct ane_error *err);
 /* The elements of a coded tensor, decoded; a copy of a tensor without a block; otherwise another reference. */
@@ -147,14 +147,14 @@ void interp_give_up(struct ane_interp *g, struct interp_node *n);
  * some positions. */
 ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, struct ane_error *err);
 
-/* The input of a node for this parameter, if it is a constant; else NULL. */
+/* Returns the input of a node for this parameter if it is a constant; else NULL. */
 const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct interp_node *n, const char *param);
 
 /* ---- Language models -----------------------------------------------------------------------------------------------*/
 
 struct lm_state {
   int32_t input, output;
-  struct ane_dyn first; /* an empty cache; data: zeros, or NULL where it has no elements */
+  struct ane_dyn first; /* an empty cache; data: zeros, or NULL if it has no elements */
   bool grows;           /* rows of dim 2 are positions: rewind truncates them */
 };
 

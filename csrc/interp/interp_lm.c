@@ -50,7 +50,7 @@ static ane_status check_type(const struct ane_lm *m, int32_t input, struct ane_e
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------*/
 
-/* The attention node that reads a cache as its past keys or values; NULL where there is none. */
+/* Returns the attention node that reads a cache as its past keys or values; NULL if there is none. */
 static const struct interp_node *reader_of(const struct ane_interp *g, int32_t value) {
   for (int32_t i = 0; i < g->main.n_nodes; i++) {
     const struct interp_node *n = &g->main.nodes[i];
@@ -61,7 +61,7 @@ static const struct interp_node *reader_of(const struct ane_interp *g, int32_t v
   return NULL;
 }
 
-/* A parameter that is one constant int64; else 0. */
+/* Returns a parameter that is one constant int64; else 0. */
 static int64_t number(const struct ane_interp *g, const struct interp_node *n, const char *param) {
   const struct ane_dyn *t = n ? interp_const_in(g, n, param) : NULL;
   int64_t v = 0;

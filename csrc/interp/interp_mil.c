@@ -1,5 +1,4 @@
-/* Translates MIL operations to primitives: by the table mil.def where an op is one primitive, by functions where it is
- * several. */
+/* Translates MIL operations to primitives: by the table mil.def if an op is one primitive, by functions if it is several. */
 #include "interp/interp_mil.h"
 
 #include <inttypes.h>
@@ -51,7 +50,7 @@ static bool mil_is_float(ane_mil_dtype t) {
   return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16;
 }
 
-/* What the declared types ask of the results. */
+/* Sets what the declared types require of the results. */
 static ane_status results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out) {
   struct interp_result *r = ane_arena_array(&t->g->arena, (size_t)op->n_outputs + 1, sizeof *r);
   if (!r) return interp_no_memory(t->err);
@@ -150,7 +149,7 @@ static const char *mapped(const char *mapping, const char *param, size_t len, si
   return NULL;
 }
 
-/* Does the mapping name the op's parameter, as a source or as one to ignore? */
+/* Returns whether the mapping names the op's parameter, as a source or as one to ignore. */
 static bool mentions(const char *mapping, const char *name) {
   size_t len = strlen(name);
   for (const char *p = mapping; *p; p += strspn(p, " ")) {
@@ -175,7 +174,7 @@ static ane_status check_known(struct mil_import *t, const struct ane_mil_op *op,
   return ANE_OK;
 }
 
-/* The value of one parameter of the primitive. */
+/* Sets the value of one parameter of the primitive. */
 static ane_status parameter(struct mil_import *t, const struct ane_mil_op *op, const struct row *row, const char *param,
                             size_t len, int32_t *out) {
   char name[64];

@@ -22,19 +22,19 @@ struct mil_import {
 
 ane_status mil_op_fail(const struct mil_import *t, const struct ane_mil_op *op, ane_status code, const char *fmt, ...)
     ANE_PRINTF(4, 5);
-/* NULL: not defined, which the verifier excludes. Valid until the next name is defined. */
+/* Returns the meaning of a name; NULL: not defined, which the verifier excludes. Valid until the next name is defined. */
 const struct mil_name *mil_find(const struct mil_import *t, const char *name);
 ane_status mil_define(struct mil_import *t, const char *name, const struct mil_name *n);
-/* A parameter as a value; INTERP_NONE where the op does not have it. */
+/* Sets *out to the value of a parameter; INTERP_NONE if the op does not have it. */
 ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const char *name, int32_t *out);
-/* A stored constant as a value; INTERP_NONE where tensors cannot hold it. */
+/* Makes a value of a stored constant; INTERP_NONE if tensors cannot hold it. */
 ane_status mil_constant(struct mil_import *t, const char *name, const struct ane_mil_value *v, int32_t *out);
-/* New values for the outputs of an op, with their names. */
+/* Makes values for the outputs of an op, with their names. */
 ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_t **out);
-/* Adds a node whose results are cast and rounded as the op's output types ask; moves: no rounding is needed. */
+/* Adds a node whose results are cast and rounded as the op's output types require. moves: no rounding is needed. */
 ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in,
                    const int32_t *out);
-/* Adds a node in the middle of an op that is several: its result has no declared type. */
+/* Adds an inner node of an op that becomes several: its result has no declared type. */
 ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in,
                     int32_t *out);
 

@@ -13,20 +13,20 @@ const struct ane_mil_value *mil_const_stored(const struct mil_import *t, const s
 /* A parameter that is a tensor of numbers of at most `rank` dimensions, with its data; NULL: the error is set. */
 const struct ane_mil_value *mil_const_tensor(const struct mil_import *t, const struct ane_mil_op *op, const char *name,
                                              int32_t rank);
-/* All elements as floats; NULL: no memory, the error is set. */
+/* Returns all elements as floats; NULL: out of memory, and the error is set. */
 float *mil_const_floats(struct mil_import *t, const struct ane_mil_value *v);
 
 /* Output k becomes n floats of this shape. Other constexpr operations may read it too. Takes ownership of data. */
 ane_status mil_const_give_floats(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, int32_t rank, const int64_t *dim,
                                  float *data, uint64_t n);
-/* Output k becomes a stored value as it is. */
+/* Output k becomes a stored value, unchanged. */
 ane_status mil_const_give_stored(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, const struct ane_mil_value *v);
 /* Output 0 becomes codes, which primitives decode. */
 ane_status mil_const_give_codes(struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w);
 /* Codes of a stored value, without scales or tables; NULL: the error is set. */
 struct ane_coded *mil_const_codes(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *v);
 
-/* Divides each dimension of the codes into groups[k] equal blocks. ANE_SHAPE where they do not divide it. */
+/* Divides each dimension of the codes into groups[k] equal blocks. ANE_SHAPE: they do not divide it. */
 ane_status mil_const_set_blocks(const struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w,
                                 const int64_t *groups);
 /* Codes of `data` with the operation's scale and offset. */

@@ -1,4 +1,4 @@
-/* Translates ONNX nodes to primitives: by the table onnx.def where an op is one primitive, by functions where it is several. */
+/* Translates ONNX nodes to primitives: by the table onnx.def if an op is one primitive, by functions if it is several. */
 #include "interp/interp_onnx.h"
 
 #include <inttypes.h>
@@ -99,7 +99,7 @@ static bool next_item(const char **s, struct item *it) {
 
 static bool is_name(const char *name, const char *s, size_t len) { return strlen(name) == len && memcmp(name, s, len) == 0; }
 
-/* "?a=value": does the attribute have that value? */
+/* For "?a=value": returns whether the attribute has that value. */
 static bool has_value(const struct ane_onnx_attr *a, const struct item *it) {
   if (a->type == ANE_ONNX_STRING) return a->s.len == it->source_len && memcmp(a->s.data, it->source, it->source_len) == 0;
   double want = strtod(it->source, NULL);
@@ -138,7 +138,7 @@ static ane_status check_named(struct onnx_import *t, const struct ane_onnx_node 
   return ANE_OK;
 }
 
-/* The value that an item names; INTERP_NONE where it is absent. */
+/* Sets the value that an item names; INTERP_NONE if it is absent. */
 static ane_status source_value(struct onnx_import *t, const struct ane_onnx_node *n, const struct item *it, int32_t *out) {
   char text[64];
   *out = INTERP_NONE;
@@ -198,7 +198,7 @@ static ane_status unknown(struct onnx_import *t, const struct ane_onnx_node *n, 
   return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
 }
 
-/* Any node. */
+/* Translates a node. */
 static ane_status import_node(struct onnx_import *t, const struct ane_onnx_node *n) {
   const struct row *other = NULL;
   for (size_t i = 0; i < ANE_COUNT(rows); i++) {

@@ -14,9 +14,9 @@ struct onnx_import {
 
 ane_status onnx_node_fail(const struct onnx_import *t, const struct ane_onnx_node *n, ane_status code, const char *fmt, ...)
     ANE_PRINTF(4, 5);
-/* Input i as a value, or INTERP_NONE. */
+/* Returns input i as a value, or INTERP_NONE. */
 int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int i);
-/* Leaves *out as it is where the attribute is absent. false: it has another type. */
+/* Reads an attribute. If it is absent, *out is unchanged. false: it has another type. */
 bool onnx_int(const struct ane_onnx_node *n, const char *name, int64_t *out);
 bool onnx_float(const struct ane_onnx_node *n, const char *name, float *out);
 

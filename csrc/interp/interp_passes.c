@@ -21,7 +21,7 @@ static void count_block(struct ane_interp *g, const struct interp_block *b, int 
   for (int32_t i = 0; i < b->n_outputs; i++) g->values[b->outputs[i]].uses += by;
 }
 
-/* Does the node change a state, itself or in its blocks? */
+/* Returns whether the node changes a state, itself or in its blocks. */
 static bool writes(const struct interp_node *n) {
   bool found = false;
   for (int k = 0; k < 2 && n->blocks[k]; k++)
@@ -69,7 +69,7 @@ static int32_t input_of(const struct interp_node *n, const char *param) {
   return i >= 0 && i < n->n_in ? n->in[i] : INTERP_NONE;
 }
 
-/* The constant of which `value` is the two-dimensional transpose; INTERP_NONE: it is none. */
+/* Returns the constant of which `value` is the two-dimensional transpose; INTERP_NONE: there is none. */
 static int32_t transposed_constant(const struct ane_interp *g, int32_t value) {
   const struct interp_node *n = maker(g, value);
   if (!n || n->op != ANE_PRIM_transpose) return INTERP_NONE;
@@ -77,7 +77,7 @@ static int32_t transposed_constant(const struct ane_interp *g, int32_t value) {
   return x && x->rank == 2 && (input_of(n, "perm") == INTERP_NONE || interp_const_in(g, n, "perm")) ? n->in[0] : INTERP_NONE;
 }
 
-/* Does a two-dimensional transpose by this perm change anything? [1, 0] and absent do, [0, 1] does not. */
+/* Returns whether a two-dimensional transpose by this perm changes anything: [1, 0] and an absent perm do, [0, 1] does not. */
 static bool is_transpose(const struct ane_interp *g, int32_t value) {
   const struct ane_dyn *perm = interp_const_in(g, maker(g, value), "perm");
   return !perm || (perm->count == 2 && perm->dtype == ANE_I64 && ((const uint8_t *)perm->data)[0] != 0);
@@ -154,7 +154,8 @@ ane_status interp_fuse(struct ane_interp *g, struct ane_error *err) { return fus
 
 /* ---- The head ------------------------------------------------------------------------------------------------------*/
 
-/* Does each row of the result depend on the same row of x only? Other operands must be constants of at most one row. */
+/* Returns whether each row of the result depends on the same row of x only. Other operands must be constants of at most one row.
+ */
 static bool row_by_row(const struct ane_interp *g, const struct interp_node *n) {
   static const ane_prim ops[] = {ANE_PRIM_add,  ANE_PRIM_sub,  ANE_PRIM_mul,      ANE_PRIM_real_div,
                                  ANE_PRIM_tanh, ANE_PRIM_cast, ANE_PRIM_identity, ANE_PRIM_clip};
@@ -224,30 +225,30 @@ ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, st
 /* ---- Last uses -----------------------------------------------------------------------------------------------------*/
 
 /* The position of a pass: one entry for each enclosing block. */
-struct place {
-  const struct place *outer;
+struct position {
+  const struct position *outer;
   const struct interp_block *block;
   int32_t node;
 };
 
 /* Notes a use at this position. The last use belongs to a node of the block that made the value. */
-static void used_at(struct ane_interp *g, const struct place *p, int32_t value) {
+static void used_at(struct ane_interp *g, const struct position *p, int32_t value) {
   struct interp_value *v = value == INTERP_NONE ? NULL : &g->values[value];
   for (; v && !v->constant && p; p = p->outer)
     if (p->block == v->block) v->last = ANE_MAX(v->last, p->node);
 }
 
-static void mark_block(struct ane_interp *g, const struct interp_block *b, const struct place *outer) {
+static void mark_block(struct ane_interp *g, const struct interp_block *b, const struct position *outer) {
   for (int32_t i = 0; i < b->n_nodes; i++) {
     const struct interp_node *n = &b->nodes[i];
-    struct place here = {outer, b, i};
+    struct position here = {outer, b, i};
     if (n->dead) continue;
     for (int32_t k = 0; k < n->n_in; k++) used_at(g, &here, n->in[k]);
     for (int32_t k = 0; k < n->n_out; k++) used_at(g, &here, n->out[k]);
     for (int k = 0; k < 2; k++)
       if (n->blocks[k]) mark_block(g, n->blocks[k], &here);
   }
-  struct place end = {outer, b, INT32_MAX}; /* outputs of the block outlive its nodes */
+  struct position end = {outer, b, INT32_MAX}; /* outputs of the block outlive its nodes */
   for (int32_t i = 0; i < b->n_outputs; i++) used_at(g, &end, b->outputs[i]);
 }
 

@@ -13,7 +13,7 @@ struct ane_lm_session {
   int64_t length;
   struct ane_dyn logits; /* of the last feed: [.., rows, vocab], or empty */
   int64_t rows;
-  bool best_only; /* ANE_WANT_ARGMAX: rows are asked for their best id only */
+  bool best_only; /* ANE_WANT_ARGMAX: only the best ids of the rows are available */
 };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------------*/
@@ -61,7 +61,7 @@ int64_t ane_lm_length(const struct ane_lm_session *s) { return s->length; }
 
 /* ---- A call --------------------------------------------------------------------------------------------------------*/
 
-/* Integers as input i declares them: the values of ids; or, where ids is NULL, from, from + step, ... */
+/* Integers as input i declares them: the values of ids; or, if ids is NULL, from, from + step, ... */
 static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, int64_t n, int64_t from, int64_t step,
                            const int32_t *ids, struct ane_dyn *out, struct ane_error *err) {
   bool declared = i < ane_interp_info(s->lm->graph).n_inputs;
@@ -103,7 +103,7 @@ static ane_status fill_inputs(struct ane_lm_session *s, const int32_t *ids, int6
   return st;
 }
 
-/* Checks the outputs of a run: rows of logits as asked for, states of the declared shapes. */
+/* Checks the outputs of a run: enough rows of logits, and states of the declared shapes. */
 static ane_status check_outputs(const struct ane_lm_session *s, const struct ane_dyn *out, int64_t n, ane_want want,
                                 struct ane_error *err) {
   const struct ane_lm *m = s->lm;

@@ -1,5 +1,5 @@
-/* Packed weights that functions of one package share. A product packs its constant inputs only. Where another function has the
- * same constants, at the same place of the same file, it takes the packed weights. */
+/* Packed weights that functions of one package share. A product packs its constant inputs only. If another function has the
+ * same constants, at the same offsets of the same file, it uses the packed weights. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
@@ -66,7 +66,7 @@ static bool put_constant(struct ane_buffer *b, const struct ane_dyn *t) {
   return put(b, &data, sizeof data);
 }
 
-/* Does each large constant have an address in the file? Folded ones do not, so they cannot be compared. */
+/* Returns whether each large constant has an address in the file. Folded ones do not, so they cannot be compared. */
 static bool has_place(const struct ane_prim_call *c) {
   bool ok = true;
   for (int i = 0; i < c->n_in; i++) ok &= !c->in[i] || !c->in[i]->block || ane_dyn_bytes(c->in[i]) <= BY_CONTENT;

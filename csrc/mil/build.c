@@ -178,7 +178,7 @@ static mil_value constant(struct mil_build *b, const char *name, struct ane_mil_
   return b->status ? &nothing : out;
 }
 
-/* The constant with this text as its key, or NULL. Constants with equal texts are equal. */
+/* Returns the constant with this text as its key, or NULL. Constants with equal texts are equal. */
 static mil_value known(const struct mil_build *b, const char *text) {
   uint32_t i = ane_strmap_get(&b->constants, text, strlen(text));
   mil_value v = NULL;

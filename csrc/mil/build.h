@@ -39,7 +39,7 @@ void mil_build_fail(struct mil_build *b, ane_status status);
 /* Records an out-of-memory failure. */
 void mil_build_no_memory(struct mil_build *b);
 
-/* A name that no other value has: `name`, or name_2, ... */
+/* Returns a name that no other value has: `name`, or name_2, ... */
 const char *mil_name(struct mil_build *b, const char *name);
 /* An input of the function: a value of the given type that no operation makes. `name` comes from mil_name. */
 mil_value mil_given(struct mil_build *b, const char *name, struct ane_mil_type type);

@@ -21,7 +21,7 @@ local function sides(source, place)
   return out, inputs
 end
 
--- Does the model's tensor hold the rows of gate and of up, as the parameter does?
+-- Returns whether the model's tensor holds the rows of gate and of up, as the parameter does.
 local function holds_both(place) return place.from ~= nil or place.step ~= nil end
 
 -- How B's rows make those of the tensor of a place: outputs (rows of B), first, step.
@@ -35,10 +35,10 @@ end
 
 local function name_of(m) return places.bare(m.module) .. "." .. m.parameter end
 
---- Is this a module whose product is of stacked experts?
+--- Returns whether this module stacks the matrices of experts.
 function M.are(m) return m.experts ~= nil end
 
--- The places of a parameter, checked. Raises where the model has no such parameter.
+-- Returns the places of a parameter, checked. Raises if the model has no such parameter.
 local function find(file, where, source, m)
   local list = where.stacks[name_of(m)]
   if not list then

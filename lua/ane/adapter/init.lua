@@ -95,7 +95,7 @@ end
 
 local function first_tensor(m) return m.a or m.b or m.values or m.bias or m.magnitude or m.low_bias end
 
--- The places of a module, checked; none where the computation leaves the module out. Raises where the model has no such module.
+-- Returns the places of a module, checked; an empty list if the computation does not use it. Raises if the model has no such module.
 local function find(file, where, source, m)
   if file.architecture and file.architecture ~= where.architecture then
     raise("invalid", "%s: is for the architecture %s, the model is %s", file.path, file.architecture, where.architecture)
@@ -114,7 +114,7 @@ local function find(file, where, source, m)
   return list
 end
 
--- Does the file hold a whole weight that equals the model's?
+-- Returns whether the file holds a whole weight that equals the model's.
 local function unchanged(file, place, where, source, t)
   local width = source:tensor(place.weight).shape[2] or 1
   local old = place.own and try(source:read(place.weight, place.from + 1, place.to)) or try(source:read(place.weight))

@@ -17,7 +17,7 @@ function M.bare(module)
   return module
 end
 
--- What a function returns; nil where it raises, as names do that a model lacks.
+-- Returns the result of a function; nil if it raises, as for names that a model does not have.
 local function attempt(fn, ...)
   local ok, value = pcall(fn, ...)
   if ok then return value end
@@ -149,7 +149,7 @@ function M.of(b, r)
   return out
 end
 
---- Is this a module that the computation leaves out, such as the pooler of an encoder that pools otherwise?
+--- Returns whether the computation does not use this module, such as the pooler of an encoder with another pooling.
 function M.is_unused(places, module)
   for _, pattern in ipairs(places.unused) do
     if (module .. ".weight"):find(pattern) then return true end
@@ -157,7 +157,7 @@ function M.is_unused(places, module)
   return false
 end
 
---- The places of a module of an adapter; nil where the model has none.
+--- Returns the places of a module of an adapter; nil if the model has none.
 -- @param naming "hf" or "gguf"
 function M.find(places, naming, module)
   return places[naming][naming == "hf" and M.bare(module) or module]

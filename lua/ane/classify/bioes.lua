@@ -54,7 +54,7 @@ end
 local Decoder = {}
 Decoder.__index = Decoder
 
---- A decoder that takes tokens one by one and gives a span as soon as no later token can change it.
+--- Makes a decoder, which takes tokens one by one and returns a span as soon as no later token can change it.
 -- @param grammar see grammar()
 function M.decoder(grammar)
   return setmetatable({
@@ -121,7 +121,7 @@ local function trace(self, class)
   return path
 end
 
--- Decides the classes of tokens up to `last`. Gives the spans that end there.
+-- Decides the classes of tokens up to `last`. Returns the spans that end there.
 local function decide(self, path, last)
   local spans = {}
   for t = self.first, last do
@@ -143,7 +143,7 @@ local function decide(self, path, last)
   return spans
 end
 
---- Spans that no later token can change: all paths that can still win agree on them.
+--- Returns the spans that no later token can change: all paths that can still win agree on them.
 -- @return list of {label, first, last (tokens, from 1), score = mean probability of the path's classes}; and the number of
 -- tokens that are decided; and their classes by token, since the last call
 function Decoder:take()
@@ -161,7 +161,7 @@ function Decoder:take()
   return decide(self, common, agreed), agreed, common
 end
 
---- Ends the text: the remaining spans.
+--- Ends the text and returns the remaining spans.
 -- @return as take()
 function Decoder:finish()
   if self.n < self.first then return {}, self.n, {} end
@@ -176,7 +176,7 @@ function Decoder:finish()
   return spans, self.n, path
 end
 
---- Spans of a whole text.
+--- Returns the spans of a whole text.
 -- @param grammar see grammar()
 -- @param rows list of lists of logits
 -- @return list of spans, as take() gives them; the class of each token

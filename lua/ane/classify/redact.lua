@@ -19,7 +19,7 @@ local M = {}
 --   replace: function(span) -> text, instead; span = {label, text, start, stop, score}
 --   threshold, window: as for classify
 --   segment: bytes after which a text is split
---   progress: function("redact", done, total), called after each window with the bytes that are done of those that have come; it may
+--   progress: function("redact", done, total), called after each window with the bytes done and the bytes received so far; it may
 --     yield
 M.rules = {
   pseudonyms = { type = "boolean", default = false },
@@ -66,7 +66,7 @@ local function back_to_char(text, at)
   return at
 end
 
--- Do the tokens around byte `at` stay the same if the text is split after it?
+-- Returns whether the tokens around byte `at` stay the same if the text is split after it.
 local function is_clean(tokenizer, text, at)
   local first = back_to_char(text, math.max(at - CONTEXT, 1))
   local last = back_to_char(text, math.min(at + CONTEXT, #text) + 1) - 1
@@ -84,7 +84,7 @@ end
 -- Places before a letter or digit: after a line end, else before a space.
 local PLACES = { "\n()%f[%w]", "[%w%p]() %w" }
 
--- The last place in the second half of a text where it can be split; nil if there is none.
+-- Returns the last place in the second half of a text where it can be split; nil if there is none.
 local function find_cut(tokenizer, text)
   local half = #text // 2
   local tail = text:sub(half + 1)
@@ -198,7 +198,7 @@ function Stream:finish()
   return emit(self, spans, decided, true)
 end
 
---- The text with its spans replaced.
+--- Returns the text with its spans replaced.
 -- @param text as it was classified
 -- @param spans of the text, in order, with start, stop, label, text and score (ane.classify); each gets its replacement
 -- @param opts pseudonyms, key, replace: see rules

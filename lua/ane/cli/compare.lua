@@ -36,7 +36,7 @@ function M.options(parser)
   options.json(parser)
 end
 
--- The limits of the options, and whether the report keeps them; nil: there are none.
+-- Returns the limits of the options and whether the report is within them; nil: there are none.
 local function limits_of(args, r)
   if not (args.max_kl or args.max_perplexity) then return nil end
   local faults = {}
@@ -59,7 +59,7 @@ local function load(args, path, held, mixed, calibrate)
   return loaded
 end
 
--- The line of the 95 % intervals; nothing where there are too few windows.
+-- Writes the line of the 95 % intervals, if there are enough windows.
 local function show_intervals(r)
   local kl, top1, ratio = r.kl.ci, r.top1_ci, r.perplexity.ratio_ci
   if not kl then return end
@@ -89,7 +89,7 @@ local function show(r)
   return true
 end
 
--- The report of --than; or nil, message, code.
+-- Reads the report of --than; or returns nil, message, code.
 local function earlier(path)
   local text, message, code = common.read(path)
   if not text then return nil, message, code end

@@ -7,10 +7,10 @@ local messages = require "ane.cli.messages"
 
 local M = {}
 
---- Tells whether a file holds conversations: its name ends with .jsonl.
+--- Returns whether a file holds conversations: its name ends with .jsonl.
 function M.is_name(path) return path:match "%.jsonl$" ~= nil end
 
--- The ids of one line; or nil, message, code.
+-- Returns the ids of one line; or nil, message, code.
 local function encode_line(tokenizer, line)
   local value, message = messages.decode(line)
   if not value then return nil, message, "format" end
@@ -19,7 +19,7 @@ local function encode_line(tokenizer, line)
   })
 end
 
---- Renders and encodes the conversations of a file. Nothing is added for a reply to come. Empty lines are left out.
+--- Renders and encodes the conversations of a file. No prompt for a reply is added. Empty lines are skipped.
 -- @param tokenizer of the model, or nil
 -- @param path of the file, for messages
 -- @param text of the file; a line is a list of messages, or an object with `messages` and, if wanted, tools, documents and variables

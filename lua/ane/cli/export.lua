@@ -59,7 +59,7 @@ local function show(report)
   return true
 end
 
--- Importance, or the calibration of gptq, into the options. Returns what is to be closed; or nil, message, code.
+-- Sets the importance, or the calibration of gptq, in the options. Returns an object to be closed; or nil, message, code.
 local function calibrate(args, opts)
   if not args.calibrate then return true end
   if args.method ~= "gptq" then

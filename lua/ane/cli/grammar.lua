@@ -1,4 +1,4 @@
---- `ane grammar`: which texts a grammar takes, and how long its masks take.
+--- `ane grammar`: checks texts against a grammar, and measures the time of its masks.
 -- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
 
 local common = require "ane.cli.common"
@@ -27,7 +27,7 @@ function M.options(parser)
   options.json(parser)
 end
 
--- A function that makes the grammar; or nil, message, code.
+-- Returns a function that makes the grammar; or nil, message, code.
 local function maker(args)
   local given, count = nil, 0
   for _, name in ipairs { "json_schema", "regex", "gbnf", "lark" } do

@@ -1,13 +1,13 @@
---- The command `ane`: finds the subcommand, parses its options, turns failures into one line and an exit code.
+--- The command `ane`: finds the subcommand, parses its options, and reports failures with one line and an exit code.
 -- Needs ane.cli.ranks, ane.cli.relations, ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
 --   summary           a sentence
 --   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
---   writes            name of the argument or option whose file it writes in pieces: where it is given, SIGTERM cleans up as Ctrl-C does
+--   writes            name of the argument or option whose file it writes in pieces: if it is given, SIGTERM cleans up as Ctrl-C does
 --   needs, excludes   which options go together (ane.cli.relations)
---   ranks             true where its model may lie on several ranks (ane.cli.ranks)
+--   ranks             true if its model may be divided among several ranks (ane.cli.ranks)
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
 --
@@ -30,7 +30,7 @@ local function module_of(name)
   return require("ane.cli." .. name)
 end
 
--- The parser of all commands.
+-- Makes the parser of all commands.
 -- @param show function(text), called for --help and --version, which end parsing
 local function parser(show)
   -- argparse's own --help ends the process and does not see that a write fails.
@@ -52,7 +52,7 @@ local function parser(show)
 end
 
 -- Parses the words.
--- @return the options; false where a text was shown instead; nil, message where they are wrong
+-- @return the options; false if a text was shown instead; nil, message if they are wrong
 local function parse(argv)
   local shown
   local p = parser(function(text)
@@ -71,7 +71,7 @@ end
 
 -- ---- The words of the command line ---------------------------------------------------------------------------------------
 
---- Is this the name of a command?
+--- Returns whether this is the name of a command.
 function M.has(name)
   for _, command in ipairs(M.commands) do
     if command == name then return true end
@@ -79,13 +79,13 @@ function M.has(name)
   return false
 end
 
--- "help run" as "run --help", "help" as "--help".
+-- Replaces "help run" by "run --help", and "help" by "--help".
 local function as_option(argv)
   if argv[1] ~= "help" then return argv end
   return argv[2] and { argv[2], "--help" } or { "--help" }
 end
 
--- "--seed -1" as "--seed=-1", "-n -1" as "-n-1": argparse takes a word that begins with "-" for an option.
+-- Replaces "--seed -1" by "--seed=-1", and "-n -1" by "-n-1": argparse takes a word that begins with "-" for an option.
 local function join_negative(argv)
   local words = {}
   for i, word in ipairs(argv) do
@@ -103,7 +103,7 @@ end
 
 -- ---- Failures ------------------------------------------------------------------------------------------------------------
 
--- One line of any error: the text of an unexpected one loses its place in our files, an argparse one its list of options.
+-- Returns an error as one line, without the place of an unexpected error, and without argparse's list of options.
 local function one_line(message)
   message = tostring(message):gsub("^(.*module '[^']+' not found):\n.*", "%1")
   message = message:gsub("^%S+%.lua:%d+: ", ""):gsub("%s*stack traceback:.*", ""):gsub("%s*\n%s*", " ")
@@ -115,7 +115,7 @@ local function complain(name, message)
   io.stderr:write("ane", name and " " .. name or "", ": ", one_line(message), "\n")
 end
 
---- Was this error Lua's answer to Ctrl-C?
+--- Returns whether this error is the one that Lua raises after Ctrl-C.
 function M.interrupted(message)
   return type(message) == "string" and message:find("interrupted!", 1, true) ~= nil
 end
@@ -127,13 +127,13 @@ local function as_typed(message, args)
   end))
 end
 
--- Is this message about an option that was typed? What the modules raise and return begins with the option's name.
+-- Returns whether this message is about an option that was typed. Messages of the modules begin with the option's name.
 local function is_usage(message, args)
   local option = type(message) == "string" and message:match "^option ([%l_]+)[ :]"
   return option and args[option] ~= nil
 end
 
--- A raised misuse of the Lua API without its place and the function's name: "x.lua:1: load: option context must be ...".
+-- Removes the place and the name of the function from a raised misuse of the Lua API: "x.lua:1: load: option context must be ...".
 local function without_place(raised)
   return type(raised) == "string" and (raised:gsub("^%S+%.lua:%d+: ", ""):gsub("^%l+: ", "")) or nil
 end
@@ -150,7 +150,7 @@ local function run_with_model(command, args)
   return done, message, code
 end
 
--- The exit code of a command; failures are reported.
+-- Runs a command and reports failures. Returns the exit code.
 local function run_command(args)
   local command = module_of(args.command)
   local fault = relations.fault(command, args)
@@ -170,7 +170,7 @@ local function run_command(args)
   return (code == "usage" or is_usage(message, args)) and 2 or 1
 end
 
--- The exit code; failures are reported.
+-- Reports failures. Returns the exit code.
 local function dispatch(argv)
   argv = join_negative(as_option(argv))
   local args, message = parse(argv)
@@ -199,7 +199,7 @@ local function checked(file)
   return out
 end
 
--- dispatch, with all that it writes on its way to the disk when it returns.
+-- Calls dispatch. All output is flushed when it returns.
 local function run(argv)
   local plain = io.stdout
   io.stdout = checked(plain) -- luacheck: ignore 122

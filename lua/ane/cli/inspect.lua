@@ -18,7 +18,7 @@ end
 
 local value_text
 
--- The parts of a table, list part first.
+-- Returns the parts of a table, list part first.
 local function parts_of(t, depth, seen)
   local parts, n = {}, #t
   for i = 1, math.min(n, ITEMS) do parts[i] = value_text(t[i], depth + 1, seen) end
@@ -59,7 +59,7 @@ function value_text(v, depth, seen)
   return table_text(v, depth, seen)
 end
 
---- The text of a value; a string at the top is itself.
+--- Returns the text of a value; of a string, the string itself.
 function M.text(v)
   return value_text(v, 0, {})
 end

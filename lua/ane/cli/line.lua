@@ -1,4 +1,4 @@
---- Lines from the user: with history and completion where a readline binding is installed, plain otherwise.
+--- Lines from the user, with history and completion if a readline binding is installed.
 -- Needs ane.core; readline (optional). Usage: `local read = line.reader {history = "repl"}; local text = read("> ")`
 
 local core = require "ane.core"
@@ -36,7 +36,7 @@ local function interruptible(read, finish)
   end
 end
 
--- A line of standard input; nil at its end.
+-- Reads a line of standard input; nil at its end.
 local function plain(prompt)
   io.stdout:write(prompt)
   io.stdout:flush()

@@ -9,7 +9,7 @@ local M = {}
 M.summary = "Show the best tokens and their logits at every position."
 M.ranks = true
 
--- Logits of one feed are held at a time: without --chunk so few positions that they stay below this many bytes.
+-- Logits of one feed are in memory at a time. Without --chunk a feed has as many positions as fit in this many bytes.
 local MOST_BYTES = 32 << 20
 
 function M.options(parser)

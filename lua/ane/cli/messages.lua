@@ -4,7 +4,7 @@
 
 local M = {}
 
--- What is wrong with a list of messages, or nil.
+-- Returns what is wrong with a list of messages, or nil.
 local function fault(list)
   for i, one in ipairs(list) do
     if type(one) ~= "table" or one.kind ~= "dict" then return ("messages[%d] is not an object"):format(i) end

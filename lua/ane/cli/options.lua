@@ -1,7 +1,7 @@
 --- Options that several commands share, and how their values are checked.
 -- Needs ane.generate, ane.model, ane.model.weights and ane.util.schema. A value is checked by the rule of the Lua option of the
 -- same name, so the command and the API accept the same values.
--- Usage: `options.add(parser, "-n --max-tokens", "Most tokens.", generate.rules.max_tokens):argname "N"; options.model(parser)`
+-- Usage: `options.add(parser, "-n --max-tokens", "Maximum tokens.", generate.rules.max_tokens):argname "N"; options.model(parser)`
 
 local generate = require "ane.generate"
 local model = require "ane.model"
@@ -17,7 +17,7 @@ M.positive = { type = "integer", min = 1 }
 --- Adds an option with one argument.
 -- @param flags as argparse takes them: "-n --max-tokens"; messages name the last one
 -- @param check a rule of ane.util.schema; or function(text) -> value; or nil, what is wrong
--- @return the option, to be given an argname, a default or a count
+-- @return the option, for argname, default or count
 function M.add(parser, flags, help, check)
   local name = flags:match "%S+$"
   return parser:option(flags, help):convert(function(text)
@@ -32,7 +32,7 @@ function M.add(parser, flags, help, check)
   end)
 end
 
---- What a command's run returns for wrong usage: the exit code is then 2.
+--- Returns what `run` of a command returns for wrong usage. The exit code is then 2.
 -- @param format as string.format takes it, with its arguments
 -- @return nil, message, "usage"
 function M.wrong(format, ...)
@@ -41,7 +41,7 @@ end
 
 -- ---- Checks --------------------------------------------------------------------------------------------------------------
 
---- For add: "1,2,3" as a list of integers of at least `low`; `what` one of them is called.
+--- For add: reads "1,2,3" as a list of integers of at least `low`. what: name of such an integer, for messages.
 function M.integers(what, low)
   return function(text)
     local list = {}
@@ -58,13 +58,13 @@ end
 --- For add: "1,2,3" as a list of token ids, or of counts.
 M.ids, M.counts = M.integers("token id", 0), M.integers("number of 1 or more", 1)
 
---- For add: a text that is not empty.
+--- For add: accepts a text that is not empty.
 function M.text(text)
   if text == "" then return nil, "the text is empty" end
   return text
 end
 
---- For add: "attn_v=q6_k" as {pattern, name}.
+--- For add: reads "attn_v=q6_k" as {pattern, name}.
 -- @param fault function(name) -> what is wrong with it, or nil
 function M.rule(fault)
   return function(text)
@@ -76,7 +76,7 @@ function M.rule(fault)
   end
 end
 
---- For add: "DIR=0.5" or "DIR" as {path, scale}.
+--- For add: reads "DIR=0.5" or "DIR" as {path, scale}.
 function M.adapter(text)
   local path, scale = text:match "^(.+)=([^=/]*)$"
   if not path then return text ~= "" and { path = text, scale = 1 } or nil, "the path is empty" end

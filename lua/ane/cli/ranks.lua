@@ -42,7 +42,7 @@ function M.check(args)
   return true
 end
 
---- Does this process run beside others as one command? The others of rank 0 say nothing of wrong options.
+--- Returns whether this process is one of several that run as one command. The others of rank 0 say nothing of wrong options.
 function M.is_silent()
   if not pipeline.is_launched() then return false end
   local rank = pipeline.launched_rank()

@@ -12,7 +12,7 @@ local M = {}
 -- Rows of all commands that have these options and no row of their own for the first.
 local COMMON = { { "merge", "adapter" }, { "calibrate", "weights", "mixed" } }
 
---- Was this option or argument given?
+--- Returns whether this option or argument was given.
 function M.given(args, name)
   local value = args[name:lower()]
   if type(value) == "table" then return value[1] ~= nil end

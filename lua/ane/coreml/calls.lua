@@ -43,7 +43,7 @@ function M.sizes(packages)
   return merged(sizes or {})
 end
 
---- Does a package take a call of n tokens?
+--- Returns whether a package takes a call of n tokens.
 function M.takes(p, n)
   for _, f in ipairs(p.functions) do
     if f.low <= n and n <= f.high then return true end
@@ -63,7 +63,7 @@ function M.function_for(p, n, upto)
   return best
 end
 
--- The largest size of at most n, and the smallest of at least n; each is nil where there is none.
+-- The largest size of at most n, and the smallest of at least n; each is nil if there is none.
 local function around(sizes, n)
   local below, above
   for _, r in ipairs(sizes) do

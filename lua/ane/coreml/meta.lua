@@ -29,7 +29,7 @@
 --                       masks have so many keys), inputs, outputs, states}; those above are the default one's. A call takes in
 --                       each package the function for its tokens that sees the fewest positions
 --   profiles            other sets of packages that do the same, each {fixed_t, max_seq_len, packages}: with option context those
---                       with the least max_seq_len that holds it are opened
+--                       with the smallest max_seq_len that holds it are opened
 --   recipe              how a recipe was asked for the graph (ane.coreml.export.recipe); with it the set may run by that recipe
 --   files               {path = {bytes, sha256}} of all files but this one; with option verify they are hashed
 -- A hidden or edge input that no package before has given is the embedding.
@@ -211,7 +211,7 @@ local function read_profiles(meta)
   end
 end
 
--- The packages of the profile with the least context that holds the requested one; among equal ones the last. Sets profile, its
+-- The packages of the profile with the smallest context that holds the requested one; among equal ones the last. Sets profile, its
 -- number; nil where no profile was chosen.
 local function choose_profile(meta, context)
   local best, number

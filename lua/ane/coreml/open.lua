@@ -34,7 +34,7 @@ local function check_ports(p, ports, features, what, all)
   end
 end
 
--- Tokens that a port takes: least and most (nil: no limit).
+-- Returns the minimum and the maximum tokens of a port (nil: no limit).
 local function tokens_of(port)
   if port.role == "ids" then
     if port.shape[2] ~= -1 then return port.shape[2], port.shape[2] end
@@ -47,7 +47,7 @@ local function tokens_of(port)
   return least, least
 end
 
--- The most tokens of a call where nothing limits them.
+-- The maximum tokens of a call if nothing else limits them.
 local UNBOUNDED = 64
 
 -- Sets low and high of a function, the range of tokens that a call of it may have.
@@ -61,7 +61,7 @@ local function set_range(f)
   end
 end
 
--- Sets the sizes of calls that all packages take, and the least and the most of them.
+-- Sets the sizes of calls that all packages take, and their minimum and maximum.
 local function set_sizes(meta)
   local bounded = {}
   for _, p in ipairs(meta.packages) do

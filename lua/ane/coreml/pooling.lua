@@ -21,7 +21,7 @@ local ACTIVATIONS = { identity = "Identity", tanh = "Tanh" }
 -- Most rows or columns of a dense layer.
 local MOST = 1 << 16
 
---- Is this the name of a file that write may make?
+--- Returns whether this is the name of a file that write may make.
 function M.is_own(name) return name:find "^dense_%d+%.bin$" ~= nil end
 
 --- Writes the dense layers.

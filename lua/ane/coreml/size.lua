@@ -14,7 +14,7 @@ local M = {}
 
 --- Share of the limit that reports reached.
 M.practice = { 0.4, 0.7 }
---- Overhead in seconds of a call of a package: least and most of the reports.
+--- Overhead in seconds of a call of a package: minimum and maximum of the reports.
 M.dispatch = { least = 0.1e-3, most = 2.3e-3,
   source = "0.1-0.23 ms on M5 Pro (astronomical#540); 2.3 ms (john-rocky/CoreML-LLM:docs/MLX_GAP_ANALYSIS.md)" }
 

@@ -11,7 +11,7 @@ function M.most(bundle)
   return program:context()
 end
 
---- The most tokens of a text; a longer one is truncated.
+--- The maximum tokens of a text. Longer texts are truncated.
 -- @param asked the option max_length, or nil
 -- @param own what the model's files say, or nil
 function M.length(bundle, asked, own)

@@ -147,7 +147,7 @@ local function read_prompts(out, folder)
   if out.truncate == 0 then fail("format", "%s: truncate_dim is 0", name) end
 end
 
---- The most tokens that sentence-transformers takes from a text: max_seq_length of sentence_bert_config.json; where it is missing, the
+--- The maximum tokens of a text in sentence-transformers: max_seq_length of sentence_bert_config.json; where it is missing, the
 -- smaller of model_max_length of tokenizer_config.json and max_position_embeddings of config.json.
 -- @param folder path
 -- @return number; nil: no file says; raises failures of ane.tokenizer.fields

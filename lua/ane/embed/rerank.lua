@@ -210,7 +210,7 @@ local function sequences_of(bundle, how, query, documents, opts, level)
   return out
 end
 
--- The most tokens of a pair where the caller gives no length: for cross-encoders what their files say.
+-- The maximum tokens of a pair if the caller gives no length: for cross-encoders what their files say.
 -- @return number or nil; or nil, message, code
 local function length_of(bundle)
   local cfg = bundle.config

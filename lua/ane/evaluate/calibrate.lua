@@ -20,7 +20,7 @@ local try = failure.try
 local M = {}
 
 --- Options of run.
---   tokens: most tokens to read; default 2048
+--   tokens: maximum tokens to read; default 2048
 --   chunk: tokens read from an empty cache at a time; default 256
 --   progress: function(stage, done, total)
 M.rules = {

@@ -20,7 +20,7 @@ M.OK, M.WARNING = 0.97, 0.999
 
 --- Options of run.
 --   chunk: tokens read from an empty cache at a time; default 256
---   tokens: most tokens to read
+--   tokens: maximum tokens to read
 --   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states, or nil where a model has none to show;
 --     default M.hidden, for models that a recipe built
 --   progress: function(stage, done, total)

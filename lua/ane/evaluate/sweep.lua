@@ -46,7 +46,7 @@ local function line(x1, y1, x2, y2, stroke)
   return ('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>'):format(x1, y1, x2, y2, stroke)
 end
 
--- The least divergence that the logarithmic axis shows.
+-- The smallest divergence on the logarithmic axis.
 local LEAST = 1e-6
 
 -- Whole powers of ten around all values.

@@ -6,7 +6,7 @@
 --                        sliding windows); count gives its elements, fp32, after `length` tokens
 --   fragile              a call that fails leaves states in the middle of an update
 --   bidirectional        nothing is kept between calls
---   n_ids(self), vocab(self), max_chunk(self)   ids that may be fed; logits of a row; the most tokens of a call
+--   n_ids(self), vocab(self), max_chunk(self)   ids that may be fed; logits of a row; maximum tokens of a call
 --   open(self)           states of an empty sequence: get(i, length) gives a tensor, put(length, tensors) sets those that are given
 --                        and cuts the others to `length`, reset(), copy(), close(); or nil, message, code
 --   check(self, s, n)    may n tokens be fed now? true; or nil, message, code
@@ -273,7 +273,7 @@ local function one_row(logits)
 end
 
 --- Reads what save wrote. A failure leaves the session as it was.
--- @param context the most tokens
+-- @param context maximum tokens
 -- @return true, the note; or nil, message, code
 function Session:restore(path, context)
   local engine = self.engine

@@ -367,7 +367,7 @@ function Session:close()
   if self._owner then self._owner[self] = nil end
 end
 
--- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was called
+-- Properties: length (tokens cached), ids (their list, a copy), context (maximum tokens), closed, stopping (stop was called
 -- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
 -- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
@@ -400,7 +400,7 @@ end
 --- Wraps a session of the core.
 -- @param core what program:session() gives
 -- @param program the program it belongs to
--- @param context the most tokens it holds
+-- @param context maximum tokens that it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
 -- @param host what replies need of the model: tokenizer, eos_ids, streams (their registry), load_s, unsupported (why there are none)
 -- @param adapters that it carries in place of the program's own, as ane.model.adapters resolves them; nil: none were chosen
@@ -435,7 +435,7 @@ function M.open(program, opts, owner, host)
   return M.wrap(core, program, context, owner, host, opts.adapters)
 end
 
---- Is this an open session of this owner?
+--- Returns whether this is an open session of this owner.
 function M.is_of(value, owner)
   return getmetatable(value) == meta and rawget(value, "_core") ~= nil and rawget(value, "_owner") == owner
 end

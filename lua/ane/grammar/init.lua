@@ -26,7 +26,8 @@ end
 
 --- JSON that is valid under a JSON Schema (2020-12, and older spellings). Members may come in any order, each once.
 -- @param of the schema: JSON text, or a table (ane.null is JSON's null)
--- @param opts strict: false ignores unknown annotations, such as a format's name; blanks: most blanks wherever JSON allows them
+-- @param opts strict: false ignores unknown annotations, such as a format's name; blanks: maximum blanks at
+-- each place where JSON allows them
 -- (default: one space after commas and colons, or none)
 -- @return a grammar; or nil, message, code: the message begins with the keyword and its path
 function M.json_schema(of, opts)

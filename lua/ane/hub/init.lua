@@ -12,7 +12,7 @@ local M = {}
 
 local MOST_LISTED = 64 << 20 -- bytes of the list of a repository's files
 
---- Is this the name of a model on a hub?
+--- Returns whether this is the name of a model on a hub.
 function M.is_name(text) return type(text) == "string" and text:sub(1, 3) == "hf:" end
 
 --- The parts of "hf:OWNER/NAME[@REVISION][:FILE or quantisation]".

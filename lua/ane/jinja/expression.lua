@@ -10,7 +10,7 @@ local value = require "ane.jinja.value"
 
 local M = {}
 
---- The deepest nesting of an expression, and the most operators in one chain. Python has similar limits.
+--- The maximum nesting of an expression, and the maximum operators in one chain. Python has similar limits.
 M.MAX_DEPTH = 400
 M.MAX_CHAIN = 1000
 

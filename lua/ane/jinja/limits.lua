@@ -15,7 +15,7 @@ M.DEFAULTS = { steps = 5000000, depth = 200, output = 8 << 20, memory = 192 << 2
 --- A larger output limit raises the default memory limit to this multiple of itself.
 M.MEMORY_PER_OUTPUT = 24
 
---- The most items of a list or range. The sandbox of jinja2 has the same limit for ranges.
+--- The maximum items of a list or range. The sandbox of jinja2 has the same limit for ranges.
 M.MAX_ITEMS = 100000
 
 --- Bytes charged for one object, one list item, and one dict entry, growth of the table included.

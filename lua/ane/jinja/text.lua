@@ -283,7 +283,7 @@ M.class = {
   end,
 }
 
---- Does every character of a non-empty string pass the test?
+--- Returns whether a string is not empty and every character passes the test.
 function M.every(s, test)
   for c in s:gmatch(CHARACTER) do
     if not test(c) then return false end

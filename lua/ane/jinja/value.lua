@@ -425,7 +425,7 @@ function eq(rt, a, b)
 end
 M.eq = eq
 
---- Does a table of values have an item equal to v?
+--- Returns whether a table of values has an item equal to v.
 function M.contains_item(rt, items, v)
   tick(rt, 1 + (#items >> 1))
   for i = 1, #items do

@@ -19,7 +19,7 @@ local M = {}
 local KV = { "fp16", "fp32", "int16", "int8" }
 
 --- Options of load.
---   context: the maximum number of tokens of a session; default: the least of the model's own maximum, 4096 (32768 if it
+--   context: the maximum number of tokens of a session; default: the smallest of the model's own maximum, 4096 (32768 if it
 --     embeds or reranks texts), and what fits in half of the free memory
 --   threads: default: the number of physical cores
 --   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
@@ -385,7 +385,7 @@ end
 --- Writes the model as GGUF with its weights in another type. See ane.quantise.
 -- @param out path of the file; it appears once it is complete
 -- @param opts weights (type or scheme), mixed ({pattern = type}), fallback, importance, method ("rtn", "gptq"), calibrate (a text, a list
--- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads; ane.model.inputs), tokens (most of them),
+-- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads; ane.model.inputs), tokens (maximum number),
 -- stages, transform, memory, threads, progress
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)

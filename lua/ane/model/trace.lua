@@ -16,7 +16,7 @@ local function pattern_of(glob)
   return "^" .. pattern .. "$"
 end
 
---- Does a name match one of the globs?
+--- Returns whether a name matches one of the globs.
 function M.fits(name, globs)
   for _, glob in ipairs(globs) do
     if name:find(pattern_of(glob)) then return true end
@@ -42,7 +42,7 @@ function M.plan(bundle, recipe, config)
   return nil, message, code
 end
 
---- Do the values of a bundle have names, in this process?
+--- Returns whether the values of a bundle have names in this process.
 -- @return true; or nil, message, code
 function M.check(bundle)
   if not bundle.options then

@@ -5,8 +5,8 @@ local M = {}
 
 --- Splits an input into runs of ids, each for an empty cache.
 -- @param input a text, a list of ids, or a list of those
--- @param chunk most ids of a run
--- @param most most ids of all runs; nil: no limit
+-- @param chunk maximum ids of a run
+-- @param most maximum ids of all runs; nil: no limit
 -- @return list of lists of ids; or nil, message, code
 function M.split(model, input, chunk, most)
   local lists, out = {}, {}

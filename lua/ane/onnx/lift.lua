@@ -89,7 +89,7 @@ local function in_order(atoms, n)
   return left == 1
 end
 
---- Is the last dimension all channels in order, and the others the tokens?
+--- Returns whether the last dimension is all channels in order, and the others are the tokens.
 function M.is_columns(v)
   local outer = {}
   for i = 1, #v.dims - 1 do

@@ -12,7 +12,7 @@ local MOST_ROWS = 512
 -- Most numbers of a table from which the magnitude is found.
 local MOST_NUMBERS = 12000
 
---- Are the numbers of a table rounded to fp16? Of other fp32 numbers, 1 in 8192 ends in 13 zero bits.
+--- Returns whether the numbers of a table are rounded to fp16. Of other fp32 numbers, 1 in 8192 ends in 13 zero bits.
 -- @return true or nil
 function M.is_half(t)
   for row = 1, math.min(t.rows - 1, 7) do

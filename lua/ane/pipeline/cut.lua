@@ -77,7 +77,7 @@ function M.at_layers(costs, layers)
   return cuts
 end
 
---- Chooses the cuts so that the slowest stage takes the least time.
+--- Chooses the cuts that minimise the time of the slowest stage.
 -- @param costs of graph:costs()
 -- @param ranks list of {speed (relative), room (bytes for weights, or nil)}
 -- @param opts cut (the layers that ranks 1, 2, ... begin with; nil: chosen here), tail

@@ -22,7 +22,7 @@ local function launched(names)
   return most
 end
 
---- Has a launcher started this process as a rank? Under srun --mpi=pmix, PMIx gives the rank and Slurm the number of ranks.
+--- Returns whether a launcher has started this process as a rank. Under srun --mpi=pmix, PMIx gives the rank and Slurm the number of ranks.
 -- @param least minimum number of ranks that counts; default 2
 function M.is_launched(least)
   local by_slurm = os.getenv "PMIX_RANK" and math.max(1, launched { "SLURM_STEP_NUM_TASKS" }) or 0
@@ -46,7 +46,7 @@ end
 --- Options of load's `ranks`, a table or true.
 --   parallel: "pipeline" gives each rank some layers; "tensor" gives each some rows of every matrix, and the ranks exchange rows after each
 --     projection, for fast links inside a machine. Default "pipeline". The options below are for pipelines
---   cut: the layers that ranks 1, 2, ... begin with; default: chosen so that the slowest rank takes the least time, and each part fits
+--   cut: the layers that ranks 1, 2, ... begin with; default: chosen to minimise the time of the slowest rank, and each part fits
 --     the memory of its rank
 --   fp16: activations go from rank to rank as fp16: half the bytes, other bits
 --   tail: the weight of the tail in the choice of the cut: 0 for long prompts, 1 for long replies; default 0.5. A head that is

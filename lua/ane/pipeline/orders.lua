@@ -83,7 +83,7 @@ function M.groups(items, stages, whole, together)
   return groups
 end
 
---- Does a group have output rows?
+--- Returns whether a group has output rows.
 function M.has_rows(group)
   for _, item in ipairs(group) do
     if item.want ~= "none" then return true end

@@ -46,7 +46,7 @@ end
 
 --- Options of model:pool.
 --   sessions: replies that are computed at once; the others wait
---   step_tokens: most tokens of a step
+--   step_tokens: maximum tokens of a step
 --   memory: bytes of cached state of all sessions, a number or a text ("2G"); where it runs out the newest reply is put off and computed
 --   again later, with the same result
 --   prefix_memory: bytes of the prefixes that are kept of replies that have ended, within `memory`; default 1G, at most a quarter of
@@ -132,7 +132,7 @@ function Pool:add(prompt, opts)
   return made
 end
 
---- Is there nothing to compute?
+--- Returns whether there is nothing to compute.
 function Pool:idle() return #self._waiting == 0 and #self._running == 0 end
 
 local function remove(list, item)
@@ -420,7 +420,7 @@ local function overlap(self, items)
   return oldest[2]
 end
 
---- Computes one batch. A call takes as long as `step_tokens` tokens at most.
+--- Computes one batch. A call takes at most as long as `step_tokens` tokens.
 -- @return the tokens that were computed, 0 if only callbacks continued; nil if the pool is idle
 -- @raise inside a callback of one of its requests
 function Pool:step()

@@ -70,14 +70,14 @@ end
 --- Drops all known prefixes that no session uses.
 function Prefixes:forget() self._tree:forget(math.maxinteger) end
 
---- Do the states exceed the memory limit?
+--- Returns whether the states exceed the memory limit.
 function Prefixes:over()
   if self:bytes() <= self._opts.memory then return false end
   self:trim()
   return self:bytes() > self._opts.memory
 end
 
---- Would n more tokens fit?
+--- Returns whether n more tokens would fit.
 function Prefixes:fits(n)
   local more = (n + PAGE - 1) // PAGE * self._page_bytes
   local excess = self:bytes() + more - self._opts.memory

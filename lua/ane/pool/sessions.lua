@@ -102,10 +102,10 @@ function Sessions:forget()
   while #self._idle > 0 do table.remove(self._idle):close() end
 end
 
---- Do the states exceed the memory limit?
+--- Returns whether the states exceed the memory limit.
 function Sessions:over() return self._opts.memory < math.huge and self:bytes() > self._opts.memory end
 
---- Would n more tokens fit?
+--- Returns whether n more tokens would fit.
 function Sessions:fits(n)
   return self._opts.memory == math.huge or self:bytes() + n * self._a_token <= self._opts.memory
 end

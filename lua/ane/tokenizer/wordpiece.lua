@@ -16,7 +16,7 @@ local MARK, CONTROL = "\u{2581}", 3
 -- The ids that llama.cpp assumes if a file names none. "seperator" is how the key is spelled.
 local IDS = { bos = 101, seperator = 102, unknown = 100, padding = 0 }
 
---- Does the source have such a vocabulary?
+--- Returns whether the source has such a vocabulary.
 function M.is_in(source) return source:format() == "gguf" and source:meta "tokenizer.ggml.model" == "bert" end
 
 -- Returns vocab {token = id}, the list of control tokens, and whether the vocabulary is cased.

@@ -25,7 +25,7 @@ end
 --   first     text before the first call, after the opening of the reply; "" if there is none
 --   call      a call: {name}, {id} (letters and digits, as many as id_length) and {arguments} stand for its parts
 --   others    other ways in which models of the family begin a call, up to its name
---   between   text between two calls; nil: a reply has one call at most
+--   between   text between two calls; nil: a reply has at most one call
 --   last      text after the last call
 --   triggers  texts from which on a reply must be a call; default: the beginning of a call up to the name's quotation mark
 --   at_start  the triggers count at the beginning of a reply only

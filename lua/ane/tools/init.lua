@@ -21,7 +21,7 @@ local EXACT = { exact = true }
 --     or the list as JSON text, which keeps the order of keys for the template
 --   tool_choice: "auto" (default: text or calls), "none" (the template sees no tools), "required" (calls), or a tool's name, also as
 --     {type = "function", ["function"] = {name =}}: one call of that tool
---   parallel_tool_calls: false: one call at most
+--   parallel_tool_calls: false: at most one call
 --   tool_form: name of a form (ane.tools.forms), for templates whose form is not known
 --   on_tool_call: function(delta), called when a call begins: {index =, id =, name =}, and with each part of its arguments: {index =,
 --     arguments =}; index counts from 1
@@ -106,7 +106,7 @@ local function choice_of(choice, tools)
     table.concat(names, ", "), type(name) == "string" and ("%q"):format(name) or "a table without a name"), "invalid"
 end
 
---- Do options offer tools to a template? Yes if there are some, and the choice is not "none".
+--- Returns whether options offer tools to a template: there are some, and the choice is not "none".
 function M.offered(opts)
   if not opts.tools or opts.tool_choice == "none" then return false end
   if type(opts.tools) == "string" then return not opts.tools:match "^%s*%[%s*%]%s*$" end

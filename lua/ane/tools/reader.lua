@@ -306,7 +306,7 @@ function Reader:push(text)
   return self.channels and self.channels:push(said) or said, self.deltas
 end
 
---- Is the reader inside a call?
+--- Returns whether the reader is inside a call.
 function Reader:within() return self.state ~= "text" end
 
 --- Ends the reply: releases the text that was held back.

@@ -115,7 +115,7 @@ function M.add_value(builder, from, schema, root, json, path)
   return builder:literal(behind, close)
 end
 
---- Can an argument have this name? The tags must be told from the name.
+--- Returns whether an argument can have this name. The tags must be told from the name.
 function M.can_name(name, form) return name ~= "" and not name:find("[<>\n]") and not name:find(form.member[2], 1, true) end
 
 -- ---- Reading -------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ local core = require "ane.core"
 
 local M = {}
 
---- Is a path relative, without parts that lead out of its folder?
+--- Returns whether a path is relative and has no parts that lead out of its folder.
 function M.is_inside(path)
   if type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find "[\\\0]" then return false end
   for part in path:gmatch "[^/]+" do
@@ -14,7 +14,7 @@ function M.is_inside(path)
   return true
 end
 
---- Is a folder, or one on the way to it, a symbolic link?
+--- Returns whether a folder, or one above it, is a symbolic link.
 -- @param folder path, without a slash at its end
 -- @param path of a folder below it, inside of it
 function M.is_linked(folder, path)

@@ -41,7 +41,7 @@ local function range(t)
   if low <= high then return low, high end
 end
 
---- Histogram of the finite elements, in bins of equal width between the least and the greatest.
+--- Histogram of the finite elements, in bins of equal width between the smallest and the largest.
 -- @param t a tensor
 -- @param opts bins (10), width of the longest bar (40), ascii (default: unless the locale is UTF-8)
 -- @return text, one line a bin: its lower end, a bar, the count

@@ -14,7 +14,7 @@ local FILES = {
 
 local VOCABULARY, TEMPLATES = "tokenizer.gguf", "additional_chat_templates"
 
---- Is this the name of a file or folder that write may make?
+--- Returns whether this is the name of a file or folder that write may make.
 function M.is_own(name)
   for _, own in ipairs(FILES) do
     if name == own then return true end

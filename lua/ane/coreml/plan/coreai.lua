@@ -78,7 +78,7 @@ end
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
 -- whole sequences), context, kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true: the model has
--- some), rows (of the head), tokens (most of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
+-- some), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}

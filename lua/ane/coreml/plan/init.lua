@@ -55,7 +55,7 @@ M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = tr
 --- Options of plan.
 --   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, lut4, ..., fp16)
 --   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
---   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
+--   context: positions that the states hold; max_t: maximum tokens of a call (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers, embedding models and rerankers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
@@ -64,7 +64,8 @@ M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = tr
 --   target: "coreml" (packages), "coreai" (one asset), "coreai-sharded" (a set of assets, partitioned as packages are) or, for
 --   plans, "both"; or bytes of a package planned for
 --   size_limit: bytes above which a layer is partitioned further (old name: law)
---   rows: of a slice of the head; slices: of the head; layers: most in a package; experts: auto, whole, halves or each
+--   rows: rows of a slice of the head; slices: slices of the head; layers: maximum layers of a package; experts: auto,
+--     whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
   weights = { type = "string", choices = core.mil_schemes(), default = "int8" },
@@ -206,7 +207,7 @@ local function schemes_of(graph, mixed)
   return schemes
 end
 
---- Does a call take a whole sequence? Models that write no text keep nothing between calls.
+--- Returns whether a call takes a whole sequence. Models that write no text keep nothing between calls.
 function M.takes_whole(cfg) return cfg.kind ~= nil end
 
 -- The default numbers of tokens of models that take whole sequences: 128, 256 and 512, as far as the model has positions.

@@ -29,7 +29,7 @@ local FLOAT = 3.4028234663852886e38
 --- Returns the largest integer allowed under a key.
 function M.of(key) return MOST[key] or OTHER end
 
---- Does a number fit float32? False for infinity, NaN and numbers that are too large.
+--- Returns whether a number fits float32. False for infinity, NaN and numbers that are too large.
 function M.fits(v) return v >= -FLOAT and v <= FLOAT end
 
 return M
