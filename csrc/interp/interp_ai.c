@@ -6,12 +6,9 @@
 #include <string.h>
 
 /* Limits, because inlining can expand a small file. */
-enum { MAX_OPS = 1 << 20, MAX_DEPTH = 32 };
+enum { MAX_OPS = 1 << 20, MAX_DEPTH = 33 };
 
 /* ---- Functions -----------------------------------------------------------------------------------------------------*/
-
-static ane_status translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
-                                 struct slot *slots);
 
 /* Inlines a function or body: its results become those of the operation. */
 static ane_status inlined(struct translation *t, const struct ane_ai_function *f, const struct ane_ai_op *op,
@@ -20,9 +17,7 @@ static ane_status inlined(struct translation *t, const struct ane_ai_function *f
   if (!slots) return ai_no_memory(t);
   if (f->n_inputs != op->n_in || f->n_outputs != op->n_out)
     return ai_fail(t, ANE_FORMAT, "its operands or results differ from those of its body");
-  if (++t->depth > MAX_DEPTH) return ai_fail(t, ANE_UNSUPPORTED, "calls are nested too deep");
-  ane_status st = translate_body(t, f, in, slots);
-  t->depth--;
+  ane_status st = ai_translate_body(t, f, in, slots);
   t->op = op;
   for (uint32_t i = 0; i < op->n_out && !st; i++) {
     const struct slot *from = &slots[f->outputs[i].value->number];
@@ -51,6 +46,7 @@ static ane_status translate_any(struct translation *t, const struct ane_ai_op *o
     const struct ane_ai_function *f = ane_ai_function(t->program, op->callee);
     return f ? inlined(t, f, op, in, out) : ai_fail(t, ANE_FORMAT, "calls a function that is not in the asset");
   }
+  if (op->id == ANE_AI_IF || op->id == ANE_AI_WHILE) return ai_translate_control(t, op, in, out, slots);
   if (op->id == ANE_AI_OPS)
     return op->body ? inlined(t, op->body, op, in, out) : ai_fail(t, ANE_UNSUPPORTED, "unknown operation");
   if (!ane_ai_fits(op->id, op->n_in, op->n_out)) return ai_fail(t, ANE_FORMAT, "has a wrong number of operands or results");
@@ -60,11 +56,14 @@ static ane_status translate_any(struct translation *t, const struct ane_ai_op *o
   return ai_translate_op(t, &c);
 }
 
-static ane_status translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
-                                 struct slot *slots) {
+ane_status ai_translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
+                             struct slot *slots) {
   ane_status st = ANE_OK;
+  if (t->depth >= MAX_DEPTH) return ai_fail(t, ANE_UNSUPPORTED, "calls and regions are nested too deep");
+  t->depth++;
   for (uint32_t i = 0; i < f->n_inputs; i++) slots[f->inputs[i].value->number] = *in[i];
   for (uint32_t i = 0; i < f->n_ops && !st; i++) st = translate_any(t, f->ops[i], slots);
+  t->depth--;
   return st;
 }
 
@@ -140,7 +139,7 @@ static ane_status translate_function(struct translation *t, const struct ane_ai_
     else
       l.in[d->n_inputs++] = feature(f->inputs[i].name, &l.given[i].type);
   }
-  if (!st) st = translate_body(t, f, l.args, l.slots);
+  if (!st) st = ai_translate_body(t, f, l.args, l.slots);
   if (!st) st = name_outputs(t, f, &l, to, d);
   struct ane_mil_op *ops = st ? NULL : ane_arena_array(t->arena, t->ops.size / sizeof *ops + 1, sizeof *ops);
   if (!st && !ops) st = ai_no_memory(t);

@@ -20,7 +20,7 @@ struct translation {
   struct ane_buffer ops;      /* of struct ane_mil_op */
   uint32_t n_names, n_ops;    /* in all functions: new names, translated operations */
   uint64_t bytes;             /* of constants that were copied */
-  int depth;
+  int depth;                  /* of calls, bodies and regions */
   struct ane_error *err;
 };
 
@@ -55,6 +55,8 @@ const struct ane_mil_value *ai_flag(struct translation *t, bool v);
 const struct ane_mil_value *ai_real(struct translation *t, float v);
 const struct ane_mil_value *ai_text(struct translation *t, const char *s);
 
+/* A name that no other value has; NULL: out of memory. */
+const char *ai_name(struct translation *t);
 /* Appends an operation of MIL and names its results. out: n_out slots with their types set. */
 ane_status ai_emit(struct translation *t, const char *type, const struct param *params, uint32_t n, struct slot *out,
                    uint32_t n_out);
@@ -70,6 +72,12 @@ bool ai_constant_ints(const struct slot *s, int32_t *out, int64_t most, int64_t 
 ane_status ai_translate_op(struct translation *t, const struct call *c);
 /* The same for transposed convolutions, pooling and interpolation (interp_ai_window.c). */
 ane_status ai_translate_window(struct translation *t, const struct call *c);
+/* Translates the operations of a function. in: its inputs. slots: its values, by number. */
+ane_status ai_translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
+                             struct slot *slots);
+/* Translates an `if` or a `while` (interp_ai_control.c). slots: the values of the function around it. */
+ane_status ai_translate_control(struct translation *t, const struct ane_ai_op *op, const struct slot *const *in, struct slot *out,
+                                struct slot *slots);
 /* axis, x, x, ... */
 ane_status ai_concat(struct translation *t, const struct slot *const *in, uint32_t n, struct slot *out);
 

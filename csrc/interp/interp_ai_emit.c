@@ -97,7 +97,7 @@ const struct ane_mil_value *ai_text(struct translation *t, const char *s) {
 
 /* ---- Operations of MIL --------------------------------------------------------------------------------------------------*/
 
-static const char *new_name(struct translation *t) {
+const char *ai_name(struct translation *t) {
   char name[24];
   int len = snprintf(name, sizeof name, "%%%" PRIu32, t->n_names++);
   return ane_arena_strndup(t->arena, name, (size_t)len);
@@ -133,7 +133,7 @@ ane_status ai_emit(struct translation *t, const char *type, const struct param *
   }
   for (uint32_t i = 0; i < n_out; i++) {
     /* analyser: out is NULL only where n_out is 0. */
-    if (!(out[i].name = new_name(t))) return ai_no_memory(t);
+    if (!(out[i].name = ai_name(t))) return ai_no_memory(t);
     outputs[i] = (struct ane_mil_named_type){out[i].name, out[i].type};
   }
   op.inputs = args;
@@ -145,7 +145,7 @@ ane_status ai_emit_constant(struct translation *t, const struct ane_mil_value *v
   struct ane_mil_attr *a = ane_arena_alloc(t->arena, sizeof *a);
   struct ane_mil_named_type *o = ane_arena_alloc(t->arena, sizeof *o);
   if (!v || !a || !o) return ai_no_memory(t);
-  *out = (struct slot){new_name(t), v, v->type};
+  *out = (struct slot){ai_name(t), v, v->type};
   if (!out->name) return ai_no_memory(t);
   *a = (struct ane_mil_attr){"val", *v};
   *o = (struct ane_mil_named_type){out->name, v->type};

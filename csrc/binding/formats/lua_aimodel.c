@@ -69,6 +69,14 @@ static void count_in(lua_State *L, const char *key, lua_Integer by) {
   bind_set_integer(L, key, n);
 }
 
+/* Adds the operations of a function and of its regions to the table at the top. */
+static void count_ops(lua_State *L, const struct ane_ai_function *f) {
+  for (uint32_t i = 0; i < f->n_ops; i++) {
+    count_in(L, f->ops[i]->name, 1);
+    for (uint32_t j = 0; j < f->ops[i]->n_regions; j++) count_ops(L, &f->ops[i]->regions[j]);
+  }
+}
+
 static void push_function(lua_State *L, const struct ane_ai_function *f) {
   static const char *const lists[] = {"inputs", "outputs", "states", "ops"};
   lua_createtable(L, 0, 6);
@@ -86,8 +94,17 @@ static void push_function(lua_State *L, const struct ane_ai_function *f) {
     if (f->outputs[i].value->type.kind == ANE_AI_TENSOR)
       append_port(L, "outputs", f->outputs[i].name, &f->outputs[i].value->type);
   lua_getfield(L, -1, "ops");
-  for (uint32_t i = 0; i < f->n_ops; i++) count_in(L, f->ops[i]->name, 1);
+  count_ops(L, f);
   lua_pop(L, 1);
+}
+
+static void count_weights(lua_State *L, const struct ane_ai_function *f, char *seen) {
+  for (uint32_t i = 0; i < f->n_ops; i++) {
+    const struct ane_ai_op *op = f->ops[i];
+    for (uint32_t j = 0; j < op->n_regions; j++) count_weights(L, &op->regions[j], seen);
+    if (op->id != ANE_AI_CONSTANT || op->data.resource < 0 || seen[op->data.resource]++) continue;
+    count_in(L, ane_ai_dtype_name(op->out->type.dtype), (lua_Integer)op->data.bytes);
+  }
 }
 
 /* {dtype = bytes}: resources by the type of the constants that use them, each once. */
@@ -96,12 +113,7 @@ static void push_weights(lua_State *L, const struct ane_aimodel *m) {
   char *seen = lua_newuserdatauv(L, (size_t)m->n_resources + 1, 0);
   memset(seen, 0, (size_t)m->n_resources + 1);
   lua_insert(L, -2);
-  for (uint32_t i = 0; i < m->program->n_functions; i++)
-    for (uint32_t j = 0; j < m->program->functions[i].n_ops; j++) {
-      const struct ane_ai_op *op = m->program->functions[i].ops[j];
-      if (op->id != ANE_AI_CONSTANT || op->data.resource < 0 || seen[op->data.resource]++) continue;
-      count_in(L, ane_ai_dtype_name(op->out->type.dtype), (lua_Integer)op->data.bytes);
-    }
+  for (uint32_t i = 0; i < m->program->n_functions; i++) count_weights(L, &m->program->functions[i], seen);
   lua_remove(L, -2);
 }
 

@@ -70,6 +70,10 @@ static void put_op(struct printer *p, const struct ane_ai_op *op, int depth) {
   if (op->id == ANE_AI_CONSTANT) put_data(p, &op->data);
   put(p, "\n");
   if (op->body && op->id == ANE_AI_OPS) put_function(p, op->body, depth + 1); /* bodies of known operations are left out */
+  for (uint32_t i = 0; i < op->n_regions; i++) {
+    put(p, "%*sregion %u\n", 2 * depth + 2, "", (unsigned)i + 1);
+    put_function(p, &op->regions[i], depth + 2);
+  }
 }
 
 static void put_function(struct printer *p, const struct ane_ai_function *f, int depth) {

@@ -99,6 +99,10 @@ struct ane_ai_op {
   uint32_t mode;                      /* of a scan, a scatter or an interpolation: its mode, numbered as in files */
   const char *callee;                 /* of an invoke: the name of a function; else NULL */
   const struct ane_ai_function *body; /* its decomposition, which ends with a yield. NULL: a primitive, or the writer builds it */
+  /* Regions that use values from outside, of control flow. Their values have numbers of their own in the function around them,
+   * which regions beside each other share. */
+  const struct ane_ai_function *regions;
+  uint32_t n_regions;
 };
 
 struct ane_ai_port {
@@ -114,7 +118,7 @@ struct ane_ai_function {
   const struct ane_ai_port *outputs; /* a token for each state that is written, named after the state; then tensors */
   const struct ane_ai_op *const *ops;
   uint32_t n_inputs, n_outputs, n_ops;
-  int32_t n_values;
+  int32_t n_values; /* a bound of the numbers of values, with those in regions */
 };
 
 struct ane_ai_program {

@@ -197,12 +197,17 @@ static ane_status constant(const struct ai_file *f, uint64_t index, const struct
 
 /* ---- Operations -----------------------------------------------------------------------------------------------------*/
 
-/* A region that is being read, with the values and operations so far. */
+/* A region that is being read, with the values and operations so far. Its values are numbered from `first`: behind all values of
+ * the region around it, if it uses these, else from 0. */
 struct region {
   struct ane_buffer values; /* of struct ane_ai_value * */
   struct ane_buffer ops;    /* of struct ane_ai_op * */
   const struct ane_ai_op *end;
   uint32_t n_inputs;
+  uint64_t first, declared; /* declared: how many values the file says it has */
+  uint64_t bound;           /* of the numbers so far, with those of regions inside */
+  const struct region *outer;
+  uint32_t outer_known; /* how many values of `outer` are defined before it */
 };
 
 static void free_region(struct region *r) {
@@ -211,6 +216,13 @@ static void free_region(struct region *r) {
 }
 
 static uint32_t n_values(const struct region *r) { return (uint32_t)(r->values.size / sizeof(struct ane_ai_value *)); }
+
+/* The value of this number among the first `known` of the region and those before it outside; NULL: none. */
+static const struct ane_ai_value *value_of(const struct region *r, uint32_t known, uint32_t number) {
+  for (; r && number < r->first; r = r->outer) known = r->outer_known;
+  if (!r || number - r->first >= known) return NULL;
+  return ((struct ane_ai_value **)(void *)r->values.data)[number - r->first];
+}
 
 /* Defines n values; the indices of their types follow. flagged: the lowest bit of each says that a location follows it. */
 static ane_status define(struct ai_file *f, struct region *r, struct ai_span *s, uint32_t n, bool flagged,
@@ -224,9 +236,10 @@ static ane_status define(struct ai_file *f, struct region *r, struct ai_span *s,
     if (flagged && type & 1 && !ai_read_number(s, &location)) return ai_wrong(f, s->at, "a location is truncated");
     ane_status st = read_type(f, flagged ? type >> 1 : type, &v->type, at);
     if (st) return st;
-    v->number = (int32_t)n_values(r);
+    if (n_values(r) >= r->declared) return ai_wrong(f, at, "a region has more values than it declares");
+    v->number = (int32_t)(r->first + n_values(r));
     v->op = op;
-    if (n_values(r) >= INT32_MAX || !ane_buffer_append(&r->values, &v, sizeof v)) return no_memory(f);
+    if (!ane_buffer_append(&r->values, &v, sizeof v)) return no_memory(f);
   }
   *out = list;
   return ANE_OK;
@@ -269,7 +282,7 @@ static ane_status read_head(struct ai_file *f, struct ai_span *s, struct head *h
              : ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": operation %.64s of another dialect", h->at, h->name);
 }
 
-/* Reads the operands, which must be among the first `known` values. */
+/* Reads the operands, which must be among the first `known` values of the region, or outside before it. */
 static ane_status read_operands(struct ai_file *f, struct ai_span *s, const struct region *r, uint32_t known,
                                 struct ane_ai_op *op) {
   uint64_t at = s->at;
@@ -277,9 +290,8 @@ static ane_status read_operands(struct ai_file *f, struct ai_span *s, const stru
   const struct ane_ai_value **in = ane_arena_array(f->arena, (size_t)op->n_in + 1, sizeof *in);
   if (!in) return no_memory(f);
   for (uint32_t i = 0, v; i < op->n_in; i++) {
-    if (!ai_read_index(s, known, &v)) return ai_wrong(f, s->last, "an operand of %.64s is not an earlier value", op->name);
-    /* analyser: v is below the number of known values, so there are some. */
-    in[i] = ((struct ane_ai_value **)(void *)r->values.data)[v];
+    in[i] = ai_read_index(s, UINT32_MAX, &v) ? value_of(r, known, v) : NULL;
+    if (!in[i]) return ai_wrong(f, s->last, "an operand of %.64s is not an earlier value", op->name);
   }
   op->in = in;
   return ANE_OK;
@@ -341,34 +353,52 @@ static ane_status close_region(struct ai_file *f, const struct region *r, struct
                                   .n_inputs = r->n_inputs,
                                   .n_outputs = n_out,
                                   .n_ops = n_ops,
-                                  .n_values = (int32_t)n_values(r)};
+                                  .n_values = (int32_t)r->bound};
   return ANE_OK;
 }
 
-/* Reads the regions of an operation. *first: the first one, its body; *has: there is one. */
-static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char *name, struct ane_ai_function *first, bool *has,
-                               int depth) {
-  uint64_t n, size, at = s->at;
+/* The regions of an operation. open: they use values of the region around them. */
+struct regions {
+  struct ane_ai_function *list;
+  uint32_t n;
+  bool open;
+};
+
+/* Sets *s to the bytes of an isolated region, which is a section of its own, and *from behind them. */
+static bool open_isolated(const struct ai_file *f, struct ai_span *from, struct ai_span *s) {
+  uint64_t size;
   uint8_t id;
-  *has = false;
+  if (!ai_read_byte(from, &id) || id != AI_IR || !ai_read_number(from, &size) || size > from->end - from->at) return false;
+  *s = ai_span_of(f, from->at, size);
+  from->at += size;
+  return true;
+}
+
+/* Reads the regions of an operation behind the first `known` values of *outer (NULL: of the asset). */
+static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char *name, struct region *outer, uint32_t known,
+                               struct regions *out, int depth) {
+  uint64_t n, at = s->at;
+  *out = (struct regions){0};
   if (!ai_read_number(s, &n)) return ai_wrong(f, at, "an operation is truncated");
-  bool isolated = n & 1;
+  out->open = !(n & 1) && n;
   n >>= 1;
   if (depth >= MAX_DEPTH) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": regions are nested too deep", at);
-  if (n && !isolated)
-    return ane_fail(f->err, ANE_UNSUPPORTED,
-                    "byte %" PRIu64 ": %.64s has a region that uses values from outside, as control flow does", at, name);
+  if (n > s->end - s->at) return ai_wrong(f, at, "%" PRIu64 " regions in %" PRIu64 " bytes", n, s->end - s->at);
+  if (out->open && !outer) return ai_wrong(f, at, "a region of %.64s is not isolated", name);
+  out->list = ane_arena_array(f->arena, (size_t)n + 1, sizeof *out->list);
+  if (!out->list) return no_memory(f);
   ane_status st = ANE_OK;
-  for (uint64_t i = 0; i < n && !st; i++) {
-    at = s->at;
-    if (!ai_read_byte(s, &id) || id != AI_IR || !ai_read_number(s, &size) || size > s->end - s->at)
-      return ai_wrong(f, at, "a region of %.64s is truncated", name);
-    struct ai_span inner = ai_span_of(f, s->at, size);
+  for (; out->n < n && !st; out->n++) {
+    struct ai_span own;
     struct region r = {0};
-    s->at += size;
-    st = read_region(f, &inner, &r, depth + 1);
-    if (!st && i == 0) st = close_region(f, &r, first);
-    *has = *has || !st;
+    at = s->at;
+    if (out->open)
+      r.outer = outer, r.outer_known = known, r.first = outer->first + outer->declared;
+    else if (!open_isolated(f, s, &own))
+      return ai_wrong(f, at, "a region of %.64s is truncated", name);
+    st = read_region(f, out->open ? s : &own, &r, depth + 1);
+    if (!st) st = close_region(f, &r, &out->list[out->n]);
+    if (out->open) outer->bound = ANE_MAX(outer->bound, r.bound);
     free_region(&r);
   }
   return st;
@@ -377,8 +407,7 @@ static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char 
 static ane_status read_op(struct ai_file *f, struct ai_span *s, struct region *r, bool last, int depth) {
   struct head h;
   struct ane_ai_op *op = ane_arena_alloc(f->arena, sizeof *op);
-  struct ane_ai_function *body = NULL;
-  bool has = false;
+  struct regions regions = {0};
   if (!op) return no_memory(f);
   ane_status st = read_head(f, s, &h);
   if (st) return st;
@@ -391,25 +420,28 @@ static ane_status read_op(struct ai_file *f, struct ai_span *s, struct region *r
   if (!st && h.mask & AI_HAS_OPERANDS) st = read_operands(f, s, r, known, op);
   if (!st) st = read_properties(f, &h, op);
   if (!st && h.mask & AI_HAS_REGIONS) {
-    body = ane_arena_alloc(f->arena, sizeof *body);
-    st = body ? read_regions(f, s, op->name, body, &has, depth) : no_memory(f);
-    op->body = has ? body : NULL;
+    st = read_regions(f, s, op->name, r, known, &regions, depth);
+    op->body = regions.n && !regions.open ? regions.list : NULL;
+    if (regions.open) op->regions = regions.list, op->n_regions = regions.n;
   }
   if (st) return st;
-  bool ends = op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD;
+  bool ends = op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_CONDITION;
   if (ends && last) return r->end = op, ANE_OK;
   if (ends) return ai_wrong(f, h.at, "%.64s is not the last operation", op->name);
   return ane_buffer_append(&r->ops, &op, sizeof op) ? ANE_OK : no_memory(f);
 }
 
 static ane_status read_region(struct ai_file *f, struct ai_span *s, struct region *r, int depth) {
-  uint64_t blocks, values, head, n, at = s->at;
+  uint64_t blocks, head, n, at = s->at;
   uint8_t orders;
   struct ane_ai_value *args;
   if (!ai_read_number(s, &blocks)) return ai_wrong(f, at, "a region is truncated");
   if (blocks == 0) return ANE_OK;
   if (blocks != 1) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a region of %" PRIu64 " blocks", at, blocks);
-  if (!ai_read_number(s, &values) || !ai_read_number(s, &head)) return ai_wrong(f, s->at, "a region is truncated");
+  if (!ai_read_number(s, &r->declared) || !ai_read_number(s, &head)) return ai_wrong(f, s->at, "a region is truncated");
+  if (r->declared > s->end - s->at || r->first + r->declared > INT32_MAX)
+    return ai_wrong(f, at, "%" PRIu64 " values in %" PRIu64 " bytes", r->declared, s->end - s->at);
+  r->bound = r->first + r->declared;
   if (head & 1) {
     at = s->at;
     if (!ai_read_index(s, s->end - s->at + 1, &r->n_inputs)) return ai_wrong(f, at, "a block is truncated");
@@ -421,6 +453,7 @@ static ane_status read_region(struct ai_file *f, struct ai_span *s, struct regio
   if (n > s->end - s->at) return ai_wrong(f, s->at, "%" PRIu64 " operations in %" PRIu64 " bytes", n, s->end - s->at);
   ane_status st = ANE_OK;
   for (uint64_t i = 0; i < n && !st; i++) st = read_op(f, s, r, i + 1 == n, depth);
+  if (!st && n_values(r) != r->declared) st = ai_wrong(f, at, "a region has fewer values than it declares");
   return st;
 }
 
@@ -432,7 +465,7 @@ enum { P_INPUTS, P_COMPOSITE, P_EXTERNALIZE, P_TYPE, P_PRIVATE, P_NAME, P_NO_INL
 static ane_status read_function(struct ai_file *f, struct ai_span *s, struct ane_ai_function *out) {
   struct head h;
   uint64_t p[P_COUNT], code;
-  bool has = false;
+  struct regions regions;
   ane_status st = read_head(f, s, &h);
   if (st) return st;
   if (strcmp(h.name, "dataflow.graph_v1") != 0)
@@ -443,8 +476,9 @@ static ane_status read_function(struct ai_file *f, struct ai_span *s, struct ane
   struct ai_span list = ai_span_of(f, e->at, e->size), flag = {0};
   for (int i = 0; i < P_COUNT; i++)
     if (!ai_read_number(&list, &p[i])) return ai_wrong(f, e->at, "the properties of a function are truncated");
-  st = read_regions(f, s, h.name, out, &has, 0);
-  if (!st && !has) st = ai_wrong(f, h.at, "a function has no body");
+  st = read_regions(f, s, h.name, NULL, 0, &regions, 0);
+  if (!st && !regions.n) st = ai_wrong(f, h.at, "a function has no body");
+  if (!st) *out = regions.list[0];
   if (!st) st = read_string(f, p[P_NAME], &out->name, e->at);
   if (!st) st = port_names(f, p[P_INPUTS], (struct ane_ai_port *)(uintptr_t)out->inputs, out->n_inputs, e->at);
   if (!st) st = port_names(f, p[P_OUTPUTS], (struct ane_ai_port *)(uintptr_t)out->outputs, out->n_outputs, e->at);

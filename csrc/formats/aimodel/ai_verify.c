@@ -67,7 +67,8 @@ static ane_status check_types(const struct verify *v) {
   if (op->id >= ANE_AI_OPS) return wrong(v, "unknown operation");
   if (op->id == ANE_AI_CONSTANT) return op->n_out == 1 && !op->n_in ? check_constant(v) : wrong(v, "a constant has one result");
   if (op->id == ANE_AI_INVOKE) return check_invoke(v);
-  if (op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_REDUCE || op->id == ANE_AI_REDUCE_INDEX)
+  if (op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_REDUCE || op->id == ANE_AI_REDUCE_INDEX ||
+      op->id == ANE_AI_IF || op->id == ANE_AI_WHILE || op->id == ANE_AI_CONDITION)
     return wrong(v, "is not allowed here");
   if (op->n_out != (uint32_t)ai_rows[op->id].out) return wrong(v, "has a wrong number of results");
   for (uint32_t i = 0; i < op->n_out; i++) types[i] = op->out[i].type;

@@ -7,7 +7,7 @@ local core = require "ane.core"
 
 local FOLDER = "spec/fixtures/aimodel/nets"
 local NETS = { "unary", "binary", "reductions", "moves", "indexing", "convolutions", "pooling", "norms", "attention", "weights",
-  "quantised", "dynamic", "functions" }
+  "quantised", "dynamic", "branches", "loops", "functions" }
 
 local function check(folder, name)
   local path = ("%s/%s"):format(folder, name)
@@ -39,6 +39,17 @@ describe("assets of coreai-torch run:", function()
     local got = out:reshape({ #out }):totable()
     assert.equal(2 * 8, #got)
     for i, v in ipairs(got) do assert.is_true(math.abs(v - want[i]) < 1e-4) end
+  end)
+
+  it("and their text has the regions of control flow", function()
+    local aimodel = require "ane.coreml.aimodel"
+    local text = assert(aimodel.text(FOLDER .. "/branches.aimodel"))
+    assert.matches("controlflow%.if_v1%(%%%d+%).-\n    region 1\n.-\n    region 2\n", text)
+    text = assert(aimodel.text(FOLDER .. "/loops.aimodel"))
+    assert.matches("controlflow%.while_v1%(.-region 1\n      %%%d+ = input ", text)
+    local ops = assert(aimodel.contents(FOLDER .. "/loops.aimodel")).functions[1].ops
+    assert.equal(5, ops["controlflow.while_v1"])
+    assert.truthy(ops["primitive.greater_v1"] or ops["broadcasting_greater_v1"]) -- of the conditions, which are regions
   end)
 
   local python = os.getenv "ANE_COREAI_PYTHON"

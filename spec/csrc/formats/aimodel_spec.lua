@@ -245,7 +245,7 @@ function main
     local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb",
                       read "spec/fixtures/aimodel/torch_repeat.aimodel/main.mlirb", exported "int8", exported "lut3", exported "lut6" }
     for _, name in ipairs { "unary", "binary", "reductions", "moves", "indexing", "convolutions", "pooling", "norms", "attention",
-                            "weights", "quantised", "dynamic" } do
+                            "weights", "quantised", "dynamic", "branches" } do
       sources[#sources + 1] = read(("spec/fixtures/aimodel/nets/%s.aimodel/main.mlirb"):format(name))
     end
     local random, count, wanted = 12345, { refused = 0, read = 0, run = 0 }, os.getenv "ANE_MUTATIONS"
