@@ -23,6 +23,7 @@ static struct spot spot_of(int64_t i, int64_t n, float scale, float offset, bool
 /* The weighted sum of the 2^rank neighbours; those of no weight are skipped. */
 static float mixed(const float *x, int rank, const int64_t *stride, const struct spot *s) {
   double sum = 0;
+  /* analyser: the rank is not negative. */
   for (uint32_t corner = 0; corner < 1u << rank; corner++) {
     double w = 1;
     int64_t at = 0;
