@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TABLE = 1 << 20, MAX_CONTEXTS = 1 << 16, MAX_TUPLES = 1 << 18 };
+enum { MAX_CONTEXTS = 1 << 16, MAX_TUPLES = 1 << 18 };
 enum { MAX_TESTS = 1 << 22, MAX_KEY_PATTERNS = 1 << 14 }; /* of one object: names tested by patterns; patterns */
 
 static void *keep(struct json_machine *m, size_t n, size_t size) {
@@ -189,6 +189,11 @@ static bool fill_atoms(struct json_machine *m, const struct value_context *p, st
     qsort(t->atoms, t->n, sizeof *list, by_number);
   }
   ane_free(list);
+  uint64_t range = ok && t->n > 1 ? (uint64_t)t->atoms[t->n - 1] - t->atoms[0] + 1 : 0;
+  if (range && range <= 8 * (uint64_t)t->n) {
+    ok = (t->position = keep(m, (size_t)range, sizeof *t->position)) != NULL;
+    for (uint32_t i = 0; ok && i < t->n; i++) t->position[t->atoms[i] - t->atoms[0]] = i;
+  }
   for (uint32_t i = 0; ok && type == T_ARRAY && i < t->n; i++) {
     t->counts |= m->s->atoms[t->atoms[i]].has_contains;
     t->unique |= m->s->atoms[t->atoms[i]].unique;
@@ -206,7 +211,7 @@ static bool fill_names(struct json_machine *m, struct typed_context *t) {
   const struct schema *s = m->s;
   uint64_t n = 0;
   for (uint32_t i = 0; i < t->n; i++) n += (uint64_t)s->atoms[t->atoms[i]].n_properties + s->atoms[t->atoms[i]].n_required;
-  if (n * (t->n + 1) > MAX_TABLE) return m->too_large = true, false;
+  if (n > TYPED_MAX_NAMES) return m->too_large = true, false;
   t->names = keep(m, (size_t)n, sizeof *t->names);
   if (!t->names) return false;
   n = 0;
@@ -219,7 +224,7 @@ static bool fill_names(struct json_machine *m, struct typed_context *t) {
   if (n > 1) qsort(t->names, (size_t)n, sizeof *t->names, by_name);
   for (uint64_t i = 0; i < n; i++)
     if (t->n_names == 0 || by_name(&t->names[t->n_names - 1], &t->names[i])) t->names[t->n_names++] = t->names[i];
-  return true;
+  return (uint64_t)t->n_names * (t->n + 1) <= TYPED_MAX_TABLE || (m->too_large = true, false);
 }
 
 /* Fills the expression that each atom gives for each name. */
@@ -312,15 +317,28 @@ struct typed_context *json_typed(struct json_machine *m, struct value_context *p
 
 static status3 invert(status3 s) { return s == STATUS_TRUE ? STATUS_FALSE : s == STATUS_FALSE ? STATUS_TRUE : s; }
 
+static status3 status_of(const struct typed_context *t, uint32_t atom, const uint8_t *status) {
+  if (t->n == 1) return (status3)status[0];
+  if (t->position) return (status3)status[t->position[atom - t->atoms[0]]];
+  const uint32_t *at = bsearch(&atom, t->atoms, t->n, sizeof *t->atoms, by_number);
+  return (status3)status[at - t->atoms];
+}
+
+bool json_lost(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status) {
+  const struct expr *x = &m->s->exprs[e];
+  if (e < 2 || (x->kind != EXPR_AND && x->kind != EXPR_OR)) return json_evaluate(m, t, e, status) == STATUS_FALSE;
+  bool all = x->kind == EXPR_OR; /* are all parts needed to lose? */
+  for (uint32_t i = 0; i < x->n; i++)
+    if (json_lost(m, t, x->list[i], status) != all) return !all;
+  return all;
+}
+
 status3 json_evaluate(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
   const struct expr *x = &m->s->exprs[e];
   uint32_t sure = 0, open = 0;
   switch (x->kind) {
-    case EXPR_ATOM: {
-      const uint32_t *at = t->n == 1 ? t->atoms : bsearch(&x->atom, t->atoms, t->n, sizeof *t->atoms, by_number);
-      return (status3)status[at - t->atoms];
-    }
+    case EXPR_ATOM: return status_of(t, x->atom, status);
     case EXPR_NOT: return invert(json_evaluate(m, t, x->list[0], status));
     case EXPR_AND:
     case EXPR_OR: {

@@ -55,7 +55,7 @@ static bool json_alive(struct json_machine *m, const struct frame *f, const uint
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
   for (uint32_t i = 0; i < n; i++) {
-    failed[i] = json_evaluate(m, f->typed, f->typed->e[i], status) == STATUS_FALSE;
+    failed[i] = json_lost(m, f->typed, f->typed->e[i], status);
     any |= failed[i];
   }
   return !any || json_survives(m, f->parent, failed, n);

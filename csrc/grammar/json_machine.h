@@ -37,6 +37,7 @@ struct typed_context {
   /* arrays and objects */
   uint32_t *atoms; /* [n], ascending */
   uint32_t n;
+  uint32_t *position;        /* of the atom atoms[0] + i: its index; NULL: the atoms lie far apart */
   bool counts;               /* some array atom has contains */
   bool unique;               /* some array atom has uniqueItems */
   struct member_name *names; /* [n_names], sorted: all names in the atoms */
@@ -182,6 +183,8 @@ uint32_t json_tuple_next(struct json_machine *m, uint32_t tuple, uint8_t byte);
 uint32_t json_tuple(struct json_machine *m, const uint32_t *states, uint32_t n);
 /* Evaluates a goal of an array or object from the statuses of its atoms. */
 status3 json_evaluate(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status);
+/* Returns whether the goal is false, whatever comes. This is known sooner than the result of json_evaluate. */
+bool json_lost(const struct json_machine *m, const struct typed_context *t, expr_id e, const uint8_t *status);
 
 /* Returns whether the text can still satisfy the root if these goals of the value in f's child are false. */
 bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n);

@@ -50,8 +50,10 @@ typedef uint32_t expr_id; /* EXPR_FALSE, EXPR_TRUE, or a number of schema->exprs
 enum {
   EXPR_FALSE = 0,
   EXPR_TRUE = 1,
-  EXPR_MAX_SIZE = 1 << 15,  /* maximum size of an expression */
-  TYPED_MAX_ATOMS = 1 << 12 /* maximum number of atoms of arrays or objects at one place */
+  EXPR_MAX_SIZE = 1 << 15,   /* maximum size of an expression */
+  TYPED_MAX_ATOMS = 1 << 12, /* maximum number of atoms of arrays or objects at one place */
+  TYPED_MAX_NAMES = 1 << 20, /* maximum of names in them, counted as often as they occur */
+  TYPED_MAX_TABLE = 1 << 20  /* maximum of different names times one more than the atoms */
 };
 typedef enum { EXPR_ATOM = 2, EXPR_AND, EXPR_OR, EXPR_NOT, EXPR_ONE } expr_kind;
 

@@ -580,7 +580,6 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
     for (uint32_t i = 0; i < s->n_atoms && !l.status; i++) close_atom(&l, i);
     st = l.status;
   }
-  ane_free(l.nodes);
   if (st == ANE_OK && s->pool.full)
     st = s->pool.no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema")
          : s->too_large
@@ -588,6 +587,12 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
              : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
   if (st == ANE_OK) st = schema_possible(s, err);
   if (st == ANE_OK && !expr_types(s, s->root)) st = ane_fail(err, ANE_INVALID, "#: no value fulfils the schema");
+  if (st == ANE_OK) {
+    load_sizes(&l);
+    st = l.status;
+    if (st == ANE_OK && s->pool.full) st = ane_fail(err, ANE_NOMEM, "no memory for the schema");
+  }
+  ane_free(l.nodes);
   if (st) schema_free(s);
   return st;
 }

@@ -36,6 +36,8 @@ void *load_alloc(struct loading *l, size_t n, size_t size);
 expr_id load_has(struct loading *l, const char *name, size_t len);
 /* Returns the expression of unevaluatedProperties and unevaluatedItems of an object. */
 expr_id load_unevaluated(struct loading *l, struct jv *v);
+/* Fails if more schemas apply to one value than the limits of schema.h. Call it when all atoms are closed. */
+void load_sizes(struct loading *l);
 /* Returns the target of $ref or $dynamicRef. NULL: an error was set. */
 struct jv *load_target(struct loading *l, struct jv *v, const char *keyword);
 

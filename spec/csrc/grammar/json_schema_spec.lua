@@ -168,9 +168,46 @@ describe("JSON Schema", function()
     local few = assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",", 1, 4000) .. "]}"))
     assert.is_true(accepts(few, "[3999]"))
     assert.is_false(accepts(few, "[4001]"))
-    local matcher = assert(assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",") .. "]}")):matcher())
-    local taken, message = matcher:push("[3]")
-    assert.same({ nil, "the grammar needs more states than its limits allow" }, { taken, message })
+    local many = '{"enum": [' .. table.concat(pairs_of, ",") .. "]}"
+    local refusal = ": 5000 schemas of arrays apply to one value, the most is 4096"
+    assert.same({ nil, "enum at #" .. refusal, "range" }, { core.grammar("json_schema", many) })
+    local inner = ('{"properties": {"a": {"items": %s}}}'):format(many)
+    assert.same({ nil, "enum at #/properties/a/items" .. refusal, "range" }, { core.grammar("json_schema", inner) })
+  end)
+
+  it("takes thousands of objects at one place, or refuses them when it is compiled", function()
+    local function objects(n, form, sep)
+      local list = {}
+      for i = 1, n do list[i] = form:gsub("%%d", tostring(i)) end
+      return table.concat(list, sep or ",")
+    end
+    local whole = '{"id": %d, "name": "n%d", "tags": ["a", %d]}'
+    local schema = '{"type": "object", "properties": {"kind": {"const": "k%d"}, "v": {"minimum": %d, "type": "integer"}}, ' ..
+      '"required": ["kind", "v"], "additionalProperties": false}'
+    for _, keyword in ipairs { "enum", "anyOf", "oneOf" } do
+      local function of(n) return ('{"%s": [%s]}'):format(keyword, objects(n, keyword == "enum" and whole or schema)) end
+      local grammar = assert(core.grammar("json_schema", of(2500)))
+      local started = core.clock()
+      if keyword == "enum" then
+        assert.is_true(accepts(grammar, '{"id":2000,"name":"n2000","tags":["a",2000]}'))
+        assert.is_true(accepts(grammar, '{"tags":["a",7],"name":"n7","id":7}'))
+        assert.is_false(accepts(grammar, '{"id":2000,"name":"n2001","tags":["a",2000]}'))
+        assert.is_false(accepts(grammar, '{"id":2501}'))
+      else
+        assert.is_true(accepts(grammar, '{"kind":"k2000","v":2000}'))
+        assert.is_false(accepts(grammar, '{"kind":"k2000","v":1999}'))
+        assert.is_false(accepts(grammar, '{"v":3,"kind":"k4"}'))
+      end
+      assert.is_true(core.clock() - started < 20)
+      local refusal = keyword .. " at #: 5000 schemas of objects apply to one value, the most is 4096"
+      assert.same({ nil, refusal, "range" }, { core.grammar("json_schema", of(5000)) })
+    end
+    local own = '{"required": ["a%d"], "properties": {"a%d": {"type": "integer"}}}'
+    local _, message = core.grammar("json_schema", ('{"anyOf": [%s]}'):format(objects(2000, own)))
+    assert.equal("anyOf at #: 2000 schemas of objects with 2000 names apply to one value, too many", message)
+    assert(core.grammar("json_schema", ('{"anyOf": [%s]}'):format(objects(900, own))))
+    -- Names of a type that no value has do not count.
+    assert(core.grammar("json_schema", ('{"type": "string", "anyOf": [{"minLength": 1}, %s]}'):format(objects(5000, own))))
   end)
 
   it("finds members of large objects, and refuses more patterns for their names than it can test", function()
