@@ -61,7 +61,7 @@ def main():
     a = a.parse_args()
     if a.serve: return serve(a.serve, a.folder, a.gguf, a.texts, a.threads)
     own = ["lua5.4", "bench/embeddings.lua", a.folder, a.texts, str(a.threads)]
-    commands = {"ane": own, "ane int8-channel": own + ["int8-channel"]}
+    commands = {"ane": own, "ane int8": own + ["int8"]}
     for name in ("fastembed", "sentence", "llama"):
         if getattr(a, name):
             more = ["--gguf", a.gguf] if a.gguf else []

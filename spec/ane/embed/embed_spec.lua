@@ -46,9 +46,9 @@ describe("embed", function()
     end
   end)
 
-  it("keeps a cosine of 0.999 with int8 weights, which have one scale per row", function()
+  it("keeps a cosine of 0.999 with int8 weights, which have one scale for each 32 columns", function()
     local int8 <close> = assert(ane.load(PATH, { weights = "int8", threads = 2 }))
-    for _, row in ipairs(int8:weights_report()) do assert.equal("int8-channel", row.weights) end
+    for _, row in ipairs(int8:weights_report()) do assert.equal("int8-block", row.weights) end
     local embeddings = assert(int8:embed(texts()))
     for i, row in ipairs(GOLDEN.texts) do assert.is_true(vectors.cosine(embeddings[i], row.embedding) > 0.999, row.text) end
   end)
