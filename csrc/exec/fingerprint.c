@@ -23,7 +23,7 @@ static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows
     int64_t n = g->rows ? g->rows : rows;
     if (!first) h = hash_samples(h, g->data, g->bytes);
     if (g->table)
-      h = hash_samples(h, g->table, (uint64_t)((n - 1) / g->row_block + 1) * 16 * ane_dtype_info(g->table_dtype)->bytes);
+      h = hash_samples(h, g->table, ((uint64_t)((n - 1) / g->row_block + 1) << g->bits) * ane_dtype_info(g->table_dtype)->bytes);
     if (!g->scales || g->g_idx) continue;
     int64_t last = (n - 1) / g->row_block * g->scale_row + (cols - 1) / g->block * g->scale_col;
     size_t size = g->fp4 ? 1 : ane_dtype_info(g->scale_dtype)->bytes;
