@@ -18,14 +18,14 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
----@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"uint4-block"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
 ---@field context? integer maximum tokens of a session; default: the smallest of the model's own context, 4096 (32768 for embedding models and rerankers), and what fits in half of the free memory
 ---@field threads? integer default: the physical cores
 ---@field weights? ane.weights default: "file", as stored
 ---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name
----@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block and lut4
+---@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block, uint4-block and lut4
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv type of cached keys and values; default: fp16, or fp32 with fp32 activations
 ---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned if the head has 48 MB or more
@@ -563,10 +563,10 @@ function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
----@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"
+---@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"uint4-block"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"
 
 ---@class ane.quantise_options
----@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0)
+---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0, uint4-block: q4_1)
 ---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 16384
@@ -590,7 +590,7 @@ function model:weights_report() end
 function model:quantise(out, opts) end
 
 ---@class ane.plan_options
----@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, the same of lut2, lut3 and lut6, lut8, fp16
+---@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, uint4-block, lut4, lut4-g8, lut4-g16, lut4-g32, the same of lut2, lut3 and lut6, lut8, fp16
 ---@field mixed? table<string, string> schemes by glob on the names of weights
 ---@field context? integer
 ---@field max_t? integer maximum tokens of a call; default 4, or the context if that is less

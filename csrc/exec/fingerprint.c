@@ -28,6 +28,9 @@ static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows
     int64_t last = (n - 1) / g->row_block * g->scale_row + (cols - 1) / g->block * g->scale_col;
     size_t size = g->fp4 ? 1 : ane_dtype_info(g->scale_dtype)->bytes;
     h = hash_samples(h, (const uint8_t *)g->scales + (size_t)g->scale_base * size, (uint64_t)(last + 1) * size);
+    if (!g->zeros || g->zero_bits || (g->zero_dtype != ANE_F16 && g->zero_dtype != ANE_F32)) continue;
+    size = ane_dtype_info(g->zero_dtype)->bytes; /* offsets that are floats */
+    h = hash_samples(h, (const uint8_t *)g->zeros + (size_t)g->scale_base * size, (uint64_t)(last + 1) * size);
   }
   return h;
 }

@@ -24,6 +24,7 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
     case ANE_WEIGHT_INT8_CHANNEL: return ANE_LAYOUT_I8;
     case ANE_WEIGHT_INT8_BLOCK: return ANE_LAYOUT_Q8_0;
     case ANE_WEIGHT_INT4_BLOCK: return ANE_LAYOUT_Q4_0;
+    case ANE_WEIGHT_UINT4_BLOCK: return ANE_LAYOUT_Q4_1;
     case ANE_WEIGHT_LUT: return s.bits <= 4 ? ANE_LAYOUT_LUT4 : ANE_LAYOUT_F16;
     case ANE_WEIGHT_FP16: break;
   }
@@ -214,6 +215,15 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
       ane_pack_rows(w, nibbles ? ANE_Q4_0 : ANE_Q8_0, blocks, stride, rows, g);
       continue;
     }
+    if (w->layout == ANE_LAYOUT_Q4_1) {
+      const int64_t per_row = w->cols / ANE_BLOCK;
+      const size_t stride = (size_t)per_row * 20;
+      for (int i = 0; i < rows; i++)
+        ane_weight_q4_1_row(codes + i * w->cols, t->scales + (first + i) * per_row, t->offsets + (first + i) * per_row, w->cols,
+                            blocks + (size_t)i * stride);
+      ane_pack_rows(w, ANE_Q4_1, blocks, stride, rows, g);
+      continue;
+    }
     if (w->layout == ANE_LAYOUT_F16) {
       ane_encoder(ANE_F16)(values + first * w->cols, blocks, (uint64_t)(rows * w->cols));
       ane_pack_rows(w, ANE_F16, blocks, 2 * (size_t)w->cols, rows, g);
@@ -234,13 +244,15 @@ static void pack_tiles(void *arg, int thread, int threads) {
   const int64_t tile = ANE_WEIGHT_TILE * w->cols;
   uint8_t *mem = k->thread_mem + (size_t)thread * k->thread_bytes, *codes = mem + k->codes_at;
   float *rows = (float *)(void *)mem, *back = rows + tile;
-  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_LUT_MAX]; /* at most one scale per block of 32 */
-  uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
+  /* at most one scale, and one offset, per block of 32 */
+  uint16_t *scales = (uint16_t *)(void *)(codes + tile), *offsets = scales + tile / ANE_BLOCK + ANE_WEIGHT_TILE;
+  uint16_t lut[ANE_WEIGHT_LUT_MAX];
+  uint8_t *blocks = (uint8_t *)(offsets + tile / ANE_BLOCK + ANE_WEIGHT_TILE);
   for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->end;) {
     int64_t row = i * ANE_WEIGHT_TILE;
     int n = (int)ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
     /* analyser: lut is written through t, before it is read. */
-    struct ane_weight_tile t = {codes, scales, lut};
+    struct ane_weight_tile t = {codes, scales, offsets, lut};
     k->src.read(k->src.arg, row, n, rows);
     ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, mem + k->scratch_at, &t);
     ane_weight_decode_tile(&k->fit, &t, n, w->cols, back);
@@ -276,8 +288,8 @@ static bool thread_layout(struct packing *k) {
   if (!k->m->by_scheme) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
   k->encoded_row = (size_t)encoded;
   if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
-  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 or Q8_0 blocks or fp16 of a group */
-  codes = k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * 2 * (size_t)w->cols
+  /* codes, a scale and an offset of 2 bytes each per row and block of 32, Q4_0, Q4_1 or Q8_0 blocks or fp16 of a group */
+  codes = k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 8 + 8) + ANE_GROUP * 2 * (size_t)w->cols
                           : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);
   k->scratch_at = k->codes_at + ane_align_up(codes, 64);

@@ -471,14 +471,40 @@ static ane_status scaled(struct translation *t, const struct call *c) {
             : ai_emit(t, "add", (struct param[]){{.name = "x", .slot = &product}, {.name = "y", .slot = c->in[3]}}, 2, c->out, 1);
 }
 
+/* The offsets in fp32 with which scale * (codes - offset) is scale * codes + second exactly; *out NULL: there are none. */
+static ane_status offsets_of(struct translation *t, const struct ane_mil_value *scale, const struct ane_mil_value *second,
+                             struct ane_mil_value **out) {
+  struct ane_mil_value *v = ane_arena_alloc(t->arena, sizeof *v);
+  float *offset = v ? ai_copy(t, second->count * sizeof *offset) : NULL;
+  *out = NULL;
+  if (!offset) return v ? t->err->code : ai_no_memory(t);
+  for (uint64_t i = 0; i < second->count; i++) {
+    double s = ane_mil_number(scale, i), m = ane_mil_number(second, i);
+    offset[i] = s != 0 ? (float)(-m / s) : 0;
+    if ((double)offset[i] * s != -m) return ANE_OK;
+  }
+  *v = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP32, scale->type.rank, scale->type.dim),
+                              .kind = ANE_MIL_NUMBERS,
+                              .count = second->count,
+                              .data = offset,
+                              .bytes = second->count * sizeof *offset};
+  *out = v;
+  return ANE_OK;
+}
+
 static ane_status blockwise(struct translation *t, const struct call *c) {
   const struct ane_mil_value *data = c->in[0]->raw, *scale = c->in[1]->raw, *first = c->in[2]->raw, *second = c->in[3]->raw;
   if (!data || !scale || !first || !second) return scaled(t, c);
   ane_mil_dtype d = data->type.dtype;
   bool codes = d == ANE_MIL_INT8 || d == ANE_MIL_UINT8 || d == ANE_MIL_INT4 || d == ANE_MIL_UINT4;
-  if (!codes || !all_zero(second)) return dense(t, c);
-  struct param p[] = {{.name = "data", .value = data}, {.name = "scale", .value = scale}, {.name = "offset", .value = first}};
-  return ai_emit(t, "constexpr_blockwise_shift_scale", p, all_zero(first) ? 2 : 3, c->out, 1);
+  struct ane_mil_value *offset = NULL;
+  bool zero = all_zero(second), can = codes && all_zero(first) && second->count == scale->count;
+  ane_status st = zero || !can ? ANE_OK : offsets_of(t, scale, second, &offset);
+  if (st) return st;
+  if (!codes || (!zero && !offset)) return dense(t, c);
+  struct param p[] = {
+      {.name = "data", .value = data}, {.name = "scale", .value = scale}, {.name = "offset", .value = offset ? offset : first}};
+  return ai_emit(t, "constexpr_blockwise_shift_scale", p, !offset && all_zero(first) ? 2 : 3, c->out, 1);
 }
 
 static ane_status lut(struct translation *t, const struct call *c) {

@@ -498,7 +498,7 @@ static ane_status check(const struct asset *a, const struct ane_coreai_plan *pla
 
 ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
                              const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err) {
-  struct asset a = {.x = {.e = e, .arena = arena, .err = err},
+  struct asset a = {.x = {.e = e, .minima = true, .arena = arena, .err = err},
                     .partition = partition,
                     .g = e->graph,
                     .arena = arena,

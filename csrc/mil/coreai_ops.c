@@ -382,12 +382,14 @@ static ane_ai_value affine(struct coreai_scope *s, const struct ane_mil_op *op, 
   const struct ane_mil_value *codes = constant_param(s, op, "quantized_data"), *scale = constant_param(s, op, "scale");
   int64_t dim[ANE_MIL_RANK];
   for (int32_t i = 0; i < codes->type.rank; i++) dim[i] = i == 0 ? (int64_t)scale->count : 1;
-  return ane_ai_blockwise(s->b, constant(s, codes), constant_as(s, scale, codes->type.rank, dim));
+  return ane_ai_blockwise(s->b, constant(s, codes), constant_as(s, scale, codes->type.rank, dim), NULL);
 }
 
 static ane_ai_value blockwise(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
-  return ane_ai_blockwise(s->b, constant(s, constant_param(s, op, "data")), constant(s, constant_param(s, op, "scale")));
+  const struct ane_mil_value *minimum = constant_param(s, op, "minimum");
+  return ane_ai_blockwise(s->b, constant(s, constant_param(s, op, "data")), constant(s, constant_param(s, op, "scale")),
+                          minimum ? constant(s, minimum) : NULL);
 }
 
 static ane_ai_value lut(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {

@@ -31,6 +31,7 @@ struct stored {
 struct exporting {
   struct ane_mil_export *e;
   struct export_sink sink;
+  bool minima; /* Core AI: blocks with an offset have the parameter "minimum" instead, -scale * offset, added after scaling */
   struct ane_arena *arena;
   struct ane_error *err;
   struct ane_strmap known;     /* text of a request -> index into answers */

@@ -66,13 +66,28 @@ static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask 
   return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
 }
 
+/* The offsets of blocks, or what Core AI has in their place. */
+static ane_status put_offsets(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                              const int64_t dim[4], struct ane_mil_weight *out) {
+  uint64_t n = w->sizes.offsets;
+  if (!x->minima) return store_halves(x, ask->dtype, 4, dim, w->offsets, n, param(out, "offset"));
+  uint16_t *minima = ane_arena_array(x->arena, n, sizeof *minima);
+  if (!minima) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  for (uint64_t i = 0; i < n; i++) minima[i] = ane_weight_minimum(w->scales[i], w->offsets[i]);
+  return store_halves(x, ask->dtype, 4, dim, minima, n, param(out, "minimum"));
+}
+
 static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                              struct ane_mil_weight *out) {
   int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
   out->op = "constexpr_blockwise_shift_scale";
-  ane_mil_dtype codes = w->spec.scheme == ANE_WEIGHT_INT8_BLOCK ? ANE_MIL_INT8 : ANE_MIL_INT4;
+  uint64_t n = (uint64_t)(dim[0] * dim[1]);
+  ane_mil_dtype codes = w->spec.scheme == ANE_WEIGHT_INT8_BLOCK   ? ANE_MIL_INT8
+                        : w->spec.scheme == ANE_WEIGHT_INT4_BLOCK ? ANE_MIL_INT4
+                                                                  : ANE_MIL_UINT4;
   ane_status st = store(x, ane_mil_tensor_type(codes, ask->rank, ask->dim), w->payload, param(out, "data"));
-  return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
+  if (!st) st = store_halves(x, ask->dtype, 4, dim, w->scales, n, param(out, "scale"));
+  return st || !w->sizes.offsets ? st : put_offsets(x, ask, w, dim, out);
 }
 
 /* The type of codes of some bits. */
@@ -108,7 +123,8 @@ static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask,
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
     case ANE_WEIGHT_INT8_BLOCK:
-    case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
+    case ANE_WEIGHT_INT4_BLOCK:
+    case ANE_WEIGHT_UINT4_BLOCK: return put_blocks(x, ask, w, out);
     case ANE_WEIGHT_LUT: return put_table(x, ask, w, out);
     default: return put_plain(x, ask, w, out);
   }
@@ -159,7 +175,7 @@ static ane_status encode(struct ane_mil_export *e, const struct ane_mil_weight_a
 
 /* ---- Interrupted exports -------------------------------------------------------------------------------------------------*/
 
-/* What is noted of an encoded matrix, beside its codes: this, the scales, the tables. */
+/* What is noted of an encoded matrix, beside its codes: this, the scales, the offsets, the tables. */
 struct noted {
   int64_t rows, cols;
   struct ane_recode_error error;
@@ -177,16 +193,18 @@ static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *a
   *w = (struct ane_weights){.spec = n.spec, .rows = n.rows, .cols = n.cols, .error = n.error};
   if (n.rows != ask->to - ask->from || !ane_weight_spec_equal(n.spec, spec) ||
       !ane_weight_sizes(n.spec, n.rows, n.cols, &w->sizes) || note.n_bytes != w->sizes.payload ||
-      note.size != sizeof n + 2 * w->sizes.scales + 2 * w->sizes.lut)
+      note.size != sizeof n + 2 * (w->sizes.scales + w->sizes.offsets + w->sizes.lut))
     return false;
   const uint8_t *rest = note.data + sizeof n;
   w->payload = ane_malloc((size_t)w->sizes.payload);
   w->scales = ane_malloc(2 * (size_t)w->sizes.scales + 1);
+  w->offsets = ane_malloc(2 * (size_t)w->sizes.offsets + 1);
   w->lut = ane_malloc(2 * (size_t)w->sizes.lut + 1);
-  if (!w->payload || !w->scales || !w->lut) return ane_weights_free(w), false;
+  if (!w->payload || !w->scales || !w->offsets || !w->lut) return ane_weights_free(w), false;
   memcpy(w->payload, note.bytes, (size_t)w->sizes.payload);
   memcpy(w->scales, rest, 2 * (size_t)w->sizes.scales);
-  memcpy(w->lut, rest + 2 * w->sizes.scales, 2 * (size_t)w->sizes.lut);
+  memcpy(w->offsets, rest + 2 * w->sizes.scales, 2 * (size_t)w->sizes.offsets);
+  memcpy(w->lut, rest + 2 * (w->sizes.scales + w->sizes.offsets), 2 * (size_t)w->sizes.lut);
   x->e->n_kept++;
   return true;
 }
@@ -200,6 +218,7 @@ static ane_status note(const struct exporting *x, const char *key, size_t len, c
   memset(&n, 0, sizeof n); /* the gaps, too: they are written */
   n.rows = w->rows, n.cols = w->cols, n.error = w->error, n.spec = w->spec;
   bool ok = ane_buffer_append(&all, &n, sizeof n) && ane_buffer_append(&all, w->scales, 2 * (size_t)w->sizes.scales) &&
+            ane_buffer_append(&all, w->offsets, 2 * (size_t)w->sizes.offsets) &&
             ane_buffer_append(&all, w->lut, 2 * (size_t)w->sizes.lut);
   ane_status st = ok ? x->sink.note(x->sink.to, key, len, all.data, all.size, out->params[0].value.offset, x->err)
                      : ane_fail(x->err, ANE_NOMEM, "no memory for the program");

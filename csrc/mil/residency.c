@@ -25,6 +25,7 @@ static bool rule_int8(const struct subject *s) { return has_scheme(s->op, ANE_WE
 static bool rule_int8_channel(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT8_CHANNEL); }
 static bool rule_int8_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT8_BLOCK); }
 static bool rule_int4_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_INT4_BLOCK); }
+static bool rule_uint4_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_UINT4_BLOCK); }
 static bool rule_lut4(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_LUT); }
 static bool rule_int8_activations(const struct subject *s) { return s->op->int8_activations; }
 static bool rule_wide(const struct subject *s) { return s->op->most > 65536; }

@@ -32,7 +32,7 @@ static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   else if (strcmp(op->type, "constexpr_blockwise_shift_scale") != 0)
     return false;
   else if (data && ane_mil_dtype_bits(data->type.dtype) == 4)
-    *out = ANE_WEIGHT_INT4_BLOCK;
+    *out = parameter(op, "offset") ? ANE_WEIGHT_UINT4_BLOCK : ANE_WEIGHT_INT4_BLOCK;
   else if (scale && scale->type.rank > 1 && scale->type.dim[1] > 1)
     *out = ANE_WEIGHT_INT8_BLOCK;
   else

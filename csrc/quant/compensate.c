@@ -1,5 +1,6 @@
 /* Compensated rounding of rows (compensate.h), 32 at a time: each lane of the vectors has one row. */
 #include "quant/compensate.h"
+#include "quant/exact_line.h"
 #include "quant/rounding.h"
 #include "quant/wide.h"
 
@@ -285,7 +286,7 @@ void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int3
   *group = *sub = ane_weight_has_blocks(s) ? s.size : 1;
 }
 
-/* Rounds rows in blocks with a scale each. */
+/* Rounds rows in blocks with a scale each, and an offset where the scheme has one. */
 static void block_tile(struct rows *k, const struct ane_rounding *rounding, int n, struct ane_weight_tile *out) {
   int64_t blocks = k->f->cols / rounding->group;
   set_table(k, rounding);
@@ -296,7 +297,9 @@ static void block_tile(struct rows *k, const struct ane_rounding *rounding, int 
       uint8_t *to = out->codes + l * k->f->cols + b * rounding->group;
       copy_codes(k, rounding, at, l, to);
       for (int i = 0; i < rounding->group; i++) to[i] = (uint8_t)(to[i] - rounding->half);
-      out->scales[l * blocks + b] = ane_f32_f16(k->params[l].scale);
+      struct ane_line line = {k->params[l].scale, k->params[l].offset};
+      out->scales[l * blocks + b] = ane_f32_f16(line.scale);
+      if (out->offsets) out->offsets[l * blocks + b] = ane_line_shift(line);
     }
   }
 }
@@ -345,6 +348,7 @@ void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit
     case ANE_WEIGHT_FP16: break;
     case ANE_WEIGHT_INT8_BLOCK: block_tile(k, ane_rounding_of(ANE_Q8_0), n, out); break; /* blocks of the same size */
     case ANE_WEIGHT_INT4_BLOCK: block_tile(k, ane_rounding_int4(fit->spec.size), n, out); break;
+    case ANE_WEIGHT_UINT4_BLOCK: block_tile(k, ane_rounding_uint4(), n, out); break;
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
       ane_weight_encode_tile(fit, rows_of(k, rows, n), n, f->cols, f->importance, search, out);

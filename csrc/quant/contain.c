@@ -13,6 +13,7 @@ ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
     case ANE_WEIGHT_INT8_CHANNEL:
     case ANE_WEIGHT_INT8_BLOCK: return blocks ? ANE_Q8_0 : ANE_F32;
     case ANE_WEIGHT_INT4_BLOCK: return blocks ? ANE_Q4_0 : ANE_F32;
+    case ANE_WEIGHT_UINT4_BLOCK: return blocks ? ANE_Q4_1 : ANE_F32;
     case ANE_WEIGHT_FP16:
     case ANE_WEIGHT_LUT: break;
   }
@@ -35,6 +36,16 @@ static void q4_row(const uint8_t *codes, const uint16_t *scales, int size, int64
   }
 }
 
+uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset) { return ane_f32_f16(0 - ane_f16_f32(scale) * ane_f16_f32(offset)); }
+
+void ane_weight_q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, void *dst) {
+  ane_block_q4_1 *b = dst;
+  for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
+    b->d = scales[c / ANE_QK], b->m = ane_weight_minimum(scales[c / ANE_QK], offsets[c / ANE_QK]);
+    for (int l = 0; l < 16; l++) b->qs[l] = (uint8_t)(codes[c + l] | codes[c + l + 16] << 4);
+  }
+}
+
 void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
                              float *values, void *dst, size_t stride) {
   struct ane_weight_spec s = fit->spec;
@@ -48,6 +59,8 @@ void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_
       q8_row(codes, tile->scales + r * (cols / size), size, cols, (ane_block_q8_0 *)(void *)to);
     else if (t == ANE_Q4_0)
       q4_row(codes, tile->scales + r * (cols / s.size), s.size, cols, (ane_block_q4_0 *)(void *)to);
+    else if (t == ANE_Q4_1)
+      ane_weight_q4_1_row(codes, tile->scales + r * (cols / s.size), tile->offsets + r * (cols / s.size), cols, to);
     else
       ane_encoder(t)(values + r * cols, to, (uint64_t)cols);
   }

@@ -72,7 +72,7 @@ static struct ane_code_sums sums_at(const struct ane_span *s, float inv, float b
 /* ---- Lines -------------------------------------------------------------------------------------------------------*/
 
 /* How a least squares line is bounded. */
-typedef enum { BELOW_ZERO, SIGNED } bound;
+typedef enum { BELOW_ZERO, FREE, SIGNED } bound;
 
 struct best {
   struct ane_line line;
@@ -93,7 +93,7 @@ static float solve(const struct ane_span *s, struct ane_code_sums c, bound b, fl
     line->scale = (s->sum_w * c.xq - s->sum_wx * c.q) / det;
     line->offset = (c.qq * s->sum_wx - c.q * c.xq) / det;
   }
-  if (!(det > 0) || line->offset > 0) {
+  if (!(det > 0) || (b == BELOW_ZERO && line->offset > 0)) {
     if (!(c.qq > 0)) return INFINITY;
     line->scale = c.xq / c.qq;
     line->offset = 0;
@@ -130,6 +130,27 @@ struct ane_line ane_fit_range(const struct ane_span *s, int top) {
   }
   settle(s, top, BELOW_ZERO, &best);
   return best.line;
+}
+
+/* Fits x less its least element: sums of elements far from zero would lose their differences. */
+struct ane_line ane_fit_free(const struct ane_span *s, int top) {
+  float lo = s->x[0], hi = s->x[0], x[ANE_SPAN_MAX];
+  for (int i = 1; i < s->n; i++) lo = ANE_MIN(lo, s->x[i]), hi = ANE_MAX(hi, s->x[i]);
+  for (int i = 0; i < s->n; i++) x[i] = s->x[i] - lo;
+  struct ane_span moved = ane_span_of(x, s->w, s->n);
+  struct best best = {{0, 0}, INFINITY};
+  if (!(hi > lo)) return (struct ane_line){0, lo};
+  for (int k = -10; k <= 10; k++) {
+    float inv = ((float)top + 0.1f * (float)k) / (hi - lo);
+    if (inv < INFINITY) consider(&moved, inv, 0, top, FREE, &best);
+  }
+  for (int k = 1; k < top; k++) { /* the first and last place taken of a grid are k apart */
+    float inv = (float)k / (hi - lo);
+    if (inv < INFINITY) consider(&moved, inv, 0, top, FREE, &best);
+  }
+  settle(&moved, top, FREE, &best);
+  if (!(best.error < INFINITY)) best.line = (struct ane_line){(hi - lo) / (float)top, 0};
+  return (struct ane_line){best.line.scale, best.line.offset + lo};
 }
 
 struct ane_line ane_fit_signed(const struct ane_span *s, int half) {

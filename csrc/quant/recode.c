@@ -60,14 +60,14 @@ struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
   return m;
 }
 
-/* The memory of a thread: what compensated rounding or a scheme wants, then codes, scales and tables of a tile. */
+/* The memory of a thread: what compensated rounding or a scheme wants, then codes, scales, offsets and tables of a tile. */
 static size_t scratch_layout(const struct recoding *k, size_t *codes) {
   const struct ane_recode *r = k->r;
   size_t tile = (size_t)(ANE_WEIGHT_TILE * k->cols);
   *codes = 0;
   if (!r->fit) return r->factor ? ane_align_up(ane_compensate_scratch(r->factor), 64) : 0;
   *codes = ane_align_up(ane_weight_tile_scratch(r->fit, k->cols), 64);
-  return *codes + ane_align_up(tile + 2 * (tile / 32 + ANE_WEIGHT_TILE) + 2 * 16 * ANE_WEIGHT_TILE, 64);
+  return *codes + ane_align_up(tile + 4 * (tile / 32 + ANE_WEIGHT_TILE) + 2 * 16 * ANE_WEIGHT_TILE, 64);
 }
 
 /* Rows [n][cols] by a scheme; back gets what they become. */
@@ -75,8 +75,8 @@ static void contain_rows(const struct recoding *k, const float *rows, int n, flo
   size_t at, tile = (size_t)(ANE_WEIGHT_TILE * k->cols);
   scratch_layout(k, &at);
   uint8_t *codes = scratch + at;
-  uint16_t *scales = (uint16_t *)(void *)(codes + tile);
-  struct ane_weight_tile t = {codes, scales, scales + tile / 32 + ANE_WEIGHT_TILE};
+  uint16_t *scales = (uint16_t *)(void *)(codes + tile), *offsets = scales + tile / 32 + ANE_WEIGHT_TILE;
+  struct ane_weight_tile t = {codes, scales, offsets, offsets + tile / 32 + ANE_WEIGHT_TILE};
   ane_weight_encode_tile(k->r->fit, rows, n, k->cols, k->r->importance, scratch, &t);
   ane_weight_tile_contain(k->r->fit, &t, n, k->cols, back, out, k->dst_row);
 }

@@ -2,6 +2,7 @@
 #include "quant/rounding.h"
 
 #include "quant/blocks.h"
+#include "quant/exact_line.h"
 #include "quant/quant_internal.h"
 #include "tensor/half.h"
 
@@ -56,6 +57,24 @@ static void flat_keep(const struct ane_rounding *f, struct ane_block_params *c, 
   struct ane_line l = flat_line(f, c, part, i);
   c->scale = l.scale;
   c->offset = f->half ? 0 : l.offset;
+}
+
+/* Lines of uint4-block. Those of candidates have the middle of the range as flat_line has it. */
+static void fit_exact(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
+  float q[ANE_SPAN_MAX];
+  struct ane_line l = ane_fit_exact(x, w, f->group, q);
+  c->scale = l.scale, c->offset = l.offset;
+}
+
+static struct ane_line exact_line(const struct ane_rounding *f, const struct ane_block_params *c, int part, int i) {
+  (void)part;
+  struct ane_line l = {c->scale * factors[i], c->offset + 0.5f * (float)f->top * c->scale * (1 - factors[i])};
+  return i == 0 || c->scale == 0 ? (struct ane_line){c->scale, c->offset} : ane_line_exact(l, (struct ane_line_cost){0, 0, 0});
+}
+
+static void exact_keep(const struct ane_rounding *f, struct ane_block_params *c, int part, int i) {
+  struct ane_line l = exact_line(f, c, part, i);
+  c->scale = l.scale, c->offset = l.offset;
 }
 
 static void pack_nibbles(const uint8_t *q, uint8_t *qs) {
@@ -295,6 +314,7 @@ static const struct ane_rounding int4[2] = {
     {ANE_F32, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
     {ANE_F32, 64, 64, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
 };
+static const struct ane_rounding uint4 = {ANE_F32, 32, 32, 15, 0, FACTORS, NULL, NULL, fit_exact, exact_line, exact_keep, pack_nothing};
 /* clang-format on */
 
 const struct ane_rounding *ane_rounding_of(ane_dtype t) {
@@ -304,6 +324,7 @@ const struct ane_rounding *ane_rounding_of(ane_dtype t) {
 }
 
 const struct ane_rounding *ane_rounding_int4(int size) { return &int4[size == 64]; }
+const struct ane_rounding *ane_rounding_uint4(void) { return &uint4; }
 
 /* ---- Encoders of the types with tables ---------------------------------------------------------------------------------*/
 

@@ -34,5 +34,7 @@ struct ane_rounding {
 const struct ane_rounding *ane_rounding_of(ane_dtype t);
 /* The scheme int4-block with blocks of `size` columns (32 or 64). Its `pack` writes nothing. */
 const struct ane_rounding *ane_rounding_int4(int size);
+/* The scheme uint4-block: all lines are exact (quant/exact_line.h). Its `pack` writes nothing. */
+const struct ane_rounding *ane_rounding_uint4(void);
 
 #endif

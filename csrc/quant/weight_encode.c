@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "quant/compensate.h"
+#include "quant/exact_line.h"
 #include "quant/fit.h"
 #include "quant/palette.h"
 #include "tensor/half.h"
@@ -55,6 +56,14 @@ static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes
   ane_span_code(&s, (struct ane_line){scale, -8 * scale}, 15, q);
   for (int i = 0; i < n; i++) codes[i] = scale == 0 ? 0 : (uint8_t)((int)q[i] - 8);
   return h;
+}
+
+/* One block with an offset: codes 0 .. 15. */
+static void uint4_block(const float *x, const float *w, int n, uint8_t *codes, uint16_t *scale, uint16_t *offset) {
+  float q[ANE_SPAN_MAX];
+  struct ane_line l = ane_fit_exact(x, w, n, q);
+  for (int i = 0; i < n; i++) codes[i] = (uint8_t)q[i];
+  *scale = ane_f32_f16(l.scale), *offset = ane_line_shift(l);
 }
 
 /* ---- Importance ----------------------------------------------------------------------------------------------------*/
@@ -188,14 +197,19 @@ static void lut_tile(const struct ane_weight_fit *fit, const float *rows, int n,
   }
 }
 
-static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
-                      struct ane_weight_tile *out) {
+/* INT4_BLOCK and UINT4_BLOCK. */
+static void nibble_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                        struct ane_weight_tile *out) {
   float even[ANE_SPAN_MAX];
   int size = fit->spec.size;
   for (int i = 0; i < size; i++) even[i] = 1;
-  for (int64_t i = 0; i < n * cols; i += size)
-    *out->scales++ = int4_block(rows + i, importance ? importance + i % cols : even, size, out->codes + i);
-  out->scales -= n * cols / size;
+  for (int64_t i = 0, b = 0; i < n * cols; i += size, b++) {
+    const float *w = importance ? importance + i % cols : even;
+    if (fit->spec.scheme == ANE_WEIGHT_UINT4_BLOCK)
+      uint4_block(rows + i, w, size, out->codes + i, &out->scales[b], &out->offsets[b]);
+    else
+      out->scales[b] = int4_block(rows + i, w, size, out->codes + i);
+  }
 }
 
 static void int8_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, struct ane_weight_tile *out) {
@@ -220,7 +234,8 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
     case ANE_WEIGHT_INT8_BLOCK: int8_tile(fit, rows, n, cols, out); break;
-    case ANE_WEIGHT_INT4_BLOCK: int4_tile(fit, rows, n, cols, importance, out); break;
+    case ANE_WEIGHT_INT4_BLOCK:
+    case ANE_WEIGHT_UINT4_BLOCK: nibble_tile(fit, rows, n, cols, importance, out); break;
     case ANE_WEIGHT_LUT: lut_tile(fit, rows, n, cols, importance, scratch, out); break;
   }
 }
@@ -240,7 +255,8 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
     int64_t block = ane_weight_has_blocks(s) ? s.size : cols;
     for (int64_t c = 0; c < cols; c += block) {
       float scale = ane_f16_f32(tile->scales[(r * cols + c) / block]);
-      for (int64_t i = c; i < c + block; i++) dst[i] = scale * (float)(int8_t)codes[i];
+      float offset = s.scheme == ANE_WEIGHT_UINT4_BLOCK ? ane_f16_f32(tile->offsets[(r * cols + c) / block]) : 0;
+      for (int64_t i = c; i < c + block; i++) dst[i] = scale * ((float)(int8_t)codes[i] - offset);
     }
   }
 }
@@ -262,7 +278,8 @@ struct encoding {
 };
 
 static int code_bits(struct ane_weight_spec s) {
-  return s.scheme == ANE_WEIGHT_LUT ? s.bits : s.scheme == ANE_WEIGHT_INT4_BLOCK ? 4 : 8;
+  bool nibbles = s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_UINT4_BLOCK;
+  return s.scheme == ANE_WEIGHT_LUT ? s.bits : nibbles ? 4 : 8;
 }
 
 /* Stores codes of some bits; `at` is a multiple of 8. */
@@ -293,9 +310,10 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
     ane_encoder(ANE_F16)(x, w->payload + 2 * at, (uint64_t)(n * w->cols));
     return;
   }
-  struct ane_weight_tile t = {codes, same, table};
+  struct ane_weight_tile t = {codes, same, NULL, table};
   if (s.scheme == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
   if (ane_weight_has_blocks(s)) t.scales = w->scales + at / s.size;
+  if (w->offsets) t.offsets = w->offsets + at / s.size;
   if (s.scheme == ANE_WEIGHT_LUT && s.size) t.lut = w->lut + (row / s.size << s.bits);
   ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
   if (code_bits(s) < 8)
@@ -345,8 +363,10 @@ static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weig
 static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) {
   w->payload = ane_malloc((size_t)w->sizes.payload);
   if (w->sizes.scales) w->scales = ane_malloc((size_t)w->sizes.scales * sizeof *w->scales);
+  if (w->sizes.offsets) w->offsets = ane_malloc((size_t)w->sizes.offsets * sizeof *w->offsets);
   if (w->sizes.lut) w->lut = ane_malloc((size_t)w->sizes.lut * sizeof *w->lut);
-  if (!w->payload || (w->sizes.scales && !w->scales) || (w->sizes.lut && !w->lut)) return false;
+  if (!w->payload || (w->sizes.scales && !w->scales) || (w->sizes.offsets && !w->offsets) || (w->sizes.lut && !w->lut))
+    return false;
   if (w->spec.scheme == ANE_WEIGHT_INT8) w->scales[0] = ane_f32_f16(fit->scale);
   if (w->spec.scheme == ANE_WEIGHT_LUT && !w->spec.size) memcpy(w->lut, fit->lut, sizeof *w->lut << w->spec.bits);
   return true;
@@ -387,6 +407,7 @@ ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, co
 void ane_weights_free(struct ane_weights *w) {
   ane_free(w->payload);
   ane_free(w->scales);
+  ane_free(w->offsets);
   ane_free(w->lut);
   *w = (struct ane_weights){0};
 }
@@ -413,6 +434,12 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
       case ANE_WEIGHT_INT4_BLOCK:
         for (int64_t c = 0; c < w->cols; c++)
           dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)((int)(code_at(w->payload, at + c, 4) ^ 8) - 8);
+        break;
+      case ANE_WEIGHT_UINT4_BLOCK:
+        for (int64_t c = 0; c < w->cols; c++) {
+          int64_t b = (at + c) / s.size;
+          dst[c] = ane_f16_f32(w->scales[b]) * ((float)code_at(w->payload, at + c, 4) - ane_f16_f32(w->offsets[b]));
+        }
         break;
       case ANE_WEIGHT_LUT:
         for (int i = 0; i < 1 << s.bits; i++) lut[i] = ane_f16_f32(w->lut[((s.size ? r / s.size : 0) << s.bits) + i]);

@@ -35,7 +35,7 @@ const char *ane_weight_spec_name(struct ane_weight_spec s) {
 }
 
 bool ane_weight_has_blocks(struct ane_weight_spec s) {
-  return s.scheme == ANE_WEIGHT_INT8_BLOCK || s.scheme == ANE_WEIGHT_INT4_BLOCK;
+  return s.scheme == ANE_WEIGHT_INT8_BLOCK || s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_UINT4_BLOCK;
 }
 
 const char *ane_weight_spec_list(int i) { return i >= 0 && i < ROWS ? rows[i].name : NULL; }
@@ -62,12 +62,13 @@ bool ane_weight_sizes(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols, 
     case ANE_WEIGHT_INT8_CHANNEL: out->payload = n, out->scales = r; break;
     case ANE_WEIGHT_INT8_BLOCK: out->payload = n, out->scales = n / (uint64_t)s.size; break;
     case ANE_WEIGHT_INT4_BLOCK: out->payload = (n + 1) / 2, out->scales = n / (uint64_t)s.size; break;
+    case ANE_WEIGHT_UINT4_BLOCK: out->payload = (n + 1) / 2, out->scales = out->offsets = n / (uint64_t)s.size; break;
     case ANE_WEIGHT_LUT:
       out->payload = (n * (uint64_t)s.bits + 7) / 8;
       out->lut = (s.size ? r / (uint64_t)s.size : 1) << s.bits;
       break;
   }
-  out->bytes = out->payload + 2 * out->scales + 2 * out->lut;
+  out->bytes = out->payload + 2 * (out->scales + out->offsets + out->lut);
   return true;
 }
 

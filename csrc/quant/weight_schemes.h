@@ -6,12 +6,15 @@
  *   INT8_CHANNEL   w = scale[r] * q              one for each row               the same with axis 0
  *   INT8_BLOCK     w = scale[r, c / size] * q    one for `size` columns         constexpr_blockwise_shift_scale, no offset
  *   INT4_BLOCK     the same                      the same                       the same
+ *   UINT4_BLOCK    w = scale[..] * (q - offset[..])  both for `size` columns    the same with an offset
  *   LUT            w = lut[r / size][q]          2^bits entries for `size`      constexpr_lut_to_dense
  *                                                rows, or the matrix (size 0)
  *
- * Rows are outputs, columns inputs: element (r, c) is [r, c, 0, 0] of a convolution's weight. Scales and entries are fp16.
- * q of INT8* is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT an index 0 .. 2^bits - 1. Every w is exact in float32: scale * q is a
- * product of 11 and at most 7 bits. A package declared fp16 rounds that product to fp16; run in fp32 it does not.
+ * Rows are outputs, columns inputs: element (r, c) is [r, c, 0, 0] of a convolution's weight. Scales, offsets and entries are
+ * fp16. q of INT8* is -127 .. 127, of INT4_BLOCK -8 .. 7, of UINT4_BLOCK 0 .. 15, of LUT an index 0 .. 2^bits - 1. Every w is
+ * exact in float32: scale * q is a product of 11 and at most 7 bits. Offsets are chosen so that scale * offset is exact in fp16,
+ * and so is q - offset (quant/exact_line.h): a block of UINT4_BLOCK is a block of Q4_1. A package declared fp16 rounds that
+ * product to fp16; run in fp32 it does not.
  *
  * Bytes depend on the weights, the scheme and the importance alone: not on the number of threads, not on which rows are
  * encoded together. */
@@ -26,12 +29,14 @@ typedef enum {
   ANE_WEIGHT_INT8_CHANNEL,
   ANE_WEIGHT_INT8_BLOCK,
   ANE_WEIGHT_INT4_BLOCK,
+  ANE_WEIGHT_UINT4_BLOCK,
   ANE_WEIGHT_LUT,
 } ane_weight_scheme;
 
 struct ane_weight_spec {
   ane_weight_scheme scheme;
-  int32_t size; /* INT8_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT: rows a table, 8, 16, 32, or 0: all; else 0 */
+  int32_t size; /* INT8_BLOCK, UINT4_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT: rows a table, 8, 16, 32, or 0: all;
+                   else 0 */
   int32_t bits; /* LUT: of a code, 2, 3, 4, 6 or 8; else 0 */
 };
 
@@ -53,9 +58,9 @@ struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t row
 
 /* Sizes of the parts of a matrix in a scheme that fits it; false on overflow. */
 struct ane_weight_sizes {
-  uint64_t payload;     /* codes, or the fp16 weights themselves */
-  uint64_t scales, lut; /* numbers of fp16 values, not bytes */
-  uint64_t bytes;       /* all together */
+  uint64_t payload;              /* codes, or the fp16 weights themselves */
+  uint64_t scales, offsets, lut; /* numbers of fp16 values, not bytes */
+  uint64_t bytes;                /* all together */
 };
 bool ane_weight_sizes(struct ane_weight_spec s, int64_t rows, int64_t cols, struct ane_weight_sizes *out);
 
@@ -84,7 +89,7 @@ struct ane_weight_fit {
   uint16_t lut[ANE_WEIGHT_LUT_MAX]; /* LUT of size 0, ascending fp16 */
 };
 /* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
- * guides INT4_BLOCK and LUT; the others ignore it. Reads all rows for INT8 and LUT of size 0, none for the others.
+ * guides INT4_BLOCK, UINT4_BLOCK and LUT; the others ignore it. Reads all rows for INT8 and LUT of size 0, none for the others.
  * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID where an element is not finite. */
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                           struct ane_weight_spec spec, const float *importance, struct ane_error *err);
@@ -94,9 +99,10 @@ struct ane_weights {
   struct ane_weight_spec spec;
   int64_t rows, cols;
   uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; codes of b bits: element i in bits b i .. b (i + 1) - 1,
-                       lower bits first, two's complement (INT4_BLOCK) or unsigned (LUT); unused last bits are 0 */
+                       lower bits first, two's complement (INT4_BLOCK) or unsigned (UINT4_BLOCK, LUT); unused last bits are 0 */
   uint16_t *scales; /* fp16: [1], [rows] or, of blocks, [rows, cols / size]; NULL where there are none */
-  uint16_t *lut;    /* fp16: [rows / size, 2^bits] or [2^bits]; NULL where there is none. Entries ascend */
+  uint16_t *offsets; /* fp16, UINT4_BLOCK: [rows, cols / size]; else NULL */
+  uint16_t *lut;     /* fp16: [rows / size, 2^bits] or [2^bits]; NULL where there is none. Entries ascend */
   struct ane_weight_sizes sizes;
   struct ane_recode_error error; /* against the rows as they were read */
 };
@@ -114,12 +120,13 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
 /* ---- A few rows at a time ---------------------------------------------------------------------------------------------*/
 
 /* Rows that are encoded together, whole tables: n rows, n <= ANE_WEIGHT_TILE. One byte a code (INT8*, INT4_BLOCK: two's
- * complement). FP16 has no codes. */
+ * complement; UINT4_BLOCK, LUT: unsigned). FP16 has no codes. */
 enum { ANE_WEIGHT_TILE = 32 };
 struct ane_weight_tile {
-  uint8_t *codes;   /* [n, cols] */
-  uint16_t *scales; /* INT8, INT8_CHANNEL: [n] (INT8: all the same); of blocks: [n, cols / size] */
-  uint16_t *lut;    /* LUT: [tables, 2^bits], tables = n / size rounded up, or 1 */
+  uint8_t *codes;    /* [n, cols] */
+  uint16_t *scales;  /* INT8, INT8_CHANNEL: [n] (INT8: all the same); of blocks: [n, cols / size] */
+  uint16_t *offsets; /* UINT4_BLOCK: [n, cols / size] */
+  uint16_t *lut;     /* LUT: [tables, 2^bits], tables = n / size rounded up, or 1 */
 };
 /* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
@@ -133,11 +140,15 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
 
 /* ---- In GGUF files -------------------------------------------------------------------------------------------------------*/
 
-/* The type that holds the numbers of a scheme exactly: Q8_0 (its scales are those of the row, or the matrix), Q4_0, fp16 for
- * tables; fp32 where `cols` is no multiple of 32. */
+/* The type that holds the numbers of a scheme exactly: Q8_0 (its scales are those of the row, or the matrix), Q4_0, Q4_1
+ * (UINT4_BLOCK), fp16 for tables; fp32 where `cols` is no multiple of 32. */
 ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols);
 /* Writes a tile in that type, rows `stride` bytes apart. values: scratch [n, cols]; it gets the decoded tile. */
 void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
                              float *values, void *dst, size_t stride);
+/* -scale * offset of a block of UINT4_BLOCK, exact. All are fp16. */
+uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset);
+/* Writes a row of UINT4_BLOCK as blocks of Q4_1: codes of a byte, a scale and an offset for each 32 columns. */
+void ane_weight_q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, void *dst);
 
 #endif

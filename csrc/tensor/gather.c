@@ -1,4 +1,5 @@
 /* Rows of matrices that are not stored as rows: see struct ane_gather. */
+#include "tensor/half.h"
 #include "tensor/rows.h"
 
 #include <math.h>
@@ -65,6 +66,24 @@ static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, 
   return true;
 }
 
+/* The minimum of a block of Q4_1 for scale number k. */
+static float minimum(const struct ane_gather *g, int64_t k) {
+  return 0 - float_at(g->scales, g->scale_dtype, k) * (zero_at(g, k) + (float)lift_of(g));
+}
+
+/* Are all values of 4-bit codes exact as scale * q + minimum, with a minimum in fp16? */
+static bool minima_are_exact(const struct ane_gather *g, int64_t rows, int64_t blocks) {
+  for (int64_t r = 0; r < rows; r += g->row_block)
+    for (int64_t b = 0; b < blocks; b++) {
+      int64_t k = g->scale_base + r / g->row_block * g->scale_row + b * g->scale_col;
+      float scale = float_at(g->scales, g->scale_dtype, k), zero = zero_at(g, k) + (float)lift_of(g), m = minimum(g, k);
+      bool exact = ane_f16_f32(ane_f32_f16(m)) == m;
+      for (int q = 0; q < 16; q++) exact &= ((float)q - zero) * scale == scale * (float)q + m;
+      if (!exact) return false;
+    }
+  return true;
+}
+
 static ane_dtype piece_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
   if (g->table) return g->table_dtype == ANE_F16 ? ANE_F16 : ANE_F32;
   if (!g->bits) return g->dtype == ANE_F16 || g->dtype == ANE_BF16 ? g->dtype : ANE_F32;
@@ -76,6 +95,7 @@ static ane_dtype piece_dtype(const struct ane_gather *g, int64_t rows, int64_t c
   bool plain = zeros_are(g, rows, blocks, half, half);
   if (wide && plain && g->scale_dtype == ANE_F16) return g->bits == 8 ? ANE_Q8_0 : ANE_Q4_0;
   if (wide && zeros_are(g, rows, blocks, 0, 255)) return g->bits == 8 ? ANE_N8 : ANE_N4;
+  if (wide && g->bits == 4 && g->scale_dtype == ANE_F16 && minima_are_exact(g, rows, blocks)) return ANE_Q4_1;
   if (!wide && plain) return g->bits == 8 ? ANE_N8H : ANE_N4H;
   return ANE_F32;
 }
@@ -154,6 +174,12 @@ static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int
     memcpy(dst, (const char *)g->scales + 2 * k, 2);
     return 2;
   }
+  if (t == ANE_Q4_1) {
+    uint16_t m = ane_f32_f16(minimum(g, k));
+    memcpy(dst, (const char *)g->scales + 2 * k, 2);
+    memcpy(dst + 2, &m, 2);
+    return 4;
+  }
   float scale = float_at(g->scales, g->scale_dtype, k);
   memcpy(dst, &scale, 4);
   if (t == ANE_N4 || t == ANE_N8) {
@@ -166,7 +192,7 @@ static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int
 }
 
 static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t cols, uint8_t *dst) {
-  bool narrow = t == ANE_Q4_0 || t == ANE_N4 || t == ANE_N4H || t == ANE_MXFP4;
+  bool narrow = t == ANE_Q4_0 || t == ANE_Q4_1 || t == ANE_N4 || t == ANE_N4H || t == ANE_MXFP4;
   for (int64_t c = 0; c < cols; c += 32) {
     uint8_t q[32];
     block_codes(g, r, c, q);

@@ -55,7 +55,7 @@ function M.check(model, golden, opts)
   return require("ane.evaluate.check").check(model, golden, opts)
 end
 
---- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that guides int4-block and lut4
+--- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that guides int4-block, uint4-block and lut4
 -- (options of load and export) and the types of quantise that search for scales. See ane.evaluate.calibrate.
 -- @param model built by a recipe
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)

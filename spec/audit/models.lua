@@ -13,7 +13,7 @@ local M = { cases = 16 }
 
 local CONTEXT = 48
 -- What the weights are made before they are used, and how keys and values are kept.
-local WEIGHTS = { false, false, "fp16", "int8", "int8-block", "int4-block", "lut4" }
+local WEIGHTS = { false, false, "fp16", "int8", "int8-block", "int4-block", "uint4-block", "lut4" }
 local KV = { "fp16", "fp32", "int8", "int16" }
 
 local function same(got, want, what)

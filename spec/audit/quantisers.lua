@@ -10,7 +10,7 @@ local ORDERS = {
   { "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "fp16", "fp32" }, { "q4_0", "q5_0", "q8_0", "fp16", "fp32" }, { "q4_1", "q5_1", "fp16" },
   { "q4_0", "q4_k", "q5_k" }, { "iq4_nl", "q5_k" }, { "bf16", "fp16" },
 }
-local FORMS = { { "int4-block", "int8-block" }, { "int8", "int8-channel" }, { "lut4", "lut4-g32", "lut4-g16", "lut4-g8" } }
+local FORMS = { { "int4-block", "uint4-block", "int8-block" }, { "int8", "int8-channel" }, { "lut4", "lut4-g32", "lut4-g16", "lut4-g8" } }
 -- How much larger an error may be by chance: of types that search, and of forms with one scale more or less.
 local SLACK, FORM_SLACK = 1.02, 1.15
 

@@ -38,7 +38,7 @@ local function described(report)
 end
 
 local function without_weights(d, model)
-  local opts = { weights = d.one_of { "int8", "fp16", "int4-block" }, size_limit = d.one_of { 5000, 20000, 1000000 } }
+  local opts = { weights = d.one_of { "int8", "fp16", "int4-block", "uint4-block" }, size_limit = d.one_of { 5000, 20000, 1000000 } }
   local whole = assert(planner.of_path(model.path, opts))
   local folder = writer.folder { ["config.json"] = assert(core.read_file(model.path .. "/config.json")) }
   local alone, message = planner.of_path(folder .. "/config.json", opts)

@@ -86,6 +86,7 @@ static int push_weights(lua_State *L) {
   lua_setfield(L, -2, "scheme");
   bind_set_bytes(L, "payload", w->payload, (size_t)w->sizes.payload);
   bind_set_bytes(L, "scales", w->scales, 2 * (size_t)w->sizes.scales);
+  bind_set_bytes(L, "offsets", w->offsets, 2 * (size_t)w->sizes.offsets);
   bind_set_bytes(L, "lut", w->lut, 2 * (size_t)w->sizes.lut);
   bind_set_number(L, "max_abs", w->error.max_abs);
   bind_set_number(L, "error", w->error.error);

@@ -91,7 +91,7 @@ static ane_ai_value step_argmax(struct writing *w) { return ane_ai_argmax(&w->b,
 static ane_ai_value step_matmul(struct writing *w) { return ane_ai_matmul(&w->b, arg(w, 2), arg(w, 3)); }
 static ane_ai_value step_conv(struct writing *w) { return ane_ai_conv(&w->b, arg(w, 2), arg(w, 3), number(w, 4)); }
 static ane_ai_value step_gather(struct writing *w) { return ane_ai_gather(&w->b, arg(w, 2), arg(w, 3)); }
-static ane_ai_value step_blockwise(struct writing *w) { return ane_ai_blockwise(&w->b, arg(w, 2), arg(w, 3)); }
+static ane_ai_value step_blockwise(struct writing *w) { return ane_ai_blockwise(&w->b, arg(w, 2), arg(w, 3), NULL); }
 static ane_ai_value step_lut(struct writing *w) { return ane_ai_lut(&w->b, arg(w, 2), arg(w, 3)); }
 static ane_ai_value step_int(struct writing *w) { return ane_ai_int(&w->b, dtype(text(w, 2)), number(w, 3)); }
 

@@ -97,9 +97,9 @@ ane_ai_value ane_ai_gather(struct ane_ai_build *b, ane_ai_value x, ane_ai_value 
 /* 2-D convolution with stride 1 and without padding. weight [C_out, C_in / groups, kh, kw]. */
 ane_ai_value ane_ai_conv(struct ane_ai_build *b, ane_ai_value x, ane_ai_value weight, int64_t groups);
 
-/* Dequantised weights: scale * codes, one scale per block. Each dimension of scale divides that of the codes. The result has the
- * type of scale. */
-ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value scale);
+/* Dequantised weights: scale * codes + minimum, one scale per block. Each dimension of scale divides that of the codes. The
+ * result has the type of scale, and so has minimum, with one element per scale. NULL: zeros. */
+ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value scale, ane_ai_value minimum);
 /* Dequantised weights: tables[codes]. codes [d0, ..], tables [d0 / block, .., 2^bits, 1]. */
 ane_ai_value ane_ai_lut(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value tables);
 

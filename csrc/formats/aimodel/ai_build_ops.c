@@ -144,14 +144,14 @@ ane_ai_value ane_ai_conv(struct ane_ai_build *b, ane_ai_value x, ane_ai_value we
   return ane_ai_op(b, ANE_AI_CONV2D, in, 5);
 }
 
-ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value scale) {
+ane_ai_value ane_ai_blockwise(struct ane_ai_build *b, ane_ai_value codes, ane_ai_value scale, ane_ai_value minimum) {
   const struct ane_ai_type *s = &scale->type;
   uint64_t n = 0, bytes = 0;
   struct ane_ai_type first = ane_ai_tensor(codes->type.dtype, s->rank, s->dim);
   bool fits = ane_ai_count(&first, &n) && ane_ai_bytes(s->dtype, n, &bytes); /* the larger of both: scales are floats */
   void *zeros = fits ? ane_arena_alloc(b->arena, (size_t)bytes + 1) : NULL;
   if (!zeros) return ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program")), codes;
-  ane_ai_value in[] = {codes, scale, ane_ai_constant(b, first, zeros), ane_ai_constant(b, *s, zeros)};
+  ane_ai_value in[] = {codes, scale, ane_ai_constant(b, first, zeros), minimum ? minimum : ane_ai_constant(b, *s, zeros)};
   return ane_ai_op(b, ANE_AI_BLOCKWISE, in, 4);
 }
 

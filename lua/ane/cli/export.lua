@@ -18,8 +18,8 @@ function M.options(parser)
   parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
-  parser:option("--calibrate", "Calibration text for int4-block, lut4 and gptq. The model first runs on it with its stored weights. Lines "
-    .. "of a .jsonl file are lists of messages, for the chat template. "
+  parser:option("--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its stored "
+    .. "weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating.")
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
@@ -97,7 +97,8 @@ function M.run(args)
   opts.inputs = args.inputs
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
-  transforms.choose(args, types.schemes[args.weights or "int8"])
+  local scheme = args.weights or "int8"
+  transforms.choose(args, types.schemes[scheme] and scheme)
   opts.transform = args.transform
   packages.check_context(args)
   local calibrated, message = calibrate(args, opts)

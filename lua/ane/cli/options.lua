@@ -150,8 +150,8 @@ function M.transform(parser, help, chooses)
   if chooses then table.insert(choices, 1, "auto") end
   parser:option("--transform", help .. (chooses and " none" or " none (default)") .. "; rotate: rotations that do not change the "
     .. "results of the model and spread the outliers of its weights. A tied head becomes a separate matrix."
-    .. (chooses and " auto (default): rotate with --method gptq and a scheme, if the model's blocks allow it and its weights "
-    .. "are rotated one by one or take at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
+    .. (chooses and " auto (default): rotate with --method gptq and a scheme other than uint4-block, if the model's blocks allow it "
+    .. "and its weights are rotated one by one or take at most 4 GiB in fp32; else none." or "")):choices(choices):argname "HOW"
 end
 
 --- The model and the options of loading it.
@@ -164,12 +164,12 @@ function M.model(parser, optional, merge)
   M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096 (32768 for "
     .. "embedding models and rerankers), and at most what fits into half of the free memory.",
     rules.context):argname "C"
-  M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int8-block, int4-block, lut4, fp16, "
-    .. "q8_0, ...",
+  M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int8-block, int4-block, uint4-block, "
+    .. "lut4, fp16, q8_0, ...",
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
-  parser:option("--calibrate", "Calibration text for int4-block and lut4. The model first runs on it with its stored weights, to measure "
-    .. "the importance of the columns."):argname "FILE"
+  parser:option("--calibrate", "Calibration text for int4-block, uint4-block and lut4. The model first runs on it with its stored "
+    .. "weights, to measure the importance of the columns."):argname "FILE"
   M.activations(parser)
   parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)
   M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: full, pruned (skips rows that cannot win; same result) or "

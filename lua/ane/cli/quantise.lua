@@ -40,8 +40,8 @@ function M.options(parser)
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
-  parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, lut4 and gptq. The model "
-    .. "first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
+  parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. The "
+    .. "model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
     .. "If the command is interrupted, the same command resumes it.")
     :argname "FILE"
@@ -175,7 +175,7 @@ end
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
   local by_layer = args.method == "gptq" and not require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages }
-  transforms.choose(args, types.schemes[args.weights], by_layer)
+  transforms.choose(args, types.schemes[args.weights] and args.weights, by_layer)
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local chosen, expected = apply_budget(args, source)

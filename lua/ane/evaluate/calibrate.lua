@@ -1,4 +1,4 @@
---- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block and lut4 at load,
+--- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block, uint4-block and lut4 at load,
 -- q2_k .. q6_k, iq4_nl, iq4_xs and mxfp4 in files, and the schemes of exported packages.
 -- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()

@@ -26,7 +26,7 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
 --     which the last match wins. A pattern matches anywhere in the tensor's name in the file; * stands for any characters, ? for
 --     one
---   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.evaluate.calibrate)
+--   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "fp16", "fp32" (the default with fp32 activations), "int8", or "int16": 13-bit codes with a scale for each position and
 --     head, which makes long prompts faster

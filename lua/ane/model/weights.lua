@@ -6,8 +6,8 @@ local core = require "ane.core"
 local M = {}
 
 --- The names that `weights` of load takes. int8: one scale per tensor, int8-channel: one per row, int8-block and int4-block: one per
--- 32 columns (int4-block64: per 64), lut2, lut3, lut4, lut6, lut8: a table of 4 to 256 values per tensor (-g8, -g16, -g32: per 8, 16
--- or 32 rows).
+-- 32 columns (int4-block64: per 64), uint4-block: a scale and an offset per 32 columns, lut2, lut3, lut4, lut6, lut8: a table of 4 to
+-- 256 values per tensor (-g8, -g16, -g32: per 8, 16 or 32 rows).
 M.names = { "file" }
 for _, name in ipairs(core.mil_schemes()) do
   if name ~= "fp16" then M.names[#M.names + 1] = name end

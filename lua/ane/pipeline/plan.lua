@@ -27,7 +27,8 @@ M.ATTENTION = 0.4
 M.LOCAL = { bandwidth = 2e9, latency = 10e-6 }
 
 --- Bytes of a weight in memory by scheme, for configurations without weights.
-M.BYTES = { fp16 = 2, int8 = 1, ["int8-channel"] = 1, ["int8-block"] = 1.0625, ["int4-block"] = 0.5625, lut4 = 0.5 }
+M.BYTES = { fp16 = 2, int8 = 1, ["int8-channel"] = 1, ["int8-block"] = 1.0625, ["int4-block"] = 0.5625, ["uint4-block"] = 0.625,
+            lut4 = 0.5 }
 
 local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 
@@ -49,7 +50,8 @@ M.rules = {
   context = { type = "integer", min = 1, default = 2048 },
   kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" }, default = "fp16" },
   sequences = { type = "integer", min = 1 },
-  weights = { type = "string", choices = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "lut4" }, default = "fp16" },
+  weights = { type = "string", choices = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4" },
+              default = "fp16" },
   recipe = { type = { "string", "table" } },
 }
 

@@ -29,8 +29,8 @@ function M.fit(name, columns, fallback)
   return columns % M.known[other].block == 0 and other or "fp16"
 end
 
---- Schemes of Core ML packages by name. A GGUF file holds their numbers in another type: int4-block in q4_0, int8 in q8_0, tables in
--- fp16.
+--- Schemes of Core ML packages by name. A GGUF file holds their numbers in another type: int4-block in q4_0, uint4-block
+-- in q4_1, int8 in q8_0, tables in fp16.
 M.schemes = {}
 
 --- Their names, as core has them.
@@ -43,8 +43,8 @@ for _, name in ipairs(core.mil_schemes()) do
 end
 
 -- Bits of the header of files with numbers of a scheme: its file type is that of the container.
-local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", int8 = "q8_0", ["int8-channel"] = "q8_0",
-                     ["int8-block"] = "q8_0" }
+local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", ["uint4-block"] = "q4_1", int8 = "q8_0",
+                     ["int8-channel"] = "q8_0", ["int8-block"] = "q8_0" }
 
 --- The row of M.known whose file type is that of `name`, a type or a scheme.
 function M.row(name) return M.known[name] or M.known[CONTAINERS[name] or "fp16"] end

@@ -79,7 +79,7 @@ describe("a model as a Core AI asset", function()
   for _, case in ipairs {
     { "llama", "fp16" }, { "llama", "int8" }, { "llama", "int8-channel" }, { "llama", "int8-block" }, { "llama", "lut4" },
     { "llama", "lut4-g8" }, { "llama", "lut2" }, { "llama", "lut8" }, { "llama", "lut3-g8" }, { "llama", "lut6" },
-    { "llama", "int4-block" }, { "gemma3", "fp16" }, { "gpt_oss-odd", "fp16" },
+    { "llama", "int4-block" }, { "llama", "uint4-block" }, { "gemma3", "fp16" }, { "gpt_oss-odd", "fp16" },
   } do
     it(("gives the executor's logits: %s in %s, by chunks and token by token"):format(case[1], case[2]), function()
       local report = export(case[1], { weights = case[2], context = 16, fixed_t = { 4 } })
@@ -209,7 +209,7 @@ describe("a model as a Core AI asset", function()
 
   it("says what is known against int4 on the engine", function()
     local command, rules = require "support.command", require "ane.coreml.plan.coreai"
-    for scheme, risky in pairs { ["int4-block"] = true, lut4 = false } do
+    for scheme, risky in pairs { ["int4-block"] = true, ["uint4-block"] = true, lut4 = false } do
       local code, _, err = command.run { "export", MODELS .. "llama", dir, "--target", "coreai", "--context", "16", "--fixed-t", "4",
         "--weights", scheme }
       assert.equal(0, code, err)

@@ -55,7 +55,7 @@ describe("an interrupted export to Core AI", function()
     assert.is_nil(core.path_kind(out))
   end
 
-  for _, weights in ipairs { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "lut4", "lut4-g8" } do
+  for _, weights in ipairs { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4", "lut4-g8" } do
     it("keeps the encoded weights: " .. weights, function()
       local hash, n = whole { weights = weights }
       interrupt(7, { weights = weights })

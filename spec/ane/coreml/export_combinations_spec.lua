@@ -12,7 +12,8 @@ local MODELS = {
   HF .. "zaya_bias-odd", HF .. "zaya_original-odd", HF .. "phi3",
 }
 local FACTORS = {
-  { "weights", { "int8", "fp16", "int8-channel", "int8-block", "int4-block", "lut4-g8" } }, { "layout", { "ct1", "c1t" } },
+  { "weights", { "int8", "fp16", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4-g8" } },
+  { "layout", { "ct1", "c1t" } },
   { "norm", { "doubled", "fp32" } }, { "rope", { "inputs", "constants" } }, { "argmax", { false, true } },
   { "calls", { "range", "fixed", "functions", "tiers" } }, { "cut", { "whole", "parts" } },
 }

@@ -42,7 +42,7 @@ describe("a package set run by a recipe", function()
       local set <close> = assert(ane.load(out))
       local forms = {}
       for i, row in ipairs(set:info().kernels) do forms[i] = row.form end
-      local held = { int8 = "q8_0", int4 = "q4_0", lut2 = "lut4", lut3 = "lut4", lut4 = "lut4" }
+      local held = { int8 = "q8_0", int4 = "q4_0", uint4 = "q4_1", lut2 = "lut4", lut3 = "lut4", lut4 = "lut4" }
       assert.same({ held[weights:match "^%a+%d+"] or "fp16" }, forms)
     end)
   end
@@ -53,6 +53,7 @@ describe("a package set run by a recipe", function()
     { functions = "many", fixed_t = { 1, 4 }, tiers = { 16 } }, { tiers = { 16, 32 } }, { target = 40000, size_limit = 40000 },
     { weights = "lut4-g8", slices = 2 },
     { weights = "lut6-g8", slices = 2 }, { weights = "lut3" }, { weights = "int8-block", slices = 2 },
+    { weights = "uint4-block", slices = 2 },
     { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
   } do
     it("takes the options " .. core.json_encode(opts, { sort = true }), function()

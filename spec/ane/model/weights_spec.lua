@@ -34,7 +34,8 @@ end
 
 describe("weights at load", function()
   it("take every form for every architecture, and stay near", function()
-    local least = { int8 = 0.99, ["int8-channel"] = 0.99, ["int8-block"] = 0.99, ["int4-block"] = 0.6, lut4 = 0.5, ["lut4-g8"] = 0.5 }
+    local least = { int8 = 0.99, ["int8-channel"] = 0.99, ["int8-block"] = 0.99, ["int4-block"] = 0.6,
+      ["uint4-block"] = 0.6, lut4 = 0.5, ["lut4-g8"] = 0.5 }
     for _, path in ipairs(folders()) do
       local file = logits(path, { activations = "fp32", context = 64 })
       for form, bound in pairs(least) do

@@ -383,7 +383,7 @@ describe("quantise with gptq", function()
 
   it("loses less than plain rounding, in one pass or several", function()
     local model <close> = tiny.load(nil, { activations = "fp32" })
-    for _, weights in ipairs { "q4_0", "int4-block", "lut4-g16" } do
+    for _, weights in ipairs { "q4_0", "int4-block", "uint4-block", "lut4-g16" } do
       assert(model:quantise(path(), { weights = weights }))
       local plain = divergence(model)
       local opts = { weights = weights, method = "gptq", calibrate = TEXT, inputs = "source" }

@@ -139,6 +139,7 @@ describe("a rotated model", function()
       assert.not_equal(plain, chosen)
       assert.equal("none", none)
       assert.equal("none", select(2, bytes("q4_0", method, how, calibrate, path)))
+      assert.equal("none", select(2, bytes("uint4-block", method, how, calibrate, path)))
       assert.equal("none", select(2, bytes("int4-block", calibrate, path)))
     end)
 

@@ -4,8 +4,8 @@ local floats = require "support.floats"
 local graphs = require "support.graphs"
 local programs = require "support.programs"
 
-local FORMS = { "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32",
-  "lut2", "lut2-g16", "lut3-g8", "lut6", "lut6-g16", "lut8" }
+local FORMS = { "int8", "int8-channel", "int8-block", "int4-block", "int4-block64", "uint4-block", "lut4", "lut4-g8", "lut4-g16",
+  "lut4-g32",   "lut2", "lut2-g16", "lut3-g8", "lut6", "lut6-g16", "lut8" }
 
 local function head_graph(rows, cols, head)
   local table_values = floats.unpack(floats.uniform(40 * cols, 5, 2))
@@ -89,7 +89,7 @@ describe("weights in forms of packages", function()
     local head, weight = floats.uniform(rows * cols, 3, 0.7), {}
     for c = 1, cols do weight[c] = c <= 8 and 50 or 0.01 end
     local g <close> = head_graph(rows, cols, head)
-    for _, form in ipairs { "lut4", "lut4-g16", "int4-block" } do
+    for _, form in ipairs { "lut4", "lut4-g16", "int4-block", "uint4-block" } do
       local bytes = floats.pack(weight)
       local encoded = assert(core.testing.encode_weights(form, "fp32", head, rows, cols, 1, bytes))
       local plain <close> = head_graph(rows, cols, encoded.values)
@@ -130,7 +130,7 @@ describe("weights in forms of packages", function()
 
   it("survive every failing allocation", function()
     local g <close> = head_graph(40, 64, floats.uniform(40 * 64, 3, 0.7))
-    for _, form in ipairs { "int8", "int4-block", "lut4", "lut4-g8" } do
+    for _, form in ipairs { "int8", "int4-block", "uint4-block", "lut4", "lut4-g8" } do
       local failed = 0
       for n = 0, 200 do
         core.testing.alloc_fail_after(n)

@@ -81,7 +81,7 @@ describe("written packages", function()
     local plain <close> = ops.graph(ops.new { channels = 64, out = 8, consts = { w = { 8, 64 } }, text = "y = conv1x1(x, w)" })
     local state <close> = small()
     local want = { fp16 = 7, int8 = 7, ["int8-channel"] = 7, ["int8-block"] = 9, lut4 = 7, ["lut4-g8"] = 9, ["int4-block"] = 9,
-      lut2 = 7, lut3 = 9, lut6 = 7, lut8 = 7, ["lut6-g8"] = 9 }
+      ["uint4-block"] = 9, lut2 = 7, lut3 = 9, lut6 = 7, lut8 = 7, ["lut6-g8"] = 9 }
     for form, version in pairs(want) do
       assert.equal(version, assert(write(plain, { weights = form }, path)).version, form)
       assert.equal(9, assert(write(state, { weights = form }, path)).version, form)
@@ -144,7 +144,7 @@ describe("written packages", function()
   it("are written whole or not at all when memory runs out", function()
     local g <close> = small()
     local path = fresh()
-    for _, form in ipairs { "int8", "lut4-g8", "int4-block" } do
+    for _, form in ipairs { "int8", "lut4-g8", "int4-block", "uint4-block" } do
       local n = 0
       while true do
         assert.is_true(n < 5000)

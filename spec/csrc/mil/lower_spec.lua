@@ -133,7 +133,7 @@ describe("lowered graphs", function()
 
   for _, name in ipairs { "hf/lfm2_moe-odd", "hf/privacy_filter", "hf/zaya-odd", "hf/llama", "gguf/llama-mixed.gguf" } do
     it("hold the numbers that models loaded with weights of the same form hold: " .. name, function()
-      for _, form in ipairs { "int8", "int8-channel", "int8-block", "int4-block", "lut4", "lut4-g8" } do
+      for _, form in ipairs { "int8", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4", "lut4-g8" } do
         local o, steps = options(name, { weights = form, steps = { 4, 1, 4 } })
         local p <close> = lowered.open(path_of(name), o)
         local least = compare(p:feed_in(IDS, steps), fast(name, IDS, form))

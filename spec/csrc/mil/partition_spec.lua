@@ -226,6 +226,7 @@ describe("laws", function()
     assert.same({ "engine", "shape" }, { verdict("int8").verdict, verdict("int8").law })
     assert.same({ "engine" }, { verdict("fp16").verdict })
     assert.same({ "risk", "int4-block" }, { verdict("int4-block").verdict, verdict("int4-block").law })
+    assert.same({ "risk", "uint4-block" }, { verdict("uint4-block").verdict, verdict("uint4-block").law })
     assert.same({ "risk", "lut4" }, { verdict("lut4-g8").verdict, verdict("lut4-g8").law })
     assert.same({ "risk", "int8-channel" }, { verdict("int8-channel").verdict, verdict("int8-channel").law })
   end)
@@ -271,7 +272,7 @@ describe("laws of lowered operations", function()
 
   it("say of every form what the plan says of its nodes", function()
     for form, want in pairs { fp16 = "engine", int8 = "engine", ["int8-channel"] = "risk", ["int8-block"] = "risk",
-      ["int4-block"] = "risk", lut4 = "risk",
+      ["int4-block"] = "risk", ["uint4-block"] = "risk", lut4 = "risk",
       ["lut4-g16"] = "risk" } do
       local found = judged { weights = form, context = 32 }
       assert.equal(21, found[want], form) -- 7 in each of 3 layers

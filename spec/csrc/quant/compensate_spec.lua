@@ -231,7 +231,7 @@ describe("compensated rounding", function()
     for _, name in ipairs {
       "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k",
       "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "int8", "int8-channel", "int8-block", "int4-block",
-      "int4-block64", "lut4", "lut4-g16", "lut2-g16", "lut3", "lut6-g8", "lut8",
+      "int4-block64", "uint4-block", "lut4", "lut4-g16", "lut2-g16", "lut3", "lut6-g8", "lut8",
     } do
       local group, sub = core.compensate_groups(name)
       local factor = assert(moments:factor("x", group, sub, 0.01))
@@ -243,7 +243,7 @@ describe("compensated rounding", function()
   end)
 
   it("follows the inputs of a source, as if the rows that fit it best were rounded", function()
-    for name, cols in pairs { q4_0 = 64, ["int8-channel"] = 37, ["lut4-g16"] = 37, ["int4-block"] = 32 } do
+    for name, cols in pairs { q4_0 = 64, ["int8-channel"] = 37, ["lut4-g16"] = 37, ["int4-block"] = 32, ["uint4-block"] = 64 } do
       local x, rows, wanted, r = inputs(200, cols, 5), weights(40, cols, 6), {}, floats.random(7)
       for t, row in ipairs(x) do
         wanted[t] = {}

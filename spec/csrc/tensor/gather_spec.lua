@@ -106,6 +106,26 @@ describe("a gathered matrix of codes", function()
     }, "nbits4")
   end)
 
+  it("comes as q4_1 where offsets are floats and scale times offset is exact in fp16", function()
+    local offsets, halves, floats32 = {}, {}, {}
+    for i = 1, 16 * ROWS do
+      offsets[i] = ({ 0.5, 1.5, 2.5, 3.5, -2.5, -0.5, 6, 28, -40 })[i * 5 % 9 + 1]
+      floats32[i] = ("<f"):pack(offsets[i])
+      halves[i] = ("<I2"):pack((testing.half((("<I4"):unpack(floats32[i])))))
+    end
+    local function zero(k) return offsets[k + 1] end
+    for _, signed in ipairs { false, true } do
+      check(case {
+        bits = 4, scale_dtype = "fp16", signed = signed, zeros = table.concat(halves), zero_dtype = "fp16", zero = zero,
+      }, "q4_1")
+    end
+    check(case { bits = 4, scale_dtype = "fp16", zeros = table.concat(floats32), zero_dtype = "fp32", zero = zero }, "q4_1")
+    check(case { bits = 4, zeros = table.concat(halves), zero_dtype = "fp16", zero = zero }, "fp32") -- scales in fp32
+    check(case { bits = 4, scale_dtype = "fp16", zero_default = 3.5 }, "q4_1")
+    check(case { bits = 4, scale_dtype = "fp16", zero_default = 7.5 }, "fp32") -- products of 12 bits
+    check(case { bits = 8, scale_dtype = "fp16", zero_default = 3.5 }, "fp32")
+  end)
+
   it("has a scale for each 16 columns", function()
     check(case { bits = 4, block = 16, scale_row = 4, zero_default = 8 }, "nbits4_16")
     check(case { bits = 8, block = 16, scale_row = 4, zero_default = 128 }, "nbits8_16")

@@ -22,7 +22,7 @@ M.rules = {
   { "static", "engine", "every shape is static: one function for each number of tokens and context", RULES, always },
   { "rank", "engine", "no tensor has more than 5 dimensions", RULES, always },
   { "types", "engine", "activations are fp16, weights fp16 or int8 or tables; norms are computed in fp32 between casts", RULES,
-    lacks "int4" },
+    function(f) return lacks "int4" (f) and lacks "uint4" (f) end },
   { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
   { "mask", "engine", "masks are finite (-40000; in a set, those of the host), never minus infinity", RULES, always },
   { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
@@ -54,6 +54,8 @@ M.rules = {
     "iOS 27 restricts the engine for apps in the background", "reported of iOS 27, by no document that can be named", always },
   { "int4-block", "risk", "linear int4 compiled in silence to an asset for the GPU only; tables (lut4) compiled for the engine",
     "apple/coreai-models#55, #205", has "int4" },
+  { "uint4-block", "risk", "linear 4 bits with an offset: nobody has tried; linear int4 compiled in silence to an asset for the GPU only",
+    "apple/coreai-models#55, #205", has "uint4" },
   { "lut4", "risk", "4-bit tables compiled for the engine in reports; not tried here", "apple/coreai-models#205", has "lut4" },
   { "static-corrupt", "risk",
     "one report has wrong results of a static export whose eager model was exact", "apple/coreai-models#257", always },
@@ -71,7 +73,7 @@ local WORSE = { engine = 1, risk = 2, cpu = 3 }
 --- What is known against a scheme of weights on the Neural Engine: {text, source}; nil: nothing.
 function M.risk_of(scheme)
   for _, r in ipairs(M.rules) do
-    if r[1] == "int4-block" and r[5] { weights = scheme } then return { text = r[3], source = r[4] } end
+    if (r[1] == "int4-block" or r[1] == "uint4-block") and r[5] { weights = scheme } then return { text = r[3], source = r[4] } end
   end
 end
 

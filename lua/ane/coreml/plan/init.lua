@@ -53,7 +53,7 @@ end
 M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = true }
 
 --- Options of plan.
---   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, lut4, ..., fp16)
+--   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, uint4-block, lut4, ..., fp16)
 --   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
 --   context: positions that the states hold; max_t: maximum tokens of a call (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers, embedding models and rerankers)
