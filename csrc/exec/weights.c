@@ -172,19 +172,13 @@ static void pack_groups(void *arg, int thread, int threads) {
 
 /* ---- Encoding by a package scheme ------------------------------------------------------------------------------------*/
 
-/* Writes a row of codes -8 .. 7 as blocks of Q4_0. size: elements per scale, a multiple of a block. */
-static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, uint8_t *dst) {
-  for (int64_t c = 0; c < cols; c += ANE_BLOCK, dst += 18) {
-    memcpy(dst, &scales[c / size], 2);
-    for (int i = 0; i < 16; i++) dst[2 + i] = (uint8_t)(((codes[c + i] + 8) & 15) | (codes[c + 16 + i] + 8) << 4);
-  }
-}
-
-/* The same of codes -127 .. 127, as blocks of Q8_0. */
-static void q8_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, uint8_t *dst) {
-  for (int64_t c = 0; c < cols; c += ANE_BLOCK, dst += 34) {
-    memcpy(dst, &scales[c / size], 2);
-    memcpy(dst + 2, codes + c, ANE_BLOCK);
+/* The type of the blocks that a tile of this layout is packed from; ANE_DTYPE_COUNT: it is packed from codes or halves. */
+static ane_dtype blocks_of(ane_layout f) {
+  switch (f) {
+    case ANE_LAYOUT_Q4_0: return ANE_Q4_0;
+    case ANE_LAYOUT_Q4_1: return ANE_Q4_1;
+    case ANE_LAYOUT_Q8_0: return ANE_Q8_0;
+    default: return ANE_DTYPE_COUNT;
   }
 }
 
@@ -200,28 +194,17 @@ static void copy_tables(const struct ane_weight_spec *s, const uint16_t *lut, in
 static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, const float *values,
                       uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
+  const ane_dtype type = blocks_of(w->layout);
   float *side = k->p->aux + k->m->aux;
-  const int64_t size = k->fit.spec.size;
   for (int first = 0; first < n; first += ANE_GROUP) {
     int64_t g = (row + first) / ANE_GROUP;
     int rows = ANE_MIN(n - first, ANE_GROUP);
     const uint8_t *codes = t->codes + first * w->cols;
-    if (w->layout == ANE_LAYOUT_Q4_0 || w->layout == ANE_LAYOUT_Q8_0) {
-      bool nibbles = w->layout == ANE_LAYOUT_Q4_0;
-      size_t stride = (size_t)(w->cols / ANE_BLOCK) * (nibbles ? 18 : 34);
+    if (type != ANE_DTYPE_COUNT) {
+      const size_t stride = (size_t)(w->cols / ANE_BLOCK) * ane_dtype_info(type)->bytes;
       for (int i = 0; i < rows; i++)
-        (nibbles ? q4_0_row : q8_0_row)(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols,
-                                        blocks + (size_t)i * stride);
-      ane_pack_rows(w, nibbles ? ANE_Q4_0 : ANE_Q8_0, blocks, stride, rows, g);
-      continue;
-    }
-    if (w->layout == ANE_LAYOUT_Q4_1) {
-      const int64_t per_row = w->cols / ANE_BLOCK;
-      const size_t stride = (size_t)per_row * 20;
-      for (int i = 0; i < rows; i++)
-        ane_weight_q4_1_row(codes + i * w->cols, t->scales + (first + i) * per_row, t->offsets + (first + i) * per_row, w->cols,
-                            blocks + (size_t)i * stride);
-      ane_pack_rows(w, ANE_Q4_1, blocks, stride, rows, g);
+        ane_weight_contain_row(&k->fit.spec, t, first + i, w->cols, type, blocks + (size_t)i * stride);
+      ane_pack_rows(w, type, blocks, stride, rows, g);
       continue;
     }
     if (w->layout == ANE_LAYOUT_F16) {

@@ -29,7 +29,7 @@ static void q8_row(const uint8_t *codes, const uint16_t *scales, int64_t size, i
 }
 
 /* Codes -8 .. 7 as nibbles 0 .. 15. */
-static void q4_row(const uint8_t *codes, const uint16_t *scales, int size, int64_t cols, ane_block_q4_0 *b) {
+static void q4_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, ane_block_q4_0 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
     b->d = scales[c / size];
     for (int l = 0; l < 16; l++) b->qs[l] = (uint8_t)(((codes[c + l] + 8) & 15) | ((codes[c + l + 16] + 8) & 15) << 4);
@@ -38,12 +38,24 @@ static void q4_row(const uint8_t *codes, const uint16_t *scales, int size, int64
 
 uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset) { return ane_f32_f16(0 - ane_f16_f32(scale) * ane_f16_f32(offset)); }
 
-void ane_weight_q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, void *dst) {
-  ane_block_q4_1 *b = dst;
+/* Codes 0 .. 15. */
+static void q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, ane_block_q4_1 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
     b->d = scales[c / ANE_QK], b->m = ane_weight_minimum(scales[c / ANE_QK], offsets[c / ANE_QK]);
     for (int l = 0; l < 16; l++) b->qs[l] = (uint8_t)(codes[c + l] | codes[c + l + 16] << 4);
   }
+}
+
+void ane_weight_contain_row(const struct ane_weight_spec *s, const struct ane_weight_tile *tile, int row, int64_t cols,
+                            ane_dtype t, void *dst) {
+  const int64_t size = ane_weight_has_blocks(*s) ? s->size : cols, first = row * (cols / size);
+  const uint8_t *codes = tile->codes + row * cols;
+  if (t == ANE_Q8_0)
+    q8_row(codes, tile->scales + first, size, cols, dst);
+  else if (t == ANE_Q4_0)
+    q4_row(codes, tile->scales + first, size, cols, dst);
+  else
+    q4_1_row(codes, tile->scales + first, tile->offsets + first, cols, dst);
 }
 
 void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
@@ -51,16 +63,10 @@ void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_
   struct ane_weight_spec s = fit->spec;
   ane_dtype t = ane_weight_container(s, cols);
   uint8_t *to = dst;
-  int64_t size = ane_weight_has_blocks(s) ? s.size : cols;
   ane_weight_decode_tile(fit, tile, n, cols, values);
   for (int r = 0; r < n; r++, to += stride) {
-    const uint8_t *codes = tile->codes + r * cols;
-    if (t == ANE_Q8_0)
-      q8_row(codes, tile->scales + r * (cols / size), size, cols, (ane_block_q8_0 *)(void *)to);
-    else if (t == ANE_Q4_0)
-      q4_row(codes, tile->scales + r * (cols / s.size), s.size, cols, (ane_block_q4_0 *)(void *)to);
-    else if (t == ANE_Q4_1)
-      ane_weight_q4_1_row(codes, tile->scales + r * (cols / s.size), tile->offsets + r * (cols / s.size), cols, to);
+    if (t == ANE_Q8_0 || t == ANE_Q4_0 || t == ANE_Q4_1)
+      ane_weight_contain_row(&s, tile, r, cols, t, to);
     else
       ane_encoder(t)(values + r * cols, to, (uint64_t)cols);
   }

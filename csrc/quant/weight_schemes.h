@@ -148,7 +148,8 @@ void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_
                              float *values, void *dst, size_t stride);
 /* -scale * offset of a block of UINT4_BLOCK, exact. All are fp16. */
 uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset);
-/* Writes a row of UINT4_BLOCK as blocks of Q4_1: codes of a byte, a scale and an offset for each 32 columns. */
-void ane_weight_q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, void *dst);
+/* Writes one row of a tile as blocks of t: Q8_0 (INT8*), Q4_0 (INT4_BLOCK) or Q4_1 (UINT4_BLOCK). cols: a multiple of 32. */
+void ane_weight_contain_row(const struct ane_weight_spec *s, const struct ane_weight_tile *tile, int row, int64_t cols,
+                            ane_dtype t, void *dst);
 
 #endif

@@ -9,6 +9,12 @@ local M = {}
 
 M.IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
 
+-- The layouts in memory of schemes, by the beginnings of their names.
+local HELD = { int8 = "q8_0", int4 = "q4_0", uint4 = "q4_1", lut2 = "lut4", lut3 = "lut4", lut4 = "lut4" }
+
+--- The layout in memory of the weights of a set in this scheme.
+function M.held(scheme) return HELD[scheme:match "^%a+%d+"] or "fp16" end
+
 --- The ids IDS, within the vocabulary of a model.
 function M.ids_of(model)
   local out = {}

@@ -97,8 +97,7 @@ function M.run(args)
   opts.inputs = args.inputs
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
-  local scheme = args.weights or "int8"
-  transforms.choose(args, types.schemes[scheme] and scheme)
+  transforms.choose(args, types.rotates(args.weights or "int8"))
   opts.transform = args.transform
   packages.check_context(args)
   local calibrated, message = calibrate(args, opts)

@@ -175,7 +175,7 @@ end
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
   local by_layer = args.method == "gptq" and not require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages }
-  transforms.choose(args, types.schemes[args.weights] and args.weights, by_layer)
+  transforms.choose(args, types.rotates(args.weights), by_layer)
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local chosen, expected = apply_budget(args, source)

@@ -1,5 +1,5 @@
 --- Chooses what --transform auto stands for.
--- Needs ane.cli.common, ane.core and ane.model.loader. Usage: `transforms.choose(args, scheme)` before the model is loaded
+-- Needs ane.cli.common, ane.core and ane.model.loader. Usage: `transforms.choose(args, can_rotate)` before the model is loaded
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -40,14 +40,13 @@ end
 
 --- Sets args.transform to "rotate" or nil (none), and says on standard error why weights are not rotated that could have been better
 -- for it. Weights are rotated by themselves where a scheme of Core ML packages is written with gptq: its scales cover more columns or
--- rows than those of GGUF types, and its files have a head of their own in any case. uint4-block is not rotated by
--- itself: its purpose is to keep the numbers of sources that have offsets already.
+-- rows than those of GGUF types, and its files have a head of their own in any case.
 -- @param args options of the command: model, recipe, transform, method
--- @param scheme of the weights, or nil
+-- @param can_rotate true: weights of this scheme are rotated by default (ane.quantise.types.rotates)
 -- @param by_layer true: rotated weights are not in memory together
-function M.choose(args, scheme, by_layer)
+function M.choose(args, can_rotate, by_layer)
   local given, turns, why = args.transform or "auto", false, nil
-  if given == "auto" and scheme and scheme ~= "uint4-block" and args.method == "gptq" then turns, why = rotates(args, by_layer) end
+  if given == "auto" and can_rotate and args.method == "gptq" then turns, why = rotates(args, by_layer) end
   args.transform = (turns or given == "rotate") and "rotate" or nil
   if why then common.remark(args, "the weights are not rotated: %s", why) end
 end

@@ -46,6 +46,12 @@ end
 local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", ["uint4-block"] = "q4_1", int8 = "q8_0",
                      ["int8-channel"] = "q8_0", ["int8-block"] = "q8_0" }
 
+-- Schemes that keep the numbers of sources whose blocks have offsets already. Rotated weights have no such numbers.
+local KEEP_SOURCE = { ["uint4-block"] = true }
+
+--- Returns whether gptq rotates weights by default if they get this scheme (nil or a type: it does not).
+function M.rotates(name) return M.schemes[name] ~= nil and not KEEP_SOURCE[name] end
+
 --- The row of M.known whose file type is that of `name`, a type or a scheme.
 function M.row(name) return M.known[name] or M.known[CONTAINERS[name] or "fp16"] end
 
