@@ -35,6 +35,21 @@ M.defaults = { hf = {
   keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15, final_logit_softcapping = 30.0 },
 } }
 
+function M.shapes(cfg, t)
+  local d, n, width = cfg.d_model, cfg.meta("altup_num_inputs", "count"), cfg.meta("hidden_size_per_layer_input", "count")
+  local widths, rank = cfg.meta "intermediate_size", cfg.meta("laurel_rank", "count") or 64
+  local function feed(i) return type(widths) == "table" and widths[i + 1] or cfg.d_ff end
+  t.ffn_gate, t.ffn_down = function(i) return { feed(i), d } end, function(i) return { d, feed(i) } end
+  t.ffn_up = t.ffn_gate
+  for i = 1, n - 1 do t["altup_proj." .. i], t["altup_unembd_proj." .. i] = { d, d }, { d, d } end
+  return {
+    per_layer_token_embd = { cfg.meta("vocab_size_per_layer_input", "count") or cfg.vocab_size, cfg.n_layer * width },
+    per_layer_model_proj = { cfg.n_layer * width, d }, per_layer_proj_norm = { width }, inp_gate = { width, d }, proj = { d, width },
+    post_norm = { d }, laurel_l = { rank, d }, laurel_r = { d, rank }, laurel_post_norm = { d }, altup_router_norm = { d },
+    altup_router = { n, d }, altup_predict_coef = { n * n, n }, altup_correct_coef = { n, n }, altup_correct_scale = { d },
+  }
+end
+
 -- The p-quantile of the standard normal distribution, by bisection.
 local function quantile(p)
   local function below(x) -- the normal distribution function, by Simpson's rule from 0 to x

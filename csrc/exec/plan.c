@@ -224,7 +224,28 @@ static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node
   return ANE_OK;
 }
 
-/* Numbers layer states in the order of the graph's nodes. K and V states form pairs. */
+/* Gives an attention its pair of K and V states. Layers that share keys and values share the pair. Their nodes have the same k
+ * and v, which the first one of the program writes. */
+static ane_status plan_kv(struct planner *pl, const struct ane_node *n, bool held, struct ane_error *err) {
+  const struct ane_graph *g = pl->g;
+  struct ane_program *p = pl->p;
+  const struct ane_shape *s = &g->values[n->inputs[3]].shape;
+  int32_t pair = pl->kv_of[n->inputs[3]];
+  for (int j = 3; j <= 4; j++) {
+    int32_t made_of = pl->kv_made_of[n->inputs[j]];
+    if (pl->kv_of[n->inputs[j]] != pair || (pair >= 0 && made_of != n->inputs[j - 2]))
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[n->inputs[j]].name);
+  }
+  if (pair < 0) p->kv[pair = p->n_kv++] = (struct kv_spec){0, s->dim[3], true};
+  for (int j = 3; j <= 4; j++) {
+    pl->kv_of[n->inputs[j]] = pair;
+    pl->kv_made_of[n->inputs[j]] = n->inputs[j - 2];
+  }
+  if (held) p->kv[pair].heads = s->dim[1];
+  return ANE_OK;
+}
+
+/* Numbers layer states in the order of the graph's nodes. */
 static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
@@ -242,15 +263,10 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
       ane_status st = plan_recurrent_state(pl, n, pl->held[i], err);
       if (st) return st;
     }
-    if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_FUSED_ATTENTION) continue;
-    int32_t k = n->inputs[3];
-    for (int j = 3; j <= 4; j++) {
-      if (pl->kv_of[n->inputs[j]] >= 0)
-        return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[n->inputs[j]].name);
-      pl->kv_of[n->inputs[j]] = p->n_kv;
+    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) {
+      ane_status st = plan_kv(pl, n, pl->held[i], err);
+      if (st) return st;
     }
-    const struct ane_shape *s = &g->values[k].shape;
-    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? s->dim[1] : 0, s->dim[3], true};
   }
   return ANE_OK;
 }
@@ -275,18 +291,21 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   p->matrices = ane_arena_array(&p->arena, n, sizeof *p->matrices);
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
+  pl->kv_made_of = ane_malloc(n * sizeof *pl->kv_made_of);
+  pl->kv_written = ane_calloc(n, sizeof *pl->kv_written);
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
   pl->recurrent_of = ane_malloc(n * sizeof *pl->recurrent_of);
   pl->precise = ane_calloc(n, sizeof *pl->precise);
   pl->step_of = ane_malloc(((size_t)pl->g->n_nodes + 1) * sizeof *pl->step_of);
   pl->held = ane_calloc((size_t)pl->g->n_nodes + 1, sizeof *pl->held);
-  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->recurrent_of || !pl->precise ||
-      !pl->step_of || !pl->held)
+  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->kv_made_of || !pl->kv_written || !pl->ring_of ||
+      !pl->recurrent_of || !pl->precise || !pl->step_of || !pl->held)
     return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->recurrent_of, 0xFF, n * sizeof *pl->recurrent_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
+  memset(pl->kv_made_of, 0xFF, n * sizeof *pl->kv_made_of);
   mark_precise(pl);
   return ANE_OK;
 }
@@ -352,6 +371,8 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   if (!st) st = plan_all(&pl, err);
   ane_free(pl.matrix_of);
   ane_free(pl.kv_of);
+  ane_free(pl.kv_made_of);
+  ane_free(pl.kv_written);
   ane_free(pl.ring_of);
   ane_free(pl.recurrent_of);
   ane_free(pl.precise);

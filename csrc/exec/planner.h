@@ -10,6 +10,8 @@ struct planner {
   const struct ane_graph *g;
   int32_t *matrix_of;    /* by value: index of its matrix, or -1 */
   int32_t *kv_of;        /* by value of a K or V state: index of the layer's state, or -1 */
+  int32_t *kv_made_of;   /* by value of a K or V state: the k or v that is written to it, or -1 */
+  bool *kv_written;      /* by pair of K and V states: a step that the program has writes to it */
   int32_t *ring_of;      /* by value of a ring state: index of the ring, or -1 */
   int32_t *recurrent_of; /* by value of a recurrent state: its index, or -1 */
   bool *precise;         /* by value: the product that makes it takes precise activations */

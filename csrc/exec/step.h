@@ -86,7 +86,8 @@ struct step {
       bool precise;              /* of int8 activations */
     } linear;
     struct {
-      int kv;                                           /* index of the layer's state in a session */
+      int kv;      /* index of the layer's state in a session */
+      bool writes; /* it writes k and v; false for a layer that shares those of an earlier step */
       int64_t heads, kv_heads, head_dim, window, ahead; /* window, ahead: struct ane_attention */
       float scale, softcap, eps;
       int norm;  /* of each head of q and k: 0 none, 1 before rope, 2 after */

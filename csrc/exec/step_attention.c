@@ -46,7 +46,7 @@ static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
 
 /* Must the key at position 0 of item i be written before the others of this run, because they are stored relative to it? */
 static bool base_first(const struct run *r, const struct step *s, int32_t i, int64_t first) {
-  return r->positions[first] == 0 && r->items[i].n > 1 && kv_of(r, s, i)->relative;
+  return s->attention.writes && r->positions[first] == 0 && r->items[i].n > 1 && kv_of(r, s, i)->relative;
 }
 
 /* Writes the keys that must be first, divided by heads. All threads must call it: they wait if there are any. */
@@ -75,7 +75,7 @@ static void prepare_heads(const struct thread_ctx *tc, const struct step *s, boo
     col = end + base_first(r, s, i, end);
     for (end += r->items[i].n; col < end; col += key_run(r, col, end), task += kvh)
       for (int64_t u = ANE_MAX(from, task); u < ANE_MIN(to, task + kvh); u++) {
-        write_keys(tc, s, i, u - task, col, key_run(r, col, end));
+        if (s->attention.writes) write_keys(tc, s, i, u - task, col, key_run(r, col, end));
         if (queries) prepare_queries(tc, s, u - task, col, col + 1);
       }
   }
@@ -237,6 +237,8 @@ ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct s
   s->in[1] = planner_slot(pl, n->inputs[1]);
   s->in[3] = planner_slot(pl, n->inputs[2]);
   s->attention.kv = pl->kv_of[n->inputs[3]];
+  s->attention.writes = !pl->kv_written[s->attention.kv];
+  pl->kv_written[s->attention.kv] = true;
   s->attention.heads = ane_node_int(n, "heads");
   s->attention.kv_heads = ane_node_int(n, "kv_heads");
   s->attention.head_dim = s->in[0]->channels / s->attention.heads;

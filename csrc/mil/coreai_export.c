@@ -22,7 +22,7 @@ struct asset {
   struct ane_arena *arena;
   struct ane_error *err;
   struct ane_aimodel_writer *w;
-  struct coreai_table table;
+  struct coreai_embedding table;
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
   int64_t longest; /* of the contexts */
@@ -176,6 +176,14 @@ static ane_ai_value mask_of(struct body *f, int32_t number) {
 
 static bool is_kind(const struct ane_mil_port *p, ane_mil_port_kind kind) { return p->kind == kind; }
 
+/* Does an earlier part have this state, of layers that share keys and values? */
+static bool is_shared(const struct body *f, int32_t part, const struct ane_mil_port *p) {
+  for (int32_t i = 0; i < part; i++)
+    for (uint32_t j = 0; j < f->parts[i]->n_states; j++)
+      if (f->parts[i]->states[j].value == p->value) return true;
+  return false;
+}
+
 /* Number of states of this kind. *same: all of them have *channels channels. */
 static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *same, int64_t *channels) {
   int64_t n = 0;
@@ -183,7 +191,7 @@ static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *
   for (int32_t i = 0; i < f->n_parts; i++)
     for (uint32_t j = 0; j < f->parts[i]->n_states; j++) {
       const struct ane_mil_port *p = &f->parts[i]->states[j];
-      if (!is_kind(p, kind)) continue;
+      if (!is_kind(p, kind) || is_shared(f, i, p)) continue;
       if (n++ == 0) *channels = p->dim[1] * p->dim[3];
       *same &= p->dim[1] * p->dim[3] == *channels;
     }
@@ -207,7 +215,7 @@ static void declare_kind(struct body *f, ane_mil_port_kind kind, const char *nam
   for (int32_t i = 0; i < f->n_parts; i++)
     for (uint32_t j = 0; j < f->parts[i]->n_states; j++) {
       const struct ane_mil_port *p = &f->parts[i]->states[j];
-      if (!is_kind(p, kind)) continue;
+      if (!is_kind(p, kind) || is_shared(f, i, p)) continue;
       struct coreai_store *own = all ? all : add_store(f, p->name, ane_ai_tensor(ANE_AI_FP16, p->rank, p->dim));
       f->states[f->n_states++] = (struct coreai_state){p->name, own, all != NULL, layer++};
     }
@@ -345,7 +353,7 @@ static ane_status begin_body(struct body *f, const char *name) {
   return f->b.status;
 }
 
-/* Binds the hidden state [1, T, 1, H] as the graph's embedding, [1, H, T, 1]. */
+/* Binds the gathered rows [1, T, 1, H] as the joined embedding, [1, H, T, 1]. */
 static void bind_hidden(struct body *f, ane_ai_value x) {
   f->edges[f->a->partition->embedding] = ane_ai_transpose(&f->b, x, (int32_t[]){0, 3, 1, 2});
 }
@@ -487,7 +495,7 @@ static ane_status write_functions(struct asset *a, const struct ane_coreai_plan 
 }
 
 static ane_status check(const struct asset *a, const struct ane_coreai_plan *plan) {
-  if (a->partition->embedding == ANE_NONE || a->partition->table == ANE_NONE)
+  if (!a->partition->n_embeddings)
     return ane_fail(a->err, ANE_UNSUPPORTED, "the model has no embedding, which Core AI's runner needs");
   for (uint32_t i = 0; i < plan->n_contexts; i++)
     if (plan->contexts[i] > UINT16_MAX)
@@ -498,7 +506,7 @@ static ane_status check(const struct asset *a, const struct ane_coreai_plan *pla
 
 ane_status ane_coreai_export(struct ane_mil_export *e, const struct ane_partition *partition, const struct ane_coreai_plan *plan,
                              const char *path, struct ane_arena *arena, struct ane_ai_program *out, struct ane_error *err) {
-  struct asset a = {.x = {.e = e, .minima = true, .arena = arena, .err = err},
+  struct asset a = {.x = {.e = e, .coreai = true, .arena = arena, .err = err},
                     .partition = partition,
                     .g = e->graph,
                     .arena = arena,

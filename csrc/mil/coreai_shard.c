@@ -65,7 +65,7 @@ static ane_status translate_all(struct exporting *x, struct ane_mil_lowered *con
 ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
                                    struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
-  struct exporting x = {.e = e, .minima = true, .arena = arena, .err = err};
+  struct exporting x = {.e = e, .coreai = true, .arena = arena, .err = err};
   struct ane_mil_options own = *o;
   struct ane_aimodel_writer *w;
   struct ane_ai_program program;

@@ -21,18 +21,19 @@ static bool is_tied(const struct exporting *x, int32_t table, int32_t value) {
          export_spec_of(x->e, value).scheme == ANE_WEIGHT_FP16;
 }
 
-static bool is_slice(const struct exporting *x, const struct ane_partition *p, const struct ane_shard *s) {
-  return s->kind == ANE_SHARD_HEAD && s->split != ANE_NONE && is_tied(x, p->table, x->e->graph->nodes[s->split].inputs[1]);
+static bool is_slice(const struct exporting *x, int32_t table, const struct ane_shard *s) {
+  return s->kind == ANE_SHARD_HEAD && s->split != ANE_NONE && is_tied(x, table, x->e->graph->nodes[s->split].inputs[1]);
 }
 
 /* Divides the rows as the slices of a tied head do; else into one piece. */
-static ane_status divide(struct coreai_table *t, const struct exporting *x, const struct ane_partition *p, int64_t rows) {
+static ane_status divide(struct coreai_table *t, const struct exporting *x, const struct ane_partition *p) {
+  int64_t rows = t->rows;
   t->pieces = ane_arena_array(x->arena, (size_t)p->n_shards + 1, sizeof *t->pieces);
   if (!t->pieces) return ane_fail(x->err, ANE_NOMEM, "no memory for the embedding");
   int64_t at = 0;
   for (int32_t i = 0; i < p->n_shards && at >= 0; i++) {
     const struct ane_shard *s = &p->shards[i];
-    if (!is_slice(x, p, s)) continue;
+    if (!is_slice(x, t->value, s)) continue;
     if (s->from == at && s->to > at && s->to <= rows)
       t->pieces[t->n++] = (struct coreai_piece){.from = s->from, .to = at = s->to};
     else
@@ -68,11 +69,11 @@ static ane_status encode(struct exporting *x, const struct ane_weight_rows *rows
   return st;
 }
 
-static ane_status write_piece(struct exporting *x, const struct ane_weight_rows *rows, struct coreai_piece *piece,
+static ane_status write_piece(struct exporting *x, int32_t table, const struct ane_weight_rows *rows, struct coreai_piece *piece,
                               struct ane_aimodel_writer *w) {
-  char key[64];
+  char key[80];
   struct ane_aimodel_note old;
-  size_t len = (size_t)snprintf(key, sizeof key, "table %" PRId64 " %" PRId64, piece->from, piece->to);
+  size_t len = (size_t)snprintf(key, sizeof key, "table %" PRId32 " %" PRId64 " %" PRId64, table, piece->from, piece->to);
   int64_t n = piece->to - piece->from;
   struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){n, 1, rows->cols});
   ane_status st = ane_aimodel_blob(w, &type, &piece->resource, x->err);
@@ -84,38 +85,66 @@ static ane_status write_piece(struct exporting *x, const struct ane_weight_rows 
   return st ? st : ane_aimodel_note(w, key, len, &piece->error, sizeof piece->error, piece->resource, x->err);
 }
 
-ane_status coreai_table_write(struct coreai_table *t, struct exporting *x, const struct ane_partition *p,
+static ane_status write_table(struct coreai_table *t, struct exporting *x, const struct ane_partition *p,
                               struct ane_aimodel_writer *w) {
   struct ane_weight_rows rows;
-  *t = (struct coreai_table){.value = p->table};
-  ane_status st = ane_weight_rows_of(&x->e->graph->values[p->table].data, &rows, x->err);
+  ane_status st = ane_weight_rows_of(&x->e->graph->values[t->value].data, &rows, x->err);
   if (st) return st;
-  t->type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){rows.rows, 1, rows.cols});
-  st = divide(t, x, p, rows.rows);
-  for (int32_t i = 0; i < t->n && !st; i++) st = write_piece(x, &rows, &t->pieces[i], w);
+  t->rows = rows.rows;
+  t->columns = rows.cols;
+  st = divide(t, x, p);
+  for (int32_t i = 0; i < t->n && !st; i++) st = write_piece(x, t->value, &rows, &t->pieces[i], w);
+  return st;
+}
+
+ane_status coreai_table_write(struct coreai_embedding *t, struct exporting *x, const struct ane_partition *p,
+                              struct ane_aimodel_writer *w) {
+  int64_t columns = 0;
+  ane_status st = ANE_OK;
+  *t = (struct coreai_embedding){.n = p->n_embeddings};
+  for (int32_t i = 0; i < t->n && !st; i++) {
+    t->tables[i].value = p->tables[i];
+    st = write_table(&t->tables[i], x, p, w);
+    columns += t->tables[i].columns;
+  }
+  t->type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){t->tables[0].rows, 1, columns});
   return st;
 }
 
 /* ---- Use ------------------------------------------------------------------------------------------------------------------*/
 
-ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_table *t) {
-  if (t->n == 1) return ane_ai_resource(b, t->type, t->pieces[0].resource);
-  ane_ai_value *list = ane_arena_array(arena, (size_t)t->n, sizeof *list);
-  if (!list) {
-    ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));
-    return ane_ai_int(b, ANE_AI_INT32, 0);
-  }
-  for (int32_t i = 0; i < t->n; i++) {
-    const struct coreai_piece *piece = &t->pieces[i];
-    struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){piece->to - piece->from, 1, t->type.dim[2]});
-    list[i] = ane_ai_resource(b, type, piece->resource);
-  }
-  return ane_ai_concat(b, list, (uint32_t)t->n, 0);
+static ane_ai_value no_memory(struct ane_ai_build *b) {
+  ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));
+  return ane_ai_int(b, ANE_AI_INT32, 0);
 }
 
-ane_status coreai_table_provide(const struct coreai_table *t, struct exporting *x, const struct ane_mil_weight_ask *ask,
+/* One table with `rows` rows: those that it lacks are its row 0. */
+static ane_ai_value value_of(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_table *t, int64_t rows) {
+  ane_ai_value *list = ane_arena_array(arena, (size_t)t->n + 1, sizeof *list);
+  uint32_t n = 0;
+  if (!list) return no_memory(b);
+  for (int32_t i = 0; i < t->n; i++) {
+    const struct coreai_piece *piece = &t->pieces[i];
+    struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){piece->to - piece->from, 1, t->columns});
+    list[n++] = ane_ai_resource(b, type, piece->resource);
+  }
+  if (t->rows < rows) {
+    ane_ai_value first = ane_ai_slice(b, list[0], 0, 0, 1, 1);
+    list[n++] = ane_ai_broadcast_to(b, first, 3, (int64_t[]){rows - t->rows, 1, t->columns});
+  }
+  return n > 1 ? ane_ai_concat(b, list, n, 0) : list[0];
+}
+
+ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_embedding *t) {
+  ane_ai_value list[ANE_PARTITION_EMBEDDINGS];
+  for (int32_t i = 0; i < t->n; i++) list[i] = value_of(b, arena, &t->tables[i], t->tables[0].rows);
+  return t->n > 1 ? ane_ai_concat(b, list, (uint32_t)t->n, 2) : list[0];
+}
+
+ane_status coreai_table_provide(const struct coreai_embedding *all, struct exporting *x, const struct ane_mil_weight_ask *ask,
                                 struct ane_mil_weight *out, bool *done) {
-  struct ane_weights w = {.spec = {ANE_WEIGHT_FP16, 0}, .rows = ask->to - ask->from, .cols = t->type.dim[2]};
+  const struct coreai_table *t = &all->tables[0];
+  struct ane_weights w = {.spec = {ANE_WEIGHT_FP16, 0}, .rows = ask->to - ask->from, .cols = t->columns};
   *done = false;
   if (!ask->matrix || ask->dtype != ANE_MIL_FP16 || !is_tied(x, t->value, ask->value)) return ANE_OK;
   for (int32_t i = 0; i < t->n && !*done; i++) {

@@ -31,7 +31,9 @@ struct stored {
 struct exporting {
   struct ane_mil_export *e;
   struct export_sink sink;
-  bool minima; /* Core AI: blocks with an offset have the parameter "minimum" instead, -scale * offset, added after scaling */
+  /* Core AI: constants of less than 8 bits are resources, however few their elements are; blocks with an offset have the
+   * parameter "minimum" instead, -scale * offset, added after scaling. */
+  bool coreai;
   struct ane_arena *arena;
   struct ane_error *err;
   struct ane_strmap known;     /* text of a request -> index into answers */

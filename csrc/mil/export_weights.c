@@ -16,7 +16,8 @@ static ane_status store(struct exporting *x, struct ane_mil_type type, const voi
   for (int32_t i = 0; i < type.rank; i++) count *= (uint64_t)type.dim[i];
   if (!ane_mil_bytes(type.dtype, count, &bytes)) return ane_fail(x->err, ANE_SHAPE, "too large");
   *out = (struct ane_mil_value){.type = type, .kind = ANE_MIL_NUMBERS, .count = count, .bytes = bytes};
-  if (count >= BLOB_FROM) {
+  bool small = count < BLOB_FROM && !(x->coreai && ane_mil_dtype_bits(type.dtype) < 8);
+  if (!small) {
     ane_status st = x->sink.begin(x->sink.to, &type, count, &out->offset, x->err);
     out->kind = ANE_MIL_BLOB;
     out->file = ANE_MLPACKAGE_WEIGHTS;
@@ -70,7 +71,7 @@ static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask 
 static ane_status put_offsets(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                               const int64_t dim[4], struct ane_mil_weight *out) {
   uint64_t n = w->sizes.offsets;
-  if (!x->minima) return store_halves(x, ask->dtype, 4, dim, w->offsets, n, param(out, "offset"));
+  if (!x->coreai) return store_halves(x, ask->dtype, 4, dim, w->offsets, n, param(out, "offset"));
   uint16_t *minima = ane_arena_array(x->arena, n, sizeof *minima);
   if (!minima) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
   for (uint64_t i = 0; i < n; i++) minima[i] = ane_weight_minimum(w->scales[i], w->offsets[i]);

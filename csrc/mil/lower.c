@@ -38,10 +38,16 @@ static char *mil_identifier(struct ane_arena *arena, const char *name) {
   return out;
 }
 
-/* The number of channels with which a value crosses the edge of a shard: that of its shape, or the number of slots for the result
- * of a route. */
+static bool is_embedding(const struct ane_graph *g, int32_t value) {
+  const struct ane_value *v = &g->values[value];
+  return v->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(g, &g->nodes[v->node]);
+}
+
+/* The number of channels with which a value crosses the edge of a shard: that of its shape, of the joined embedding, or the
+ * number of slots for the result of a route. */
 static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
   int64_t slots = lower_route_slots(g, value);
+  if (is_embedding(g, value)) return ane_partition_joined_channels(g);
   return slots >= 0 ? slots : g->values[value].shape.dim[1];
 }
 
@@ -64,8 +70,7 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels) {
 static void make_late(struct lower *l, int32_t value) {
   const struct ane_value *v = &l->g->values[value];
   struct lowered *x = &l->values[value];
-  if (v->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(l->g, &l->g->nodes[v->node]) && l->o->embed)
-    lower_embed(l, &l->b, &l->g->nodes[v->node]);
+  if (is_embedding(l->g, value) && l->o->embed) lower_embed(l, &l->b, &l->g->nodes[v->node]);
   if (!x->flat && !x->heads && !l->b.status)
     mil_build_fail(&l->b,
                    ane_fail(l->b.err, ANE_INVALID, "%s is neither made by a node of the shard nor one of its inputs", v->name));
@@ -216,19 +221,37 @@ mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v) {
   return mil_concat(&l->b, parts, n, 0, false);
 }
 
+/* Binds the embeddings to their channels of the joined one, x. */
+static void divide_embedding(struct lower *l, mil_value x) {
+  int32_t nodes[ANE_PARTITION_EMBEDDINGS], count = ane_partition_embeddings(l->g, nodes);
+  int64_t from = 0;
+  for (int32_t i = 0; i < ANE_MIN(count, ANE_PARTITION_EMBEDDINGS) && !l->b.status; i++) {
+    int32_t v = l->g->nodes[nodes[i]].outputs[0];
+    int64_t to = from + l->g->values[v].shape.dim[1];
+    if (count > 1) l->b.scope = identifier(l, l->g->values[v].name);
+    l->values[v].flat = count > 1 ? mil_slice(&l->b, x, 1, from, to, 1) : x;
+    from = to;
+  }
+}
+
 /* Declares all inputs: the residual stream first, then the edges in the order of the shard. */
 static void declare_inputs(struct lower *l) {
   const struct ane_shard *p = l->shard;
+  mil_value joined = NULL;
   for (int32_t i = 0; i < p->n_ins; i++) {
     int32_t v = p->ins[i];
     const struct ane_value *value = &l->g->values[v];
-    bool embedding = value->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(l->g, &l->g->nodes[value->node]),
-         hidden = embedding || v == p->hidden_in;
+    bool embedding = is_embedding(l->g, v), hidden = embedding || v == p->hidden_in;
     if (embedding && l->o->embed) continue;
     const char *name = hidden ? "hidden" : identifier(l, value->name);
     struct ane_mil_type type = lower_type(l, l->b.dtype, edge_channels(l->g, v));
-    l->values[v].flat = lower_input(l, name, hidden ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE, v, 0, type);
+    mil_value x = lower_input(l, name, hidden ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE, v, 0, type);
+    if (embedding)
+      joined = x;
+    else
+      l->values[v].flat = x;
   }
+  if (joined) divide_embedding(l, joined);
 }
 
 static bool comes_in(const struct lower *l, int32_t value) {

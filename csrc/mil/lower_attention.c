@@ -55,16 +55,18 @@ static void written_rows(struct lower *l) {
   l->end = lower_on_axis(l, 4, 2, mil_add(&l->b, lower_position(l), lower_tokens(l)));
 }
 
-/* Writes x [1, kv, d, T] to the state; returns the positions that attention sees. */
+/* Writes x [1, kv, d, T] to the state; returns the positions that attention sees. Layers that share a state write it once. */
 static mil_value remember(struct lower *l, int32_t state, ane_mil_port_kind kind, mil_value x) {
   struct mil_build *b = &l->b;
+  struct lowered *seen = &l->values[state];
+  if (seen->heads) return seen->heads;
   mil_value s = lower_state(l, state, kind, 4, (int64_t[]){1, mil_dim(x, 1), lower_held(l), mil_dim(x, 2)});
   written_rows(l);
   mil_value rows = mil_cast(b, mil_swap(b, x), ANE_MIL_FP16);
   mil_write_state(b, s, mil_slice_update(b, mil_read_state(b, s), rows, 2, l->begin, l->end));
   mil_value all = mil_read_state(b, s);
   if (l->o->context < lower_held(l)) all = mil_slice(b, all, 2, 0, l->o->context, 1);
-  return mil_cast(b, all, b->dtype);
+  return seen->heads = mil_cast(b, all, b->dtype);
 }
 
 /* ---- Scores ------------------------------------------------------------------------------------------------------------*/

@@ -30,6 +30,7 @@ struct lower {
     int64_t times;
   } * mask;                               /* by mask */
   mil_value until, after;                 /* [1, 1, T, T]: 1 where column <= row, where column < row; made on first use */
+  mil_value ids, types;                   /* int32 [1, T], made on first use */
   mil_value position, tokens, begin, end; /* int32 [1]; [1]; [4]: bounds of the rows that this call writes; made on first use */
   struct ane_buffer inputs, outputs, states; /* of struct ane_mil_port */
   struct ane_strmap weights;                 /* text of a request -> index into kernels */

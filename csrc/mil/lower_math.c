@@ -108,7 +108,9 @@ void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n
 /* Rows [T, C] of a table, by token ids or token types, int32 [1, T]. */
 static mil_value looked_up(struct lower *l, mil_value table, const char *name, ane_mil_port_kind kind) {
   struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
-  mil_value list = lower_input(l, name, kind, ANE_NONE, 0, type);
+  mil_value *known = kind == ANE_MIL_PORT_IDS ? &l->ids : &l->types;
+  if (!*known) *known = lower_input(l, name, kind, ANE_NONE, 0, type);
+  mil_value list = *known;
   return mil_gather(&l->b, table, mil_reshape(&l->b, list, 1, &(int64_t){-1}), 0);
 }
 

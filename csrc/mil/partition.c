@@ -34,16 +34,23 @@ static int32_t layer_of(const struct ane_node *n) {
   return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int32_t)layer : ANE_NONE;
 }
 
-static ane_status find_embedding(struct partitioner *c, struct ane_error *err) {
+static ane_status find_embeddings(struct partitioner *c, struct ane_error *err) {
   const struct ane_graph *g = c->g;
-  c->partition->embedding = c->partition->table = ANE_NONE;
-  for (int32_t i = 0; i < g->n_nodes; i++) {
-    const struct ane_node *n = &g->nodes[i];
-    if (n->dead || !ane_partition_is_embedding(g, n)) continue;
-    if (c->partition->embedding != ANE_NONE)
-      return ane_fail(err, ANE_UNSUPPORTED, "%s: a second embedding cannot be exported", n->name);
-    c->partition->embedding = n->outputs[0];
-    c->partition->table = n->inputs[1];
+  struct ane_partition *p = c->partition;
+  int32_t nodes[ANE_PARTITION_EMBEDDINGS];
+  p->embedding = ANE_NONE;
+  p->n_embeddings = ane_partition_embeddings(g, nodes);
+  if (p->n_embeddings > ANE_PARTITION_EMBEDDINGS)
+    return ane_fail(err, ANE_UNSUPPORTED, "the model has %" PRId32 " embeddings, at most %d can be exported", p->n_embeddings,
+                    ANE_PARTITION_EMBEDDINGS);
+  for (int32_t i = 0; i < p->n_embeddings; i++) {
+    const struct ane_node *n = &g->nodes[nodes[i]];
+    p->tables[i] = n->inputs[1];
+    if (i == 0) p->embedding = n->outputs[0];
+    int64_t first = g->values[p->tables[0]].shape.dim[0], rows = g->values[p->tables[i]].shape.dim[0];
+    if (rows > first)
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: has %" PRId64 " rows, more than the %" PRId64 " of the first embedding", n->name,
+                      rows, first);
   }
   return ANE_OK;
 }
@@ -148,10 +155,28 @@ bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node
   return n->op == ANE_OP_EMBED && strcmp(g->values[n->inputs[0]].name, "ids") == 0;
 }
 
+int32_t ane_partition_embeddings(const struct ane_graph *g, int32_t nodes[ANE_PARTITION_EMBEDDINGS]) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < g->n_nodes; i++) {
+    if (g->nodes[i].dead || !ane_partition_is_embedding(g, &g->nodes[i])) continue;
+    if (count < ANE_PARTITION_EMBEDDINGS) nodes[count] = i;
+    count++;
+  }
+  return count;
+}
+
+int64_t ane_partition_joined_channels(const struct ane_graph *g) {
+  int32_t nodes[ANE_PARTITION_EMBEDDINGS], count = ane_partition_embeddings(g, nodes);
+  int64_t sum = 0;
+  for (int32_t i = 0; i < ANE_MIN(count, ANE_PARTITION_EMBEDDINGS); i++)
+    sum += g->values[g->nodes[nodes[i]].outputs[0]].shape.dim[1];
+  return sum;
+}
+
 /* ---- Entry points -------------------------------------------------------------------------------------------------*/
 
 static ane_status partition_all(struct partitioner *c, bool whole, struct ane_error *err) {
-  ane_status st = find_embedding(c, err);
+  ane_status st = find_embeddings(c, err);
   if (st || (st = find_sections(c, err))) return st;
   find_uses(c);
   c->partition->stateless = c->stateless;

@@ -2,8 +2,11 @@
  *
  * The graph is as a recipe builds it, after the pass dead_code only. Nodes of layer N are named "layers.N. ...", in ascending
  * order of N. Nodes before the first layer belong to the first shard; nodes after the last layer belong to each slice of the
- * head. The host runs two kinds of nodes, which are in no shard: the embedding (a table in a file) and the rope tables (inputs of
- * the packages).
+ * head. The host runs two kinds of nodes, which are in no shard: the embeddings and the rope tables (inputs of the packages).
+ *
+ * An embedding is a table whose rows are looked up by token id. A model may have several (Gemma 3n and 4). The host sees them as
+ * one, the joined embedding: row i has row i of each table, one after the other. It has the rows of the first table; those that
+ * another table lacks are its row 0. In shards it is one value, that of the first embedding.
  *
  *   LAYERS   Layers first .. last. A layer above the size limit that has experts ends before them. What is above the size limit
  *            without experts is split between nodes into `parts` shards: the fewest that keep the limit, and of those divisions
@@ -54,14 +57,19 @@ struct ane_shard {
   int32_t hidden_in, hidden_out;
 };
 
+enum { ANE_PARTITION_EMBEDDINGS = 4 }; /* most embeddings of a model */
+
 struct ane_partition {
   struct ane_shard *shards; /* in the order in which they are called */
   int32_t n_shards;
   int32_t n_layers;
-  int32_t embedding; /* result of the node that looks up token ids, ANE_NONE where there is none */
-  int32_t table;     /* its table, a constant [V, C] */
-  int64_t rows;      /* of the head; 0 without one */
-  bool stateless;    /* of the limits */
+  /* n_embeddings: 0 for models without. embedding: result of the node that looks up token ids in the first table, which stands
+   * for the joined embedding; ANE_NONE where there is none. tables: constants [V, C], in the order of the nodes. */
+  int32_t n_embeddings;
+  int32_t embedding;
+  int32_t tables[ANE_PARTITION_EMBEDDINGS];
+  int64_t rows;   /* of the head; 0 without one */
+  bool stateless; /* of the limits */
   struct ane_arena arena;
 };
 
@@ -97,7 +105,12 @@ void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 /* Does the shard hold this value, a state of the graph? Bidirectional attention needs none: it sees only the tokens of its call.
  */
 bool ane_shard_has_state(const struct ane_shard *p, int32_t value);
-/* Is it the node that looks up token ids? Other embed nodes, of positions and token types, belong to the shards that use them. */
+/* Is it a node that looks up token ids? Other embed nodes, of positions and token types, belong to the shards that use them. */
 bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node *n);
+/* Finds the nodes of all embeddings, in their order. Returns their number; at most ANE_PARTITION_EMBEDDINGS are put into nodes.
+ */
+int32_t ane_partition_embeddings(const struct ane_graph *g, int32_t nodes[ANE_PARTITION_EMBEDDINGS]);
+/* Channels of the joined embedding: the sum of those of all embeddings. */
+int64_t ane_partition_joined_channels(const struct ane_graph *g);
 
 #endif

@@ -28,6 +28,13 @@ static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) 
   return x->node < s.lo || ane_partition_is_embedding(c->g, &c->g->nodes[x->node]) ? LIST_INS : LIST_NONE;
 }
 
+/* The value that stands for v in lists: all embeddings are one. */
+static int32_t joined(const struct partitioner *c, int32_t v) {
+  const struct ane_value *x = v == ANE_NONE ? NULL : &c->g->values[v];
+  bool embedding = x && x->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(c->g, &c->g->nodes[x->node]);
+  return embedding ? c->partition->embedding : v;
+}
+
 /* Inserts a value into the list, which stays sorted by the node that makes each value. Values that no node makes keep their order
  * of use. */
 static void insert(const struct ane_graph *g, int32_t *list, int32_t n, int32_t v) {
@@ -50,7 +57,7 @@ static ane_status fill_inputs(struct partitioner *c, const struct ane_shard *p, 
   c->stamp++;
   for (int32_t i = s.lo; i < s.hi; i++)
     for (int32_t j = 0; !partition_is_host(g, &g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
-      int32_t v = g->nodes[i].inputs[j];
+      int32_t v = joined(c, g->nodes[i].inputs[j]);
       if (v == ANE_NONE || c->mark[v] == c->stamp || !partition_takes(p, i, j) || list_of(c, s, v) != kind) continue;
       if (kind == LIST_STATES && g->nodes[i].op == ANE_OP_ATTENTION && !keeps_keys(c, &g->nodes[i])) continue;
       c->mark[v] = c->stamp;

@@ -1,10 +1,10 @@
 -- Gemma 4 against transformers: spec/golden/decoders.py made the fixtures.
 local decoders = require "support.decoders"
-local plan = require "ane.coreml.plan"
+local lowered = require "support.lowered"
 
 describe("Gemma 4", function()
-  for _, case in ipairs(decoders.cases("gemma4", { folder_only = true, plan = false })) do it(table.unpack(case)) end
-  for _, case in ipairs(decoders.cases("gemma4_ten", { folder_only = true, plan = false })) do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("gemma4", { folder_only = true })) do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("gemma4_ten", { folder_only = true })) do it(table.unpack(case)) end
   for _, case in ipairs(decoders.cases("gemma4_moe", { folder_only = true })) do it(table.unpack(case)) end
 
   it("refuses what per_layer_config changes beside the heads", function()
@@ -17,9 +17,12 @@ describe("Gemma 4", function()
       decoders.refusal("gemma4", function(cfg) cfg.use_bidirectional_attention = "all" end), 1, true)
   end)
 
-  it("is not exported, and the plan says why", function()
-    local report, message = plan.of_path "spec/fixtures/hf/gemma4-odd/config.json"
-    assert.is_nil(report)
-    assert.matches("per_layer_token_embd: a second embedding cannot be exported", message, 1, true)
+  it("has one cache for layers that share keys and values", function()
+    local g <close> = lowered.graph "spec/fixtures/hf/gemma4-odd" -- 6 layers, the last 2 share
+    local caches = {}
+    for name in g:dump():gmatch "[%w_.]*k_cache" do caches[name] = (caches[name] or 0) + 1 end
+    local names = {}
+    for name in pairs(caches) do names[#names + 1] = name end
+    assert.equal(4, #names)
   end)
 end)

@@ -50,10 +50,13 @@ end
 
 local HOST = { embed = true, rope_table = true }
 
--- What the graph's text says of a list of node names: used values made elsewhere, ropes, constants.
+-- What the graph's text says of a list of node names: used values made elsewhere (all embeddings count as the first one), ropes, constants.
 local function needs(nodes, consts, piece)
-  local mine, made, by = M.set(piece.nodes), {}, {}
-  for _, n in ipairs(nodes) do by[n.name] = n end
+  local mine, made, by, first = M.set(piece.nodes), {}, {}, nil
+  for _, n in ipairs(nodes) do
+    by[n.name] = n
+    if n.op == "embed" and n.inputs[1] == "ids" then first = first or n.name end
+  end
   local ins, ropes, used = {}, {}, {}
   for _, n in ipairs(nodes) do
     if mine[n.name] then
@@ -61,6 +64,7 @@ local function needs(nodes, consts, piece)
         local e = (j - 3) // 6
         local taken = not (piece.kind == "experts" and n.name == piece.split) or j < 3 or (e >= piece.from and e < piece.to)
         if taken and by[v] and by[v].op == "rope_table" then ropes[v] = true
+        elseif taken and by[v] and by[v].op == "embed" and by[v].inputs[1] == "ids" then ins[first] = true
         elseif taken and by[v] and not made[v] then ins[v] = true
         elseif taken and consts[v] then used[v] = true end
       end

@@ -431,56 +431,88 @@ static int exporter_tables(lua_State *L) {
 /* Number of rows that are decoded at once. */
 enum { TABLE_ROWS = 1024 };
 
-/* Writes the table of value v as fp16 rows to the file w. */
-static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w,
-                              struct ane_sha256 *sum, struct ane_error *err) {
-  const struct ane_tensor *t = &owner->graph->values[v].data;
+/* The joined embedding (partition.h), written as fp16 rows. */
+struct table_writer {
+  const struct bind_graph *owner;
+  const struct ane_partition *partition;
+  struct ane_pool *pool;
+  struct ane_file_writer file;
+  struct ane_sha256 sum;
+  struct ane_weight_rows rows[ANE_PARTITION_EMBEDDINGS]; /* of each table */
+  int64_t width;                                         /* columns of the joined embedding */
+  uint8_t *batch;                                        /* [TABLE_ROWS, width] fp16 */
+  struct ane_error *err;
+};
+
+static const struct ane_tensor *table_of(const struct table_writer *t, int32_t i) {
+  return &t->owner->graph->values[t->partition->tables[i]].data;
+}
+
+/* Puts rows [from, to) of table i into rows `at` onwards of the batch, from byte `column` of each row. */
+static ane_status put_rows(struct table_writer *t, int32_t i, int64_t from, int64_t to, int64_t at, size_t column) {
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
-  struct ane_weight_rows rows;
-  ane_status st = ane_weight_rows_of(t, &rows, err);
-  for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
-    int64_t to = ANE_MIN(from + TABLE_ROWS, rows.rows);
-    struct ane_weights part = {0};
-    st = ane_weights_encode(&part, pool, &rows, &plain, from, to, NULL, err);
-    if (!st) {
-      ane_sha256_add(sum, part.payload, part.sizes.payload);
-      st = ane_file_write(w, part.payload, part.sizes.payload, err);
-    }
-    ane_weights_free(&part);
-    uint64_t row = t->bytes / (uint64_t)rows.rows;
-    if (!t->transposed)
-      bind_release(owner->sources, owner->n_sources, (const uint8_t *)t->data + (uint64_t)from * row,
-                   (uint64_t)(to - from) * row);
-  }
+  const struct ane_tensor *tensor = table_of(t, i);
+  size_t bytes = 2 * (size_t)t->rows[i].cols;
+  struct ane_weights part = {0};
+  ane_status st = ane_weights_encode(&part, t->pool, &t->rows[i], &plain, from, to, NULL, t->err);
+  for (int64_t r = 0; !st && r < to - from; r++)
+    memcpy(t->batch + 2 * (size_t)(at + r) * (size_t)t->width + column, (const uint8_t *)part.payload + (size_t)r * bytes, bytes);
+  ane_weights_free(&part);
+  uint64_t row = tensor->bytes / (uint64_t)t->rows[i].rows;
+  if (!tensor->transposed)
+    bind_release(t->owner->sources, t->owner->n_sources, (const uint8_t *)tensor->data + (uint64_t)from * row,
+                 (uint64_t)(to - from) * row);
   return st;
 }
 
-/* table(path) -> {rows, columns, bytes, sha256}: the table of the embedding as fp16 rows; or nil, message, code */
+/* Writes rows [from, to), at most TABLE_ROWS. */
+static ane_status write_rows(struct table_writer *t, int64_t from, int64_t to) {
+  size_t column = 0, bytes = 2 * (size_t)(to - from) * (size_t)t->width;
+  ane_status st = ANE_OK;
+  for (int32_t i = 0; i < t->partition->n_embeddings && !st; i++) {
+    int64_t end = ANE_MIN(to, t->rows[i].rows);
+    if (from < end) st = put_rows(t, i, from, end, 0, column);
+    for (int64_t r = ANE_MAX(from, end); r < to && !st; r++) st = put_rows(t, i, 0, 1, r - from, column);
+    if (st) return ane_fail_in(t->err, st, "%s", t->owner->graph->values[t->partition->tables[i]].name);
+    column += 2 * (size_t)t->rows[i].cols;
+  }
+  ane_sha256_add(&t->sum, t->batch, bytes);
+  return ane_file_write(&t->file, t->batch, bytes, t->err);
+}
+
+static ane_status write_table(struct table_writer *t, const char *path) {
+  ane_status st = ANE_OK;
+  for (int32_t i = 0; i < t->partition->n_embeddings && !st; i++) {
+    st = ane_weight_rows_of(table_of(t, i), &t->rows[i], t->err);
+    t->width += st ? 0 : t->rows[i].cols;
+  }
+  if (st) return st;
+  t->batch = ane_malloc(2 * (size_t)TABLE_ROWS * (size_t)t->width);
+  if (!t->batch) return ane_fail(t->err, ANE_NOMEM, "no memory for rows of the embedding");
+  st = ane_file_create(&t->file, path, t->err);
+  for (int64_t from = 0; !st && from < t->rows[0].rows; from += TABLE_ROWS)
+    st = write_rows(t, from, ANE_MIN(from + TABLE_ROWS, t->rows[0].rows));
+  if (!st) st = ane_file_commit(&t->file, t->err);
+  ane_file_abandon(&t->file);
+  ane_free(t->batch);
+  return st;
+}
+
+/* table(path) -> {rows, columns, bytes, sha256}: the joined embedding as fp16 rows; or nil, message, code */
 static int exporter_table(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   const char *path = bind_text(L, 2);
-  int32_t v = ud->partition->table;
-  if (v == ANE_NONE || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
-  struct ane_file_writer w;
-  struct ane_sha256 sum;
   struct ane_error err;
+  struct table_writer t = {.owner = ud->owner, .partition = ud->partition, .pool = ud->e.pool, .err = &err};
   char hash[ANE_SHA256_TEXT];
-  ane_sha256_begin(&sum);
-  ane_status st = ane_file_create(&w, path, &err);
-  if (!st) st = write_table(ud->owner, v, ud->e.pool, &w, &sum, &err);
-  if (st) ane_fail_in(&err, st, "%s", ud->e.graph->values[v].name);
-  if (!st) st = ane_file_commit(&w, &err);
-  ane_file_abandon(&w);
-  if (st) return bind_fail(L, &err);
-  ane_sha256_end(&sum, hash);
-  const struct ane_shape *s = &ud->e.graph->values[v].shape;
+  if (!ud->partition->n_embeddings || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
+  ane_sha256_begin(&t.sum);
+  if (write_table(&t, path)) return bind_fail(L, &err);
+  ane_sha256_end(&t.sum, hash);
   lua_createtable(L, 0, 4);
-  lua_pushinteger(L, s->dim[0]);
-  lua_setfield(L, -2, "rows");
-  lua_pushinteger(L, s->dim[1]);
-  lua_setfield(L, -2, "columns");
-  lua_pushinteger(L, 2 * s->dim[0] * s->dim[1]);
-  lua_setfield(L, -2, "bytes");
+  bind_set_integer(L, "rows", t.rows[0].rows);
+  bind_set_integer(L, "columns", t.width);
+  bind_set_integer(L, "bytes", 2 * t.rows[0].rows * t.width);
   bind_set_text(L, "sha256", hash);
   return 1;
 }

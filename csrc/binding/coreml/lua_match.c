@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MATCHER_CLASS "ane.mil_matcher"
@@ -181,22 +182,48 @@ static int matcher_count(lua_State *L) {
 
 /* ---- Weights -----------------------------------------------------------------------------------------------------------*/
 
-/* Maps the table of embeddings, fp16 rows. */
-static ane_status open_table(struct lua_matcher *ud, const char *beside, const char *location, struct ane_source_tensor *t,
-                             struct ane_error *err) {
+/* Columns [from, from + cols) of the mapped embedding, of `width` columns, as table i. */
+static ane_status table_tensor(struct lua_matcher *ud, int32_t i, int64_t from, int64_t width, struct ane_source_tensor *t,
+                               struct ane_error *err) {
+  static const char prefix[] = "table ";
+  const struct ane_map *map = &ud->parts.embedding.map;
+  const struct ane_value *v = &ud->m.graph->values[ud->partition->tables[i]];
+  size_t size = sizeof prefix + strlen(v->name);
+  char *name = ane_arena_array(&ud->parts.arena, size, 1);
+  struct ane_gather *g = ane_arena_alloc(&ud->parts.arena, sizeof *g);
+  if (!name || !g) return ane_fail(err, ANE_NOMEM, "no memory for the weights");
+  snprintf(name, size, "%s%s", prefix, v->name);
+  const uint8_t *data = map->data + 2 * (size_t)from;
+  uint64_t bytes = map->size - 2 * (uint64_t)from;
+  *g = (struct ane_gather){
+      .data = data, .bytes = bytes, .dtype = ANE_F16, .row_step = width, .col_step = 1, .rows = v->shape.dim[0]};
+  *t = (struct ane_source_tensor){.name = name, .tensor = {.dtype = ANE_F16, .shape = v->shape, .data = data, .bytes = bytes}};
+  if (width > v->shape.dim[1]) t->tensor.gather = g;
+  return ANE_OK;
+}
+
+/* Maps the joined embedding, fp16 rows of `columns` columns, and lists its tables. */
+static ane_status open_tables(struct lua_matcher *ud, const char *beside, const char *location, int64_t columns,
+                              struct ane_source_tensor *list, uint32_t *n, struct ane_error *err) {
   struct ane_mlpackage_parts *parts = &ud->parts;
-  if (ud->partition->table == ANE_NONE) return ane_fail(err, ANE_UNSUPPORTED, "the recipe has no table of embeddings");
-  const struct ane_shape *s = &ud->m.graph->values[ud->partition->table].shape;
+  const struct ane_partition *p = ud->partition;
+  if (!p->n_embeddings) return ane_fail(err, ANE_UNSUPPORTED, "the recipe has no table of embeddings");
+  int64_t width = ane_partition_joined_channels(ud->m.graph), from = 0;
+  uint64_t want = (uint64_t)ud->m.graph->values[p->tables[0]].shape.dim[0] * (uint64_t)width * 2;
+  if (columns != width)
+    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRId64 " columns, the recipe's embedding %" PRId64, location, columns,
+                    width);
   ane_status st = ane_map_open_beside(&parts->embedding.map, beside, location, err);
   if (st) return st;
-  uint64_t want = (uint64_t)s->dim[0] * (uint64_t)s->dim[1] * 2;
   if (parts->embedding.map.size != want)
-    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRIu64 " bytes, the recipe's table %" PRIu64, location,
+    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRIu64 " bytes, the recipe's embedding %" PRIu64, location,
                     parts->embedding.map.size, want);
+  for (int32_t i = 0; i < p->n_embeddings && !st; i++) {
+    st = table_tensor(ud, i, from, width, &list[(*n)++], err);
+    from += ud->m.graph->values[p->tables[i]].shape.dim[1];
+  }
   parts->embedding.path = ane_arena_strndup(&parts->arena, location, strlen(location));
-  t->name = "embedding";
-  t->tensor = (struct ane_tensor){.dtype = ANE_F16, .shape = *s, .data = parts->embedding.map.data, .bytes = want};
-  return parts->embedding.path ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
+  return st || parts->embedding.path ? st : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
 /* Lists the weights that were found: "matrix NAME", "plain NAME". */
@@ -214,9 +241,9 @@ static ane_status list_tensors(struct lua_matcher *ud, struct ane_source_tensor 
   return ANE_OK;
 }
 
-/* weights(path [, beside, location]) -> source of the weights of all packages that were compared, called "matrix NAME" (of
- * projections), "plain NAME" (others) and "embedding" (the file `location` in the folder of `beside`); or nil, message, code.
- * Closes the matcher, whose packages the source keeps. path: of the set */
+/* weights(path [, beside, location, columns]) -> source of the weights of all packages that were compared, called "matrix NAME"
+ * (of projections), "plain NAME" (others) and "table NAME" (embeddings, in the file `location` in the folder of `beside`, of
+ * `columns` columns); or nil, message, code. Closes the matcher, whose packages the source keeps. path: of the set */
 static int matcher_weights(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   struct ane_mil_weight_found *found;
@@ -224,12 +251,14 @@ static int matcher_weights(lua_State *L) {
   uint32_t n;
   ud->parts.path = bind_text(L, 2);
   const char *beside = luaL_optstring(L, 3, NULL), *location = luaL_optstring(L, 4, NULL);
+  int64_t columns = location ? bind_integer(L, 5, 1, INT32_MAX) : 0;
   struct ane_source **out = bind_new_source(L);
   ane_status st = ane_mil_match_weights(&ud->m, &found, &n, &err);
-  struct ane_source_tensor *list = st ? NULL : ane_arena_array(&ud->parts.arena, (size_t)n + 2, sizeof *list);
+  struct ane_source_tensor *list =
+      st ? NULL : ane_arena_array(&ud->parts.arena, (size_t)n + 1 + ANE_PARTITION_EMBEDDINGS, sizeof *list);
   if (!st && !list) st = ane_fail(&err, ANE_NOMEM, "no memory for the weights");
   if (!st) st = list_tensors(ud, list, found, n, &err);
-  if (!st && location) st = open_table(ud, beside, location, &list[n++], &err);
+  if (!st && location) st = open_tables(ud, beside, location, columns, list, &n, &err);
   ud->parts.tensors = list;
   ud->parts.n_tensors = n;
   if (!st) st = ane_mlpackage_source(out, &ud->parts, &err);

@@ -214,9 +214,10 @@ static ane_status push_shard(lua_State *L, const struct planned *x, const struct
   return st;
 }
 
-/* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights
- * (scheme), schemes ({constant = scheme}), target, size_limit (bytes), rows, slices, layers, expert_parts, whole, stateless (each
- * call has a whole sequence); context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
+/* mil_plan(graph, options) -> {layers, rows, embedding, shards}; or nil, message, code. embedding: {tables = list of {name,
+ * shape}, rows, columns, bytes (fp16) of the joined embedding}, absent in models without. Options: weights (scheme), schemes
+ * ({constant = scheme}), target, size_limit (bytes), rows, slices, layers, expert_parts, whole, stateless (each call has a whole
+ * sequence); context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct planned x = {.g = g};
@@ -233,12 +234,14 @@ static int mil_plan(lua_State *L) {
   lua_createtable(L, 0, 4);
   bind_set_integer(L, "layers", c->n_layers);
   bind_set_integer(L, "rows", c->rows);
-  if (c->table != ANE_NONE) {
-    push_values(L, "embedding", g, &c->table, 1);
-    lua_getfield(L, -1, "embedding");
-    lua_rawgeti(L, -1, 1);
-    lua_setfield(L, -3, "embedding");
-    lua_pop(L, 1);
+  if (c->n_embeddings) {
+    int64_t rows = g->values[c->tables[0]].shape.dim[0], columns = ane_partition_joined_channels(g);
+    lua_createtable(L, 0, 4);
+    push_values(L, "tables", g, c->tables, c->n_embeddings);
+    bind_set_integer(L, "rows", rows);
+    bind_set_integer(L, "columns", columns);
+    bind_set_integer(L, "bytes", 2 * rows * columns);
+    lua_setfield(L, -2, "embedding");
   }
   lua_createtable(L, c->n_shards, 0);
   for (int32_t i = 0; i < c->n_shards; i++) {

@@ -6,8 +6,9 @@
 --   kind                "causal", "token_classifier", "embedding" or "reranker"
 --   model_family, model_name, d_model, n_layers, vocab_size, max_seq_len (positions of the states, or the tokens of a call
 --                       where there are none), n_heads, n_kv_heads, d_head, weights: facts, shown by info
---   embed_bin           file of fp16 rows [vocab_size, d_model]; embed_scale: a factor for them, default 1; absent where a
+--   embed_bin           file of fp16 rows [vocab_size, d_embed]; embed_scale: a factor for them, default 1; absent where a
 --                       package has an input of role ids
+--   d_embed             columns of embed_bin, default d_model. More: rows of several embeddings, one after the other (Gemma 3n and 4)
 --   labels, reach       of token classifiers: names; tokens on each side that a label depends on
 --   pooling             of embedding models: see ane.coreml.pooling
 --   n_scores, score     of rerankers: numbers of the result; activation of the score, Identity or Sigmoid
@@ -247,6 +248,7 @@ function M.read(folder, context)
   if not MODELS[meta.kind] then refuse("format", "kind is %s", tostring(meta.kind)) end
   for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
   meta.n_layers = integer(meta, "n_layers", 0, "the model")
+  meta.d_embed = meta.d_embed == nil and meta.d_model or integer(meta, "d_embed", 1, "the model")
   local rows = rows_of(meta)
   if #list(meta, "packages", "the set") == 0 then refuse("format", "packages is empty") end
   for i, p in ipairs(meta.packages) do read_package(p, ("packages[%d]"):format(i)) end

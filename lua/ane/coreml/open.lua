@@ -114,7 +114,7 @@ local function check_inputs(meta, p, f, made, embedding)
       port.edge = edge_of(port)
       local width = port.shape[2]
       if not made[port.edge] then
-        if not embedding and width == meta.d_model then embedding = port.edge
+        if not embedding and width == meta.d_embed then embedding = port.edge
         elseif embedding ~= port.edge then refuse("format", "%s: no package before gives %s (input %s)", p.path, port.edge, port.name) end
       elseif made[port.edge] ~= width then
         refuse("format", "%s: input %s has %s channels, %s has %s", p.path, port.name, width, port.edge, made[port.edge])
@@ -237,7 +237,7 @@ function M.embedding(folder, meta)
   if not meta.embedding then return nil end
   if not meta.embed_bin then refuse("format", "embed_bin is missing, and a package needs the embedding as %s", meta.embedding) end
   meta_file.inside(meta.embed_bin, "embed_bin")
-  local table_, message, code = core.embedding(folder .. meta_file.NAME, meta.embed_bin, meta.vocab_size, meta.d_model)
+  local table_, message, code = core.embedding(folder .. meta_file.NAME, meta.embed_bin, meta.vocab_size, meta.d_embed)
   if not table_ then refuse(code, "%s", message) end
   return table_
 end

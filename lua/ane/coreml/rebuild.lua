@@ -138,9 +138,9 @@ end
 function Source:constant(graph, name, label, view)
   local held = self.weights
   if not held then return graph:blank(label, shapes.viewed(self.shapes[name], view)) end
-  local matrix, other = "matrix " .. label, "plain " .. label
+  local matrix, other, rows = "matrix " .. label, "plain " .. label, "table " .. label
   if view and view.table then
-    local stored = held:tensor "embedding" and "embedding" or held:tensor(other) and other or matrix
+    local stored = held:tensor(rows) and rows or held:tensor(other) and other or matrix
     return graph:const(stored ~= matrix and held:tensor(matrix) and label .. " (table)" or label, held, stored)
   end
   return graph:const(label, held, held:tensor(matrix) and matrix or other)
@@ -236,7 +236,7 @@ local function compare(folder, meta, graph, options)
   local source, message, code
   if meta.embed_bin then
     meta_file.inside(meta.embed_bin, "embed_bin")
-    source, message, code = matcher:weights(folder, folder .. meta_file.NAME, meta.embed_bin)
+    source, message, code = matcher:weights(folder, folder .. meta_file.NAME, meta.embed_bin, meta.d_embed)
   else
     source, message, code = matcher:weights(folder)
   end

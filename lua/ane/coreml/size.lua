@@ -121,8 +121,7 @@ function M.of(bundle, opts)
   for _, tier in ipairs(stateful and M.tiers or {}) do
     if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(partition, tier) } end
   end
-  local table_shape = partition.embedding and partition.embedding.shape or { 0, 0 }
-  out.embed_bytes = 2 * table_shape[1] * table_shape[2]
+  out.embed_bytes = partition.embedding and partition.embedding.bytes or 0
   out.bytes, out.packages = chosen.bytes, chosen.packages
   out.state_bytes = stateful and states(partition, out.context) or 0
   out.chips = chips(chosen.bytes, out.state_bytes, chosen.packages)

@@ -29,7 +29,7 @@ local TABLE = { table = true }
 -- @return the builder
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {},
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {}, caches = {},
     asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
@@ -267,7 +267,15 @@ function Builder:position_scale(x, beta, original)
   return self:_add("position_scale", "position_scale", { x, self.positions }, { beta = beta, original = original })
 end
 
---- Grouped-query attention with its own key and value cache.
+-- The key and value cache for k and v. Layers that share keys and values share it.
+function Builder:_cache(k, v, shape)
+  local key = ("%s %s %d"):format(k, v, shape[2])
+  local pair = self.caches[key] or { self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape) }
+  self.caches[key] = pair
+  return pair[1], pair[2]
+end
+
+--- Grouped-query attention with a key and value cache. Layers whose k and v are the same values share it.
 -- @param q value [1, heads * head_dim, T, 1]
 -- @param k value [1, kv_heads * head_dim, T, 1]
 -- @param v value of the same shape as k
@@ -276,8 +284,7 @@ end
 -- (value [heads]: for each head, an extra score in the softmax that has no value vector), sink_scale (default 1)
 -- @return value [1, heads * head_dim, T, 1]
 function Builder:attention(q, k, v, opts)
-  local shape = { 1, opts.kv_heads, "context", opts.head_dim }
-  local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
+  local ks, vs = self:_cache(k, v, { 1, opts.kv_heads, "context", opts.head_dim })
   return self:_add("attention", "attn", { q, k, v, ks, vs, opts.sinks or false },
     { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0,
       softcap = opts.softcap or 0, sink_scale = opts.sink_scale or 1 })

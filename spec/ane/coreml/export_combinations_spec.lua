@@ -9,7 +9,7 @@ local MODELS = {
   tiny.path "gemma3-odd", tiny.path "qwen2-odd", tiny.path "llama-kquants", HF .. "gemma3_softcap", HF .. "hunyuan_v1_dense",
   HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "llama", HF .. "olmo2-odd", HF .. "privacy_filter-odd", HF .. "privacy_filter_original-odd",
   HF .. "qwen2_moe-odd", HF .. "qwen2_moe_window-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "smollm3-odd", HF .. "zaya-odd",
-  HF .. "zaya_bias-odd", HF .. "zaya_original-odd", HF .. "phi3",
+  HF .. "zaya_bias-odd", HF .. "zaya_original-odd", HF .. "phi3", HF .. "gemma3n-odd", HF .. "gemma4-odd",
 }
 local FACTORS = {
   { "weights", { "int8", "fp16", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4-g8" } },

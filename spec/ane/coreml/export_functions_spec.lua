@@ -10,6 +10,7 @@ local HF = "spec/fixtures/hf/"
 local CAUSAL = {
   tiny.path(), tiny.path "gemma3-odd", HF .. "llama", HF .. "qwen2_swa", HF .. "phi3", HF .. "gemma3_softcap", HF .. "hunyuan_v1_dense",
   HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", HF .. "qwen2_moe-odd",
+  HF .. "gemma4-odd",
 }
 local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3, 7, 7, 1, 2, 3, 4, 5, 6, 9, 11, 2, 3 }
 

@@ -34,7 +34,7 @@ local HF = "spec/fixtures/hf/"
 local CAUSAL = {
   tiny.path(), tiny.path "gemma3-odd", tiny.path "qwen2-odd", tiny.path "llama-kquants", HF .. "llama", HF .. "qwen2_swa", HF .. "phi3",
   HF .. "gemma3_softcap", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "zaya-odd", HF .. "zaya_original-odd",
-  HF .. "qwen2_moe-odd",
+  HF .. "qwen2_moe-odd", HF .. "gemma3n-odd", HF .. "gemma4-odd",
 }
 
 local function vocab_ids(model)

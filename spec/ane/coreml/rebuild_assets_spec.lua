@@ -17,7 +17,7 @@ local MODELS = {
   HF .. "mamba2-odd", HF .. "ministral3-odd", HF .. "nemotron_h-odd", HF .. "olmo2-odd", HF .. "olmo3-odd", HF .. "phi3",
   HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "qwen3_5-odd", HF .. "qwen3_moe-odd", HF .. "smollm3-odd",
   HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf",
-  GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
+  GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf", HF .. "gemma3n-odd", HF .. "gemma4-odd",
 }
 
 describe("a set of Core AI assets run by a recipe", function()

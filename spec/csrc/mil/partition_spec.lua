@@ -6,7 +6,7 @@ local programs = require "support.programs"
 local HF = "spec/fixtures/hf/"
 local MODELS = {
   "llama-q8_0", "gemma3-odd", "qwen2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", HF .. "lfm2_moe-odd", HF .. "privacy_filter-odd",
-  HF .. "qwen2_moe-odd",
+  HF .. "qwen2_moe-odd", HF .. "gemma3n-odd", HF .. "gemma4-odd",
 }
 
 local cut, set = partition.cut, partition.set

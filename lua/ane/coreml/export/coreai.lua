@@ -198,7 +198,7 @@ local function write(run, out)
     path = out .. "/" .. run.asset, bundle = out, ok = true, target = "coreai", functions = entry.functions, weights = entry.weights,
     kept = kept, warnings = { why and "the bundle has no tokenizer.json: " .. why },
     shards = { { path = run.asset, kind = "whole", bytes = entry.bytes, weight_bytes = bytes, sha256 = entry.sha256, verdict = "risk" } },
-    embed_bytes = partition.embedding and 2 * partition.embedding.shape[1] * partition.embedding.shape[2] or 0,
+    embed_bytes = partition.embedding and partition.embedding.bytes or 0,
     weight_bytes = bytes, seconds = core.clock() - run.started,
   }
 end

@@ -3,7 +3,7 @@
 -- ane.util.schema.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
--- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json,
+-- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_embed]), the files of the tokenizer, and runtime_meta.json,
 -- which ane.coreml.export.meta makes and ane.coreml.set reads. The set is built in OUT.partial. Each package is checked and
 -- hashed as it is written. At the end OUT.partial replaces OUT in one step. After an interruption, the next call with the same
 -- model and options keeps the packages whose hashes match. The same model and options give the same bytes.

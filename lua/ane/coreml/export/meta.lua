@@ -171,7 +171,9 @@ function M.of(run, profiles, files)
     rope = plain(cfg.ropes or cfg.rope), ropes = ropes(last.tables, context), labels = cfg.labels and array(cfg.labels),
     n_scores = kind == "reranker" and last.partition.rows or nil, both_sides = cfg.both_sides, reach = cfg.reach,
     eos_ids = array(run.bundle.eos_ids or cfg.eos_ids or {}), bos_id = cfg.bos_id, tokenizer = files.tokenizer,
-    embed_bin = run.embedding and "embed.bin" or nil, n_experts = expert_count(last.partition), packages = list, layers = array(layers),
+    embed_bin = run.embedding and "embed.bin" or nil,
+    d_embed = run.embedding and run.embedding.columns ~= cfg.d_model and run.embedding.columns or nil,
+    n_experts = expert_count(last.partition), packages = list, layers = array(layers),
     lm_head_shards = array(slices), expert_packages = array(experts), states = array(states), tensors_between = array(between),
     hashes = hashes(profiles, run.embedding), files = files_of(profiles, run.embedding, files),
   }

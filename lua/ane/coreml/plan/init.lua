@@ -472,9 +472,7 @@ local function summary(partitioned, bundle, opts, asked, profiles, copies)
     bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
   }
   out.target, out.law = M.limits(opts)
-  if partitioned.embedding then
-    out.embed_bytes = 2 * partitioned.embedding.shape[1] * partitioned.embedding.shape[2]
-  end
+  if partitioned.embedding then out.embed_bytes = partitioned.embedding.bytes end
   local held = {}
   for _, p in ipairs(partitioned.shards) do
     count(p, out.residency, held)
