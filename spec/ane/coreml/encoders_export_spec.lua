@@ -230,23 +230,49 @@ describe("an encoder as packages or an asset", function()
     for _, rule in ipairs(plan.laws) do assert.is_nil(rule.id:find "^state") end
   end)
 
-  -- ANE_COREAI_PYTHON: a Python with Apple's coreai-core. Without it this is not run.
-  local python = os.getenv "ANE_COREAI_PYTHON"
-  for _, name in ipairs(python and { "bert", "modernbert", "embedding_gemma", "qwen3_embedding", "cross_encoder" } or {}) do
-    it("gives the same in Apple's library: " .. name, function()
-      local source <close> = assert(ane.load(hf.path(name), { weights = "fp16", activations = "fp32", threads = 2 }))
-      local report = export(hf.path(name), { target = "coreai", fixed_t = { 1, 8, 24 } })
-      local want = name == "cross_encoder" and assert(source:rerank(nil, LISTS, { raw = true })) or assert(source:embed(LISTS))
-      local case = { calls = {}, tolerance = { atol = 0.01 } }
-      for i, ids in ipairs(LISTS) do
-        local f = function_for(report, #ids)
-        local y = type(want[i]) == "number" and { want[i] } or want[i]:totable()
-        case.calls[i] = { ["function"] = f.name, inputs = inputs_of(f, ids), outputs = { [f.outputs[1].name] = { data = y } } }
-      end
-      assert(core.write_file(dir .. "/case.json", (core.json_encode(case))))
-      for _, script in ipairs { "verify.py %s", "run.py %s %s" } do
-        coreai.apple(python, script:format(report.path, dir .. "/case.json"))
-      end
-    end)
+  -- ANE_COREAI_PYTHON: a Python with Apple's coreai-core. Without it this is not run. The forms of weights take turns; with
+  -- ANE_COREAI_SWEEP=all each model takes all forms.
+  local python, all = os.getenv "ANE_COREAI_PYTHON", os.getenv "ANE_COREAI_SWEEP" == "all"
+  local SWEPT = { "bert", "xlm_roberta", "modernbert", "nomic_bert", "embedding_gemma", "qwen3_embedding", "cross_encoder",
+                  "cross_encoder_xlmr", "privacy_filter" }
+  local FORMS = core.mil_schemes()
+
+  -- The executor's result for a sequence.
+  local function result_of(source, ids)
+    local kind = source.config.kind
+    if kind == "embedding" then return assert(source:embed { ids })[1]:totable() end
+    if kind == "reranker" then
+      local score = assert(source:rerank(nil, { ids }, { raw = true }))[1]
+      return type(score) == "number" and { score } or score:totable()
+    end
+    local session <close> = assert(source:session())
+    local rows = {}
+    assert(session:feed(ids, { want = "all" }))
+    for i = 1, #ids do table.move(session:logits(i):totable(), 1, source.config.n_labels or #source.config.labels, #rows + 1, rows) end
+    return rows
+  end
+
+  -- Compares an asset in Apple's library with the executor. Padding of a classifier has labels, too, so its calls have none.
+  local function check_in_apples_library(name, weights)
+    local source <close> = assert(ane.load(hf.path(name), { mixed = { ["*"] = weights }, activations = "fp32", threads = 2 }))
+    local report = export(hf.path(name), { target = "coreai", fixed_t = { 1, 5, 16, 24 }, weights = weights })
+    local case, largest = { calls = {} }, 0
+    for i, ids in ipairs(LISTS) do
+      local f, y = function_for(report, #ids), result_of(source, ids)
+      for _, x in ipairs(y) do largest = math.max(largest, math.abs(x)) end
+      case.calls[i] = { ["function"] = f.name, inputs = inputs_of(f, ids), outputs = { [f.outputs[1].name] = { data = y } } }
+    end
+    case.tolerance = { atol = (weights == "fp16" and 0.01 or 0.03) + 0.01 * largest }
+    assert(core.write_file(dir .. "/case.json", (core.json_encode(case))))
+    for _, script in ipairs { "verify.py %s", "run.py %s %s" } do
+      coreai.apple(python, script:format(report.path, dir .. "/case.json"))
+    end
+  end
+
+  for i, name in ipairs(python and SWEPT or {}) do
+    for k = 1, all and #FORMS or 1 do
+      local weights = FORMS[(3 * i + k) % #FORMS + 1]
+      it(("gives the same in Apple's library: %s in %s"):format(name, weights), function() check_in_apples_library(name, weights) end)
+    end
   end
 end)

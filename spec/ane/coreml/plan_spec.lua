@@ -188,7 +188,8 @@ describe("size", function()
     end
     local text = assert(core.read_file "docs/coreai.md")
     assert.truthy(text:find(table.concat(rows), 1, true), "the table of docs/coreai.md is not that of ane.coreml.plan.coreai")
-    local asked = { "encoder", "layout", "states", "recurrent", "experts", "heads", "context-width", "context-step" }
+    local asked = { "encoder", "layout", "states", "recurrent", "experts", "heads", "context-width", "context-step",
+                    "embeddings" }
     local function holds(name, opts)
       opts = opts or { context = 64 }
       opts.target = "coreai"
@@ -206,5 +207,6 @@ describe("size", function()
     assert.equal("layout states recurrent", holds "mamba2-odd")
     assert.equal("layout states recurrent experts heads", holds "granitemoehybrid-odd")
     assert.equal("layout experts heads", holds "gpt_oss-odd")
+    assert.equal("layout heads embeddings", holds "gemma3n-odd")
   end)
 end)

@@ -43,6 +43,8 @@ M.rules = {
     function(f) return f.encoder and not f.sharded end },
   { "states", "risk", "Apple's runner makes key_cache and value_cache: states of convolutions and recurrent layers, or of layers that "
     .. "differ in width, need a program of your own", RUNNER, runner(function(f) return f.own_states end) },
+  { "embeddings", "risk", "the rows of several embeddings are one row of embedding_table, which no known asset of Apple's has", RUNNER,
+    runner(function(f) return f.embeddings > 1 end) },
   { "recurrent", "risk", "no document speaks of recurrent layers: here a chunk of tokens is products of matrices, exp and softplus, and "
     .. "the state is fp16", "none", function(f) return f.recurrent end },
   { "experts", "risk", "every expert runs for every token, and no source says where the choice of the best ones runs", "none",
@@ -80,7 +82,7 @@ end
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
 -- whole sequences), context, kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true: the model has
--- some), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
+-- some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}
@@ -140,7 +142,7 @@ function M.facts(plan, opts)
   for _, t in ipairs(opts.fixed_t or { 64 }) do tokens = math.max(tokens, t) end
   return { bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets,
            encoder = plan.kind ~= "causal", context = plan.context, kv = kv, own_states = own_states, attention = ops.attention or false,
-           recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false, rows = plan.rows,
+           recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false, embeddings = plan.embeddings, rows = plan.rows,
            tokens = math.min(tokens, plan.context), ragged = ragged(plan.context, opts), weights = opts.weights }
 end
 

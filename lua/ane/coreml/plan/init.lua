@@ -469,10 +469,11 @@ local function summary(partitioned, bundle, opts, asked, profiles, copies)
     chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles,
     copies = copies, layout = opts.layout, norm = opts.norm, rope = opts.rope, functions = opts.functions, tiers = opts.tiers,
     layers = partitioned.layers, rows = partitioned.rows, packages = partitioned.shards, residency = { engine = 0, risk = 0, cpu = 0 },
-    bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
+    bytes = 0, largest = 0, predicted = true,
   }
   out.target, out.law = M.limits(opts)
-  if partitioned.embedding then out.embed_bytes = partitioned.embedding.bytes end
+  local embedding = partitioned.embedding
+  out.embed_bytes, out.embeddings = embedding and embedding.bytes or 0, embedding and #embedding.tables or 0
   local held = {}
   for _, p in ipairs(partitioned.shards) do
     count(p, out.residency, held)
@@ -489,9 +490,9 @@ end
 
 --- Plans an open bundle (of ane.model.loader, or of M.open).
 -- @param opts checked options
--- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
--- last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions
--- (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
+-- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, embeddings (their number), layers, packages = list of
+-- {name, kind, first, last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states,
+-- nodes, functions (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
 -- (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size limit),
 -- reported, coreai (with target coreai, coreai-sharded or both: facts and rules, see ane.coreml.plan.coreai); methods
 -- dot(), svg(); or nil, message, code
