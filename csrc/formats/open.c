@@ -90,12 +90,15 @@ static const struct folder {
     {"model.safetensors", "safetensors", ane_safetensors_read},
     {"model.safetensors.index.json", "safetensors", ane_safetensors_read_index},
     {"Manifest.json", "a Core ML package", NULL},
-    {"runtime_meta.json", "a set of Core ML packages", NULL},
+    {"runtime_meta.json", "a set of Core ML packages or Core AI assets", NULL},
+    {"main.mlirb", "a Core AI asset, which ane predict runs", NULL},
     {"coremldata.bin", "a compiled Core ML model", NULL},
     {"pytorch_model.bin", "a folder with a PyTorch checkpoint", NULL},
     {"pytorch_model.bin.index.json", "a folder with a PyTorch checkpoint", NULL},
     {"config.json", "a folder with a config.json but no model.safetensors", NULL},
     {"tokenizer.json", "a folder with a tokenizer but no model.safetensors", NULL},
+    {"metadata.json", "a folder with a metadata.json, as a bundle of a Core AI asset has it (ane predict runs its .aimodel)",
+     NULL},
 };
 
 /* What is wanted, for messages. */

@@ -106,13 +106,11 @@ function M.run(args)
   local report
   report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
-  local risk = report.target and require("ane.coreml.plan.coreai").risk_of(opts.weights or "")
-  if risk then common.remark(args, "%s: %s (%s)", opts.weights, risk.text, risk.source) end
-  for _, warning in ipairs(report.warnings or {}) do common.remark(args, "%s", warning) end
+  for _, warning in ipairs(report.warnings) do common.remark(args, "%s", warning) end
   report.transform = args.transform or "none"
   if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
-  report.warnings = report.warnings and common.list(report.warnings)
+  report.warnings = common.list(report.warnings)
   for _, f in ipairs(report.functions or {}) do
     f.inputs, f.outputs, f.states = common.list(f.inputs), common.list(f.outputs), common.list(f.states)
   end

@@ -96,6 +96,7 @@ end
 -- The number of elements of a shape.
 local function count_of(name, shape)
   local count = type(shape) == "table" and 1
+  if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, at most 10 are possible"):format(name, #shape), 0) end
   for _, d in ipairs(count and shape or {}) do
     if math.type(d) ~= "integer" or d < 0 then count = nil break end
     if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape wants too many numbers"):format(name), 0) end

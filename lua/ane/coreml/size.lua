@@ -43,18 +43,6 @@ local function totals(graph, bundle, opts, scheme)
   return row, partition
 end
 
-local function states(partition, context)
-  local sum = 0
-  for _, p in ipairs(partition.shards) do
-    for _, s in ipairs(p.states) do
-      local n = 2
-      for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
-      sum = sum + n
-    end
-  end
-  return sum
-end
-
 local function chips(bytes, state, calls)
   local out = {}
   for i, c in ipairs(core.mil_chips()) do
@@ -104,6 +92,7 @@ function M.of(bundle, opts)
   local graph <close>, message, code = planner.graph(bundle)
   if not graph then return nil, message, code end
   local cfg = bundle.config
+  opts.weights = opts.weights or planner.default_weights(cfg)
   local out = {
     path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, forms = {},
       contexts = {},
@@ -119,11 +108,13 @@ function M.of(bundle, opts)
   end
   local stateful = not planner.takes_whole(cfg)
   for _, tier in ipairs(stateful and M.tiers or {}) do
-    if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(partition, tier) } end
+    if tier <= (cfg.context_length or tier) then
+      out.contexts[#out.contexts + 1] = { context = tier, bytes = planner.state_bytes(partition.shards, tier) }
+    end
   end
   out.embed_bytes = partition.embedding and partition.embedding.bytes or 0
   out.bytes, out.packages = chosen.bytes, chosen.packages
-  out.state_bytes = stateful and states(partition, out.context) or 0
+  out.state_bytes = stateful and planner.state_bytes(partition.shards, out.context) or 0
   out.chips = chips(chosen.bytes, out.state_bytes, chosen.packages)
   return setmetatable(out, meta)
 end

@@ -18,6 +18,7 @@ local planner = require "ane.coreml.plan"
 local recipe = require "ane.coreml.export.recipe"
 local record = require "ane.coreml.export.record"
 local rerank = require "ane.embed.rerank"
+local rules = require "ane.coreml.plan.coreai"
 local tokens = require "ane.coreml.export.tokens"
 
 local M = {}
@@ -27,6 +28,19 @@ local META, VERSION = "metadata.json", "0.2"
 
 --- Tokens of a call and the smallest context that Apple's runner has functions for; contexts double from there.
 M.tokens, M.context = { 8, 16, 64 }, 256
+
+-- The files of an asset.
+local ASSET = { ["main.mlirb"] = true, ["main.hash"] = true, ["metadata.json"] = true, [".DS_Store"] = true }
+
+-- Refuses a folder of the old bundle with a name that no export writes: it would be lost.
+local function check_folder(path, is_own)
+  if core.path_kind(path) ~= "folder" then return end
+  for _, name in ipairs(try(core.list_dir(path))) do
+    if not is_own(name) then
+      refuse("invalid", "%s: holds %s, which no export wrote; name another output, or move that away", path, name)
+    end
+  end
+end
 
 -- May `out` be written? Yes if it is absent, an empty folder, or a bundle.
 local function check_out(out)
@@ -44,6 +58,8 @@ local function check_out(out)
   for _, name in ipairs(names) do
     if not own[name] then refuse("invalid", "%s: holds %s beside a bundle; name another output, or move that away", out, name) end
   end
+  check_folder(out .. "/" .. old.assets.main, function(name) return ASSET[name] end)
+  check_folder(out .. "/tokenizer", tokens.is_own)
 end
 
 -- The numbers of tokens of a call.
@@ -107,13 +123,12 @@ local function encoder_of(run)
   }
 end
 
-local function metadata(run, asset, full, files)
-  local cfg = run.config
+local function metadata(run, asset, full)
+  local cfg, embedded = run.config, core.path_kind(run.folder:path() .. "/tokenizer/tokenizer.json") == "file"
   return {
     encoder = run.facts, metadata_version = VERSION, kind = run.encoder and "encoder" or "llm", name = cfg.name, assets = { main = asset },
     language = {
-      tokenizer = #files.names > 0 and "tokenizer" or nil, vocab_size = cfg.vocab_size, max_context_length = full,
-      embedded_tokenizer = #files.names > 0,
+      tokenizer = embedded and "tokenizer" or nil, vocab_size = cfg.vocab_size, max_context_length = full, embedded_tokenizer = embedded,
     },
   }
 end
@@ -176,6 +191,18 @@ local function write_asset(run, options, contexts, tokens_, total)
   return done.done[run.asset], exporter:kept()
 end
 
+-- What the reader of the report should know: of the weights, calls that Apple's runner cannot make, a tokenizer that it does not find.
+local function warnings_of(run, weights, full, why)
+  local list = errors.warnings(weights, run.opts, true)
+  if not run.encoder and rules.ragged(full, run.opts) then
+    list[#list + 1] = "a context is no multiple of the tokens of a call: Apple's runner would write beyond the states"
+  end
+  if core.path_kind(run.folder:path() .. "/tokenizer/tokenizer.json") ~= "file" then
+    list[#list + 1] = "the bundle has no tokenizer.json: " .. (why or "the model's folder has none")
+  end
+  return list
+end
+
 local function write(run, out)
   local options, full = options_of(run)
   local partition = try(core.mil_plan(run.graph, options))
@@ -188,15 +215,16 @@ local function write(run, out)
   local contexts = run.encoder and { full } or contexts_of(run.opts, full)
   local entry, kept = write_asset(run, options, contexts, tokens_of(run, full), bytes)
   try(run.folder:make "tokenizer")
-  local files = tokens.write(run.bundle, inner(run.folder), try)
+  tokens.write(run.bundle, inner(run.folder), try)
   local why = tokens.write_json(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
-    core.json_encode(metadata(run, run.asset, full, files), { sort = true, indent = 1 })))
+    core.json_encode(metadata(run, run.asset, full), { sort = true, indent = 1 })))
+  local warnings = warnings_of(run, entry.weights, full, why)
   try(run.folder:remove(record.NAME))
   try(run.folder:commit())
   return {
     path = out .. "/" .. run.asset, bundle = out, ok = true, target = "coreai", functions = entry.functions, weights = entry.weights,
-    kept = kept, warnings = { why and "the bundle has no tokenizer.json: " .. why },
+    kept = kept, warnings = warnings,
     shards = { { path = run.asset, kind = "whole", bytes = entry.bytes, weight_bytes = bytes, sha256 = entry.sha256, verdict = "risk" } },
     embed_bytes = partition.embedding and partition.embedding.bytes or 0,
     weight_bytes = bytes, seconds = core.clock() - run.started,

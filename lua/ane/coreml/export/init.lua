@@ -53,24 +53,15 @@ local try, refuse = failure.try, failure.raise -- caught by run
 
 -- ---- Files ---------------------------------------------------------------------------------------------------------------
 
--- Is this a name that an export may write? OUT.partial can also hold the rest of the old set, if an export was killed at its end.
-local function is_own(name)
-  return name == record.NAME or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
-    or name:find "%.tmp$" or tokens.is_own(name) or pooling.is_own(name)
-end
-
--- May OUT.partial hold this name of an export to Core AI that was interrupted?
-local function is_of_bundle(name) return name == "metadata.json" or name == "tokenizer" or name:find "%.aimodel%.partial$" ~= nil end
-
 -- The first name in a folder that neither an export writes nor a set (its meta file, or nil) lists. It would be lost if the
--- folder were replaced. partial: the folder is OUT.partial
-local function foreign(folder, set, partial)
+-- folder were replaced.
+local function foreign(folder, set)
   local named = { [".DS_Store"] = true, [set and set.embed_bin or ""] = true, [set and set.tokenizer or ""] = true }
   for _, p in ipairs(set and set.packages or {}) do
     if type(p) == "table" and type(p.path) == "string" then named[p.path:match "^[^/]*"] = true end
   end
   for _, name in ipairs(try(core.list_dir(folder))) do
-    if not (named[name] or is_own(name) or partial and is_of_bundle(name)) then return name end
+    if not (named[name] or record.is_own(name)) then return name end
   end
 end
 
@@ -251,13 +242,14 @@ local function write_all(run, out)
   local object = meta.of(run, profiles, files)
   object.pooling, object.score = host.pooling, host.score
   object.recipe = recipe.section(run.bundle, run.asked, options)
+  local weights = weights_of(profiles)
   local text = core.json_encode(object, { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
   keep_only(run.folder, wanted)
   try(run.folder:commit())
   return {
     path = out, ok = true, target = run.opts.assets and "coreai-sharded" or nil, shards = shards_of(profiles), kept = run.kept,
-    weights = weights_of(profiles),
+    weights = weights, warnings = errors.warnings(weights, run.opts, run.opts.assets),
     embed_bytes = run.embedding and run.embedding.bytes or 0, seconds = core.clock() - run.started, weight_bytes = run.total,
   }
 end
@@ -306,7 +298,7 @@ local function export(bundle, out, opts)
   run.factor, factors = factor_function(opts)
   local _ <close> = factors
   run.follows = follows(opts)
-  run.record = record.read(folder, record.fingerprint(bundle, graph, options), function(path) return foreign(path, nil, true) end)
+  run.record = record.read(folder, record.fingerprint(bundle, graph, options))
   return write_all(run, out)
 end
 
@@ -317,13 +309,13 @@ end
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
 -- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
 -- verdict, residency (of packages: convolutions by predicted device, residency rules that hold of the operations)},
--- kept (packages of an earlier run),
--- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds, target ("coreai-sharded" where that
--- was chosen); or nil, message, code
+-- kept (packages of an earlier run), weights = list of {name, form, bytes, max_abs, snr_db}, warnings = list of texts, embed_bytes,
+-- weight_bytes, seconds, target ("coreai-sharded" if that was chosen); or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
   level = level or 1
   schema.argument({ type = "string" }, out, "export: path", level + 1)
+  local given = opts or {}
   opts = schema.check(M.rules, opts, "export", level + 1)
   if out == "" then error("export: path is empty", level + 1) end
   if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
@@ -332,6 +324,8 @@ function M.run(bundle, out, opts, level)
   opts, target = planner.split_target(opts)
   if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
+  local fits, fault, kind = planner.check_target(given)
+  if not fits then return nil, fault, kind end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
   if target == "coreai" then
     return failure.catch(function()

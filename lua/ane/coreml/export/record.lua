@@ -1,5 +1,5 @@
 --- The record of an export in OUT.partial: what was finished before an interruption, and of which export it is.
--- Needs ane.core, ane.coreml.files, ane.util.digest and ane.util.failure.
+-- Needs ane.core, ane.coreml.export.tokens, ane.coreml.files, ane.coreml.pooling, ane.util.digest and ane.util.failure.
 -- Usage: `local done = record.read(folder, record.fingerprint(bundle, graph, options))`; read and save raise {message, code}
 --
 -- The record is a table: fingerprint; done = {name of a finished package = {bytes, sha256, ...}}.
@@ -8,6 +8,8 @@ local core = require "ane.core"
 local digest = require "ane.util.digest"
 local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
+local pooling = require "ane.coreml.pooling"
+local tokens = require "ane.coreml.export.tokens"
 
 local M = {}
 
@@ -23,18 +25,28 @@ function M.fingerprint(bundle, graph, options)
   return core.sha256(core.json_encode(options, { sort = true }) .. "\n" .. graph:dump() .. "\n" .. digest.of(source))
 end
 
---- The record of OUT.partial. If it belongs to another export, the folder is emptied.
--- @param foreign nil, or function(path) -> a name that no export has left there; such a folder is refused
-function M.read(folder, fingerprint, foreign)
+--- Is this a name that an export of a set writes?
+function M.is_own(name)
+  return name == M.NAME or name == "runtime_meta.json" or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
+    or name:find "%.tmp$" or tokens.is_own(name) or pooling.is_own(name)
+end
+
+-- Is it one that an export of a bundle writes?
+local function is_of_bundle(name) return name == "metadata.json" or name == "tokenizer" or name:find "%.aimodel%.partial$" ~= nil end
+
+--- The record of OUT.partial, which may also hold the rest of the old set if an export was killed at its end. If the record belongs to
+-- another export, the folder is emptied. A folder with names that no export writes is refused: they would be lost.
+function M.read(folder, fingerprint)
   local path = folder:path()
   local text = core.read_file(path .. "/" .. M.NAME)
-  local record = text and core.json_decode(text)
-  if type(record) == "table" and record.fingerprint == fingerprint and type(record.done) == "table" then return record end
-  local other = foreign and foreign(path)
-  if other then
-    refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, other)
+  local record, names = text and core.json_decode(text), try(core.list_dir(path))
+  for _, name in ipairs(names) do
+    if not (M.is_own(name) or is_of_bundle(name) or name == ".DS_Store") then
+      refuse("invalid", "%s: holds %s, which no interrupted export left there; name another output, or move that folder away", path, name)
+    end
   end
-  for _, name in ipairs(try(core.list_dir(path))) do try(folder:remove(name)) end
+  if type(record) == "table" and record.fingerprint == fingerprint and type(record.done) == "table" then return record end
+  for _, name in ipairs(names) do try(folder:remove(name)) end
   return { fingerprint = fingerprint, done = {} }
 end
 

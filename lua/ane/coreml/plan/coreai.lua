@@ -44,7 +44,7 @@ M.rules = {
   { "states", "risk", "Apple's runner makes key_cache and value_cache: states of convolutions and recurrent layers, or of layers that "
     .. "differ in width, need a program of your own", RUNNER, runner(function(f) return f.own_states end) },
   { "embeddings", "risk", "the rows of several embeddings are one row of embedding_table, which no known asset of Apple's has", RUNNER,
-    runner(function(f) return f.embeddings > 1 end) },
+    runner(function(f) return (f.embeddings or 1) > 1 end) },
   { "recurrent", "risk", "no document speaks of recurrent layers: here a chunk of tokens is products of matrices, exp and softplus, and "
     .. "the state is fp16", "none", function(f) return f.recurrent end },
   { "experts", "risk", "every expert runs for every token, and no source says where the choice of the best ones runs", "none",
@@ -81,8 +81,9 @@ end
 
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
--- whole sequences), context, kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true: the model has
--- some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple of the tokens of a call), weights (scheme)
+-- whole sequences), context (the smallest), kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true:
+-- the model has some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple
+-- of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)
   local list = {}
@@ -123,8 +124,8 @@ local function ops_of(plan)
   return ops
 end
 
--- Is the context, or a smaller one of opts.tiers, no multiple of the tokens of a call that fits into it?
-local function ragged(context, opts)
+--- Is the context, or a smaller one of opts.tiers, no multiple of the tokens of a call that fits into it?
+function M.ragged(context, opts)
   local contexts = { context }
   for _, tier in ipairs(opts.tiers or {}) do contexts[#contexts + 1] = tier end
   for _, c in ipairs(contexts) do
@@ -140,10 +141,13 @@ function M.facts(plan, opts)
   local kv, own_states = states_of(plan)
   local ops, tokens = ops_of(plan), 0
   for _, t in ipairs(opts.fixed_t or { 64 }) do tokens = math.max(tokens, t) end
-  return { bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets,
-           encoder = plan.kind ~= "causal", context = plan.context, kv = kv, own_states = own_states, attention = ops.attention or false,
-           recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false, embeddings = plan.embeddings, rows = plan.rows,
-           tokens = math.min(tokens, plan.context), ragged = ragged(plan.context, opts), weights = opts.weights }
+  return {
+    bytes = opts.assets and plan.largest or plan.bytes + plan.embed_bytes, sharded = opts.assets, encoder = plan.kind ~= "causal",
+    context = math.min(plan.context, table.unpack(opts.tiers or {})), kv = kv, own_states = own_states,
+    attention = ops.attention or false, recurrent = ops.ssm_scan or ops.delta_rule or false, experts = ops.experts or false,
+    embeddings = plan.embeddings, rows = plan.rows, tokens = math.min(tokens, plan.context), ragged = M.ragged(plan.context, opts),
+    weights = opts.weights,
+  }
 end
 
 return M

@@ -53,7 +53,8 @@ end
 M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = true }
 
 --- Options of plan.
---   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, uint4-block, lut4, ..., fp16)
+--   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, uint4-block, lut4, ..., fp16); default int8, of
+--   embedding models and rerankers int8-block: one scale per tensor costs them too much (docs/coreml.md)
 --   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
 --   context: positions that the states hold; max_t: maximum tokens of a call (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers, embedding models and rerankers)
@@ -68,7 +69,7 @@ M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = tr
 --     whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
-  weights = { type = "string", choices = core.mil_schemes(), default = "int8" },
+  weights = { type = "string", choices = core.mil_schemes() },
   mixed = { type = "table", check = known_schemes },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
@@ -92,6 +93,9 @@ M.many_t = { 1, 4, 128 }
 --- Fixed T of causal models as sets of assets, unless others are given.
 M.asset_t = { 1, 8, 64 }
 
+--- The largest context of an asset: its position_ids are uint16.
+M.asset_context = 65535
+
 --- Bytes of weights of an asset in a set: the size aimed at, of the limit, which is the one that the rules have for one asset.
 M.asset_share, M.asset_limit = 0.8, 1000000000
 
@@ -101,6 +105,30 @@ local function for_assets(own)
   own.size_limit = own.size_limit or own.law or M.asset_limit
   own.target = math.max(1, math.floor(M.asset_share * own.size_limit))
   return own
+end
+
+-- What one Core AI asset settles itself: option -> the value it has, or false if the option is about packages only.
+local SETTLED = {
+  layout = "ct1", norm = "fp32", functions = "many", argmax = false, max_t = false, layers = false, size_limit = false, law = false,
+  experts = false, rope = false,
+}
+
+--- Does the target take these options? A set of assets settles layout, norm, rope and functions, one asset much more.
+-- @param given the options as they were given
+-- @return true; or nil, message, "invalid"
+function M.check_target(given)
+  local one, set = given.target == "coreai", given.target == "coreai-sharded"
+  local fixed = one and SETTLED or set and { layout = "ct1", norm = "fp32", functions = "many", rope = "inputs" } or {}
+  for key, value in pairs(fixed) do
+    if given[key] ~= nil and given[key] ~= value then
+      return nil, ("option %s is %s: it has no effect with target %s%s"):format(key, tostring(given[key]), given.target,
+        value and ", where it is always " .. tostring(value) or ""), "invalid"
+    end
+  end
+  if one and (given.context or 0) > M.asset_context then
+    return nil, ("option context is %d: Core AI's runner supports at most %d positions"):format(given.context, M.asset_context), "invalid"
+  end
+  return true
 end
 
 --- Takes the name of a target out of checked options: what is left has only bytes as its target, and for coreai-sharded `assets`.
@@ -323,8 +351,12 @@ function M.core_options(graph, cfg, opts, variant)
   }
 end
 
--- The default of max_t; or nil, message, code where a call would not fit in the context.
-local function settle_calls(cfg, opts)
+--- The scheme of the matrices if none is given.
+function M.default_weights(cfg) return (cfg.kind == "embedding" or cfg.kind == "reranker") and "int8-block" or "int8" end
+
+-- The defaults of weights and max_t; or nil, message, code if a call does not fit in the context.
+local function settle(cfg, opts)
+  opts.weights = opts.weights or M.default_weights(cfg)
   if M.takes_whole(cfg) then
     opts.max_t = opts.max_t or 4
     return true
@@ -341,11 +373,11 @@ local function settle_calls(cfg, opts)
 end
 
 --- The parts that are written as a whole: with many functions all variants together, else each variant alone.
--- @param opts checked options; max_t is set if absent
+-- @param opts checked options; weights and max_t are set if absent
 -- @param graph of the model
 -- @return list of what core_options takes; or nil, message, code
 function M.parts(cfg, opts, graph)
-  local ok, why, word = settle_calls(cfg, opts)
+  local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
   for pattern in pairs(opts.mixed or {}) do
@@ -434,13 +466,15 @@ local function report_of(cfg)
   end
 end
 
-local function state_bytes(shards, context)
-  local sum = 0
+--- Bytes of all states, fp16. Each package has states of its own; in one asset (one = true) layers that share a state have it once.
+function M.state_bytes(shards, context, one)
+  local sum, counted = 0, {}
   for _, p in ipairs(shards) do
     for _, s in ipairs(p.states) do
       local n = 2
       for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
-      sum = sum + n
+      if not (one and counted[s.name]) then sum = sum + n end
+      counted[s.name] = true
     end
   end
   return sum
@@ -479,7 +513,7 @@ local function summary(partitioned, bundle, opts, asked, profiles, copies)
     count(p, out.residency, held)
     out.bytes, out.largest = out.bytes + p.bytes, math.max(out.largest, p.bytes)
   end
-  out.state_bytes = state_bytes(partitioned.shards, out.context)
+  out.state_bytes = M.state_bytes(partitioned.shards, out.context, asked == "coreai" and not opts.assets)
   out.laws, out.reported = rules_that_hold(held), report_of(cfg)
   if asked ~= "coreml" then
     out.coreai = { facts = coreai.facts(out, opts), only = asked == "coreai", sharded = opts.assets }
@@ -492,10 +526,10 @@ end
 -- @param opts checked options
 -- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, embeddings (their number), layers, packages = list of
 -- {name, kind, first, last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states,
--- nodes, functions (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
--- (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size limit),
--- reported, coreai (with target coreai, coreai-sharded or both: facts and rules, see ane.coreml.plan.coreai); methods
--- dot(), svg(); or nil, message, code
+-- nodes, functions (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is
+-- "one"), residency (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size
+-- limit), reported, coreai (with target coreai, coreai-sharded or both: facts and rules, see ane.coreml.plan.coreai); methods dot(),
+-- svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end
@@ -514,6 +548,8 @@ end
 -- @param work function(bundle, opts) -> result; or nil, message, code
 -- @return the result; or nil, message, code
 function M.with_path(path, opts, what, work)
+  local fits, fault, kind = M.check_target(type(opts) == "table" and opts or {})
+  if not fits then return nil, fault, kind end
   opts = schema.check(schema.merge(M.rules, { recipe = { type = { "table", "string" } } }), opts, what, 3)
   local bundle, message, code = M.open(path, opts)
   if not bundle then return nil, message, code end
