@@ -33,6 +33,10 @@ local function check_grammar(v)
   if (getmetatable(v) or {}).__name ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
+-- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
+-- not allowed costs a second run, and of 100 tokens about 5 are of this kind.
+local MASK_SHARE = 1 / 20
+
 local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
 -- Returns a message if an entry of a corpus is no token id.
@@ -189,6 +193,7 @@ function M.start(session, tokenizer, ids, opts)
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
     repeats = repeats_of(opts.stop_ngram),
     eos = ends,
+    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- mean seconds of late
     pieces = {},
   }, Run)
   if opts.calls then self.decoder, self.watch, self.reader = calling.view(opts.calls, tokenizer, opts, self.watch) end
@@ -233,6 +238,21 @@ local function most_drafted(self)
   return most
 end
 
+-- Returns the tokens that the grammar allows next, for a run that searches the best one; false: there is no such mask, or masks have
+-- taken too much of the time of runs. A failure is left to the choice of the token, which needs no mask if the best one is allowed.
+local function next_mask(self)
+  local cost = self.cost
+  if not self.mask_size then return false end
+  if cost.mask > MASK_SHARE * cost.run then
+    cost.mask = cost.mask * 0.9 -- so that it is tried again
+    return false
+  end
+  local started = core.clock()
+  local mask = self.grammar:allowed(self.mask_size)
+  cost.mask = cost.mask + (core.clock() - started - cost.mask) * 0.25
+  return mask or false
+end
+
 -- Feeds the last token and the draft after it. Row i of the logits then belongs to the i-th token fed.
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
@@ -252,9 +272,11 @@ local function step(self)
   end
   local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
   if waiting > 1 then fed = table.move(all, session.length + 1, #all, 1, {}) end
+  local mask = self.plain and not draft and next_mask(self) or nil
   local started = core.clock()
-  self.want = self.plain and "argmax" or draft and "all" or "last"
-  local ok, message, code = session:feed(fed, { want = self.want })
+  self.want = mask and "best" or self.plain and "argmax" or draft and "all" or "last"
+  local ok, message, code = session:feed(fed, { want = self.want, mask = mask })
+  self.cost.run = self.cost.run + (core.clock() - started - self.cost.run) * 0.25
   local seconds = session.price and session.price(draft and #draft or 0) or core.clock() - started
   self.row = draft and 1 or -1
   self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
@@ -298,7 +320,7 @@ end
 -- Computes all logits of the last token's row where only the best id was asked for. Discards the draft.
 local function look_again(self)
   local draft, row = self.draft, self.row
-  if self.want ~= "argmax" then return true end
+  if self.want ~= "argmax" and self.want ~= "best" then return true end
   if draft then self.ahead.pace:checked(draft.agreed, #draft.ids, row - 1, draft.seconds) end
   self.draft, self.row, self.want = nil, -1, "last"
   local ok, message, code = self.session:rewind(#self.all - 1)
@@ -306,7 +328,7 @@ local function look_again(self)
   return self.session:feed(self.all[#self.all], { want = "last" })
 end
 
--- Chooses the best token if no option changes logits. A mask is made only if the grammar does not allow that token.
+-- Chooses the best token if no option changes logits. After a run without a mask, one is made if the grammar does not allow it.
 -- @return id; nil if it is not allowed; nil, message, code
 local function choose_plain(self)
   local best, value = self.session:argmax(self.row)
@@ -490,6 +512,7 @@ end
 function Run:settle()
   local session, n = self.session, #self.all
   if not self.begun then return true end
+  session:_unmask()
   self.draft = nil
   if session.length > n then return session:rewind(n) end -- drafted tokens
   if session.length == n or n > session.context then return true end
