@@ -46,28 +46,38 @@ static bool note_failed(struct json_machine *m, struct json_state *st, const boo
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
+/* Does no continuation of the string satisfy goal i? */
+static bool part_fails(const struct json_machine *m, const struct json_state *st, uint32_t i) {
+  uint32_t s = m->tuples[st->tuple].states[i], min = st->typed->min[i], max = st->typed->max[i];
+  const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
+  return !s || (uint64_t)st->length + x->min_chars > max || (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < min);
+}
+
+uint64_t json_string_failed(const struct json_machine *m, const struct json_state *st, bool bounds) {
+  const struct tuple *parts = &m->tuples[st->tuple];
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < parts->n; i++) bits |= (uint64_t)(bounds ? part_fails(m, st, i) : !parts->states[i]) << i;
+  return bits;
+}
+
+bool json_string_survives(struct json_machine *m, const struct json_state *st, uint64_t failed) {
+  bool list[64];
+  uint32_t n = m->tuples[st->tuple].n;
+  for (uint32_t i = 0; i < n; i++) list[i] = failed >> i & 1;
+  return !failed || json_survives(m, st->frame, list, n);
+}
+
 /* Finds the goals that no continuation of the string satisfies. */
 static bool evaluate_string(struct json_machine *m, struct json_state *st) {
-  const struct typed_context *t = st->typed;
-  const struct tuple *parts = &m->tuples[st->tuple];
-  uint32_t n = parts->n;
+  uint32_t n = m->tuples[st->tuple].n;
   if (n == 0) return true;
   if (n == 1) { /* nearly always */
-    uint32_t s = parts->states[0];
-    const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    bool failed = !s || (uint64_t)st->length + x->min_chars > t->max[0] ||
-                  (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[0]);
+    bool failed = part_fails(m, st, 0);
     return !failed || note_failed(m, st, &failed, 1);
   }
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t s = parts->states[i];
-    const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    failed[i] = !s || (uint64_t)st->length + x->min_chars > t->max[i] ||
-                (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[i]);
-    any |= failed[i];
-  }
+  for (uint32_t i = 0; i < n; i++) any |= failed[i] = part_fails(m, st, i);
   return !any || note_failed(m, st, failed, n);
 }
 

@@ -20,8 +20,17 @@ struct inside {
   bool exact_ends; /* what may follow the string depends on its contents */
   struct allowed_classes allowed[32];
   uint32_t n_allowed;
+  /* Of a string with parts. A minimum that the next character reaches does not matter. */
+  bool far_min; /* some minimum is further away */
+  uint32_t max; /* the lowest maximum; NO_LIMIT: none */
   uint8_t *viable; /* by tuple, if the length does not matter: 0 not known, 1 yes, 2 no */
   uint32_t n_viable;
+  /* By the goals that have failed (json_string_failed): may the string continue? */
+  struct {
+    uint64_t failed;
+    bool viable;
+  } judged[64];
+  uint32_t n_judged;
 };
 
 static inline void mask_set(uint32_t *mask, uint32_t token) { mask[token >> 5] |= (uint32_t)1 << (token & 31); }
