@@ -365,20 +365,22 @@ static bool walk_string(struct inside *in, struct walked *found) {
 static void use_walked(struct inside *in, const struct walked *w, uint32_t max) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
+  struct token_test test = {0};
   memcpy(k->mask, w->mask, t->words * sizeof *k->mask);
   for (uint32_t i = 0; i < w->n_longs; i++)
-    if ((uint64_t)in->st->length + w->longs[i].need <= max || (w->judged && mask_exact(k, w->longs[i].token)))
+    if ((uint64_t)in->st->length + w->longs[i].need <= max || (w->judged && mask_exact(k, &test, w->longs[i].token)))
       mask_set(k->mask, w->longs[i].token);
   for (uint32_t i = 0; i < w->n_odd; i++)
-    if (mask_exact(k, w->odd[i])) mask_set(k->mask, w->odd[i]);
+    if (mask_exact(k, &test, w->odd[i])) mask_set(k->mask, w->odd[i]);
   for (uint32_t i = 0; i < w->n_ends; i++) {
     uint32_t node = w->ends[i].node;
+    test = (struct token_test){0};
     const uint64_t *good = in->exact_ends ? NULL : mask_allowed_classes(in, w->ends[i].tuple, in->st->length + t->chars[node]);
     if (!in->exact_ends && !good) continue;
     for (uint32_t j = node; j < t->nodes[node].skip; j++)
       for (uint32_t token = t->nodes[j].token; token; token = t->twin[token - 1]) {
         uint32_t c = t->class_of[token - 1] - 1;
-        if (in->exact_ends ? mask_exact(k, token - 1) : good[c >> 6] >> (c & 63) & 1) mask_set(k->mask, token - 1);
+        if (in->exact_ends ? mask_exact(k, &test, token - 1) : good[c >> 6] >> (c & 63) & 1) mask_set(k->mask, token - 1);
       }
   }
 }
