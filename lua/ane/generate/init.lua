@@ -37,6 +37,9 @@ end
 -- not allowed costs a second run, and of 100 tokens about 5 are of this kind.
 local MASK_SHARE = 1 / 20
 
+-- Tokens of a prompt whose logits are held at once for their log probabilities.
+local PROBED = 32
+
 local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
 -- Returns a message if an entry of a corpus is no token id.
@@ -72,6 +75,8 @@ end
 --   ignore_eos: treat end tokens like any other token; eos: list of ids that end the reply, instead of the model's own
 --   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens occur for the third time
 --   logprobs: n; the log probability of each token and the n best at its position, from raw logits
+--   prompt_logprobs: n; result.prompt_logprobs has the same for the tokens of the prompt, the first without a log probability. The whole
+--   prompt is then computed, cached or not
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
@@ -86,6 +91,7 @@ M.rules = schema.merge(sampler.rules, {
   ignore_eos = { type = "boolean", default = false },
   stop_ngram = { type = { "integer", "table" }, check = check_ngram },
   logprobs = { type = "integer", min = 0 },
+  prompt_logprobs = { type = "integer", min = 0 },
   logits_processor = { type = "callable" },
   skip_special = { type = "boolean", default = true },
   speculate = { type = { "boolean", "table" }, check = check_speculate },
@@ -208,13 +214,33 @@ function M.start(session, tokenizer, ids, opts)
   return self
 end
 
+-- Feeds the whole prompt and collects the log probabilities of its tokens.
+local function feed_probed(self)
+  local session, ids, top = self.session, self.all, self.opts.prompt_logprobs
+  local list = { { id = ids[1] } }
+  local ok, message, code = session:rewind(0)
+  if not ok then return nil, message, code end
+  self.result.prompt_logprobs = list
+  return session:feed(ids, { want = "all", chunk = PROBED, progress = self.opts.progress, each = function(_, first, count)
+    for i = 1, count do
+      local id = ids[first + i] -- the token after row i
+      local logprob, best
+      if id then logprob, best = sampler.logprobs(session:logits(i), id, top) end
+      list[first + i] = id and { id = id, logprob = logprob, top = best }
+    end
+  end })
+end
+
 -- Feeds the session up to the end of the prompt; tokens that an earlier attempt fed are kept.
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
   local common = M.common_prefix(session.ids, ids)
   local ok, message, code
-  if common == #ids and session.length == #ids then
+  if self.opts.prompt_logprobs then
+    common = 0
+    ok, message, code = feed_probed(self)
+  elseif common == #ids and session.length == #ids then
     ok, message, code = session:recall(self.plain and "argmax" or "last")
   else
     common = math.min(common, #ids - 1) -- the last one is fed for its logits
@@ -443,7 +469,7 @@ local function head_use(self)
 end
 
 local function advance(self)
-  if self.opts.max_tokens == 0 then return finish(self, "length") end
+  if self.opts.max_tokens == 0 and not self.opts.prompt_logprobs then return finish(self, "length") end
   local started = core.clock()
   local ok, message, code = true, nil, nil
   if not self.begun then
@@ -454,6 +480,7 @@ local function advance(self)
     if self.draft and self.session.stopping then ok, message, code = drop(self, #self.all - 1) end
     if ok and not self.draft then ok, message, code = step(self) end
   end
+  if ok and self.opts.max_tokens == 0 then return finish(self, "length") end
   local id
   if ok then id, message, code = choose(self) end
   if id and self.draft then ok, message, code = compare(self, id) end
