@@ -251,7 +251,7 @@ static bool string_byte(struct json_machine *m, struct json_state *st, uint8_t b
 
 /* ---- Numbers -----------------------------------------------------------------------------------------------------*/
 
-/* Evaluates a goal of a number. whole: the number is complete, and d is its value. */
+/* Evaluates a goal of a number that ends in `part`. d: the value of a complete number; NULL: more may come. */
 static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
                                const struct decimal *d) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
@@ -259,6 +259,7 @@ static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s,
   uint32_t sure = 0, open = 0, wrong = 0;
   if (x->kind == EXPR_ATOM) {
     const struct number_rule *r = &m->s->atoms[x->atom].number;
+    if (r->plain && part >= NUMBER_POINT) return STATUS_FALSE;
     if (d) return number_fits(r, d) ? STATUS_TRUE : STATUS_FALSE;
     return number_viable(r, s, len, part) ? STATUS_OPEN : STATUS_FALSE;
   }
@@ -292,7 +293,7 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
   for (uint32_t i = 0; i < n; i++) {
     if (t->e[i] < 2)
       failed[i] = t->e[i] == EXPR_FALSE;
-    else if (m->tape->canonical && t->ruled[i] && t->rules[i].integer && part >= NUMBER_POINT)
+    else if (t->ruled[i] && (t->rules[i].plain || (m->tape->canonical && t->rules[i].integer)) && part >= NUMBER_POINT)
       failed[i] = true;
     else if (t->ruled[i])
       failed[i] = !number_viable(&t->rules[i], s, len, part);
@@ -311,7 +312,8 @@ static bool end_number(struct json_machine *m, struct json_state *st) {
   uint32_t n = st->context->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   if (!results) return false;
-  for (uint32_t i = 0; i < n; i++) results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, NUMBER_NONE, &d) == STATUS_TRUE;
+  for (uint32_t i = 0; i < n; i++)
+    results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, (number_part)st->part, &d) == STATUS_TRUE;
   return json_done(m, st, results, decimal_hash(&d));
 }
 
