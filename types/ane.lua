@@ -400,6 +400,7 @@ local model = {}
 ---@field eos? integer[]
 ---@field ignore_eos? boolean
 ---@field logprobs? integer
+---@field prompt_logprobs? integer the same for the tokens of the prompt, which is then computed as a whole
 ---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
 ---@field grammar? ane.grammar the grammar that the reply must match
@@ -426,6 +427,7 @@ local model = {}
 ---@field dropped? integer number of messages that a chat has dropped to make room (overflow = "drop")
 ---@field seed integer
 ---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
+---@field prompt_logprobs? { id: integer, logprob?: number, top?: number[][] }[] the first token has no log probability
 ---@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
 
 --- Continues a prompt. A reply without max_tokens ends at an end token or at the end of the context; `stop` of the details says which.

@@ -16,7 +16,7 @@ local session = {}
 
 --- Computes tokens that follow the cached ones. If an id is not valid or the context is too small (code "range"), nothing is computed.
 ---@param ids integer|integer[]
----@param opts? { want?: "last"|"all"|"argmax"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
+---@param opts? { want?: "last"|"all"|"argmax"|"best"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code

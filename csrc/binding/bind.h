@@ -90,6 +90,7 @@ void bind_merged(lua_State *L);
 void bind_tokenizer(lua_State *L);
 void bind_vocabulary(lua_State *L);
 void bind_grammar(lua_State *L);
+void bind_mask(lua_State *L);
 void bind_graph(lua_State *L);
 void bind_program(lua_State *L);
 void bind_session(lua_State *L);

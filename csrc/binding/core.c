@@ -14,6 +14,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_sandbox(L);
   bind_tensor(L);
   bind_moments(L);
+  bind_mask(L);
   bind_source(L);
   bind_gguf(L);
   bind_merged(L);

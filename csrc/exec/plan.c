@@ -170,6 +170,7 @@ static ane_status reserve_token_lists(struct ane_program *p, struct ane_error *e
   for (size_t i = 0; ok && i < ANE_COUNT(lists); i++) ok = (*lists[i] = ane_arena_array(&p->arena, n, sizeof **lists[i])) != NULL;
   ok = ok && (c->long_rope = ane_arena_array(&p->arena, n, sizeof *c->long_rope));
   ok = ok && (c->best_logit = ane_arena_array(&p->arena, n, sizeof *c->best_logit));
+  ok = ok && (c->masks = ane_arena_array(&p->arena, n, sizeof *c->masks));
   ok = ok && (c->adapted = ane_arena_array(&p->arena, n, sizeof *c->adapted));
   return ok ? ANE_OK : no_memory(err);
 }

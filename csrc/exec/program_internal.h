@@ -35,6 +35,7 @@ struct token_lists {
   int32_t *out_rows;  /* tokens that are output rows, ascending */
   int32_t *best;      /* per output row: the best id and its logit */
   float *best_logit;
+  const uint32_t **masks;  /* per output row: the ids among which the best one is searched (ane_run_item); NULL: all */
   struct adapted *adapted; /* items whose sessions carry adapters */
 };
 

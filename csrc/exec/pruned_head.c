@@ -3,6 +3,9 @@
  * nibbles are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal
  * those of the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
+ * A row with a mask (ane_run_item) is searched among the ids of the mask. The bounds of other ids are -infinity, and groups without
+ * an id of any mask are not read.
+ *
  * All threads compute bounds; the high nibbles are read from memory once for all output rows. For each output row, each thread
  * multiplies the group with its highest bound. After a barrier the best of these products prunes nearly all other rows. If too
  * many rows remain in several runs, pruning pauses for some runs. */
@@ -21,6 +24,7 @@ struct target {
   struct ane_activations x;
   const struct ane_bound_block *blocks;
   float *bounds, *bases;
+  const uint32_t *mask; /* NULL: all ids */
 };
 
 /* The best row of the head that a thread has found for an output row. */
@@ -28,6 +32,7 @@ struct candidate {
   _Alignas(64) float value, first; /* first: best of the first group; other threads read it after the barrier */
   int32_t id;
   int64_t group, finished, rows; /* the group with the highest bound; groups multiplied; rows whose low nibbles were read */
+  int64_t bounded;               /* of output row 0: groups whose bounds were computed, for all output rows at once */
 };
 
 /* The head's matrix, if it is a single Q8_0 matrix whose product is the result; otherwise NULL. */
@@ -94,15 +99,22 @@ bool pruned_head_applies(struct ane_program *p, const struct run *r) {
   return false;
 }
 
+/* The ids of group g that the output row's mask holds: bit i for the group's row i. */
+static unsigned allowed(const struct target *x, int64_t g) {
+  return x->mask ? x->mask[g / 2] >> (g % 2 * ANE_GROUP) & 0xffffu : 0xffffu;
+}
+
 /* Multiplies group g and keeps its best row if that beats the current best; of equal products, the lowest id. */
-static void finish_group(const struct thread_ctx *tc, const struct ane_activations *x, int64_t g, struct candidate *f) {
+static void finish_group(const struct thread_ctx *tc, const struct target *x, int64_t g, struct candidate *f) {
   const struct ane_packed *w = tc->p->pruned_head.matrix;
   float y[ANE_GROUP];
-  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y),
+  const unsigned bits = allowed(x, g);
+  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, &x->x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y),
                                               w->rows, tc->mem + tc->p->thread_kernel);
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
+    if (!(bits >> i & 1)) continue;
     /* analyser: the kernel has written the rows of group g, the first of which is y[0]. */
     if (y[i] > f->value || (y[i] == f->value && (f->id < 0 || id < f->id))) f->value = y[i], f->id = id;
   }
@@ -111,6 +123,33 @@ static void finish_group(const struct thread_ctx *tc, const struct ane_activatio
 
 static int64_t bound_tasks(const struct pruned_head *h) {
   return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUND_GROUPS_PER_TASK);
+}
+
+/* Computes the bounds of groups [g0, g1) for all n output rows. Groups without an id of any mask are left out, and the bounds of
+ * ids that are not in the row's mask become -infinity. Returns the number of groups that were read. */
+static int64_t bound_task(const struct thread_ctx *tc, const struct ane_activations *x, const struct target *targets, int n,
+                          int64_t g0, int64_t g1) {
+  struct pruned_head *h = &tc->p->pruned_head;
+  int64_t read = 0;
+  for (int64_t from = g0, to; from < g1; from = to + 1) {
+    for (to = from; to < g1; to++) {
+      unsigned any = 0;
+      for (int i = 0; i < n; i++) any |= allowed(&targets[i], to);
+      if (!any) break;
+    }
+    /* analyser: n is at least 1, so the first target is set. */
+    if (to > from)
+      tc->k->upper_bound(h->matrix, x, targets[0].blocks, from, to, h->bounds, h->bases, h->matrix->groups * ANE_GROUP);
+    read += to - from;
+  }
+  for (int i = 0; i < n; i++)
+    for (int64_t g = g0; targets[i].mask && g < g1; g++) {
+      const unsigned bits = allowed(&targets[i], g);
+      float *bounds = targets[i].bounds + g * ANE_GROUP;
+      for (int k = 0; bits != 0xffffu && k < ANE_GROUP; k++)
+        if (!(bits >> k & 1)) bounds[k] = -INFINITY;
+    }
+  return read;
 }
 
 /* Computes the bounds of the groups that the thread claims, for all output rows. */
@@ -124,8 +163,7 @@ static void bound_groups(struct thread_ctx *tc, const struct step *s, const stru
   int stolen = 0;
   for (int64_t task; (task = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
     const int64_t g0 = task * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
-    /* analyser: n is at least 1, so the first target is set. */
-    tc->k->upper_bound(w, x, targets[0].blocks, g0, g1, h->bounds, h->bases, w->groups * ANE_GROUP);
+    f->bounded += bound_task(tc, x, targets, n, g0, g1);
     for (int i = 0; i < n; i++) {
       const int64_t at = tc->k->argmax(targets[i].bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
       if (best > highest[i]) highest[i] = best, f[i].group = g0 + at / ANE_GROUP;
@@ -148,15 +186,16 @@ static bool can_win(const float *bounds, float best) {
 }
 
 /* Counts rows of groups [g0, g1) that their bounds do not prune. */
-static int rows_left(const struct ane_packed *w, const float *all_bounds, int64_t g0, int64_t g1, float best, int32_t *rows) {
+static int rows_left(const struct ane_packed *w, const struct target *x, int64_t g0, int64_t g1, float best, int32_t *rows) {
   int n = 0;
   for (int64_t g = g0; g < g1; g++) {
-    const float *bounds = all_bounds + g * ANE_GROUP;
-    if (!can_win(bounds, best)) continue;
+    const float *bounds = x->bounds + g * ANE_GROUP;
+    const unsigned bits = allowed(x, g);
+    if (!bits || !can_win(bounds, best)) continue;
     int here = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
     for (int i = 0; i < here; i++) {
       rows[n] = (int32_t)(g * ANE_GROUP) + i;
-      n += !(bounds[i] < best);
+      n += !(bounds[i] < best) && (bits >> i & 1);
     }
   }
   return n;
@@ -167,14 +206,14 @@ static void scan_groups(const struct thread_ctx *tc, const struct target *x, int
   const struct ane_packed *w = tc->p->pruned_head.matrix;
   int32_t rows[SCAN_GROUPS_PER_TASK * ANE_GROUP + 1];
   float bounds[SCAN_GROUPS_PER_TASK * ANE_GROUP];
-  int n = rows_left(w, x->bounds, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, w->groups), ANE_MAX(best, f->value), rows);
+  int n = rows_left(w, x, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, w->groups), ANE_MAX(best, f->value), rows);
   if (n == 0) return;
   tc->k->row_bound(w, &x->x, x->blocks, rows, n, x->bases, bounds);
   f->rows += n;
   for (int i = 0, done = -1; i < n; i++) {
     int g = rows[i] / ANE_GROUP;
     if (g == done || bounds[i] < ANE_MAX(best, f->value)) continue;
-    finish_group(tc, &x->x, g, f);
+    finish_group(tc, x, g, f);
     done = g;
   }
 }
@@ -213,8 +252,8 @@ static uint64_t choose_row(const struct thread_ctx *tc, int i) {
 /* Chooses the best ids of n output rows, and whether the next run's head is pruned as well. Called on one thread. */
 static void choose_best(const struct thread_ctx *tc, int n) {
   struct pruned_head *h = &tc->p->pruned_head;
-  const uint64_t bounds = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
-  uint64_t rest = 0;
+  uint64_t bounds = 0, rest = 0;
+  for (int t = 0; t < tc->threads; t++) bounds += (uint64_t)h->candidates[t * PRUNED_ROWS].bounded * h->matrix->group_bytes;
   for (int i = 0; i < n; i++) rest += choose_row(tc, i);
   /* Non-consecutive reads cost 1.5 times as much. */
   float share = ((float)bounds + 1.5f * (float)rest) / (float)whole_bytes(h->matrix);
@@ -244,13 +283,14 @@ void pruned_head_run(struct thread_ctx *tc) {
   linear_prepare(tc, s, &in);
   for (int i = 0; i < n; i++, blocks += h->matrix->cols / ANE_BLOCK) {
     const int64_t at = i * h->matrix->groups * ANE_GROUP;
-    targets[i] = (struct target){ane_activations_rows(&in.a[ANE_ACTIVATION_I8], i, 1), blocks, h->bounds + at, h->bases + at};
+    targets[i] = (struct target){ane_activations_rows(&in.a[ANE_ACTIVATION_I8], i, 1), blocks, h->bounds + at, h->bases + at,
+                                 tc->r->masks[i]};
     ane_bound_prepare(&targets[i].x, blocks);
     f[i] = (struct candidate){.value = -INFINITY, .id = -1, .group = -1};
   }
   bound_groups(tc, s, &in.a[ANE_ACTIVATION_I8], targets, f);
   for (int i = 0; i < n; i++) {
-    if (f[i].group >= 0) finish_group(tc, &targets[i].x, f[i].group, &f[i]);
+    if (f[i].group >= 0) finish_group(tc, &targets[i], f[i].group, &f[i]);
     f[i].first = f[i].value;
   }
   thread_barrier(tc);

@@ -6,6 +6,7 @@
 #include "exec/thread_ctx.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
@@ -51,12 +52,25 @@ static void tap_step(const struct thread_ctx *tc, const struct step *s) {
                s->out[i]->channels);
 }
 
-/* Best id of each row of the block. The threads divide the rows. */
+/* The logits of ids that are not in the mask become -infinity. */
+static void ban(const uint32_t *mask, float *logits, int64_t n) {
+  for (int64_t from = 0; from < n; from += 32) {
+    const uint32_t bits = mask[from / 32];
+    const int64_t to = ANE_MIN(from + 32, n);
+    for (int64_t i = from; bits != UINT32_MAX && i < to; i++)
+      if (!(bits >> (i - from) & 1)) logits[i] = -INFINITY;
+  }
+}
+
+/* Best id of each row of the block. The threads divide the rows. Rows with a mask are not kept, so their logits may change. */
 static void find_best(const struct thread_ctx *tc, int64_t rows) {
-  const float *x = thread_data(tc, tc->p->result);
-  for (int64_t i = tc->thread; i < rows; i += tc->threads)
-    tc->r->best[tc->first_out_row + i] =
-        (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
+  float *x = thread_data(tc, tc->p->result);
+  const int64_t vocab = tc->p->vocab;
+  for (int64_t i = tc->thread; i < rows; i += tc->threads) {
+    const int64_t row = tc->first_out_row + i;
+    if (tc->r->masks[row]) ban(tc->r->masks[row], x + i * vocab, vocab);
+    tc->r->best[row] = (int32_t)tc->k->argmax(x + i * vocab, vocab, &tc->r->best_logit[row]);
+  }
 }
 
 /* Ends a block of output rows: finds the best ids, or keeps what the head of other programs needs. */
@@ -153,6 +167,7 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
                     " ids; a run takes %" PRId64 " at most (cut the text)",
                     ANE_MIN(it->n, p->o.chunk), ANE_MAX(it->n, it->until), p->o.chunk);
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
+  if (it->mask && it->want != ANE_WANT_BEST) return ane_fail(err, ANE_INVALID, "a mask is for the best id of the last token only");
   if (it->n > s->context - s->length)
     return ane_fail(err, ANE_RANGE,
                     "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,
@@ -215,7 +230,9 @@ static void fill_lists(struct token_lists *c, struct run *r) {
       c->positions[col] = (int32_t)(it->session->length + j);
       c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
       c->long_rope[col] = it->session->long_rope;
-      if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->out_rows[r->n_out_rows++] = (int32_t)col;
+      if (j < it->n - out_rows_of(it)) continue;
+      c->masks[r->n_out_rows] = it->mask;
+      c->out_rows[r->n_out_rows++] = (int32_t)col;
     }
   }
   r->ids = c->ids;
@@ -226,6 +243,7 @@ static void fill_lists(struct token_lists *c, struct run *r) {
   r->adapted = c->adapted;
   r->best = c->best;
   r->best_logit = c->best_logit;
+  r->masks = c->masks;
 }
 
 /* Advances the sessions and stores their rows. */

@@ -242,7 +242,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
 int64_t ane_session_rows(const struct ane_session *s) { return s->rows; }
 
 const float *ane_session_logits(const struct ane_session *s, int64_t row) {
-  if (row < 0 || row >= s->rows || s->want == ANE_WANT_ARGMAX) return NULL;
+  if (row < 0 || row >= s->rows || ane_want_best_only(s->want)) return NULL;
   return s->logits + row * s->program->vocab;
 }
 

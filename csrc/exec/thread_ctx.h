@@ -17,6 +17,7 @@ struct run {
   float *results; /* [n_out_rows][vocab]; NULL: only the best ids are kept */
   int32_t *best;  /* [n_out_rows] */
   float *best_logit;
+  const uint32_t *const *masks; /* [n_out_rows] */
   bool pruned;        /* the head is pruned */
   int64_t first_step; /* of the steps that the pool runs now */
   int64_t tail;       /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */

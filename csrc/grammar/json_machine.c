@@ -46,28 +46,38 @@ static bool note_failed(struct json_machine *m, struct json_state *st, const boo
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
+/* Does no continuation of the string satisfy goal i? */
+static bool part_fails(const struct json_machine *m, const struct json_state *st, uint32_t i) {
+  uint32_t s = m->tuples[st->tuple].states[i], min = st->typed->min[i], max = st->typed->max[i];
+  const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
+  return !s || (uint64_t)st->length + x->min_chars > max || (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < min);
+}
+
+uint64_t json_string_failed(const struct json_machine *m, const struct json_state *st, bool bounds) {
+  const struct tuple *parts = &m->tuples[st->tuple];
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < parts->n; i++) bits |= (uint64_t)(bounds ? part_fails(m, st, i) : !parts->states[i]) << i;
+  return bits;
+}
+
+bool json_string_survives(struct json_machine *m, const struct json_state *st, uint64_t failed) {
+  bool list[64];
+  uint32_t n = m->tuples[st->tuple].n;
+  for (uint32_t i = 0; i < n; i++) list[i] = failed >> i & 1;
+  return !failed || json_survives(m, st->frame, list, n);
+}
+
 /* Finds the goals that no continuation of the string satisfies. */
 static bool evaluate_string(struct json_machine *m, struct json_state *st) {
-  const struct typed_context *t = st->typed;
-  const struct tuple *parts = &m->tuples[st->tuple];
-  uint32_t n = parts->n;
+  uint32_t n = m->tuples[st->tuple].n;
   if (n == 0) return true;
   if (n == 1) { /* nearly always */
-    uint32_t s = parts->states[0];
-    const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    bool failed = !s || (uint64_t)st->length + x->min_chars > t->max[0] ||
-                  (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[0]);
+    bool failed = part_fails(m, st, 0);
     return !failed || note_failed(m, st, &failed, 1);
   }
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t s = parts->states[i];
-    const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    failed[i] = !s || (uint64_t)st->length + x->min_chars > t->max[i] ||
-                (x->max_chars != RE_INF && (uint64_t)st->length + x->max_chars < t->min[i]);
-    any |= failed[i];
-  }
+  for (uint32_t i = 0; i < n; i++) any |= failed[i] = part_fails(m, st, i);
   return !any || note_failed(m, st, failed, n);
 }
 
@@ -241,7 +251,7 @@ static bool string_byte(struct json_machine *m, struct json_state *st, uint8_t b
 
 /* ---- Numbers -----------------------------------------------------------------------------------------------------*/
 
-/* Evaluates a goal of a number. whole: the number is complete, and d is its value. */
+/* Evaluates a goal of a number that ends in `part`. d: the value of a complete number; NULL: more may come. */
 static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
                                const struct decimal *d) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
@@ -249,6 +259,7 @@ static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s,
   uint32_t sure = 0, open = 0, wrong = 0;
   if (x->kind == EXPR_ATOM) {
     const struct number_rule *r = &m->s->atoms[x->atom].number;
+    if (r->plain && part >= NUMBER_POINT) return STATUS_FALSE;
     if (d) return number_fits(r, d) ? STATUS_TRUE : STATUS_FALSE;
     return number_viable(r, s, len, part) ? STATUS_OPEN : STATUS_FALSE;
   }
@@ -282,7 +293,7 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
   for (uint32_t i = 0; i < n; i++) {
     if (t->e[i] < 2)
       failed[i] = t->e[i] == EXPR_FALSE;
-    else if (m->tape->canonical && t->ruled[i] && t->rules[i].integer && part >= NUMBER_POINT)
+    else if (t->ruled[i] && (t->rules[i].plain || (m->tape->canonical && t->rules[i].integer)) && part >= NUMBER_POINT)
       failed[i] = true;
     else if (t->ruled[i])
       failed[i] = !number_viable(&t->rules[i], s, len, part);
@@ -301,7 +312,8 @@ static bool end_number(struct json_machine *m, struct json_state *st) {
   uint32_t n = st->context->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   if (!results) return false;
-  for (uint32_t i = 0; i < n; i++) results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, NUMBER_NONE, &d) == STATUS_TRUE;
+  for (uint32_t i = 0; i < n; i++)
+    results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, (number_part)st->part, &d) == STATUS_TRUE;
   return json_done(m, st, results, decimal_hash(&d));
 }
 

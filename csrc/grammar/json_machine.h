@@ -208,6 +208,11 @@ bool json_key_may_come(struct json_machine *m, const struct json_state *st);
 /* For masks: return whether a name that is not listed, or a string, may continue from the tuple and length of the state. */
 bool json_key_other(struct json_machine *m, const struct json_state *st);
 bool json_string_viable(struct json_machine *m, const struct json_state *st);
+/* For strings with at most 64 parts. Returns the goals that no continuation of the string satisfies: bit i for goal i. bounds:
+ * count those that a bound of the length excludes. */
+uint64_t json_string_failed(const struct json_machine *m, const struct json_state *st, bool bounds);
+/* Returns whether the text can still satisfy the root if these goals of the state's string are false. */
+bool json_string_survives(struct json_machine *m, const struct json_state *st, uint64_t failed);
 
 enum { JSON_STRING_END = 0x2222, JSON_KEY_END = 0x6b6579 }; /* mixed into the hash of a whole string, of a whole name */
 

@@ -9,11 +9,16 @@
 
 static void clear(uint32_t *mask, uint32_t token) { mask[token >> 5] &= ~((uint32_t)1 << (token & 31)); }
 
-bool mask_exact(struct masking *k, uint32_t token) {
-  union engine_state st = k->m->path[0];
-  for (uint32_t i = 0; i < k->t->lengths[token]; i++)
-    if (!engine_step(k->m->g, &st, k->t->bytes[token][i], &st)) return false;
-  return true;
+bool mask_exact(struct masking *k, struct token_test *test, uint32_t token) {
+  union engine_state *path = k->m->path;
+  const uint8_t *bytes = k->t->bytes[token];
+  uint32_t len = k->t->lengths[token], common = 0;
+  while (common < ANE_MIN(len, test->len) && bytes[common] == test->bytes[common]) common++;
+  if (test->failed && common > test->good) return false;
+  uint32_t d = ANE_MIN(common, test->good);
+  while (d < len && engine_step(k->m->g, &path[d], bytes[d], &path[d + 1])) d++;
+  *test = (struct token_test){bytes, len, d, d < len};
+  return !test->failed;
 }
 
 /* ---- Ends --------------------------------------------------------------------------------------------------------*/
@@ -64,7 +69,7 @@ const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t
 
 /* Does a token complete a member name that the object already has? */
 static bool is_taken(const struct inside *in, const struct closing_token *c) {
-  if (c->escaped) return !mask_exact(in->k, c->token);
+  if (c->escaped) return !mask_exact(in->k, &(struct token_test){0}, c->token);
   uint64_t h = in->st->hash;
   for (uint32_t i = 0; i < c->prefix; i++) h = json_mix(h, in->k->t->bytes[c->token][i]);
   h = json_mix(h, JSON_KEY_END);
@@ -101,15 +106,26 @@ static uint32_t child_of(const struct ane_token_tree *t, uint32_t from, uint32_t
   return UINT32_MAX;
 }
 
-/* Allows tokens that complete a listed name. What follows is tested for that name. */
+/* The number of bytes from `from` on that two names have in common. */
+static uint32_t common_bytes(const struct member_name *a, const struct member_name *b, uint32_t from) {
+  uint32_t n = 0;
+  while (from + n < ANE_MIN(a->len, b->len) && a->data[from + n] == b->data[from + n]) n++;
+  return n;
+}
+
+/* Allows tokens that complete a listed name. What follows is tested for that name. The names are sorted: the nodes and states of
+ * the bytes that a name shares with the one before are known. */
 static void walk_names(struct inside *in) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
   const struct json_state *st = in->st;
   union engine_state *path = k->m->path;
+  uint32_t nodes[TOKEN_LONGEST + 1], known = 0; /* by depth; the depth up to which nodes and states are those of the last name */
   for (uint32_t n = st->lo; n < st->hi; n++) {
     const struct member_name *name = &st->frame->typed->names[n];
-    uint32_t from = 0, to = t->n_nodes, at = st->depth, d = 0;
+    uint32_t d = known ? ANE_MIN(known, common_bytes(name - 1, name, st->depth)) : 0, at = st->depth + d;
+    uint32_t from = d ? nodes[d] + 1 : 0, to = d ? t->nodes[nodes[d]].skip : t->n_nodes;
+    known = d;
     for (bool ok = true; ok; at++) {
       bool last = at == name->len;
       uint32_t node = child_of(t, from, to, last ? '"' : (uint8_t)name->data[at]);
@@ -121,7 +137,8 @@ static void walk_names(struct inside *in) {
         break;
       }
       ok = engine_step(k->m->g, &path[d], t->nodes[node].byte, &path[d + 1]);
-      d++;
+      nodes[++d] = node;
+      if (ok) known = d;
       from = node + 1;
       to = t->nodes[node].skip;
     }

@@ -33,11 +33,12 @@ struct walked {
   bool is_key;
   bool judged;  /* by goals, so `tested` counts; not: a dead tuple ends the text, and the caller checks bounds of the length */
   bool limited; /* made for strings with bounds of their length: long tokens stand apart */
+  bool exact;   /* made for the current length alone */
   bool escapes_later; /* tokens with escapes are tested for each mask */
   bool bounded;       /* some followed expression has a longest match */
 };
 
-enum { LONG = 32, CACHED = 128 };
+enum { LONG = 32, CACHED = 128, FEW_PARTS = 64 };
 
 /* Walks from earlier tuples, for one vocabulary. */
 struct inside_cache {
@@ -62,35 +63,39 @@ void mask_cache_free(struct inside_cache *c) {
 
 /* ---- Judging tuples ----------------------------------------------------------------------------------------------*/
 
-/* Does some part of the string have bounds of its length? */
-static bool has_bounds(const struct inside *in) {
+/* Finds the bounds of the string's length that matter. */
+static void find_bounds(struct inside *in) {
   const struct typed_context *t = in->st->typed;
-  bool bounds = false;
-  for (uint32_t i = 0; !in->is_key && i < in->m->tuples[in->st->tuple].n; i++) bounds |= t->min[i] > 0 || t->max[i] != NO_LIMIT;
-  return bounds;
+  in->max = NO_LIMIT;
+  for (uint32_t i = 0; !in->is_key && i < in->m->tuples[in->st->tuple].n; i++) {
+    in->far_min |= t->min[i] > in->st->length + 1;
+    in->max = ANE_MIN(in->max, t->max[i]);
+  }
 }
 
-static bool judge(const struct inside *in, uint32_t tuple, uint32_t length) {
+/* May the string continue from a tuple? bounds: with this length in characters; false: with one that all bounds allow. */
+static bool judge(struct inside *in, uint32_t tuple, uint32_t length, bool bounds) {
   struct json_state probe = *in->st;
   probe.tuple = tuple;
   probe.length = length;
-  return in->is_key ? json_key_other(in->m, &probe) : json_string_viable(in->m, &probe);
+  if (in->is_key) return json_key_other(in->m, &probe);
+  if (in->m->tuples[tuple].n > FEW_PARTS) return json_string_viable(in->m, &probe);
+  uint64_t failed = json_string_failed(in->m, &probe, bounds);
+  for (uint32_t i = 0; failed && i < in->n_judged; i++)
+    if (in->judged[i].failed == failed) return in->judged[i].viable;
+  bool ok = json_string_survives(in->m, &probe, failed);
+  if (failed && in->n_judged < ANE_COUNT(in->judged)) {
+    in->judged[in->n_judged].failed = failed;
+    in->judged[in->n_judged++].viable = ok;
+  }
+  return ok;
 }
 
-/* May the string continue from a tuple and a length in characters? */
-static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
-  const struct typed_context *t = in->st->typed;
-  const struct tuple *parts = &in->m->tuples[tuple];
-  if (has_bounds(in)) {
-    if (parts->n != 1) return judge(in, tuple, length);
-    uint32_t s = parts->states[0];
-    const struct re_node *x = re_at(&in->m->s->pool, in->m->s->pool.states[s].re);
-    bool fits =
-        (uint64_t)length + x->min_chars <= t->max[0] && (x->max_chars == RE_INF || (uint64_t)length + x->max_chars >= t->min[0]);
-    return (s && fits) || judge(in, tuple, length);
-  }
+/* May the string continue from a tuple and a length in characters? bounds: as for judge. */
+static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length, bool bounds) {
+  if (bounds) return judge(in, tuple, length, true);
   if (tuple < in->n_viable && in->viable[tuple]) return in->viable[tuple] == 1;
-  bool ok = judge(in, tuple, 0);
+  bool ok = judge(in, tuple, length, false);
   if (tuple >= in->n_viable) {
     uint32_t room = (tuple + 256) * 2;
     uint8_t *p = ane_realloc(in->viable, room);
@@ -137,10 +142,16 @@ static bool walk_escape(struct inside *in, struct walked *w, uint32_t node) {
   return true;
 }
 
-/* Records a token without an escape of a string with bounds. left: the expression after it. false: no memory. */
-static bool note_limited(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, const struct re_node *left) {
-  uint64_t need = (uint64_t)chars + left->min_chars;
-  w->bounded |= left->max_chars != RE_INF;
+/* Records a token without an escape of a string with bounds, and the tuple after it. false: no memory. */
+static bool note_limited(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, uint32_t tuple) {
+  const struct re_pool *p = &in->m->s->pool;
+  const struct tuple *parts = &in->m->tuples[tuple];
+  uint64_t need = 0;
+  for (uint32_t i = 0; i < parts->n; i++) {
+    const struct re_node *left = re_at(p, p->states[parts->states[i]].re);
+    if (parts->n == 1 || parts->states[i]) need = ANE_MAX(need, (uint64_t)chars + left->min_chars);
+    w->bounded |= left->max_chars != RE_INF;
+  }
   if (need <= LONG) {
     mask_set(in->k->mask, token);
     return true;
@@ -152,12 +163,9 @@ static bool note_limited(struct inside *in, struct walked *w, uint32_t token, ui
 
 /* Records a token without an escape, and the tuple after it. false: no memory. */
 static inline bool note_plain(struct inside *in, struct walked *w, uint32_t token, uint32_t chars, uint32_t tuple) {
-  if (!w->limited) {
-    mask_set(in->k->mask, token);
-    return true;
-  }
-  const struct re_pool *p = &in->m->s->pool;
-  return note_limited(in, w, token, chars, re_at(p, p->states[in->m->tuples[tuple].states[0]].re));
+  if (w->limited) return note_limited(in, w, token, chars, tuple);
+  mask_set(in->k->mask, token);
+  return true;
 }
 
 /* Records a quote or a backslash, the first of its path. false: no memory. */
@@ -200,7 +208,7 @@ struct walk {
 static bool is_hopeless(struct walk *w, uint32_t tuple, uint32_t length) {
   struct walked *found = w->found;
   struct inside *in = w->in;
-  bool again = w->bounds || (tuple < in->n_viable && in->viable[tuple]), ok = may_go_on(in, tuple, length);
+  bool again = w->bounds || (tuple < in->n_viable && in->viable[tuple]), ok = may_go_on(in, tuple, length, w->bounds);
   if (!again && re_grow((void **)&found->tested, &found->room_tested, found->n_tested, sizeof *found->tested))
     found->tested[found->n_tested++] = (struct tested){tuple, ok};
   else if (!again)
@@ -242,7 +250,7 @@ static const struct loop *loop_of(struct walk *w, uint32_t tuple, uint64_t wante
     uint64_t c = token_class(w->in->k->t, (uint8_t)b);
     if (!(c & (stays | dies))) continue;
     uint32_t to = json_tuple_next(m, tuple, (uint8_t)b);
-    if ((dies & c) && (to == tuple || !is_dead(w, to, 0))) dies &= ~c;
+    if ((dies & c) && (to == tuple || !is_dead(w, to, w->in->st->length + 1))) dies &= ~c;
     if ((stays & c) && !(b < 0x80 ? to == tuple : !(dies & c) && character_returns(m, to, (uint8_t)b, tuple))) stays &= ~c;
   }
   l->known |= wanted;
@@ -342,7 +350,7 @@ static bool walk_string(struct inside *in, struct walked *found) {
   struct masking *k = in->k;
   uint32_t *mask = k->mask;
   const uint32_t none = 0;
-  struct walk w = {.in = in, .found = found, .dead = json_tuple(in->m, &none, 1), .bounds = found->judged && has_bounds(in)};
+  struct walk w = {.in = in, .found = found, .dead = json_tuple(in->m, &none, 1), .bounds = found->exact};
   found->mask = ane_calloc(k->t->words, sizeof *found->mask);
   w.path = ane_malloc((k->t->longest + 1) * sizeof *w.path);
   k->mask = found->mask;
@@ -357,19 +365,22 @@ static bool walk_string(struct inside *in, struct walked *found) {
 static void use_walked(struct inside *in, const struct walked *w, uint32_t max) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
+  struct token_test test = {0};
   memcpy(k->mask, w->mask, t->words * sizeof *k->mask);
   for (uint32_t i = 0; i < w->n_longs; i++)
-    if ((uint64_t)in->st->length + w->longs[i].need <= max) mask_set(k->mask, w->longs[i].token);
+    if ((uint64_t)in->st->length + w->longs[i].need <= max || (w->judged && mask_exact(k, &test, w->longs[i].token)))
+      mask_set(k->mask, w->longs[i].token);
   for (uint32_t i = 0; i < w->n_odd; i++)
-    if (mask_exact(k, w->odd[i])) mask_set(k->mask, w->odd[i]);
+    if (mask_exact(k, &test, w->odd[i])) mask_set(k->mask, w->odd[i]);
   for (uint32_t i = 0; i < w->n_ends; i++) {
     uint32_t node = w->ends[i].node;
+    test = (struct token_test){0};
     const uint64_t *good = in->exact_ends ? NULL : mask_allowed_classes(in, w->ends[i].tuple, in->st->length + t->chars[node]);
     if (!in->exact_ends && !good) continue;
     for (uint32_t j = node; j < t->nodes[node].skip; j++)
       for (uint32_t token = t->nodes[j].token; token; token = t->twin[token - 1]) {
         uint32_t c = t->class_of[token - 1] - 1;
-        if (in->exact_ends ? mask_exact(k, token - 1) : good[c >> 6] >> (c & 63) & 1) mask_set(k->mask, token - 1);
+        if (in->exact_ends ? mask_exact(k, &test, token - 1) : good[c >> 6] >> (c & 63) & 1) mask_set(k->mask, token - 1);
       }
   }
 }
@@ -377,7 +388,7 @@ static void use_walked(struct inside *in, const struct walked *w, uint32_t max) 
 /* Returns whether the evaluations of a walk hold for the current string. */
 static bool holds(struct inside *in, const struct walked *w) {
   for (uint32_t i = 0; i < w->n_tested; i++)
-    if (may_go_on(in, w->tested[i].tuple, 0) != w->tested[i].viable) return false;
+    if (may_go_on(in, w->tested[i].tuple, in->st->length + 1, false) != w->tested[i].viable) return false;
   return true;
 }
 
@@ -425,18 +436,21 @@ static bool try_single(struct inside *in) {
   return true;
 }
 
-/* Uses a cached walk for a string without bounds of its length. */
+/* Uses a cached walk if no bound of the string's length can be reached. */
 static bool try_judged(struct inside *in) {
-  if (has_bounds(in)) return false;
-  struct walked wanted = {.tuple = in->st->tuple, .is_key = in->is_key, .judged = true, .escapes_later = true};
+  bool limited = in->max != NO_LIMIT;
+  if (in->far_min || (limited && (in->m->tuples[in->st->tuple].n > FEW_PARTS || (uint64_t)in->st->length + LONG > in->max)))
+    return false;
+  struct walked wanted = {.tuple = in->st->tuple, .is_key = in->is_key, .judged = true, .limited = limited, .escapes_later = true};
   const struct walked *w = kept_walk(in, &wanted);
-  if (w) use_walked(in, w, NO_LIMIT);
+  if (w) use_walked(in, w, in->max);
   return w;
 }
 
 void mask_walk_string(struct inside *in) {
+  find_bounds(in);
   if (try_single(in) || try_judged(in)) return;
-  struct walked w = {.tuple = in->st->tuple, .judged = true};
+  struct walked w = {.tuple = in->st->tuple, .judged = true, .exact = in->far_min || in->max != NO_LIMIT};
   if (walk_string(in, &w)) use_walked(in, &w, NO_LIMIT);
   free_walked(&w);
 }

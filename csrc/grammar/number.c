@@ -126,6 +126,7 @@ bool number_fits(const struct number_rule *r, const struct decimal *d) {
 bool number_join(struct number_rule *r, const struct number_rule *more) {
   if ((r->has_step && more->has_step && decimal_compare(&r->step, &more->step)) || (r->points && more->points)) return false;
   r->integer |= more->integer;
+  r->plain |= more->plain;
   if (more->has_min) {
     int c = r->has_min ? decimal_compare(&more->min, &r->min) : 1;
     if (c > 0 || (c == 0 && more->above_min)) r->min = more->min, r->above_min = more->above_min;

@@ -29,6 +29,7 @@ uint64_t decimal_hash(const struct decimal *d);
 /* Constraints on a number. All that are given apply together. */
 struct number_rule {
   bool integer;
+  bool plain; /* of an integer: neither a point nor an exponent may be written; the caller checks it by the number's part */
   bool has_min, has_max, above_min, below_max; /* above, below: the bound itself is excluded */
   struct decimal min, max;
   bool has_step; /* a multiple of step > 0 */

@@ -204,7 +204,8 @@ static void read_type(struct loading *l, struct jv *v, struct atom *a) {
     integer |= k == 3;
     number |= k == 2;
   }
-  if (integer && !number) a->number.integer = true;
+  a->number.integer = integer && !number;
+  a->number.plain = a->number.integer && schema_plain_integers(l->ids);
 }
 
 static void read_bound(struct loading *l, struct jv *v, const char *name, bool *has, struct decimal *d) {

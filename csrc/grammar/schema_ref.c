@@ -221,6 +221,7 @@ ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, str
 }
 
 bool schema_old_refs(const struct schema_ids *ids) { return ids->old_refs; }
+bool schema_plain_integers(const struct schema_ids *ids) { return ids->plain_id; }
 
 /* ---- Resolution --------------------------------------------------------------------------------------------------*/
 

@@ -13,7 +13,7 @@ struct ane_lm_session {
   int64_t length;
   struct ane_dyn logits; /* of the last feed: [.., rows, vocab], or empty */
   int64_t rows;
-  bool best_only; /* ANE_WANT_ARGMAX: only the best ids of the rows are available */
+  bool best_only; /* ane_want_best_only: only the best ids of the rows are available */
 };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------------*/
@@ -146,7 +146,7 @@ static ane_status run(struct ane_lm_session *s, const int32_t *ids, int64_t n, a
     s->logits = out[m->logits];
     out[m->logits] = (struct ane_dyn){0};
     s->logits.data = (const float *)s->logits.data + (rows - s->rows) * m->vocab; /* keeps the last rows only */
-    s->best_only = want == ANE_WANT_ARGMAX;
+    s->best_only = ane_want_best_only(want);
   }
   for (int32_t i = 0; in && i <= info.n_inputs; i++) ane_dyn_drop(&s->memory, &in[i]);
   for (int32_t i = 0; out && i < info.n_outputs; i++) ane_dyn_drop(&s->memory, &out[i]);

@@ -14,12 +14,15 @@ typedef enum {
   ANE_WANT_LAST,   /* logits of the last token */
   ANE_WANT_ALL,    /* logits of every token */
   ANE_WANT_ARGMAX, /* best id and its logit for every token; no logits are kept */
+  ANE_WANT_BEST,   /* the same for the last token only */
 } ane_want;
 
 /* Output rows of a feed of n tokens. */
 static inline int64_t ane_want_rows(ane_want want, int64_t n) {
-  return want == ANE_WANT_NONE ? 0 : want == ANE_WANT_LAST ? 1 : n;
+  return want == ANE_WANT_NONE ? 0 : want == ANE_WANT_LAST || want == ANE_WANT_BEST ? 1 : n;
 }
+/* Does a feed keep only the best ids of its output rows? */
+static inline bool ane_want_best_only(ane_want want) { return want == ANE_WANT_ARGMAX || want == ANE_WANT_BEST; }
 
 /* Are all ids in 0 .. n_ids - 1? This is the only check of their values; the layers below an engine rely on it. first: position
  * of ids[0], for the message. Errors: ANE_RANGE. */

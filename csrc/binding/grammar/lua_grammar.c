@@ -1,5 +1,6 @@
 /* Classes "ane.grammar.core", "ane.matcher" and "ane.token_tree" over csrc/grammar. lua/ane/grammar.lua is what programs see. */
 #include "binding/text/bind_vocabulary.h"
+#include "binding/tensor/bind_mask.h"
 #include "binding/tensor/bind_tensor.h"
 #include "grammar/grammar.h"
 #include "base/alloc.h"
@@ -374,6 +375,30 @@ static int matcher_count(lua_State *L) {
   return 1;
 }
 
+/* If the text may end, adds the ids of the set at `arg`, a table {[id]=true} or nothing, to the matcher's mask of `count` ids. */
+static void allow_ends(lua_State *L, struct lua_matcher *ud, int arg, uint64_t count) {
+  if (!lua_istable(L, arg) || !ane_matcher_accepts(ud->m)) return;
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+    lua_Integer id = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : -1;
+    if (id >= 0 && (uint64_t)id < count && lua_toboolean(L, -1)) ud->mask[id >> 5] |= (uint32_t)1 << (id & 31);
+  }
+}
+
+/* matcher:allow(tree, mask, {[id]=true} added where the text may end) -> how many tokens of the tree may come; the mask (core.mask)
+ * then holds their ids. Or nil, message, code. */
+static int matcher_allow(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  const struct ane_token_tree *t = check_tree(L, 2);
+  struct bind_mask *mask = bind_check_mask(L, 3);
+  uint32_t n;
+  struct ane_error err;
+  if (fill_mask(ud, t, mask->n, &n, &err)) return bind_fail(L, &err);
+  allow_ends(L, ud, 4, mask->n);
+  memcpy(mask->bits, ud->mask, mask->words * sizeof *mask->bits);
+  lua_pushinteger(L, n);
+  return 1;
+}
+
 /* matcher:mask(tree, logits, {[id]=true} kept where the text may end) -> how many tokens of the tree may come; the logits of all
  * others become -infinity. Or nil, message, code. */
 static int matcher_mask(lua_State *L) {
@@ -384,11 +409,7 @@ static int matcher_mask(lua_State *L) {
   struct ane_error err;
   uint64_t count = ANE_MIN(logits->count, (uint64_t)INT32_MAX);
   if (fill_mask(ud, t, count, &n, &err)) return bind_fail(L, &err);
-  if (lua_istable(L, 4) && ane_matcher_accepts(ud->m))
-    for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
-      lua_Integer id = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : -1;
-      if (id >= 0 && (uint64_t)id < count && lua_toboolean(L, -1)) ud->mask[id >> 5] |= (uint32_t)1 << (id & 31);
-    }
+  allow_ends(L, ud, 4, count);
   ban(ud->mask, logits->data, count);
   lua_pushinteger(L, n);
   return 1;
@@ -408,6 +429,7 @@ static const luaL_Reg matcher_methods[] = {
     {"forced", matcher_forced},
     {"allowed", matcher_allowed},
     {"count", matcher_count},
+    {"allow", matcher_allow},
     {"mask", matcher_mask},
     {NULL, NULL},
 };

@@ -30,6 +30,8 @@ struct bind_program_box {
   struct bind_link *link; /* of a stage; NULL: the program is whole */
 };
 void bind_program_release(struct bind_program_box *box);
+/* The mask (core.mask) at `arg` for a run of this program; NULL: none. Raises if it has fewer ids than the program has logits. */
+const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_box *box);
 /* Fails with ANE_IO and the path if a file that the weights are read from has lost pages. Call it after each run. */
 ane_status bind_program_check(const struct bind_program_box *box, struct ane_error *err);
 

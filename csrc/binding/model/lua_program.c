@@ -1,6 +1,7 @@
 /* core.program(graph, options): a graph planned for this CPU. */
 #include "binding/model/bind_model.h"
 #include "binding/model/bind_saved.h"
+#include "binding/tensor/bind_mask.h"
 
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -380,8 +381,16 @@ static int meth_adapt(lua_State *L) {
   return 0;
 }
 
-/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types], want = , until = }, all fed
- * in one run: weights are read once for all. The ids of all together are at most max_chunk(). want and until as in
+const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_box *box) {
+  if (lua_isnoneornil(L, arg)) return NULL;
+  const struct bind_mask *m = bind_check_mask(L, arg);
+  lua_Integer vocab = ane_program_info(box->program).vocab;
+  if (m->n < vocab) luaL_error(L, "the mask has %d ids, the model %d", (int)m->n, (int)vocab);
+  return m->bits;
+}
+
+/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types], want = , until = , mask = },
+ * all fed in one run: weights are read once for all. The ids of all together are at most max_chunk(). want, until and mask as in
  * session:feed; the want of an item goes before that of the run (default "last") */
 static int meth_run(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1), *other;
@@ -403,6 +412,8 @@ static int meth_run(lua_State *L) {
     if (lua_getfield(L, item, "want") != LUA_TNIL) items[i].want = bind_want(L, item + 3);
     lua_getfield(L, item, "until");
     items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
+    lua_getfield(L, item, "mask");
+    items[i].mask = bind_run_mask(L, item + 5, box); /* the item keeps it alive */
     lua_settop(L, item + 2);
     items[i].ids = bind_ids(L, item + 2, &count);
     items[i].n = (int64_t)count;
@@ -416,6 +427,12 @@ static int meth_run(lua_State *L) {
   }
   ane_status st = ane_run(box->program, items, (int32_t)n, &err);
   return bind_done(L, st ? st : bind_program_check(box, &err), &err);
+}
+
+/* mask_size() -> ids of the masks (core.mask) that its feeds take */
+static int meth_mask_size(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).vocab);
+  return 1;
 }
 
 static int meth_tostring(lua_State *L) {
@@ -438,6 +455,7 @@ void bind_program(lua_State *L) {
                                      {"head", meth_head},
                                      {"profile", meth_profile},
                                      {"run", meth_run},
+                                     {"mask_size", meth_mask_size},
                                      {"values", meth_values},
                                      {"dump", meth_dump},
                                      {"close", meth_close},

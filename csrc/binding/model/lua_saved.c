@@ -9,8 +9,8 @@
 #define SAVED_CLASS "ane.saved"
 
 ane_want bind_want(lua_State *L, int arg) {
-  static const char *const names[] = {"none", "last", "all", "argmax", NULL};
-  static const ane_want wants[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  static const char *const names[] = {"none", "last", "all", "argmax", "best", NULL};
+  static const ane_want wants[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX, ANE_WANT_BEST};
   return wants[luaL_checkoption(L, arg, "last", names)];
 }
 

@@ -52,14 +52,16 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
- * of the session at the end of a feed of several runs (default: of this one); see ane_run_item */
+/* feed(ids [, want [, until [, mask]]]) -> true; or nil, message, code. want: none, last (default), all, argmax, best. until: the
+ * length of the session at the end of a feed of several runs (default: of this one). mask: with "best", the ids among which the
+ * best one is searched (core.mask). See ane_run_item */
 static int meth_feed(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_run_item item = {.session = ud->session, .want = bind_want(L, 3)};
   size_t n;
   struct ane_error err;
   item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
+  item.mask = bind_run_mask(L, 5, ud->box);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   ane_status st = ane_run(ud->box->program, &item, 1, &err);

@@ -79,6 +79,11 @@ function Lazy:mask(logits)
   return true
 end
 
+--- Returns the tokens that are allowed in a call, as for ane.generate.constrain; false in free text, which needs no mask.
+function Lazy:allowed(n)
+  return self.calling and self.inner:allowed(n)
+end
+
 function Lazy:complete() return not self.calling or self.inner:complete() end
 
 function Lazy:finished() return self.calling and self.inner:finished() end
@@ -119,6 +124,11 @@ function Either:mask(logits)
   if not n then return nil, message, code end
   for id, value in pairs(kept) do logits:set(id + 1, value) end
   return true
+end
+
+--- Returns the tokens that are allowed; false while several alternatives allow the text.
+function Either:allowed(n)
+  return #self.open == 1 and self.open[1]:allowed(n)
 end
 
 function Either:complete()

@@ -72,6 +72,16 @@ function Constraint:mask(logits)
   return true
 end
 
+--- Returns the tokens that are allowed, for the search of the best one.
+-- @param n ids of the mask
+-- @return a mask, valid until the next call; false: search without one; nil, message, code
+function Constraint:allowed(n)
+  self._mask = self._mask or core.mask(n)
+  local count, message, code = self.matcher:allow(self.tree, self._mask, self.ends)
+  if not count then return nil, message, code end
+  return count > 0 and self._mask
+end
+
 --- Returns whether the text is complete, and whether nothing may follow it.
 function Constraint:complete() return self.matcher:accepts() end
 

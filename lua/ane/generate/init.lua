@@ -33,6 +33,13 @@ local function check_grammar(v)
   if (getmetatable(v) or {}).__name ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
+-- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
+-- not allowed costs a second run, and of 100 tokens about 5 are of this kind.
+local MASK_SHARE = 1 / 20
+
+-- Tokens of a prompt whose logits are held at once for their log probabilities.
+local PROBED = 32
+
 local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
 -- Returns a message if an entry of a corpus is no token id.
@@ -68,6 +75,8 @@ end
 --   ignore_eos: treat end tokens like any other token; eos: list of ids that end the reply, instead of the model's own
 --   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens occur for the third time
 --   logprobs: n; the log probability of each token and the n best at its position, from raw logits
+--   prompt_logprobs: n; result.prompt_logprobs has the same for the tokens of the prompt, the first without a log probability. The whole
+--   prompt is then computed, cached or not
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
@@ -82,6 +91,7 @@ M.rules = schema.merge(sampler.rules, {
   ignore_eos = { type = "boolean", default = false },
   stop_ngram = { type = { "integer", "table" }, check = check_ngram },
   logprobs = { type = "integer", min = 0 },
+  prompt_logprobs = { type = "integer", min = 0 },
   logits_processor = { type = "callable" },
   skip_special = { type = "boolean", default = true },
   speculate = { type = { "boolean", "table" }, check = check_speculate },
@@ -189,6 +199,7 @@ function M.start(session, tokenizer, ids, opts)
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
     repeats = repeats_of(opts.stop_ngram),
     eos = ends,
+    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- mean seconds of late
     pieces = {},
   }, Run)
   if opts.calls then self.decoder, self.watch, self.reader = calling.view(opts.calls, tokenizer, opts, self.watch) end
@@ -203,13 +214,33 @@ function M.start(session, tokenizer, ids, opts)
   return self
 end
 
+-- Feeds the whole prompt and collects the log probabilities of its tokens.
+local function feed_probed(self)
+  local session, ids, top = self.session, self.all, self.opts.prompt_logprobs
+  local list = { { id = ids[1] } }
+  local ok, message, code = session:rewind(0)
+  if not ok then return nil, message, code end
+  self.result.prompt_logprobs = list
+  return session:feed(ids, { want = "all", chunk = PROBED, progress = self.opts.progress, each = function(_, first, count)
+    for i = 1, count do
+      local id = ids[first + i] -- the token after row i
+      local logprob, best
+      if id then logprob, best = sampler.logprobs(session:logits(i), id, top) end
+      list[first + i] = id and { id = id, logprob = logprob, top = best }
+    end
+  end })
+end
+
 -- Feeds the session up to the end of the prompt; tokens that an earlier attempt fed are kept.
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
   local common = M.common_prefix(session.ids, ids)
   local ok, message, code
-  if common == #ids and session.length == #ids then
+  if self.opts.prompt_logprobs then
+    common = 0
+    ok, message, code = feed_probed(self)
+  elseif common == #ids and session.length == #ids then
     ok, message, code = session:recall(self.plain and "argmax" or "last")
   else
     common = math.min(common, #ids - 1) -- the last one is fed for its logits
@@ -233,6 +264,21 @@ local function most_drafted(self)
   return most
 end
 
+-- Returns the tokens that the grammar allows next, for a run that searches the best one; false: there is no such mask, or masks have
+-- taken too much of the time of runs. A failure is left to the choice of the token, which needs no mask if the best one is allowed.
+local function next_mask(self)
+  local cost = self.cost
+  if not self.mask_size then return false end
+  if cost.mask > MASK_SHARE * cost.run then
+    cost.mask = cost.mask * 0.9 -- so that it is tried again
+    return false
+  end
+  local started = core.clock()
+  local mask = self.grammar:allowed(self.mask_size)
+  cost.mask = cost.mask + (core.clock() - started - cost.mask) * 0.25
+  return mask or false
+end
+
 -- Feeds the last token and the draft after it. Row i of the logits then belongs to the i-th token fed.
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
@@ -252,9 +298,11 @@ local function step(self)
   end
   local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
   if waiting > 1 then fed = table.move(all, session.length + 1, #all, 1, {}) end
+  local mask = self.plain and not draft and next_mask(self) or nil
   local started = core.clock()
-  self.want = self.plain and "argmax" or draft and "all" or "last"
-  local ok, message, code = session:feed(fed, { want = self.want })
+  self.want = mask and "best" or self.plain and "argmax" or draft and "all" or "last"
+  local ok, message, code = session:feed(fed, { want = self.want, mask = mask })
+  self.cost.run = self.cost.run + (core.clock() - started - self.cost.run) * 0.25
   local seconds = session.price and session.price(draft and #draft or 0) or core.clock() - started
   self.row = draft and 1 or -1
   self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
@@ -298,7 +346,7 @@ end
 -- Computes all logits of the last token's row where only the best id was asked for. Discards the draft.
 local function look_again(self)
   local draft, row = self.draft, self.row
-  if self.want ~= "argmax" then return true end
+  if self.want ~= "argmax" and self.want ~= "best" then return true end
   if draft then self.ahead.pace:checked(draft.agreed, #draft.ids, row - 1, draft.seconds) end
   self.draft, self.row, self.want = nil, -1, "last"
   local ok, message, code = self.session:rewind(#self.all - 1)
@@ -306,7 +354,7 @@ local function look_again(self)
   return self.session:feed(self.all[#self.all], { want = "last" })
 end
 
--- Chooses the best token if no option changes logits. A mask is made only if the grammar does not allow that token.
+-- Chooses the best token if no option changes logits. After a run without a mask, one is made if the grammar does not allow it.
 -- @return id; nil if it is not allowed; nil, message, code
 local function choose_plain(self)
   local best, value = self.session:argmax(self.row)
@@ -421,7 +469,7 @@ local function head_use(self)
 end
 
 local function advance(self)
-  if self.opts.max_tokens == 0 then return finish(self, "length") end
+  if self.opts.max_tokens == 0 and not self.opts.prompt_logprobs then return finish(self, "length") end
   local started = core.clock()
   local ok, message, code = true, nil, nil
   if not self.begun then
@@ -432,6 +480,7 @@ local function advance(self)
     if self.draft and self.session.stopping then ok, message, code = drop(self, #self.all - 1) end
     if ok and not self.draft then ok, message, code = step(self) end
   end
+  if ok and self.opts.max_tokens == 0 then return finish(self, "length") end
   local id
   if ok then id, message, code = choose(self) end
   if id and self.draft then ok, message, code = compare(self, id) end
@@ -490,6 +539,7 @@ end
 function Run:settle()
   local session, n = self.session, #self.all
   if not self.begun then return true end
+  session:_unmask()
   self.draft = nil
   if session.length > n then return session:rewind(n) end -- drafted tokens
   if session.length == n or n > session.context then return true end

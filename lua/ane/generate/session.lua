@@ -8,7 +8,7 @@
 --   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model has not, or more
 --                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
 --                        stop(), or what a callback raises, leaves the chunks before it in place
---   rows()               rows of the last feed: 1 for want = "last", one for each token for "all" and "argmax", 0 for "none". 0 after
+--   rows()               rows of the last feed: 1 for want = "last" and "best", one for each token for "all" and "argmax", 0 for "none". 0 after
 --                        rewind and in a fork; 1 after restore of a session that is not empty
 --   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
 --   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
@@ -28,8 +28,8 @@
 --   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
 --
 -- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). What its session() gives, the core below, has
--- feed(ids, want, until), rows, logits, argmax, length, ids, kv_bytes, rewind, part, save(path, note), restore(path, context), fork
--- and close, for at most max_chunk tokens at a time.
+-- feed(ids, want, until, mask), rows, logits, argmax, length, ids, kv_bytes, rewind, part, save(path, note), restore(path, context), fork
+-- and close, for at most max_chunk tokens at a time. want = "best" and masks are only for programs that have mask_size().
 
 local generate = require "ane.generate"
 local methods = require "ane.util.methods"
@@ -41,7 +41,8 @@ local M = {}
 local Session = {}
 
 local FEED = {
-  want = { type = "string", choices = { "last", "all", "argmax", "none" }, default = "last" },
+  want = { type = "string", choices = { "last", "all", "argmax", "best", "none" }, default = "last" },
+  mask = { type = "any" },
   chunk = { type = "integer", min = 1 },
   progress = { type = "callable" },
   each = { type = "callable" },
@@ -98,7 +99,8 @@ end
 --- Feeds tokens that follow the cached ones.
 -- @param ids list of 0-based token ids, or one id
 -- @param opts want = "last" (default: logits of the last token), "all" (of every token), "argmax" (only the best id and its
--- logit for every token) or "none"; progress = function("prefill", done, total); chunk = maximum tokens at a time;
+-- logit for every token), "best" (the same for the last token only) or "none"; mask = of "best", the ids among which the best one is
+-- searched (of core.mask with mask_size ids); progress = function("prefill", done, total); chunk = maximum tokens at a time;
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
 -- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),
@@ -109,24 +111,33 @@ function Session:feed(ids, opts)
   ids, message, code = check_ids(ids, self.n_ids)
   if not ids then return nil, message, code end
   opts = schema.check(FEED, opts, "feed", 2)
+  if opts.mask and not (opts.want == "best" and self.mask_size) then
+    error("feed: option mask is for want = \"best\", in sessions with a mask_size", 2)
+  end
   local n, length, context = #ids, core:length(), self.context
   if length + n > context then
     return nil, ("%d tokens after %d do not fit in a context of %d"):format(n, length, context), "range"
   end
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
-  self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax", nil
+  self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax" or opts.want == "best", nil
+  self._masked = opts.mask ~= nil
   for first = 1, n, size do
     if self._stop then
       self._stop, self._rows = nil, nil
       return nil, ("stopped after %d of %d tokens"):format(first - 1, n), "stopped"
     end
     local last = math.min(first + size - 1, n)
-    local want = (opts.want ~= "last" or last == n) and opts.want or "none"
+    local want, mask = opts.want, opts.mask
+    if last < n and (want == "last" or want == "best") then want, mask = "none", nil end
     local part = (first == 1 and last == n) and ids or table.move(ids, first, last, 1, {})
     local ok
     local compute = self._compute
-    if compute then ok, message, code = compute(core, part, want, length + n) else ok, message, code = core:feed(part, want, length + n) end
+    if compute then
+      ok, message, code = compute(core, part, want, length + n, mask)
+    else
+      ok, message, code = core:feed(part, want, length + n, mask)
+    end
     if not ok then
       self._rows = nil
       return nil, message, code
@@ -195,9 +206,9 @@ function Session:recall(want)
     self._stop = nil
     return nil, "stopped before the last token was fed again", "stopped"
   end
-  if core:rows() > 0 and (want == "argmax" or not self._best_only) then return true end
+  if core:rows() > 0 and not self._masked and (want == "argmax" or not self._best_only) then return true end
   local last = core:ids()[n]
-  self._rows, self._best_only, self._restored = nil, nil, nil
+  self._rows, self._best_only, self._restored, self._masked = nil, nil, nil, nil
   local ok, message, code = core:rewind(n - 1)
   if ok then ok, message, code = core:feed({ last }, "last") end
   return ok, message, code
@@ -330,7 +341,12 @@ function Session:unstop()
   self._stop = nil
 end
 
---- Sets the function that computes the chunks of a feed, instead of the core: function(core, ids, want, until) -> true; or nil,
+--- Call after the last feed with a mask: the row of the last token is then computed without a mask when it is asked for.
+function Session:_unmask()
+  if self._masked then self._restored = true end
+end
+
+--- Sets the function that computes the chunks of a feed, instead of the core: function(core, ids, want, until, mask) -> true; or nil,
 -- message, code. For pools, which compute several sessions in one run. nil: use the core again.
 -- @param price function(more) -> the cost of that many more tokens, as a multiple of a single one's; nil: unknown
 function Session:_compute_with(fn, price)
@@ -371,13 +387,15 @@ end
 -- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
 -- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
--- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil where the head is never pruned).
+-- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil where the head is never pruned);
+-- mask_size (the ids of a feed's mask; nil: feeds take none).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,
   closed = function(self) return self._core == nil end,
   stopping = function(self) return self._stop == true end,
   adapters_key = function(self) return self._adapters and self._adapters.key end,
+  mask_size = function(self) return self._program.mask_size and self._program:mask_size() end,
   searches = function(self)
     local program = self._program
     if not program.head then return nil end

@@ -290,8 +290,9 @@ local function part_of(r, n)
   end
   local whole = item.fed == 0 and n == #item.ids
   local ids = whole and item.ids or table.move(item.ids, item.fed + 1, item.fed + n, 1, {})
-  local want = item.fed + n < #item.ids and item.want == "last" and "none" or item.want
-  return { r.session:_raw(), ids, want = want, ["until"] = item.upto, request = r, n = n }
+  local want, mask = item.want, item.mask
+  if item.fed + n < #item.ids and (want == "last" or want == "best") then want, mask = "none", nil end
+  return { r.session:_raw(), ids, want = want, ["until"] = item.upto, mask = mask, request = r, n = n }
 end
 
 -- The batch of a step: first decodes, never divided; then prompts in equal shares. A decode that does not fit comes first in the
@@ -335,10 +336,10 @@ end
 
 -- Computes one part of a batch. If memory runs out, cached prefixes and idle sessions are dropped, and it is tried again.
 local function feed(self, part)
-  local ok, message, code = part[1]:feed(part[2], part.want, part["until"])
+  local ok, message, code = part[1]:feed(part[2], part.want, part["until"], part.mask)
   if not ok and code == "memory" then
     self._sessions:forget()
-    ok, message, code = part[1]:feed(part[2], part.want, part["until"])
+    ok, message, code = part[1]:feed(part[2], part.want, part["until"], part.mask)
   end
   if not ok then part.failed = { message, code } end
 end

@@ -35,7 +35,7 @@ local function resume(self, ...)
     local message, code = results[2], results[3]
     if message then self:_fail(message, code) else self:_complete() end
   elseif results[2] == COMPUTE then
-    self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5] }
+    self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5], mask = results[6] }
     self.state = "running"
   else
     self.item, self.state = nil, "paused" -- a callback yielded: it continues with the next step
@@ -47,7 +47,7 @@ end
 -- @param start function(session, ids, opts) -> run of ane.generate; or nil, message, code
 function Request:_begin(session, start)
   self.session = session
-  session:_compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end,
+  session:_compute_with(function(_, ids, want, upto, mask) return coroutine.yield(COMPUTE, ids, want, upto, mask) end,
     function(more) return self.pool:_price_of(more) end)
   self._thread = coroutine.create(function()
     local run, message, code = start(session, self.ids, self.opts)

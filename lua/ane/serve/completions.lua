@@ -63,9 +63,32 @@ local function object(self, choices)
   return { id = self.id, object = "text_completion", created = self.created, model = self.model, choices = core.json_array(choices) }
 end
 
+-- Entries of a reply's tokens, after those of its prompt where that is repeated; nil: they are not requested. A first token that the
+-- tokenizer adds to a text is left out.
+local function entries_of(self, result, i)
+  local list = self.logprobs and result.logprobs
+  if not list or not self.echo[i] then return list or nil end
+  local all = self.entries[i]
+  if not all then
+    local of_prompt = result.prompt_logprobs
+    local added = self.is_text[i] and self.tokenizer.add_bos and of_prompt[1].id == self.tokenizer.bos
+    all = table.move(of_prompt, added and 2 or 1, #of_prompt, 1, {})
+    self.entries[i], self.before[i] = all, #all
+  end
+  return table.move(list, #all - self.before[i] + 1, #list, #all + 1, all)
+end
+
+-- The prompt of reply i where it is to be repeated before the next text, once.
+local function take_echo(self, i)
+  local text = self.echo[i]
+  if not text or self.echoed[i] then return "" end
+  self.echoed[i] = true
+  return text
+end
+
 -- Log probabilities of the tokens that were not sent yet; null if they are not requested.
 local function new_logprobs(self, job, i)
-  local entries = self.logprobs and job.requests[i].result.logprobs
+  local entries = entries_of(self, job.requests[i].result, i)
   if not entries then return core.null end
   local first = (self.sent[i] or 0) + 1
   local value
@@ -81,18 +104,19 @@ local function chunk(self, i, text, probabilities, reason)
   return value
 end
 
+-- With log probabilities, the prompt is sent when they are computed.
 function Form:open(job)
-  for i, text in pairs(self.echo) do job.call:event(chunk(self, i, text, core.null)) end
+  for i in pairs(self.logprobs and {} or self.echo) do job.call:event(chunk(self, i, take_echo(self, i), core.null)) end
 end
 
 function Form:piece(job, i, text)
-  if self.logprobs then return job.call:event(chunk(self, i, text, new_logprobs(self, job, i))) end
+  if self.logprobs then return job.call:event(chunk(self, i, take_echo(self, i) .. text, new_logprobs(self, job, i))) end
   self.encode[i] = self.encode[i] or frame.new(function(one) return chunk(self, i, one, core.null) end)
   job.call:encoded(self.encode[i](text))
 end
 
 function Form:closed(job, i)
-  job.call:event(chunk(self, i, "", new_logprobs(self, job, i), sampling.reason(job.requests[i].result)))
+  job.call:event(chunk(self, i, take_echo(self, i), new_logprobs(self, job, i), sampling.reason(job.requests[i].result)))
 end
 
 function Form:close(job)
@@ -136,10 +160,11 @@ function M.handle(server, call, body)
   local prompts = M.prompts(values.prompt, "prompt", server.model.vocab)
   local base = sampling.options(server, values, values.response_format)
   base.max_tokens, base.logprobs = values.max_tokens, values.logprobs
-  if values.echo and values.logprobs then fields.unsupported("echo", "does not go with logprobs here") end
+  if values.echo then base.prompt_logprobs = values.logprobs end
   local form = setmetatable({
     id = server:new_id "cmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
-    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, echo = {}, encode = {}, n = values.n,
+    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, encode = {}, n = values.n,
+    echo = {}, echoed = {}, is_text = {}, entries = {}, before = {},
   }, Form)
   local asked = {}
   for p, prompt in ipairs(prompts) do
@@ -148,7 +173,7 @@ function M.handle(server, call, body)
       for key, value in pairs(base) do opts[key] = value end
       if opts.seed then opts.seed = opts.seed + k - 1 end
       asked[(p - 1) * values.n + k] = { prompt = prompt, opts = opts }
-      if values.echo then form.echo[#asked] = text_of(server, prompt) end
+      if values.echo then form.echo[#asked], form.is_text[#asked] = text_of(server, prompt), type(prompt) == "string" end
     end
   end
   server:generate(call, asked, form, values.stream)

@@ -1,5 +1,5 @@
 --- Log probabilities in OpenAI's forms.
--- Needs ane.core. An entry is of result.logprobs: {id, logprob, top = list of pairs}.
+-- Needs ane.core. An entry is of result.logprobs: {id, logprob, top = list of pairs}; the first token of a text has no logprob.
 -- Usage: `choice.logprobs = { content = logprobs.chat(tokenizer, entries), refusal = core.null }`
 
 local core = require "ane.core"
@@ -44,12 +44,13 @@ function M.completion(tokenizer, entries, first, last, offset)
   for i = first or 1, last or #entries do
     local entry = entries[i]
     local text, n = tokenizer:token(entry.id) or "", #out.tokens + 1
-    out.tokens[n], out.token_logprobs[n], out.text_offset[n] = name_of(text), finite(entry.logprob), offset
+    out.tokens[n], out.text_offset[n] = name_of(text), offset
+    out.token_logprobs[n] = entry.logprob and finite(entry.logprob) or core.null
     local top = core.json_object()
     for _, other in ipairs(entry.top or {}) do
       top[name_of(tokenizer:token(other[1]) or "")] = finite(other[2])
     end
-    out.top_logprobs[n] = top
+    out.top_logprobs[n] = entry.logprob and top or core.null
     offset = offset + (utf8.len(text) or #text)
   end
   return out, offset

@@ -44,6 +44,42 @@ describe("generate with a grammar", function()
     end
   end)
 
+  it("runs the model once for a token, also if its best choice is not allowed", function()
+    local grammar = assert(ane.grammar.regex "[b-d]{30}x[^a-z]{30}")
+    local plain = reply(grammar, { logit_bias = { [1] = 0 } })
+    local s <close> = assert(model:session())
+    assert(s:feed(plain.prompt_ids, { want = "none" }))
+    local runs = 0
+    s:_compute_with(function(c, ids, want, upto, mask)
+      runs = runs + #ids
+      return c:feed(ids, want, upto, mask)
+    end)
+    local clock = core.clock
+    core.clock = function() return 0 end -- masks take no time
+    local result = assert(s:generate { grammar = grammar, max_tokens = 200, details = true })
+    core.clock = clock
+    assert.same({ plain.ids, plain.text }, { result.ids, result.text })
+    assert.is_true(runs <= #result.ids + 1, ("%d runs for %d tokens"):format(runs, #result.ids))
+    -- The rows that are left are those of all ids.
+    local other <close> = assert(model:session())
+    assert(other:feed(s.ids, { want = "argmax" }))
+    assert.same({ other:argmax() }, { s:argmax() })
+  end)
+
+  it("gives the same where masks cost too much", function()
+    local grammar = assert(ane.grammar.regex "[b-d]{30}x[^a-z]{30}")
+    local plain = reply(grammar)
+    local pool <close> = assert(model:pool {})
+    local clock, now = core.clock, 0
+    core.clock = function() -- every span takes one second, so masks take as long as runs
+      now = now + 1
+      return now
+    end
+    local result = assert(pool:add("Hello", { grammar = grammar, max_tokens = 200 })):finish()
+    core.clock = clock
+    assert.same({ plain.ids, plain.text }, { result.ids, result.text })
+  end)
+
   it("says where a reply ends early", function()
     local result = reply(assert(ane.grammar.regex "[a-z]{500}"), { max_tokens = 4 })
     assert.same({ "length", false }, { result.stop, result.grammar_complete })

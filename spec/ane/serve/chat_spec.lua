@@ -133,6 +133,13 @@ describe("POST /v1/chat/completions", function()
     assert.equal("response_format", refused.json.error.param)
   end)
 
+  -- A spelling that numbers of one value share: the digits between zeros, and the power of ten.
+  local function value_of(text)
+    local sign, whole, part, power = text:match "^(-?)(%d+)%.?(%d*)[eE]?([+-]?%d*)$"
+    local digits, zeros = (whole .. part):gsub("^0+", ""):match "^(.-)(0*)$"
+    return ("%s%se%d"):format(sign, digits, (tonumber(power) or 0) - #part + #zeros)
+  end
+
   it("keeps to the numbers of a schema as they are written", function()
     local function ask(schema)
       local text = core.json_encode(chat {
@@ -142,8 +149,7 @@ describe("POST /v1/chat/completions", function()
     end
     for _, number in ipairs { "18446744073709551617", "-9007199254740993", "0.1", "1234567890.12345678901234567" } do
       local content = ask('{"const":' .. number .. "}").choices[1].message.content
-      local digits = content:gsub("[eE][+-]?0+$", ""):gsub("(%..-)0+$", "%1"):gsub("%.$", "") -- other spellings of the number
-      assert.equal(number, digits)
+      assert.equal(value_of(number), value_of(content))
     end
     local tie = ask '{"type":"integer","minimum":18446744073709551616,"exclusiveMaximum":18446744073709551617}'
     assert.equal("18446744073709551616", tie.choices[1].message.content)
@@ -320,6 +326,55 @@ describe("POST /v1/completions", function()
     assert.equal(6, answer.json.usage.prompt_tokens)
     assert.equal(12, answer.json.usage.completion_tokens)
     assert.equal((want[2].text:gsub("[\x80-\xff]+", "?")), (answer.json.choices[2].text:gsub("[\x80-\xff]+", "?")))
+  end)
+
+  it("repeats the prompt with the log probabilities of its tokens", function()
+    local prompt = "Once upon a time"
+    local reply = alone(prompt, { max_tokens = 4, logprobs = 2, prompt_logprobs = 2 })
+    -- The same from the logits of a session.
+    local s <close> = assert(model:session())
+    assert(s:feed(reply.prompt_ids, { want = "all" }))
+    for i = 2, #reply.prompt_ids do
+      local logits, sum = s:logits(i - 1), 0
+      local most = select(2, logits:argmax())
+      for id = 1, #logits do sum = sum + math.exp(logits:get(id) - most) end
+      local entry = reply.prompt_logprobs[i]
+      assert.equal(reply.prompt_ids[i], entry.id)
+      assert.near(logits:get(entry.id + 1) - most - math.log(sum), entry.logprob, 1e-3)
+      assert.equal(s:topk(1, i - 1)[1][1], entry.top[1][1])
+    end
+    local function plain(said) return (said:gsub("[\x80-\xff]+", "?")) end
+    local first = model.tokenizer.add_bos and 2 or 1
+    for _, stream in ipairs { false, true } do
+      local body = { prompt = prompt, max_tokens = 4, temperature = 0, echo = true, logprobs = 2, stream = stream }
+      local answer = http.post(server, "/v1/completions", body)
+      local text, tokens, values, offsets = "", {}, {}, {}
+      local function add(choice)
+        text = text .. choice.text
+        if choice.logprobs == ane.null then return end
+        table.move(choice.logprobs.tokens, 1, #choice.logprobs.tokens, #tokens + 1, tokens)
+        table.move(choice.logprobs.token_logprobs, 1, #choice.logprobs.tokens, #values + 1, values)
+        table.move(choice.logprobs.text_offset, 1, #choice.logprobs.tokens, #offsets + 1, offsets)
+      end
+      if stream then
+        local events = http.events(answer.body)
+        for i = 1, #events - 1 do add(events[i].choices[1]) end
+      else
+        add(answer.json.choices[1])
+      end
+      assert.equal(plain(prompt .. reply.text), plain(text))
+      assert.equal(#reply.prompt_ids - first + 1 + 4, #tokens)
+      assert.equal(0, offsets[1])
+      if first == 1 then assert.equal(ane.null, values[1]) end
+      for i = 2, #reply.prompt_ids - first + 1 do assert.near(reply.prompt_logprobs[i + first - 1].logprob, values[i], 1e-4) end
+      for i = 1, 4 do assert.near(reply.logprobs[i].logprob, values[#tokens - 4 + i], 1e-4) end
+    end
+    -- The prompt alone, as programs do that score texts.
+    local answer = http.post(server, "/v1/completions", { prompt = { 5, 6, 7 }, max_tokens = 0, echo = true, logprobs = 0 })
+    local choice = answer.json.choices[1]
+    assert.same({ 3, "length" }, { #choice.logprobs.tokens, choice.finish_reason })
+    assert.same({ ane.null, ane.null }, { choice.logprobs.token_logprobs[1], choice.logprobs.top_logprobs[1] })
+    assert.equal(0, answer.json.usage.completion_tokens)
   end)
 
   it("names tokens that are no UTF-8 by their bytes, so that all names differ", function()

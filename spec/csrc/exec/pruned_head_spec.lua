@@ -62,6 +62,110 @@ describe("the pruned head", function()
     end
   end)
 
+  -- Masks: of one id, of few, of every other, of nearly all; at the borders of words and groups.
+  local function masks_of(n)
+    local lists = { { 0 }, { n - 1 }, { 15, 16, 31, 32, n - 2 }, {}, {}, {}, {} }
+    for id = 0, n - 1 do
+      if id % 97 == 5 then table.insert(lists[4], id) end
+      if id % 2 == 1 then table.insert(lists[5], id) end
+      if id % 5 ~= 0 then table.insert(lists[6], id) end
+      if id // 128 % 2 == 1 then table.insert(lists[7], id) end
+    end
+    return lists
+  end
+
+  -- The best of the listed ids by the logits of a row; of equal ones the lowest.
+  local function best_in(logits, list)
+    local best, value = nil, -math.huge
+    for _, id in ipairs(list) do
+      if logits:get(id + 1) > value then best, value = id, logits:get(id + 1) end
+    end
+    return ("%d %a"):format(best, value)
+  end
+
+  for _, model in ipairs(models) do
+    it("searches among the ids of a mask: " .. model, function()
+      local n = vocab[model] or 1024
+      local ids, lists = programs.ids(14, n, 11), masks_of(n)
+      for _, level in ipairs(levels) do
+        local whole <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", head = "full" })
+        local s <close> = assert(whole:session { context = 64, kv = "fp16" })
+        local want = {}
+        for i, id in ipairs(ids) do
+          assert(s:feed(id, "last"))
+          want[i] = best_in(s:logits(), lists[i % #lists + 1])
+        end
+        for _, o in ipairs { { 1, "full" }, { 3, "full" }, { 1, "pruned" }, { 2, "pruned" }, { 4, "pruned", "mixed" } } do
+          local program <close> = programs.open(model, {
+            isa = level, int8 = true, weights = "q8_0", threads = o[1], head = o[2], manner = o[3],
+          })
+          local t <close> = assert(program:session { context = 64, kv = "fp16" })
+          for i, id in ipairs(ids) do
+            local mask = core.mask(program:mask_size(), lists[i % #lists + 1])
+            assert(t:feed(id, "best", nil, mask))
+            assert.equal(1, t:rows())
+            assert.equal(want[i], ("%d %a"):format(t:argmax()))
+            if o[2] == "pruned" then
+              assert(t:rewind(i - 1))
+              assert(t:feed(id, "best"))
+              assert(t:rewind(i - 1))
+              assert(t:feed(id, "best", nil, mask))
+              assert.equal(want[i], ("%d %a"):format(t:argmax()))
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("has a mask for each sequence of a run", function()
+    for _, head in ipairs { "full", "pruned" } do
+      local p <close> = programs.open("qwen2-q4_0", { int8 = true, weights = "q8_0", threads = 2, head = head })
+      local lists, items, want, open = masks_of(1024), {}, {}, {}
+      for i = 1, 3 do
+        local alone <close> = assert(p:session { context = 64, kv = "fp16" })
+        assert(alone:feed({ 5 * i, 7 }, "last"))
+        open[i] = assert(p:session { context = 64, kv = "fp16" })
+        local list = lists[i + 3]
+        items[i] = { open[i], { 5 * i, 7 }, want = "best", mask = core.mask(1024, list) }
+        if i == 2 then items[i].mask, list = nil, lists[5] end
+        if i == 2 then
+          list = {}
+          for id = 0, 1023 do list[#list + 1] = id end
+        end
+        want[i] = best_in(alone:logits(), list)
+      end
+      assert(p:run(items))
+      for i, s in ipairs(open) do assert.equal(want[i], ("%d %a"):format(s:argmax())) end
+      -- Beside a sequence whose logits are kept.
+      for _, s in ipairs(open) do assert(s:rewind(0)) end
+      items[2].want = "last"
+      assert(p:run(items))
+      for _, i in ipairs { 1, 3 } do assert.equal(want[i], ("%d %a"):format(open[i]:argmax())) end
+      local logits = open[2]:logits()
+      for id = 0, 1023 do assert.is_true(logits:get(id + 1) > -math.huge) end
+      for _, s in ipairs(open) do s:close() end
+    end
+  end)
+
+  it("reads little if few ids are allowed", function()
+    local p <close> = programs.open("qwen2-q4_0", { int8 = true, weights = "q8_0", head = "pruned" })
+    local s <close> = assert(p:session { context = 64, kv = "fp16" })
+    assert(s:feed(1, "best", nil, core.mask(1024, { 3, 700 })))
+    local count, read, whole = p:head()
+    assert.equal(1, count)
+    assert.is_true(read <= whole * 4 // 64) -- two groups of 64, each read once for its bounds and once for its products
+  end)
+
+  it("refuses a mask that is too short, or for other rows", function()
+    local p <close> = programs.open("qwen2-q4_0", { int8 = true })
+    local s <close> = assert(p:session { context = 64, kv = "fp16" })
+    assert.has_error(function() s:feed(1, "best", nil, core.mask(1023)) end)
+    assert.has_error(function() core.mask(4, { 4 }) end)
+    local ok, _, code = s:feed({ 1, 2 }, "argmax", nil, core.mask(1024, { 1 }))
+    assert.same({ nil, "invalid", 0 }, { ok, code, s:length() })
+  end)
+
   it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
     local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "pruned" })
     best_of(plain, { 1, 2 })

@@ -18,6 +18,13 @@ local ROWS = {
     { "2", '"b"', "[1]", '{"x": 3}', "{}", "[]", '{"x": 2, "y": 1}' } },
   { '{"const": {"a": [0, -1.5]}}', { '{"a": [0, -1.5]}', '{"a":[0.0,-1.50]}' }, { '{"a": [0]}' } },
   { '{"minimum": 3, "exclusiveMaximum": 20.5}', { "3", "20.49", "3.0", '"x"', "5" }, { "2.99", "20.5", "21", "-4", "1e2" } },
+  -- Draft 4, section 3.5: an integer is a number without a fraction or an exponent. 1.0 is one from draft 6 on.
+  { '{"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "minimum": 1.0}', { "1", "20" }, { "1.0", "1e2", "0" } },
+  { '{"$schema": "http://json-schema.org/draft-04/schema#", "not": {"type": "integer"}}', { "1.5", "1.0", '"a"' }, { "1", "-7" } },
+  { '{"$schema": "http://json-schema.org/draft-04/schema#", "type": ["integer", "null"], "enum": [1.0, null]}', { "1" }, { "1.0", "2" } },
+  { '{"$schema": "http://json-schema.org/draft-04/schema#", "oneOf": [{"type": "integer"}, {"type": "number", "minimum": 5}]}',
+    { "1", "5.0", "7.5" }, { "5", "1.5", "1.0" } },
+  { '{"$schema": "http://json-schema.org/draft-06/schema#", "type": "integer"}', { "1.0" }, { "1.5" } },
   { '{"minimum": -12, "maximum": -3, "type": "integer"}', { "-3", "-12", "-7" }, { "-2", "-13", "3", "0" } },
   { '{"multipleOf": 0.01, "minimum": 0, "maximum": 1}', { "0.25", "1", "0.1", "0" }, { "0.255", "1.01" } },
   { '{"minimum": 0, "exclusiveMaximum": 1}', { "5e-05", "1.5e-7", "0.9" }, { "5", "5e0", "1" } },

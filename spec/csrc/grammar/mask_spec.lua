@@ -52,6 +52,14 @@ local SCHEMAS = {
   '{"type": "string", "pattern": "^[a-e ]*$", "maxLength": 34}',
   '{"type": "string", "pattern": "^[0-9a-f]*$", "maxLength": 50}',
   '{"anyOf": [{"type": "string", "pattern": "^[a-z]*$"}, {"type": "string", "pattern": "^[0-9.]*$", "maxLength": 9}]}',
+  -- Several parts with bounds of the length, near and far.
+  '{"anyOf": [{"type": "string", "pattern": "^[a-e]*$", "minLength": 1}, {"type": "string", "pattern": "^[0-9.]*$", "minLength": 1}]}',
+  '{"anyOf": [{"type": "string", "pattern": "^[a-e]*$", "minLength": 4}, {"type": "string", "pattern": "^[0-9a]*$", "minLength": 2}]}',
+  '{"anyOf": [{"type": "string", "pattern": "^[a-z0-9]*$", "maxLength": 60}, {"type": "string", "pattern": "^a", "maxLength": 36}]}',
+  '{"anyOf": [{"type": "string", "pattern": "^[a-z0-9]*$", "maxLength": 3}, {"type": "string", "maxLength": 40, "minLength": 1}]}',
+  '{"oneOf": [{"type": "string", "pattern": "^[a-f0-9]{40}$"}, {"type": "string", "maxLength": 39}, {"type": "string", "minLength": 45}]}',
+  '{"type": "object", "properties": {"a": {"type": "string", "minLength": 1}, "name": {"enum": ["a", "b"]}}, "oneOf": [{"properties": '
+    .. '{"a": {"pattern": "^[0-7a]{3,4}$"}, "name": {"const": "a"}}}, {"properties": {"a": {"type": "string", "maxLength": 50}}}]}',
   '{"allOf": [{"type": "string", "pattern": "b"}, {"not": {"enum": ["ab", "name"]}}]}',
   '{"type": "object", "patternProperties": {"^[a-z]+$": {"type": "null"}}, "additionalProperties": false}',
   '{"type": "object", "propertyNames": {"pattern": "^[^x]*$"}, "properties": {"name": true}}',
