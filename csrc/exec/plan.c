@@ -250,7 +250,8 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
       pl->kv_of[n->inputs[j]] = p->n_kv;
     }
     const struct ane_shape *s = &g->values[k].shape;
-    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? s->dim[1] : 0, s->dim[3], true};
+    int64_t heads = exchange_divides_heads(pl, n) ? s->dim[1] / p->o.tensor->ranks : s->dim[1];
+    p->kv[p->n_kv++] = (struct kv_spec){pl->held[i] ? heads : 0, s->dim[3], true};
   }
   return ANE_OK;
 }

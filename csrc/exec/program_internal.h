@@ -62,6 +62,7 @@ struct ane_program {
   float *exchange;                 /* one message: the floats per token of the largest step, times chunk; NULL: ranks is 0 */
   uint64_t messages;               /* through shared memory, of this rank and of every other one */
   int64_t exchanged;               /* floats per token that this rank sends to each other one in the body */
+  const struct step *divided_head; /* the last step, if its rows are divided and are the logits; else NULL */
   const struct ane_kernels *k;
   struct ane_pool *pool;
   struct ane_arena arena; /* all that is not allocated apart: steps, slots, names, vectors */
