@@ -89,7 +89,29 @@ static int64_t floats_of(const struct ane_program *p, const struct step *s, int3
   return n;
 }
 
-ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
+/* Can the ranks write the output of step i in place, to the common buffer? Only the next exchanging step may read it. Each rank
+ * then waits for the rows of all others after that step, and so until all have read the buffer, before any rank writes to it
+ * again. A step that reads the buffer does not write to it. */
+static bool fits_common(const struct planner *pl, int32_t i, int64_t floats) {
+  const struct ane_program *p = pl->p;
+  const struct step *s = &p->steps[i];
+  if (!s->exchanges || outputs_of(s) != 1 || s->out[0]->result || p->o.chunk * s->out[0]->channels > floats) return false;
+  int32_t next = i + 1;
+  while (next < p->n_steps && !p->steps[next].exchanges) next++;
+  return next < p->n_steps && !p->steps[next].gathers && p->steps[next].in[0] == s->out[0] && !s->in[0]->common &&
+         ane_graph_uses(pl->g, (int32_t)(s->out[0] - p->slots)) == 1;
+}
+
+static void plan_common(struct planner *pl) {
+  struct ane_program *p = pl->p;
+  int64_t floats;
+  p->common = shared_rows_common(p, &floats);
+  for (int32_t i = 0; i < p->n_steps; i++)
+    if (fits_common(pl, i, floats)) p->slots[p->steps[i].out[0] - p->slots].common = true;
+}
+
+ane_status exchange_plan(struct planner *pl, struct ane_error *err) {
+  struct ane_program *p = pl->p;
   if (!p->o.tensor) return ANE_OK;
   p->team = *p->o.tensor;
   int64_t most = 1;
@@ -108,6 +130,7 @@ ane_status exchange_plan(struct ane_program *p, struct ane_error *err) {
   if (last && last == &p->steps[p->n_steps - 1] && is_linear(last) && outputs_of(last) == 1 && last->out[0]->result)
     p->divided_head = last;
   shared_rows_begin(p);
+  plan_common(pl);
   size_t bytes;
   if (!ane_mul_size((size_t)most * sizeof(float), (size_t)p->o.chunk, &bytes) || !(p->exchange = ane_malloc(bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for the exchange of rows");
@@ -180,6 +203,7 @@ static ane_status exchange_tokens(struct run *r, const struct step *s, const str
 }
 
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err) {
+  if (s->out[0]->common) return shared_rows_meet(r->p, err);
   int64_t fit = shared_rows_floats(r->p) / s->exchange_floats;
   struct tokens k = {.out_row = first_out_row};
   ane_status st = ANE_OK;

@@ -13,7 +13,7 @@ bool exchange_divides_heads(const struct planner *pl, const struct ane_node *n);
 /* Reduces a matrix, before its layout is chosen, to the rows of this rank. */
 void exchange_divide(const struct ane_program *p, struct matrix *m);
 /* Finds the steps that exchange, and allocates the message. After all steps are planned. Errors: ANE_NOMEM. */
-ane_status exchange_plan(struct ane_program *p, struct ane_error *err);
+ane_status exchange_plan(struct planner *pl, struct ane_error *err);
 /* Sends this rank's rows of the step's outputs to all ranks, and receives theirs. For the head, only rank 0 receives. tokens: of
  * the step; the first of them is output row first_out_row where the step belongs to the tail. */
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err);

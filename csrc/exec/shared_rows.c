@@ -1,6 +1,7 @@
 /* The shared memory begins with a line for each rank, which holds the number of messages that it has posted. Two places for
- * messages of each rank follow. Message n of a rank is in its place n % 2. A rank that has posted n messages has read all
- * messages before n - 1, so the place of message n is free once every rank has posted n. */
+ * messages of each rank follow, in half of the memory. Message n of a rank is in its place n % 2. A rank that has posted n
+ * messages has read all messages before n - 1, so the place of message n is free once every rank has posted n. The other half is
+ * the common buffer. */
 #include "exec/shared_rows.h"
 
 #include <stdatomic.h>
@@ -16,7 +17,16 @@ static struct line *line_of(const struct ane_program *p, int32_t rank) { return 
 int64_t shared_rows_floats(const struct ane_program *p) {
   size_t ranks = (size_t)p->team.ranks, lines = ranks * sizeof(struct line);
   if (!p->team.shared || p->team.shared_bytes < lines) return 0;
-  return (int64_t)((p->team.shared_bytes - lines) / (2 * ranks) / LINE * LINE / sizeof(float));
+  return (int64_t)((p->team.shared_bytes - lines) / 2 / (2 * ranks) / LINE * LINE / sizeof(float));
+}
+
+float *shared_rows_common(const struct ane_program *p, int64_t *floats) {
+  size_t ranks = (size_t)p->team.ranks, lines = ranks * sizeof(struct line);
+  int64_t places = 2 * (int64_t)ranks * shared_rows_floats(p);
+  *floats = 0;
+  if (!places) return NULL;
+  *floats = (int64_t)((p->team.shared_bytes - lines) / sizeof(float)) - places;
+  return (float *)(void *)line_of(p, p->team.ranks) + places;
 }
 
 void shared_rows_begin(struct ane_program *p) {
@@ -62,6 +72,14 @@ ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_erro
 
 void shared_rows_post(struct ane_program *p) {
   atomic_store_explicit(&line_of(p, p->team.rank)->posted, ++p->messages, memory_order_release);
+}
+
+ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  shared_rows_post(p);
+  for (int32_t rank = 0; !st && rank < p->team.ranks; rank++)
+    if (rank != p->team.rank) st = await(p, rank, p->messages, err);
+  return st;
 }
 
 ane_status shared_rows_take(struct ane_program *p, int32_t rank, const float **out, struct ane_error *err) {

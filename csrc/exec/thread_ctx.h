@@ -46,7 +46,7 @@ struct thread_ctx {
 /* The value in a slot: [tokens][channels] floats. */
 static inline float *thread_data(const struct thread_ctx *tc, const struct slot *slot) {
   if (slot->result) return tc->r->results ? tc->r->results + tc->first_out_row * tc->p->vocab : tc->p->result_block;
-  return (float *)(void *)(tc->p->scratch + slot->offset);
+  return slot->common ? tc->p->common : (float *)(void *)(tc->p->scratch + slot->offset);
 }
 
 /* Waits until all threads of the step have arrived. What each wrote before the barrier is visible to all after it. */
