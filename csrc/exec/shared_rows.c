@@ -4,6 +4,8 @@
  * the common buffer. */
 #include "exec/shared_rows.h"
 
+#include "exec/thread_ctx.h"
+
 #include <stdatomic.h>
 
 enum { LINE = 128 }; /* two cache lines, because x86 prefetches pairs of them */
@@ -38,7 +40,7 @@ static float *place_of(const struct ane_program *p, int32_t rank, uint64_t messa
   return places + (2 * rank + (int64_t)(message % 2)) * shared_rows_floats(p);
 }
 
-/* Waits until a rank has posted so many messages. */
+/* Waits until a rank has posted so many messages. Meanwhile the caller's thread prefetches the weights of the next step. */
 static ane_status await(const struct ane_program *p, int32_t rank, uint64_t count, struct ane_error *err) {
   static const double CALL = 1e-3; /* seconds between calls of team.wait */
   const struct ane_tensor_parallel *team = &p->team;
@@ -46,7 +48,7 @@ static ane_status await(const struct ane_program *p, int32_t rank, uint64_t coun
   double start = 0, called = 0;
   for (int look = 0; atomic_load_explicit(&line->posted, memory_order_acquire) < count; look++) {
     if (look < 64) { /* a short wait never reads the clock */
-      ane_pause(0);
+      if (!prefetch_more(&p->prefetch[0])) ane_pause(0);
       continue;
     }
     double now = ane_clock();
