@@ -5,13 +5,13 @@
 #include "exec/shared_rows.h"
 
 #include "exec/thread_ctx.h"
-
-#include <stdatomic.h>
+#include "platform/shared_wait.h"
 
 enum { LINE = 128 }; /* two cache lines, because x86 prefetches pairs of them */
 
+/* posted: the lower 32 bits of the number. */
 struct line {
-  _Alignas(LINE) _Atomic uint64_t posted;
+  _Alignas(LINE) struct ane_shared_word posted;
 };
 
 static struct line *line_of(const struct ane_program *p, int32_t rank) { return (struct line *)p->team.shared + rank; }
@@ -32,7 +32,7 @@ float *shared_rows_common(const struct ane_program *p, int64_t *floats) {
 }
 
 void shared_rows_begin(struct ane_program *p) {
-  if (shared_rows_floats(p)) p->messages = atomic_load(&line_of(p, p->team.rank)->posted);
+  if (shared_rows_floats(p)) p->messages = atomic_load(&line_of(p, p->team.rank)->posted.value);
 }
 
 static float *place_of(const struct ane_program *p, int32_t rank, uint64_t message) {
@@ -40,13 +40,16 @@ static float *place_of(const struct ane_program *p, int32_t rank, uint64_t messa
   return places + (2 * rank + (int64_t)(message % 2)) * shared_rows_floats(p);
 }
 
-/* Waits until a rank has posted so many messages. Meanwhile the caller's thread prefetches the weights of the next step. */
+/* Waits until a rank has posted so many messages. Meanwhile the caller's thread prefetches the weights of the next step. After
+ * SPIN it sleeps, so that a rank that shares its CPU, with a lower priority or beside other programs, gets the CPU. */
 static ane_status await(const struct ane_program *p, int32_t rank, uint64_t count, struct ane_error *err) {
-  static const double CALL = 1e-3; /* seconds between calls of team.wait */
+  static const double SPIN = 500e-6, CALL = 1e-3; /* seconds; CALL: between calls of team.wait */
   const struct ane_tensor_parallel *team = &p->team;
-  const struct line *line = line_of(p, rank);
+  struct ane_shared_word *posted = &line_of(p, rank)->posted;
   double start = 0, called = 0;
-  for (int look = 0; atomic_load_explicit(&line->posted, memory_order_acquire) < count; look++) {
+  for (int look = 0;; look++) {
+    uint32_t seen = atomic_load_explicit(&posted->value, memory_order_acquire);
+    if ((int32_t)(seen - (uint32_t)count) >= 0) return ANE_OK;
     if (look < 64) { /* a short wait never reads the clock */
       if (!prefetch_more(&p->prefetch[0])) ane_pause(0);
       continue;
@@ -58,9 +61,11 @@ static ane_status await(const struct ane_program *p, int32_t rank, uint64_t coun
       if (st) return st;
       called = ane_clock();
     }
-    ane_pause(now - start);
+    if (now - start < SPIN)
+      ane_pause(now - start);
+    else
+      ane_shared_sleep(posted, seen, CALL);
   }
-  return ANE_OK;
 }
 
 ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_error *err) {
@@ -73,7 +78,7 @@ ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_erro
 }
 
 void shared_rows_post(struct ane_program *p) {
-  atomic_store_explicit(&line_of(p, p->team.rank)->posted, ++p->messages, memory_order_release);
+  ane_shared_set(&line_of(p, p->team.rank)->posted, (uint32_t)++p->messages);
 }
 
 ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err) {
