@@ -242,7 +242,7 @@ static ane_status plan_kv(struct planner *pl, const struct ane_node *n, bool hel
     pl->kv_of[n->inputs[j]] = pair;
     pl->kv_made_of[n->inputs[j]] = n->inputs[j - 2];
   }
-  if (held) p->kv[pair].heads = s->dim[1];
+  if (held) p->kv[pair].heads = exchange_divides_heads(pl, n) ? s->dim[1] / p->o.tensor->ranks : s->dim[1];
   return ANE_OK;
 }
 
@@ -318,7 +318,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
       (st = memplan(pl, &activations, err)) || (st = stage_select(pl, err)) || (st = stage_plan(pl, err)) ||
-      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = exchange_plan(p, err)))
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = exchange_plan(pl, err)))
     return st;
   pruned_head_plan(p);
   if ((st = plan_scratch(p, activations, err)) || (st = pruned_head_reserve(p, err))) return st;

@@ -61,8 +61,10 @@ struct ane_program {
   struct program_stage stage;
   struct ane_tensor_parallel team; /* a copy of o.tensor; ranks 0: the matrices are whole */
   float *exchange;                 /* one message: the floats per token of the largest step, times chunk; NULL: ranks is 0 */
+  float *common;                   /* the buffer in shared memory, for outputs that all ranks write in place; NULL: none */
   uint64_t messages;               /* through shared memory, of this rank and of every other one */
   int64_t exchanged;               /* floats per token that this rank sends to each other one in the body */
+  const struct step *divided_head; /* the last step, if its rows are divided and are the logits; else NULL */
   const struct ane_kernels *k;
   struct ane_pool *pool;
   struct ane_arena arena; /* all that is not allocated apart: steps, slots, names, vectors */

@@ -66,10 +66,12 @@ static void ban(const uint32_t *mask, float *logits, int64_t n) {
 static void find_best(const struct thread_ctx *tc, int64_t rows) {
   float *x = thread_data(tc, tc->p->result);
   const int64_t vocab = tc->p->vocab;
+  int64_t from = 0, to = vocab;
+  if (tc->r->own_best) exchange_own_ids(tc->p, &from, &to);
   for (int64_t i = tc->thread; i < rows; i += tc->threads) {
     const int64_t row = tc->first_out_row + i;
     if (tc->r->masks[row]) ban(tc->r->masks[row], x + i * vocab, vocab);
-    tc->r->best[row] = (int32_t)tc->k->argmax(x + i * vocab, vocab, &tc->r->best_logit[row]);
+    tc->r->best[row] = (int32_t)(from + tc->k->argmax(x + i * vocab + from, to - from, &tc->r->best_logit[row]));
   }
 }
 
@@ -120,29 +122,39 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int worker)
 
 static bool run_idle(void *program, int worker) { return prefetch_more(&((struct ane_program *)program)->prefetch[worker]); }
 
-/* Do other ranks have rows of what pool step `at` computes? */
+/* Do other ranks have rows of what pool step `at` computes? Without logits, their best ids are exchanged instead of the head's
+ * rows. */
 static bool exchanges(const struct run *r, int64_t at) {
+  const struct ane_program *p = r->p;
   int32_t i = step_of(r, at);
-  return r->p->exchange && i < r->p->n_steps && r->p->steps[i].exchanges;
+  if (!p->exchange) return false;
+  if (i == p->n_steps) return r->own_best;
+  return p->steps[i].exchanges && !(r->own_best && &p->steps[i] == p->divided_head);
+}
+
+/* Exchanges what pool step `at` has computed. */
+static ane_status exchange(struct run *r, int64_t at, struct ane_error *err) {
+  int64_t row, tokens = tokens_of(r, at, &row);
+  int32_t i = step_of(r, at);
+  return i == r->p->n_steps ? exchange_best(r, row, tokens, err) : exchange_step(r, &r->p->steps[i], tokens, row, err);
 }
 
 static ane_status run_all(struct run *r, struct ane_error *err) {
   struct ane_program *p = r->p;
   int64_t blocks = p->stage.last || p->stage.rows ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
+  r->own_best = p->divided_head && !r->results;
   r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
   int64_t count = p->n_body + blocks * r->tail;
   struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
   ane_status st = p->team.shared ? p->team.begin(p->team.arg, err) : ANE_OK;
   for (; !st && r->first_step < count; r->first_step += steps.count) {
-    int64_t last = r->first_step, row;
+    int64_t last = r->first_step;
     while (last < count - 1 && !exchanges(r, last)) last++;
     steps.count = last + 1 - r->first_step;
     ane_pool_run_steps(p->pool, &steps);
     reset_counters(r, last);
-    if (!exchanges(r, last)) continue;
-    int64_t tokens = tokens_of(r, last, &row);
-    st = exchange_step(r, &p->steps[step_of(r, last)], tokens, row, err);
+    if (exchanges(r, last)) st = exchange(r, last, err);
   }
   if (p->profile) profile_next(r, -1);
   return st;
@@ -167,7 +179,8 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
                     " ids; a run takes %" PRId64 " at most (cut the text)",
                     ANE_MIN(it->n, p->o.chunk), ANE_MAX(it->n, it->until), p->o.chunk);
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
-  if (it->mask && it->want != ANE_WANT_BEST) return ane_fail(err, ANE_INVALID, "a mask is for the best id of the last token only");
+  if (it->mask && it->want != ANE_WANT_BEST)
+    return ane_fail(err, ANE_INVALID, "a mask is for the best id of the last token only");
   if (it->n > s->context - s->length)
     return ane_fail(err, ANE_RANGE,
                     "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,

@@ -1,14 +1,17 @@
 /* The shared memory begins with a line for each rank, which holds the number of messages that it has posted. Two places for
- * messages of each rank follow. Message n of a rank is in its place n % 2. A rank that has posted n messages has read all
- * messages before n - 1, so the place of message n is free once every rank has posted n. */
+ * messages of each rank follow, in half of the memory. Message n of a rank is in its place n % 2. A rank that has posted n
+ * messages has read all messages before n - 1, so the place of message n is free once every rank has posted n. The other half is
+ * the common buffer. */
 #include "exec/shared_rows.h"
 
-#include <stdatomic.h>
+#include "exec/thread_ctx.h"
+#include "platform/shared_wait.h"
 
 enum { LINE = 128 }; /* two cache lines, because x86 prefetches pairs of them */
 
+/* posted: the lower 32 bits of the number. */
 struct line {
-  _Alignas(LINE) _Atomic uint64_t posted;
+  _Alignas(LINE) struct ane_shared_word posted;
 };
 
 static struct line *line_of(const struct ane_program *p, int32_t rank) { return (struct line *)p->team.shared + rank; }
@@ -16,11 +19,20 @@ static struct line *line_of(const struct ane_program *p, int32_t rank) { return 
 int64_t shared_rows_floats(const struct ane_program *p) {
   size_t ranks = (size_t)p->team.ranks, lines = ranks * sizeof(struct line);
   if (!p->team.shared || p->team.shared_bytes < lines) return 0;
-  return (int64_t)((p->team.shared_bytes - lines) / (2 * ranks) / LINE * LINE / sizeof(float));
+  return (int64_t)((p->team.shared_bytes - lines) / 2 / (2 * ranks) / LINE * LINE / sizeof(float));
+}
+
+float *shared_rows_common(const struct ane_program *p, int64_t *floats) {
+  size_t ranks = (size_t)p->team.ranks, lines = ranks * sizeof(struct line);
+  int64_t places = 2 * (int64_t)ranks * shared_rows_floats(p);
+  *floats = 0;
+  if (!places) return NULL;
+  *floats = (int64_t)((p->team.shared_bytes - lines) / sizeof(float)) - places;
+  return (float *)(void *)line_of(p, p->team.ranks) + places;
 }
 
 void shared_rows_begin(struct ane_program *p) {
-  if (shared_rows_floats(p)) p->messages = atomic_load(&line_of(p, p->team.rank)->posted);
+  if (shared_rows_floats(p)) p->messages = atomic_load(&line_of(p, p->team.rank)->posted.value);
 }
 
 static float *place_of(const struct ane_program *p, int32_t rank, uint64_t message) {
@@ -28,15 +40,18 @@ static float *place_of(const struct ane_program *p, int32_t rank, uint64_t messa
   return places + (2 * rank + (int64_t)(message % 2)) * shared_rows_floats(p);
 }
 
-/* Waits until a rank has posted so many messages. */
+/* Waits until a rank has posted so many messages. Meanwhile the caller's thread prefetches the weights of the next step. After
+ * SPIN it sleeps, so that a rank that shares its CPU, with a lower priority or beside other programs, gets the CPU. */
 static ane_status await(const struct ane_program *p, int32_t rank, uint64_t count, struct ane_error *err) {
-  static const double CALL = 1e-3; /* seconds between calls of team.wait */
+  static const double SPIN = 500e-6, CALL = 1e-3; /* seconds; CALL: between calls of team.wait */
   const struct ane_tensor_parallel *team = &p->team;
-  const struct line *line = line_of(p, rank);
+  struct ane_shared_word *posted = &line_of(p, rank)->posted;
   double start = 0, called = 0;
-  for (int look = 0; atomic_load_explicit(&line->posted, memory_order_acquire) < count; look++) {
+  for (int look = 0;; look++) {
+    uint32_t seen = atomic_load_explicit(&posted->value, memory_order_acquire);
+    if ((int32_t)(seen - (uint32_t)count) >= 0) return ANE_OK;
     if (look < 64) { /* a short wait never reads the clock */
-      ane_pause(0);
+      if (!prefetch_more(&p->prefetch[0])) ane_pause(0);
       continue;
     }
     double now = ane_clock();
@@ -46,9 +61,11 @@ static ane_status await(const struct ane_program *p, int32_t rank, uint64_t coun
       if (st) return st;
       called = ane_clock();
     }
-    ane_pause(now - start);
+    if (now - start < SPIN)
+      ane_pause(now - start);
+    else
+      ane_shared_sleep(posted, seen, CALL);
   }
-  return ANE_OK;
 }
 
 ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_error *err) {
@@ -61,7 +78,15 @@ ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_erro
 }
 
 void shared_rows_post(struct ane_program *p) {
-  atomic_store_explicit(&line_of(p, p->team.rank)->posted, ++p->messages, memory_order_release);
+  ane_shared_set(&line_of(p, p->team.rank)->posted, (uint32_t)++p->messages);
+}
+
+ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  shared_rows_post(p);
+  for (int32_t rank = 0; !st && rank < p->team.ranks; rank++)
+    if (rank != p->team.rank) st = await(p, rank, p->messages, err);
+  return st;
 }
 
 ane_status shared_rows_take(struct ane_program *p, int32_t rank, const float **out, struct ane_error *err) {

@@ -15,5 +15,9 @@ void shared_rows_post(struct ane_program *p);
 /* *out: the message of a rank with the number of the last one that this rank has posted, valid until this rank posts the next.
  * Waits for it. Errors: those of team.wait. */
 ane_status shared_rows_take(struct ane_program *p, int32_t rank, const float **out, struct ane_error *err);
+/* A buffer that all ranks write and read, 128-byte aligned; NULL: there is no shared memory. *floats: its size. */
+float *shared_rows_common(const struct ane_program *p, int64_t *floats);
+/* Posts an empty message and waits until each rank has posted as many: what each wrote to the common buffer is then visible. */
+ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err);
 
 #endif

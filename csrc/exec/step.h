@@ -27,8 +27,10 @@ struct slot {
   const char *name;
   size_t offset; /* bytes */
   int64_t channels;
-  bool tail;   /* its tokens are the output rows */
-  bool result; /* it lives in the caller's result rows instead */
+  bool tail;     /* its tokens are the output rows */
+  bool result;   /* it lives in the caller's result rows instead */
+  bool common;   /* it lives in the common buffer of all ranks instead (exchange.c) */
+  bool by_heads; /* q, k or v of an attention whose heads are divided: a rank has the channels of its own heads only */
 };
 
 struct step;
@@ -64,7 +66,7 @@ struct step {
   int32_t index;                              /* index among the program's steps: selects its task counters */
   size_t shared_bytes, kernel_bytes;          /* scratch: shared by all threads; of its kernels, per thread */
   int64_t temp_floats;                        /* minimum size of a thread's thread_temp */
-  bool exchanges;                             /* other ranks have rows of its outputs (exchange.c) */
+  bool exchanges;                             /* other ranks have rows of its outputs, or heads (exchange.c) */
   int64_t exchange_floats;                    /* per token, of the rank with the most of its rows */
   bool gathers;                               /* its rows go to rank 0 only: no later step exchanges, and only results follow */
   union {                                     /* by op */
@@ -88,7 +90,8 @@ struct step {
     struct {
       int kv;      /* index of the layer's state in a session */
       bool writes; /* it writes k and v; false for a layer that shares those of an earlier step */
-      int64_t heads, kv_heads, head_dim, window, ahead; /* window, ahead: struct ane_attention */
+      int64_t heads, kv_heads, head_dim, window, ahead; /* window, ahead: struct ane_attention. heads: those of this rank */
+      int64_t first, first_kv;                          /* the first of them: not 0 if other ranks have heads */
       float scale, softcap, eps;
       int norm;  /* of each head of q and k: 0 none, 1 before rope, 2 after */
       bool half; /* rope pairs: x[i] and x[i + n / 2]; false: x[2 i] and x[2 i + 1] */

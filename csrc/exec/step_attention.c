@@ -23,20 +23,27 @@ static void norm_rope_heads(const struct thread_ctx *tc, const struct step *s, f
   if (s->attention.norm == 2) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
 }
 
+/* The heads of this rank in token `col` of q or the output; of k or v. */
+static float *heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t col) {
+  return thread_data(tc, slot) + col * slot->channels + s->attention.first * s->attention.head_dim;
+}
+static float *kv_heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t col) {
+  return thread_data(tc, slot) + col * slot->channels + s->attention.first_kv * s->attention.head_dim;
+}
+
 /* Applies norm and rope to the query heads of kv head h, tokens [from, to). */
 static void prepare_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
-  int64_t d = s->attention.head_dim, group = s->attention.heads / s->attention.kv_heads;
-  float *q = thread_data(tc, s->in[0]);
+  int64_t group = s->attention.heads / s->attention.kv_heads;
   for (int64_t col = from; col < to; col++)
-    norm_rope_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
+    norm_rope_heads(tc, s, heads_at(tc, s, s->in[0], col) + h * group * s->attention.head_dim, group, s->attention.q_norm, col);
 }
 
 /* Writes keys and values of kv head h to the state: n consecutive tokens of an item, starting at `col`. */
 static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t h, int64_t col, int64_t n) {
-  int64_t d = s->attention.head_dim, row = s->attention.kv_heads * d;
-  float *k = thread_data(tc, s->in[1]) + col * row;
+  int64_t d = s->attention.head_dim, row = s->in[1]->channels;
+  float *k = kv_heads_at(tc, s, s->in[1], col);
   for (int64_t i = 0; i < n; i++) norm_rope_heads(tc, s, k + i * row + h * d, 1, s->attention.k_norm, col + i);
-  tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[col], n, k, thread_data(tc, s->in[3]) + col * row, row, h, h + 1);
+  tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[col], n, k, kv_heads_at(tc, s, s->in[3], col), row, h, h + 1);
 }
 
 /* The number of tokens of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
@@ -82,10 +89,10 @@ static void prepare_heads(const struct thread_ctx *tc, const struct step *s, boo
 }
 
 static struct ane_attention attention_of(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t first) {
-  int64_t width = s->attention.heads * s->attention.head_dim;
+  int64_t width = s->in[0]->channels;
   return (struct ane_attention){.kv = kv_of(tc->r, s, item),
-                                .q = thread_data(tc, s->in[0]) + first * width,
-                                .out = thread_data(tc, s->out[0]) + first * width,
+                                .q = heads_at(tc, s, s->in[0], first),
+                                .out = heads_at(tc, s, s->out[0], first),
                                 .ld_q = width,
                                 .ld_out = width,
                                 .t = tc->r->items[item].n,
@@ -221,12 +228,26 @@ static void attention_cost(const struct thread_ctx *tc, const struct step *s, st
 static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   ane_status st = planner_vector(pl, ane_node_input(n, 5), 0, &s->attention.sinks, err);
   float by = (float)ane_node_float(n, "sink_scale");
-  if (st || !s->attention.sinks || by == 1) return st;
+  if (st || !s->attention.sinks) return st;
+  s->attention.sinks += s->attention.first;
+  if (by == 1) return ANE_OK;
   float *scaled = ane_arena_array(&pl->p->arena, (size_t)s->attention.heads, sizeof *scaled);
   if (!scaled) return ane_fail(err, ANE_NOMEM, "no memory for the program");
   for (int64_t h = 0; h < s->attention.heads; h++) scaled[h] = s->attention.sinks[h] * by;
   s->attention.sinks = scaled;
   return ANE_OK;
+}
+
+/* Sets the heads of this rank: all, unless exchange_divides_heads. */
+static void plan_heads(struct planner *pl, const struct ane_node *n, struct step *s) {
+  int64_t kv_heads = ane_node_int(n, "kv_heads"), heads = ane_node_int(n, "heads"), group = heads / kv_heads;
+  s->attention.head_dim = s->in[0]->channels / heads;
+  s->attention.kv_heads = pl->p->kv[s->attention.kv].heads;
+  s->attention.heads = s->attention.kv_heads * group;
+  if (s->attention.kv_heads == kv_heads) return;
+  s->attention.first_kv = s->attention.kv_heads * pl->p->o.tensor->rank;
+  s->attention.first = s->attention.first_kv * group;
+  for (int i = 0; i < 3; i++) pl->p->slots[n->inputs[i]].by_heads = true;
 }
 
 ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -239,9 +260,7 @@ ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct s
   s->attention.kv = pl->kv_of[n->inputs[3]];
   s->attention.writes = !pl->kv_written[s->attention.kv];
   pl->kv_written[s->attention.kv] = true;
-  s->attention.heads = ane_node_int(n, "heads");
-  s->attention.kv_heads = ane_node_int(n, "kv_heads");
-  s->attention.head_dim = s->in[0]->channels / s->attention.heads;
+  plan_heads(pl, n, s);
   s->attention.window = ane_node_int(n, "window");
   s->attention.scale = (float)ane_node_float(n, "scale");
   s->attention.softcap = (float)ane_node_float(n, "softcap");

@@ -19,6 +19,7 @@ struct run {
   float *best_logit;
   const uint32_t *const *masks; /* [n_out_rows] */
   bool pruned;        /* the head is pruned */
+  bool own_best;      /* no logits are kept and the head is divided: each rank finds the best of its rows (exchange_best) */
   int64_t first_step; /* of the steps that the pool runs now */
   int64_t tail;       /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
   int32_t profiled;   /* current row of the profile; -1: none */
@@ -46,7 +47,7 @@ struct thread_ctx {
 /* The value in a slot: [tokens][channels] floats. */
 static inline float *thread_data(const struct thread_ctx *tc, const struct slot *slot) {
   if (slot->result) return tc->r->results ? tc->r->results + tc->first_out_row * tc->p->vocab : tc->p->result_block;
-  return (float *)(void *)(tc->p->scratch + slot->offset);
+  return slot->common ? tc->p->common : (float *)(void *)(tc->p->scratch + slot->offset);
 }
 
 /* Waits until all threads of the step have arrived. What each wrote before the barrier is visible to all after it. */

@@ -129,3 +129,9 @@ void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size) {
   if (to < map->size) to &= ~(page - 1);
   if (to > from) madvise((void *)(uintptr_t)(map->data + from), (size_t)(to - from), MADV_DONTNEED);
 }
+
+void ane_map_read_sparsely(const struct ane_map *map, bool sparse) {
+  if (!map->data) return;
+  madvise((void *)(uintptr_t)map->data, (size_t)map->size, sparse ? MADV_RANDOM : MADV_NORMAL);
+  if (!sparse) ane_map_drop(map, 0, map->size);
+}

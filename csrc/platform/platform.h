@@ -71,6 +71,9 @@ ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const ch
 void ane_map_close(struct ane_map *map);
 /* Lets the system drop [offset, offset + size) from memory. The range stays readable. */
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size);
+/* sparse: the next reads are of a few bytes far from each other, so the system reads no more of the file than asked. false: the
+ * default again, and the pages that were read are dropped from memory. */
+void ane_map_read_sparsely(const struct ane_map *map, bool sparse);
 
 /* A file that appears whole or not at all. It is written beside its final place under a temporary name, which is locked while its
  * writer lives. The next writer removes what killed writers of the same file have left. */

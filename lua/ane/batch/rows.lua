@@ -110,8 +110,11 @@ local function raise_fault(row)
   errors.raise(413, row.fault, { code = "row_too_large" })
 end
 
--- A number of the row with its text: 1.50 stays 1.50.
-local function as_written(row, name) return core.json_decode(row.text, { exact = "texts" })[name] end
+-- A number of the row with its text: 1.50 stays 1.50. An integer has one text only (-0 is a float), so the row is not decoded again.
+local function as_written(row, name, id)
+  if math.type(id) == "integer" then return id end
+  return core.json_decode(row.text, { exact = "texts" })[name]
+end
 
 -- Sets the id of the answer: a string or a number, as it is written in the row.
 local function read_id(asked, value, row)
@@ -121,7 +124,7 @@ local function read_id(asked, value, row)
   if type(id) == "string" then
     asked.id = id
   elseif type(exact.number(id)) == "number" then
-    asked.id = as_written(row, name)
+    asked.id = as_written(row, name, id)
   elseif not asked.request then
     fields.wrong(name, "must be a string or a number")
   end

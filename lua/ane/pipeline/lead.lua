@@ -216,7 +216,9 @@ function Program:forget(id)
   if self.own and not self.failed then self.team:tell("C", orders.pack("D", id)) end
 end
 
-function Program:max_chunk() return self.own:max_chunk() end
+--- Maximum tokens of a run. A pipeline divides it into groups, which have at most as many tokens as a run of a stage.
+function Program:max_chunk() return self.tensor and self.own:max_chunk() or self.chunk end
+
 function Program:context() return self.own:context() end
 function Program:vocab() return self.own:vocab() end
 function Program:n_ids() return self.own:n_ids() end
@@ -559,6 +561,13 @@ local function plan_own(self, graph, options, opts, chosen, places)
   return self.part and true, message, code
 end
 
+local function with_chunk(options, chunk)
+  local made = {}
+  for key, value in pairs(options) do made[key] = value end
+  made.chunk = chunk
+  return made
+end
+
 -- Closes what has been planned, after a failure.
 local function give_up(self)
   if self.own then self.own:close() end
@@ -576,7 +585,10 @@ end
 -- @return a program; or nil, message, code
 function M.program(team, graph, options, job, opts)
   if team.busy then return nil, "the ranks hold one model at a time: close the other one first", "state" end
-  local self = setmetatable({ team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {} }, Program)
+  local self = setmetatable({
+    team = team, sessions = {}, tickets = {}, count = 0, whole = job.whole, infos = {}, chunk = options.chunk,
+  }, Program)
+  if not job.whole then options = with_chunk(options, math.min(options.chunk, orders.GROUP)) end
   self.tensor = opts.parallel == "tensor"
   local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "link" or opts.tail and "tail")
   if wrong then return nil, ("option %s applies to pipelines only, and parallel is tensor"):format(wrong), "invalid" end

@@ -31,6 +31,10 @@ end
 -- Minimum and maximum tokens of a piece of a long feed. Longer pieces take no less time per token.
 local PIECE, LONG_PIECE = 64, 128
 
+--- Maximum tokens of a group. The scratch memory of a rank has room for as many. Programs with divided rows are as fast with it as with
+-- 512, or faster, because what the ranks exchange then stays in their caches (bench/RESULTS.md).
+M.GROUP = 256
+
 --- Tokens of a piece of one prompt. A prompt is fed in runs of at most 512 tokens, so its pieces have the minimum.
 M.PIECE = PIECE
 
@@ -72,6 +76,7 @@ function M.groups(items, stages, whole, together)
   local share = size
   if #items > 1 then share = math.max(size, math.ceil(tokens / math.min(stages, #items))) end
   if together then share = math.max(share, PIECE) end
+  share = math.min(share, M.GROUP)
   local groups, count, seen = { {} }, 0, {}
   for _, piece in ipairs(pieces) do
     if count > 0 and (count + #piece.ids > share or seen[piece.id]) then

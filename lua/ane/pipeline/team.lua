@@ -24,7 +24,7 @@ local LOOK, UNDER_WAY = 0.25, 16 << 20
 local HELLO = "<s4i8s4B"
 
 --- Bytes of the memory that ranks of one host share, for each rank; 0: none. ane.core divides it.
-M.SHARED = 2 << 20
+M.SHARED = 8 << 20
 
 local Team = {}
 Team.__index = Team

@@ -66,8 +66,11 @@ describe("mpirun ane", function()
     end)
   end
 
-  -- Dense; windows; state-space layers beside attention; recurrent states.
-  local DIVIDED = { "gguf/llama-mixed.gguf", "gguf/gemma3-q8_0.gguf", "hf/falcon_h1-odd", "hf/qwen3_5-odd" }
+  -- Dense; windows; state-space layers beside attention; recurrent states; biases; a softcap after the head. Two ranks divide the heads
+  -- of the second and the last two.
+  local DIVIDED = {
+    "gguf/llama-mixed.gguf", "gguf/gemma3-q8_0.gguf", "hf/falcon_h1-odd", "hf/qwen3_5-odd", "gguf/qwen2-q4_0.gguf", "hf/gemma3_softcap",
+  }
 
   for i, name in ipairs(DIVIDED) do
     it("has the bits of one process with matrices divided by rows: " .. name, function()
@@ -76,9 +79,22 @@ describe("mpirun ane", function()
       local want = alone(words)
       table.insert(words, "--parallel")
       table.insert(words, "tensor")
-      for _, n in ipairs(i == 1 and { 1, 2, 3, 4 } or { 2 + i % 3 }) do assert.same(want, json(n, words)) end
+      for _, n in ipairs(i == 1 and { 1, 2, 3, 4 } or i > 4 and { 2 } or { 2 + i % 3 }) do assert.same(want, json(n, words)) end
     end)
   end
+
+  it("writes with divided rows what one process writes, greedy and with several threads", function()
+    if missing() then return pending(missing()) end
+    for _, name in ipairs { "gguf/llama-kquants.gguf", "hf/gemma3_softcap", "gguf/qwen2-q4_0.gguf" } do
+      local words = { "run", path_of(name), "--ids", ids_of(40), "-n", "12", "--ignore-eos" }
+      local want = alone(words).ids
+      for _, word in ipairs { "--parallel", "tensor", "-t", "1" } do table.insert(words, word) end
+      for threads = 1, 3 do
+        words[#words] = tostring(threads)
+        for _, n in ipairs(threads == 1 and { 2, 3, 4 } or { 2 }) do assert.same(want, json(n, words).ids) end
+      end
+    end
+  end)
 
   it("has these bits however the rows travel: in messages, in shared memory, in parts of it", function()
     if missing() then return pending(missing()) end
@@ -124,19 +140,22 @@ describe("mpirun ane", function()
     end
   end)
 
-  it("divides weights by rows, and not states; sampled replies, fp32 activations and saved states are those of one process", function()
+  it("divides weights by rows and states by heads; sampled replies, fp32 activations and saved states are those of one process", function()
     if missing() then return pending(missing()) end
     local folder <close> = setmetatable({ path = tree.folder() }, { __close = function(f) tree.remove(f.path) end })
-    local model = path_of "gguf/llama-q8_0.gguf"
+    local model = path_of "gguf/llama-kquants.gguf" -- of 2 key-value heads
     local ranks = json(2, { "info", model, "--parallel", "tensor" }).ranks
     assert.equal(2, #ranks)
     for i, r in ipairs(ranks) do
       assert.is_true(r.stored_bytes < 1.2 * ranks[3 - i].stored_bytes)
       assert.is_true(r.sends > 0)
-      assert.equal(r.kv_bytes_per_token, ranks[1].kv_bytes_per_token)
+      assert.equal(512, r.kv_bytes_per_token) -- 1024 in one process
+    end
+    for _, r in ipairs(json(2, { "info", path_of "gguf/llama-q8_0.gguf", "--parallel", "tensor" }).ranks) do
+      assert.equal(576, r.kv_bytes_per_token) -- rows of k are not divided equally: each rank has all heads
     end
     local words = {
-      "run", model, "-p", "The sky is", "-n", "12", "--temperature", "0.9", "--seed", "5", "--activations", "fp32", "--ignore-eos",
+      "run", model, "--ids", "1,2,3,4", "-n", "12", "--temperature", "0.9", "--seed", "5", "--activations", "fp32", "--ignore-eos",
     }
     local want = alone(words)
     for _, word in ipairs { "--parallel", "tensor", "--prompt-cache", folder.path .. "/cache" } do table.insert(words, word) end

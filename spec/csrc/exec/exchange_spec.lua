@@ -57,4 +57,48 @@ describe("programs with divided rows", function()
     for i = 1, n // 2 do assert.equal(0, part[i]) end
     assert.is_true(part[n] ~= 0)
   end)
+
+  it("exchange the result of attention instead of q, k and v where the heads are divided", function()
+    local graph <close>, source = stages.graph(PATH)
+    local layers, width = 0, graph:head().cols -- the heads together are as wide as the model
+    for _, c in ipairs(graph:costs()) do layers = layers + (c.kv > 0 and 1 or 0) end
+    source:close()
+    local list = run_rank(1)
+    -- of each layer: attention, its projection, the gate, the last projection; at the end the head
+    assert.equal(4 * layers + 1, count(list, "all") + count(list, "first"))
+    assert.equal(3 * width // 2 * 4, list[1].bytes)
+  end)
+
+  -- The best id and logit of rank 0, which receives a best id of rank 1; the bytes of the last message.
+  local function best_of(id, logit)
+    local graph <close>, source = stages.graph(PATH)
+    local last
+    local program <close> = assert(core.program(graph, {
+      threads = 2, context = 32, chunk = 16,
+      tensor = {
+        rank = 0, ranks = 2,
+        send = function(bytes)
+          last = bytes
+          return true
+        end,
+        receive = function()
+          local bytes = last or ("<i4f"):pack(id, logit):rep(3)
+          last = nil
+          return bytes
+        end,
+      },
+    }))
+    local session <close> = assert(program:session { context = 32 })
+    assert(session:feed(programs.ids(3, 30, 1), "argmax"))
+    source:close()
+    return session:argmax(3)
+  end
+
+  it("send one best id of each row where no logits are kept; of equal logits the lowest id is the best", function()
+    local own, logit = best_of(300, -math.huge)
+    assert.is_true(own < 160)
+    assert.equal(own, (best_of(300, logit)))
+    assert.equal(own, (best_of(300, 0 / 0)))
+    assert.same({ 300, 1024.0 }, { best_of(300, 1024) })
+  end)
 end)
