@@ -167,7 +167,8 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
                     " ids; a run takes %" PRId64 " at most (cut the text)",
                     ANE_MIN(it->n, p->o.chunk), ANE_MAX(it->n, it->until), p->o.chunk);
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
-  if (it->mask && it->want != ANE_WANT_BEST) return ane_fail(err, ANE_INVALID, "a mask is for the best id of the last token only");
+  if (it->mask && it->want != ANE_WANT_BEST)
+    return ane_fail(err, ANE_INVALID, "a mask is for the best id of the last token only");
   if (it->n > s->context - s->length)
     return ane_fail(err, ANE_RANGE,
                     "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,

@@ -18,10 +18,10 @@ struct run {
   int32_t *best;  /* [n_out_rows] */
   float *best_logit;
   const uint32_t *const *masks; /* [n_out_rows] */
-  bool pruned;        /* the head is pruned */
-  int64_t first_step; /* of the steps that the pool runs now */
-  int64_t tail;       /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
-  int32_t profiled;   /* current row of the profile; -1: none */
+  bool pruned;                  /* the head is pruned */
+  int64_t first_step;           /* of the steps that the pool runs now */
+  int64_t tail;     /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
+  int32_t profiled; /* current row of the profile; -1: none */
   double profiled_from;
   ane_tap_fn tap; /* NULL: none */
   void *tap_arg;
