@@ -1,5 +1,5 @@
 -- The time of greedy replies with a grammar beside plain ones, in turns within one process.
--- usage: lua5.4 bench/constrained.lua MODEL [turns] [tokens] [temperature]
+-- usage: lua5.4 bench/constrained.lua MODEL [turns] [tokens] [temperature] [case]
 -- For each grammar, one warm reply, then in each turn a constrained and a plain reply to the same prompt (in alternating order), both of
 -- `tokens` tokens at most. The time is that of the whole reply without its prompt. Printed are medians: ms per token, the ratio of a turn's
 -- constrained to its plain reply, and the ratio to the same tokens fed one by one without a grammar.
@@ -23,7 +23,8 @@ end
 
 local CASES = {
   { "enums", "List events of the harbour with their kinds and times.", list_of(object {
-    kind = { enum = { "arrival", "departure", "delay", "inspection", "unloading", "loading" } }, at = { type = "string", format = "date-time" },
+    kind = { enum = { "arrival", "departure", "delay", "inspection", "unloading", "loading" } },
+    at = { type = "string", format = "date-time" },
   }) },
   { "objects", "List the staff of a small shop.", list_of(object {
     name = { type = "string", pattern = "^[A-Z][a-z]+ [A-Z][a-z]+$" }, age = { type = "integer", minimum = 16, maximum = 70 },
@@ -60,6 +61,7 @@ end
 
 for _, case in ipairs(CASES) do
   local name, prompt, schema = table.unpack(case)
+  if arg[5] and arg[5] ~= name then goto continue end
   local grammar = assert(ane.grammar.json_schema(schema))
   local _, first = reply(prompt, grammar)
   local mine, plain, same, ratio, same_ratio = {}, {}, {}, {}, {}
@@ -73,4 +75,5 @@ for _, case in ipairs(CASES) do
   print(("%-8s %3d tokens: %.3f ms a token, plain %.3f, the same tokens %.3f; ratios %.3f, %.3f"):format(name, #first.ids,
     median(mine) * 1e3, median(plain) * 1e3, median(same) * 1e3, median(ratio), median(same_ratio)))
   io.stdout:flush()
+  ::continue::
 end

@@ -314,7 +314,8 @@ struct ane_run_item {
   ane_want want;
   /* The ids among which the best one is searched: id i if bit i % 32 of word i / 32 is set; bits beyond the vocabulary are
    * ignored. Only with ANE_WANT_BEST. NULL: all ids. The result is that of the logits in which all other ids have -infinity, to
-   * the bit; a pruned head skips weights of rows that are not in the mask. If the best logit is -infinity, the id means nothing. */
+   * the bit; a pruned head skips weights of rows that are not in the mask. If the best logit is -infinity, the id means nothing.
+   */
   const uint32_t *mask;
 };
 
@@ -353,7 +354,8 @@ bool ane_session_pooled(const struct ane_session *s, ane_pooling pooling, int64_
 /* The logits of a row, vocab floats; NULL if there are none (ANE_WANT_ARGMAX, row out of range). Valid until the session's next
  * run or rewind, or its end. */
 const float *ane_session_logits(const struct ane_session *s, int64_t row);
-/* The best id of a row, among those of the run's mask, and its logit; of equal logits, the lowest id. -1: there is no such row. */
+/* The best id of a row, among those of the run's mask, and its logit; of equal logits, the lowest id. -1: there is no such row.
+ */
 int32_t ane_session_argmax(const struct ane_session *s, int64_t row, float *logit);
 
 #endif

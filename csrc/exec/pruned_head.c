@@ -3,8 +3,8 @@
  * nibbles are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal
  * those of the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
- * A row with a mask (ane_run_item) is searched among the ids of the mask. The bounds of other ids are -infinity, and groups without
- * an id of any mask are not read.
+ * A row with a mask (ane_run_item) is searched among the ids of the mask. The bounds of other ids are -infinity, and groups
+ * without an id of any mask are not read.
  *
  * All threads compute bounds; the high nibbles are read from memory once for all output rows. For each output row, each thread
  * multiplies the group with its highest bound. After a barrier the best of these products prunes nearly all other rows. If too
@@ -109,8 +109,9 @@ static void finish_group(const struct thread_ctx *tc, const struct target *x, in
   const struct ane_packed *w = tc->p->pruned_head.matrix;
   float y[ANE_GROUP];
   const unsigned bits = allowed(x, g);
-  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, &x->x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y),
-                                              w->rows, tc->mem + tc->p->thread_kernel);
+  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, &x->x, g, g + 1,
+                                              (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y), w->rows,
+                                              tc->mem + tc->p->thread_kernel);
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
@@ -144,10 +145,9 @@ static int64_t bound_task(const struct thread_ctx *tc, const struct ane_activati
   }
   for (int i = 0; i < n; i++)
     for (int64_t g = g0; targets[i].mask && g < g1; g++) {
-      const unsigned bits = allowed(&targets[i], g);
       float *bounds = targets[i].bounds + g * ANE_GROUP;
-      for (int k = 0; bits != 0xffffu && k < ANE_GROUP; k++)
-        if (!(bits >> k & 1)) bounds[k] = -INFINITY;
+      for (unsigned banned = ~allowed(&targets[i], g) & 0xffffu; banned; banned &= banned - 1)
+        bounds[__builtin_ctz(banned)] = -INFINITY;
     }
   return read;
 }

@@ -18,7 +18,7 @@ struct run {
   int32_t *best;  /* [n_out_rows] */
   float *best_logit;
   const uint32_t *const *masks; /* [n_out_rows] */
-  bool pruned;        /* the head is pruned */
+  bool pruned;                  /* the head is pruned */
   bool own_best;      /* no logits are kept and the head is divided: each rank finds the best of its rows (exchange_best) */
   int64_t first_step; /* of the steps that the pool runs now */
   int64_t tail;       /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */

@@ -21,8 +21,8 @@ struct inside {
   struct allowed_classes allowed[32];
   uint32_t n_allowed;
   /* Of a string with parts. A minimum that the next character reaches does not matter. */
-  bool far_min; /* some minimum is further away */
-  uint32_t max; /* the lowest maximum; NO_LIMIT: none */
+  bool far_min;    /* some minimum is further away */
+  uint32_t max;    /* the lowest maximum; NO_LIMIT: none */
   uint8_t *viable; /* by tuple, if the length does not matter: 0 not known, 1 yes, 2 no */
   uint32_t n_viable;
   /* By the goals that have failed (json_string_failed): may the string continue? */

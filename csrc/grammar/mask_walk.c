@@ -441,7 +441,8 @@ static bool try_judged(struct inside *in) {
   bool limited = in->max != NO_LIMIT;
   if (in->far_min || (limited && (in->m->tuples[in->st->tuple].n > FEW_PARTS || (uint64_t)in->st->length + LONG > in->max)))
     return false;
-  struct walked wanted = {.tuple = in->st->tuple, .is_key = in->is_key, .judged = true, .limited = limited, .escapes_later = true};
+  struct walked wanted = {
+      .tuple = in->st->tuple, .is_key = in->is_key, .judged = true, .limited = limited, .escapes_later = true};
   const struct walked *w = kept_walk(in, &wanted);
   if (w) use_walked(in, w, in->max);
   return w;

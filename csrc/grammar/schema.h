@@ -177,7 +177,8 @@ struct jv *schema_resolve_dynamic(struct schema_ids *ids, const struct jv *from,
                                   bool *several);
 /* Returns whether keywords beside $ref are ignored, as in drafts up to 7. */
 bool schema_old_refs(const struct schema_ids *ids);
-/* Returns whether an integer is a number that is written without a fraction and an exponent, as in drafts 3 and 4 (draft 4, 3.5). */
+/* Returns whether an integer is a number that is written without a fraction and an exponent, as in drafts 3 and 4 (draft 4, 3.5).
+ */
 bool schema_plain_integers(const struct schema_ids *ids);
 
 #endif

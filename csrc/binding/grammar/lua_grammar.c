@@ -384,8 +384,8 @@ static void allow_ends(lua_State *L, struct lua_matcher *ud, int arg, uint64_t c
   }
 }
 
-/* matcher:allow(tree, mask, {[id]=true} added where the text may end) -> how many tokens of the tree may come; the mask (core.mask)
- * then holds their ids. Or nil, message, code. */
+/* matcher:allow(tree, mask, {[id]=true} added where the text may end) -> how many tokens of the tree may come; the mask
+ * (core.mask) then holds their ids. Or nil, message, code. */
 static int matcher_allow(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   const struct ane_token_tree *t = check_tree(L, 2);
@@ -420,18 +420,9 @@ static const luaL_Reg grammar_meta[] = {{"__gc", grammar_close}, {"__close", gra
 static const luaL_Reg tree_methods[] = {{"close", tree_close}, {NULL, NULL}};
 static const luaL_Reg tree_meta[] = {{"__gc", tree_close}, {"__close", tree_close}, {NULL, NULL}};
 static const luaL_Reg matcher_methods[] = {
-    {"close", matcher_close},
-    {"push", matcher_push},
-    {"pushes", matcher_pushes},
-    {"rewind", matcher_rewind},
-    {"accepts", matcher_accepts},
-    {"finished", matcher_finished},
-    {"forced", matcher_forced},
-    {"allowed", matcher_allowed},
-    {"count", matcher_count},
-    {"allow", matcher_allow},
-    {"mask", matcher_mask},
-    {NULL, NULL},
+    {"close", matcher_close},     {"push", matcher_push},         {"pushes", matcher_pushes}, {"rewind", matcher_rewind},
+    {"accepts", matcher_accepts}, {"finished", matcher_finished}, {"forced", matcher_forced}, {"allowed", matcher_allowed},
+    {"count", matcher_count},     {"allow", matcher_allow},       {"mask", matcher_mask},     {NULL, NULL},
 };
 static const luaL_Reg matcher_meta[] = {{"__gc", matcher_close}, {"__close", matcher_close}, {NULL, NULL}};
 static const luaL_Reg functions[] = {{"grammar", grammar_make}, {"token_tree", tree_make}, {NULL, NULL}};

@@ -5,7 +5,9 @@
 
 #define MASK "ane.mask"
 
-struct bind_mask *bind_check_mask(lua_State *L, int arg) { return luaL_checkudata(L, arg, MASK); }
+struct bind_mask *bind_check_mask(lua_State *L, int arg) {
+  return luaL_checkudata(L, arg, MASK);
+}
 
 /* core.mask(n [, ids]) -> mask of ids 0 .. n - 1, with the ids of the list; default: none */
 static int mask_make(lua_State *L) {

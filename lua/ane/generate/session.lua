@@ -8,8 +8,8 @@
 --   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model has not, or more
 --                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
 --                        stop(), or what a callback raises, leaves the chunks before it in place
---   rows()               rows of the last feed: 1 for want = "last" and "best", one for each token for "all" and "argmax", 0 for "none". 0 after
---                        rewind and in a fork; 1 after restore of a session that is not empty
+--   rows()               rows of the last feed: 1 for want = "last" and "best", one for each token for "all" and "argmax", 0 for "none".
+--                        0 after rewind and in a fork; 1 after restore of a session that is not empty
 --   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
 --   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
 --                        token is fed again

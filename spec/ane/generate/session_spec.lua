@@ -144,7 +144,7 @@ describe("session", function()
 
   it("raises on misuse, at the caller's line", function()
     local cases = {
-      { 'want is "some": choose last, all, argmax, none', function() s:feed({ 1 }, { want = "some" }) end },
+      { 'want is "some": choose last, all, argmax, best, none', function() s:feed({ 1 }, { want = "some" }) end },
       { "ids must be a list", function() s:feed "text" end },
       { "not a token id", function() s:feed { "x" } end },
       { "left no rows", function() s:logits() end },

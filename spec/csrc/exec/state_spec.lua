@@ -53,7 +53,7 @@ describe("feeding", function()
     assert.error_matches(function() s:feed { 1, "x" } end, "id 2 is x, not a token id")
     assert.error_matches(function() s:feed { 1, -1 } end, "id 2 is %-1, not a token id")
     assert.error_matches(function() s:feed { 1.5 } end, "id 1 is 1.5, not a token id")
-    assert.error_matches(function() s:feed({ 1 }, "best") end, "invalid option 'best'")
+    assert.error_matches(function() s:feed({ 1 }, "worst") end, "invalid option 'worst'")
     assert.equal(0, s:length())
   end)
 
