@@ -27,8 +27,8 @@ struct slot {
   const char *name;
   size_t offset; /* bytes */
   int64_t channels;
-  bool tail;   /* its tokens are the output rows */
-  bool result; /* it lives in the caller's result rows instead */
+  bool tail;     /* its tokens are the output rows */
+  bool result;   /* it lives in the caller's result rows instead */
   bool common;   /* it lives in the common buffer of all ranks instead (exchange.c) */
   bool by_heads; /* q, k or v of an attention whose heads are divided: a rank has the channels of its own heads only */
 };
