@@ -7,8 +7,8 @@
 
 /* Can the rows of this weight be divided over the ranks of the program? */
 bool exchange_divides(const struct ane_program *p, const struct ane_tensor *weight);
-/* Can the heads of this attention be divided? Then each rank multiplies the rows of q, k and v of its own heads, caches their keys
- * and values only, and computes their attention. Only the result is exchanged. */
+/* Can the heads of this attention be divided? Then each rank multiplies the rows of q, k and v of its own heads, caches their
+ * keys and values only, and computes their attention. Only the result is exchanged. */
 bool exchange_divides_heads(const struct planner *pl, const struct ane_node *n);
 /* Reduces a matrix, before its layout is chosen, to the rows of this rank. */
 void exchange_divide(const struct ane_program *p, struct matrix *m);

@@ -77,9 +77,7 @@ ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_erro
   return ANE_OK;
 }
 
-void shared_rows_post(struct ane_program *p) {
-  ane_shared_set(&line_of(p, p->team.rank)->posted, (uint32_t)++p->messages);
-}
+void shared_rows_post(struct ane_program *p) { ane_shared_set(&line_of(p, p->team.rank)->posted, (uint32_t)++p->messages); }
 
 ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err) {
   ane_status st = ANE_OK;

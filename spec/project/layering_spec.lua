@@ -18,7 +18,7 @@ local OPEN = {
   ["tensor/dyn.h"] = true, ["tensor/half.h"] = true, ["tensor/rows.h"] = true, ["quant/weight_schemes.h"] = true,
   ["quant/compensate.h"] = true,
   ["grammar/number.h"] = true, ["kernels/recurrent.h"] = true, ["platform/append.h"] = true,
-  ["platform/map_guard.h"] = true, ["platform/sandbox.h"] = true, ["platform/signals.h"] = true,
+  ["platform/map_guard.h"] = true, ["platform/sandbox.h"] = true, ["platform/shared_wait.h"] = true, ["platform/signals.h"] = true,
 }
 
 -- What each folder inside a folder of csrc/ may include besides itself and the headers of the folder that it is in. A folder
