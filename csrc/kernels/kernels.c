@@ -1,12 +1,16 @@
 /* The table of each level. ref fills every entry; the overlays of the architecture then replace the entries they implement. */
+#include "kernels/half_units.h"
 #include "kernels/kernels_internal.h"
 
 #include <pthread.h>
+
+bool ane_half_units; /* set in build(), before any table is used */
 
 static struct ane_kernels tables[ANE_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void build(void) {
+  ane_half_units = ane_cpu_halves_512();
   for (int isa = 0; isa < ANE_ISA_COUNT; isa++) {
     struct ane_kernels *k = &tables[isa];
     if (!ane_isa_available((ane_isa)isa)) continue;
