@@ -1,10 +1,9 @@
 /* The table of each level. ref fills every entry; the overlays of the architecture then replace the entries they implement. */
-#include "kernels/half_units.h"
 #include "kernels/kernels_internal.h"
 
 #include <pthread.h>
 
-bool ane_half_units; /* set in build(), before any table is used */
+bool ane_half_units;
 
 static struct ane_kernels tables[ANE_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;

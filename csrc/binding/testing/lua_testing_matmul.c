@@ -3,7 +3,6 @@
 #include "binding/bind.h"
 
 #include "base/alloc.h"
-#include "kernels/half_units.h"
 #include "kernels/kernels.h"
 #include "platform/platform.h"
 #include "quant/quant.h"
@@ -231,7 +230,7 @@ static int matmul_levels(lua_State *L) {
   return 1;
 }
 
-/* matmul_half_units([is]) -> what it was (kernels/half_units.h) */
+/* matmul_half_units([is]) -> what it was (kernels.h) */
 static int matmul_half_units(lua_State *L) {
   lua_pushboolean(L, ane_half_units);
   if (!lua_isnoneornil(L, 1)) ane_half_units = lua_toboolean(L, 1);

@@ -4,7 +4,6 @@
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 
-#include "kernels/half_units.h"
 #include "kernels/matmul_layouts.h"
 #include "kernels/vec/vec_avx512.h"
 

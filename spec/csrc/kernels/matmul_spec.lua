@@ -153,7 +153,7 @@ end
 
 local T = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64, 65}
 local half_units = testing.matmul_half_units()
--- The levels, and avx512vnni once more divided as for the other kind of CPU (kernels/half_units.h).
+-- The levels, and avx512vnni once more divided as for the other kind of CPU (ane_half_units).
 local function each_level(f)
   for _, level in ipairs(levels) do f(level) end
   if levels[#levels] ~= "avx512vnni" then return end
