@@ -3,10 +3,13 @@
 
 #include <pthread.h>
 
+bool ane_half_units;
+
 static struct ane_kernels tables[ANE_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void build(void) {
+  ane_half_units = ane_cpu_halves_512();
   for (int isa = 0; isa < ANE_ISA_COUNT; isa++) {
     struct ane_kernels *k = &tables[isa];
     if (!ane_isa_available((ane_isa)isa)) continue;

@@ -324,6 +324,9 @@ size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim
 
 /* Returns the table of a level, which must be available. Tables are static: two calls return the same pointer. */
 const struct ane_kernels *ane_kernels_get(ane_isa isa);
+/* Whether the CPU computes 512 bits in two halves: products of the level avx512vnni are then divided in another way. Their bits
+ * do not depend on it. ane_kernels_get sets it once. Specs set it to compare both ways. */
+extern bool ane_half_units;
 
 /* ---- Limits of the machine (limits.c), which benchmarks and profiles compare kernels with -----------------------------------*/
 

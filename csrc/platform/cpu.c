@@ -118,6 +118,16 @@ ane_isa ane_isa_best(void) {
 
 bool ane_cpu_has_bf16_dot(void) { return detect().bf16_dot; }
 
+bool ane_cpu_halves_512(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx || d != signature_AMD_edx) return false;
+  return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) == 0x19; /* family 19h with AVX-512 is Zen 4 */
+#else
+  return false;
+#endif
+}
+
 /* ---- Name --------------------------------------------------------------------------------------------------------*/
 
 /* Copies s, trimmed; each run of blanks becomes one. */

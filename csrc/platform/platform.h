@@ -31,6 +31,8 @@ bool ane_isa_available(ane_isa isa);
 ane_isa ane_isa_best(void);
 /* AVX512_BF16, or bfdot of ARM. Only the levels avx512vnni and i8mm use it. */
 bool ane_cpu_has_bf16_dot(void);
+/* Does the CPU compute 512 bits in two halves of 256 (Zen 4)? */
+bool ane_cpu_halves_512(void);
 /* Writes the CPU's name to out (NUL-terminated): "AMD EPYC 9R45", or "" if unknown. */
 void ane_cpu_name(char *out, size_t size);
 /* The cores that this process may use: physical cores if the system reports them, else logical CPUs; at least 1. */

@@ -230,6 +230,13 @@ static int matmul_levels(lua_State *L) {
   return 1;
 }
 
+/* matmul_half_units([is]) -> what it was (kernels.h) */
+static int matmul_half_units(lua_State *L) {
+  lua_pushboolean(L, ane_half_units);
+  if (!lua_isnoneornil(L, 1)) ane_half_units = lua_toboolean(L, 1);
+  return 1;
+}
+
 /* matmul_activation_type(matrix, level) -> the activation type if the user asks for int8 */
 static int matmul_activation_type(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
@@ -244,6 +251,7 @@ void bind_testing_matmul(lua_State *L) {
                                        {"matmul_activations", matmul_activations},
                                        {"matmul_bounds", matmul_bounds},
                                        {"matmul_levels", matmul_levels},
+                                       {"matmul_half_units", matmul_half_units},
                                        {"matmul_activation_type", matmul_activation_type},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);

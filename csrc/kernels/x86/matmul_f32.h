@@ -113,7 +113,7 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
   if (f == ANE_LAYOUT_LUT4) table = v_load_tables(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
     struct block_parts at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
-    if (part == 0) prefetch_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
+    if (part == 0) prefetch_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK, false);
     vi c[8];
     unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, values, c);
     vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : v_set(0);

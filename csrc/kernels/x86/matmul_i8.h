@@ -38,7 +38,8 @@ enum {
   I8_PANEL_BYTES = 256 * 1024,
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a range: no record is smaller than its codes */
   RUN_NT = 32 * LANES,                                   /* maximum tokens of a run */
-  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2,                /* independent sums: with one token a single chain waits for each dot */
+  MAX_FUSED = ANE_MAX(FEW_BYTES, HALF_FEW_BYTES),
+  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2, /* independent sums: with one token a single chain waits for each dot */
 };
 _Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * RUN_NT * MAX_RECORDS <= ANE_SCRATCH,
                "the scratch of a product");
@@ -138,6 +139,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
   const int32_t *start_sums = j->start_sums + t0 * j->start_ld;
   const int with_residual = nv == 1 ? nt : 0; /* tokens whose residual codes are added here */
+  const bool far = nv == 1 && nt > 1 && half_units();
   vf residual_sum[FUSED_NT];
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) residual_sum[t] = v_set(0);
@@ -154,7 +156,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
       const uint8_t *group = w->data + (size_t)((vc + i) / PARTS) * w->group_bytes;
       const int part = (int)((vc + i) % PARTS);
       at[i] = block_at(f, group, b);
-      if (part == 0) prefetch_block(f, w, group, nv > PARTS ? nv / PARTS : 1, b);
+      if (part == 0) prefetch_block(f, w, group, nv > PARTS ? nv / PARTS : 1, b, far);
       unpack_block(f, w, (vc + i) / PARTS, b, at[i].codes, part, SIGNED_BYTES, table, c[i]);
     }
 #pragma GCC unroll 2
@@ -207,7 +209,7 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int n
       const uint8_t *group = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes;
       struct block_parts at = block_at(f, group, b);
       vi c[8];
-      if (part == 0) prefetch_block(f, j->w, group, PANEL_NV / PARTS, b);
+      if (part == 0) prefetch_block(f, j->w, group, PANEL_NV / PARTS, b, false);
       unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
 #pragma GCC unroll 8
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
@@ -416,11 +418,22 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
 }
 
 /* Returns the maximum number of tokens for `fused`. */
-INLINE int max_fused_tokens(ane_layout f) { return layout_bits(f) == 8 && !layout_is_split(f) ? FEW_BYTES : FEW; }
+INLINE int max_fused_tokens(ane_layout f) {
+  const bool bytes = layout_bits(f) == 8 && !layout_is_split(f);
+  if (half_units() && layout_subs(f) == 1 && !layout_is_split(f)) return bytes ? HALF_FEW_BYTES : HALF_FEW;
+  return bytes ? FEW_BYTES : FEW;
+}
 
 /* Returns the maximum number of tokens of a run. A split layout, whose low nibbles are stored by rows, is unpacked for one vector
  * at a time and in as few runs as possible: with 8 tokens, two vectors took 1.6 times as long. */
-INLINE int max_run_tokens(ane_layout f, int nv) { return nv == 2 || layout_is_split(f) ? FUSED_NT : FUSED_NT1; }
+INLINE int max_run_tokens(ane_layout f, int nv) {
+  return nv == 2 || layout_is_split(f) ? FUSED_NT : half_units() ? HALF_NT : FUSED_NT1;
+}
+
+/* Is there a run of nt tokens with nv vectors? */
+INLINE bool is_run(ane_layout f, int nv, int nt) {
+  return nt <= (nv == 2 || layout_is_split(f) ? FUSED_NT : ANE_MAX(FUSED_NT1, HALF_NT));
+}
 
 /* Multiplies vectors [vc, vc + nv) with the tokens of one run. */
 INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r) {
@@ -434,19 +447,19 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
     case 3: fused(f, nv, 3, j, vc, r->t0, out); break;
     case 4: fused(f, nv, 4, j, vc, r->t0, out); break;
     case 5:
-      if (FUSED_NT < 5 || max_run_tokens(f, nv) < 5) return;
+      if (!is_run(f, nv, 5)) return;
       fused(f, nv, 5, j, vc, r->t0, out);
       break;
     case 6:
-      if (FUSED_NT < 6 || max_run_tokens(f, nv) < 6) return;
+      if (!is_run(f, nv, 6)) return;
       fused(f, nv, 6, j, vc, r->t0, out);
       break;
     case 7:
-      if (FUSED_NT < 7 || max_run_tokens(f, nv) < 7) return;
+      if (!is_run(f, nv, 7)) return;
       fused(f, nv, 7, j, vc, r->t0, out);
       break;
     case 8:
-      if (FUSED_NT < 8 || max_run_tokens(f, nv) < 8) return;
+      if (!is_run(f, nv, 8)) return;
       fused(f, nv, 8, j, vc, r->t0, out);
       break;
     default: return; /* runs are not longer */
@@ -456,7 +469,7 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
 
 /* Multiplies vectors [vc, to), nv at a time. Returns the first vector of the incomplete rest. */
 INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int64_t to, int32_t *blocks) {
-  struct fused_run runs[FEW_BYTES];
+  struct fused_run runs[MAX_FUSED];
   if (vc + nv > to) return vc;
   const int n = make_fused_runs(j, max_run_tokens(f, nv), nv == 2, runs, blocks);
   for (; vc + nv <= to; vc += nv)
@@ -464,11 +477,12 @@ INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64
   return vc;
 }
 
-/* Multiplies groups [g_from, g_to) from the packed layout. blocks: room for [FEW_BYTES][nb]. */
+/* Multiplies groups [g_from, g_to) from the packed layout. blocks: room for [MAX_FUSED][nb]. */
 INLINE void fused_groups(ane_layout f, const struct i8_job *j, int64_t g_from, int64_t g_to, int32_t *blocks) {
   int64_t vc = g_from * PARTS, to = g_to * PARTS;
   if (has_zero(f)) make_start_sums(f, j);
-  if (FUSED_NV == 2 && !layout_is_split(f) && j->x->t > FUSED_NT1) vc = fused_vectors(f, FUSED_NV, j, vc, to, blocks);
+  const bool pairs = FUSED_NV == 2 && !layout_is_split(f) && !half_units();
+  if (pairs && j->x->t > FUSED_NT1) vc = fused_vectors(f, FUSED_NV, j, vc, to, blocks);
   fused_vectors(f, 1, j, vc, to, blocks);
 }
 
@@ -484,7 +498,7 @@ INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, c
                      .start_sums = (int32_t *)(void *)scratch,
                      .start_ld = start_ld,
                      .shift = zero_shift(f)};
-  if (x->t <= max_fused_tokens(f) && (x->t * start_ld + FEW_BYTES * nb) * 4 <= ANE_SCRATCH)
+  if (x->t <= max_fused_tokens(f) && (x->t * start_ld + MAX_FUSED * nb) * 4 <= ANE_SCRATCH)
     fused_groups(f, &j, g_from, g_to, j.start_sums + x->t * start_ld);
   else
     panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

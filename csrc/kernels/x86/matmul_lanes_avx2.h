@@ -10,12 +10,37 @@
 #include "kernels/vec/vec_avx2.h"
 
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
+INLINE bool half_units(void) { return false; }
 /* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
- * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
+ * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. HALF_*: of AVX-512 only. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3, FEW_BYTES = 3, SIGNED_BYTES = 0 };
+enum {
+  I8_NV = 2,
+  I8_NT = 6,
+  FUSED_NT = 4,
+  FUSED_NT1 = 4,
+  FUSED_NV = 1,
+  FEW = 3,
+  FEW_BYTES = 3,
+  SIGNED_BYTES = 0,
+  HALF_NT = 0,
+  HALF_FEW = 0,
+  HALF_FEW_BYTES = 0
+};
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 4, FEW_BYTES = 4, SIGNED_BYTES = 1 };
+enum {
+  I8_NV = 2,
+  I8_NT = 4,
+  FUSED_NT = 4,
+  FUSED_NT1 = 4,
+  FUSED_NV = 1,
+  FEW = 4,
+  FEW_BYTES = 4,
+  SIGNED_BYTES = 1,
+  HALF_NT = 0,
+  HALF_FEW = 0,
+  HALF_FEW_BYTES = 0
+};
 #endif
 
 INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }

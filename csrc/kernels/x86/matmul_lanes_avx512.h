@@ -10,11 +10,39 @@
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 /* FEW: the most tokens that `fused` takes; FEW_BYTES: the same for codes stored as bytes, which need no unpacking. FUSED_NV: the
  * vectors it takes at a time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. These and the tile sizes
- * were measured on Zen 5, FEW_BYTES on a Xeon with AVX-512. */
+ * were measured on Zen 5, FEW_BYTES on a Xeon with AVX-512. HALF_*: the same for a CPU that computes 512 bits in two halves, with
+ * one vector always, measured on Zen 4. There a dot takes as long as a load, so vectors need not share loads of activations, and
+ * lines that are prefetched to the first level cache delay the loads beside them. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FUSED_NT1 = 4, FUSED_NV = 2, FEW = 16, FEW_BYTES = 32, SIGNED_BYTES = 0 };
+enum {
+  I8_NV = 2,
+  I8_NT = 6,
+  FUSED_NT = 8,
+  FUSED_NT1 = 4,
+  FUSED_NV = 2,
+  FEW = 16,
+  FEW_BYTES = 32,
+  SIGNED_BYTES = 0,
+  HALF_NT = 6,
+  HALF_FEW = 32,
+  HALF_FEW_BYTES = 64
+};
+INLINE bool half_units(void) { return ane_half_units; }
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 12, FEW_BYTES = 12, SIGNED_BYTES = 1 };
+enum {
+  I8_NV = 2,
+  I8_NT = 4,
+  FUSED_NT = 4,
+  FUSED_NT1 = 4,
+  FUSED_NV = 1,
+  FEW = 12,
+  FEW_BYTES = 12,
+  SIGNED_BYTES = 1,
+  HALF_NT = 0,
+  HALF_FEW = 0,
+  HALF_FEW_BYTES = 0
+};
+INLINE bool half_units(void) { return false; }
 #endif
 
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }

@@ -15,9 +15,14 @@ INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((uns
 /* Returns whether the dot needs a correction by the sum of q. */
 INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_width(f) == 8); }
 
-/* Prefetches all lines of the block that is PREFETCH_BYTES after block b. */
-INLINE void prefetch_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
-  prefetch_packed(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
+/* Prefetches all lines of the block that is PREFETCH_BYTES after block b. far: to the second level cache. */
+INLINE void prefetch_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b, bool far) {
+  const size_t at = (size_t)b * (size_t)block_bytes(f);
+  const int lines = (block_bytes(f) + 63) / 64;
+  if (far)
+    prefetch_packed_far(group, w->group_bytes, groups, at, lines);
+  else
+    prefetch_packed(group, w->group_bytes, groups, at, lines);
 }
 
 /* For layouts with a table: the values that codes index (bytes, signed or with 128 added), and the factor of the scales. */
