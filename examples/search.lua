@@ -4,14 +4,14 @@
 
 local ane = require "ane"
 
-local LEAST, MOST, FOUND = 15, 120, 5 -- words of a passage; passages that are shown
+local MOST, FOUND = 120, 5 -- words of a passage; passages that are shown
 
 if not arg[3] then
   io.stderr:write 'usage: lua5.4 examples/search.lua MODEL FOLDER "a question" [RERANKER]\n'
   os.exit(1)
 end
 
--- Passages of a text: its paragraphs. A heading or another short one goes with what follows; long ones are divided.
+-- Passages of a text: its paragraphs. A heading of Markdown goes with what follows; long ones are divided.
 local function passages(text, name, list)
   local words = {}
   local function finish()
@@ -22,7 +22,7 @@ local function passages(text, name, list)
       words[#words + 1] = word
       if #words == MOST then finish() end
     end
-    if #words >= LEAST then finish() end
+    if not paragraph:find "^%s*#[^\n]*$" then finish() end
   end
   finish()
 end
