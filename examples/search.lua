@@ -4,29 +4,36 @@
 
 local ane = require "ane"
 
-local WORDS, FOUND = 120, 5 -- words of a passage; passages that are shown
+local MOST, FOUND = 120, 5 -- words of a passage; passages that are shown
 
--- Passages of a text: its paragraphs; long ones are divided.
+if not arg[3] then
+  io.stderr:write 'usage: lua5.4 examples/search.lua MODEL FOLDER "a question" [RERANKER]\n'
+  os.exit(1)
+end
+
+-- Passages of a text: its paragraphs. A heading of Markdown goes with what follows; long ones are divided.
 local function passages(text, name, list)
+  local words = {}
+  local function finish()
+    if #words > 0 then list[#list + 1], words = { file = name, text = table.concat(words, " ") }, {} end
+  end
   for paragraph in (text .. "\n\n"):gmatch "(.-)\n%s*\n" do
-    local words = {}
     for word in paragraph:gmatch "%S+" do
       words[#words + 1] = word
-      if #words == WORDS then
-        list[#list + 1], words = { file = name, text = table.concat(words, " ") }, {}
-      end
+      if #words == MOST then finish() end
     end
-    if #words > 0 then list[#list + 1] = { file = name, text = table.concat(words, " ") } end
+    if not paragraph:find "^%s*#[^\n]*$" then finish() end
   end
+  finish()
 end
 
 local function read_folder(folder)
   local list = {}
-  local names <close> = assert(io.popen(("find '%s' -type f"):format(folder:gsub("'", "'\\''"))))
+  local names <close> = assert(io.popen(("find '%s' -mindepth 1 -name '.*' -prune -o -type f -print"):format(folder:gsub("'", "'\\''"))))
   for path in names:lines() do
     local file <close> = assert(io.open(path, "rb"))
     local text = file:read "a"
-    if utf8.len(text) then passages(text, path, list) end
+    if utf8.len(text) and not text:find "\0" then passages(text, path, list) end
   end
   return list
 end

@@ -5,6 +5,10 @@
 #include "exec/exec.h"
 
 struct thread_ctx;
+struct prepared;
+struct prefetch;
+struct adapter_share;
+struct step_parts;
 struct step;
 struct run;
 
@@ -23,23 +27,35 @@ void session_adapters_share(struct session_adapters *to, const struct session_ad
 /* Does an adapter of the run change the program's last step? Then the head's own bounds do not hold, and it cannot be pruned. */
 bool adapter_on_head(const struct run *r);
 
-/* The first half of a linear step, for tokens [from, to) of its input x (F32; normed if the step norms it): scale * A x for each
- * adapter of the token's session and each matrix of the step, one after another. The result is [tokens][ranks] in
- * adapter_scratch. A step of one token fills the thread's own row; others fill the shared rows [from, to). */
-const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, int64_t from,
-                          int64_t to);
-/* The first half of a step of one token, divided among the threads: each computes some rows of every A into the shared row, so
+/* The first half of a linear step, for tokens [from, to) of its input x, prepared for each activation type of the step and in
+ * F32: scale * A x for each adapter of the token's session and each matrix of the step, one after another. The result is
+ * [tokens][ranks] in adapter_scratch. A step of one token fills the thread's own row; others fill the shared rows [from, to). */
+const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations x[ANE_ACTIVATION_COUNT],
+                          int64_t from, int64_t to);
+/* The first half of a step of one token, divided among the threads: each computes some rows of A into the shared row, so
  * that A is read once. false: the step has one thread, too many threads, or a token without adapters; then use adapter_down. */
-bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
+bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s,
+                          const struct ane_activations x[ANE_ACTIVATION_COUNT]);
 /* The result of adapter_down_divided, with the rows of all threads. It waits for the other threads for some microseconds only,
  * because one of them may not be running. After that it computes all rows again, into the caller's own row. */
-const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x);
+const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s,
+                               const struct ane_activations x[ANE_ACTIVATION_COUNT]);
 /* Prefetches what the second half will read for row groups [g0, g1) of matrix m, in a call with few tokens. */
 void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1);
 /* The second half: adds B times the result of the first half, and biases, to the product of matrix m. Row groups [g0, g1); dst[t
  * * ld + r] is row g0 * 16 + r of token t. */
 void adapter_up(const struct thread_ctx *tc, const struct step *s, const float *low, int m, int64_t g0, int64_t g1, float *dst,
                 int64_t ld);
+/* Adds the same to dst of the step's only token from in->share, which it computes when it is called first. Groups [g0, g1) must
+ * be in the share of matrix m, and in->low be set. */
+void adapter_up_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1,
+                       float *dst);
+/* What the only adapter of the step's only token adds to its matrices, if the products with B can be computed by shares: all B
+ * are in codes, and there are no biases. NULL otherwise. */
+const struct step_parts *adapter_shares(const struct thread_ctx *tc, const struct step *s);
+/* Adds what the thread reads of the A and B of a step of one token: its part of A, and B of its share of the rows. */
+void adapter_prefetch_share(const struct thread_ctx *tc, const struct step *s, const struct adapter_share *share,
+                            struct prefetch *a);
 /* Adds to the embeddings `out` of tokens [from, to), whose ids are in list. */
 void adapter_embed(const struct thread_ctx *tc, const struct step *s, const int32_t *list, int64_t from, int64_t to, float *out);
 

@@ -17,6 +17,12 @@ void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes) {
   a->part[a->n++].end = data + bytes;
 }
 
+int64_t prefetch_calls(const struct prefetch *a) {
+  int64_t n = 0;
+  for (int i = a->at; i < a->n; i++) n += (a->part[i].end - a->part[i].data) / (LINE * LINES_PER_CALL) + 1;
+  return n;
+}
+
 bool prefetch_more(struct prefetch *a) {
   if (a->at == a->n) return false;
   const uint8_t *p = a->part[a->at].data, *end = a->part[a->at].end;

@@ -42,7 +42,9 @@ struct token_lists {
 /* Memory for adapters during a run. It grows when a session takes adapters, never during a run. */
 struct adapter_scratch {
   int64_t ranks; /* maximum floats of A x per token: the largest sum of the ranks of a session's adapters in one step */
-  float *memory; /* shared [chunk][ranks]; then for each thread [ranks], and ADAPTER_TEMP floats */
+  int64_t rows;  /* maximum rows of a step that an adapter changes */
+  float *memory; /* shared [chunk][ranks]; then for each thread [ranks], ADAPTER_TEMP floats and [rows] of its struct
+                    adapter_share */
 };
 
 /* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { TASK_BYTES = 32768, PREFETCH_TOKENS = 32 };
+enum { TASK_BYTES = 131072, PREFETCH_TOKENS = 32 };
 
 /* Prepares tokens [from, to) of x into `out`. normed: room for the normed tokens, from token 0 on. */
 static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
@@ -45,8 +45,8 @@ static void prepare_alone(const struct thread_ctx *tc, const struct step *s, str
   set_up_activations(tc, s, memory, out);
   prepare(tc, s, out, (float *)(void *)(tc->mem + tc->p->thread_normed), 0, tc->tokens);
   out->low = NULL;
-  out->divided = tc->r->n_adapted && adapter_down_divided(tc, s, &out->a[ANE_ACTIVATION_F32]);
-  if (tc->r->n_adapted && !out->divided) out->low = adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], 0, tc->tokens);
+  out->divided = tc->r->n_adapted && adapter_down_divided(tc, s, out->a);
+  if (tc->r->n_adapted && !out->divided) out->low = adapter_down(tc, s, out->a, 0, tc->tokens);
 }
 
 static void prepare_shared(struct thread_ctx *tc, const struct step *s, struct prepared *out) {
@@ -54,7 +54,7 @@ static void prepare_shared(struct thread_ctx *tc, const struct step *s, struct p
   int64_t from, to;
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   prepare(tc, s, out, tc->p->normed, from, to);
-  out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], from, to) : NULL;
+  out->low = tc->r->n_adapted ? adapter_down(tc, s, out->a, from, to) : NULL;
   out->divided = false;
   thread_barrier(tc);
 }
@@ -66,6 +66,7 @@ static bool is_prepared_alone(const struct thread_ctx *tc, const struct step *s)
 }
 
 void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out) {
+  out->share = (struct adapter_share){0};
   if (is_prepared_alone(tc, s))
     prepare_alone(tc, s, out);
   else
@@ -77,15 +78,19 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, struct p
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  if (in->low || in->divided) adapter_prefetch(tc, s, m, g0, g1);
+  const bool shared = in->share.g0[m] <= g0 && g1 <= in->share.g1[m];
+  if (!shared && (in->low || in->divided)) adapter_prefetch(tc, s, m, g0, g1);
   /* The kernel writes out[t * ld + r] for absolute rows r, so the base is moved back: row r0 goes to dst. */
   tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
                                                       (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
                                                       tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
     for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + w->first + r0, dst + t * ld, rows);
-  if (in->divided && !in->low) in->low = adapter_down_join(tc, s, &in->a[ANE_ACTIVATION_F32]);
-  if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
+  if (in->divided && !in->low) in->low = adapter_down_join(tc, s, in->a);
+  if (in->low && shared)
+    adapter_up_shared(tc, s, in, m, g0, g1, dst);
+  else if (in->low)
+    adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
 /* Prefetches `rows` floats of each token, which a task writes at its end: other threads have used the lines, and the atomic claim
@@ -114,9 +119,9 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, str
   }
 }
 
-/* The number of row groups per task. With few tokens: about 32 KB of weights, for an even load, and pairs of groups if several
- * tokens share them. With many tokens: four groups, which share the fixed cost of a product call, or two if four would load the
- * threads less evenly. Never more rows than an epilogue's temporary holds. */
+/* The number of row groups per task. With few tokens: about 128 KB of weights, for an even load and few interruptions of the
+ * stream of weights, and pairs of groups if several tokens share them. With many tokens: four groups, which share the fixed cost
+ * of a product call, or two if four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
 static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix *w) {
   int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
   if (tc->tokens > 8) {
@@ -157,12 +162,52 @@ static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
   return n;
 }
 
+/* Gives the thread the row groups of its own tasks as its share of the products with B. */
+static void take_share(const struct thread_ctx *tc, const struct step *s, int64_t total, struct adapter_share *a) {
+  int64_t from, to, first = 0;
+  ane_split(total, tc->thread, tc->threads, &from, &to);
+  for (int m = 0; m < task_matrices(s); m++) {
+    const struct matrix *w = s->linear.w[m];
+    const int64_t tasks = tasks_of(tc, w), per_task = groups_per_task(tc, w);
+    const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks);
+    if (t0 < t1) a->g0[m] = t0 * per_task, a->g1[m] = ANE_MIN(t1 * per_task, w->packed.groups);
+    first += tasks;
+  }
+  if (s->linear.act) a->g0[1] = a->g0[0], a->g1[1] = a->g1[0];
+}
+
+static void run_linear(struct thread_ctx *tc, const struct step *s);
+
+/* Collects what the thread will read of the A and B of the next linear step. They are small pieces at many places, which cost
+ * most of their time in waiting if they are not prefetched. */
+static void collect_next(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
+  enum { LOOKAHEAD_STEPS = 3 };
+  a->n = a->at = 0;
+  for (int32_t i = s->index + 1; i < ANE_MIN(s->index + 1 + LOOKAHEAD_STEPS, tc->p->n_steps); i++) {
+    const struct step *next = &tc->p->steps[i];
+    if (next->run != run_linear) continue;
+    struct adapter_share share = {.parts = adapter_shares(tc, next)};
+    if (!share.parts) return;
+    take_share(tc, next, all_tasks(tc, next), &share);
+    adapter_prefetch_share(tc, next, &share, a);
+    return;
+  }
+}
+
 static void run_linear(struct thread_ctx *tc, const struct step *s) {
   struct prepared in;
+  struct prefetch next = {.n = 0};
   linear_prepare(tc, s, &in);
-  int64_t total = all_tasks(tc, s), g0, g1;
+  int64_t total = all_tasks(tc, s), g0, g1, calls = 0;
   int m, stolen = 0;
+  if (tc->r->n_adapted) in.share.parts = adapter_shares(tc, s);
+  if (in.share.parts) {
+    take_share(tc, s, total, &in.share);
+    collect_next(tc, s, &next);
+    calls = prefetch_calls(&next) * tc->threads / ANE_MAX(total, (int64_t)1) + 1;
+  }
   for (int64_t i; (i = thread_claim(tc, s, total, &stolen)) >= 0;) {
+    for (int64_t c = 0; c < calls && prefetch_more(&next); c++) continue;
     task_at(tc, s, i, &m, &g0, &g1);
     finish_groups(tc, s, &in, m, g0, g1);
   }

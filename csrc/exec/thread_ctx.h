@@ -82,23 +82,34 @@ struct prefetch {
   int at;
   struct {
     const uint8_t *data, *end;
-  } part[2];
+  } part[1 + MAX_LINEAR];
 };
 enum { PREFETCH_BYTES = 65536 }; /* of all ranges: as much as a wait of some microseconds can fetch and the L2 cache holds */
 
 /* Collects what the steps after `step` read first. */
 void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
 void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
+/* The calls of prefetch_more for all that is collected. */
+int64_t prefetch_calls(const struct prefetch *a);
 /* Prefetches some cache lines. false: nothing is left. */
 bool prefetch_more(struct prefetch *a);
 
 /* ---- Input of products (step_linear.c) ---------------------------------------------------------------------------------*/
+
+/* The products with B for the thread's own tasks, which are computed at once, so that B is read in one run (adapter.h). */
+struct adapter_share {
+  const struct step_parts *parts; /* NULL: no products are computed so */
+  int64_t g0[MAX_LINEAR],
+      g1[MAX_LINEAR];           /* row groups of each matrix of the step; empty: their products are computed task by task */
+  const float *sum[MAX_LINEAR]; /* of the rows from group g0 on; NULL: not computed yet */
+};
 
 /* Input prepared for a product, by activation type. */
 struct prepared {
   struct ane_activations a[ANE_ACTIVATION_COUNT];
   const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
   bool divided;     /* low is NULL so far: adapter_down_join gives it */
+  struct adapter_share share;
 };
 /* Prepares the input of a linear step: of few tokens in the thread's own scratch (ALONE_TOKENS); of more together with the other
  * threads, ending with a barrier. */

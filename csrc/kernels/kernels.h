@@ -64,6 +64,21 @@ void ane_packed_place(struct ane_packed *w, const void *memory);
 /* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group does. Q8_0_SPLIT takes rows of Q8_0. */
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g);
 
+/* The B of an adapter in 8-bit codes. A group of 16 rows holds for each block of ANE_BLOCK ranks, the last of which may be
+ * shorter: 16 fp32 scales, then for each pair of ranks [16 rows][2] codes. value = scale * code. Rows and ranks beyond the last
+ * are zero. */
+struct ane_low_codes {
+  int64_t rows, rank, groups; /* groups: ceil(rows / 16) */
+  size_t group_bytes;
+  const uint8_t *data;
+};
+enum { ANE_LOW_RANKS = 512 }; /* the most ranks */
+/* Sets groups, group_bytes and *bytes, those of all groups, for rows and rank; false on overflow. */
+bool ane_low_codes_shape(struct ane_low_codes *b, int64_t rows, int64_t rank, size_t *bytes);
+/* Encodes values [rows][rank], finite numbers, to data: the scale of a row of a block is its largest magnitude / 127, codes are
+ * rounded to nearest even. */
+void ane_low_codes_encode(const struct ane_low_codes *b, const float *values, uint8_t *data);
+
 /* ---- Activations -------------------------------------------------------------------------------------------------*/
 
 typedef enum { ANE_ACTIVATION_F32, ANE_ACTIVATION_I8, ANE_ACTIVATION_BF16, ANE_ACTIVATION_COUNT } ane_activation_type;
@@ -259,6 +274,13 @@ struct ane_kernels {
   /* y[r - 16 g_from] += sum over k, ascending from 0, of b[r][k] * x[k] by fma, for the rows r of groups [g_from, g_to): the B of
    * adapters and one token. b: layout F16 or F32. The sums have the bits of the product of b and x. */
   void (*low_rank_add)(const struct ane_packed *b, const float *x, int64_t g_from, int64_t g_to, float *y);
+
+  /* y[t][r - 16 g_from] += B x for n tokens and the rows r of groups [g_from, g_to). Row strides of x and y: ldx, ldy. For each
+   * block of ranks, ascending: amax = max |x|; d = amax / 32767; q = round to nearest even of x * (32767 / amax); where amax is
+   * not above 2^-100 or not finite: d = 0, q = 0. s = fma((float)(sum code * q) * scale, d, s), from 0 on; at the end y + s. NaN
+   * x give unspecified results. rank is at most ANE_LOW_RANKS. */
+  void (*low_codes_add)(const struct ane_low_codes *b, const float *x, int64_t ldx, int64_t n, int64_t g_from, int64_t g_to,
+                        float *y, int64_t ldy);
 
   /* Elementwise over n: y = a + b, a * b, a * s, s * tanh(a / s); any of the arrays may be the same. */
   void (*add)(const float *a, const float *b, float *y, int64_t n);

@@ -26,6 +26,7 @@ void ane_elementwise_avx512(struct ane_kernels *k);
 void ane_attention_avx512(struct ane_kernels *k);
 
 void ane_matmul_avx512vnni(struct ane_kernels *k);
+void ane_low_rank_avx512vnni(struct ane_kernels *k);
 void ane_attention_avx512vnni(struct ane_kernels *k);
 void ane_matmul_avx512bf16(struct ane_kernels *k);
 

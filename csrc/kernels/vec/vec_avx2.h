@@ -69,6 +69,7 @@ typedef __m256i vi;
 typedef __m256i vpairs;
 V_FN vi vi_zero(void) { return _mm256_setzero_si256(); }
 V_FN vpairs v_load_pairs(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+V_FN vpairs v_load_pairs_i8(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
 V_FN vpairs v_set_pair(const int16_t *p) {
   int32_t pair;
   __builtin_memcpy(&pair, p, 4);

@@ -63,11 +63,12 @@ V_FN void v_store_f16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm
 V_FN void v_store_i8(int8_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))); }
 
 /* vi: VL int32. vpairs: VL pairs of int16, or one pair repeated VL times. v_dot adds to each lane the dot product of its pairs.
- */
+ * v_load_pairs_i8 widens VL pairs of int8. */
 typedef __m512i vi;
 typedef __m512i vpairs;
 V_FN vi vi_zero(void) { return _mm512_setzero_si512(); }
 V_FN vpairs v_load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
+V_FN vpairs v_load_pairs_i8(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
 V_FN vpairs v_set_pair(const int16_t *p) {
   int32_t pair;
   __builtin_memcpy(&pair, p, 4);

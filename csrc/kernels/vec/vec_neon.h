@@ -85,6 +85,10 @@ typedef int32x4_t vi;
 typedef int16x4x2_t vpairs;
 V_FN vi vi_zero(void) { return vdupq_n_s32(0); }
 V_FN vpairs v_load_pairs(const int16_t *p) { return vld2_s16(p); }
+V_FN vpairs v_load_pairs_i8(const int8_t *p) {
+  const int16x8_t w = vmovl_s8(vld1_s8(p));
+  return vuzp_s16(vget_low_s16(w), vget_high_s16(w));
+}
 V_FN vpairs v_set_pair(const int16_t *p) { return vld2_dup_s16(p); }
 V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return vmlal_s16(vmlal_s16(sum, a.val[0], b.val[0]), a.val[1], b.val[1]); }
 V_FN vf v_float(vi a) { return vcvtq_f32_s32(a); }

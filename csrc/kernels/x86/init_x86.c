@@ -17,6 +17,7 @@ void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa) {
   ane_attention_avx512(k);
   if (isa < ANE_ISA_AVX512VNNI) return;
   ane_matmul_avx512vnni(k);
+  ane_low_rank_avx512vnni(k);
   ane_attention_avx512vnni(k);
   if (ane_cpu_has_bf16_dot()) ane_matmul_avx512bf16(k);
 }

@@ -23,6 +23,9 @@ local function collect(path, source)
     local base, part = t.name:match "^(.+)%.lora_([ab])$"
     local module = base and base:match "^(.+)%.weight$"
     if not module then raise("format", "%s: tensor %s is none of a LoRA adapter", path, t.name) end
+    if #t.shape == 3 and base:find "_exps" then
+      raise("unsupported", "%s: tensor %s is for stacked experts, whose adapters are read from PEFT folders only", path, t.name)
+    end
     if #t.shape ~= 2 then raise("shape", "%s: tensor %s is not a matrix", path, t.name) end
     if not modules[module] then
       modules[module] = { module = module, embedding = module == "token_embd" }

@@ -105,6 +105,16 @@ describe("adapters of stacked experts", function()
       hf.path "qwen3_moe-odd", hf.path "lora_qwen3_moe")
   end)
 
+  it("of GGUF adapters are refused by name, merged or not", function()
+    local list = {}
+    for i, part in ipairs { "lora_a", "lora_b" } do list[i] = adapters.tensor("blk.0.ffn_down_exps.weight." .. part, { 7, 4, 20 }, i) end
+    local path = keep(adapters.gguf { tensors = list, alpha = 4, architecture = "qwen3moe" })
+    for _, merge in ipairs { false, true } do
+      fails("unsupported", "ffn_down_exps.weight.lora_a is for stacked experts, whose adapters are read from PEFT folders only",
+        "spec/fixtures/gguf/qwen3_moe-odd.gguf", path, merge)
+    end
+  end)
+
   it("are refused by name where a parameter is unknown, too many, or of another shape", function()
     local QWEN = hf.path "qwen3_moe-odd"
     local source <close> = assert(core.open(QWEN))
