@@ -88,9 +88,8 @@ end
 -- The settings of the experts: count, k, inner; nil for models without.
 local function mixture(cfg)
   if not cfg.meta("enable_moe_block", "flag") then return nil end
-  return {
-    count = cfg.meta("num_experts", "count"), k = cfg.meta("top_k_experts", "count"), inner = cfg.meta("moe_intermediate_size", "count"),
-  }
+  local function count(key) return cfg.meta(key, "count") or error(("key %s is missing: enable_moe_block needs it"):format(key), 0) end
+  return { count = count "num_experts", k = count "top_k_experts", inner = count "moe_intermediate_size" }
 end
 
 -- The experts, which read x itself, not its norm for the feed-forward.

@@ -46,6 +46,7 @@ function M.case(d)
   local model <close> = random_model.make(d, random_model.decoders)
   for _, part in ipairs { once_each, without_weights } do
     local ok, message = pcall(part, d, model)
+    if not ok and tostring(message):find("rows, more than the %d+ of the first embedding") then return end -- refused by name
     if not ok then error(("%s: %s"):format(model.name, message), 0) end
   end
 end

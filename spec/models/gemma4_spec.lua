@@ -12,6 +12,13 @@ describe("Gemma 4", function()
       decoders.refusal("gemma4", function(cfg) cfg.per_layer_config["1"].intermediate_size = 9 end), 1, true)
   end)
 
+  it("wants the sizes of its experts", function()
+    for _, key in ipairs { "num_experts", "top_k_experts", "moe_intermediate_size" } do
+      assert.matches(("key %s is missing: enable_moe_block needs it"):format(key),
+        decoders.refusal("gemma4_moe", function(cfg) cfg[key] = nil end), 1, true)
+    end
+  end)
+
   it("sees both sides among images only", function()
     assert.matches("use_bidirectional_attention 'all' is not computed",
       decoders.refusal("gemma4", function(cfg) cfg.use_bidirectional_attention = "all" end), 1, true)
