@@ -494,9 +494,9 @@ static void down_part(const struct thread_ctx *tc, const struct part *q, float b
 /* The same for the coded parts of a step and groups [g0, g1) of their rows. x: in codes. */
 static void down_coded(const struct thread_ctx *tc, const struct step_parts *p, float by, const struct ane_activations *x,
                        int64_t t0, int64_t n, int64_t g0, int64_t g1, float *out, int64_t ld) {
-  const struct ane_activations rows = ane_activations_rows(x, t0, n);
   const int64_t from = g0 * ANE_GROUP, to = ANE_MIN(g1 * ANE_GROUP, p->down.rows);
-  if (from >= to) return;
+  if (from >= to) return; /* x is not set up if the step takes no codes */
+  const struct ane_activations rows = ane_activations_rows(x, t0, n);
   tc->k->matmul[p->down.layout][ANE_ACTIVATION_I8](&p->down, &rows, g0, g1, out, ld, tc->mem + tc->p->thread_kernel);
   for (int m = 0; m < MAX_LINEAR; m++) {
     const struct part *q = p->m[m].part;
