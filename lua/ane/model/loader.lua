@@ -201,6 +201,12 @@ local function end_ids(cfg, tokenizer)
   return ids
 end
 
+--- The ids that end a reply, of a source that is not loaded as a model.
+function M.end_ids(cfg, source)
+  local tokenizer = find_tokenizer(cfg, source)
+  return end_ids(cfg, tokenizer)
+end
+
 --- The recipe and the configuration of a source.
 -- @param opts recipe
 -- @return recipe, configuration; or nil, message, code

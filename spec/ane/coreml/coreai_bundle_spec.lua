@@ -104,6 +104,35 @@ describe("a bundle", function()
     assert.equal("int8", assert(planner.of_path(HF .. "llama")).weights)
   end)
 
+  it("of a decoder with a classifier is refused, and so is its plan", function()
+    for _, target in ipairs { "coreai", "coreml" } do
+      local report, message, code = exporter.of_path(HF .. "qwen3_score-odd", dir .. "/out", { target = target })
+      assert.same({ nil, "a decoder with a classifier cannot be exported", "unsupported" }, { report, message, code })
+      assert.is_nil(planner.of_path(HF .. "qwen3_score-odd", { target = target }))
+    end
+  end)
+
+  it("and a set of assets of a GGUF file have its vocabulary as tokenizer.json", function()
+    assert(export(GGUF, { context = 16, fixed_t = { 4 } }))
+    assert(exporter.of_path(GGUF, dir .. "/set", { target = "coreai-sharded", context = 16, fixed_t = { 4 } }))
+    for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
+      local text = assert(core.read_file(dir .. "/set/" .. name))
+      assert.equal(assert(core.read_file(dir .. "/out/tokenizer/" .. name)), text)
+    end
+    local set <close> = assert(ane.load(dir .. "/set", { verify = true }))
+    local source <close> = assert(ane.load(GGUF))
+    assert.same(source.tokenizer:encode "Hello there", set.tokenizer:encode "Hello there")
+  end)
+
+  it("and sets know the ids that end a reply, from the vocabulary too", function()
+    local model <close> = assert(ane.load(GGUF))
+    assert(model:export(dir .. "/a", { context = 16 }))
+    assert(exporter.of_path(GGUF, dir .. "/b", { context = 16 }))
+    local function ends(name) return assert(core.json_decode(assert(core.read_file(dir .. name)))).eos_ids end
+    assert.is_true(#ends "/a/runtime_meta.json" > 0)
+    assert.same(ends "/a/runtime_meta.json", ends "/b/runtime_meta.json")
+  end)
+
   it("is named when it is loaded as a model", function()
     local report = assert(export(GGUF, { context = 16, fixed_t = { 4 } }))
     local wanted = { [report.path] = "is a Core AI asset, which ane predict runs", [dir .. "/out"] = "bundle of a Core AI asset" }

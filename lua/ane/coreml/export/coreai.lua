@@ -102,8 +102,6 @@ end
 -- What a model that takes whole sequences gives, as exporter:coreai takes it; the facts that a program needs beside the asset.
 local function encoder_of(run)
   local cfg = run.config
-  if cfg.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
-  if cfg.score_at_end then refuse("unsupported", "a decoder with a classifier cannot be exported") end
   if cfg.kind == "reranker" then
     return { poolings = { cfg.both_sides and "cls" or "last" } }, { score = cfg.both_sides and try(rerank.activation_name(cfg)) or nil }
   end
@@ -216,7 +214,7 @@ local function write(run, out)
   local entry, kept = write_asset(run, options, contexts, tokens_of(run, full), bytes)
   try(run.folder:make "tokenizer")
   tokens.write(run.bundle, inner(run.folder), try)
-  local why = tokens.write_json(run.bundle, inner(run.folder), try)
+  local _, why = tokens.write_json(run.bundle, inner(run.folder), try)
   try(core.write_file(run.folder:path() .. "/" .. META,
     core.json_encode(metadata(run, run.asset, full), { sort = true, indent = 1 })))
   local warnings = warnings_of(run, entry.weights, full, why)

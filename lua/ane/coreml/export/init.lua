@@ -12,6 +12,7 @@ local coreai = require "ane.coreml.export.coreai"
 local core = require "ane.core"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
+local loader = require "ane.model.loader"
 local meta = require "ane.coreml.export.meta"
 local modules = require "ane.embed.modules"
 local package_files = require "ane.coreml.files"
@@ -201,8 +202,6 @@ local function write_host(run)
     local section, names = pooling.write(try(modules.read(run.bundle)), run.folder, try)
     return { pooling = section }, names
   end
-  if run.config.classifier then refuse("unsupported", "a classifier that reads the mean of the states cannot be exported") end
-  if run.config.score_at_end then refuse("unsupported", "a decoder with a classifier cannot be exported") end
   if run.config.kind == "reranker" then return { score = try(rerank.activation_name(run.config)) }, {} end
   return {}, {}
 end
@@ -232,6 +231,10 @@ local function write_all(run, out)
     for _, name in ipairs(profile.names) do wanted[name] = true end
   end
   local files = tokens.write(run.bundle, run.folder, try)
+  if run.opts.assets then -- other programs run the set
+    local more = tokens.write_json(run.bundle, run.folder, try)
+    table.move(more, 1, #more, #files.names + 1, files.names)
+  end
   for _, name in ipairs(files.names) do wanted[name] = true end
   local host, names = write_host(run)
   table.move(names, 1, #names, #files.names + 1, files.names)
@@ -348,6 +351,7 @@ function M.of_path(path, out, opts)
   opts = opts or {}
   local bundle, message, code = planner.open(path, { recipe = opts.recipe, adapters = opts.adapters, transform = opts.transform })
   if not bundle then return nil, message, code end
+  bundle.eos_ids = loader.end_ids(bundle.config, bundle.source)
   local report
   report, message, code = M.run(bundle, out, own, 2)
   bundle.source:close()

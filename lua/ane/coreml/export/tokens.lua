@@ -77,12 +77,16 @@ function M.write(bundle, folder, try)
 end
 
 --- Adds tokenizer.json and tokenizer_config.json where the model is a GGUF file: other programs read no tokenizer.gguf.
--- @return nil, or why the vocabulary has no such form
+-- @return names of the files; nil, or why the vocabulary has no such form
 function M.write_json(bundle, folder, try)
-  if bundle.config.folder then return nil end
+  local names = {}
+  if bundle.config.folder then return names end
   local files, why = from_gguf.files(bundle.source)
-  for name, text in pairs(files or {}) do try(core.write_file(folder:path() .. "/" .. name, text)) end
-  return why
+  for name, text in pairs(files or {}) do
+    try(core.write_file(folder:path() .. "/" .. name, text))
+    names[#names + 1] = name
+  end
+  return names, why
 end
 
 return M

@@ -377,6 +377,8 @@ end
 -- @param graph of the model
 -- @return list of what core_options takes; or nil, message, code
 function M.parts(cfg, opts, graph)
+  if cfg.classifier then return nil, "a classifier that reads the mean of the states cannot be exported", "unsupported" end
+  if cfg.score_at_end then return nil, "a decoder with a classifier cannot be exported", "unsupported" end
   local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
