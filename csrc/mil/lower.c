@@ -38,16 +38,11 @@ static char *mil_identifier(struct ane_arena *arena, const char *name) {
   return out;
 }
 
-static bool is_embedding(const struct ane_graph *g, int32_t value) {
-  const struct ane_value *v = &g->values[value];
-  return v->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(g, &g->nodes[v->node]);
-}
-
 /* The number of channels with which a value crosses the edge of a shard: that of its shape, of the joined embedding, or the
  * number of slots for the result of a route. */
 static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
   int64_t slots = lower_route_slots(g, value);
-  if (is_embedding(g, value)) return ane_partition_joined_channels(g);
+  if (ane_partition_is_embedded(g, value)) return ane_partition_joined_channels(g);
   return slots >= 0 ? slots : g->values[value].shape.dim[1];
 }
 
@@ -70,7 +65,7 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels) {
 static void make_late(struct lower *l, int32_t value) {
   const struct ane_value *v = &l->g->values[value];
   struct lowered *x = &l->values[value];
-  if (is_embedding(l->g, value) && l->o->embed) lower_embed(l, &l->b, &l->g->nodes[v->node]);
+  if (ane_partition_is_embedded(l->g, value) && l->o->embed) lower_embed(l, &l->b, &l->g->nodes[v->node]);
   if (!x->flat && !x->heads && !l->b.status)
     mil_build_fail(&l->b,
                    ane_fail(l->b.err, ANE_INVALID, "%s is neither made by a node of the shard nor one of its inputs", v->name));
@@ -241,7 +236,7 @@ static void declare_inputs(struct lower *l) {
   for (int32_t i = 0; i < p->n_ins; i++) {
     int32_t v = p->ins[i];
     const struct ane_value *value = &l->g->values[v];
-    bool embedding = is_embedding(l->g, v), hidden = embedding || v == p->hidden_in;
+    bool embedding = ane_partition_is_embedded(l->g, v), hidden = embedding || v == p->hidden_in;
     if (embedding && l->o->embed) continue;
     const char *name = hidden ? "hidden" : identifier(l, value->name);
     struct ane_mil_type type = lower_type(l, l->b.dtype, edge_channels(l->g, v));

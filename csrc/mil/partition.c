@@ -155,6 +155,11 @@ bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node
   return n->op == ANE_OP_EMBED && strcmp(g->values[n->inputs[0]].name, "ids") == 0;
 }
 
+bool ane_partition_is_embedded(const struct ane_graph *g, int32_t value) {
+  const struct ane_value *v = value == ANE_NONE ? NULL : &g->values[value];
+  return v && v->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(g, &g->nodes[v->node]);
+}
+
 int32_t ane_partition_embeddings(const struct ane_graph *g, int32_t nodes[ANE_PARTITION_EMBEDDINGS]) {
   int32_t count = 0;
   for (int32_t i = 0; i < g->n_nodes; i++) {

@@ -107,6 +107,8 @@ void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 bool ane_shard_has_state(const struct ane_shard *p, int32_t value);
 /* Is it a node that looks up token ids? Other embed nodes, of positions and token types, belong to the shards that use them. */
 bool ane_partition_is_embedding(const struct ane_graph *g, const struct ane_node *n);
+/* Is the value the result of such a node? ANE_NONE is not. */
+bool ane_partition_is_embedded(const struct ane_graph *g, int32_t value);
 /* Finds the nodes of all embeddings, in their order. Returns their number; at most ANE_PARTITION_EMBEDDINGS are put into nodes.
  */
 int32_t ane_partition_embeddings(const struct ane_graph *g, int32_t nodes[ANE_PARTITION_EMBEDDINGS]);

@@ -25,14 +25,12 @@ static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) 
     default: return LIST_NONE; /* output rows and positions: inputs that the host fills */
   }
   if (c->g->nodes[x->node].op == ANE_OP_ROPE_TABLE) return LIST_ROPES;
-  return x->node < s.lo || ane_partition_is_embedding(c->g, &c->g->nodes[x->node]) ? LIST_INS : LIST_NONE;
+  return x->node < s.lo || ane_partition_is_embedded(c->g, v) ? LIST_INS : LIST_NONE;
 }
 
 /* The value that stands for v in lists: all embeddings are one. */
 static int32_t joined(const struct partitioner *c, int32_t v) {
-  const struct ane_value *x = v == ANE_NONE ? NULL : &c->g->values[v];
-  bool embedding = x && x->kind == ANE_VALUE_RESULT && ane_partition_is_embedding(c->g, &c->g->nodes[x->node]);
-  return embedding ? c->partition->embedding : v;
+  return ane_partition_is_embedded(c->g, v) ? c->partition->embedding : v;
 }
 
 /* Inserts a value into the list, which stays sorted by the node that makes each value. Values that no node makes keep their order
