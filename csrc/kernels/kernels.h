@@ -45,7 +45,7 @@ struct ane_packed {
   const uint8_t *data;
   const float *row_scale;     /* I8: [groups * 16]; else NULL */
   const float *lut;           /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
-  const uint8_t *low_nibbles; /* Q8_0_SPLIT: after data, the low nibbles of the codes by rows: [groups * 16][cols / 2] */
+  const uint8_t *low_nibbles; /* Q8_0_SPLIT: after data, the low nibbles of the codes: ane_low_nibbles() */
   const uint8_t *scales;      /* Q8_0_SPLIT: after low_nibbles, the scales by rows: fp16 [groups * 16][cols / 32] */
 };
 
@@ -121,9 +121,21 @@ struct ane_activations ane_activations_rows(const struct ane_activations *a, int
 /* The layout Q8_0_SPLIT stores the high and the low nibbles of a Q8_0 matrix separately. `data`, 9/16 of the bytes, gives an
  * upper bound of each product; low_nibbles and scales of one row give a tight bound of its product. The pruned head multiplies
  * only rows that can still win. A group of data is cols / 32 blocks of 304 bytes: high nibbles as in Q4_0 (256), scales (32), and
- * for each row the norm over the block of low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded up (16). In low_nibbles byte i of a
- * block's 16 holds column i in its low and column i + 16 in its high nibble. */
-enum { ANE_BOUND_STEPS = 6 };
+ * for each row the norm over the block of low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded up (16). Byte i of the 16 bytes of
+ * low nibbles of a block holds column i in its low and column i + 16 in its high nibble. low_nibbles, 64-byte aligned, holds for
+ * each group chunks [16 rows][4 blocks][16 bytes]; the last chunk has the rest of the blocks. A row's part of a chunk is a cache
+ * line, so one row is read without its neighbours, and all rows of a group are read in the order of memory. */
+enum { ANE_BOUND_STEPS = 6, ANE_LOW_BLOCKS = 4 };
+/* Returns the bytes from a row to the next in the chunk of block b of low_nibbles. */
+static inline size_t ane_low_stride(int64_t cols, int64_t b) {
+  int64_t left = cols / ANE_BLOCK - b / ANE_LOW_BLOCKS * ANE_LOW_BLOCKS;
+  return (size_t)(left < ANE_LOW_BLOCKS ? left : ANE_LOW_BLOCKS) * 16;
+}
+/* Returns the low nibbles of block b of row `row`. */
+static inline const uint8_t *ane_low_nibbles(const struct ane_packed *w, int64_t row, int64_t b) {
+  const int64_t chunk = b / ANE_LOW_BLOCKS, group = row / ANE_GROUP * (w->cols / 2) + chunk * ANE_LOW_BLOCKS * 16;
+  return w->low_nibbles + group * ANE_GROUP + (size_t)(row % ANE_GROUP) * ane_low_stride(w->cols, b) + b % ANE_LOW_BLOCKS * 16;
+}
 /* What the bounds need of a block of one token. by: the factor of dot * scale. norm: the norm of x in steps. slack: an upper
  * bound of all rounding errors of the bound and of the product. norm and slack are for a scale of 1. The dots are 32 * high * q +
  * start and 2 * low * q + start_low. */

@@ -321,22 +321,25 @@ void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_byte
 
 /* ---- In memory ------------------------------------------------------------------------------------------------*/
 
-static bool split_bytes(const struct ane_packed *w, size_t *low_nibbles, size_t *scales) {
+/* Bytes of the groups, of low_nibbles and of scales. low_nibbles begin at a multiple of 64 bytes. */
+static bool part_bytes(const struct ane_packed *w, size_t *groups, size_t *low_nibbles, size_t *scales) {
   size_t rows = (size_t)w->groups * ANE_GROUP, cols = w->layout == ANE_LAYOUT_Q8_0_SPLIT ? (size_t)w->cols : 0;
+  if (!ane_mul_size((size_t)w->groups, w->group_bytes, groups) || *groups > SIZE_MAX - 63) return false;
+  if (cols) *groups = ane_align_up(*groups, 64);
   return ane_mul_size(rows, cols / 2, low_nibbles) && ane_mul_size(rows, cols / ANE_BLOCK * 2, scales);
 }
 
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes) {
   size_t low_nibbles, scales;
-  return split_bytes(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) &&
-         ane_add_size(*bytes, low_nibbles, bytes) && ane_add_size(*bytes, scales, bytes);
+  return part_bytes(w, bytes, &low_nibbles, &scales) && ane_add_size(*bytes, low_nibbles, bytes) &&
+         ane_add_size(*bytes, scales, bytes);
 }
 
 void ane_packed_place(struct ane_packed *w, const void *memory) {
-  size_t low_nibbles, scales;
+  size_t groups, low_nibbles, scales;
   w->data = memory;
-  if (w->layout != ANE_LAYOUT_Q8_0_SPLIT || !split_bytes(w, &low_nibbles, &scales)) return;
-  w->low_nibbles = w->data + (size_t)w->groups * w->group_bytes;
+  if (w->layout != ANE_LAYOUT_Q8_0_SPLIT || !part_bytes(w, &groups, &low_nibbles, &scales)) return;
+  w->low_nibbles = w->data + groups;
   w->scales = w->low_nibbles + low_nibbles;
 }
 

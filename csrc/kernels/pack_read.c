@@ -47,13 +47,14 @@ static void read_numbers(enum layout_numbers kind, const uint8_t *unit, const ui
     }
 }
 
-/* Reads block b of a split layout: high nibbles at u, low nibbles by rows after all groups. */
+/* Reads block b of a split layout: high nibbles at u, low nibbles after all groups. */
 static void read_split(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
-  const uint8_t *low = w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + 16 * b;
   read_nibbles(u, NULL, NULL, out);
-  for (int c = 0; c < ANE_BLOCK; c++)
-    for (int r = 0; r < ANE_GROUP; r++)
-      out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
+  for (int r = 0; r < ANE_GROUP; r++) {
+    const uint8_t *low = ane_low_nibbles(w, g * ANE_GROUP + r, b);
+    for (int c = 0; c < ANE_BLOCK; c++)
+      out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[c % 16] >> (c < 16 ? 0 : 4) & 15));
+  }
 }
 
 /* Replaces codes that are indices by their values, with 128 added. */

@@ -41,17 +41,16 @@ void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stri
   uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
   if (n_rows < ANE_GROUP) memset(group, 0, w->group_bytes);
   for (int r = 0; r < ANE_GROUP; r++) {
-    uint8_t *low_nibbles = (uint8_t *)w->low_nibbles + (size_t)(g * ANE_GROUP + r) * nb * 16,
-            *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
+    uint8_t *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
     if (r >= n_rows) {
-      memset(low_nibbles, 0, nb * 16);
+      for (size_t b = 0; b < nb; b++) memset((uint8_t *)ane_low_nibbles(w, g * ANE_GROUP + r, (int64_t)b), 0, 16);
       memset(scales, 0, nb * 2);
       continue;
     }
     for (size_t b = 0; b < nb; b++) {
       const uint8_t *src = rows + (size_t)r * stride + 34 * b;
       uint8_t high[16], *to = group + 304 * b;
-      to[288 + r] = pack_block(src + 2, high, low_nibbles + 16 * b);
+      to[288 + r] = pack_block(src + 2, high, (uint8_t *)ane_low_nibbles(w, g * ANE_GROUP + r, (int64_t)b));
       for (int v = 0; v < 4; v++) ane_put_word(to + 64 * v + 4 * r, ane_word(high + 4 * v));
       ane_put_half(to + 256 + 2 * r, ane_half(src));
       ane_put_half(scales + 2 * b, ane_half(src));

@@ -47,13 +47,15 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
     }
 }
 
-/* Returns the sum over all blocks of the products of one row's low nibbles. nb: blocks of a row. */
-INLINE float low_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
-                     const uint8_t *scales) {
+/* Returns the sum over all blocks of the products of one row's low nibbles. */
+INLINE float low_row(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                     int64_t row) {
+  const int64_t nb = w->cols / ANE_BLOCK;
+  const uint8_t *scales = w->scales + row * nb * 2;
   float32x4_t acc = vdupq_n_f32(0);
   float start = 0;
-  for (int64_t b = 0; b < nb; b++, low += 16) {
-    const uint8x16_t v = vld1q_u8(low);
+  for (int64_t b = 0; b < nb; b++) {
+    const uint8x16_t v = vld1q_u8(ane_low_nibbles(w, row, b));
     const int8x16_t c[2] = {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
     int32x4_t sum = row_dot(c, x->q + b * ANE_BLOCK);
     if (x->outlier[b * x->outlier_ld])
@@ -72,13 +74,12 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -PREFETCH_ROWS; i < n; i++) {
     if (i + PREFETCH_ROWS < n) { /* rows are far apart in memory */
-      const uint8_t *low = w->low_nibbles + rows[i + PREFETCH_ROWS] * nb * 16,
-                    *scales = w->scales + rows[i + PREFETCH_ROWS] * nb * 2;
-      for (int64_t at = 0; at < nb * 16 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)low + (uintptr_t)at));
+      const int64_t row = rows[i + PREFETCH_ROWS];
+      const uint8_t *scales = w->scales + row * nb * 2;
+      for (int64_t b = 0; b < nb; b += ANE_LOW_BLOCKS) __builtin_prefetch(ane_low_nibbles(w, row, b));
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)scales + (uintptr_t)at));
     }
-    if (i >= 0)
-      bound[i] = base[rows[i]] + low_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+    if (i >= 0) bound[i] = base[rows[i]] + low_row(w, x, blocks, rows[i]);
   }
 }
 

@@ -136,10 +136,9 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
       if (layout_has_table(f)) code[v] = vqtbl1q_s8(table.values, vreinterpretq_u8_s8(code[v]));
     return;
   }
-  const size_t row = (size_t)w->cols / 2;
   const uint8x16_t flip = vdupq_n_u8(0x80);
   uint8x16_t low[4];
-  load_rows(w->low_nibbles + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
+  load_rows(ane_low_nibbles(w, g * ANE_GROUP + part * LANES, b), ane_low_stride(w->cols, b), low);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) { /* shift and insert keeps the other four bits */
     const uint8x16_t high = vld1q_u8(codes + 64 * v + 16 * part);

@@ -202,9 +202,10 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
                       const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = 0; i < n; i++) {
-    const uint8_t *low = w->low_nibbles + rows[i] * nb * 16, *scales = w->scales + rows[i] * nb * 2;
+    const uint8_t *scales = w->scales + rows[i] * nb * 2;
     float acc = base[rows[i]];
-    for (int64_t b = 0; b < nb; b++, low += 16) {
+    for (int64_t b = 0; b < nb; b++) {
+      const uint8_t *low = ane_low_nibbles(w, rows[i], b);
       int32_t dot = 0;
       for (int c = 0; c < ANE_BLOCK; c++) dot += (low[c % 16] >> (c < 16 ? 0 : 4) & 15) * column_code(x, b * ANE_BLOCK + c);
       acc = fmaf((float)(2 * dot + blocks[b].start_low) * ane_f16_f32(ane_half(scales + 2 * b)), blocks[b].by, acc);

@@ -70,13 +70,15 @@ INLINE float sum_of_8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-INLINE float low_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
-                     const uint8_t *scales) {
+INLINE float low_row(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                     int64_t row) {
+  const int64_t nb = w->cols / ANE_BLOCK;
+  const uint8_t *scales = w->scales + row * nb * 2;
   const __m128i nibble = _mm_set1_epi8(15);
   __m256 acc = _mm256_setzero_ps();
   float start = 0;
-  for (int64_t b = 0; b < nb; b++, low += 16) {
-    __m128i v = _mm_loadu_si128((const void *)low);
+  for (int64_t b = 0; b < nb; b++) {
+    __m128i v = _mm_loadu_si128((const void *)ane_low_nibbles(w, row, b));
     __m256i codes =
         _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
     __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
@@ -94,13 +96,12 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -PREFETCH_ROWS; i < n; i++) {
     if (i + PREFETCH_ROWS < n) {
-      const uint8_t *low = w->low_nibbles + rows[i + PREFETCH_ROWS] * nb * 16,
-                    *scales = w->scales + rows[i + PREFETCH_ROWS] * nb * 2;
-      for (int64_t at = 0; at < nb * 16 + 63; at += 64) _mm_prefetch((const char *)low + at, _MM_HINT_T0);
+      const int64_t row = rows[i + PREFETCH_ROWS];
+      const uint8_t *scales = w->scales + row * nb * 2;
+      for (int64_t b = 0; b < nb; b += ANE_LOW_BLOCKS) _mm_prefetch((const char *)ane_low_nibbles(w, row, b), _MM_HINT_T0);
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
     }
-    if (i >= 0)
-      bound[i] = base[rows[i]] + low_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+    if (i >= 0) bound[i] = base[rows[i]] + low_row(w, x, blocks, rows[i]);
   }
 }
 

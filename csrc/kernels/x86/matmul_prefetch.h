@@ -28,10 +28,11 @@ INLINE void prefetch_packed_far(const uint8_t *group, size_t group_bytes, int gr
   for (int i = 0; i < lines; i++) _mm_prefetch(p + 64 * (ptrdiff_t)i, _MM_HINT_T1);
 }
 
-/* Prefetches the same lines of the next group, for data that is read group by group. */
-INLINE void prefetch_next_group(const uint8_t *group, size_t group_bytes, size_t at, int lines) {
+/* Prefetches the four lines that are PREFETCH_BYTES / 2 after the low nibbles of a block, which are read together with a block of
+ * the high nibbles. Measured on Zen 4 with one token: PREFETCH_BYTES is 5 % slower. */
+INLINE void prefetch_low(const uint8_t *low) {
 #pragma GCC unroll 4
-  for (int i = 0; i < lines; i++) _mm_prefetch((const char *)((uintptr_t)group + group_bytes + at + 64 * (size_t)i), _MM_HINT_T0);
+  for (int i = 0; i < 4; i++) _mm_prefetch((const char *)((uintptr_t)low + PREFETCH_BYTES / 2 + 64 * (uintptr_t)i), _MM_HINT_T0);
 }
 
 #endif

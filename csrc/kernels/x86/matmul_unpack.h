@@ -114,11 +114,10 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
     return;
   }
   const vi nibble = vi_byte(0x0F), above = vi_byte(0xF0), flip = vi_byte(make_signed ? 0x80 : 0);
-  const size_t row = (size_t)w->cols / 2;
-  const uint8_t *low = w->low_nibbles + (size_t)(g * ANE_GROUP) * row;
+  const size_t stride = ane_low_stride(w->cols, b);
   vi l[4];
-  if (part == 0) prefetch_next_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
-  vi_rows(low + (size_t)(part * LANES) * row + 16 * b, row, l);
+  if (part == 0) prefetch_low(w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + b * ANE_GROUP * 16);
+  vi_rows(ane_low_nibbles(w, g * ANE_GROUP, b) + (size_t)part * LANES * stride, stride, l);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) {
     vi u = vi_load(codes + part * LANES * 4 + 64 * v);
