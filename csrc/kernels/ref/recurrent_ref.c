@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define VL 1
+#define V_REGISTERS 16
 
 V_FN vf v_load_n(const float *p, int64_t n) { return (void)n, *p; }
 V_FN void v_store_n(float *p, vf a, int64_t n) { (void)n, *p = a; }
