@@ -54,8 +54,10 @@ INLINE float low_row(const struct ane_packed *w, const struct ane_activations *x
   const uint8_t *scales = w->scales + row * nb * 2;
   float32x4_t acc = vdupq_n_f32(0);
   float start = 0;
-  for (int64_t b = 0; b < nb; b++) {
-    const uint8x16_t v = vld1q_u8(ane_low_nibbles(w, row, b));
+  const uint8_t *low = NULL;
+  for (int64_t b = 0; b < nb; b++, low += 16) {
+    if (b % ANE_LOW_BLOCKS == 0) low = ane_low_nibbles(w, row, b);
+    const uint8x16_t v = vld1q_u8(low);
     const int8x16_t c[2] = {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
     int32x4_t sum = row_dot(c, x->q + b * ANE_BLOCK);
     if (x->outlier[b * x->outlier_ld])

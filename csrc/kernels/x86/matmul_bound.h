@@ -77,8 +77,10 @@ INLINE float low_row(const struct ane_packed *w, const struct ane_activations *x
   const __m128i nibble = _mm_set1_epi8(15);
   __m256 acc = _mm256_setzero_ps();
   float start = 0;
-  for (int64_t b = 0; b < nb; b++) {
-    __m128i v = _mm_loadu_si128((const void *)ane_low_nibbles(w, row, b));
+  const uint8_t *low = NULL;
+  for (int64_t b = 0; b < nb; b++, low += 16) {
+    if (b % ANE_LOW_BLOCKS == 0) low = ane_low_nibbles(w, row, b);
+    __m128i v = _mm_loadu_si128((const void *)low);
     __m256i codes =
         _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
     __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
