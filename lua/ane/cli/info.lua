@@ -10,6 +10,7 @@ local M = {}
 
 M.summary = "Show the contents of a model file and the kernels that run it; without a file, describe the machine."
 M.ranks = true
+M.excludes = { { "program", "json" } }
 -- All options but --json are about a model.
 M.needs = {}
 for i, name in ipairs {

@@ -3,7 +3,7 @@
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function, silent}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states. An input {call = number, output = name} is what an earlier call
 -- gave (calls are numbered from 1). The outputs that a call lists are compared; a silent call writes no others. null is the same as an
--- absent key.
+-- absent key. A call may have a name and a description; the case, any other keys. Other keys of a call, an input or an output are errors.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
@@ -110,6 +110,21 @@ local function all_are(kind, list)
   return true
 end
 
+local CALL = {
+  inputs = true, outputs = true, state = true, reset_state = true, ["function"] = true, silent = true, name = true, description = true,
+}
+local VALUE = { shape = true, dtype = true, data = true }
+local REFERENCE = { call = true, output = true }
+
+-- What is wrong with the names of an object, or nil. Lists have none.
+local function fault_of_keys(object, known)
+  for _, key in ipairs(keys(object)) do
+    if type(key) == "string" and not known[key] then
+      return ("unknown key \"%s\"; known are: %s"):format(key, table.concat(keys(known), ", "))
+    end
+  end
+end
+
 -- What is wrong with the outputs that a call expects, or nil.
 local function fault_of_outputs(outputs)
   if type(outputs) ~= "table" or outputs[1] ~= nil then return "outputs: wanted an object of {shape, data} by name" end
@@ -117,6 +132,19 @@ local function fault_of_outputs(outputs)
     local ok = type(want) == "table" and type(want.shape) == "table" and type(want.data) == "table" and all_are("integer", want.shape)
       and all_are("number", want.data)
     if not ok then return ("output %s: wanted {shape, data} with lists of numbers"):format(name) end
+    local fault = fault_of_keys(want, VALUE)
+    if fault then return ("output %s: %s"):format(name, fault) end
+  end
+end
+
+local function is_reference(value) return type(value) == "table" and value.call ~= nil and value.data == nil end
+
+-- What is wrong with the names of the objects among the inputs, or nil.
+local function fault_of_inputs(inputs)
+  for _, name in ipairs(keys(inputs)) do
+    local value = inputs[name]
+    local fault = type(value) == "table" and fault_of_keys(value, is_reference(value) and REFERENCE or VALUE)
+    if fault then return ("input %s: %s"):format(name, fault) end
   end
 end
 
@@ -131,14 +159,12 @@ local function read_call(call)
     if call[key] ~= nil and type(call[key]) ~= "boolean" then return nil, key .. " is neither true nor false" end
   end
   call.inputs = without_null(call.inputs)
-  local fault = call.outputs ~= nil and fault_of_outputs(call.outputs)
+  local fault = fault_of_keys(call, CALL) or fault_of_inputs(call.inputs) or call.outputs ~= nil and fault_of_outputs(call.outputs)
   if fault then return nil, fault end
   return call
 end
 
 -- ---- Outputs of earlier calls -----------------------------------------------------------------------------------------------
-
-local function is_reference(value) return type(value) == "table" and value.call ~= nil and value.data == nil end
 
 -- The outputs that later calls take: kept[number of a call][name] = true, replaced by the result when the call has run.
 local function references_of(calls)

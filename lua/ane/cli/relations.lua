@@ -54,12 +54,12 @@ end
 -- @param command a module of ane.cli
 -- @param args its parsed options
 function M.fault(command, args)
-  for _, row in ipairs(M.needs(command)) do
-    local fault = need_fault(row, args)
-    if fault then return fault end
-  end
   for _, row in ipairs(command.excludes or {}) do
     local fault = exclude_fault(row, args)
+    if fault then return fault end
+  end
+  for _, row in ipairs(M.needs(command)) do
+    local fault = need_fault(row, args)
     if fault then return fault end
   end
 end

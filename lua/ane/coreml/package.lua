@@ -1,8 +1,9 @@
 --- Core ML packages (.mlpackage), and Core AI assets (.aimodel) as the ML Programs that they are run as: their contents, their
 -- programs as text, their constants; and their functions, which run here.
--- Needs ane.core, ane.util.isa, ane.util.methods and ane.util.schema.
+-- Needs ane.core, ane.coreml.aimodel, ane.util.isa, ane.util.methods and ane.util.schema.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
+local aimodel = require "ane.coreml.aimodel"
 local core = require "ane.core"
 local isa = require "ane.util.isa"
 local methods = require "ane.util.methods"
@@ -282,7 +283,9 @@ end
 
 function Package:__tostring()
   if tostring(self._raw):match "%(closed%)$" then return "package (closed)" end
-  return M.summary(self:info())
+  local info = self:info()
+  local contents = info.kind == "aimodel" and aimodel.contents(info.path)
+  return contents and aimodel.summary(contents) or M.summary(info)
 end
 
 methods.guard(Package, Package, "package")

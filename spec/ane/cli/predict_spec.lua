@@ -84,6 +84,13 @@ describe("a case that is wrong", function()
     ['{"inputs": {"x": X}, "state": {}}'] = "state is not a name",
     ['{"inputs": {"x": X}, "reset_state": "yes"}'] = "reset_state is neither true nor false",
     ['{"inputs": {"x": X}, "silent": 1}'] = "silent is neither true nor false",
+    ['{"inputs": {"x": X}, "ouputs": {}}'] = "unknown key \"ouputs\"; known are: description, function, inputs, name, outputs, "
+      .. "reset_state, silent, state",
+    ['{"inputs": {"x": {"shape": [1], "data": [1], "type": "fp16"}}}'] = "input x: unknown key \"type\"; known are: data, dtype, shape",
+    ['{"inputs": {"x": {"shape": [1], "values": [1]}}}'] = "input x: unknown key \"values\"; known are: data, dtype, shape",
+    ['{"inputs": {"x": {"call": 1, "output": "y", "row": 1}}}'] = "input x: unknown key \"row\"; known are: call, output",
+    ['{"inputs": {"x": X}, "outputs": {"y": {"shape": [1], "data": [1], "atol": 1}}}'] = "output y: unknown key \"atol\"; known are: "
+      .. "data, dtype, shape",
     ['{"inputs": {"x": {"call": 1, "output": "y"}}}'] = "input x: wanted {call, output} with the number of an earlier call, from 1",
     ['{"inputs": {"x": {"call": 0, "output": "y"}}}'] = "input x: wanted {call, output}",
     ['{"inputs": {"x": {"call": "a"}}}'] = "input x: wanted {call, output}",

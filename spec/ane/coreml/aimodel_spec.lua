@@ -146,6 +146,7 @@ describe("a Core AI asset", function()
       close(assert(pkg:predict(call.inputs, state)).logits, call.outputs.logits.data, 0.01)
     end
     assert.equal("aimodel", pkg:info().kind)
+    assert.equal(aimodel.summary(assert(aimodel.contents(APPLE))), tostring(pkg))
     assert.truthy(pkg:dump():find("dataflow.invoke_v1 sdpa", 1, true))
     local ok, message, code = pkg:rewrite(dir .. "/x")
     assert.is_nil(ok)
@@ -170,6 +171,11 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
     assert.is_false(aimodel.found(dir))
     assert.equal("io", select(3, aimodel.contents(dir .. "/none")))
     assert.truthy(aimodel.text(APPLE):find("state fp16 [1, 1, 8, 64]", 1, true))
+  end)
+
+  it("is shown as a program or as JSON, not both", function()
+    local code, text, err = command.run { "info", APPLE, "--program", "--json" }
+    assert.same({ 2, "", "ane info: --program and --json: choose one\n" }, { code, text, err })
   end)
 
   it("has a hash that is checked", function()
