@@ -44,20 +44,37 @@ function M.lengths(lift, node, seqlens, total)
   end)
 end
 
--- Positions [1, S], or [1]: the first one.
-local function check_positions(lift, node, v)
-  if v <= 0 then return end
-  once(lift, "positions " .. v, function()
+-- What positions [1, S], or [1]: the first one, are more than those of the tokens, which must be the same for all tokens.
+local function shift_of(lift, node, v, past, n)
+  local list = lift.graph:numbers(v, past, n)
+  if not list or (#list ~= n and #list ~= 1) then refuse(node, "takes positions of an unknown shape") end
+  local shift = list[1] - past
+  for i, p in ipairs(list) do
+    if p ~= past + i - 1 + shift then refuse(node, "takes other positions than those of the tokens") end
+  end
+  return math.tointeger(shift) or refuse(node, "takes positions that are no integers")
+end
+
+-- The positions that are looked up in tables of `rows` rows. Those of short texts are the tokens' own. From a length of the whole text
+-- on, which is the shift, all may be shifted: the table then has the rows of short texts, and behind them those of long ones.
+-- @return the shift; 0: none
+local function check_positions(lift, node, v, most)
+  if v <= 0 then return 0 end
+  return once(lift, "positions " .. v, function()
     check_free(lift, node, v)
-    for _, try in ipairs(TRIED) do
-      local past, n = try[1], try[2]
-      local list = lift.graph:numbers(v, past, n)
-      if not list or (#list ~= n and #list ~= 1) then refuse(node, "takes positions of an unknown shape") end
-      for i, p in ipairs(list) do
-        if p ~= past + i - 1 then refuse(node, "takes other positions than those of the tokens") end
+    local shift = shift_of(lift, node, v, most - 1, 1)
+    local tries = table.move(TRIED, 1, #TRIED, 1, {})
+    if shift > 0 then
+      for _, total in ipairs { shift, shift + 1 } do
+        local n = math.min(total, 3)
+        tries[#tries + 1], tries[#tries + 2] = { 0, total }, { total - n, n }
       end
     end
-    return true
+    for _, try in ipairs(tries) do
+      local want = shift > 0 and try[1] + try[2] > shift and shift or 0
+      if shift_of(lift, node, v, try[1], try[2]) ~= want then refuse(node, "takes other positions than those of the tokens") end
+    end
+    return shift
   end)
 end
 
@@ -244,18 +261,33 @@ local function make_rope(node, tables, most)
   return made
 end
 
+-- Rows [from, to) of a table.
+local function rows_of(t, from, to)
+  return {
+    half = t.half, width = t.width, rows = to - from,
+    cos = function(row, i) return t.cos(from + row, i) end,
+    sin = function(row, i) return t.sin(from + row, i) end,
+  }
+end
+
 --- The rope of tables [positions, half] (or [1, S, half], for the tokens of the call), by values.
 -- @param positions value; 0: the positions of the tokens
 -- @return {dims, inv_freq, magnitude, long_freq, original}
 function M.rope(lift, node, cos, sin, positions)
   if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "rotates without tables") end
-  check_positions(lift, node, positions)
-  return once(lift, ("rope %d %d %s"):format(cos, sin, positions > 0), function()
+  local most = math.max(lift.context or 4096, 2)
+  local shift = check_positions(lift, node, positions, most)
+  return once(lift, ("rope %d %d %d"):format(cos, sin, positions > 0 and shift or -1), function()
     check_free(lift, node, cos)
     check_free(lift, node, sin)
-    local most = math.max(lift.context or 4096, 2)
-    if lift.graph.static[cos] and lift.graph.static[sin] then most = 1 end
-    return make_rope(node, function(total) return table_of(lift, node, cos, sin, total - 1, 1, false) end, most)
+    local static = lift.graph.static[cos] and lift.graph.static[sin]
+    if shift == 0 then
+      return make_rope(node, function(total) return table_of(lift, node, cos, sin, total - 1, 1, false) end, static and 1 or most)
+    end
+    local t = static and table_of(lift, node, cos, sin, 0, 1, false)
+    if not t or t.rows <= shift then refuse(node, "has no rows for positions from %d on", shift) end
+    local short, long = rows_of(t, 0, shift), rows_of(t, shift, t.rows)
+    return make_rope(node, function(total) return total > shift and long or short end, most)
   end)
 end
 

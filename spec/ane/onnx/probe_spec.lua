@@ -90,4 +90,52 @@ describe("probing", function()
     end)(), NODE, 1, 2, 0)
     refused("rotates without tables", probe.rope, lift, NODE, 0, 2, 0)
   end)
+
+  describe("of a table with the rows of short and long texts one after the other", function()
+    local short, long = { 1, 0.3, 0.01 }, { 0.7, 0.05, 0.002 }
+    -- 20 rows of short texts, then 64 of long ones, which positions from `from` on take with `shift` added.
+    local function combined(fn, shift, from)
+      local function rows(wave)
+        return function()
+          local list = {}
+          for row = 0, 83 do
+            for i = 1, 3 do list[#list + 1] = wave(row < 20 and row * short[i] or (row - 20) * long[i]) end
+          end
+          return { 84, 3 }, list
+        end
+      end
+      local function positions(past, tokens)
+        local list = {}
+        for i = 0, tokens - 1 do list[i + 1] = past + i + (past + tokens > from and shift or 0) end
+        return { 1, tokens }, list
+      end
+      local lift = lift_of(rows(math.cos), rows(math.sin), fn or positions)
+      lift.graph.doc.values[3] = { name = "positions" }
+      lift.graph.static = { true, true }
+      return lift
+    end
+
+    it("finds both, and the length from which on the long ones count", function()
+      local rope = probe.rope(combined(nil, 20, 20), NODE, 1, 2, 3)
+      assert.same({ 6, 20, 64 }, { rope.dims, rope.original, rope.rows })
+      for i = 1, 3 do
+        assert.is_true(math.abs(rope.inv_freq[i] - short[i]) < 1e-3 * short[i])
+        assert.is_true(math.abs(rope.long_freq[i] - long[i]) < 1e-3 * long[i])
+      end
+    end)
+
+    it("refuses positions that are neither those of the tokens nor all shifted alike", function()
+      refused("other positions than those of the tokens", probe.rope, combined(nil, 19, 20), NODE, 1, 2, 3)
+      refused("other positions than those of the tokens", probe.rope, combined(function(past, tokens)
+        local list = {}
+        for i = 0, tokens - 1 do list[i + 1] = (past + i) * 2 end
+        return { 1, tokens }, list
+      end), NODE, 1, 2, 3)
+      refused("other positions than those of the tokens", probe.rope, combined(function(past, tokens)
+        local list = {}
+        for i = 0, tokens - 1 do list[i + 1] = past + i + (past + i >= 20 and 20 or 0) end
+        return { 1, tokens }, list
+      end), NODE, 1, 2, 3)
+    end)
+  end)
 end)
