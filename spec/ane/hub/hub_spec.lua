@@ -284,8 +284,16 @@ describe("a hub", function()
     local none, message, code = pull "hf:org/one"
     assert.same({ nil, "io" }, { none, code })
     assert.matches("org/one: ", message)
-    local got, info = pull("hf:org/one", { fallback = true })
+    local said = {}
+    local function waiting(why, seconds) said[#said + 1] = { why, seconds } end
+    pull("hf:org/one", { waiting = waiting })
+    assert.equal(3, #said) -- between 4 tries
+    assert.matches("^org/one: .*127.0.0.1 port 1", said[1][1])
+    assert.equal(2, said[1][2])
+    said = {}
+    local got, info = pull("hf:org/one", { fallback = true, waiting = waiting })
     assert.same({ path, true }, { got, info.cached })
+    assert.same({}, said)
     env.HF_ENDPOINT = "ftp://x"
     assert.matches("HF_ENDPOINT must begin with https://", select(2, pull "hf:org/one"))
     env.HF_ENDPOINT = old
