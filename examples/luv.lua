@@ -3,6 +3,8 @@
 -- Usage: lua5.4 examples/luv.lua MODEL [PORT], then: echo "Once upon a time" | nc 127.0.0.1 PORT
 -- Needs luv (Debian: lua-luv).
 
+if #arg < 1 then error("usage: lua5.4 examples/luv.lua MODEL [PORT]", 0) end
+
 local ane = require "ane"
 local uv = require "luv"
 
