@@ -200,7 +200,9 @@ function Client:get(path, opts)
     local now = opts.path and core.file_size(opts.path) or 0
     try = now > best and try > 0 and 1 or try + 1
     best = math.max(best, now)
-    if try >= self.tries then return nil, ("%s: %s (%d tries)"):format(what, answer, self.tries), "io" end
+    if try >= self.tries then
+      return nil, ("%s: %s (%d %s)"):format(what, answer, self.tries, self.tries == 1 and "try" or "tries"), "io"
+    end
     pause(self, try, last, ("%s: %s"):format(what, answer))
   end
 end

@@ -200,7 +200,7 @@ describe("a hub", function()
     local blobs = folder .. "/hf/hub/models--org--leaves/blobs"
     local path, message, code = pull("hf:org/leaves", { client = { tries = 1 } })
     assert.same({ nil, "io" }, { path, code })
-    assert.matches("^only.gguf: .*%(1 tries%)", message)
+    assert.matches("^only.gguf: .*%(1 try%)", message)
     local part = blobs .. "/" .. core.list_dir(blobs)[1]
     assert.matches("%.incomplete$", part)
     assert.equal(70000, core.file_size(part))

@@ -321,7 +321,8 @@ describe("JSON Schema", function()
   it("survives schemas that are cut short or changed, and every failing allocation", function()
     local text = '{"$defs": {"t": {"type": ["object", "null"], "properties": {"a": {"pattern": "^a+$", "maxLength": 9}},'
       .. ' "required": ["a"]}}, '
-      .. '"anyOf": [{"$ref": "#/$defs/t"}, {"enum": [1, "b", {"c": []}]}], "not": {"const": null}}'
+      .. '"anyOf": [{"$ref": "#/$defs/t"}, {"enum": [1, "b", {"c": []}]}], "not": {"const": null}, "properties":'
+      .. ' {"b": {"uniqueItems": true, "items": {"enum": [1, 2]}}}, "patternProperties": {"^(a|b)$": {}}, "additionalProperties": false}'
     for n = 0, #text - 1 do
       core.grammar("json_schema", text:sub(1, n))
       core.grammar("json_schema", text:sub(1, n) .. text:sub(n + 2))
