@@ -1,6 +1,11 @@
 -- A loop in which a model calls two tools: a calculator, and a search in the files of a folder.
 -- Usage: lua5.4 examples/agent.lua MODEL FOLDER "What is 17 * 23?" ["the next thing" ...]
 
+if #arg < 3 then
+  io.stderr:write "usage: lua5.4 examples/agent.lua MODEL FOLDER QUESTION ...\n"
+  os.exit(2)
+end
+
 local ane = require "ane"
 
 local folder, ROUNDS, LINES = arg[2], 2, 5 -- most calls per question; most lines that a search gives

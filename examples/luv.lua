@@ -3,6 +3,11 @@
 -- Usage: lua5.4 examples/luv.lua MODEL [PORT], then: echo "Once upon a time" | nc 127.0.0.1 PORT
 -- Needs luv (Debian: lua-luv).
 
+if #arg < 1 then
+  io.stderr:write "usage: lua5.4 examples/luv.lua MODEL [PORT]\n"
+  os.exit(2)
+end
+
 local ane = require "ane"
 local uv = require "luv"
 

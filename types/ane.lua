@@ -55,7 +55,7 @@ local ane = {}
 ---@field leave fun() on rank 0, at its end: ends the work of the other ranks
 
 ---@class ane.grammar_options
----@field strict? boolean false: unknown annotations, such as names of formats, are ignored; default true: they are errors
+---@field strict? boolean false: unknown names of formats are ignored; default true: they are errors. Unknown keywords are always ignored
 ---@field blanks? integer maximum blanks at each place where JSON allows them; default: at most one space after commas and colons
 
 ---@class ane.grammar
@@ -90,7 +90,7 @@ function ane.load(path, opts) end
 
 --- Downloads a model from the Hugging Face hub to the hub's cache. Files that are in the cache are not downloaded again.
 ---@param name string "hf:OWNER/NAME", with ":Q4_K_M" or ":FILE" if there are several models, "@REVISION" for another revision than main
----@param opts? { progress?: fun(name: string, done: integer, total: integer), offline?: boolean, fallback?: boolean } fallback: use the cache if the hub cannot be reached
+---@param opts? { progress?: fun(name: string, done: integer, total: integer), waiting?: fun(why: string, seconds: number), offline?: boolean, fallback?: boolean } waiting: called before the hub is asked again; fallback: use the cache if the hub cannot be reached
 ---@return string? path of the file or folder, for ane.load
 ---@return { repo: string, commit: string?, files: string[]?, fetched: integer, bytes: integer?, cached: boolean }|string|nil info or the error message
 ---@return ane.code? code

@@ -277,6 +277,52 @@ static status3 evaluate_number(struct json_machine *m, expr_id e, const char *s,
   }
 }
 
+/* May the value that is read end with these results? The state stays as it is. */
+static bool may_end(struct json_machine *m, const struct json_state *st, const bool *results, uint64_t hash) {
+  struct json_state probe = *st;
+  struct json_mark mark = json_mark_of(m->tape);
+  bool ok = json_done(m, &probe, results, hash);
+  json_rewind(m->tape, mark);
+  return ok;
+}
+
+/* May the number that is read, of at most 64 goals, be d? */
+static bool number_may_be(struct json_machine *m, const struct json_state *st, number_part part, const struct decimal *d) {
+  bool results[64];
+  for (uint32_t i = 0; i < st->context->n; i++) results[i] = evaluate_number(m, st->typed->e[i], NULL, 0, part, d) == STATUS_TRUE;
+  return may_end(m, st, results, decimal_hash(d));
+}
+
+enum { FEW_NUMBERS = 16 };
+
+/* Can the number s[0..len) become one with which the root can be satisfied? Goals are tested one by one elsewhere. This tests
+ * them together, and against the earlier elements of an array with uniqueItems. It does so if some goal that has to hold allows
+ * at most FEW_NUMBERS numbers, else it returns true. */
+static bool some_number(struct json_machine *m, const struct json_state *st, const char *s, size_t len, number_part part) {
+  const struct typed_context *t = st->typed;
+  uint32_t n = st->context->n, few = NO_LIMIT;
+  bool list[64] = {false};
+  bool compared = st->frame && st->frame->typed->unique && st->frame->others;
+  if (n == 0 || n > ANE_COUNT(list) || (n == 1 && t->ruled[0] && !compared)) return true;
+  for (uint32_t i = 0; i < n && few == NO_LIMIT; i++) {
+    if (!t->ruled[i] || number_count(&t->rules[i]) > FEW_NUMBERS) continue;
+    list[i] = true;
+    if (!json_survives(m, st->frame, list, n)) few = i;
+    list[i] = false;
+  }
+  if (few == NO_LIMIT) return true;
+  struct decimal d;
+  if (number_whole(part) && decimal_read(&d, s, len) && number_may_be(m, st, part, &d)) return true;
+  for (uint32_t k = number_count(&t->rules[few]); k-- > 0;) {
+    char text[24];
+    if (!number_nth(&t->rules[few], k, text, &d)) continue;
+    struct number_rule one = {.points = &d, .n_points = 1};
+    if (!number_viable(&one, s, len, part)) continue;
+    if (number_may_be(m, st, part, &d)) return true;
+  }
+  return false;
+}
+
 static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
   const struct typed_context *t = st->typed;
   number_part part = number_step((number_part)st->part, (char)byte);
@@ -301,7 +347,7 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
       failed[i] = evaluate_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
     any |= failed[i];
   }
-  return !any || note_failed(m, st, failed, n);
+  return (!any || note_failed(m, st, failed, n)) && some_number(m, st, s, len, part);
 }
 
 static bool end_number(struct json_machine *m, struct json_state *st) {
@@ -328,6 +374,15 @@ static bool blank(struct json_machine *m, struct json_state *st, uint8_t byte) {
   return st->spaces++ < m->max_spaces;
 }
 
+/* Tests a word at its first byte, which decides its value. */
+static bool word_may_end(struct json_machine *m, const struct json_state *st) {
+  struct json_state probe = *st;
+  struct json_mark mark = json_mark_of(m->tape);
+  bool ok = done_plain(m, &probe, 0x100u + st->word);
+  json_rewind(m->tape, mark);
+  return ok;
+}
+
 static bool value_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
   st->hash = 0;
   switch (byte) {
@@ -346,7 +401,7 @@ static bool value_byte(struct json_machine *m, struct json_state *st, uint8_t by
       st->word = byte == 'n' ? 0 : byte == 'f' ? 1 : 2;
       st->mode = MODE_WORD;
       st->part = 1;
-      return enter(m, st, byte == 'n' ? T_NULL : byte == 'f' ? T_FALSE : T_TRUE) != NULL;
+      return enter(m, st, byte == 'n' ? T_NULL : byte == 'f' ? T_FALSE : T_TRUE) && word_may_end(m, st);
     default:
       if (byte != '-' && (byte < '0' || byte > '9')) return false;
       if (!enter(m, st, T_NUMBER)) return false;

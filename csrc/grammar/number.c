@@ -2,6 +2,7 @@
 #include "grammar/number.h"
 
 #include <float.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- Decimals ----------------------------------------------------------------------------------------------------*/
@@ -184,6 +185,34 @@ static bool scaled(const struct decimal *d, int scale, __int128 *v) {
   for (; zeros > 0; zeros--) *v *= 10;
   if (d->negative) *v = -*v;
   return true;
+}
+
+/* The integers lo .. hi that lie in the range of the rule. false: it is not bounded by two integers of at most 18 digits. */
+static bool integers_of(const struct number_rule *r, __int128 *lo, __int128 *hi) {
+  const __int128 most = (__int128)1 << 59;
+  if (!r->integer || !r->has_min || !r->has_max || !scaled(&r->min, 0, lo) || !scaled(&r->max, 0, hi)) return false;
+  if (*lo < -most || *hi > most) return false;
+  *lo += r->above_min;
+  *hi -= r->below_max;
+  return true;
+}
+
+uint32_t number_count(const struct number_rule *r) {
+  __int128 lo, hi;
+  if (r->points) return r->n_points;
+  if (!integers_of(r, &lo, &hi)) return UINT32_MAX;
+  return hi < lo ? 0 : (uint32_t)ANE_MIN(hi - lo + 1, (__int128)UINT32_MAX);
+}
+
+bool number_nth(const struct number_rule *r, uint32_t i, char text[24], struct decimal *d) {
+  __int128 lo, hi;
+  if (r->points) {
+    *d = r->points[i];
+    return number_fits(r, d);
+  }
+  if (!integers_of(r, &lo, &hi)) return false;
+  int n = snprintf(text, 24, "%lld", (long long)(lo + i));
+  return decimal_read(d, text, (size_t)n) && number_fits(r, d);
 }
 
 /* The numbers between two ends. open: the end itself is excluded. */

@@ -42,6 +42,10 @@ struct number_rule {
 bool number_fits(const struct number_rule *r, const struct decimal *d);
 /* Merges the rule `more` into r. false: the result is not a single rule (two steps, two lists of points). */
 bool number_join(struct number_rule *r, const struct number_rule *more);
+/* Returns an upper limit of the numbers that satisfy the rule; UINT32_MAX: none is known. */
+uint32_t number_count(const struct number_rule *r);
+/* Makes the i-th of the number_count(r) numbers, in text. Not all of them satisfy the rule: false, this one does not. */
+bool number_nth(const struct number_rule *r, uint32_t i, char text[24], struct decimal *d);
 /* Returns whether it is certain that no number satisfies the rule. */
 bool number_impossible(const struct number_rule *r);
 

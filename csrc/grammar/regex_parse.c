@@ -434,7 +434,7 @@ static bool counts(struct parser *ps, uint32_t *lo, uint32_t *hi) {
 
 static ane_re repeated(struct parser *ps) {
   ane_re re = atom(ps);
-  while (more(ps)) {
+  for (bool again = false; more(ps); again = true) {
     uint32_t lo = 0, hi = RE_INF;
     char c = peek(ps);
     if (c == '*' || c == '+' || c == '?') {
@@ -444,6 +444,7 @@ static ane_re repeated(struct parser *ps) {
     } else if (c != '{' || !counts(ps, &lo, &hi))
       break;
     if (ps->status) return RE_NONE;
+    if (again) return fail(ps, ANE_INVALID, "two repetitions follow each other");
     if (peek(ps) == '+') return fail(ps, ANE_UNSUPPORTED, "possessive repetition is not supported");
     take(ps, '?'); /* lazy: the same texts */
     uint8_t kind = re_at(ps->p, re)->kind;

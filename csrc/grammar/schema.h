@@ -152,6 +152,10 @@ uint8_t expr_types(const struct schema *s, expr_id e);
 ane_status schema_possible(struct schema *s, struct ane_error *err);
 /* Returns the expression that an atom gives for the member `name`. */
 expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len);
+enum { NAMES_LISTED = 64, NAMES_LONGEST = 64 };
+/* Lists the names that members of an object may have by the atom's patterns and propertyNames. NO_LIMIT: they are more than
+ * NAMES_LISTED, one is longer than NAMES_LONGEST bytes, or the atom has neither. */
+uint32_t atom_names(struct schema *s, const struct atom *a, struct re_text out[NAMES_LISTED]);
 /* Returns the regular expression of the strings that satisfy e. lengths: with the bounds of the length. */
 ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
 

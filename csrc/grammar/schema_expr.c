@@ -227,9 +227,11 @@ uint32_t expr_count(const struct schema *s, expr_id e) {
     case EXPR_ATOM: {
       const struct atom *a = &s->atoms[x->atom];
       uint8_t t = a->types;
-      if (t & (T_ARRAY | T_OBJECT) || (t & T_STRING && !a->n_texts) || (t & T_NUMBER && !a->number.points)) return NO_LIMIT;
-      return (t & T_STRING ? a->n_texts : 0) + (t & T_NUMBER ? a->number.n_points : 0) + !!(t & T_NULL) + !!(t & T_FALSE) +
-             !!(t & T_TRUE);
+      if (t & (T_ARRAY | T_OBJECT) || (t & T_STRING && !a->n_texts && a->max_length > 0)) return NO_LIMIT;
+      n = !!(t & T_NULL) + !!(t & T_FALSE) + !!(t & T_TRUE);
+      if (t & T_STRING) n += a->n_texts ? a->n_texts : 1;
+      if (t & T_NUMBER) n += number_count(&a->number);
+      return (uint32_t)ANE_MIN(n, (uint64_t)NO_LIMIT);
     }
     case EXPR_NOT: return NO_LIMIT;
     case EXPR_AND:
@@ -279,6 +281,60 @@ expr_id atom_member(struct schema *s, const struct atom *a, const char *name, si
     if (!re_matches(&s->pool, re, name, len)) e = EXPR_FALSE;
   }
   return e;
+}
+
+/* Texts that an automaton accepts, in the making. */
+struct listing {
+  struct schema *s;
+  struct re_text *out;
+  uint32_t n;
+  int budget; /* of steps */
+  size_t len;
+  char text[NAMES_LONGEST];
+  uint32_t path[NAMES_LONGEST + 1]; /* the states before each of its bytes */
+};
+
+/* Adds all texts that begin with z->text and lead from the state to acceptance. false: they are too many, or too long. A state
+ * that is met twice on the way has endless ones. */
+static bool list_texts(struct listing *z, uint32_t state) {
+  struct re_pool *p = &z->s->pool;
+  for (size_t i = 0; i < z->len; i++)
+    if (z->path[i] == state) return false;
+  z->path[z->len] = state;
+  if (p->states[state].accepts) {
+    char *copy = z->n < NAMES_LISTED ? ane_arena_alloc(&z->s->arena, z->len + 1) : NULL;
+    if (!copy) return false;
+    memcpy(copy, z->text, z->len);
+    z->out[z->n++] = (struct re_text){copy, z->len};
+  }
+  for (unsigned b = 0; b < 256; b++) {
+    if (--z->budget < 0) return false;
+    uint32_t to = re_next(p, state, (uint8_t)b);
+    if (!to) continue;
+    if (z->len == NAMES_LONGEST) return false;
+    z->text[z->len++] = (char)b;
+    if (!list_texts(z, to)) return false;
+    z->len--;
+  }
+  return !p->full;
+}
+
+uint32_t atom_names(struct schema *s, const struct atom *a, struct re_text out[NAMES_LISTED]) {
+  struct re_pool *p = &s->pool;
+  bool closed = a->additional == EXPR_FALSE;
+  if (p->full || (a->names == EXPR_TRUE && (!closed || a->n_patterns == 0))) return NO_LIMIT;
+  if (closed && (a->n_patterns > NAMES_LISTED || a->n_properties > NAMES_LISTED)) return NO_LIMIT;
+  p->step_limit = p->steps + RE_MAX_STEPS;
+  ane_re names = expr_strings(s, a->names, true), listed = RE_NONE;
+  for (uint32_t i = 0; closed && i < a->n_properties; i++)
+    listed = re_alt(p, listed, re_literal(p, a->properties[i].name, a->properties[i].len));
+  for (uint32_t i = 0; closed && i < a->n_patterns; i++)
+    if (a->patterns[i].value != EXPR_FALSE) listed = re_alt(p, listed, a->patterns[i].re);
+  struct listing z = {.s = s, .out = out, .budget = 1 << 14};
+  uint32_t state = re_begin(p, closed ? re_and(p, names, listed) : names);
+  bool all = state == 0 || list_texts(&z, state);
+  if (p->full && !p->no_memory) p->full = false; /* this was an attempt: what was made before stays valid */
+  return all && !p->full ? z.n : NO_LIMIT;
 }
 
 /* Returns the maximum number of elements that an atom allows. */

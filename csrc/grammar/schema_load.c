@@ -389,6 +389,22 @@ static void sort_properties(struct loading *l, struct atom *a) {
   qsort(a->by_name, a->n_properties, sizeof *a->by_name, by_length_and_name);
 }
 
+/* Turns few possible names, which patterns or propertyNames give, into a list of properties: a name of a list comes once. */
+static void list_names(struct loading *l, struct atom *a) {
+  struct re_text names[NAMES_LISTED];
+  uint32_t n = atom_names(l->s, a, names);
+  if (n == NO_LIMIT) return;
+  struct property *list = load_alloc(l, n, sizeof *list);
+  if (!list) return;
+  a->names = EXPR_TRUE;
+  for (uint32_t i = 0; i < n; i++)
+    list[i] = (struct property){names[i].data, names[i].len, atom_member(l->s, a, names[i].data, names[i].len), NULL};
+  a->properties = list;
+  a->n_properties = n;
+  a->n_patterns = 0;
+  a->additional = EXPR_FALSE;
+}
+
 /* Replaces the schemas of members and elements by expressions. */
 static void close_atom(struct loading *l, uint32_t id) {
   struct atom a = l->s->atoms[id]; /* the list may move */
@@ -402,7 +418,8 @@ static void close_atom(struct loading *l, uint32_t id) {
   if (a.contains_schema) a.contains = load_node(l, (struct jv *)(uintptr_t)a.contains_schema);
   if (a.additional_schema) a.additional = load_node(l, (struct jv *)(uintptr_t)a.additional_schema);
   if (a.names_schema) a.names = load_node(l, (struct jv *)(uintptr_t)a.names_schema);
-  if (a.unique) a.max_items = a.n_prefix == 0 ? ANE_MIN(a.max_items, expr_count(l->s, a.items)) : a.max_items;
+  if (a.unique) a.max_items = (uint32_t)ANE_MIN(a.max_items, (uint64_t)a.n_prefix + expr_count(l->s, a.items));
+  list_names(l, &a);
   bool all_true = a.additional == EXPR_TRUE && a.names == EXPR_TRUE && a.max_properties == NO_LIMIT;
   for (uint32_t i = 0; i < a.n_properties; i++) all_true &= a.properties[i].value == EXPR_TRUE;
   for (uint32_t i = 0; i < a.n_patterns; i++) all_true &= a.patterns[i].value == EXPR_TRUE;

@@ -167,12 +167,17 @@ function M.show_warnings(args, model)
   for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
 end
 
+--- A function that says that a hub is asked again.
+function M.waiting(args)
+  return function(why, seconds) M.remark(args, "%s; asked again in %g s", why, seconds) end
+end
+
 --- Returns the path of a model. The name of a model on a hub is downloaded first.
 -- @return path; or nil, message, code
 function M.path(args, name)
   local hub = require "ane.hub"
   if not hub.is_name(name) then return name end
-  local path, info, code = hub.pull(name, { progress = M.progress(args), fallback = true })
+  local path, info, code = hub.pull(name, { progress = M.progress(args), waiting = M.waiting(args), fallback = true })
   if not path then return nil, info, code end
   if info.message then M.remark(args, "%s; taken from the cache", info.message) end
   return path

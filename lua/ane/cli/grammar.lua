@@ -20,7 +20,7 @@ function M.options(parser)
     .. "one text."):argname "FILE"
   parser:option("--model", "Model, tokenizer.json or folder with the tokens for --time."):argname "MODEL"
   parser:flag("--time", "Measure the time of the masks along the texts.")
-  parser:flag("--lenient", "Ignore unknown annotations, such as names of formats.")
+  parser:flag("--lenient", "Ignore unknown names of formats.")
   options.add(parser, "--blanks", "Maximum blanks at each place where JSON allows them; default: one space after commas and colons.",
     options.natural)
     :argname "N"
@@ -45,7 +45,7 @@ local function maker(args)
   local opts = given == "json_schema" and { strict = not args.lenient, blanks = args.blanks } or nil
   return function()
     local made, message, code = grammar[given](text, opts)
-    if not made then return nil, path .. ": " .. message, code end
+    if not made then return nil, path .. ": " .. message:gsub("strict = false passes", "--lenient passes"), code end
     return made
   end
 end

@@ -21,8 +21,10 @@ end
 function M.run(args)
   local name = hub.is_name(args.name) and args.name or "hf:" .. args.name
   local what, message = hub.parse(name)
-  if not what then return options.wrong("%s", message) end
-  local path, info, code = hub.pull(name, { progress = common.progress(args), offline = args.offline or nil })
+  if not what then return options.wrong("%s", (message:gsub("^%b\"\"", function() return ("%q"):format(args.name) end))) end
+  local path, info, code = hub.pull(name, {
+    progress = common.progress(args), waiting = common.waiting(args), offline = args.offline or nil,
+  })
   if not path then return nil, info, code end
   if args.json then
     return common.print_json {

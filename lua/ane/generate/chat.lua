@@ -186,7 +186,7 @@ M.offers_tools = tools.offered
 
 --- Returns what a reply to messages needs to call tools: see ane.tools.plan.
 function M.calls(tokenizer, opts)
-  if not tools.offered(opts) then return nil end
+  if not tools.offered(opts) then return tools.plan("", opts) end
   local source, message, code = choose(tokenizer, opts)
   if not source then return nil, message, code end
   return tools.plan(source, opts)

@@ -102,6 +102,7 @@ local function repeated(self)
     elseif take(self, "{") then
       local low, comma, high = self.text:match("^%s*(%d+)%s*(,?)%s*(%d*)%s*}", self.at)
       if not low then fail(self, "wanted {n}, {n,} or {n,m}") end
+      if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
       take(self, "[^}]*}")
       p = rules.times(p, tonumber(low), comma == "" and tonumber(low) or tonumber(high))
     else return p end

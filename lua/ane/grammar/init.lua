@@ -1,9 +1,10 @@
 --- Grammars for constrained replies: JSON by schema, patterns, choices, rules. Making a grammar fails if a part of it cannot be
 -- enforced.
--- Needs ane.core and ane.util.schema. A grammar is given to generate, stream and chat as their option `grammar`.
+-- Needs ane.core, ane.util.schema and ane.grammar.objects. A grammar is given to generate, stream and chat as their option `grammar`.
 -- Usage: `local g = assert(grammar.json_schema {type = "object", properties = {n = {type = "integer"}}}); g:matches '{"n": 3}'`
 
 local core = require "ane.core"
+local objects = require "ane.grammar.objects"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -25,8 +26,8 @@ local function make(kind, source, opts)
 end
 
 --- JSON that is valid under a JSON Schema (2020-12, and older spellings). Members may come in any order, each once.
--- @param of the schema: JSON text, or a table (ane.null is JSON's null)
--- @param opts strict: false ignores unknown annotations, such as a format's name; blanks: maximum blanks at
+-- @param of the schema: JSON text, or a table (ane.null is JSON's null; an empty table is an object where JSON Schema expects one)
+-- @param opts strict: false ignores unknown names of formats; blanks: maximum blanks at
 -- each place where JSON allows them
 -- (default: one space after commas and colons, or none)
 -- @return a grammar; or nil, message, code: the message begins with the keyword and its path
@@ -34,7 +35,8 @@ function M.json_schema(of, opts)
   schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)
   opts = schema.check(JSON, opts, "json_schema", 2)
   if type(of) ~= "string" then
-    local text, message, code = core.json_encode(of, { exact = true })
+    if type(of) == "table" and next(of) == nil then of = core.json_object() end
+    local text, message, code = core.json_encode(objects.with(of, core.json_object), { exact = true })
     if not text then return nil, message, code end
     of = text
   end
@@ -60,6 +62,7 @@ end
 -- @return a grammar; or nil, message, code
 function M.choice(list)
   schema.argument({ type = "table" }, list, "choice: list", 2)
+  for i, text in ipairs(list) do schema.argument({ type = "string" }, text, ("choice: entry %d of the list"):format(i), 2) end
   return make("choice", list)
 end
 

@@ -34,20 +34,27 @@ function M.times(of, low, high)
   return node("times", { of = of, low = low, high = high })
 end
 
---- As LPeg's P: a text matches itself, n matches any n characters, a table is a grammar (its first entry names the first rule).
-function M.P(v)
+-- The pattern that a value stands for. what: for messages; level: of errors, as error()'s.
+local function pattern_of(v, what, level)
   if is(v) then return v end
   if type(v) == "string" then return M.literal(v) end
   if math.type(v) == "integer" and v >= 0 then return M.regex(("[\\s\\S]{%d}"):format(v)) end
   if type(v) == "table" then return node("grammar", { rules = v }) end
-  error("P: must be a string, a number of characters, a pattern or a table of rules, is a " .. type(v), 2)
+  local found = type(v) == "number" and ("%.14g"):format(v) or "a " .. type(v)
+  error(("%s: must be a string, a number of characters, a pattern or a table of rules, is %s"):format(what, found), level)
 end
+
+--- As LPeg's P: a text matches itself, n matches any n characters, a table is a grammar (its first entry names the first rule).
+function M.P(v) return pattern_of(v, "P", 2) end
 
 -- Escapes a character for use inside [...] of a pattern.
 local function class_character(c) return ("\\u{%x}"):format(utf8.codepoint(c)) end
 
+local function found_of(v) return type(v) == "string" and ("%q"):format(v) or "a " .. type(v) end
+
 --- One character of those in a text.
 function M.S(set)
+  if type(set) ~= "string" or not utf8.len(set) then error("S: must be a string of UTF-8, is " .. found_of(set), 2) end
   local parts = {}
   for _, c in utf8.codes(set) do parts[#parts + 1] = class_character(utf8.char(c)) end
   return M.regex("[" .. table.concat(parts) .. "]")
@@ -56,8 +63,12 @@ end
 --- One character in the ranges "az", "09", ...
 function M.R(...)
   local parts = {}
-  for _, range in ipairs { ... } do
+  for i, range in ipairs { ... } do
+    if type(range) ~= "string" or utf8.len(range) ~= 2 then
+      error(('R: range %d must be a string of two characters, such as "az", is %s'):format(i, found_of(range)), 2)
+    end
     local first, last = utf8.codepoint(range, 1), utf8.codepoint(range, utf8.offset(range, 2))
+    if first > last then error(("R: range %d is the wrong way round: %q"):format(i, range), 2) end
     parts[#parts + 1] = class_character(utf8.char(first)) .. "-" .. class_character(utf8.char(last))
   end
   return M.regex("[" .. table.concat(parts) .. "]")
@@ -66,12 +77,20 @@ end
 --- A reference to the rule of that name.
 M.V = M.reference
 
-function Pattern.__mul(a, b) return M.sequence { M.P(a), M.P(b) } end
+function Pattern.__mul(a, b) return M.sequence { pattern_of(a, "operand of *", 3), pattern_of(b, "operand of *", 3) } end
 
-function Pattern.__add(a, b) return M.choice { M.P(a), M.P(b) } end
+function Pattern.__add(a, b) return M.choice { pattern_of(a, "operand of +", 3), pattern_of(b, "operand of +", 3) } end
+
+local function no_operator(name)
+  return function() error(("patterns have no operator %s: they combine with * + ^"):format(name), 2) end
+end
+Pattern.__sub, Pattern.__unm, Pattern.__div, Pattern.__len = no_operator "-", no_operator "-", no_operator "/", no_operator "#"
 
 --- p^n: n or more; p^-n: at most n.
 function Pattern.__pow(a, n)
+  if math.type(n) ~= "integer" then
+    error("a pattern's exponent must be an integer, is " .. (type(n) == "number" and ("%.14g"):format(n) or found_of(n)), 2)
+  end
   if n < 0 then return M.times(M.P(a), 0, -n) end
   return M.times(M.P(a), n, nil)
 end
@@ -90,16 +109,17 @@ end
 function Lowering:grammar(p, names)
   local own, scope = p.rules, setmetatable({}, { __index = names })
   local first = own[1]
+  if first == nil then error("a table of rules must have the name of its first rule as entry 1", 0) end
   for name in pairs(own) do
     if name ~= 1 then scope[name] = new_rule(self) end
   end
   if type(first) ~= "string" then
     scope[1] = new_rule(self)
-    self:fill(scope[1], M.P(first), scope)
+    self:fill(scope[1], pattern_of(first, "entry 1", 0), scope)
     first = 1
   end
   for name, body in pairs(own) do
-    if name ~= 1 then self:fill(scope[name], M.P(body), scope) end
+    if name ~= 1 then self:fill(scope[name], pattern_of(body, ("rule %s"):format(name), 0), scope) end
   end
   return { scope[first] or error(("rule %s is not defined"):format(first), 0) }
 end
@@ -158,7 +178,7 @@ end
 -- @return list; or nil, message, code where a name is not defined or there is no memory
 function M.lower(pattern)
   local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
-  local ok, message = pcall(function() self:fill(new_rule(self), M.P(pattern), {}) end)
+  local ok, message = pcall(function() self:fill(new_rule(self), pattern_of(pattern, "rules", 0), {}) end)
   if not ok then return nil, message, failure.code(message, "invalid") end
   return self.rules
 end

@@ -24,7 +24,7 @@ M.origin_of = origin_of
 
 --- A client of one hub.
 -- @param opts endpoint (an address without a path, or with one), token (or nil), tries (of a request whose connection breaks; 5),
--- wait = function(seconds) between tries, connect_s, stall_s
+-- wait = function(seconds) between tries, waiting = function(why, seconds) before each wait, connect_s, stall_s
 -- @return a client; or nil, message, code
 function M.client(opts)
   local endpoint = opts.endpoint:gsub("/+$", "")
@@ -33,6 +33,7 @@ function M.client(opts)
   if opts.token and opts.token:find "[^\33-\126]" then return nil, "the token of the hub has characters that no token has", "invalid" end
   return setmetatable({
     endpoint = endpoint, origin = origin, scheme = scheme, token = opts.token, tries = opts.tries or 5, wait = opts.wait,
+    waiting = opts.waiting,
     connect_s = opts.connect_s, stall_s = opts.stall_s,
   }, Client)
 end
@@ -121,9 +122,11 @@ end
 
 local LONGEST_WAIT = 300 -- seconds that a hub may ask to wait
 
-local function pause(self, try, answer)
+local function pause(self, try, answer, why)
   local after = answer and tonumber(header(answer.headers, "retry-after") or "")
-  if self.wait then self.wait(after or math.min(2 ^ try, 30)) end
+  local seconds = after or math.min(2 ^ try, 30)
+  if self.waiting then self.waiting(why, seconds) end
+  if self.wait then self.wait(seconds) end
 end
 
 -- Whether an answer with a part of a file begins with the byte that was asked for.
@@ -197,8 +200,10 @@ function Client:get(path, opts)
     local now = opts.path and core.file_size(opts.path) or 0
     try = now > best and try > 0 and 1 or try + 1
     best = math.max(best, now)
-    if try >= self.tries then return nil, ("%s: %s (%d tries)"):format(what, answer, self.tries), "io" end
-    pause(self, try, last)
+    if try >= self.tries then
+      return nil, ("%s: %s (%d %s)"):format(what, answer, self.tries, self.tries == 1 and "try" or "tries"), "io"
+    end
+    pause(self, try, last, ("%s: %s"):format(what, answer))
   end
 end
 

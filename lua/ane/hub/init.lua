@@ -207,22 +207,28 @@ end
 
 --- Options of pull.
 --   progress: function(name, done, total) of bytes
+--   waiting: function(why, seconds), called before the hub is asked again
 --   offline: take what the cache has; default HF_HUB_OFFLINE
 --   fallback: take what the cache has where the hub cannot be reached
 --   client: options of ane.hub.http.client beside those of the environment
 M.rules = {
-  progress = { type = "callable" }, offline = { type = "boolean" }, fallback = { type = "boolean", default = false },
+  progress = { type = "callable" }, waiting = { type = "callable" }, offline = { type = "boolean" },
+  fallback = { type = "boolean", default = false },
   client = { type = "table" },
 }
 
 -- What one pull works with; or nil, message, code.
 local function begin(settings, what, opts)
-  local client_opts = { endpoint = settings.endpoint, token = settings.token, wait = core.sleep }
+  local client_opts = { endpoint = settings.endpoint, token = settings.token, wait = core.sleep, waiting = opts.waiting }
   for key, value in pairs(opts.client or {}) do client_opts[key] = value end
   local client, message, code = http.client(client_opts)
   if not client then return nil, message, code end
   local list
+  -- With the model in the cache, a hub that cannot be reached is asked once.
+  local tries = client.tries
+  if opts.fallback and cached(settings, what) then client.tries = 1 end
   list, message, code = list_of(client, what)
+  client.tries = tries
   if not list then return nil, message, code end
   local names, main
   names, main, code = choose.files(list.names, what.wanted)

@@ -232,7 +232,7 @@ local SILENT = {
 
 -- Returns what a reply needs to call tools, nil if no tools are offered; or nil, message, code.
 local function calls_of(self, prompt, opts)
-  if not chat.offers_tools(opts) then return nil end
+  if not chat.offers_tools(opts) then return chat.calls(self.tokenizer, opts) end
   if type(prompt) == "table" and type(prompt[1]) == "table" then return chat.calls(self.tokenizer, opts) end
   return nil, "option tools needs a list of messages as the prompt: the chat template shows the tools to the model", "invalid"
 end
@@ -248,7 +248,7 @@ local function prepare(self, prompt, opts, what, rules, level)
   if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
-  if ids and opts.tools then opts.calls, message, code = calls_of(self, prompt, opts) end
+  if ids and (opts.tools or opts.tool_choice) then opts.calls, message, code = calls_of(self, prompt, opts) end
   if not ids or message then return nil, message, code end
   return ids, opts
 end

@@ -134,6 +134,7 @@ local function options(server, values)
   local opts = sampling.options(server, values, values.response_format)
   if values.max_tokens and values.max_completion_tokens then fields.wrong("max_tokens", "does not go with max_completion_tokens") end
   opts.max_tokens = values.max_completion_tokens or values.max_tokens
+  sampling.check_stream(values)
   if values.top_logprobs and not values.logprobs then fields.wrong("top_logprobs", "needs logprobs") end
   if values.logprobs then opts.logprobs = values.top_logprobs or 0 end
   opts.template_vars = exact.plain(values.chat_template_kwargs)

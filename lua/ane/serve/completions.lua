@@ -33,6 +33,7 @@ M.rules = fields.merge(sampling.openai, {
 function M.prompts(prompt, path, n_ids, most)
   local list = prompt
   if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
+  if fields.is_object(prompt) then fields.wrong(path, "must be a text, a list of texts or a list of token ids, is an object") end
   if #list == 0 then fields.wrong(path, "is empty") end
   most = most or MOST_PROMPTS
   if #list > most then fields.wrong(path, "has %d prompts, at most %d are supported", #list, most) end
@@ -157,6 +158,7 @@ end
 function M.handle(server, call, body)
   local values = fields.check(M.rules, body)
   server:check_model(values.model)
+  sampling.check_stream(values)
   local prompts = M.prompts(values.prompt, "prompt", server.model.vocab)
   local base = sampling.options(server, values, values.response_format)
   base.max_tokens, base.logprobs = values.max_tokens, values.logprobs

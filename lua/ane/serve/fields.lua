@@ -47,16 +47,31 @@ local function check_only(rule, value, path)
   M.unsupported(path, "is supported only as %s", table.concat(list, ", "))
 end
 
+-- What was found, for messages: short values as JSON.
+local function shown(value)
+  local text = core.json_encode(value)
+  return #text <= 40 and text or "a JSON text of " .. #text .. " bytes"
+end
+
 local function check_value(rule, value, path)
   if rule.type then value = exact.number(value) end
   if rule.only then return check_only(rule, value, path) or value end
-  if rule.list and not M.is_list(value) then M.wrong(path, "must be a list") end
-  if rule.object and not M.is_object(value) then M.wrong(path, "must be an object") end
+  if rule.list and not M.is_list(value) then M.wrong(path, "must be a list, is %s", shown(value)) end
+  if rule.object and not M.is_object(value) then M.wrong(path, "must be an object, is %s", shown(value)) end
   if rule.fields then return M.check(rule.fields, value, path) end
   if not rule.type then return value end
   local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)
   if not ok then errors.raise(400, result, { param = path, code = "invalid_value" }) end
   return result
+end
+
+-- The names of the fields that have a supported value, sorted.
+local function supported(rules)
+  local names = {}
+  for _, name in ipairs(keys_of(rules)) do
+    if not rules[name].only or #rules[name].only > 0 then names[#names + 1] = name end
+  end
+  return names
 end
 
 --- Checks an object.
@@ -77,7 +92,7 @@ function M.check(rules, body, at)
   end
   for _, name in ipairs(names) do
     if not rules[name] and not (at and body[name] == null) then
-      errors.raise(400, ("unknown field %s; the fields are %s"):format(path_of(name), table.concat(keys_of(rules), ", ")),
+      errors.raise(400, ("unknown field %s; the fields are %s"):format(path_of(name), table.concat(supported(rules), ", ")),
         { param = path_of(name), code = "unknown_parameter" })
     end
   end

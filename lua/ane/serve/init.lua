@@ -283,6 +283,10 @@ local function read_body(call)
   if not type:match "^application/json%s*$" and not type:match "^application/json%s*;" then
     errors.raise(415, "the Content-Type must be application/json", { code = "unsupported_media_type" })
   end
+  local coding = call.exchange:header "Content-Encoding"
+  if coding and coding:lower() ~= "identity" then
+    errors.raise(415, ("the Content-Encoding must be absent or identity, is %q"):format(coding), { code = "unsupported_media_type" })
+  end
   local body, message = core.json_decode(call.body, { exact = true })
   if body == nil then errors.raise(400, "the body is not JSON: " .. message, { code = "invalid_json" }) end
   return body
@@ -304,7 +308,10 @@ local function answer(self, call)
   check_head(call)
   check_host(self, call)
   check_origin(self, call)
-  if call.method == "OPTIONS" then return preflight(call) end
+  if call.method == "OPTIONS" then
+    call.known = select(4, routes.find(call.method, call.path))
+    return preflight(call)
+  end
   local route, id = find_route(call)
   call.route = route
   if not route.open and not call.authorised then
@@ -426,6 +433,19 @@ function Server:stop()
   self._http:quiesce()
 end
 
+-- Seconds for answers to be sent before the connections are closed.
+local LAST_WORDS = 0.5
+
+-- Answers the calls that are left: the server is stopping.
+local function cut_off(self)
+  local failure = errors.new(503, "the server is stopping", { headers = { ["Retry-After"] = "10" } })
+  for _, job in ipairs(self._jobs) do job:fail(failure) end
+  for _, task in ipairs(self._tasks) do task:cancel(failure) end
+  self._jobs, self._tasks = {}, {}
+  local last = core.clock() + LAST_WORDS
+  while self._http:busy() > 0 and core.clock() < last do self._http:wait(0.02) end
+end
+
 --- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. The first signal lets replies end,
 -- the second one does not.
 -- @param opts signals: true catches them until close(); "exit" until the process ends, which ignores further ones then
@@ -439,7 +459,9 @@ function Server:run(opts)
     if seen > 0 then self:stop() end
     if seen > 1 then break end
   end
-  return #self._jobs == 0 and #self._tasks == 0
+  local all = #self._jobs == 0 and #self._tasks == 0
+  if not all then cut_off(self) end
+  return all
 end
 
 --- Counters: replies and tasks (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.

@@ -33,7 +33,8 @@ local function add(server, asked)
   local context = server.model.context
   if #r.ids >= context then
     r:close()
-    errors.raise(400, ("the prompt has %d tokens, the context holds %d"):format(#r.ids, context), { code = "context_length_exceeded" })
+    local words = "this model's maximum context length is %d tokens, the prompt has %d" -- in the words that clients look for
+    errors.raise(400, words:format(context, #r.ids), { code = "context_length_exceeded" })
   end
   return r
 end

@@ -50,6 +50,8 @@ function M.completion(tokenizer, entries, first, last, offset)
     for _, other in ipairs(entry.top or {}) do
       top[name_of(tokenizer:token(other[1]) or "")] = finite(other[2])
     end
+    -- As in OpenAI's API, the chosen token is among them, also where it is not one of the best.
+    if entry.logprob then top[out.tokens[n]] = out.token_logprobs[n] end
     out.top_logprobs[n] = entry.logprob and top or core.null
     offset = offset + (utf8.len(text) or #text)
   end

@@ -57,6 +57,11 @@ M.openai = fields.merge(M.rules, {
 
 M.most_logprobs = MOST_LOGPROBS
 
+--- Throws if a request that asks for no stream has options of one.
+function M.check_stream(values)
+  if values.stream_options and not values.stream then fields.wrong("stream_options", "needs stream") end
+end
+
 --- The field response_format.
 M.response_format = { object = true, fields = FORMAT }
 

@@ -36,9 +36,9 @@ function Task:advance()
 end
 
 --- The client has disconnected, or the server ends: computes no more.
-function Task:cancel()
+function Task:cancel(failure)
   coroutine.close(self.thread)
-  self.call:drop()
+  if failure then self.call:fail(failure) else self.call:drop() end
 end
 
 return M

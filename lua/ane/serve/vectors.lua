@@ -61,7 +61,10 @@ function M.embeddings_answer(server, values, result, first, last)
     data[#data + 1] = { object = "embedding", index = #data, embedding = M.embedding(result.embeddings[i], values.encoding_format) }
     tokens = tokens + result.tokens[i]
   end
-  return { object = "list", model = server.id, data = data, usage = { prompt_tokens = tokens, total_tokens = tokens } }
+  return {
+    object = "list", model = server.id, data = data, usage = { prompt_tokens = tokens, total_tokens = tokens },
+    truncated = not first and result.truncated or nil, -- of all texts of the request
+  }
 end
 
 --- POST /v1/embeddings
@@ -113,7 +116,9 @@ function M.rerank(server, call, body)
         index = i - 1, relevance_score = found.scores[i], document = values.return_documents and { text = documents[i] } or nil,
       }
     end
-    return { id = server:new_id "rerank-", model = server.id, results = results, usage = { total_tokens = total } }
+    return {
+      id = server:new_id "rerank-", model = server.id, results = results, usage = { total_tokens = total }, truncated = found.truncated,
+    }
   end)
 end
 

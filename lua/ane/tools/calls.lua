@@ -1,38 +1,16 @@
---- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar and ane.tools.reader,
--- tagged.
+--- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar, ane.grammar.objects and
+-- ane.tools.reader, tagged.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
 local grammar = require "ane.grammar"
+local objects = require "ane.grammar.objects"
 local reader = require "ane.tools.reader"
 local tagged = require "ane.tools.tagged"
 
 local M = {}
 
 -- ---- Schemas -------------------------------------------------------------------------------------------------------------
-
--- Keywords whose value is an object. An empty Lua table under one of them is an object.
-local OBJECTS = { "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "additionalProperties", "items" }
-
---- A copy of a schema in which empty tables are objects, where JSON Schema expects objects.
--- @param empty function that makes an empty object
-function M.with_objects(schema, empty, depth)
-  depth = depth or 0
-  if type(schema) ~= "table" or depth > 64 then return schema end
-  local function object(value)
-    if type(value) == "table" and next(value) == nil then return empty() end
-    return value
-  end
-  local copy = setmetatable({}, getmetatable(schema))
-  for key, value in pairs(schema) do copy[key] = M.with_objects(value, empty, depth + 1) end
-  for _, key in ipairs(OBJECTS) do
-    copy[key] = object(copy[key])
-    if type(copy[key]) == "table" and next(copy[key]) then
-      for name, value in pairs(copy[key]) do copy[key][name] = object(value) end
-    end
-  end
-  return copy
-end
 
 local function empty_object() return core.json_decode "{}" end
 
@@ -55,7 +33,7 @@ end
 function M.schema_of(parameters)
   if parameters == nil or parameters == core.null then parameters = {} end
   if type(parameters) ~= "table" then return nil, "parameters must be a schema of an object, is a " .. type(parameters), "invalid" end
-  local schema = M.with_objects(parameters, empty_object)
+  local schema = objects.with(parameters, empty_object)
   if schema.type == nil then schema.type = "object" end
   if schema.type ~= "object" then
     return nil, ('parameters must be a schema of an object, has the type %s'):format(core.json_encode(schema.type)), "invalid"

@@ -1,7 +1,7 @@
 --- Calls of tools: descriptions in OpenAI's form, the family's form of calls, the grammar of a reply that may hold calls, and what was
 -- called. generate, stream, chat and pools use it for their options `tools`, `tool_choice`, `parallel_tool_calls` and `tool_form`; a
 -- program needs it only for texts that came from elsewhere.
--- Needs ane.core, ane.util.exact, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
+-- Needs ane.core, ane.util.exact, ane.grammar.objects, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
 -- Usage: `local text, calls = require("ane.tools").parse(reply, {form = "hermes"}); print(calls[1]["function"].name)`
 
 local calls = require "ane.tools.calls"
@@ -9,6 +9,7 @@ local core = require "ane.core"
 local exact = require "ane.util.exact"
 local forms = require "ane.tools.forms"
 local literals = require "ane.tools.literals"
+local objects = require "ane.grammar.objects"
 local reader = require "ane.tools.reader"
 
 local M = {}
@@ -162,7 +163,11 @@ end
 -- @return {form, grammar (of the calls), required (the reply holds only calls), many, schemas (of the arguments, by name)}; nil if no
 -- tools are offered; or nil, message, code
 function M.plan(template, opts)
-  if not M.offered(opts) then return nil end
+  if not M.offered(opts) then
+    local choice = opts.tool_choice
+    if choice == nil or choice == "auto" or choice == "none" then return nil end
+    return nil, "option tool_choice needs tools: without them it must be \"auto\" or \"none\"", "invalid"
+  end
   local tools, message, code = M.check(opts.tools)
   if not tools then return nil, message, code end
   local form, choice
@@ -190,6 +195,7 @@ end
 -- or nil, message, code
 function M.parse(text, opts)
   local form, message, code
+  if not opts.form and not opts.template then return nil, "parse: the options need form or template", "invalid" end
   if opts.form then form = forms.named(opts.form) else form, message, code = forms.of(opts.template) end
   if not form then
     message = message or ("form must be one of %s, is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
@@ -333,7 +339,7 @@ function M.for_template(list)
   local jinja = require "ane.jinja"
   if type(list) == "string" then return jinja.decode(list) end
   if type(list) ~= "table" or kind_of(list) then return list end
-  return ordered(calls.with_objects(list, function() return jinja.dict {} end))
+  return ordered(objects.with(list, function() return jinja.dict {} end))
 end
 
 -- Tools and their form in words, for models whose template has no place for them.

@@ -19,6 +19,29 @@ describe("patterns that join", function()
     }), GOOD, BAD)
   end)
 
+  it("are refused at the line that makes them wrongly", function()
+    local function fault(f, ...) return (select(2, pcall(f, ...)):gsub("^%S+%.lua:%d+: ", "HERE: ")) end
+    local wanted = "must be a string, a number of characters, a pattern or a table of rules, is "
+    assert.equal("HERE: operand of *: " .. wanted .. "a nil", fault(function() return P "a" * nil end))
+    assert.equal("HERE: operand of +: " .. wanted .. "1.5", fault(function() return 1.5 + P "a" end))
+    assert.equal("HERE: a pattern's exponent must be an integer, is 1.5", fault(function() return P "a" ^ 1.5 end))
+    assert.equal("HERE: patterns have no operator -: they combine with * + ^", fault(function() return P "a" - "b" end))
+    assert.equal('R: range 2 must be a string of two characters, such as "az", is "a-z"', fault(R, "09", "a-z"))
+    assert.equal('R: range 1 is the wrong way round: "za"', fault(R, "za"))
+    assert.equal("S: must be a string of UTF-8, is a nil", fault(S))
+    assert.same({ nil, "a table of rules must have the name of its first rule as entry 1", "invalid" }, { grammar.rules { a = "x" } })
+    assert.same({ nil, "rule a: " .. wanted .. "5.5", "invalid" }, { grammar.rules { "a", a = 5.5 } })
+    assert.equal("choice: entry 2 of the list must be a string, is 1", fault(grammar.choice, { "a", 1 }))
+  end)
+
+  it("take no counts that are the wrong way round", function()
+    local gbnf, lark = grammar.gbnf, grammar.lark
+    for _, made in ipairs { { gbnf 'root ::= "a"{5,2}' }, { lark 'start: "a"~5..2' }, { lark 'start: "a"{5,2}' } } do
+      assert.is_nil(made[1])
+      assert.matches("the counts are the wrong way round", made[2])
+    end
+  end)
+
   it("repeat, choose and follow each other", function()
     check(assert(grammar.rules(P "a" ^ 2 * (P "b" + "c") ^ -2 * P(1))), { "aax", "aaab\u{e9}", "aabc\n", "aab" }, { "aa", "ab", "aabcbb" })
     check(assert(grammar.rules(P "" + "x")), { "", "x" }, { "xx" })

@@ -200,7 +200,7 @@ describe("a hub", function()
     local blobs = folder .. "/hf/hub/models--org--leaves/blobs"
     local path, message, code = pull("hf:org/leaves", { client = { tries = 1 } })
     assert.same({ nil, "io" }, { path, code })
-    assert.matches("^only.gguf: .*%(1 tries%)", message)
+    assert.matches("^only.gguf: .*%(1 try%)", message)
     local part = blobs .. "/" .. core.list_dir(blobs)[1]
     assert.matches("%.incomplete$", part)
     assert.equal(70000, core.file_size(part))
@@ -284,8 +284,16 @@ describe("a hub", function()
     local none, message, code = pull "hf:org/one"
     assert.same({ nil, "io" }, { none, code })
     assert.matches("org/one: ", message)
-    local got, info = pull("hf:org/one", { fallback = true })
+    local said = {}
+    local function waiting(why, seconds) said[#said + 1] = { why, seconds } end
+    pull("hf:org/one", { waiting = waiting })
+    assert.equal(3, #said) -- between 4 tries
+    assert.matches("^org/one: .*127.0.0.1 port 1", said[1][1])
+    assert.equal(2, said[1][2])
+    said = {}
+    local got, info = pull("hf:org/one", { fallback = true, waiting = waiting })
     assert.same({ path, true }, { got, info.cached })
+    assert.same({}, said)
     env.HF_ENDPOINT = "ftp://x"
     assert.matches("HF_ENDPOINT must begin with https://", select(2, pull "hf:org/one"))
     env.HF_ENDPOINT = old

@@ -54,6 +54,28 @@ describe("POST /v1/chat/completions", function()
     assert.equal(#want.prompt_ids + 12, value.usage.total_tokens)
   end)
 
+  it("names the fields and values that it does not take", function()
+    local error = http.post(server, "/v1/chat/completions", chat { stream_options = { include_usage = true } }).json.error
+    assert.same({ "stream_options", "field stream_options needs stream" }, { error.param, error.message })
+    local message = http.post(server, "/v1/chat/completions", chat { wrong = 1 }).json.error.message
+    assert.matches("^unknown field wrong; the fields are .*temperature", message)
+    for _, name in ipairs { "functions", "function_call", "prediction", "verbosity" } do assert.is_nil(message:find(name, 1, true)) end
+    assert.equal('field messages must be a list, is "hi"',
+      http.post(server, "/v1/chat/completions", { messages = "hi" }).json.error.message)
+    assert.equal("field prompt must be a text, a list of texts or a list of token ids, is an object",
+      http.post(server, "/v1/completions", { prompt = { a = 1 } }).json.error.message)
+    error = http.post(server, "/v1/completions", { prompt = ("a "):rep(5000) }).json.error
+    assert.equal("context_length_exceeded", error.code)
+    assert.matches("^this model's maximum context length is %d+ tokens, the prompt has %d+$", error.message)
+  end)
+
+  it("lists the chosen token beside the best ones, in completions", function()
+    local probabilities = http.post(server, "/v1/completions", { prompt = "a", max_tokens = 4, logprobs = 0 }).json.choices[1].logprobs
+    for i, token in ipairs(probabilities.tokens) do
+      assert.same({ [token] = probabilities.token_logprobs[i] }, setmetatable(probabilities.top_logprobs[i], nil))
+    end
+  end)
+
   it("streams the same", function()
     local whole = http.post(server, "/v1/chat/completions", chat()).json
     local answer = http.post(server, "/v1/chat/completions", chat { stream = true, stream_options = { include_usage = true } })

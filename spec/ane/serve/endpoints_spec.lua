@@ -36,6 +36,14 @@ describe("POST /tokenize and /detokenize", function()
 end)
 
 describe("POST /v1/embeddings", function()
+  it("says how many texts were truncated", function()
+    with("bert", function(server)
+      local long = ("cat "):rep(2000)
+      assert.equal(1, http.post(server, "/v1/embeddings", { input = { long, "a" } }).json.truncated)
+      assert.equal(0, http.post(server, "/v1/embeddings", { input = "a" }).json.truncated)
+    end)
+  end)
+
   it("gives the vectors of the model, as numbers and as base64", function()
     with("bert", function(server, model)
       local texts = { "a cat", "a dog and a cat" }

@@ -401,6 +401,21 @@ describe("the end", function()
     c:close()
   end)
 
+  it("answers clients whose replies it cuts off", function()
+    local lines = {}
+    local server = serve { grace = 0.05, log = function(line) lines[#lines + 1] = line end }
+    local whole, stream = start(server, completion(3000)), start(server, completion(3000, { stream = true }))
+    wait_for(server, 2)
+    server:stop()
+    assert.is_false(server:run())
+    assert.equal(503, whole:answer().status)
+    assert.matches('data: {"error":.*the server is stopping', stream:drain())
+    for _, line in ipairs(lines) do assert.matches("POST /v1/completions 503", line) end
+    assert.equal(2, #lines)
+    whole:close()
+    stream:close()
+  end)
+
   it("closes with replies in progress, and refuses to be used afterwards", function()
     local server = serve()
     local c = start(server, completion(3000, { stream = true }))

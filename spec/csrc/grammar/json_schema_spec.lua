@@ -278,10 +278,51 @@ describe("JSON Schema", function()
     assert.is_nil((core.grammar("json_schema", ('{"not":'):rep(300) .. "true" .. ("}"):rep(300))))
   end)
 
+  it("takes no pattern with two repetitions in a row", function()
+    for _, pattern in ipairs { "a**", "a{2}{3}", "a??*", "a+{2}" } do
+      local _, message, code = core.grammar("json_schema", '{"pattern": "' .. pattern .. '"}')
+      assert.same("invalid", code)
+      assert.matches("^pattern at #: two repetitions follow each other at character %d$", message)
+      local regex = assert(core.grammar("json_schema", '{"type": "string", "format": "regex"}'))
+      assert.is_false(assert(regex:matcher()):push('"' .. pattern .. '"') or false)
+    end
+    assert(core.grammar("json_schema", '{"pattern": "a*?b{2}?(c*)*"}'))
+  end)
+
+  it("refuses a beginning that no valid text has", function()
+    -- schema, beginnings that some valid text has, beginnings that none has
+    local three = '{"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 3}, "uniqueItems": true}'
+    local rows = {
+      { three, { "[3,1,2", "[1,2", "[1.0,3e0" }, { "[3,1,2,", "[1,1", "[2,1,2", "[1,1.", "[3.0,3" } },
+      { '{"items": {"type": "integer", "minimum": -2, "exclusiveMaximum": 1}, "uniqueItems": true, "type": "array"}',
+        { "[-2,-1,0", "[0,-" }, { "[-2,-1,0,", "[-2,-1,-1", "[0,0", "[0,-0" } },
+      { '{"items": {"type": ["boolean", "null"]}, "uniqueItems": true, "type": "array"}', { "[true,n", "[null,true,f" },
+        { "[true,t", "[null,n", "[true,false,null," } },
+      { '{"items": {"type": "string", "maxLength": 0}, "uniqueItems": true, "type": "array"}', { '[""' }, { '["",' } },
+      { '{"items": {"enum": [1, 2]}, "contains": {"const": 1}, "maxContains": 1, "type": "array"}', { "[1,2", "[2,1" }, { "[1,1" } },
+      { '{"propertyNames": {"enum": ["a", "b"]}, "type": "object"}', { '{"b":1,"a' }, { '{"a":1,"a', '{"b":1,"a":1,', '{"c' } },
+      { '{"patternProperties": {"^(a|bc)$": {"type": "boolean"}}, "additionalProperties": false, "type": "object"}',
+        { '{"bc":t', '{"a":true,"b' }, { '{"a":true,"bc":true,', '{"a":true,"a', '{"a":1' } },
+      { '{"patternProperties": {"^[ab]$": {"type": "null"}, "^b": false}, "additionalProperties": false, "type": "object"}',
+        { '{"a":n' }, { '{"b', '{"a":null,' } },
+    }
+    for _, row in ipairs(rows) do
+      local grammar = assert(core.grammar("json_schema", row[1]))
+      for i = 2, 3 do
+        for _, text in ipairs(row[i]) do
+          assert.are.equal(i == 2, (assert(grammar:matcher()):push(text)), row[1] .. ": " .. text)
+        end
+      end
+    end
+    local _, message = core.grammar("json_schema", '{"type": "object", "propertyNames": {"enum": ["a"]}, "minProperties": 2}')
+    assert.are.equal("#: no value fulfils the schema", message)
+  end)
+
   it("survives schemas that are cut short or changed, and every failing allocation", function()
     local text = '{"$defs": {"t": {"type": ["object", "null"], "properties": {"a": {"pattern": "^a+$", "maxLength": 9}},'
       .. ' "required": ["a"]}}, '
-      .. '"anyOf": [{"$ref": "#/$defs/t"}, {"enum": [1, "b", {"c": []}]}], "not": {"const": null}}'
+      .. '"anyOf": [{"$ref": "#/$defs/t"}, {"enum": [1, "b", {"c": []}]}], "not": {"const": null}, "properties":'
+      .. ' {"b": {"uniqueItems": true, "items": {"enum": [1, 2]}}}, "patternProperties": {"^(a|b)$": {}}, "additionalProperties": false}'
     for n = 0, #text - 1 do
       core.grammar("json_schema", text:sub(1, n))
       core.grammar("json_schema", text:sub(1, n) .. text:sub(n + 2))
