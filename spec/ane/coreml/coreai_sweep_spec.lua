@@ -20,10 +20,11 @@ local MODELS = {
 -- in fp64 (spec/fixtures/aimodel/arithmetic.py: 0.13 of the first, 0.226 of the second in lut4-g8).
 local SLACK = { ["qwen3_5-odd"] = 0.3, ["qwen3_5_narrow-odd"] = 0.2 }
 -- Here the asset in fp64 differs from the executor exactly as our runner does: of the scores of a router two are within 2e-4, and the
--- fp16 constants order them otherwise than the executor's; or the tiny Qwen3.5 amplifies them.
+-- fp16 constants order them otherwise than the executor's; or the tiny Qwen3.5 amplifies them. In the sparse layer of Gemma 3n a single
+-- gate value of id 19 is above the cutoff, by 0.01 in fp32, and the norm behind it amplifies what rounding changes by 300.
 local SLACK_IN = {
   ["deepseek_v2_groups-odd lut2-g32"] = 0.4, ["gpt_oss-odd lut2-g8"] = 0.65, ["gpt_oss_mxfp4-odd lut2-g8"] = 0.25,
-  ["qwen3_5_narrow-odd lut2-g8"] = 0.3,
+  ["qwen3_5_narrow-odd lut2-g8"] = 0.3, ["gemma3n_second-odd lut6-g8"] = 0.1,
 }
 
 -- As many as the longest chunk has, so that no call is padded.
