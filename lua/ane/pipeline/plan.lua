@@ -34,8 +34,8 @@ local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 
 --- Options of of_path.
 --   ranks: number; default: the slots of all hosts
---   hosts: path of mpirun's host file. Each line has a name, slots=N (MPICH: NAME:N), and optionally read=GB/s and compute=GOPS of one rank (as `ane bench`
---     shows them) and memory=GB of the host. Default: hosts like this one, one rank on each
+--   hosts: path of mpirun's host file. Each line has a name, slots=N (or NAME:N, as MPICH has it), and optionally read=GB/s and
+--     compute=GOPS of one rank (as `ane bench` shows them) and memory=GB of the host. Default: hosts like this one, one rank on each
 --   network: Gbit/s between hosts, default 10; latency: microseconds, default 50
 --   cut, fp16, tail: as for load's ranks
 --   context: tokens of each sequence, default 2048; kv; sequences: default 8 for each rank

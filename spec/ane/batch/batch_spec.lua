@@ -338,7 +338,8 @@ describe("other models", function()
     write("in/a.txt", "one")
     write("in/b/c.txt", "two")
     assert(os.execute(("ln -s b '%s/in/d'"):format(folder)))
-    local summary = assert(ane.batch(model, { input = folder .. "/in", output = folder .. "/out", ordered = true, body = { max_tokens = 1 } }))
+    local opts = { input = folder .. "/in", output = folder .. "/out", ordered = true, body = { max_tokens = 1 } }
+    local summary = assert(ane.batch(model, opts))
     local lines, ids = lines_of(tree.read(folder .. "/out")), {}
     for i, line in ipairs(lines) do ids[i] = line.id end
     assert.same({ "a.txt", "b/c.txt", "d/c.txt", "lost.txt" }, ids)
