@@ -68,10 +68,11 @@ function Lines:next(wait)
     local stop = self.block:find("\n", self.at, true)
     if stop then
       append(self, self.at, stop - 1)
-      self.at = stop + 1
+      self.done, self.at = self.done + stop + 1 - self.at, stop + 1
       return row_of(self)
     end
     append(self, self.at, -1)
+    self.done = self.done + #self.block + 1 - self.at
     self.block, self.at = "", 1
     local block, message, code = self.read(wait)
     if block == false then return false end
@@ -82,7 +83,7 @@ function Lines:next(wait)
       ok, message, code = check_start(self, block)
       if not ok then return nil, message, code end
     end
-    self.block, self.done = block, self.done + #block
+    self.block = block
   end
 end
 
@@ -130,17 +131,30 @@ end
 local Files = {}
 Files.__index = Files
 
--- Adds the relative paths of all files in a folder and its subfolders to `list`. Names that begin with a dot are skipped.
-local function walk(folder, inside, list)
-  local names, message, code = core.list_dir(inside == "" and folder or folder .. "/" .. inside)
+-- Is a folder one of those that contain it? A link leads back to them.
+local function is_inside(path, parents)
+  for _, parent in ipairs(parents) do
+    if core.same_file(path, parent) then return true end
+  end
+  return false
+end
+
+-- Adds the relative paths of all files in a folder and its subfolders to `list`. Names that begin with a dot and links to a folder that
+-- contains them are skipped. Links without a target are added: their rows fail.
+-- @param parents the paths of the folder and of those that contain it, inside the first one
+local function walk(folder, inside, list, parents)
+  local names, message, code = core.list_dir(parents[#parents])
   if not names then return nil, message, code end
   table.sort(names)
   for _, name in ipairs(names) do
     local path = inside == "" and name or inside .. "/" .. name
-    local kind = name:sub(1, 1) ~= "." and core.path_kind(folder .. "/" .. path)
-    if kind == "folder" then
+    local full = folder .. "/" .. path
+    local kind = name:sub(1, 1) == "." and "hidden" or core.path_kind(full) or "file"
+    if kind == "folder" and not is_inside(full, parents) then
       local ok
-      ok, message, code = walk(folder, path, list)
+      parents[#parents + 1] = full
+      ok, message, code = walk(folder, path, list, parents)
+      parents[#parents] = nil
       if not ok then return nil, message, code end
     elseif kind == "file" then
       list[#list + 1] = path
@@ -179,7 +193,7 @@ local function files(path, most, own)
   if core.path_kind(path) ~= "folder" then
     return setmetatable({ folder = "", names = { path }, number = 0, most = most, done = 0, total = 1 }, Files)
   end
-  local all, message, code = walk(path, "", {})
+  local all, message, code = walk(path, "", {}, { path })
   if not all then return nil, message, code end
   local names = {}
   for _, name in ipairs(all) do

@@ -125,6 +125,15 @@ local function continue(self, lock, settings)
   return true
 end
 
+-- Refuses to continue an output that has rows but no journal: it may be another file, or one whose journal was lost.
+-- @return true; or nil, message, code
+local function check_known(names)
+  local file <close> = core.path_kind(names.out) == "file" and io.open(names.out, "rb") or nil
+  if not file or file:seek "end" == 0 then return true end
+  local what = "%s: has no journal (%s), so option resume cannot tell which rows it has; option restart overwrites it"
+  return nil, what:format(names.out, names.journal), "state"
+end
+
 -- Begins a new run.
 local function fresh(self, lock, settings, restart)
   local names = self.names
@@ -155,6 +164,11 @@ function M.file(path, settings, opts)
   local self = setmetatable({ names = names, ordered = opts.ordered, live = 0, lock = lock }, File)
   local ok = false
   if opts.resume then ok, message, code = continue(self, lock, settings) end
+  if ok == false and opts.resume then
+    ok, message, code = check_known(names)
+    if not ok and lock:size() == 0 then os.remove(names.journal) end -- it was made above
+    ok = ok and false
+  end
   if ok == false then ok, message, code = fresh(self, lock, settings, opts.restart or opts.resume) end
   if ok then return self end
   self:close()

@@ -180,6 +180,7 @@ local function run_batch(args, opts)
   ended()
   if not ran then error(result, 0) end
   if result and args.rank > 0 then return true end
+  why = why and why:gsub("option (re%l+)", "--%1") -- advice: neither --resume nor --restart was typed
   return show(args, result, why, kind)
 end
 

@@ -592,6 +592,10 @@ function M.program(team, graph, options, job, opts)
   self.tensor = opts.parallel == "tensor"
   local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "link" or opts.tail and "tail")
   if wrong then return nil, ("option %s applies to pipelines only, and parallel is tensor"):format(wrong), "invalid" end
+  wrong = self.tensor and ((options.weights or "file") ~= "file" and "weights" or next(options.mixed or {}) and "mixed")
+  if wrong then
+    return nil, ("option %s applies to pipelines only: parallel tensor keeps the stored types"):format(wrong), "unsupported"
+  end
   local chosen, message, code = choose(self, graph, options, job, opts)
   if not chosen then return nil, message, code end
   local places = { 0, table.unpack(chosen.cuts) }

@@ -34,8 +34,8 @@ local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 
 --- Options of of_path.
 --   ranks: number; default: the slots of all hosts
---   hosts: path of mpirun's host file. Each line has a name, slots=N, and optionally read=GB/s and compute=GOPS of one rank (as `ane bench`
---     shows them) and memory=GB of the host. Default: hosts like this one, one rank on each
+--   hosts: path of mpirun's host file. Each line has a name, slots=N (or NAME:N, as MPICH has it), and optionally read=GB/s and
+--     compute=GOPS of one rank (as `ane bench` shows them) and memory=GB of the host. Default: hosts like this one, one rank on each
 --   network: Gbit/s between hosts, default 10; latency: microseconds, default 50
 --   cut, fp16, tail: as for load's ranks
 --   context: tokens of each sequence, default 2048; kv; sequences: default 8 for each rank
@@ -60,18 +60,35 @@ M.rules = {
 -- The fields of a host's line, and the factor from their unit to 1, bytes/s, operations/s and bytes.
 local FIELDS = { slots = 1, read = 1e9, compute = 1e9, memory = 1e9 }
 
--- One line of a hosts file.
+-- Keys of launchers' host files that do not change the plan: of Open MPI and of MPICH.
+local IGNORED = { max_slots = true, ["max-slots"] = true, user = true, binding = true, map = true, ifname = true }
+
+local KEYS = "compute, memory, read, slots; max_slots, user, binding, map and ifname are ignored"
+
+-- One field of a host's line. @return true; or nil, what is wrong with it
+local function read_field(host, word)
+  local key, value = word:match "^([%w_-]+)=(.+)$"
+  if not key then return nil, ("'%s' is not KEY=VALUE"):format(word) end
+  if IGNORED[key] then return true end
+  if not FIELDS[key] then return nil, ("unknown key %s; the keys are %s"):format(key, KEYS) end
+  local n = tonumber(value)
+  if not n or n <= 0 then return nil, word .. " is not a number above 0" end
+  if key == "slots" and n % 1 ~= 0 then return nil, word .. " is not a whole number" end
+  host[key] = n * FIELDS[key]
+  return true
+end
+
+-- One line of a hosts file: "NAME slots=N ..." (Open MPI) or "NAME:N ..." (MPICH).
 -- @return a host; nil if the line is blank or a comment; nil, message if it is malformed
 local function host_of(line, path, number)
   local name, rest = line:gsub("#.*", ""):match "^%s*(%S+)%s*(.*)$"
   if not name then return nil end
-  local host = { name = name, slots = 1 }
+  local plain, slots = name:match "^([^:]+):(%d+)$"
+  local host = { name = plain or name, slots = 1 }
+  if slots then rest = ("slots=%s %s"):format(slots, rest) end
   for word in rest:gmatch "%S+" do
-    local key, value = word:match "^([%w-]+)=(.+)$"
-    if not key then return nil, ("%s: line %d: '%s' is not KEY=VALUE"):format(path, number, word) end
-    local n = tonumber(value)
-    if FIELDS[key] and (not n or n <= 0) then return nil, ("%s: line %d: %s is not a number above 0"):format(path, number, word) end
-    if FIELDS[key] then host[key] = n * FIELDS[key] end
+    local ok, what = read_field(host, word)
+    if not ok then return nil, ("%s: line %d: %s"):format(path, number, what) end
   end
   host.slots = math.floor(host.slots)
   return host
@@ -91,6 +108,7 @@ local function ranks_of_file(opts)
       list[#list + 1] = { host = host.name, read = host.read, compute = host.compute, room = host.memory and host.memory / host.slots }
     end
   end
+  if #list == 0 then return nil, opts.hosts .. ": names no host", "format" end
   if opts.ranks and #list < opts.ranks then
     return nil, ("%s has %d slots, wanted %d"):format(opts.hosts, #list, opts.ranks), "invalid"
   end

@@ -332,6 +332,28 @@ describe("other models", function()
     assert.equal(3, summary.resumed)
   end)
 
+  it("are the files of a folder once each where links lead back to it, and links without a target fail", function()
+    assert(os.execute(("mkdir -p '%s/in/b' && ln -s .. '%s/in/b/back' && ln -s . '%s/in/self' && ln -s none '%s/in/lost.txt'"):format(
+      folder, folder, folder, folder)))
+    write("in/a.txt", "one")
+    write("in/b/c.txt", "two")
+    assert(os.execute(("ln -s b '%s/in/d'"):format(folder)))
+    local opts = { input = folder .. "/in", output = folder .. "/out", ordered = true, body = { max_tokens = 1 } }
+    local summary = assert(ane.batch(model, opts))
+    local lines, ids = lines_of(tree.read(folder .. "/out")), {}
+    for i, line in ipairs(lines) do ids[i] = line.id end
+    assert.same({ "a.txt", "b/c.txt", "d/c.txt", "lost.txt" }, ids)
+    assert.equal(1, summary.errors)
+    assert.matches("No such file", lines[4].error.message)
+  end)
+
+  it("report how much of a file they have read", function()
+    local path, states = write("in.jsonl", ('{"prompt": "a", "max_tokens": 1}\n'):rep(100)), {}
+    assert(ane.batch(model, { input = path, output = folder .. "/out", sessions = 1, progress = function(s) states[#states + 1] = s end }))
+    assert.is_true(states[1].done < states[1].total / 2)
+    assert.equal(states[100].total, states[100].done)
+  end)
+
   it("refuse what they do not do", function()
     local summary, message, code = run(write("in", "{}"), folder .. "/out", { task = "embed" })
     assert.is_nil(summary)
@@ -426,6 +448,21 @@ describe("an output file", function()
     assert.equal("state", code)
     assert.matches("option resume continues it", message)
     assert.equal(56, assert(run(path, out, { restart = true })).rows)
+  end)
+
+  it("is not continued without its journal", function()
+    local path, out = write("in.jsonl", corpus()), write("out.jsonl", "mine\n")
+    local summary, message, code = run(path, out, { resume = true })
+    assert.is_nil(summary)
+    assert.equal("state", code)
+    assert.matches("out.jsonl: has no journal .*out.jsonl.journal.*option restart overwrites it", message)
+    assert.equal("mine\n", tree.read(out))
+    assert.is_nil(core.path_kind(out .. ".journal"))
+    assert.equal(56, assert(run(path, out, { restart = true })).rows)
+    assert.equal(56, assert(run(path, out, { resume = true })).resumed)
+    write("out.jsonl", "")
+    assert(os.remove(out .. ".journal"))
+    assert.equal(56, assert(run(path, out, { resume = true })).rows)
   end)
 
   it("is written by one process at a time", function()

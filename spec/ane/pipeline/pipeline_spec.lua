@@ -172,7 +172,8 @@ describe("mpirun ane", function()
     for _, case in ipairs {
       { { "run", path_of "hf/gpt_oss_mxfp4-odd", "-p", "x" }, "experts of a mixture" },
       { { "run", model, "-p", "x", "--cut", "1" }, "cut applies to pipelines only" },
-      { { "run", model, "-p", "x", "--weights", "int8" }, "keep their stored type" },
+      { { "run", model, "-p", "x", "--weights", "int8" }, "--weights applies to pipelines only" },
+      { { "run", model, "-p", "x", "--mixed", "*=int8" }, "--mixed applies to pipelines only" },
     } do
       table.insert(case[1], "--parallel")
       table.insert(case[1], "tensor")

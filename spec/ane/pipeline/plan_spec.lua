@@ -30,6 +30,24 @@ describe("a plan over ranks", function()
     assert.equal(64 * 4, three.ranks[1].sends)
   end)
 
+  it("reads the host files of Open MPI and of MPICH, and refuses what it does not know", function()
+    local function names(text)
+      local file <close> = hosts(text)
+      local p, message = of(MODEL, { hosts = file.path })
+      if not p then return (message:gsub("^.-: ", "", 1)) end
+      local list = {}
+      for i, r in ipairs(p.ranks) do list[i] = r.host end
+      return table.concat(list, " ")
+    end
+    assert.equal("a a b", names "a slots=2 max_slots=4 read=1 compute=1\nb max-slots=2 user=me read=1 compute=1\n")
+    assert.equal("a a b", names "a:2 binding=user read=1 compute=1\nb:1 read=1 compute=1\n")
+    assert.equal("fe80::1", names "fe80::1 read=1 compute=1\n")
+    assert.matches("^line 2: unknown key raed; the keys are compute, memory, read, slots;", names "a read=1 compute=1\nb raed=1\n")
+    assert.equal("line 1: slots=1.5 is not a whole number", names "a slots=1.5\n")
+    assert.equal("line 1: slots=0 is not a number above 0", names "a:0\n")
+    assert.equal("names no host", names "# none\n\n")
+  end)
+
   it("fails with the reason where the rates of this machine cannot be measured", function()
     local limits = core.limits
     core.limits = function() return nil, "no memory", "memory" end -- luacheck: ignore 122
