@@ -26,6 +26,20 @@ function M.options(parser)
   options.json(parser)
 end
 
+-- What is wrong with a tolerance of the case, or nil.
+local function fault_of_tolerance(case)
+  for _, key in ipairs { "tolerance", "tolerance_fp16" } do
+    local t = case[key]
+    if t ~= nil and t ~= core.null then
+      if type(t) ~= "table" then return key .. ": wanted {atol, rtol}" end
+      for _, name in ipairs(keys(t)) do
+        if name ~= "atol" and name ~= "rtol" then return ("%s: unknown key \"%s\"; known are: atol, rtol"):format(key, tostring(name)) end
+        if type(t[name]) ~= "number" then return ("%s: %s is not a number"):format(key, name) end
+      end
+    end
+  end
+end
+
 local function read_case(path)
   local text, message = common.read(path)
   if not text then return nil, message end
@@ -34,6 +48,8 @@ local function read_case(path)
   if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
     return nil, path .. ": wanted an object with a list `calls`"
   end
+  fault = fault_of_tolerance(case)
+  if fault then return nil, ("%s: %s"):format(path, fault) end
   return case
 end
 

@@ -106,8 +106,22 @@ local function count_of(name, shape)
   return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
 end
 
--- Converts one input of predict for the core: tensors unchanged; numbers, lists and {shape, data} packed.
-local function input(name, v)
+-- The least and the greatest number of types that the core computes in wider ones. From 65520 on, rounding to fp16 gives infinity.
+local BOUNDS = { fp16 = { -65519, 65519 }, int8 = { -128, 127 }, uint8 = { 0, 255 }, int16 = { -32768, 32767 }, uint16 = { 0, 65535 } }
+
+-- What is wrong with numbers given for an input of type `dtype`, or nil. Infinity is a number of fp16.
+local function out_of_range(name, values, dtype)
+  local bounds = BOUNDS[dtype]
+  for i, v in ipairs(bounds and values or {}) do
+    if (v < bounds[1] or v > bounds[2]) and (dtype ~= "fp16" or math.abs(v) ~= math.huge and math.abs(v) >= 65520) then
+      return ("input %s: element %d is %.14g, no %s"):format(name, i - 1, v, dtype)
+    end
+  end
+end
+
+-- Converts one input of predict for the core: tensors unchanged; numbers, lists and {shape, data} packed. dtype: the declared type
+-- Returns the value; or nil, message.
+local function input(name, v, dtype)
   if type(v) == "userdata" then return v end
   local shape, values = {}, {}
   if type(v) == "table" and v.shape then
@@ -123,8 +137,10 @@ local function input(name, v)
     flatten(name, v, 1, shape, values)
     shape.known = nil
   end
-  local data, dtype = pack(values)
-  return { dtype = dtype, shape = shape, data = data }
+  local fault = out_of_range(name, values, dtype)
+  if fault then return nil, fault end
+  local data, packed = pack(values)
+  return { dtype = packed, shape = shape, data = data }
 end
 
 local function names_of(inputs)
@@ -140,6 +156,20 @@ local function function_info(self, name)
   end
 end
 
+-- The declared types of a function's inputs by name. An asset is run as a program whose integers may be wider than its own.
+local function types_of(self, f)
+  self._types = self._types or {}
+  if self._types[f.name] then return self._types[f.name] end
+  local contents = self._info.kind == "aimodel" and aimodel.contents(self._info.path)
+  local types = {}
+  for _, feature in ipairs(f.inputs) do types[feature.name] = feature.dtype end
+  for _, own in ipairs(contents and contents.functions or {}) do
+    for _, feature in ipairs(own.name == f.name and own.inputs or {}) do types[feature.name] = feature.dtype end
+  end
+  self._types[f.name] = types
+  return types
+end
+
 --- Runs a function on its inputs.
 -- @param inputs table of names: an ane.tensor, a number, lists of numbers (in lists, as deep as the shape), or {shape, data}
 -- with a flat list; missing ones have their declared default, where there is one
@@ -152,14 +182,15 @@ function Package:predict(inputs, state, opts)
   local name = opts and opts["function"]
   local f = function_info(self, name)
   if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end
-  local known, packed = {}, {}
-  for _, feature in ipairs(f.inputs) do known[feature.name] = true end
+  local types, packed = types_of(self, f), {}
   for key, v in pairs(inputs) do
-    if not known[key] then
-      return nil, ("function %s has no input \"%s\"; its inputs are %s"):format(f.name, tostring(key), names_of(f.inputs)), "notfound"
+    if not types[key] then
+      local names = #f.inputs > 0 and "; its inputs are " .. names_of(f.inputs) or ": it has none"
+      return nil, ("function %s has no input \"%s\"%s"):format(f.name, tostring(key), names), "notfound"
     end
-    local ok, value = pcall(input, key, v)
+    local ok, value, fault = pcall(input, key, v, types[key])
     if not ok then error(value, 2) end
+    if not value then return nil, fault, "invalid" end
     packed[key] = value
   end
   local made, message, code = self:program(name)

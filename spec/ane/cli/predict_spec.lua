@@ -71,6 +71,18 @@ describe("a case that is wrong", function()
   local x = ('{"shape": [1, 32, 3, 1], "data": [%s0]}'):format(("0, "):rep(95))
   local function predict(case) return command.run({ "predict", FOLDER .. "mlp_fp16/model.mlpackage", "-" }, case) end
 
+  for tolerance, message in pairs {
+    ['5'] = "tolerance: wanted {atol, rtol}",
+    ['{"atl": 1}'] = 'tolerance: unknown key "atl"; known are: atol, rtol',
+    ['{"atol": "1"}'] = "tolerance: atol is not a number",
+  } do
+    it("is told of its tolerance: " .. tolerance, function()
+      local code, _, text = predict(('{"calls": [{"inputs": {"x": %s}}], "tolerance": %s}'):format(x, tolerance))
+      assert.equal(1, code)
+      assert.truthy(text:find(message, 1, true), text)
+    end)
+  end
+
   for call, message in pairs {
     ["1"] = "wanted an object with `inputs`",
     ['{"inputs": null}'] = "wanted an object with `inputs`",

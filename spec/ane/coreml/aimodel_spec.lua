@@ -35,6 +35,21 @@ describe("a Core AI asset", function()
     return assert(pkg:predict { x = { shape = { 2, 3 }, data = { -1, -0.6, -0.2, 0.2, 0.6, 1 } } })
   end
 
+  it("refuses numbers that the type of an input does not have", function()
+    for dtype, case in pairs {
+      fp16 = { good = { 65504, -65519, math.huge }, bad = { [65520] = "65520", [-70000] = "-70000" } },
+      uint16 = { good = { 0, 65535 }, bad = { [65536] = "65536", [-1] = "-1" } },
+    } do
+      assert(write(dir .. "/m.aimodel", { { name = "main", { "input", "x", dtype, { 2 } },
+        { "cast", 1, "fp32" }, { "output", "y", 2 } } }))
+      local pkg <close> = assert(ane.package(dir .. "/m.aimodel"))
+      for _, v in ipairs(case.good) do assert(pkg:predict { x = { 0, v } }) end
+      for v, text in pairs(case.bad) do
+        assert.same({ nil, ("input x: element 1 is %s, no %s"):format(text, dtype), "invalid" }, { pkg:predict { x = { 0, v } } })
+      end
+    end
+  end)
+
   -- Converted by coreai-torch 0.4.3: F.pad(x, (2, 1)) in three modes, and x.repeat_interleave(2, 1) + 1.
   it("runs padding and repetition as coreai-torch writes them", function()
     for name, want in pairs {

@@ -188,6 +188,12 @@ describe("a model as a Core AI asset", function()
     return core.json_encode { calls = calls }
   end
 
+  it("refuses a context that holds no call", function()
+    local path, opts = "spec/fixtures/hf/llama", { target = "coreai", context = 16, tiers = { 2, 8 }, fixed_t = { 4 } }
+    local done, message, code = require("ane.coreml.export").of_path(path, os.tmpname() .. ".out", opts)
+    assert.same({ nil, "option tiers: no call fits in a context of 2", "invalid" }, { done, message, code })
+  end)
+
   it("has states by context, for functions of any number of tokens", function()
     local report = export("llama", { weights = "fp16", context = 16, tiers = { 8 }, fixed_t = { 1, 4 } })
     local pkg <close> = assert(ane.package(report.path))

@@ -310,6 +310,9 @@ function M.variants(cfg, opts)
     if a.context ~= b.context then return a.context < b.context end
     return (a.fixed_t or 0) < (b.fixed_t or 0)
   end)
+  if opts.tiers and opts.tiers[1] and list[1].context > opts.tiers[1] then
+    return nil, ("option tiers: no call fits in a context of %d"):format(opts.tiers[1]), "invalid"
+  end
   return list
 end
 
