@@ -73,13 +73,22 @@ local FIELD = {
   redact = function(body) move(body, "text", "input") end,
 }
 
+-- The task that the fields of a plain row of a language model belong to.
+local function guess(body)
+  if body.messages ~= nil then return "chat" end
+  if body.query ~= nil and body.documents ~= nil then return "rerank" end -- refused by name
+  return "completion"
+end
+
 local function of_plain(value, settings)
   local body = core.json_object()
   for name, v in pairs(value) do
     if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
   end
-  if value.task ~= nil and not M.kinds[value.task] then fields.wrong("task", "is not a task: choose %s", names_of(M.kinds)) end
-  local task = value.task or settings.task or DEFAULT[settings.kind] or (body.messages ~= nil and "chat" or "completion")
+  if value.task ~= nil and not M.kinds[value.task] then
+    fields.wrong("task", "is %s, which is no task: choose %s", core.json_encode(value.task), names_of(M.kinds))
+  end
+  local task = value.task or settings.task or DEFAULT[settings.kind] or guess(body)
   if FIELD[task] then FIELD[task](body) end
   return task, body
 end

@@ -37,6 +37,12 @@ function M.unsupported(path, format, ...)
   errors.raise(400, ("field %s %s"):format(path, format:format(...)), { param = path, code = "unsupported_parameter" })
 end
 
+-- What was found, for messages: short values as JSON.
+local function shown(value)
+  local text = core.json_encode(value)
+  return #text <= 40 and text or "a JSON text of " .. #text .. " bytes"
+end
+
 local function check_only(rule, value, path)
   local list = {}
   for i, one in ipairs(rule.only) do
@@ -44,13 +50,7 @@ local function check_only(rule, value, path)
     list[i] = core.json_encode(one)
   end
   if #list == 0 then M.unsupported(path, "is not supported") end
-  M.unsupported(path, "is supported only as %s", table.concat(list, ", "))
-end
-
--- What was found, for messages: short values as JSON.
-local function shown(value)
-  local text = core.json_encode(value)
-  return #text <= 40 and text or "a JSON text of " .. #text .. " bytes"
+  M.unsupported(path, "is supported only as %s, not as %s", table.concat(list, ", "), shown(value))
 end
 
 local function check_value(rule, value, path)

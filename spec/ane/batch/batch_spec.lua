@@ -301,6 +301,16 @@ describe("other models", function()
     assert.is_truthy(lines[72].error)
   end)
 
+  it("none that the model does not do: the message names what was found", function()
+    local lines = answers({
+      { id = 1, query = "a", documents = { "b" } }, { id = 2, task = "foo", text = "b" },
+      { id = 3, method = "GET", url = "/v1/completions", body = { prompt = "a" } },
+    }, {})
+    assert.equal("the model does not do the task rerank", lines[1].error.message)
+    assert.matches('^field task is "foo", which is no task: choose chat, ', lines[2].error.message)
+    assert.equal('field method is supported only as "POST", not as "GET"', lines[3].error.message)
+  end)
+
   it("rerank", function()
     local reranker <close> = assert(ane.load "spec/fixtures/hf/cross_encoder")
     local lines = answers({ { id = 1, query = "q", documents = { "a", "b b b" } } }, {}, reranker)
