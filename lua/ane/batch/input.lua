@@ -141,19 +141,20 @@ end
 
 -- Adds the relative paths of all files in a folder and its subfolders to `list`. Names that begin with a dot and links to a folder that
 -- contains them are skipped. Links without a target are added: their rows fail.
--- @param parents the paths of the folder and of those that contain it, inside the first one
-local function walk(folder, inside, list, parents)
+-- @param inside the path of the folder in the first one; "" for that one
+-- @param parents the paths of the first folder, of those in it on the way, and of the folder
+local function walk(inside, list, parents)
   local names, message, code = core.list_dir(parents[#parents])
   if not names then return nil, message, code end
   table.sort(names)
   for _, name in ipairs(names) do
     local path = inside == "" and name or inside .. "/" .. name
-    local full = folder .. "/" .. path
+    local full = parents[#parents] .. "/" .. name
     local kind = name:sub(1, 1) == "." and "hidden" or core.path_kind(full) or "file"
     if kind == "folder" and not is_inside(full, parents) then
       local ok
       parents[#parents + 1] = full
-      ok, message, code = walk(folder, path, list, parents)
+      ok, message, code = walk(path, list, parents)
       parents[#parents] = nil
       if not ok then return nil, message, code end
     elseif kind == "file" then
@@ -193,7 +194,7 @@ local function files(path, most, own)
   if core.path_kind(path) ~= "folder" then
     return setmetatable({ folder = "", names = { path }, number = 0, most = most, done = 0, total = 1 }, Files)
   end
-  local all, message, code = walk(path, "", {}, { path })
+  local all, message, code = walk("", {}, { path })
   if not all then return nil, message, code end
   local names = {}
   for _, name in ipairs(all) do

@@ -26,14 +26,31 @@ function M.options(parser)
   options.json(parser)
 end
 
+local CALL = {
+  inputs = true, outputs = true, state = true, reset_state = true, ["function"] = true, silent = true, name = true, description = true,
+}
+local VALUE = { shape = true, dtype = true, data = true }
+local TOLERANCE = { atol = true, rtol = true }
+local REFERENCE = { call = true, output = true }
+
+-- What is wrong with the names of an object, or nil. Lists have none.
+local function fault_of_keys(object, known)
+  for _, key in ipairs(keys(object)) do
+    if type(key) == "string" and not known[key] then
+      return ("unknown key \"%s\"; known are: %s"):format(key, table.concat(keys(known), ", "))
+    end
+  end
+end
+
 -- What is wrong with a tolerance of the case, or nil.
 local function fault_of_tolerance(case)
   for _, key in ipairs { "tolerance", "tolerance_fp16" } do
     local t = case[key]
     if t ~= nil and t ~= core.null then
-      if type(t) ~= "table" then return key .. ": wanted {atol, rtol}" end
+      if type(t) ~= "table" or t[1] ~= nil then return key .. ": wanted {atol, rtol}" end
+      local fault = fault_of_keys(t, TOLERANCE)
+      if fault then return ("%s: %s"):format(key, fault) end
       for _, name in ipairs(keys(t)) do
-        if name ~= "atol" and name ~= "rtol" then return ("%s: unknown key \"%s\"; known are: atol, rtol"):format(key, tostring(name)) end
         if type(t[name]) ~= "number" then return ("%s: %s is not a number"):format(key, name) end
       end
     end
@@ -124,21 +141,6 @@ local function all_are(kind, list)
     if math.type(v) ~= kind and type(v) ~= kind and not (kind == "number" and type(v) == "boolean") then return false end
   end
   return true
-end
-
-local CALL = {
-  inputs = true, outputs = true, state = true, reset_state = true, ["function"] = true, silent = true, name = true, description = true,
-}
-local VALUE = { shape = true, dtype = true, data = true }
-local REFERENCE = { call = true, output = true }
-
--- What is wrong with the names of an object, or nil. Lists have none.
-local function fault_of_keys(object, known)
-  for _, key in ipairs(keys(object)) do
-    if type(key) == "string" and not known[key] then
-      return ("unknown key \"%s\"; known are: %s"):format(key, table.concat(keys(known), ", "))
-    end
-  end
 end
 
 -- What is wrong with the outputs that a call expects, or nil.

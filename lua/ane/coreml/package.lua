@@ -160,10 +160,10 @@ end
 local function types_of(self, f)
   self._types = self._types or {}
   if self._types[f.name] then return self._types[f.name] end
-  local contents = self._info.kind == "aimodel" and aimodel.contents(self._info.path)
+  self._contents = self._contents or self._info.kind == "aimodel" and aimodel.contents(self._info.path) or { functions = {} }
   local types = {}
   for _, feature in ipairs(f.inputs) do types[feature.name] = feature.dtype end
-  for _, own in ipairs(contents and contents.functions or {}) do
+  for _, own in ipairs(self._contents.functions) do
     for _, feature in ipairs(own.name == f.name and own.inputs or {}) do types[feature.name] = feature.dtype end
   end
   self._types[f.name] = types

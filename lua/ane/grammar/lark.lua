@@ -119,6 +119,11 @@ local function atom(self)
   return rules.reference(name)
 end
 
+local function times(self, p, low, high)
+  if high and high < low then fail(self, "the counts are the wrong way round") end
+  return rules.times(p, low, high)
+end
+
 local function repeated(self, lines)
   local p = atom(self)
   while p do
@@ -130,14 +135,12 @@ local function repeated(self, lines)
       skip(self, lines)
       local low, high = self.text:match("^(%d+)%s*%.%.%s*(%d+)", self.at)
       low = low or self.text:match("^%d+", self.at) or fail(self, "wanted a count behind ~")
-      if high and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
       take(self, high and "%d+%s*%.%.%s*%d+" or "%d+")
-      p = rules.times(p, tonumber(low), tonumber(high or low))
+      p = times(self, p, tonumber(low), tonumber(high or low))
     elseif self.text:match(COUNTED, self.at) then
       local low, comma, high = take(self, COUNTED:sub(2)):match "^{%s*(%d*)%s*(,?)%s*(%d*)%s*}$"
       if low == "" and high == "" then fail(self, "wanted {n}, {n,}, {,m} or {n,m}") end
-      if low ~= "" and high ~= "" and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
-      p = rules.times(p, tonumber(low) or 0, comma == "" and tonumber(low) or tonumber(high))
+      p = times(self, p, tonumber(low) or 0, comma == "" and tonumber(low) or tonumber(high))
     else return p end
   end
 end

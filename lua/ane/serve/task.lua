@@ -36,6 +36,7 @@ function Task:advance()
 end
 
 --- The client has disconnected, or the server ends: computes no more.
+-- @param failure the answer; nil: none, the client has disconnected
 function Task:cancel(failure)
   coroutine.close(self.thread)
   if failure then self.call:fail(failure) else self.call:drop() end
