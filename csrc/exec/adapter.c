@@ -437,7 +437,7 @@ ane_status ane_session_adapt(struct ane_session *s, struct ane_adapter *const *l
 /* ---- Steps -----------------------------------------------------------------------------------------------------------*/
 
 bool adapter_on_head(const struct run *r) {
-  const struct step *head = &r->p->steps[r->p->n_steps - 1];
+  const struct step *head = &r->p->steps[r->p->pruned_head.step];
   for (int32_t i = 0; i < r->n_adapted; i++)
     for (int32_t j = 0; j < r->adapted[i].adapters->n; j++) {
       const struct ane_adapter *a = r->adapted[i].adapters->list[j];

@@ -3,6 +3,9 @@
  * nibbles are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal
  * those of the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
+ * Positive factors and soft caps may follow the product, as in Granite and Gemma. Products and bounds take the same steps. A
+ * factor keeps the order of floats, and a cap does so but for the error of tanh, which is added to the bounds (CAP_SLACK).
+ *
  * A row with a mask (ane_run_item) is searched among the ids of the mask. The bounds of other ids are -infinity, and groups
  * without an id of any mask are not read.
  *
@@ -18,6 +21,10 @@
  * 10 %. */
 enum { PRUNED_FROM_BYTES = 48 * 1000 * 1000 };
 enum { BOUND_GROUPS_PER_TASK = 8, SCAN_GROUPS_PER_TASK = 64, FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
+
+/* The tolerance of a soft cap, as a share of the cap. v_tanh is wrong by less than 3 ulp (mathfn.h) and the quotient and the
+ * product by half an ulp each, so a larger bound may become smaller than a product by less than 10 * 2^-24. */
+#define CAP_SLACK 0x1p-19f
 
 /* An output row of the run: its activations, its blocks, its part of `bounds` and `bases`. */
 struct target {
@@ -35,16 +42,26 @@ struct candidate {
   int64_t bounded;               /* of output row 0: groups whose bounds were computed, for all output rows at once */
 };
 
-/* The head's matrix, if it is a single Q8_0 matrix whose product is the result; otherwise NULL. */
-static const struct matrix *head_matrix(const struct ane_program *p) {
-  if (p->n_steps == p->n_body) return NULL;
-  const struct step *s = &p->steps[p->n_steps - 1];
-  if (s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] || !s->out[0]->result) return NULL;
+static bool is_scale(const struct step *s) { return s->op == ane_op_info(ANE_OP_SCALE); }
+
+/* Does the step keep the order of logits? Then it can follow a pruned head. */
+static bool keeps_order(const struct step *s) {
+  return (is_scale(s) || s->op == ane_op_info(ANE_OP_SOFTCAP)) && s->math.by > 0 && isfinite(s->math.by);
+}
+
+/* The step of the head, if it is the product with a single Q8_0 matrix and the result follows from it by steps that keep the
+ * order; otherwise -1. */
+static int32_t head_step(const struct ane_program *p) {
+  int32_t i = p->n_steps - 1;
+  if (i < p->n_body || !p->steps[i].out[0] || !p->steps[i].out[0]->result) return -1;
+  while (i > p->n_body && keeps_order(&p->steps[i]) && p->steps[i].in[0] == p->steps[i - 1].out[0]) i--;
+  const struct step *s = &p->steps[i];
+  if (s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1) return -1;
   const struct matrix *m = s->linear.w[0];
   if (m->all_rows || s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 ||
       m->packed.layout != ANE_LAYOUT_Q8_0)
-    return NULL;
-  return m;
+    return -1;
+  return i;
 }
 
 static bool worth_pruning(const struct ane_program *p, const struct ane_packed *w) {
@@ -56,10 +73,10 @@ static bool worth_pruning(const struct ane_program *p, const struct ane_packed *
 static uint64_t row_bytes(const struct ane_packed *w) { return (uint64_t)w->cols / ANE_BLOCK * 18; }
 
 void pruned_head_plan(struct ane_program *p) {
-  const struct matrix *m = head_matrix(p);
-  if (!m || !worth_pruning(p, &m->packed)) return;
-  struct ane_packed *w = &p->matrices[m - p->matrices].packed;
-  struct step *s = &p->steps[p->n_steps - 1];
+  const int32_t at = head_step(p);
+  if (at < 0 || !worth_pruning(p, &p->steps[at].linear.w[0]->packed)) return;
+  struct step *s = &p->steps[at];
+  struct ane_packed *w = &p->matrices[s->linear.w[0] - p->matrices].packed;
   int64_t nb = w->cols / ANE_BLOCK, in_floats = (int64_t)(sizeof(struct ane_bound_block) / sizeof(float)) * nb;
   struct ane_packed split = *w;
   split.layout = ANE_LAYOUT_Q8_0_SPLIT;
@@ -67,6 +84,7 @@ void pruned_head_plan(struct ane_program *p) {
   *w = split;
   s->temp_floats = ANE_MAX(s->temp_floats, PRUNED_ROWS * in_floats);
   p->pruned_head.matrix = w;
+  p->pruned_head.step = at;
   p->pruned_head.share = 0.6f;
 }
 
@@ -104,6 +122,19 @@ static unsigned allowed(const struct target *x, int64_t g) {
   return x->mask ? x->mask[g / 2] >> (g % 2 * ANE_GROUP) & 0xffffu : 0xffffu;
 }
 
+/* Takes n products, or bounds of products, through the steps behind the head. */
+static void apply_steps_behind(const struct thread_ctx *tc, float *y, int64_t n, bool bounds) {
+  for (int32_t i = tc->p->pruned_head.step + 1; i < tc->p->n_steps; i++) {
+    const struct step *s = &tc->p->steps[i];
+    if (is_scale(s)) {
+      tc->k->scale(y, s->math.by, y, n);
+      continue;
+    }
+    tc->k->softcap(y, s->math.by, y, n);
+    for (int64_t j = 0; bounds && j < n; j++) y[j] += s->math.by * CAP_SLACK;
+  }
+}
+
 /* Multiplies group g and keeps its best row if that beats the current best; of equal products, the lowest id. */
 static void finish_group(const struct thread_ctx *tc, const struct target *x, int64_t g, struct candidate *f) {
   const struct ane_packed *w = tc->p->pruned_head.matrix;
@@ -113,6 +144,7 @@ static void finish_group(const struct thread_ctx *tc, const struct target *x, in
                                               (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y), w->rows,
                                               tc->mem + tc->p->thread_kernel);
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
+  apply_steps_behind(tc, y, n, false);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
     if (!(bits >> i & 1)) continue;
@@ -139,8 +171,9 @@ static int64_t bound_task(const struct thread_ctx *tc, const struct ane_activati
       if (!any) break;
     }
     /* analyser: n is at least 1, so the first target is set. */
-    if (to > from)
-      tc->k->upper_bound(h->matrix, x, targets[0].blocks, from, to, h->bounds, h->bases, h->matrix->groups * ANE_GROUP);
+    if (to == from) continue;
+    tc->k->upper_bound(h->matrix, x, targets[0].blocks, from, to, h->bounds, h->bases, h->matrix->groups * ANE_GROUP);
+    for (int i = 0; i < n; i++) apply_steps_behind(tc, targets[i].bounds + from * ANE_GROUP, (to - from) * ANE_GROUP, true);
     read += to - from;
   }
   for (int i = 0; i < n; i++)
@@ -209,6 +242,7 @@ static void scan_groups(const struct thread_ctx *tc, const struct target *x, int
   int n = rows_left(w, x, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, w->groups), ANE_MAX(best, f->value), rows);
   if (n == 0) return;
   tc->k->row_bound(w, &x->x, x->blocks, rows, n, x->bases, bounds);
+  apply_steps_behind(tc, bounds, n, true);
   f->rows += n;
   for (int i = 0, done = -1; i < n; i++) {
     int g = rows[i] / ANE_GROUP;
@@ -267,14 +301,14 @@ static void choose_best(const struct thread_ctx *tc, int n) {
   h->read += bounds + rest;
   h->pruned++;
   if (!tc->p->profile) return;
-  struct ane_step_profile *row = &tc->p->profile[tc->p->n_steps - 1];
+  struct ane_step_profile *row = &tc->p->profile[h->step];
   row->bytes += (double)(bounds + rest);
   row->ops += 2.0 * (double)h->matrix->rows * (double)h->matrix->cols * n;
 }
 
 void pruned_head_run(struct thread_ctx *tc) {
   struct pruned_head *h = &tc->p->pruned_head;
-  const struct step *s = &tc->p->steps[tc->p->n_steps - 1];
+  const struct step *s = &tc->p->steps[h->step];
   const int n = (int)tc->tokens;
   struct candidate *f = &h->candidates[tc->thread * PRUNED_ROWS];
   struct ane_bound_block *blocks = (struct ane_bound_block *)(void *)(tc->mem + tc->p->thread_temp);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
- * pruned_head_run replaces both the program's last step and find_best. */
+ * pruned_head_run replaces the head's step, the steps behind it, and find_best. */
 
 /* The program step of pool step `at`; n_steps means find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {
@@ -18,7 +18,7 @@ static int32_t step_of(const struct run *r, int64_t at) {
   return (int32_t)(at < p->n_body ? at : p->n_body + (at - p->n_body) % r->tail);
 }
 
-static bool is_pruned(const struct run *r, int32_t step) { return r->pruned && step == r->p->n_steps - 1; }
+static bool is_pruned(const struct run *r, int32_t step) { return r->pruned && step == r->p->pruned_head.step; }
 
 /* Clears the counters of a step that all threads have finished. */
 static void reset_counters(const struct run *r, int64_t at) {
@@ -143,7 +143,7 @@ static ane_status run_all(struct run *r, struct ane_error *err) {
   struct ane_program *p = r->p;
   int64_t blocks = p->stage.last || p->stage.rows ? (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK : 0;
   r->own_best = p->divided_head && !r->results;
-  r->tail = p->n_steps - p->n_body + !r->pruned;
+  r->tail = (r->pruned ? p->pruned_head.step : p->n_steps) + 1 - p->n_body;
   r->profiled = -1;
   int64_t count = p->n_body + blocks * r->tail;
   struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};

@@ -217,7 +217,7 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
 static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, g0, g1;
   int m, both = s->linear.act ? 2 : 1;
-  if (tc->r->pruned && s == &tc->p->steps[tc->p->n_steps - 1]) {
+  if (tc->r->pruned && s->index == tc->p->pruned_head.step) {
     pruned_head_prefetch(tc, s, a);
     return;
   }

@@ -51,6 +51,42 @@ describe("the pruned head", function()
     end)
   end
 
+  -- What may follow the product of the head: factors, caps, both; what may not: a factor that turns the order round.
+  local behind = {
+    { "a factor", true, function(b, x) return b:scale(x, 1 / 6) end },
+    { "a factor whose products underflow", true, function(b, x) return b:scale(x, 2 ^ -140) end },
+    { "a cap", true, function(b, x) return b:softcap(x, 30) end },
+    { "a cap that all logits reach", true, function(b, x) return b:softcap(b:scale(x, 1000), 0.5) end },
+    { "a factor, a cap and a factor", true, function(b, x) return b:scale(b:softcap(b:scale(x, 3), 2.5), 7) end },
+    { "a negative factor", false, function(b, x) return b:scale(x, -1) end },
+    { "a sum", false, function(b, x) return b:add(x, x) end },
+  }
+  for _, case in ipairs(behind) do
+    local what, pruned, step = table.unpack(case)
+    it(("is %s before %s"):format(pruned and "pruned" or "whole", what), function()
+      local llama = require "ane.models.llama"
+      local function open(o)
+        local r = setmetatable({ build = function(b, cfg) return step(b, llama.build(b, cfg)) end }, { __index = llama })
+        local graph <close> = programs.graph("llama-mixed", r)
+        assert(graph:passes "cpu")
+        o.int8, o.weights, o.context, o.chunk = true, "q8_0", 128, 4
+        return programs.made(nil, core.program, graph, o)
+      end
+      local ids = programs.ids(24, 1024, 5)
+      for _, level in ipairs(levels) do
+        local whole <close> = open { isa = level, threads = 1, head = "full" }
+        local want, rows = best_of(whole, ids), logits_of(whole, ids, 4)
+        for _, threads in ipairs { 1, 3 } do
+          local p <close> = open { isa = level, threads = threads, head = "pruned" }
+          assert.same(want, best_of(p, ids))
+          assert.equal(pruned, p:head() > 0)
+          assert.same(want, best_of(p, ids, 3))
+          assert.is_true(rows == logits_of(p, ids, 4))
+        end
+      end
+    end)
+  end
+
   it("takes up to three output rows", function()
     local ids = programs.ids(40, 1024, 3)
     local whole <close> = programs.open("qwen2-q4_0", { int8 = true, weights = "q8_0", head = "full" })
@@ -166,7 +202,7 @@ describe("the pruned head", function()
     assert.same({ nil, "invalid", 0 }, { ok, code, s:length() })
   end)
 
-  it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
+  it("is left out where the head is not q8_0 or logits are kept", function()
     local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "pruned" })
     best_of(plain, { 1, 2 })
     assert.same({ 0, 0, 0 }, { plain:head() })
