@@ -52,7 +52,7 @@ ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_er
   parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
   shared = reserve(&total, w.shared);
   counters = reserve(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
-  p->claimed_stride = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->claimed);
+  p->claimed_stride = (int64_t)ane_align_up(2 * (size_t)p->n_steps, 64 / sizeof *p->claimed);
   claimed = reserve(&total, (size_t)(p->claimed_stride * p->o.threads) * sizeof *p->claimed);
   prefetch = reserve(&total, (size_t)p->o.threads * sizeof *p->prefetch);
   p->thread_normed = reserve(&p->thread_bytes, (size_t)(ALONE_TOKENS * w.channels) * sizeof(float));

@@ -107,7 +107,7 @@ struct ane_program {
   float *result_block; /* [OUT_ROWS_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
   _Atomic int64_t *counters; /* [n_steps][2]: next task, for tasks that no thread owns */
-  _Atomic int64_t *claimed;  /* [threads][claimed_stride]: per step, how many of a thread's own tasks have been claimed */
+  _Atomic int64_t *claimed;  /* [threads][claimed_stride]: two per step, how many of a thread's own tasks have been claimed */
   int64_t claimed_stride;
   struct prefetch *prefetch; /* [threads] */
   struct token_lists token_lists;

@@ -194,7 +194,7 @@ static void bound_groups(struct thread_ctx *tc, const struct step *s, const stru
   float highest[PRUNED_ROWS], best;
   for (int i = 0; i < n; i++) highest[i] = -INFINITY;
   int stolen = 0;
-  for (int64_t task; (task = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
+  for (int64_t task; (task = thread_claim(tc, s, 0, bound_tasks(h), &stolen)) >= 0;) {
     const int64_t g0 = task * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
     f->bounded += bound_task(tc, x, targets, n, g0, g1);
     for (int i = 0; i < n; i++) {

@@ -29,8 +29,8 @@ void pruned_head_free(struct ane_program *p);
 bool pruned_head_applies(struct ane_program *p, const struct run *r);
 /* Prefetches the weights for the bounds. A prefetch_fn. */
 void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
-/* Runs the head's step, those behind it and the choice of the best id. All threads call it. It ends with a barrier, after which the result is
- * written. */
+/* Runs the head's step, those behind it and the choice of the best id. All threads call it. It ends with a barrier, after which
+ * the result is written. */
 void pruned_head_run(struct thread_ctx *tc);
 
 #endif

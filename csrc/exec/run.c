@@ -26,7 +26,7 @@ static void reset_counters(const struct run *r, int64_t at) {
   int32_t step = step_of(r, at);
   if (step == p->n_steps) return;
   for (int t = 0; t < p->o.threads; t++)
-    atomic_store_explicit(&p->claimed[t * p->claimed_stride + step], 0, memory_order_relaxed);
+    for (int i = 0; i < 2; i++) atomic_store_explicit(&p->claimed[t * p->claimed_stride + 2 * step + i], 0, memory_order_relaxed);
   atomic_store_explicit(&p->counters[2 * step], 0, memory_order_relaxed);
   atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
 }

@@ -139,7 +139,7 @@ static void attention_split(struct thread_ctx *tc, const struct step *s, struct 
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
   int64_t runs = part_runs(tiles);
   int stolen = 0;
-  for (int64_t u; (u = thread_claim(tc, s, kvh * runs, &stolen)) >= 0;) {
+  for (int64_t u; (u = thread_claim(tc, s, 0, kvh * runs, &stolen)) >= 0;) {
     int64_t h = u / runs, from = tile_from + u % runs * TILES_PER_PART, next = u + 1;
     a->next_k = a->next_v = NULL;
     if (next < kvh * runs) hint_tile(a, a->kv, next / runs, tile_from + next % runs * TILES_PER_PART);

@@ -145,19 +145,29 @@ static void outer_groups(const struct thread_ctx *tc, const struct step *s, cons
   multiply(tc, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
 }
 
-/* Divides the work of all experts that have rows among the threads. A task is a run of row groups of one expert. */
-static void each_task(struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int which, int64_t groups,
-                      void (*fn)(const struct thread_ctx *, const struct step *, const struct expert_rows *, int64_t, int64_t,
-                                 int64_t)) {
-  int64_t per_task = tc->p->temp_rows / ANE_GROUP, tasks = (groups + per_task - 1) / per_task, before = 0,
-          next = thread_next(tc, s, which);
-  for (int64_t e = 0; e < s->experts.count; e++) {
-    if (y->start[e] == y->start[e + 1]) continue;
-    for (; next < before + tasks; next = thread_next(tc, s, which)) {
-      int64_t g0 = (next - before) * per_task;
-      fn(tc, s, y, e, g0, ANE_MIN(g0 + per_task, groups));
-    }
-    before += tasks;
+/* The number of row groups per task. With few tokens: about TASK_BYTES of weights, so that a thread seldom begins to read at a
+ * new place. Never more rows than the temporary of the gated act holds. */
+static int64_t groups_per_task(const struct thread_ctx *tc, size_t group_bytes) {
+  enum { TASK_BYTES = 131072, FEW_TOKENS = 8 };
+  int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP, least = tc->p->temp_rows / ANE_GROUP;
+  if (tc->tokens > FEW_TOKENS) return least;
+  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / ANE_MAX(group_bytes, (size_t)1)), (int64_t)1), most);
+}
+
+/* Divides the work of all experts that have rows among the threads. A task is a run of row groups of one expert. The tasks of a
+ * thread are consecutive (thread_claim), so most of them begin where the one before has prefetched. */
+static void
+each_task(struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int which, int64_t groups, int64_t per_task,
+          void (*fn)(const struct thread_ctx *, const struct step *, const struct expert_rows *, int64_t, int64_t, int64_t)) {
+  const int64_t tasks = (groups + per_task - 1) / per_task;
+  int64_t total = 0;
+  int stolen = 0;
+  for (int64_t e = 0; e < s->experts.count; e++) total += y->start[e] < y->start[e + 1] ? tasks : 0;
+  for (int64_t task; (task = thread_claim(tc, s, which, total, &stolen)) >= 0;) {
+    int64_t e = 0;
+    for (int64_t skip = task / tasks; y->start[e] == y->start[e + 1] || skip > 0; e++) skip -= y->start[e] < y->start[e + 1];
+    const int64_t g0 = task % tasks * per_task;
+    fn(tc, s, y, e, g0, ANE_MIN(g0 + per_task, groups));
   }
 }
 
@@ -187,14 +197,15 @@ static void run_experts(struct thread_ctx *tc, const struct step *s) {
   ane_split(rows, tc->thread, tc->threads, &from, &to);
   gather(tc, s, &y, from, to);
   thread_barrier(tc);
-  each_task(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
+  const struct ane_packed *gate = &s->experts.list[0].gate->packed, *down = &s->experts.list[0].down->packed;
+  each_task(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, groups_per_task(tc, 2 * gate->group_bytes), inner_groups);
   thread_barrier(tc);
   if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8)
     tc->k->quantise_i8(&y.inner[ANE_ACTIVATION_I8], y.h, inner, from, to);
   if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16)
     tc->k->convert_bf16(&y.inner[ANE_ACTIVATION_BF16], y.h, inner, from, to);
   thread_barrier(tc);
-  each_task(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
+  each_task(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, groups_per_task(tc, down->group_bytes), outer_groups);
   thread_barrier(tc);
   sum_rows(tc, s, &y);
 }

@@ -28,7 +28,7 @@ static void multiply_head(const struct thread_ctx *tc, const struct step *s, int
 static void run_head_linear(struct thread_ctx *tc, const struct step *s) {
   int64_t blocks = (tc->tokens + BLOCK - 1) / BLOCK;
   int stolen = 0;
-  for (int64_t task; (task = thread_claim(tc, s, blocks * s->head_linear.heads, &stolen)) >= 0;) {
+  for (int64_t task; (task = thread_claim(tc, s, 0, blocks * s->head_linear.heads, &stolen)) >= 0;) {
     int64_t from = task / s->head_linear.heads * BLOCK;
     multiply_head(tc, s, task % s->head_linear.heads, from, ANE_MIN((int64_t)BLOCK, tc->tokens - from));
   }

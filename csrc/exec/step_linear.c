@@ -206,7 +206,7 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
     collect_next(tc, s, &next);
     calls = prefetch_calls(&next) * tc->threads / ANE_MAX(total, (int64_t)1) + 1;
   }
-  for (int64_t i; (i = thread_claim(tc, s, total, &stolen)) >= 0;) {
+  for (int64_t i; (i = thread_claim(tc, s, 0, total, &stolen)) >= 0;) {
     for (int64_t c = 0; c < calls && prefetch_more(&next); c++) continue;
     task_at(tc, s, i, &m, &g0, &g1);
     finish_groups(tc, s, &in, m, g0, g1);

@@ -89,7 +89,7 @@ static void delta_head(const struct thread_ctx *tc, const struct step *s, const 
 static void run_recurrent(struct thread_ctx *tc, const struct step *s) {
   int64_t tasks = tc->r->n_items * s->recurrent.heads;
   int stolen = 0;
-  for (int64_t task; (task = thread_claim(tc, s, tasks, &stolen)) >= 0;) {
+  for (int64_t task; (task = thread_claim(tc, s, 0, tasks, &stolen)) >= 0;) {
     struct head h = head_of(tc, s, task);
     if (s->in[2])
       delta_head(tc, s, &h);

@@ -58,15 +58,15 @@ static inline int64_t thread_next(const struct thread_ctx *tc, const struct step
   return atomic_fetch_add_explicit(&tc->p->counters[2 * s->index + counter], 1, memory_order_relaxed);
 }
 
-/* Claims one of `total` tasks; -1: all are claimed. A thread first claims its own tasks, which are consecutive, so that it reads
- * memory contiguously. Then it steals from other threads. *stolen: 0 at first; then the distance to the thread that it claims
- * from. */
-static inline int64_t thread_claim(const struct thread_ctx *tc, const struct step *s, int64_t total, int *stolen) {
+/* Claims one of `total` tasks of the step's counter 0 or 1; -1: all are claimed. A thread first claims its own tasks, which are
+ * consecutive, so that it reads memory contiguously. Then it steals from other threads. *stolen: 0 at first; then the distance to
+ * the thread that it claims from. */
+static inline int64_t thread_claim(const struct thread_ctx *tc, const struct step *s, int counter, int64_t total, int *stolen) {
   for (; *stolen < tc->threads; ++*stolen) {
     int owner = (tc->thread + *stolen) % tc->threads;
     int64_t from, to;
     ane_split(total, owner, tc->threads, &from, &to);
-    _Atomic int64_t *claimed = &tc->p->claimed[owner * tc->p->claimed_stride + s->index];
+    _Atomic int64_t *claimed = &tc->p->claimed[owner * tc->p->claimed_stride + 2 * s->index + counter];
     if (from + atomic_load_explicit(claimed, memory_order_relaxed) >= to) continue;
     int64_t task = from + atomic_fetch_add_explicit(claimed, 1, memory_order_relaxed);
     if (task < to) return task;

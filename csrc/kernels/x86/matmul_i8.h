@@ -200,6 +200,8 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
     for (int t = 0; t < nt; t++) out[i][t] = nv == 1 ? v_add(acc[i][t], residual_sum[t]) : acc[i][t];
 }
 
+#include "kernels/x86/matmul_split.h"
+
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
   const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
@@ -441,6 +443,12 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
   switch (r->nt) {
     case 1:
       if (nv == 2) return;
+#ifdef ANE_LANES_ROWS
+      if (layout_is_split(f) && half_units()) {
+        out[0][0] = fused_split(j, vc, r->t0);
+        break;
+      }
+#endif
       fused(f, nv, 1, j, vc, r->t0, out);
       break;
     case 2: fused(f, nv, 2, j, vc, r->t0, out); break;

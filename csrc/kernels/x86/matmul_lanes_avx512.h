@@ -83,6 +83,32 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm512_unpackhi_epi64(d, e);
 }
 
+#ifdef ANE_LANES_VNNI
+#define ANE_LANES_ROWS /* the operations of matmul_split.h */
+/* Returns sum + dots of unsigned codes and signed q, four bytes each. */
+INLINE vi vi_dot(vi sum, vi code, vi q) { return _mm512_dpbusd_epi32(sum, code, q); }
+/* Return the low, the high halves of each 32 bytes of a and b. */
+INLINE vi vi_low_halves(vi a, vi b) { return _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13), b); }
+INLINE vi vi_high_halves(vi a, vi b) { return _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15), b); }
+/* Returns, in each quarter, the sums of the same quarter of rows[0], .. rows[3]. Each pair of numbers has a sum within 16 bits.
+ */
+INLINE vi vi_fold_rows(const vi rows[4]) {
+  const vi ones = _mm512_set1_epi16(1);
+  const vi a = _mm512_madd_epi16(_mm512_packs_epi32(rows[0], rows[1]), ones);
+  const vi b = _mm512_madd_epi16(_mm512_packs_epi32(rows[2], rows[3]), ones);
+  return _mm512_madd_epi16(_mm512_packs_epi32(a, b), ones);
+}
+/* out[i] = quarter i of rows[0], .. rows[3]. */
+INLINE void vi_transpose_quarters(const vi rows[4], vi out[4]) {
+  const vi a = _mm512_shuffle_i32x4(rows[0], rows[1], 0x44), b = _mm512_shuffle_i32x4(rows[2], rows[3], 0x44);
+  const vi c = _mm512_shuffle_i32x4(rows[0], rows[1], 0xEE), d = _mm512_shuffle_i32x4(rows[2], rows[3], 0xEE);
+  out[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+  out[1] = _mm512_shuffle_i32x4(a, b, 0xDD);
+  out[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+  out[3] = _mm512_shuffle_i32x4(c, d, 0xDD);
+}
+#endif
+
 /* Returns a bit for each of the first n bytes at p, set if the byte is not 0. Up to MARKS bytes are read. */
 enum { MARKS = 64 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
