@@ -31,22 +31,33 @@ static int64_t walk_to(const struct run *r, struct walk *w, int64_t col) {
   return r->items[w->item].session->length + col - w->first;
 }
 
-static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
-  float *out = thread_data(tc, s->out[0]);
-  int64_t c = s->in[0]->channels, taps = s->conv.taps, from, to;
-  struct walk w = {0};
-  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t col = from; col < to; col++) {
-    int64_t pos = walk_to(tc->r, &w, col);
-    float *y = out + col * c;
-    if (s->conv.bias)
-      memcpy(y, s->conv.bias, (size_t)c * sizeof *y);
+enum { CONV_BLOCK = 64 /* channels that are computed at a time, in registers */ };
+
+/* y[0 .. n) = bias + taps of channels [from, from + n) for the token at position pos of an item. n <= CONV_BLOCK. */
+static void depthwise_block(const struct thread_ctx *tc, const struct step *s, struct walk w, int64_t pos, int64_t from,
+                            int64_t n, float *y) {
+  const int64_t c = s->in[0]->channels, taps = s->conv.taps;
+  float sum[CONV_BLOCK] = {0};
+  if (s->conv.bias) memcpy(sum, s->conv.bias + from, (size_t)n * sizeof *sum);
+  for (int64_t k = 0; k < taps; k++) {
+    const float *x = channels_at(tc, s, w.item, w.first, pos - taps + 1 + k) + from, *wk = s->conv.weight + k * c + from;
+    if (n == CONV_BLOCK) /* a constant, so that compilers vectorise it */
+      for (int i = 0; i < CONV_BLOCK; i++) sum[i] += wk[i] * x[i];
     else
-      memset(y, 0, (size_t)c * sizeof *y);
-    for (int64_t k = 0; k < taps; k++) {
-      const float *x = channels_at(tc, s, w.item, w.first, pos - taps + 1 + k), *wk = s->conv.weight + k * c;
-      for (int64_t i = 0; i < c; i++) y[i] += wk[i] * x[i];
-    }
+      for (int64_t i = 0; i < n; i++) sum[i] += wk[i] * x[i];
+  }
+  memcpy(y, sum, (size_t)n * sizeof *y);
+}
+
+static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
+  const int64_t c = s->in[0]->channels, blocks = (c + CONV_BLOCK - 1) / CONV_BLOCK;
+  float *out = thread_data(tc, s->out[0]);
+  struct walk w = {0};
+  int64_t from, to;
+  ane_split(tc->tokens * blocks, tc->thread, tc->threads, &from, &to);
+  for (int64_t u = from; u < to; u++) {
+    const int64_t col = u / blocks, at = u % blocks * CONV_BLOCK, pos = walk_to(tc->r, &w, col);
+    depthwise_block(tc, s, w, pos, at, ANE_MIN(c - at, (int64_t)CONV_BLOCK), out + col * c + at);
   }
 }
 
