@@ -60,11 +60,14 @@ endif
 # uname if there is no compiler yet: `make deps` installs it.
 ARCH := $(firstword $(shell { $(CC) -dumpmachine || uname -m; } 2>/dev/null | cut -d- -f1))
 SOURCES := $(filter-out csrc/coreml/% csrc/binding/mpi/% csrc/kernels/x86/% csrc/kernels/arm/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
+# Files that take longest come first: with -j, the last ones would be compiled while other cores wait.
+LONGEST := csrc/kernels/x86/matmul_avx512vnni.c csrc/kernels/x86/matmul_avx512.c csrc/kernels/arm/matmul_dotprod.c
 ifneq ($(filter x86_64 i%86,$(ARCH)),)
-  SOURCES += $(wildcard csrc/kernels/x86/*.c)
+  SOURCES := $(wildcard csrc/kernels/x86/*.c) $(SOURCES)
 else ifneq ($(filter aarch64 arm64,$(ARCH)),)
-  SOURCES += $(wildcard csrc/kernels/arm/*.c)
+  SOURCES := $(wildcard csrc/kernels/arm/*.c) $(SOURCES)
 endif
+SOURCES := $(filter $(LONGEST),$(SOURCES)) $(filter-out $(LONGEST),$(SOURCES))
 ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
   SOURCES += $(wildcard csrc/coreml/*.m)
   LIBS += -framework CoreML -framework CoreVideo -framework Foundation
