@@ -84,7 +84,7 @@ coverage:
 	  $(LUA) scripts/coverage/report.lua build/coverage $(if $(filter spec,$(SPECS)),$(FLOOR_C) $(FLOOR_LUA),0 0) && exit $$status
 
 # clang-tidy checks a file with the flags of its compiler. A file that passed is checked again only after a change.
-CLANG_TIDY ?= $(firstword $(foreach v,. -19. -18. -17. -16. -15. -14.,$(shell command -v clang-tidy$(v:.=))))
+CLANG_TIDY ?= $(eval CLANG_TIDY := $(firstword $(foreach v,. -19. -18. -17. -16. -15. -14.,$(shell command -v clang-tidy$(v:.=)))))$(CLANG_TIDY)
 tidy:
 	@test -n "$(CLANG_TIDY)" || { echo "clang-tidy is not installed" >&2; exit 1; }
 	@$(MAKE) $(REMAKE) -k $(SOURCES:%.c=$(BUILD)/%.tidy)

@@ -110,25 +110,32 @@ static bool content(struct json_machine *m, struct json_state *st, uint8_t byte)
   return evaluate_string(m, st) && json_element_may_be_new(m, st);
 }
 
-static bool content_char(struct json_machine *m, struct json_state *st, uint32_t c) {
-  if (c < 0x80) return content(m, st, (uint8_t)c);
-  if (c < 0x800) return content(m, st, (uint8_t)(0xc0 | c >> 6)) && content(m, st, (uint8_t)(0x80 | (c & 63)));
-  if (c < 0x10000)
-    return content(m, st, (uint8_t)(0xe0 | c >> 12)) && content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) &&
-           content(m, st, (uint8_t)(0x80 | (c & 63)));
-  return content(m, st, (uint8_t)(0xf0 | c >> 18)) && content(m, st, (uint8_t)(0x80 | (c >> 12 & 63))) &&
-         content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) && content(m, st, (uint8_t)(0x80 | (c & 63)));
+/* Adds a character. If that fails, *last is the last character whose UTF-8 begins with the same bytes, up to the refused one. */
+static bool add_char(struct json_machine *m, struct json_state *st, uint32_t c, uint32_t *last) {
+  const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+  static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
+  for (int left = tail; left >= 0; left--) {
+    const uint32_t bits = c >> 6 * left;
+    *last = c | ((1u << 6 * left) - 1);
+    if (!content(m, st, (uint8_t)(left == tail ? lead[tail] | bits : 0x80 | (bits & 63)))) return false;
+  }
+  return true;
 }
 
-/* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed.
- */
+static bool content_char(struct json_machine *m, struct json_state *st, uint32_t c) {
+  uint32_t last;
+  return add_char(m, st, c, &last);
+}
+
+/* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed. All
+ * characters that begin with a byte that is refused are passed over at once. */
 static bool some_char(struct json_machine *m, const struct json_state *st, uint32_t lo, uint32_t hi) {
   if (st->mode == MODE_STRING && m->tuples[st->tuple].n == 0) return true;
-  for (uint32_t c = lo; c <= hi; c++) {
+  for (uint32_t c = lo, last; c <= hi; c = last + 1) {
     struct json_state probe = *st;
     if (c >= 0xd800 && c < 0xe000) c = 0xe000;
     if (c > hi) break;
-    if (content_char(m, &probe, c)) return true;
+    if (add_char(m, &probe, c, &last)) return true;
     if (m->no_memory || m->too_large || m->s->pool.full) return false;
   }
   return false;

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,16 +108,26 @@ static struct features detect(void) { return (struct features){.isa[ANE_ISA_REF]
 
 #endif
 
-bool ane_isa_available(ane_isa isa) { return (unsigned)isa < ANE_ISA_COUNT && detect().isa[isa]; }
+static struct features found;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find(void) { found = detect(); }
+
+/* Detected once: in a virtual machine each CPUID goes through the hypervisor. */
+static const struct features *features(void) {
+  pthread_once(&once, find);
+  return &found;
+}
+
+bool ane_isa_available(ane_isa isa) { return (unsigned)isa < ANE_ISA_COUNT && features()->isa[isa]; }
 
 ane_isa ane_isa_best(void) {
-  struct features f = detect();
   int best = ANE_ISA_COUNT - 1;
-  while (best > ANE_ISA_REF && !f.isa[best]) best--;
+  while (best > ANE_ISA_REF && !features()->isa[best]) best--;
   return (ane_isa)best;
 }
 
-bool ane_cpu_has_bf16_dot(void) { return detect().bf16_dot; }
+bool ane_cpu_has_bf16_dot(void) { return features()->bf16_dot; }
 
 bool ane_cpu_halves_512(void) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -4,7 +4,7 @@
  * The executable defines the functions below, so that calls of all loaded libraries arrive here. `faults` is a library of the
  * script:
  *   faults.kinds                         list of names
- *   faults.try(n, kind, mode, prepare, run, check) -> {reached, problem, ok, message, code, calls}
+ *   faults.try(n, kind, mode, prepare, run, check) -> {reached, problem, ok, message, code, ["alloc calls"] and so on of each kind}
  * try forks. The child calls prepare() without faults, then run(it) in which call n of the kind (1: the first) fails: `once`, or
  * `on`: all from then on, then check(it, ok, value, message, code) without faults. check returns nil, or what is wrong. The child
  * then closes its Lua state and looks at what is left: allocations, mappings, open files, threads. `reached`: there was a call n.
@@ -42,13 +42,14 @@ static const char *const kinds[] = {"alloc", "map", "open", "read", "write", "sy
 
 static _Atomic int armed = -1; /* a kind */
 static _Atomic long left;      /* calls until the one that fails */
-static _Atomic long calls;     /* of the armed kind */
+static _Atomic long calls[KINDS]; /* while a kind is armed */
 static bool lasting;
 static bool traced; /* print callers */
 
 static bool fails(enum kind k) {
-  if (atomic_load(&armed) != (int)k) return false;
-  atomic_fetch_add(&calls, 1);
+  const int kind = atomic_load(&armed);
+  if (kind >= 0) atomic_fetch_add(&calls[k], 1);
+  if (kind != (int)k) return false;
   long n = atomic_fetch_sub(&left, 1);
   bool now = lasting && k != INTERRUPT ? n <= 1 : n <= 1 && (lasting ? n & 1 : n == 1); /* an interrupted call can be repeated */
   if (now && n == 1 && traced && k != LUA) {
@@ -332,7 +333,7 @@ static void child(lua_State *L) {
   lua_pushvalue(L, ARG_RUN);
   lua_pushvalue(L, thing);
   atomic_store(&left, (long)luaL_checkinteger(L, ARG_N));
-  atomic_store(&calls, 0);
+  for (int k = 0; k < KINDS; k++) atomic_store(&calls[k], 0);
   atomic_store(&armed, kind);
   int status = lua_pcall(L, 1, 3, 0);
   atomic_store(&armed, -1);
@@ -341,7 +342,8 @@ static void child(lua_State *L) {
   lua_replace(L, thing + 3);
   bool good = status == LUA_OK && lua_toboolean(L, -3);
   push_text(L, good ? -1 : status == LUA_OK ? -2 : -3);
-  reply("calls%c%ld%cok%c%d%cmessage%c%s%c", 0, (long)calls, 0, 0, good, 0, 0, good ? "" : lua_tostring(L, -1), 0);
+  for (int k = 0; k < KINDS; k++) reply("%s calls%c%ld%c", kinds[k], 0, (long)calls[k], 0);
+  reply("ok%c%d%cmessage%c%s%c", 0, good, 0, 0, good ? "" : lua_tostring(L, -1), 0);
   lua_pop(L, 1);
   if (status == LUA_OK && !good && lua_isstring(L, -1)) reply("code%c%s%c", 0, lua_tostring(L, -1), 0);
   if (lua_pcall(L, 5, 1, 0) != LUA_OK || lua_toboolean(L, -1)) {

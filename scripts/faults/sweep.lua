@@ -73,12 +73,11 @@ local function attempt(name, kind, mode, n)
     problems = problems + 1
     print(("%s:%s:%s:%d: %s%s"):format(name, kind, mode, n, problem, result.message and " (" .. result.message .. ")" or ""))
   end
-  return tonumber(result.calls) or 0
+  return result
 end
 
 -- The values of n: all, or some of 1 .. count.
-local function sweep(name, kind, mode)
-  local count = attempt(name, kind, mode, 1 << 40) -- fails nowhere
+local function sweep(name, kind, mode, count)
   local step = math.max(1, count / sample)
   local done = 0
   for i = 1, count + 1e-9, step do
@@ -89,7 +88,7 @@ local function sweep(name, kind, mode)
 end
 
 for _, name in ipairs(names) do
-  local warm = false
+  local warm, counts = false, nil
   for _, kind in ipairs(KINDS) do
     for _, mode in ipairs { "once", "on" } do
       local chosen, n = selected(name, kind, mode)
@@ -104,7 +103,12 @@ for _, name in ipairs(names) do
         collectgarbage()
       end
       if chosen and not (scenarios[name].without or {})[kind] then
-        if n then attempt(name, kind, mode, n) else sweep(name, kind, mode) end
+        if n then
+          attempt(name, kind, mode, n)
+        else
+          counts = counts or attempt(name, kind, mode, 1 << 40) -- fails nowhere, and counts the calls of all kinds
+          sweep(name, kind, mode, tonumber(counts[kind .. " calls"]) or 0)
+        end
       end
     end
   end

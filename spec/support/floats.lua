@@ -12,25 +12,38 @@ function M.random(seed)
   end
 end
 
+-- Formats of so many numbers at once, and of the rest.
+local CHUNK = 128
+local format = {}
+for n = 1, CHUNK do format[n] = "<" .. ("f"):rep(n) end
+
 function M.pack(values)
-  local parts = {}
-  for i = 1, #values, 100 do
-    local n = math.min(100, #values - i + 1)
-    parts[#parts + 1] = string.pack("<" .. ("f"):rep(n), table.unpack(values, i, i + n - 1))
+  local parts, pack, unpack = {}, string.pack, table.unpack
+  for i = 1, #values, CHUNK do
+    local n = math.min(CHUNK, #values - i + 1)
+    parts[#parts + 1] = pack(format[n], unpack(values, i, i + n - 1))
   end
   return table.concat(parts)
 end
 
 function M.unpack(s)
-  local values = {}
-  for i = 1, #s // 4 do values[i] = string.unpack("<f", s, 4 * i - 3) end
+  local values, n, unpack, move = {}, #s // 4, string.unpack, table.move
+  for i = 1, n, CHUNK do
+    local count = math.min(CHUNK, n - i + 1)
+    move({ unpack(format[count], s, 4 * i - 3) }, 1, count, i, values)
+  end
   return values
 end
 
 -- n numbers in [-limit, limit), as a string.
 function M.uniform(n, seed, limit)
-  local r, values = M.random(seed), {}
-  for i = 1, n do values[i] = (2 * r() - 1) * (limit or 1) end
+  local x, values = seed * 2654435761 & 0xFFFFFFFF, {}
+  limit = limit or 1
+  for i = 1, n do -- M.random, inline: specs make millions of these
+    x = (x * 1664525 + 1013904223) & 0xFFFFFFFF
+    local y = (x ~ x >> 15) * 2246822519 & 0xFFFFFFFF
+    values[i] = (2 * ((y ~ y >> 13) / 4294967296) - 1) * limit
+  end
   return M.pack(values)
 end
 

@@ -237,6 +237,22 @@ static int matmul_half_units(lua_State *L) {
   return 1;
 }
 
+/* matmul_functions(matrix, level, type) -> a text that is the same for two levels only if both run the same functions for
+ * activations and product, whose results then need no comparison; nil where the level does not offer the pair */
+static int matmul_functions(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  const struct ane_kernels *k = check_level(L, 2);
+  ane_activation_type type = (ane_activation_type)luaL_checkoption(L, 3, NULL, activation_names);
+  struct {
+    ane_matmul_fn product;
+    void (*prepare)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
+  } of = {k->matmul[m->w.layout][type],
+          type == ANE_ACTIVATION_I8 ? k->quantise_i8 : type == ANE_ACTIVATION_BF16 ? k->convert_bf16 : NULL};
+  if (!of.product) return lua_pushnil(L), 1;
+  lua_pushlstring(L, (const char *)&of, sizeof of);
+  return 1;
+}
+
 /* matmul_activation_type(matrix, level) -> the activation type if the user asks for int8 */
 static int matmul_activation_type(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
@@ -252,6 +268,7 @@ void bind_testing_matmul(lua_State *L) {
                                        {"matmul_bounds", matmul_bounds},
                                        {"matmul_levels", matmul_levels},
                                        {"matmul_half_units", matmul_half_units},
+                                       {"matmul_functions", matmul_functions},
                                        {"matmul_activation_type", matmul_activation_type},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);

@@ -247,6 +247,17 @@ describe("JSON Schema", function()
     end
   end)
 
+  it("knows quickly that no escape may come, where a name has its greatest length", function()
+    local matcher = assert(assert(core.grammar("json_schema", '{"type": "object", "propertyNames": {"maxLength": 2}}')):matcher())
+    assert.is_true(matcher:push '{"ab')
+    local started = os.clock()
+    for _ = 1, 200 do
+      for _, text in ipairs { "\\u", "\\ud83d", "\\u0" } do assert.is_false(matcher:push(text)) end
+    end
+    assert.is_true(os.clock() - started < 5)
+    assert.is_true(matcher:push '":1}')
+  end)
+
   it("offers no way into what cannot be completed", function()
     local tokens = assert(core.token_tree { '"', "a", "b", "1", "2", "9", "-", "0", ".", "{", "}", "[", "]", ",", ":", "e" })
     local function next_ids(text, schema)
