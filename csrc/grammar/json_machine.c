@@ -127,8 +127,8 @@ static bool content_char(struct json_machine *m, struct json_state *st, uint32_t
   return add_char(m, st, c, &last);
 }
 
-/* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed. All
- * characters that begin with a byte that is refused are passed over at once. */
+/* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed.
+ * All characters that begin with a byte that is refused are passed over at once. */
 static bool some_char(struct json_machine *m, const struct json_state *st, uint32_t lo, uint32_t hi) {
   if (st->mode == MODE_STRING && m->tuples[st->tuple].n == 0) return true;
   for (uint32_t c = lo, last; c <= hi; c = last + 1) {

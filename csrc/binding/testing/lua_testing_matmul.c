@@ -246,8 +246,9 @@ static int matmul_functions(lua_State *L) {
   struct {
     ane_matmul_fn product;
     void (*prepare)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
-  } of = {k->matmul[m->w.layout][type],
-          type == ANE_ACTIVATION_I8 ? k->quantise_i8 : type == ANE_ACTIVATION_BF16 ? k->convert_bf16 : NULL};
+  } of = {k->matmul[m->w.layout][type], type == ANE_ACTIVATION_I8     ? k->quantise_i8
+                                        : type == ANE_ACTIVATION_BF16 ? k->convert_bf16
+                                                                      : NULL};
   if (!of.product) return lua_pushnil(L), 1;
   lua_pushlstring(L, (const char *)&of, sizeof of);
   return 1;
