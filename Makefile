@@ -156,8 +156,9 @@ $(BUILD)/ane/mpi.so: csrc/binding/mpi/lua_mpi.c $(BUILD)/flags
 	@echo "  MPICC $<"
 	@$(MPICC) $(ALL_CFLAGS) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $< && mv $@.tmp $@
 
-# Files with the flags and the list of objects. They change only if what depends on them must be rebuilt.
-$(BUILD)/flags: STAMP = $(CC) $(filter-out -Werror,$(ALL_CFLAGS)) $(AVX512)
+# Files with the flags and the list of objects. They change only if what depends on them must be rebuilt. The flags are
+# expanded here (:=): later they would take the variables of the first object that needs them, such as a kernel without HARDEN.
+$(BUILD)/flags: STAMP := $(CC) $(filter-out -Werror,$(ALL_CFLAGS)) $(AVX512)
 $(BUILD)/objects: STAMP = $(LDFLAGS_SO) $(LDFLAGS) $(OBJECTS)
 $(BUILD)/flags $(BUILD)/objects: FORCE
 	@mkdir -p $(@D)
