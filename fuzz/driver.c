@@ -16,8 +16,7 @@
 #include <string.h>
 
 #define COLLECT_RUNS 32 /* runs between two full collections */
-#define LEAK_RUNS 2048  /* runs between two searches for leaks: libFuzzer itself searches a thousand times, then at the end only \
-                         */
+#define LEAK_RUNS 2048  /* runs between two searches for leaks; libFuzzer ends its own after a thousand tries */
 
 int luaopen_ane_core(lua_State *L);
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -1,6 +1,6 @@
 --- Rebuilds an ONNX graph by a recipe.
--- Needs ane.core, ane.recipe, ane.util.failure and the modules beside it. The recipe that the configuration names is tried first, then all others.
--- Names decide nothing; ane.onnx.match compares the graphs.
+-- Needs ane.core, ane.recipe, ane.util.failure and the modules beside it. The recipe that the configuration names is tried first,
+-- then all others. Names decide nothing; ane.onnx.match compares the graphs.
 -- Usage: `local found, reason = rebuild.find(source, roles, facts)`
 
 local core = require "ane.core"
@@ -95,9 +95,9 @@ local function candidates(facts, given)
       list[#list + 1] = r
     end
   end
-  local named, message, code = recipe.find(facts.architecture)
-  if not named then uncovered(message, code) end
-  add(named)
+  local own, message, code = recipe.find(facts.architecture)
+  if not own then uncovered(message, code) end
+  add(own)
   for _, name in ipairs(recipe.known()) do add((recipe.find(name))) end
   return list
 end
