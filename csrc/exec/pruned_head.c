@@ -198,6 +198,7 @@ static void bound_groups(struct thread_ctx *tc, const struct step *s, const stru
     const int64_t g0 = task * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
     f->bounded += bound_task(tc, x, targets, n, g0, g1);
     for (int i = 0; i < n; i++) {
+      /* analyser: the caller has as many targets as x has rows. */
       const int64_t at = tc->k->argmax(targets[i].bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
       if (best > highest[i]) highest[i] = best, f[i].group = g0 + at / ANE_GROUP;
     }

@@ -13,6 +13,7 @@ bool mask_exact(struct masking *k, struct token_test *test, uint32_t token) {
   union engine_state *path = k->m->path;
   const uint8_t *bytes = k->t->bytes[token];
   uint32_t len = k->t->lengths[token], common = 0;
+  /* analyser: without bytes, test->len is 0. */
   while (common < ANE_MIN(len, test->len) && bytes[common] == test->bytes[common]) common++;
   if (test->failed && common > test->good) return false;
   uint32_t d = ANE_MIN(common, test->good);
@@ -124,6 +125,7 @@ static void walk_names(struct inside *in) {
   for (uint32_t n = st->lo; n < st->hi; n++) {
     const struct member_name *name = &st->frame->typed->names[n];
     uint32_t d = known ? ANE_MIN(known, common_bytes(name - 1, name, st->depth)) : 0, at = st->depth + d;
+    /* analyser: nodes 1 to known are set. */
     uint32_t from = d ? nodes[d] + 1 : 0, to = d ? t->nodes[nodes[d]].skip : t->n_nodes;
     known = d;
     for (bool ok = true; ok; at++) {

@@ -52,7 +52,8 @@ static size_t tidy_path(char *s, size_t from, size_t len) {
     const char *part = s + at + (s[at] == '/');
     size_t n = (size_t)(s + end - part);
     if (n == 2 && part[0] == '.' && part[1] == '.') {
-      while (out > from && s[--out] != '/') {}
+      while (out > from)
+        if (s[--out] == '/') break;
       if (end == len && out < len) s[out++] = '/';
     } else if (n == 1 && part[0] == '.') {
       if (end == len) s[out++] = '/';
@@ -335,7 +336,8 @@ static struct jv *outermost(const struct schema_ids *ids, const char *anchor, si
   base_of(ids, ids->root, &base, &base_len, &resource);
   for (uint32_t i = 0; i < ids->n; i++) {
     const struct named *a = &ids->list[i];
-    if (!a->dynamic || a->len <= len || a->uri[a->len - len - 1] != '#' || memcmp(a->uri + a->len - len, anchor, len)) continue;
+    if (!a->dynamic || a->len <= len || a->uri[a->len - len - 1] != '#' || memcmp(a->uri + a->len - len, anchor, len) != 0)
+      continue;
     if (a->len == base_len + 1 + len && memcmp(a->uri, base, base_len) == 0) return a->value;
     only = a->value;
     n++;

@@ -16,10 +16,11 @@ static ane_status end_block(struct translation *t, ane_status st, struct ane_buf
   struct ane_mil_op *ops = ane_arena_array(t->arena, t->ops.size / sizeof *ops + 1, sizeof *ops);
   const char **names = ane_arena_array(t->arena, (size_t)n + 1, sizeof *names);
   if (!st && (!ops || !names)) st = ai_no_memory(t);
+  /* analyser: without memory, st is set. */
   if (!st && t->ops.size) memcpy(ops, t->ops.data, t->ops.size);
   for (uint32_t i = 0; i < n && !st; i++) {
     if (!values[i]->name) st = ai_fail(t, ANE_UNSUPPORTED, "a region returns a token, as one that writes a state does");
-    names[i] = values[i]->name;
+    names[i] = values[i]->name; /* analyser: as above */
   }
   out->ops = ops;
   out->n_ops = (uint32_t)(t->ops.size / sizeof *ops);
@@ -37,6 +38,7 @@ static ane_status region(struct translation *t, const struct ane_ai_op *op, cons
   ane_status st = copies ? ai_translate_body(t, f, in, slots) : ai_no_memory(t);
   t->op = op;
   for (uint32_t i = 0; i < f->n_outputs && !st; i++) {
+    /* analyser: as in end_block. */
     copies[i] = slots[f->outputs[i].value->number];
     results[i] = &copies[i];
   }

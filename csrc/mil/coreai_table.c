@@ -138,6 +138,7 @@ static ane_ai_value value_of(struct ane_ai_build *b, struct ane_arena *arena, co
 ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_embedding *t) {
   ane_ai_value list[ANE_PARTITION_EMBEDDINGS];
   for (int32_t i = 0; i < t->n; i++) list[i] = value_of(b, arena, &t->tables[i], t->tables[0].rows);
+  /* analyser: n is at least 1. */
   return t->n > 1 ? ane_ai_concat(b, list, (uint32_t)t->n, 2) : list[0];
 }
 

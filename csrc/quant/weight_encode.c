@@ -63,6 +63,7 @@ static void uint4_block(const float *x, const float *w, int n, uint8_t *codes, u
   float q[ANE_SPAN_MAX];
   struct ane_line l = ane_fit_exact(x, w, n, q);
   for (int i = 0; i < n; i++) codes[i] = (uint8_t)q[i];
+  /* analyser: tiles of this scheme have offsets. */
   *scale = ane_f32_f16(l.scale), *offset = ane_line_shift(l);
 }
 
@@ -249,6 +250,7 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
       float lut[ANE_WEIGHT_LUT_MAX];
       const uint16_t *halves = tile->lut + ((s.size ? r / s.size : 0) << s.bits);
       for (int i = 0; i < 1 << s.bits; i++) lut[i] = ane_f16_f32(halves[i]);
+      /* analyser: codes are below 1 << bits. */
       for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
       continue;
     }

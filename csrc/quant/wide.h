@@ -26,7 +26,7 @@ enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
 /* acc[k][l] += sum over t in 0 .. n - 1 of a[lda t + k] * b[32 t + l], k < 4, l < 32. The sums are in variables of their own,
  * since compilers leave an array in memory. */
 ANE_ALWAYS_INLINE void ane_strip(ane_f16x acc[ANE_STRIP][2], const float *a, int64_t lda, const float *b, int64_t n) {
-  ane_f16x l0 = acc[0][0], h0 = acc[0][1], l1 = acc[1][0], h1 = acc[1][1];
+  ane_f16x l0 = acc[0][0], h0 = acc[0][1], l1 = acc[1][0], h1 = acc[1][1]; /* analyser: callers set all of acc. */
   ane_f16x l2 = acc[2][0], h2 = acc[2][1], l3 = acc[3][0], h3 = acc[3][1];
   for (int64_t t = 0; t < n; t++, a += lda, b += ANE_PANEL) {
     ane_f16x lo, hi;
@@ -43,7 +43,7 @@ ANE_ALWAYS_INLINE void ane_strip(ane_f16x acc[ANE_STRIP][2], const float *a, int
 
 /* acc[k][l] -= sum over t in 0 .. n - 1 of a[ld t + k] * b[ld t + l], k < 4, l < 16. */
 ANE_ALWAYS_INLINE void ane_strip_d(ane_d8x acc[ANE_STRIP][2], const double *a, const double *b, int64_t ld, int n) {
-  ane_d8x l0 = acc[0][0], h0 = acc[0][1], l1 = acc[1][0], h1 = acc[1][1];
+  ane_d8x l0 = acc[0][0], h0 = acc[0][1], l1 = acc[1][0], h1 = acc[1][1]; /* analyser: callers set all of acc. */
   ane_d8x l2 = acc[2][0], h2 = acc[2][1], l3 = acc[3][0], h3 = acc[3][1];
   for (int t = 0; t < n; t++, a += ld, b += ld) {
     ane_d8x lo, hi;

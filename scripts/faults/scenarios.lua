@@ -13,6 +13,7 @@ local compare = require "ane.evaluate.compare"
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local hub = require "ane.hub"
+local package_of = require("ane.coreml.package").open
 local ranks = require "ane.pipeline.plan"
 local notes = require "ane.quantise.resume"
 local schema = require "ane.util.schema"
@@ -359,6 +360,25 @@ end
 
 local NOTHING = { close = function() end }
 
+-- Runs a Core ML package with a loop, and a Core AI asset with states, each opened anew.
+local function predict()
+  local flow, message, code = package_of("spec/fixtures/mlpackage/flow.mlpackage", { threads = 1 })
+  if not flow then return nil, message, code end
+  local asset, states, looped, step
+  looped, message, code = flow:predict { x = { 1, 2, 3 }, least = { 20 }, n = { shape = { 1 }, dtype = "int32", data = { 3 } } }
+  if not looped then return nil, message, code end
+  asset, message, code = package_of("spec/fixtures/aimodel/apple.aimodel", { threads = 1 })
+  if not asset then return nil, message, code end
+  states, message, code = asset:state()
+  if not states then return nil, message, code end
+  local function ids(a, b) return { shape = { 1, 2 }, dtype = "int32", data = { a, b } } end
+  for i = 0, 2, 2 do
+    step, message, code = asset:predict({ input_ids = ids(3 + i, 4 + i), pos = ids(i, i + 1) }, states)
+    if not step then return nil, message, code end
+  end
+  return looped.y:tostring() .. step.logits:tostring()
+end
+
 -- Weights of a small matrix.
 local PLAIN = {}
 for i = 1, 64 do PLAIN[i] = math.sin(i * i) end
@@ -470,6 +490,8 @@ return function(folder)
     load = load_scenario(MODEL, 1),
     load_words = load_scenario(WORDS, 2),
     load_folder = load_scenario("spec/fixtures/hf/llama", 2),
+    load_onnx = load_scenario("spec/fixtures/onnx/odd", 1),
+    predict = with_value(function() return NOTHING end, predict, tostring),
     generate = with_model(MODEL, function(model)
       return model:generate(PROMPT, { max_tokens = 4, ignore_eos = true })
     end),

@@ -280,6 +280,7 @@ ane_ai_value ane_ai_int(struct ane_ai_build *b, ane_ai_dtype t, int64_t v) {
 
 ane_ai_value ane_ai_number(struct ane_ai_build *b, ane_ai_dtype t, double v) {
   uint8_t data[8] = {0};
+  /* analyser: the bounds are powers of two, which cppcheck does not read. */
   bool whole = v >= -0x1p62 && v <= 0x1p62; /* an integer type has no other numbers; floats may be infinite */
   encode(t, whole ? (int64_t)v : 0, v, data);
   return ane_ai_constant(b, ane_ai_tensor(t, 0, NULL), data);

@@ -1,9 +1,10 @@
 --- Rebuilds an ONNX graph by a recipe.
--- Needs ane.core, ane.recipe and the modules beside it. The recipe that the configuration names is tried first, then all others.
--- Names decide nothing; ane.onnx.match compares the graphs.
+-- Needs ane.core, ane.recipe, ane.util.failure and the modules beside it. The recipe that the configuration names is tried first,
+-- then all others. Names decide nothing; ane.onnx.match compares the graphs.
 -- Usage: `local found, reason = rebuild.find(source, roles, facts)`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local graph = require "ane.onnx.graph"
 local lift = require "ane.onnx.lift"
 local match = require "ane.onnx.match"
@@ -49,29 +50,38 @@ local function named(model, fused)
   return list, segments
 end
 
+-- Want of memory and files that cannot be read say nothing about the graph: they are raised.
+-- @return nil and the reason why a recipe does not cover the graph
+local function uncovered(reason, code)
+  if code == "memory" or code == "io" then failure.raise(code, "%s", reason) end
+  return nil, reason
+end
+
 -- Tries one recipe with one naming. @return {source, config} with only the weights that it takes; or nil, reason
 local function try(source, r, model, facts, lifted, fused)
   local list, segments = named(model, fused)
-  local all, message = core.onnx_weights(source, list)
-  if not all then return nil, message end
+  local all, message, code = core.onnx_weights(source, list)
+  if not all then return uncovered(message, code) end
   local cfg = roles.config(model, facts)
   for name in pairs(segments) do cfg.tensors[name] = true end
   local used
-  local made, reason = recipe.build(r, cfg, all, function(b, result)
+  local made, reason
+  made, reason, code = recipe.build(r, cfg, all, function(b, result)
     used = b.used
     local same, why = match.same(b, result, lifted, segments)
     if same then return true end
     return nil, why, "unsupported"
   end)
   all:close()
-  if not made then return nil, reason end
+  if not made then return uncovered(reason, code) end
   made:close()
   local wanted = {}
   for _, entry in ipairs(list) do
     if used[entry.name] then wanted[#wanted + 1] = entry end
   end
-  local weights, why = core.onnx_weights(source, wanted)
-  if not weights then return nil, why end
+  local weights, why
+  weights, why, code = core.onnx_weights(source, wanted)
+  if not weights then return uncovered(why, code) end
   return { source = weights, config = roles.config(model, facts), recipe = r }
 end
 
@@ -85,7 +95,9 @@ local function candidates(facts, given)
       list[#list + 1] = r
     end
   end
-  add((recipe.find(facts.architecture)))
+  local own, message, code = recipe.find(facts.architecture)
+  if not own then uncovered(message, code) end
+  add(own)
   for _, name in ipairs(recipe.known()) do add((recipe.find(name))) end
   return list
 end
@@ -129,6 +141,7 @@ function M.find(source, names, facts, given)
   if ok then return found, reason end
   if type(found) == "table" and found.uncovered then return nil, found.message end
   if type(found) ~= "string" then error(found, 0) end
+  if failure.code(found) == "memory" then failure.raise("memory", "%s: out of memory", facts.folder) end
   -- the graph engine reports a graph whose ops lack required inputs
   return nil, "the graph is not understood: " .. found:gsub("^[^\n]-%.lua:%d+: ", ""):gsub("\n.*", "")
 end

@@ -1,0 +1,50 @@
+-- Loads of ONNX bundles where recipes cannot be read or tried: want of memory or of open files is an error. It is no reason to run
+-- the graph itself, which is slower and rounds elsewhere.
+local ane = require "ane"
+local core = require "ane.core"
+local recipe = require "ane.recipe"
+
+local PATH = "spec/fixtures/onnx/odd"
+
+describe("a rebuilt ONNX graph", function()
+  -- Loads with one function of a module replaced.
+  local function load_with(module, name, fn)
+    local before = module[name]
+    finally(function() module[name] = before end)
+    module[name] = fn
+    return ane.load(PATH, { threads = 1, context = 16 })
+  end
+
+  it("is an error where the named recipe cannot be read", function()
+    local model, message, code = load_with(recipe, "find", function() return nil, "llama.lua: too many open files", "io" end)
+    assert.is_nil(model)
+    assert.are.equal("io", code)
+    assert.matches("llama.lua: too many open files", message, 1, true)
+  end)
+
+  it("is an error where a recipe has no memory", function()
+    local model, message, code = load_with(recipe, "build", function() return nil, "weight: out of memory", "memory" end)
+    assert.is_nil(model)
+    assert.are.equal("memory", code)
+    assert.matches("weight: out of memory", message, 1, true)
+  end)
+
+  it("is an error where its weights have no memory", function()
+    local model, message, code = load_with(core, "onnx_weights", function() return nil, "out of memory", "memory" end)
+    assert.is_nil(model)
+    assert.are.equal("memory", code)
+    assert.matches("out of memory", message, 1, true)
+  end)
+
+  it("is an error where Lua has no memory", function()
+    local model, message, code = load_with(recipe, "build", function() error "not enough memory" end)
+    assert.is_nil(model)
+    assert.are.equal("memory", code)
+    assert.matches(PATH, message, 1, true)
+  end)
+
+  it("runs as a graph where no recipe covers it", function()
+    local model <close> = assert(load_with(recipe, "build", function() return nil, "differs", "unsupported" end))
+    assert.are.equal("graph", model:info().engine)
+  end)
+end)
