@@ -253,9 +253,9 @@ static void decide_group(struct rows *k, const struct ane_rounding *rounding, in
 
 /* ---- Sweeps ------------------------------------------------------------------------------------------------------------*/
 
-/* When all columns are rounded, each number in turn takes the value that leaves the least error E with all others as they are
- * (coordinate descent: QuantEase, Behdin et al. 2023, arXiv 2309.01885): the scale of a block, then its codes. The gradient of a
- * column is g = (w - v) H. */
+/* When all columns are rounded, one number after the other takes the value that leaves the least error E with all others as they
+ * are (coordinate descent: QuantEase, Behdin et al. 2023, arXiv 2309.01885): the scale of a block, then its codes. The gradient
+ * of a column is g = (w - v) H. */
 
 enum { SWEEPS = 3, SWEPT_TABLE = 15 }; /* rounds; the largest code of tables that are swept */
 
