@@ -10,9 +10,16 @@ import sys
 
 import numpy as np
 from coremltools.optimize.coreml._quantization_passes import linear_quantize_weights, palettize_weights
+from coremltools.models.neural_network.quantization_utils import _get_kmeans_lookup_table_and_weight
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, dequantize
 
 SKIPPED = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
+
+
+def exact(w):
+    """Its k-means, exact for groups of any size: it takes scikit-learn for less than 10,000 weights."""
+    lut, codes = _get_kmeans_lookup_table_and_weight(4, w, force_kmeans1d=True)
+    return lut.astype(w.dtype), codes.astype(np.uint8)
 
 
 def coarse(w, how):
@@ -21,7 +28,7 @@ def coarse(w, how):
         passes, params = linear_quantize_weights, linear_quantize_weights.blockwise_compress(w, 4, "LINEAR_SYMMETRIC", True, [1, 32])
     else:
         group = 0 if how == "tensor" else int(how)
-        passes, params = palettize_weights, palettize_weights.blockwise_compress(w, "KMEANS", 4, [group, 0])
+        passes, params = palettize_weights, palettize_weights.blockwise_compress(w, "CUSTOM", 4, [group, 0], lut_function=exact)
     return passes.decompress(params).astype(np.float32)
 
 
