@@ -571,7 +571,7 @@ function model:weights_report() end
 ---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0, uint4-block: q4_1)
 ---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
 ---@field calibrate? ane.calibration_input
----@field tokens? integer maximum tokens of the text; default 16384
+---@field tokens? integer maximum tokens of the text; default 32768
 ---@field transform? "none"|"rotate" rotate: rotates the weights before they are rounded (docs/quantising.md); default: the transform of the loaded model. Another one loads the model again, for this call
 ---@field inputs? "rounded"|"source" for gptq, the inputs that a weight is rounded for. rounded (default): those of a model in which all earlier weights are rounded; source: those of the source
 ---@field stages? integer earlier form of inputs: 1 is "source", more is "rounded"
@@ -624,7 +624,7 @@ function model:plan(opts) end
 ---@field method? "rtn"|"gptq" as for quantise
 ---@field inputs? "rounded"|"source" as for quantise
 ---@field calibrate? ane.calibration_input
----@field tokens? integer maximum tokens of the text; default 16384
+---@field tokens? integer maximum tokens of the text; default 32768
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB
 ---@field threads? integer
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)

@@ -19,6 +19,7 @@ typedef struct {
 struct rows {
   const struct ane_factor *f;
   lanes *w, *e;                        /* [cols] weights; errors w - v of rounded columns */
+  lanes *code, *scale, *offset;        /* of sweeps: codes [cols], lines by group */
   lanes base[GROUP_MAX];               /* of the group: w plus the compensation for all columns before the current part */
   lanes target[GROUP_MAX];             /* of the group: targets if no column of the group is rounded */
   lanes trial[PART_MAX], q[GROUP_MAX]; /* errors of a candidate; codes of the group */
@@ -33,7 +34,7 @@ struct rows {
 static inline float *lane(lanes *v, int l) { return (float *)v + l; }
 
 size_t ane_compensate_scratch(const struct ane_factor *f) {
-  return sizeof(struct rows) + (f->drift ? 3 : 2) * (size_t)f->cols * sizeof(lanes) + 2 * 64;
+  return sizeof(struct rows) + (f->drift ? 6 : 5) * (size_t)f->cols * sizeof(lanes) + 2 * 64;
 }
 
 /* ---- Vectors -----------------------------------------------------------------------------------------------------------*/
@@ -171,6 +172,7 @@ static struct rows *begin(const struct ane_factor *f, const float *rows, int n, 
   k->f = f;
   k->w = (lanes *)(((uintptr_t)(k + 1) + 63) & ~(uintptr_t)63);
   k->e = k->w + f->cols;
+  k->code = k->e + f->cols, k->scale = k->code + f->cols, k->offset = k->scale + f->cols;
   memset(k->w, 0, (size_t)f->cols * sizeof *k->w);
   for (int64_t p = 0; p < f->cols; p++)
     for (int l = 0; l < n; l++) *lane(k->w + p, l) = rows[l * f->cols + f->order[p]];
@@ -180,7 +182,7 @@ static struct rows *begin(const struct ane_factor *f, const float *rows, int n, 
 
 /* The rows to round [n][cols]: those of the caller, or what the drift made of them. */
 static const float *rows_of(struct rows *k, const float *rows, int n) {
-  float *to = (float *)(k->e + k->f->cols);
+  float *to = (float *)(k->offset + k->f->cols);
   if (!k->f->drift) return rows;
   for (int l = 0; l < n; l++)
     for (int64_t p = 0; p < k->f->cols; p++) to[l * k->f->cols + k->f->order[p]] = *lane(k->w + p, l);
@@ -249,12 +251,132 @@ static void decide_group(struct rows *k, const struct ane_rounding *rounding, in
   for (int s = 0; s < rounding->group; s += rounding->sub) decide_part(k, rounding, at, s, n);
 }
 
+/* ---- Sweeps ------------------------------------------------------------------------------------------------------------*/
+
+/* When all columns are rounded, one number after the other takes the value that leaves the least error E with all others as they
+ * are (coordinate descent: QuantEase, Behdin et al. 2023, arXiv 2309.01885): the scale of a block, then its codes. The gradient
+ * of a column is g = (w - v) H. */
+
+enum { SWEEPS = 3, SWEPT_TABLE = 15 }; /* rounds; the largest code of tables that are swept */
+
+static inline float moment(const struct ane_factor *f, int64_t i, int64_t j) {
+  return f->moment[(j / ANE_STRIP * f->cols + i) * ANE_STRIP + j % ANE_STRIP];
+}
+
+/* g [n] of positions [at, at + n). */
+static ANE_WIDE void gradients(const struct rows *k, int64_t at, int64_t n, lanes *g) {
+  for (int64_t j = 0; j < n; j += ANE_STRIP) {
+    ane_f16x acc[ANE_STRIP][2];
+    memset(acc, 0, sizeof acc);
+    ane_strip(acc, k->f->moment + (at + j) * k->f->cols, ANE_STRIP, (const float *)k->e, k->f->cols);
+    memcpy(g + j, acc, (size_t)ANE_MIN(n - j, ANE_STRIP) * sizeof *g);
+  }
+}
+
+/* The values T of codes; without a table a code less `half`. */
+static ANE_WIDE void values_of(const struct rows *k, const lanes *code, int64_t n, int half, lanes *value) {
+  for (int64_t j = 0; j < n; j++)
+    for (int h = 0; h < 2; h++) {
+      ane_f16x c = code[j].h[h], v = c - ALL((float)half);
+      if (k->table) v = k->value[0].h[h];
+      for (int i = 1; k->table && i <= k->top; i++) {
+        ane_i16x is = c == ALL((float)i);
+        v = PICK(is, k->value[i].h[h], v);
+      }
+      value[j].h[h] = v;
+    }
+}
+
+/* Moves the scales of a block to the best ones for its codes. */
+static ANE_WIDE void sweep_scale(struct rows *k, int64_t at, int64_t n, const lanes *value, lanes *g, lanes *scale) {
+  const ane_f16x zero = ALL(0);
+  lanes along = {{zero, zero}}, across = {{zero, zero}}, step, hv[PART_MAX];
+  for (int64_t j = 0; j < n; j++) {
+    hv[j] = (lanes){{zero, zero}};
+    for (int64_t i = 0; i < n; i++)
+      for (int h = 0; h < 2; h++) hv[j].h[h] += moment(k->f, at + i, at + j) * value[i].h[h];
+    for (int h = 0; h < 2; h++) along.h[h] += g[j].h[h] * value[j].h[h], across.h[h] += hv[j].h[h] * value[j].h[h];
+  }
+  for (int l = 0; l < LANES; l++) {
+    float old = *lane(scale, l), a = *lane(&along, l), b = *lane(&across, l), to = b > 0 ? old + a / b : old;
+    to = ane_f16_f32(ane_f32_f16(ANE_MAX(ANE_MIN(to, 65504.0f), -65504.0f)));
+    float d = to - old;
+    bool better = old != 0 && to * old > 0 && d * (d * b - 2 * a) < 0;
+    *lane(&step, l) = better ? d : 0;
+    if (better) *lane(scale, l) = to;
+  }
+  for (int64_t j = 0; j < n; j++)
+    for (int h = 0; h < 2; h++) g[j].h[h] -= step.h[h] * hv[j].h[h], k->e[at + j].h[h] -= step.h[h] * value[j].h[h];
+}
+
+/* Moves the codes of a block, one column after the other. */
+static ANE_WIDE void sweep_codes(struct rows *k, int64_t at, int64_t n, int half, const lanes *scale, lanes *value, lanes *g) {
+  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), top = ALL((float)k->top), one = ALL(1), shift = ALL((float)half);
+  lanes inv;
+  ane_i16x none[2];
+  for (int h = 0; h < 2; h++) {
+    none[h] = scale->h[h] == zero;
+    inv.h[h] = PICK(none[h], zero, one / PICK(none[h], one, scale->h[h]));
+  }
+  for (int64_t j = 0; j < n; j++) {
+    const float own = 1 / moment(k->f, at + j, at + j);
+    for (int h = 0; h < 2; h++) {
+      ane_f16x u = value[j].h[h] + own * g[j].h[h] * inv.h[h], code, v;
+      if (k->table) {
+        code = zero, v = k->value[0].h[h];
+        for (int i = 0; i < k->top; i++) {
+          ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
+          code = PICK(above, code + one, code), v = PICK(above, k->value[i + 1].h[h], v);
+        }
+      } else {
+        u += shift;
+        u = PICK(u > zero, u, zero);
+        u = PICK(u < top, u, top);
+        code = (u + magic) - magic, v = code - shift;
+      }
+      v = PICK(none[h], value[j].h[h], v), code = PICK(none[h], k->code[at + j].h[h], code);
+      ane_f16x step = scale->h[h] * (v - value[j].h[h]);
+      value[j].h[h] = v, k->code[at + j].h[h] = code;
+      k->e[at + j].h[h] -= step;
+      for (int64_t i = 0; i < n; i++) g[i].h[h] -= moment(k->f, at + j, at + i) * step;
+    }
+  }
+}
+
+/* Sweeps over all columns, in groups with a scale each: k->scale[at / group]. fits: scales may take any value of fp16. */
+static void sweep(struct rows *k, int group, int half, bool fits) {
+  lanes g[PART_MAX], value[PART_MAX];
+  for (int round = 0; round < SWEEPS; round++)
+    for (int64_t at = 0; at < k->f->cols; at += ANE_MIN(group, PART_MAX)) {
+      int64_t n = ANE_MIN(ANE_MIN(group, PART_MAX), k->f->cols - at);
+      lanes *scale = k->scale + at / group;
+      gradients(k, at, n, g);
+      values_of(k, k->code + at, n, half, value);
+      if (fits) sweep_scale(k, at, n, value, g, scale);
+      sweep_codes(k, at, n, half, scale, value, g);
+    }
+}
+
 /* Copies the codes of lane l to `codes`, in the order of columns. */
-static void copy_codes(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l, uint8_t *codes) {
+static void copy_codes(struct rows *k, const struct ane_rounding *rounding, lanes *q_of, int64_t at, int l, uint8_t *codes) {
   for (int i = 0; i < rounding->group; i++) {
-    uint8_t q = (uint8_t)*lane(&k->q[i], l);
+    uint8_t q = (uint8_t)*lane(&q_of[i], l);
     codes[place(k, at, i, rounding->group)] = rounding->code ? rounding->code[q] : q;
   }
+}
+
+/* Rounds rows in groups of one part, and sweeps them: k->code, k->scale, k->offset. */
+static void decide_flat(struct rows *k, const struct ane_rounding *rounding, int n) {
+  set_table(k, rounding);
+  for (int64_t at = 0; at < k->f->cols; at += rounding->group) {
+    lanes *scale = k->scale + at / rounding->group, *offset = k->offset + at / rounding->group;
+    decide_group(k, rounding, at, n);
+    memcpy(k->code + at, k->q, (size_t)rounding->group * sizeof *k->q);
+    memset(scale, 0, sizeof *scale);
+    memset(offset, 0, sizeof *offset);
+    for (int l = 0; l < n; l++) *lane(scale, l) = k->params[l].scale, *lane(offset, l) = k->params[l].offset;
+  }
+  sweep(k, rounding->group, rounding->half, ane_rounding_fits(rounding));
 }
 
 bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub) {
@@ -264,17 +386,26 @@ bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub) {
   return true;
 }
 
+static void take_line(struct rows *k, int64_t group, int l) {
+  k->params[l].scale = *lane(&k->scale[group], l), k->params[l].offset = *lane(&k->offset[group], l);
+}
+
 void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *rows, int n, void *dst, size_t stride,
                          void *scratch) {
   const struct ane_rounding *rounding = ane_rounding_of(t);
   struct rows *k = begin(f, rows, n, scratch);
   size_t bytes = ane_dtype_info(t)->bytes;
-  set_table(k, rounding);
+  bool flat = rounding->group == rounding->sub;
+  if (flat)
+    decide_flat(k, rounding, n);
+  else
+    set_table(k, rounding);
   for (int64_t at = 0; at < f->cols; at += rounding->group) {
-    decide_group(k, rounding, at, n);
     uint8_t *to = (uint8_t *)dst + (size_t)(f->order[at] / rounding->group) * bytes;
+    if (!flat) decide_group(k, rounding, at, n);
     for (int l = 0; l < n; l++, to += stride) {
-      copy_codes(k, rounding, at, l, k->codes);
+      if (flat) take_line(k, at / rounding->group, l);
+      copy_codes(k, rounding, flat ? k->code + at : k->q, at, l, k->codes);
       rounding->pack(rounding, &k->params[l], k->codes, to);
     }
   }
@@ -289,15 +420,14 @@ void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int3
 /* Rounds rows in blocks with a scale each, and an offset where the scheme has one. */
 static void block_tile(struct rows *k, const struct ane_rounding *rounding, int n, struct ane_weight_tile *out) {
   int64_t blocks = k->f->cols / rounding->group;
-  set_table(k, rounding);
+  decide_flat(k, rounding, n);
   for (int64_t at = 0; at < k->f->cols; at += rounding->group) {
-    int64_t b = k->f->order[at] / rounding->group;
-    decide_group(k, rounding, at, n);
+    int64_t b = k->f->order[at] / rounding->group, group = at / rounding->group;
     for (int l = 0; l < n; l++) {
       uint8_t *to = out->codes + l * k->f->cols + b * rounding->group;
-      copy_codes(k, rounding, at, l, to);
+      copy_codes(k, rounding, k->code + at, at, l, to);
       for (int i = 0; i < rounding->group; i++) to[i] = (uint8_t)(to[i] - rounding->half);
-      struct ane_line line = {k->params[l].scale, k->params[l].offset};
+      struct ane_line line = {*lane(&k->scale[group], l), *lane(&k->offset[group], l)};
       out->scales[l * blocks + b] = ane_f32_f16(line.scale);
       if (out->offsets) out->offsets[l * blocks + b] = ane_line_shift(line);
     }
@@ -310,10 +440,12 @@ static void row_tile(struct rows *k, const lanes *scale, const lanes *offset, in
   for (int64_t at = 0; at < k->f->cols; at += ANE_PANEL) {
     int64_t width = ANE_MIN(k->f->cols - at, ANE_PANEL);
     gather_errors(k, 0, at, at, width, k->base, true);
-    decide(k, at, width, k->base, scale, offset, k->e + at, k->q, &loss);
-    for (int64_t i = 0; i < width; i++)
-      for (int l = 0; l < n; l++) out->codes[l * k->f->cols + k->f->order[at + i]] = (uint8_t)((int)*lane(&k->q[i], l) - half);
+    decide(k, at, width, k->base, scale, offset, k->e + at, k->code + at, &loss);
   }
+  k->scale[0] = *scale;
+  if (k->table && k->top <= SWEPT_TABLE) sweep(k, INT32_MAX, 0, false);
+  for (int64_t i = 0; i < k->f->cols; i++)
+    for (int l = 0; l < n; l++) out->codes[l * k->f->cols + k->f->order[i]] = (uint8_t)((int)*lane(&k->code[i], l) - half);
 }
 
 static void int8_tile(struct rows *k, int n, struct ane_weight_tile *out) {

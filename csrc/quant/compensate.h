@@ -50,7 +50,8 @@ struct ane_factor {
   float *ratio;       /* R[i][j] / R[j][j]: strips of 4 columns j, each [j / 4 * 4 + 4][4] (ane_factor_strip) */
   float *weight;      /* [cols] R[j][j]^2 by position, and 1 / the mean of all for scale */
   float *importance;  /* [cols] mean squares by column */
-  float *drift;       /* D by positions times a strength: D[i][j] in strips of 4 columns j, each [cols][4]; NULL: none */
+  float *moment;      /* H by positions, damped: H[i][j] in strips of 4 columns j, each [cols][4] */
+  float *drift;       /* D times a strength, in the same way; NULL: none */
   float damp;         /* that was needed, in means of the diagonal */
 };
 /* Where the strip of columns 4 p .. 4 p + 3 begins. */

@@ -181,6 +181,20 @@ static void store_weights(const struct cholesky *k, struct ane_factor *f) {
   }
 }
 
+/* H by positions, damped. */
+static void store_moment(void *arg, int thread, int threads) {
+  struct cholesky *k = arg;
+  const struct ane_factor *f = k->f;
+  int64_t last = f->cols - 1;
+  (void)thread, (void)threads;
+  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) * ANE_STRIP < f->cols;) {
+    float *to = f->moment + p * ANE_STRIP * f->cols;
+    for (int64_t i = 0; i < f->cols; i++)
+      for (int64_t j = p * ANE_STRIP; j < (p + 1) * ANE_STRIP; j++)
+        *to++ = j < f->cols ? (float)(moment_of(k, last - i, last - j) + (i == j ? k->shift : 0)) : 0;
+  }
+}
+
 struct drifting {
   const struct ane_moment *m;
   struct ane_factor *f;
@@ -223,9 +237,10 @@ static bool factor_memory(struct ane_factor *f, struct cholesky *k) {
   f->weight = ane_malloc(cols * sizeof *f->weight);
   f->importance = ane_malloc(cols * sizeof *f->importance);
   f->ratio = ane_malloc((size_t)ane_factor_strip((int64_t)strips) * sizeof *f->ratio);
+  f->moment = ane_malloc(strips * ANE_STRIP * cols * sizeof *f->moment);
   k->a = ane_malloc(n * n * sizeof *k->a);
   k->pt = ane_malloc(BLOCK * n * sizeof *k->pt);
-  return f->order && f->weight && f->importance && f->ratio && k->a && k->pt;
+  return f->order && f->weight && f->importance && f->ratio && f->moment && k->a && k->pt;
 }
 
 ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
@@ -254,6 +269,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
   if (!st && !done) st = ane_fail(err, ANE_INVALID, "the second moment has no factor");
   if (!st) {
     run(&k, pool, store_strips, 0);
+    run(&k, pool, store_moment, 0);
     store_weights(&k, f);
     st = make_drift(f, pool, m, strength, err);
   }
@@ -268,6 +284,7 @@ void ane_factor_free(struct ane_factor *f) {
   ane_free(f->ratio);
   ane_free(f->weight);
   ane_free(f->importance);
+  ane_free(f->moment);
   ane_free(f->drift);
   *f = (struct ane_factor){0};
 }

@@ -30,12 +30,6 @@ static void fit_signed(const struct ane_rounding *f, const float *x, const float
   c->scale = in_half(far / (float)f->half);
 }
 
-static void fit_positive(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
-  struct ane_span s = ane_span_of(x, w, f->group);
-  c->scale = in_half(ane_fit_positive(&s, f->half).scale);
-  c->offset = 0;
-}
-
 static void fit_range(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   struct ane_span s = ane_span_of(x, w, f->group);
   struct ane_line l = ane_fit_range(&s, f->top);
@@ -311,8 +305,8 @@ static const struct ane_rounding roundings[] = {
     {ANE_IQ4_XS, 256, 32, 15, 0, SCALE_STEPS, iq4, NULL, fit_iq4_xs, iq4_xs_line, iq4_xs_keep, pack_iq4_xs},
 };
 static const struct ane_rounding int4[2] = {
-    {ANE_F32, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
-    {ANE_F32, 64, 64, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
+    {ANE_F32, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_nothing},
+    {ANE_F32, 64, 64, 15, 8, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_nothing},
 };
 static const struct ane_rounding uint4 = {ANE_F32, 32, 32, 15, 0, FACTORS, NULL, NULL, fit_exact, exact_line, exact_keep, pack_nothing};
 /* clang-format on */
@@ -322,6 +316,8 @@ const struct ane_rounding *ane_rounding_of(ane_dtype t) {
     if (roundings[i].dtype == t) return &roundings[i];
   return NULL;
 }
+
+bool ane_rounding_fits(const struct ane_rounding *f) { return f->line == flat_line && (f->half || f->table); }
 
 const struct ane_rounding *ane_rounding_int4(int size) { return &int4[size == 64]; }
 const struct ane_rounding *ane_rounding_uint4(void) { return &uint4; }

@@ -32,7 +32,10 @@ struct ane_rounding {
 
 /* NULL: files are not written in this type. */
 const struct ane_rounding *ane_rounding_of(ane_dtype t);
-/* The scheme int4-block with blocks of `size` columns (32 or 64). Its `pack` writes nothing. */
+/* Is a block's line a scale of any fp16 value, without an offset of its own? */
+bool ane_rounding_fits(const struct ane_rounding *f);
+/* The scheme int4-block with blocks of `size` columns (32 or 64). Scales are of either sign: the largest element takes the end of
+ * the codes that has one more, -8. Its `pack` writes nothing. */
 const struct ane_rounding *ane_rounding_int4(int size);
 /* The scheme uint4-block: all lines are exact (quant/exact_line.h). Its `pack` writes nothing. */
 const struct ane_rounding *ane_rounding_uint4(void);

@@ -24,9 +24,9 @@ M.STRENGTH = 0.5
 -- Factors that are kept. Projections of one input follow each other, with those of other inputs between them.
 local KEPT = 3
 
--- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision and the strips.
+-- Memory of the moment and the factor of an input, in bytes: float32 sums; while factoring double precision, the strips and a copy.
 local function moment_bytes(cols) return 4 * cols * cols end
-local function factor_bytes(cols) return (8 + KEPT * 2) * cols * cols end
+local function factor_bytes(cols) return (8 + KEPT * 6) * cols * cols end
 
 local Factors = {}
 Factors.__index = Factors

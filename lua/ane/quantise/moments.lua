@@ -21,12 +21,12 @@ local try = failure.try
 local M = {}
 
 --- Options of open.
---   tokens: most tokens to read; default 16384
+--   tokens: most tokens to read; default 32768
 --   chunk: tokens of a window, which is read from an empty cache; default 512
 --   threads: of the sums; default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
-  tokens = { type = "integer", min = 1, default = 16384 },
+  tokens = { type = "integer", min = 1, default = 32768 },
   chunk = { type = "integer", min = 1, default = 512 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
