@@ -81,6 +81,7 @@ struct ane_line ane_fit_exact(const float *x, const float *w, int n, float *q) {
   (void)ane_span_code(&s, line, TOP, q);
   struct ane_code_sums sums = ane_span_sums(&s, q);
   struct ane_line best = ane_line_exact(line, (struct ane_line_cost){s.sum_w, sums.q, sums.qq});
+  /* analyser: n is at least 1. */
   struct ane_line flat = constant(s.sum_w > 0 ? s.sum_wx / s.sum_w : at[0]);
   if (ane_span_code(&s, flat, TOP, q) < ane_span_code(&s, best, TOP, q)) best = flat;
   (void)ane_span_code(&s, best, TOP, q);
