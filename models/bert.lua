@@ -55,21 +55,27 @@ local function first_position(cfg) return is_roberta(cfg) and (cfg.pad_id or 1) 
 function M.build(b, cfg)
   local kind = cfg.format == "hf" and cfg.meta "position_embedding_type" or "absolute"
   if kind ~= "absolute" then error(("position_embedding_type is '%s', known is absolute"):format(kind), 0) end
+  local hf = cfg.format == "hf"
+  if hf then cfg.attention_bias, cfg.mlp_bias = true, true end
+  local norm = { bias = hf or nil }
   local from = first_position(cfg)
   cfg.max_positions = b:rows "position_embd" - from
   local x = b:add(b:embed "token_embd", b:embed("position_embd", { by = "positions", from = from > 0 and from or nil }))
-  if b:has "token_types" then x = b:add(x, b:embed("token_types", { by = "types" })) end
-  x = b:layer_norm(x, "token_embd_norm") -- [1, d_model, T, 1]
+  if hf or b:has "token_types" then x = b:add(x, b:embed("token_types", { by = "types" })) end
+  x = b:layer_norm(x, "token_embd_norm", norm) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local a = attention.gqa(b, x, { ahead = attention.ALL, fused = b:has "attn_qkv" })
-      x = b:layer_norm(b:add(x, a), "attn_output_norm")
+      x = b:layer_norm(b:add(x, a), "attn_output_norm", norm)
       x = b:add(x, ffn.plain(b, x, "gelu_erf"))
       if i == cfg.n_layer - 1 then x = b:gather(x) end
-      x = b:layer_norm(x, "layer_output_norm")
+      x = b:layer_norm(x, "layer_output_norm", norm)
     end)
   end
-  return head.encoder(b, x)
+  if hf and b:has "cls" ~= b:has "cls.output" then
+    error(("no tensor %s.weight of the classifier"):format(b.names(b:has "cls" and "cls.output" or "cls")), 0)
+  end
+  return head.encoder(b, x, { bias = norm.bias })
 end
 
 return M

@@ -89,7 +89,8 @@ local function mixture(cfg)
 end
 
 local function experts(b, x, e)
-  local act, bias = b.cfg.act or "silu", b:weight("exp_probs_b", { suffix = b.cfg.format == "gguf" and ".bias" or "", optional = true })
+  local act, gguf = b.cfg.act or "silu", b.cfg.format == "gguf"
+  local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = gguf or e.score ~= "sigmoid" })
   local route = moe.route(b, b:linear(x, "ffn_gate_inp"), {
     k = e.k, score = e.score, bias = bias, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
     group_best = e.groups > 1 and e.best or 1,

@@ -21,7 +21,9 @@ local CLASSIFIER = { cls = "head.dense", ["cls.norm"] = "head.norm", ["cls.outpu
 M.names = {
   hf = function(cfg)
     local prefix = cfg.holds "model.final_norm.weight" and "model." or ""
+    local plain = not cfg.holds "classifier.weight" -- head.* is then of the masked language model
     return function(role, layer)
+      if plain and CLASSIFIER[role] then return "classifier.none" end
       if layer then return ("%slayers.%d.%s"):format(prefix, layer, LAYER[role] or role) end
       return CLASSIFIER[role] or prefix .. (GLOBAL[role] or role)
     end
@@ -65,7 +67,7 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local near_only = is_local(cfg, i)
-      x = b:add(x, attention.gqa(b, b:has "attn_norm" and b:layer_norm(x, "attn_norm") or x, {
+      x = b:add(x, attention.gqa(b, (i > 0 or b:has "attn_norm") and b:layer_norm(x, "attn_norm") or x, {
         fused = true, rope = near_only and near or full, window = near_only and side(cfg) + 1 or nil,
         ahead = near_only and side(cfg) or attention.ALL,
       }))
@@ -75,6 +77,11 @@ function M.build(b, cfg)
   local pooling = cfg.format == "hf" and b:has "cls.output" and cfg.meta "classifier_pooling" or "cls"
   if pooling ~= "cls" and pooling ~= "mean" then
     error(("classifier_pooling is '%s', known are cls and mean"):format(tostring(pooling)), 0)
+  end
+  if cfg.format == "hf" and b:has "cls.output" then
+    for _, role in ipairs { "cls", "cls.norm" } do
+      if not b:has(role) then error(("no tensor %s.weight of the classifier"):format(b.names(role)), 0) end
+    end
   end
   x = b:layer_norm(b:gather(x), "output_norm")
   return head.encoder(b, x, { act = cfg.classifier_act or "gelu_erf", norm = "cls.norm", mean = pooling == "mean" })

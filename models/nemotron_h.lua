@@ -88,7 +88,7 @@ end
 
 local function experts(b, x, e)
   local gguf = b.cfg.format == "gguf"
-  local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = true })
+  local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = gguf })
   local route = moe.route(b, b:linear(x, "ffn_gate_inp"), {
     k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
     group_best = math.min(2, e.count // e.groups),

@@ -27,10 +27,11 @@ function M.build(b, cfg)
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      x = b:add(x, attention.gqa(b, b:layer_norm(x, "attn_norm"), { rope = rope, window = cfg.sliding_window }))
-      x = b:add(x, ffn.plain(b, b:layer_norm(x, "ffn_norm"), "gelu_tanh"))
+      x = b:add(x, attention.gqa(b, b:layer_norm(x, "attn_norm", { bias = true }), { rope = rope, window = cfg.sliding_window }))
+      x = b:add(x, ffn.plain(b, b:layer_norm(x, "ffn_norm", { bias = true }), "gelu_tanh"))
     end)
   end
+  if not b:has("output_norm", ".bias") then error(("no tensor %s.bias"):format(b.names "output_norm"), 0) end
   return head.lm(b, x, { layer_norm = true }) -- [1, n_vocab, W, 1]
 end
 

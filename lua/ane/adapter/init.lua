@@ -26,6 +26,9 @@ File.__close = File.close
 -- @param path a folder with adapter_config.json and adapter_model.safetensors (PEFT), or a GGUF adapter
 -- @return a file, to be closed; or nil, message, code
 function M.read(path)
+  if core.path_kind(path) == "folder" and not peft.find(path) then
+    return nil, path .. ": the folder has no adapter_config.json, so it is no adapter", "notfound"
+  end
   local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
   if not file then return nil, message, code end
   return setmetatable(file, File)

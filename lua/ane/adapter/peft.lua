@@ -35,7 +35,8 @@ local function check_config(path, config)
     raise("format", "%s: r is %s, wanted a whole number", path, tostring(config.r))
   end
   if type(config.lora_alpha) ~= "number" then
-    raise("format", "%s: lora_alpha is %s, wanted a number", path, tostring(config.lora_alpha))
+    local alpha = config.lora_alpha
+    raise("format", "%s: lora_alpha is %s, wanted a number", path, alpha == core.null and "null" or tostring(alpha))
   end
 end
 
@@ -161,6 +162,7 @@ local function collect(path, source, config)
       raise("format", "%s: tensor %s is of module %s, which target_modules does not name", path, t.name, module)
     end
   end
+  if #order == 0 then raise("format", "%s: holds no tensors", path) end
   return order
 end
 

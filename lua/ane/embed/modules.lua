@@ -121,7 +121,9 @@ function MODULES.Dense(out, path)
   local shape = weight:shape()
   if #shape ~= 2 then fail("shape", "%s/model.safetensors: linear.weight is not a matrix", path) end
   if bias then same_shape(bias, { shape[1] }, path, "linear.bias") end
-  add(out, { kind = "dense", weight = weight, bias = bias, act = act, residual = residual_of(config, where, source, path, shape) })
+  local residual = residual_of(config, where, source, path, shape)
+  local name_of_weight = path .. "/model.safetensors: linear.weight"
+  add(out, { kind = "dense", weight = weight, bias = bias, act = act, residual = residual, where = name_of_weight })
 end
 
 function MODULES.LayerNorm(out, path)
@@ -197,8 +199,19 @@ end
 local function read_gguf(out, type, source)
   out.poolings, out.normalise = { GGUF_POOLINGS[type or 0] or "mean" }, true
   for _, name in ipairs { "dense_2", "dense_3" } do
-    local weight = tensor_of(source, name .. ".weight")
-    if weight then add(out, { kind = "dense", weight = weight, bias = tensor_of(source, name .. ".bias"), act = "Identity" }) end
+    local weight, bias, where = tensor_of(source, name .. ".weight"), tensor_of(source, name .. ".bias"), name .. ".weight"
+    if weight then add(out, { kind = "dense", weight = weight, bias = bias, act = "Identity", where = where }) end
+  end
+end
+
+-- Refuses a dense layer that does not take vectors of the width before it.
+local function check_widths(out, width)
+  for _, step in ipairs(out.steps) do
+    if step.kind == "dense" then
+      local rows, cols = table.unpack(step.weight:shape())
+      if cols ~= width then fail("shape", "%s is [%d, %d], wanted %d columns", step.where, rows, cols, width) end
+      width = rows
+    end
   end
 end
 
@@ -214,6 +227,7 @@ function M.read(bundle)
     if cfg.format == "hf" and cfg.folder then read_folder(out, cfg.folder)
     elseif cfg.format == "gguf" then read_gguf(out, cfg.meta("pooling_type", "whole"), bundle.source)
     elseif cfg.pooling_type then read_gguf(out, cfg.pooling_type, bundle.source) end
+    if cfg.d_model and not cfg.n_scores then check_widths(out, #out.poolings * cfg.d_model) end
     return out
   end)
 end

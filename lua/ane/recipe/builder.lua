@@ -30,7 +30,7 @@ local TABLE = { table = true }
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
   local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {}, caches = {},
-    asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
+    optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
@@ -220,10 +220,11 @@ function Builder:rms_norm(x, role, opts)
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
---- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias. The bias is used if the file has one.
+--- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias.
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [C] and the bias [C]
--- @param opts eps (default cfg.norm_eps), groups (each group of C / groups channels is normed separately; there is no bias then)
+-- @param opts eps (default cfg.norm_eps), bias (true: required; nil: used if the file has one), groups (each group of C / groups channels
+-- is normed separately; there is no bias then)
 -- @return value [1, C, T, 1]
 function Builder:layer_norm(x, role, opts)
   local eps, groups = opts and opts.eps or self.cfg.norm_eps, opts and opts.groups
@@ -231,7 +232,7 @@ function Builder:layer_norm(x, role, opts)
     local y = self:_add("layer_norm", role, { x, false, false }, { eps = eps, groups = groups })
     return self:affine(y, false, self:weight(role, { flat = true }), role .. "_scale")
   end
-  local bias = self:weight(role, { suffix = ".bias", optional = true })
+  local bias = self:weight(role, { suffix = ".bias", optional = not (opts and opts.bias) })
   return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = eps })
 end
 
@@ -347,15 +348,20 @@ Builder.take = Builder.gather
 
 --- The weight of a role, or a view of it.
 -- @param role of the weight
--- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d in the
--- role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); from, to (rows of what remains,
--- 0-based, `to` excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]); matrix (true: a
--- vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part ({first, rows}:
--- only these stored rows, which `transposed` then transposes)
+-- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
+-- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); from, to (rows of
+-- what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]);
+-- matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part
+-- ({first, rows}: only these stored rows, which `transposed` then transposes)
 -- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
-  local info, name = self:_find(role, opts.suffix or ".weight", opts.expert)
+  local suffix = opts.suffix or ".weight"
+  local info, name = self:_find(role, suffix, opts.expert)
+  if opts.optional and self.index then
+    local of = self.optional[role .. suffix] or {} -- the first tensor that is held, and the first that is absent
+    self.optional[role .. suffix], of[info and "held" or "absent"] = of, of[info and "held" or "absent"] or name
+  end
   if not info then
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)

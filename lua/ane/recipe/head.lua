@@ -8,8 +8,9 @@ local M = {}
 -- alone as the last matrix.
 -- @param x normed hidden states of the output rows [1, d_model, W, 1]
 -- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none), mean (true: the classifier
--- reads the mean of the states. The graph then gives the states, and cfg.classifier = {act, dense, norm, output}: an activation, and the
--- stems of the tensors' names; dense and norm are nil where the file has none)
+-- reads the mean of the states), bias (true: the matrices have biases; nil: where the file has one). With mean the graph gives the states,
+-- and cfg.classifier = {act, dense, norm, output}: an activation, and the stems of the tensors' names; dense and norm are nil where the
+-- file has none.
 -- @return [1, d_model, W, 1]; or [1, labels, W, 1], where the values of the first token are the scores of the sequence
 function M.encoder(b, x, opts)
   local dense, out = b:has "cls", b:has "cls.output"
@@ -24,12 +25,13 @@ function M.encoder(b, x, opts)
     for _, role in ipairs { "cls", opts.norm, "cls.output" } do b:ignore(role) end
     return x
   end
-  if dense then x = b:linear(x, "cls") end
+  local bias = { bias = opts and opts.bias }
+  if dense then x = b:linear(x, "cls", bias) end
   if dense and out then
     x = opts and opts.act and b:act(x, opts.act) or b:softcap(x, 1) -- tanh
     if opts and opts.norm then x = b:layer_norm(x, opts.norm) end
   end
-  return out and b:linear(x, "cls.output") or x
+  return out and b:linear(x, "cls.output", bias) or x
 end
 
 -- For a decoder file that gives embeddings or scores (cfg.task): the normed hidden states or the scores. nil if the file gives logits.

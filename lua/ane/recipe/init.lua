@@ -172,6 +172,16 @@ local function check_unused(r, b)
   return nil, ("%s: key %s is %s, which the recipe for %s does not compute"):format(path, key, value, b.cfg.architecture), "unsupported"
 end
 
+-- Rejects a file that lacks an optional weight of one layer which another layer has: the file is incomplete.
+local function check_missing(b)
+  for _, of in pairs(b.optional) do
+    if of.held and of.absent then
+      return nil, ("%s: no tensor %s, which other layers have (%s)"):format(b.source:path(), of.absent, of.held), "shape"
+    end
+  end
+  return true
+end
+
 -- Sets the fields of t that are nil, recursively.
 local function fill(t, defaults)
   for key, value in pairs(defaults) do
@@ -255,6 +265,8 @@ function M.build(r, cfg, source, examine)
     return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), failure.code(complaint, "invalid")
   end
   fine, message, code = check_unused(r, b)
+  if not fine then return nil, message, code end
+  fine, message, code = check_missing(b)
   if not fine then return nil, message, code end
   if examine then
     fine, message, code = examine(b, result)

@@ -463,6 +463,9 @@ describe("LoRA adapters", function()
       end
       local c = adapters.tensor("base_model.model.model.layers.0.lora_C", { 2 }, 1)
       fails("format", "base_model%.model%.model%.layers%.0%.lora_C is none", LLAMA, with(c))
+      fails("notfound", "the folder has no adapter_config.json", LLAMA, LLAMA)
+      fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
+      fails("format", "lora_alpha is null, wanted a number", LLAMA, with(nil, { lora_alpha = ane.null }))
       fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
       fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))

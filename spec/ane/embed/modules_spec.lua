@@ -169,6 +169,8 @@ describe("modules after the pooling", function()
       (refused(dense(16, 64, { module_input_name = "token_embeddings" }), { weight })))
     assert.matches("linear.bias has the shape %[8%], wanted %[16%]",
       (refused(dense(16, 64, {}), { weight, tensor("linear.bias", { 8 }, 1) })))
+    assert.matches("2_Dense/model.safetensors: linear.weight is %[16, 63%], wanted 64 columns",
+      (refused(dense(16, 63, {}), { tensor("linear.weight", { 16, 63 }, 1) })))
     assert.matches("no tensor residual.weight", (refused(dense(16, 64, { use_residual = true }), { weight })))
     assert.matches("no tensor linear.weight", (refused(dense(16, 64, {}), { tensor("linear.bias", { 8 }, 1) })))
     local _, message = with_modules({}, { ["modules.json"] = {} })
