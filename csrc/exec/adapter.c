@@ -709,7 +709,7 @@ void adapter_embed(const struct thread_ctx *tc, const struct step *s, const int3
       int32_t at = all->list[j]->of_step[s->index];
       const struct part *q = at < 0 ? NULL : &all->list[j]->parts[at];
       for (int64_t t = t0; q && t < t1; t++) {
-        tc->k->scale(q->table + list[t] * q->rank, q->scale * all->scale[j], low, q->rank);
+        tc->k->scale(q->table + embed_row(s, list[t]) * q->rank, q->scale * all->scale[j], low, q->rank);
         add_product(tc, &q->b, low, q->rank, 1, 0, q->b.groups, out + t * c, c, temp);
       }
     }

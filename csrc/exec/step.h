@@ -74,7 +74,8 @@ struct step {
       const char *name; /* of the table */
       const struct ane_tensor *table;
       ane_decode_fn decode;
-      int list; /* the list of row numbers that it looks up */
+      int list;  /* the list of row numbers that it looks up */
+      bool rest; /* numbers beyond the table mean row 0 */
     } embed;
     struct {
       int count;

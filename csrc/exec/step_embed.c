@@ -11,6 +11,10 @@ static const int32_t *list_of(const struct run *r, const struct step *s) {
   return s->embed.list == EMBED_IDS ? r->ids : s->embed.list == EMBED_TYPES ? r->types : r->positions;
 }
 
+int64_t embed_row(const struct step *s, int32_t number) {
+  return s->embed.rest && number >= s->embed.table->shape.dim[0] ? 0 : number;
+}
+
 static void run_embed(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   const struct ane_tensor *t = s->embed.table;
@@ -18,11 +22,13 @@ static void run_embed(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->out[0]->channels, from, to;
   size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t i = from; i < to; i++)
+  for (int64_t i = from; i < to; i++) {
+    const int64_t at = embed_row(s, list[i]);
     if (t->gather)
-      ane_gather_floats(t, list[i], out + i * c);
+      ane_gather_floats(t, at, out + i * c);
     else
-      s->embed.decode((const uint8_t *)t->data + (size_t)list[i] * row, out + i * c, (uint64_t)c);
+      s->embed.decode((const uint8_t *)t->data + (size_t)at * row, out + i * c, (uint64_t)c);
+  }
   if (tc->r->n_adapted) adapter_embed(tc, s, list, from, to, out);
 }
 
@@ -48,6 +54,7 @@ ane_status planner_limits(struct planner *pl, const struct ane_node *n, struct a
   struct ane_program *p = pl->p;
   int list = kind_of_list(pl, n);
   int64_t rows = pl->g->values[n->inputs[1]].shape.dim[0];
+  if (ane_node_int(n, "rest")) return ANE_OK;
   limit(list == EMBED_IDS ? &p->n_ids : list == EMBED_TYPES ? &p->n_types : &p->n_positions, rows);
   if (p->n_positions && p->o.context > p->n_positions)
     return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", the model has embeddings for %" PRId64 " positions", p->o.context,
@@ -75,5 +82,6 @@ ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step 
   s->embed.table = table;
   s->run = run_embed;
   s->embed.list = kind_of_list(pl, n);
+  s->embed.rest = ane_node_int(n, "rest") != 0;
   return planner_limits(pl, n, err);
 }

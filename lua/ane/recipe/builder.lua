@@ -175,14 +175,15 @@ function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight
 --- Looks up rows of a table by token id, position or token type.
 -- @param role of the table [n, d_model]
 -- @param opts by (nil: token ids; "positions"; "types": token types, which become an input of the graph), from (first row of the stored
--- table to use, 0-based)
+-- table to use, 0-based), rest (true: ids beyond the table read row 0; another table of the graph then limits the ids)
 -- @return value [1, d_model, T, 1]
 function Builder:embed(role, opts)
   opts = opts or {}
   if opts.by == "types" and not self.types then self.types = self.graph:input("types", "int32", { 1, "T" }) end
   local list = opts.by and self[opts.by] or self.ids
   local to = opts.from and self:rows(role)
-  return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil, table = not opts.by }) })
+  local rows = self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil, table = not opts.by })
+  return self:_add("embed", role, { list, rows }, { rest = opts.rest and 1 or 0 })
 end
 
 --- Projects x with the weight of a role: W x + b, a 1x1 convolution.

@@ -4,6 +4,7 @@
 local M = {}
 
 --- Computes (norm(W x / sqrt(d_model)) + sqrt(width) E[id]) / sqrt(2) for all layers at once.
+-- Ids beyond the table E, which may have fewer rows than the vocabulary, read row 0.
 -- Weights: per_layer_token_embd [V, n_layer * width], per_layer_model_proj [n_layer * width, d_model], per_layer_proj_norm [width].
 -- @param x scaled embedding [1, d_model, T, 1]
 -- @param width width of a layer's slice; 0: the model has no per-layer embeddings
@@ -13,7 +14,7 @@ function M.inputs(b, x, width)
   local layers = b.cfg.n_layer
   local context = b:scale(b:linear(x, "per_layer_model_proj", { bias = false }), b.cfg.d_model ^ -0.5)
   context = b:rms_norm(context, "per_layer_proj_norm", { groups = layers })
-  local all = b:scale(b:add(context, b:scale(b:embed "per_layer_token_embd", math.sqrt(width))), 2 ^ -0.5)
+  local all = b:scale(b:add(context, b:scale(b:embed("per_layer_token_embd", { rest = true }), math.sqrt(width))), 2 ^ -0.5)
   return function(i) return b:slice(all, i * width, (i + 1) * width) end
 end
 
