@@ -56,6 +56,7 @@ function M.build(b, cfg)
   local kind = cfg.format == "hf" and cfg.meta "position_embedding_type" or "absolute"
   if kind ~= "absolute" then error(("position_embedding_type is '%s', known is absolute"):format(kind), 0) end
   local hf = cfg.format == "hf"
+  if hf and cfg.meta "is_decoder" == true then error("is_decoder is true, which masks causally; only encoders are known", 0) end
   if hf then cfg.attention_bias, cfg.mlp_bias = true, true end
   local norm = { bias = hf or nil }
   local from = first_position(cfg)

@@ -46,6 +46,18 @@ describe("a file that lacks a tensor", function()
   end
 end)
 
+describe("BERT as a decoder", function()
+  it("is refused, since only encoders are computed", function()
+    local folder <close> = copy("bert", function() return true end)
+    local config = assert(core.json_decode(assert(core.read_file(folder.path .. "/config.json"))))
+    config.is_decoder = true
+    assert(core.write_file(folder.path .. "/config.json", core.json_encode(config)))
+    local model, message = ane.load(folder.path)
+    assert.is_nil(model)
+    assert.matches("is_decoder is true", message, 1, true)
+  end)
+end)
+
 describe("ModernBERT with the head of its masked language model", function()
   it("gives the embeddings of the encoder", function()
     local config = assert(core.json_decode(assert(core.read_file(hf.path "modernbert" .. "/config.json"))))

@@ -19,6 +19,9 @@ local function is_set(v)
   return v ~= nil and v ~= core.null and v ~= false and not (type(v) == "table" and next(v) == nil)
 end
 
+-- peft.LoraConfig.bias
+local BIASES = { none = true, all = true, lora_only = true }
+
 local function check_config(path, config)
   if config.peft_type ~= "LORA" then
     raise("unsupported", "%s: peft_type is %s, only LORA adapters are known", path, tostring(config.peft_type))
@@ -29,6 +32,15 @@ local function check_config(path, config)
   for key, value in pairs(config) do
     if key:find "^use_" and is_set(value) and not KNOWN_USE[key] then
       raise("unsupported", "%s: %s is set, which is not supported", path, key)
+    end
+  end
+  if config.bias ~= nil and not BIASES[config.bias] then
+    raise("format", "%s: bias is %s, wanted none, all or lora_only", path, tostring(config.bias))
+  end
+  for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
+    local v = config[key]
+    if v ~= nil and v ~= core.null and (type(v) ~= "table" or #v > 0) then
+      raise("format", "%s: %s is no object of modules and numbers", path, key)
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then

@@ -466,6 +466,8 @@ describe("LoRA adapters", function()
       fails("notfound", "the folder has no adapter_config.json", LLAMA, LLAMA)
       fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
       fails("format", "lora_alpha is null, wanted a number", LLAMA, with(nil, { lora_alpha = ane.null }))
+      fails("format", "bias is weird, wanted none, all or lora_only", LLAMA, with(nil, { bias = "weird" }))
+      fails("format", "rank_pattern is no object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
       fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
       fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))
