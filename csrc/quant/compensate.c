@@ -75,10 +75,28 @@ static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
   }
 }
 
+/* Rounds u, in units of the scale and of half h of the lanes, to the nearest of the values T: *code, and its value in *v. Without
+ * a table the values are the codes less `half`. */
+ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f16x u, ane_f16x *code, ane_f16x *v) {
+  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), one = ALL(1), top = ALL((float)k->top), shift = ALL((float)half);
+  if (!k->table) {
+    u += shift;
+    u = PICK(u > zero, u, zero);
+    u = PICK(u < top, u, top);
+    *code = (u + magic) - magic, *v = *code - shift;
+    return;
+  }
+  *code = zero, *v = k->value[0].h[h];
+  for (int i = 0; i < k->top; i++) {
+    ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
+    *code = PICK(above, *code + one, *code), *v = PICK(above, k->value[i + 1].h[h], *v);
+  }
+}
+
 /* Rounds positions [at, at + n) to values scale * T + offset. Writes errors to e, codes to q (unless NULL), and the loss. */
 static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const lanes *base, const lanes *scale,
                             const lanes *offset, lanes *e, lanes *q, lanes *loss) {
-  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), top = ALL((float)k->top), one = ALL(1);
+  const ane_f16x zero = ALL(0), one = ALL(1);
   lanes inv, sum = {{zero, zero}};
   for (int h = 0; h < 2; h++) {
     ane_i16x none = scale->h[h] == zero;
@@ -90,18 +108,9 @@ static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const l
     for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
       for (int h = 0; h < 2; h++) t.h[h] += *r * e[i].h[h];
     for (int h = 0; h < 2; h++) {
-      ane_f16x u = (t.h[h] - offset->h[h]) * inv.h[h], code, v;
-      if (k->table) {
-        code = zero, v = k->value[0].h[h];
-        for (int i = 0; i < k->top; i++) {
-          ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
-          code = PICK(above, code + one, code), v = PICK(above, k->value[i + 1].h[h], v);
-        }
-      } else {
-        u = PICK(u > zero, u, zero);
-        u = PICK(u < top, u, top);
-        v = code = (u + magic) - magic;
-      }
+      const ane_f16x u = (t.h[h] - offset->h[h]) * inv.h[h];
+      ane_f16x code, v;
+      nearest(k, h, 0, u, &code, &v);
       v = v * scale->h[h] + offset->h[h];
       e[j].h[h] = k->w[at + j].h[h] - v;
       ane_f16x left = t.h[h] - v;
@@ -311,7 +320,7 @@ static ANE_WIDE void sweep_scale(struct rows *k, int64_t at, int64_t n, const la
 
 /* Moves the codes of a block, one column after the other. */
 static ANE_WIDE void sweep_codes(struct rows *k, int64_t at, int64_t n, int half, const lanes *scale, lanes *value, lanes *g) {
-  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), top = ALL((float)k->top), one = ALL(1), shift = ALL((float)half);
+  const ane_f16x zero = ALL(0), one = ALL(1);
   lanes inv;
   ane_i16x none[2];
   for (int h = 0; h < 2; h++) {
@@ -321,19 +330,9 @@ static ANE_WIDE void sweep_codes(struct rows *k, int64_t at, int64_t n, int half
   for (int64_t j = 0; j < n; j++) {
     const float own = 1 / moment(k->f, at + j, at + j);
     for (int h = 0; h < 2; h++) {
-      ane_f16x u = value[j].h[h] + own * g[j].h[h] * inv.h[h], code, v;
-      if (k->table) {
-        code = zero, v = k->value[0].h[h];
-        for (int i = 0; i < k->top; i++) {
-          ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
-          code = PICK(above, code + one, code), v = PICK(above, k->value[i + 1].h[h], v);
-        }
-      } else {
-        u += shift;
-        u = PICK(u > zero, u, zero);
-        u = PICK(u < top, u, top);
-        code = (u + magic) - magic, v = code - shift;
-      }
+      const ane_f16x u = value[j].h[h] + own * g[j].h[h] * inv.h[h];
+      ane_f16x code, v;
+      nearest(k, h, half, u, &code, &v);
       v = PICK(none[h], value[j].h[h], v), code = PICK(none[h], k->code[at + j].h[h], code);
       ane_f16x step = scale->h[h] * (v - value[j].h[h]);
       value[j].h[h] = v, k->code[at + j].h[h] = code;

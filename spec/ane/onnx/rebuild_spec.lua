@@ -15,32 +15,27 @@ describe("a rebuilt ONNX graph", function()
     return ane.load(PATH, { threads = 1, context = 16 })
   end
 
-  it("is an error where the named recipe cannot be read", function()
-    local model, message, code = load_with(recipe, "find", function() return nil, "llama.lua: too many open files", "io" end)
+  local function fails(wanted, text, model, message, code)
     assert.is_nil(model)
-    assert.are.equal("io", code)
-    assert.matches("llama.lua: too many open files", message, 1, true)
+    assert.are.equal(wanted, code)
+    assert.matches(text, message, 1, true)
+  end
+
+  it("is an error where the named recipe cannot be read", function()
+    local function find() return nil, "llama.lua: too many open files", "io" end
+    fails("io", "llama.lua: too many open files", load_with(recipe, "find", find))
   end)
 
   it("is an error where a recipe has no memory", function()
-    local model, message, code = load_with(recipe, "build", function() return nil, "weight: out of memory", "memory" end)
-    assert.is_nil(model)
-    assert.are.equal("memory", code)
-    assert.matches("weight: out of memory", message, 1, true)
+    fails("memory", "weight: out of memory", load_with(recipe, "build", function() return nil, "weight: out of memory", "memory" end))
   end)
 
   it("is an error where its weights have no memory", function()
-    local model, message, code = load_with(core, "onnx_weights", function() return nil, "out of memory", "memory" end)
-    assert.is_nil(model)
-    assert.are.equal("memory", code)
-    assert.matches("out of memory", message, 1, true)
+    fails("memory", "out of memory", load_with(core, "onnx_weights", function() return nil, "out of memory", "memory" end))
   end)
 
   it("is an error where Lua has no memory", function()
-    local model, message, code = load_with(recipe, "build", function() error "not enough memory" end)
-    assert.is_nil(model)
-    assert.are.equal("memory", code)
-    assert.matches(PATH, message, 1, true)
+    fails("memory", PATH, load_with(recipe, "build", function() error "not enough memory" end))
   end)
 
   it("runs as a graph where no recipe covers it", function()
