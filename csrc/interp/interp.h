@@ -30,6 +30,8 @@ struct ane_interp_options {
    * `run_memory` bytes (0: see ane_dyn_budget_new). */
   struct ane_dyn_budget *budget;
   uint64_t run_memory;
+  uint64_t
+      file_bytes; /* MIL: of the files of constants. Packed weights of more than 16 times as many bytes count to the budget */
   /* Called when the stored bytes of a weight are packed and no longer read. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;

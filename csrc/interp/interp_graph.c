@@ -144,6 +144,8 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
   struct ane_interp *g = new_graph(o);
   if (!g) return interp_no_memory(err);
   g->source = s;
+  for (const struct ane_source *at = s; at; at = at->parent)
+    for (uint32_t i = 0; i < at->n_files; i++) g->options.file_bytes += at->files[i].map.size;
   g->onnx = s->onnx;
   g->io_in = s->onnx->graph.inputs, g->io_out = s->onnx->graph.outputs;
   g->info.n_inputs = s->onnx->graph.n_inputs, g->info.n_outputs = s->onnx->graph.n_outputs;

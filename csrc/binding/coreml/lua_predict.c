@@ -90,6 +90,7 @@ int bind_package_program(lua_State *L) {
   ane_dyn_memory_use(&ud->memory, box->budget);
   ane_status st = take_pool(L, o.threads, ud, &err);
   o.shared = box->shared, o.budget = box->budget;
+  for (uint32_t i = 0; i < box->p->n_files; i++) o.file_bytes += box->p->files[i].map.size;
   if (!st) o.pool = ud->pool->pool, st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);

@@ -112,6 +112,23 @@ describe("the memory of a run", function()
     assert.equal(8, whole:info().folded)
   end)
 
+  it("limits weights that are packed from computed constants", function()
+    local m = { inputs = { { "x", "float" } }, outputs = { { "y", "float" } }, constants = {
+      { "one", onnx.floats({ 1, 1 }, { 1 }) }, { "n", onnx.ints({ 2 }, { 1024, 1024 }) } }, nodes = {
+      { "Expand", { "one", "n" }, { "w" }, name = "expand" } } } -- 4 MiB
+    for i = 1, 20 do
+      m.nodes[i + 1] = { "MatMul", { i == 1 and "x" or "y" .. i - 1, "w" }, { i == 20 and "y" or "y" .. i }, name = "product" .. i }
+    end
+    local source, file <close> = onnx.open(m)
+    assert(source, file)
+    local graph, message, code = core.interp(source, { threads = 1, run_memory = 32 * MB })
+    assert.is_nil(graph)
+    assert.equal("memory", code)
+    assert.truthy(message:find "node product%d+ %(matmul%): packed weights: %d+ bytes are wanted", message)
+    local whole <close> = assert(core.interp(source, { threads = 1, run_memory = 128 * MB }))
+    assert.is_true(whole:info().weight_bytes >= 80 * MB)
+  end)
+
   it("refuses a constant that can never run, when the graph is opened", function()
     local source, file <close> = onnx.open { inputs = { { "x", "float" } }, outputs = { { "y", "float" } }, constants = {
       { "one", onnx.floats({ 1 }, { 1 }) }, { "n", onnx.ints({ 1 }, { 1 << 38 }) } }, nodes = {
