@@ -228,13 +228,14 @@ int accept4(int fd, struct sockaddr *from, socklen_t *size, int flags) {
 /* Of the C library's streams, which Lua's io uses. */
 static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
 
-FILE *fopen(const char *path, const char *mode) {
+static FILE *open_stream(const char *path, const char *mode, bool fail) {
   static FILE *(*real)(const char *, const char *);
   if (!real) *(void **)&real = next("fopen");
-  return fails(OPEN) ? (errno = EMFILE, NULL) : real(path, mode);
+  return fail ? (errno = EMFILE, NULL) : real(path, mode);
 }
 
-FILE *fopen64(const char *path, const char *mode) { return fopen(path, mode); }
+FILE *fopen(const char *path, const char *mode) { return open_stream(path, mode, fails(OPEN)); }
+FILE *fopen64(const char *path, const char *mode) { return open_stream(path, mode, fails(OPEN)); }
 
 size_t fwrite(const void *from, size_t size, size_t n, FILE *f) {
   static size_t (*real)(const void *, size_t, size_t, FILE *);

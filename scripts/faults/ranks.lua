@@ -21,6 +21,11 @@ local function be_rank(which, kind, mode, n, parallel)
   local ranks = require "ane.pipeline"
   local ane = require "ane"
   local rank = assert(ranks.join { timeout = 20 })
+  do -- what a process does once is done: modules are loaded
+    local model <close> = assert(ane.load(MODEL, { threads = 1, context = 64 }))
+    assert(model:generate({ 1, 17 }, { max_tokens = 1, details = true }))
+    require(rank == 0 and "ane.pipeline.lead" or "ane.pipeline.work")
+  end
   local function work()
     if rank > 0 then return ranks.work() end
     local model <close>, message, code = ane.load(MODEL, { ranks = { parallel = parallel }, threads = 1, context = 64 })
