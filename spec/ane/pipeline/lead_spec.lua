@@ -20,7 +20,8 @@ local OPTIONS, JOB = { chunk = 16, threads = 1 }, { path = "a model" }
 describe("rank 0", function()
   it("gives the reason where the model cannot be identified", function()
     local team = team_of {}
-    local program, message, code = lead.program(team, graph_of { nil, "no memory for names", "memory" }, OPTIONS, JOB, { parallel = "tensor" })
+    local graph = graph_of { nil, "no memory for names", "memory" }
+    local program, message, code = lead.program(team, graph, OPTIONS, JOB, { parallel = "tensor" })
     assert.is_nil(program)
     assert.same({ "no memory for names", "memory" }, { message, code })
     assert.same({}, team.told) -- the others are not told of a model that they cannot have
