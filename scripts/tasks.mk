@@ -20,6 +20,7 @@ help:
 	@echo "make analyse     clang-tidy, cppcheck, and the analysers of gcc and clang over the C files but the kernels"
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check changes nothing"
 	@echo "make faults      fails every allocation, system call and thread start in turn, once or from then on (SAMPLE=N: about N of each kind)"
+	@echo "make faults-ranks  the same in each of two ranks of mpirun, SAMPLE (25) of each kind; needs mpirun and mpicc"
 	@echo "make race        specs of threads under the thread sanitizer, with random sleeps in the thread pool"
 	@echo "make kills       SIGKILL at KILLS (200) random moments each of quantise, export, save, pull and batch"
 	@echo "make fuzz        TARGET=name SECONDS=n: libFuzzer on one target of fuzz/targets, with clang; without TARGET it lists them"
@@ -121,6 +122,12 @@ faults:
 	@scripts/deps build test
 	@$(MAKE) $(REMAKE) config=faults all build/faults/bin/faults
 	@scripts/faults/run build/faults $(if $(SAMPLE),--sample $(SAMPLE)) $(SCENARIOS)
+
+faults-ranks: override config = faults
+faults-ranks:
+	@scripts/deps build test
+	@$(MAKE) $(REMAKE) config=faults all mpi build/faults/bin/faults
+	@ANE_BUILD=build/faults build/faults/bin/faults scripts/faults/ranks.lua --sample $(or $(SAMPLE),25)
 
 RACE_SPECS = spec/csrc/platform/pool_spec.lua spec/csrc/exec/program_spec.lua spec/ane/generate/session_spec.lua spec/ane/pool spec/ane/serve
 race:
@@ -236,4 +243,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: machines analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: faults-ranks machines analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

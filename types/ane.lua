@@ -31,6 +31,7 @@ local ane = {}
 ---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned if the head has 48 MB or more
 ---@field engine? "recipe"|"graph" how an ONNX model or a Core ML package set runs: by a recipe, or op by op; default: recipe if one matches, else graph
 ---@field recipe? table|string a recipe or its path, for an architecture that has none in ane.models
+---@field run_memory? integer|string ONNX models and package sets that run op by op: maximum bytes, such as "2G", of the states of all sessions and the values of a run, without the weights; default: half of the memory that is free when more than 256 MiB are wanted
 ---@field precision? "fp32"|"fp16" arithmetic of Core ML package sets; default fp32
 ---@field backend? "cpu"|"coreml" what runs Core ML package sets; coreml: on macOS 15, never run on hardware
 ---@field verify? boolean true: hash all files of a Core ML package set before it is opened; default: sizes only
@@ -222,7 +223,7 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package, or a Core AI asset.
 ---@param path string folder of the .mlpackage or .aimodel
----@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean }
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when more than 256 MiB are wanted
 ---@return ane.package? package tostring(package) is a summary
 ---@return string? message
 ---@return ane.code? code

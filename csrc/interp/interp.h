@@ -26,6 +26,12 @@ struct ane_interp_options {
   struct ane_pool
       *pool; /* runs the graph, and `threads` is ignored; must outlive the graph. NULL: the graph makes a pool of its own */
   struct ane_interp_shared *shared; /* for graphs of the same model in memory; NULL: nothing is shared */
+  /* What the graph's constants and the memories of its runs may hold; the graph becomes an owner. NULL: a budget of its own, of
+   * `run_memory` bytes (0: see ane_dyn_budget_new). */
+  struct ane_dyn_budget *budget;
+  uint64_t run_memory;
+  uint64_t
+      file_bytes; /* MIL: of the files of constants. Packed weights of more than 16 times as many bytes count to the budget */
   /* Called when the stored bytes of a weight are packed and no longer read. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
@@ -39,7 +45,7 @@ struct ane_interp_info {
 };
 
 /* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,
- * ANE_SHAPE (a node's constants), ANE_RANGE (a constant that is too large), ANE_NOMEM. */
+ * ANE_SHAPE (a node's constants), ANE_RANGE (a constant with too many elements), ANE_NOMEM. */
 ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o,
                                 struct ane_error *err);
 /* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must be loaded; m must outlive
@@ -58,6 +64,9 @@ ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *e
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 
+/* The budget of the graph: memories of its runs are to use it. It lives at least as long as the graph. */
+struct ane_dyn_budget *ane_interp_budget(const struct ane_interp *g);
+
 /* Inputs and outputs as the file declares them. Floats of any type are float32 when the graph runs. */
 const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i);
 const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i);
@@ -68,7 +77,7 @@ bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 
 /* Runs the graph once; one run at a time. inputs: one for each input, in order. outputs: one for each output, zeroed; they
  * belong to the caller (ane_dyn_drop with the same memory), those of a failed run too. `wanted`: which outputs are computed;
- * NULL: all. The error's text begins with the node's name. */
+ * NULL: all. The error's text begins with the node's name. ANE_NOMEM: a value is beyond the budget of `m`, too. */
 ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
                           struct ane_error *err);
 

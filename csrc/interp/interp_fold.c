@@ -36,22 +36,23 @@ static ane_status named(const struct interp_node *n, ane_status st, struct ane_e
 static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
   const struct ane_dyn *in[MAX_IN];
   struct ane_dyn out[MAX_OUT] = {{0}};
-  uint64_t most = g->memory.limit;
-  g->memory.limit = ANE_MIN(most, FOLD_LIMIT);
+  g->memory.limit = FOLD_LIMIT;
   g->memory.refused = 0;
   struct ane_prim_call c = call_of(g, n, in, out, err);
   ane_status st = ane_prim_run(&c);
   for (int32_t i = 0; !st && i < n->n_out; i++)
     if (n->out[i] != INTERP_NONE) st = interp_settle(g, n, i, &g->memory, &out[i], err);
-  g->memory.limit = most;
+  g->memory.limit = 0;
   for (int32_t i = 0; i < n->n_out; i++) {
     if (st || n->out[i] == INTERP_NONE)
       ane_dyn_drop(&g->memory, &out[i]);
     else
       g->values[n->out[i]].data = out[i], g->values[n->out[i]].constant = true;
   }
-  if (st == ANE_RANGE && g->memory.refused > 0 && g->memory.refused <= most)
-    return ANE_OK; /* too large to fold: the node stays in the graph */
+  if (st && g->memory.refused > 0) { /* too large to fold: the node stays in the graph, unless it can never run */
+    if (g->memory.refused <= ane_dyn_budget_limit(g->memory.budget)) return ANE_OK;
+    st = ane_dyn_budget_check(g->memory.budget, g->memory.refused, err);
+  }
   if (st) return named(n, st, err);
   n->dead = true;
   g->info.n_folded++;

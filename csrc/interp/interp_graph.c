@@ -116,8 +116,11 @@ static ane_status finish(struct ane_interp *g, struct ane_error *err) {
 }
 
 static ane_status build(struct ane_interp *g, struct ane_error *err) {
-  uint64_t free_memory = ane_memory_available();
-  g->memory.limit = free_memory ? free_memory : UINT64_C(1) << 36;
+  struct ane_dyn_budget *b =
+      g->options.budget ? ane_dyn_budget_keep(g->options.budget) : ane_dyn_budget_new(g->options.run_memory);
+  if (!b) return interp_no_memory(err);
+  ane_dyn_memory_use(&g->memory, b);
+  ane_dyn_budget_drop(b);
   g->kernels = ane_kernels_get(g->options.isa);
   g->pool = g->options.pool;
   g->own_pool = !g->pool;
@@ -141,6 +144,8 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
   struct ane_interp *g = new_graph(o);
   if (!g) return interp_no_memory(err);
   g->source = s;
+  for (const struct ane_source *at = s; at; at = at->parent)
+    for (uint32_t i = 0; i < at->n_files; i++) g->options.file_bytes += at->files[i].map.size;
   g->onnx = s->onnx;
   g->io_in = s->onnx->graph.inputs, g->io_out = s->onnx->graph.outputs;
   g->info.n_inputs = s->onnx->graph.n_inputs, g->info.n_outputs = s->onnx->graph.n_outputs;
@@ -191,6 +196,9 @@ ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *e
 
 struct ane_interp_info ane_interp_info(const struct ane_interp *g) {
   return g->info;
+}
+struct ane_dyn_budget *ane_interp_budget(const struct ane_interp *g) {
+  return g->memory.budget;
 }
 const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i) { return &g->io_in[i]; }
 const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i) { return &g->io_out[i]; }

@@ -186,6 +186,7 @@ ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct
     return interp_no_memory(err);
   }
   m->graph = g;
+  ane_dyn_memory_use(&m->memory, g->memory.budget);
   struct ane_error own;
   ane_status st = setup(m, o, &own);
   if (st) {

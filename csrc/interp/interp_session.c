@@ -42,7 +42,7 @@ ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, 
     return interp_no_memory(err);
   }
   s->lm = m;
-  s->memory.limit = m->graph->memory.limit;
+  ane_dyn_memory_use(&s->memory, m->graph->memory.budget);
   reset(s);
   *out = s;
   return ANE_OK;

@@ -101,12 +101,26 @@ static ane_status keep(struct ane_interp *g, struct interp_node *n, struct ane_b
   return ANE_OK;
 }
 
+/* Weights may be packed from constants that are not in the file as often as nodes read them, so a small file could take any
+ * amount of memory. */
+enum { MOST_TIMES = 16 };
+
+static ane_status check_weights(const struct ane_interp *g, struct ane_error *err) {
+  uint64_t bytes = g->info.weight_bytes, plain = g->options.file_bytes;
+  if (bytes / MOST_TIMES <= plain) return ANE_OK;
+  ane_status st = ane_dyn_budget_check(g->memory.budget, bytes - plain * MOST_TIMES, err);
+  return st ? ane_fail_in(err, st, "packed weights") : ANE_OK;
+}
+
+static ane_status prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err) {
+  ane_status st = ane_prim_prepare(c, &n->state);
+  if (st) return st;
+  g->info.weight_bytes += ane_prim_state_bytes(n->state);
+  return check_weights(g, err);
+}
+
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err) {
-  if (!g->options.shared || !has_place(c)) {
-    ane_status st = ane_prim_prepare(c, &n->state);
-    g->info.weight_bytes += st ? 0 : ane_prim_state_bytes(n->state);
-    return st;
-  }
+  if (!g->options.shared || !has_place(c)) return prepare(g, n, c, err);
   struct ane_buffer key = {0};
   ane_status st = make_key(c, &key) ? ANE_OK : interp_no_memory(err);
   struct interp_shared_state *old = st ? NULL : find(g->options.shared, &key);
@@ -114,8 +128,7 @@ ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct an
     old->refs++;
     n->state = old->state;
     n->shared = old;
-  } else if (!st && !(st = ane_prim_prepare(c, &n->state))) {
-    g->info.weight_bytes += ane_prim_state_bytes(n->state);
+  } else if (!st && !(st = prepare(g, n, c, err))) {
     st = keep(g, n, &key, err);
   }
   ane_buffer_free(&key);

@@ -2,10 +2,48 @@
 #include "tensor/dyn.h"
 
 #include "base/alloc.h"
+#include "platform/platform.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- Budgets -------------------------------------------------------------------------------------------------------*/
+
+struct ane_dyn_budget *ane_dyn_budget_new(uint64_t limit) {
+  struct ane_dyn_budget *b = ane_calloc(1, sizeof *b);
+  if (b) *b = (struct ane_dyn_budget){.limit = limit, .refs = 1};
+  return b;
+}
+
+struct ane_dyn_budget *ane_dyn_budget_keep(struct ane_dyn_budget *b) {
+  b->refs++;
+  return b;
+}
+
+void ane_dyn_budget_drop(struct ane_dyn_budget *b) {
+  if (b && --b->refs == 0) ane_free(b);
+}
+
+uint64_t ane_dyn_budget_limit(struct ane_dyn_budget *b) {
+  if (b->limit) return b->limit;
+  uint64_t free_memory = ane_memory_available();
+  if (!free_memory) free_memory = UINT64_C(1) << 36; /* unknown */
+  return b->limit = ANE_MAX(b->held + free_memory / 2, (uint64_t)ANE_DYN_ALWAYS);
+}
+
+static bool has_room(struct ane_dyn_budget *b, uint64_t bytes) {
+  if (!b || (!b->limit && bytes <= ANE_DYN_ALWAYS && b->held <= ANE_DYN_ALWAYS - bytes)) return true;
+  uint64_t limit = ane_dyn_budget_limit(b);
+  return bytes <= limit && b->held <= limit - bytes;
+}
+
+ane_status ane_dyn_budget_check(struct ane_dyn_budget *b, uint64_t bytes, struct ane_error *err) {
+  if (has_room(b, bytes)) return ANE_OK;
+  return ane_fail(err, ANE_NOMEM,
+                  "%" PRIu64 " bytes are wanted, %" PRIu64 " are in use, and the limit is %" PRIu64 " (option run_memory)", bytes,
+                  b->held, b->limit);
+}
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------------*/
 
@@ -22,6 +60,20 @@ static uint32_t class_of(uint64_t bytes, uint64_t *size) {
   return *size = bytes, UINT32_MAX;
 }
 
+/* Frees the free blocks. */
+static void give_back(struct ane_dyn_memory *m) {
+  uint64_t before = m->held;
+  for (size_t i = 0; i < ANE_COUNT(m->free); i++) {
+    for (struct ane_dyn_block *b = m->free[i], *next; b; b = next) {
+      next = b->next;
+      m->held -= b->size;
+      ane_free(b);
+    }
+    m->free[i] = NULL;
+  }
+  if (m->budget) m->budget->held -= before - m->held;
+}
+
 struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes, struct ane_error *err) {
   uint64_t size;
   uint32_t c = class_of(bytes, &size);
@@ -31,13 +83,22 @@ struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes
     return NULL;
   }
   struct ane_dyn_block *b = m->free[c];
-  if (b)
+  if (b) {
     m->free[c] = b->next;
-  else if (!(b = ane_malloc(sizeof *b + (size_t)size + 64))) {
-    ane_fail(err, ANE_NOMEM, "no memory for a tensor of %" PRIu64 " bytes", bytes);
-    return NULL;
-  } else
+  } else {
+    if (!has_room(m->budget, size))
+      for (struct ane_dyn_memory *any = m->budget->memories; any; any = any->next) give_back(any);
+    if (ane_dyn_budget_check(m->budget, size, err)) {
+      m->refused = bytes;
+      return NULL;
+    }
+    if (!(b = ane_malloc(sizeof *b + (size_t)size + 64))) {
+      ane_fail(err, ANE_NOMEM, "no memory for a tensor of %" PRIu64 " bytes", bytes);
+      return NULL;
+    }
     m->held += size;
+    if (m->budget) m->budget->held += size;
+  }
   b->next = NULL;
   b->refs = 1;
   b->size_class = c;
@@ -54,12 +115,18 @@ void ane_dyn_block_give(struct ane_dyn_memory *m, struct ane_dyn_block *b) {
   m->free[b->size_class] = b;
 }
 
+void ane_dyn_memory_use(struct ane_dyn_memory *m, struct ane_dyn_budget *b) {
+  m->budget = ane_dyn_budget_keep(b);
+  m->next = b->memories;
+  b->memories = m;
+}
+
 void ane_dyn_memory_free(struct ane_dyn_memory *m) {
-  for (size_t i = 0; i < ANE_COUNT(m->free); i++)
-    for (struct ane_dyn_block *b = m->free[i], *next; b; b = next) {
-      next = b->next;
-      ane_free(b);
-    }
+  give_back(m);
+  struct ane_dyn_memory **at = m->budget ? &m->budget->memories : NULL;
+  while (at && *at != m) at = &(*at)->next;
+  if (at) *at = m->next;
+  ane_dyn_budget_drop(m->budget);
   *m = (struct ane_dyn_memory){.limit = m->limit};
 }
 

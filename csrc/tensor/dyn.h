@@ -19,17 +19,42 @@ struct ane_dyn_block {
   _Alignas(64) unsigned char data[];
 };
 
-/* Memory that grows. A freed block serves later requests of about its size. */
+/* What all memories of a model may hold together. A file of a few bytes can name tensors of any size, so each graph that comes
+ * from a file runs within a budget. Reference-counted. */
+struct ane_dyn_budget {
+  uint64_t limit; /* 0: not fixed yet, see below */
+  uint64_t held;  /* bytes in all blocks of its memories */
+  int refs;
+  struct ane_dyn_memory *memories; /* a list */
+};
+enum { ANE_DYN_ALWAYS = 256 << 20 };
+/* limit: bytes; 0: ANE_DYN_ALWAYS bytes, and where these do not suffice for the first time, half of the memory that is free then,
+ * which is the limit from then on. Returns a budget with one owner; NULL: out of memory. */
+struct ane_dyn_budget *ane_dyn_budget_new(uint64_t limit);
+struct ane_dyn_budget *ane_dyn_budget_keep(struct ane_dyn_budget *b); /* adds an owner; returns b */
+void ane_dyn_budget_drop(struct ane_dyn_budget *b);                   /* NULL is fine; the last owner frees it */
+/* The limit, which is fixed now if it was not. */
+uint64_t ane_dyn_budget_limit(struct ane_dyn_budget *b);
+/* Checks that `bytes` more can be held. NULL: no limit. Error: ANE_NOMEM. */
+ane_status ane_dyn_budget_check(struct ane_dyn_budget *b, uint64_t bytes, struct ane_error *err);
+
+/* Memory that grows. A freed block serves later requests of about its size. Where the budget would not suffice otherwise, all
+ * free blocks of its memories are given back to the system. */
 struct ane_dyn_memory {
   uint64_t limit;                  /* no single block may be larger; 0: no limit */
-  uint64_t refused;                /* the last size that exceeded the limit */
+  uint64_t refused;                /* the last size that exceeded the limit or the budget */
   uint64_t used, peak;             /* bytes in blocks handed out */
   uint64_t held;                   /* bytes in all blocks */
+  struct ane_dyn_budget *budget;   /* an owner of it; NULL: none */
+  struct ane_dyn_memory *next;     /* in the budget's list */
   struct ane_dyn_block *free[128]; /* by size class */
 };
-void ane_dyn_memory_free(struct ane_dyn_memory *m); /* all blocks must have been given back */
+/* Puts an empty memory under a budget, of which it becomes an owner. It must not move from then on. */
+void ane_dyn_memory_use(struct ane_dyn_memory *m, struct ane_dyn_budget *b);
+/* All blocks must have been given back. The memory has no budget then. */
+void ane_dyn_memory_free(struct ane_dyn_memory *m);
 
-/* A block with one owner, not zeroed. NULL: ANE_RANGE (above the limit) or ANE_NOMEM. */
+/* A block with one owner, not zeroed. NULL: ANE_RANGE (above the limit) or ANE_NOMEM (no memory, or beyond the budget). */
 struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes, struct ane_error *err);
 /* Drops one reference. The last one frees the block. */
 void ane_dyn_block_give(struct ane_dyn_memory *m, struct ane_dyn_block *b);

@@ -9,6 +9,9 @@ local M = {}
 
 M.OPTIONS = { threads = 1, context = 16 }
 
+--- What graphs that run op by op may hold: less than the memory that a fuzz target may have (fuzz/run).
+M.RUN_MEMORY = 64 << 20
+
 -- Which of the slow uses an input gets: a number that depends on all its bytes.
 local function share(data, n)
   local sum = #data
@@ -71,7 +74,7 @@ end
 
 --- Loads and runs a set of packages.
 function M.set(path)
-  local model = promise.keep("load", ane.load(path, M.OPTIONS))
+  local model = promise.keep("load", ane.load(path, { threads = 1, context = 16, run_memory = M.RUN_MEMORY }))
   if not model then return end
   model:info()
   run(model)

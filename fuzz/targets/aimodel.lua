@@ -4,6 +4,7 @@ local core = require "ane.core"
 local ports = require "lib.ports"
 local promise = require "lib.promise"
 local scratch = require "lib.scratch"
+local use = require "lib.use"
 
 local M = {}
 
@@ -17,7 +18,7 @@ function M.run(data)
   asset:text()
   asset:contents()
   asset:close()
-  local pkg = promise.keep("package", ane.package(path, { threads = 1 }))
+  local pkg = promise.keep("package", ane.package(path, { threads = 1, run_memory = use.RUN_MEMORY }))
   if not pkg then return end
   for _, f in ipairs(pkg:info().functions) do
     local inputs = ports.inputs(f.inputs)

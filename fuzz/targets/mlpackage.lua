@@ -7,6 +7,7 @@ local mlpackage = require "support.mlpackage"
 local ports = require "lib.ports"
 local promise = require "lib.promise"
 local scratch = require "lib.scratch"
+local use = require "lib.use"
 
 local M = {}
 
@@ -32,7 +33,7 @@ for op in scratch.read("csrc/interp/mil.def"):gmatch "MIL_OP%(([%w_]+)" do M.wor
 function M.run(data)
   local parts = bundle.split(data)
   mlpackage.write(path, parts.model or data, parts.weights or "", parts.manifest or mlpackage.MANIFEST)
-  local pkg = promise.keep("package", ane.package(path, { threads = 1 }))
+  local pkg = promise.keep("package", ane.package(path, { threads = 1, run_memory = use.RUN_MEMORY }))
   if not pkg then return end
   local info = pkg:info()
   local before = pkg:dump()

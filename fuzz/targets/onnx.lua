@@ -16,7 +16,7 @@ scratch.write("onnx/model.onnx.data", ("\0\0\128\63"):rep(1024))
 local function graph(path)
   local source = promise.keep("open", core.open(path))
   if not source then return end
-  local made = promise.keep("interp", core.interp(source, { threads = 1 }))
+  local made = promise.keep("interp", core.interp(source, { threads = 1, run_memory = use.RUN_MEMORY }))
   if made then
     made:info()
     made:dump()
@@ -36,7 +36,7 @@ function M.run(data)
   scratch.remove "onnx/genai_config.json"
   if not parts["genai_config.json"] then return graph(path) end
   scratch.write("onnx/genai_config.json", parts["genai_config.json"])
-  use.model(folder, data)
+  use.model(folder, data, { run_memory = use.RUN_MEMORY })
 end
 
 -- Operators whose shapes, indices or bodies come from the file.

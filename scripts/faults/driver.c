@@ -8,13 +8,16 @@
  * try forks. The child calls prepare() without faults, then run(it) in which call n of the kind (1: the first) fails: `once`, or
  * `on`: all from then on, then check(it, ok, value, message, code) without faults. check returns nil, or what is wrong. The child
  * then closes its Lua state and looks at what is left: allocations, mappings, open files, threads. `reached`: there was a call n.
- * `problem`: what check found, what is left over, or how the child died; nil: nothing. */
+ * `problem`: what check found, what is left over, or how the child died; nil: nothing.
+ *   faults.here(n, kind, mode, run) -> calls of the kind; then true and what run() returns, or false and its error
+ * runs run() in this process, for ranks of MPI, which must not fork. Only calls that ane's modules and Lua make are counted and fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <dirent.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <link.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -46,8 +49,21 @@ static _Atomic long calls[KINDS]; /* while a kind is armed */
 static bool lasting;
 static bool traced; /* print callers */
 
-static bool fails(enum kind k) {
+/* Code whose calls count; none: all code. */
+static struct {
+  uintptr_t from, to;
+} own[8];
+static int n_own;
+
+static bool is_own(const void *caller) {
+  bool found = n_own == 0;
+  for (int i = 0; i < n_own; i++) found |= (uintptr_t)caller >= own[i].from && (uintptr_t)caller < own[i].to;
+  return found;
+}
+
+static bool fails_for(enum kind k, const void *caller) {
   const int kind = atomic_load(&armed);
+  if (kind >= 0 && k != LUA && !is_own(caller)) return false;
   if (kind >= 0) atomic_fetch_add(&calls[k], 1);
   if (kind != (int)k) return false;
   long n = atomic_fetch_sub(&left, 1);
@@ -61,11 +77,14 @@ static bool fails(enum kind k) {
   return now;
 }
 
-static bool fails_as(enum kind k, int why) {
-  bool interrupted = fails(INTERRUPT), failed = fails(k);
+#define fails(k) fails_for(k, __builtin_return_address(0))
+
+static bool fails_for_as(enum kind k, int why, const void *caller) {
+  bool interrupted = fails_for(INTERRUPT, caller), failed = fails_for(k, caller);
   if (interrupted || failed) errno = interrupted ? EINTR : why;
   return interrupted || failed;
 }
+#define fails_as(k, why) fails_for_as(k, why, __builtin_return_address(0))
 
 /* ---- Blocks in use ---------------------------------------------------------------------------------------------------*/
 
@@ -131,10 +150,10 @@ void free(void *p) {
 }
 
 void *memalign(size_t to, size_t size) { return fails(ALLOC) ? (errno = ENOMEM, NULL) : note(__libc_memalign(to, size), size); }
-void *aligned_alloc(size_t to, size_t size) { return memalign(to, size); }
+void *aligned_alloc(size_t to, size_t size) { return fails(ALLOC) ? (errno = ENOMEM, NULL) : note(__libc_memalign(to, size), size); }
 
 int posix_memalign(void **out, size_t to, size_t size) {
-  void *p = memalign(to, size);
+  void *p = fails(ALLOC) ? NULL : note(__libc_memalign(to, size), size);
   if (!p) return ENOMEM;
   *out = p;
   return 0;
@@ -170,7 +189,7 @@ int open(const char *path, int flags, ...) {
   va_start(list, flags);
   unsigned mode = va_arg(list, unsigned);
   va_end(list);
-  return openat(AT_FDCWD, path, flags, mode);
+  return fails_as(OPEN, EMFILE) ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 ssize_t read(int fd, void *to, size_t n) { return fails_as(READ, EIO) ? -1 : syscall(SYS_read, fd, to, n); }
@@ -209,13 +228,14 @@ int accept4(int fd, struct sockaddr *from, socklen_t *size, int flags) {
 /* Of the C library's streams, which Lua's io uses. */
 static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
 
-FILE *fopen(const char *path, const char *mode) {
+static FILE *open_stream(const char *path, const char *mode, bool fail) {
   static FILE *(*real)(const char *, const char *);
   if (!real) *(void **)&real = next("fopen");
-  return fails(OPEN) ? (errno = EMFILE, NULL) : real(path, mode);
+  return fail ? (errno = EMFILE, NULL) : real(path, mode);
 }
 
-FILE *fopen64(const char *path, const char *mode) { return fopen(path, mode); }
+FILE *fopen(const char *path, const char *mode) { return open_stream(path, mode, fails(OPEN)); }
+FILE *fopen64(const char *path, const char *mode) { return open_stream(path, mode, fails(OPEN)); }
 
 size_t fwrite(const void *from, size_t size, size_t n, FILE *f) {
   static size_t (*real)(const void *, size_t, size_t, FILE *);
@@ -414,8 +434,41 @@ static int try(lua_State *L) {
   return 1;
 }
 
+static int note_own(struct dl_phdr_info *info, size_t size, void *arg) {
+  (void)size, (void)arg;
+  const char *name = info->dlpi_name;
+  if (!strstr(name, "/ane/core.so") && !strstr(name, "/ane/mpi.so") && !strstr(name, "/liblua")) return 0;
+  for (int i = 0; i < info->dlpi_phnum && n_own < (int)(sizeof own / sizeof *own); i++) {
+    const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+    uintptr_t from = info->dlpi_addr + h->p_vaddr;
+    if (h->p_type == PT_LOAD && (h->p_flags & PF_X)) own[n_own].from = from, own[n_own++].to = from + h->p_memsz;
+  }
+  return 0;
+}
+
+static int here(lua_State *L) {
+  int kind = luaL_checkoption(L, ARG_KIND, NULL, kinds);
+  lasting = strcmp(luaL_checkstring(L, ARG_MODE), "on") == 0;
+  lua_settop(L, ARG_PREPARE); /* run() */
+  n_own = 0;
+  dl_iterate_phdr(note_own, NULL);
+  luaL_checkstack(L, 40, NULL);
+  lua_pushnil(L); /* the calls */
+  lua_pushvalue(L, ARG_PREPARE);
+  atomic_store(&left, (long)luaL_checkinteger(L, ARG_N));
+  atomic_store(&calls[kind], 0);
+  atomic_store(&armed, kind);
+  int status = lua_pcall(L, 0, LUA_MULTRET, 0);
+  atomic_store(&armed, -1);
+  lua_pushinteger(L, calls[kind]);
+  lua_replace(L, ARG_PREPARE + 1);
+  lua_pushboolean(L, status == LUA_OK);
+  lua_insert(L, ARG_PREPARE + 2);
+  return lua_gettop(L) - ARG_PREPARE;
+}
+
 int main(int argc, char **argv) {
-  static const luaL_Reg functions[] = {{"try", try}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"try", try}, {"here", here}, {NULL, NULL}};
   mallopt(M_PERTURB, 0x5A); /* freed memory has no old contents */
   traced = getenv("FAULTS_TRACE") != NULL;
   if (traced) backtrace((void *[1]){NULL}, 1);

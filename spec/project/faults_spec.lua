@@ -15,6 +15,20 @@ describe("a call that fails", function()
   end)
 end)
 
+describe("a call that fails in a rank of mpirun", function()
+  it("ends both ranks with a message, whichever of a sample it is", function()
+    local build = os.getenv "ANE_BUILD" or "build/release"
+    if not tree.has "mpirun" then return pending "mpirun is not installed" end
+    if not pcall(require, "ane.mpi") then return pending "the module ane.mpi is not built: make mpi" end
+    local made, text = tree.run(("make --no-print-directory config=%s %s/bin/faults"):format(build:match "[^/]*$", build))
+    if not made and not text:find "error:" then return pending "needs Linux, a compiler and the library of Lua" end
+    assert(made, text)
+    local ok, report = tree.run(("ANE_BUILD='%s' %s/bin/faults scripts/faults/ranks.lua --sample 1 lua open"):format(build, build))
+    assert(ok, report)
+    assert.truthy(report:find("16 runs with a fault, 0 problems", 1, true), report)
+  end)
+end)
+
 describe("a command that is killed", function()
   it("leaves outputs whole or as before, and work that the next run ends", function()
     if not tree.run "timeout --version" then return pending "needs timeout" end

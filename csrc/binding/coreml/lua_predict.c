@@ -87,9 +87,10 @@ int bind_package_program(lua_State *L) {
   int self = lua_gettop(L);
   ud->box = box;
   box->refs++;
-  ud->memory.limit = ane_memory_available();
+  ane_dyn_memory_use(&ud->memory, box->budget);
   ane_status st = take_pool(L, o.threads, ud, &err);
-  o.shared = box->shared;
+  o.shared = box->shared, o.budget = box->budget;
+  for (uint32_t i = 0; i < box->p->n_files; i++) o.file_bytes += box->p->files[i].map.size;
   if (!st) o.pool = ud->pool->pool, st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
@@ -140,7 +141,7 @@ int bind_package_state(lua_State *L) {
   struct lua_states *ud = bind_new(L, STATE_CLASS, sizeof *ud, 0);
   ud->box = box;
   box->refs++;
-  ud->memory.limit = ane_memory_available();
+  ane_dyn_memory_use(&ud->memory, box->budget);
   ane_status st = ane_interp_states_create(&ud->states, box->p->model, function, &ud->memory, &err);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
   return 1;
@@ -212,7 +213,7 @@ static int state_copy(lua_State *L) {
   struct lua_states *ud = bind_new(L, STATE_CLASS, sizeof *ud, 0);
   ud->box = from->box;
   ud->box->refs++;
-  ud->memory.limit = from->memory.limit;
+  ane_dyn_memory_use(&ud->memory, ud->box->budget);
   return ane_interp_states_copy(&ud->states, from->states, &ud->memory, &err) ? bind_fail(L, &err) : 1;
 }
 

@@ -11,6 +11,7 @@ struct bind_package {
   struct ane_mlpackage *p;
   const struct ane_aimodel *asset;  /* a Core AI asset, of which p's model is a translation; NULL: p is a package on disk */
   struct ane_interp_shared *shared; /* packed weights of its programs */
+  struct ane_dyn_budget *budget;    /* of the runs of its programs, and of its states */
   int refs;
 };
 /* Opens a package, or an asset as the package of its translation, whose only file is main.mlirb. *asset: that of *out, which owns

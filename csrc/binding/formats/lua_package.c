@@ -27,6 +27,7 @@ struct bind_package *bind_check_package(lua_State *L, int arg) {
 void bind_package_release(struct bind_package *b) {
   if (!b || --b->refs > 0) return;
   ane_interp_shared_destroy(b->shared);
+  ane_dyn_budget_drop(b->budget);
   ane_mlpackage_close(b->p);
   ane_free(b);
 }
@@ -82,20 +83,28 @@ ane_status bind_open_package(struct ane_mlpackage **out, const struct ane_aimode
   return at ? open_asset(out, asset, path, err) : ane_mlpackage_open(out, path, err);
 }
 
-static ane_status open_box(struct bind_package *box, const char *path, struct ane_error *err) {
+/* like: a package whose budget is shared; NULL: none. run_memory: of a budget of its own. */
+static ane_status open_box(struct bind_package *box, const char *path, const struct bind_package *like, uint64_t run_memory,
+                           struct ane_error *err) {
+  box->budget = like ? ane_dyn_budget_keep(like->budget) : ane_dyn_budget_new(run_memory);
+  if (!box->budget) return ane_fail(err, ANE_NOMEM, "%s: no memory for a package", path);
   ane_status st = ane_interp_shared_create(&box->shared, err);
   return st ? st : bind_open_package(&box->p, &box->asset, path, err);
 }
 
-/* package(path) -> package; or nil, message, code */
+/* package(path [, run_memory or package]) -> package; or nil, message, code. run_memory: bytes that its states and the values of
+ * its runs may hold (nil: see ane_dyn_budget_new); a package: they share the limit of that one. */
 static int package_open(lua_State *L) {
   const char *path = bind_text(L, 1);
+  const struct bind_package *like = lua_isuserdata(L, 2) ? bind_check_package(L, 2) : NULL;
+  lua_Integer run_memory = like ? 0 : luaL_optinteger(L, 2, 0);
+  luaL_argcheck(L, run_memory >= 0, 2, "must be bytes");
   struct lua_package *ud = bind_new(L, PACKAGE_CLASS, sizeof *ud, 0);
   struct ane_error err;
   struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
   if (!box) return ane_fail(&err, ANE_NOMEM, "%s: no memory for a package", path), bind_fail(L, &err);
   box->refs = 1;
-  if (open_box(box, path, &err)) {
+  if (open_box(box, path, like, (uint64_t)run_memory, &err)) {
     ud->box = NULL;
     bind_package_release(box);
     return bind_fail(L, &err);

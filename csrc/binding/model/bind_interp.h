@@ -7,8 +7,8 @@
 #include "binding/tensor/bind_dyn.h"
 #include "interp/interp.h"
 
-/* Reads the options isa, threads and progress(done, total) from the table at `arg`. *load must outlive o. s: the source of the
- * weights, whose pages are dropped after packing; NULL: they stay. */
+/* Reads the options isa, threads, run_memory (bytes; nil: see ane_dyn_budget_new) and progress(done, total) from the table at
+ * `arg`. *load must outlive o. s: the source of the weights, whose pages are dropped after packing; NULL: they stay. */
 struct bind_loading {
   struct bind_progress progress; /* first */
   struct ane_source *source;

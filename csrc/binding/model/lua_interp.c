@@ -40,6 +40,7 @@ void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane
   lua_Integer threads = luaL_optinteger(L, -1, 1);
   if (threads < 1 || threads > 1024) luaL_error(L, "option threads is %I, wanted 1 .. 1024", (LUAI_UACINT)threads);
   o->threads = (int)threads;
+  o->run_memory = (uint64_t)bind_opt_integer_option(L, arg, "run_memory", 0, 1, INT64_MAX);
   lua_getfield(L, arg, "progress");
   load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
 }
@@ -58,6 +59,7 @@ static int interp_new(lua_State *L) {
   ane_source_retain(s);
   ud->source = s;
   ane_status st = ane_interp_from_onnx(&ud->graph, s, &o, &err);
+  if (!st) ane_dyn_memory_use(&ud->memory, ane_interp_budget(ud->graph));
   if (load.progress.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   lua_pushvalue(L, self);
@@ -167,6 +169,9 @@ static int meth_run(lua_State *L) {
   if (!(ud->outputs = ane_calloc((size_t)outputs.n + 1, sizeof *ud->outputs))) return luaL_error(L, "no memory for outputs");
   ane_status st = ane_interp_run(ud->graph, &ud->memory, in, ud->outputs, &err);
   if (!st) st = ane_maps_check(&err);
+  uint64_t bytes = 0; /* of the copies */
+  for (int32_t i = 0; !st && i < outputs.n; i++) bytes += ane_dyn_bytes(&ud->outputs[i]);
+  if (!st && ane_dyn_budget_check(ud->memory.budget, bytes, &err)) st = ane_fail_in(&err, err.code, "the outputs");
   if (st) return bind_fail(L, &err);
   lua_createtable(L, 0, outputs.n);
   for (int32_t i = 0; i < outputs.n; i++) {

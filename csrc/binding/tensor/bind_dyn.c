@@ -146,10 +146,23 @@ static int push_results(lua_State *L) {
   return 1;
 }
 
+/* Checks that there is room for the results as values of Lua, in which a number that is not of fp32 takes a slot of a table. */
+static ane_status check_room(const struct results *r, struct ane_dyn_budget *b, struct ane_error *err) {
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < r->names->n; i++) {
+    bool tensor = r->list[i].dtype == ANE_F32 && r->list[i].rank <= (int32_t)ANE_MAX_RANK;
+    bytes += (uint64_t)r->list[i].count * (tensor ? sizeof(float) : 16);
+  }
+  ane_status st = ane_dyn_budget_check(b, bytes, err);
+  return st ? ane_fail_in(err, st, "the outputs") : ANE_OK;
+}
+
 int bind_dyn_results(lua_State *L, ane_status st, const struct ane_error *err, const struct bind_names *names,
                      struct ane_dyn *results, struct ane_dyn_memory *memory) {
   struct results r = {names, results};
+  struct ane_error short_of;
   int failed = LUA_OK;
+  if (!st && (st = check_room(&r, memory->budget, &short_of))) err = &short_of;
   if (!st) {
     lua_pushcfunction(L, push_results);
     lua_pushlightuserdata(L, &r);

@@ -138,7 +138,9 @@ local NAMES = {
 }
 
 -- Options of loading a model, but for those that may be given several times.
-local OF_MODEL = { "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "verify", "sandbox" }
+local OF_MODEL = {
+  "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
+}
 
 local function show(args, result, message, code)
   if not result then return nil, message, code end

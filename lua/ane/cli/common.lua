@@ -197,7 +197,7 @@ function M.load(args, extra, silent)
   local opts = {
     threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed), importance = importance,
     activations = args.activations, kv = args.kv, head = args.head, engine = args.engine, recipe = args.recipe,
-    progress = M.progress(args), verify = args.verify, adapters = given(args.adapter), merge = args.merge,
+    progress = M.progress(args), verify = args.verify, run_memory = args.run_memory, adapters = given(args.adapter), merge = args.merge,
     ranks = args.ranks, transform = args.transform,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end

@@ -15,7 +15,7 @@ M.excludes = { { "program", "json" } }
 M.needs = {}
 for i, name in ipairs {
   "keys", "program", "report", "threads", "context", "weights", "mixed", "activations", "kv", "head", "engine", "recipe", "adapter",
-  "verify", "sandbox",
+  "run_memory", "verify", "sandbox",
 } do M.needs[i] = { name, "MODEL" } end
 
 function M.options(parser)

@@ -179,6 +179,8 @@ function M.model(parser, optional, merge)
     .. "else graph."):choices(rules.engine.choices)
   M.recipe(parser)
   M.adapters(parser, false, merge)
+  M.add(parser, "--run-memory", "Maximum memory for the states and values of an ONNX model or a package set that runs op by op: 2G, "
+    .. "512M; default: half of the free memory.", rules.run_memory):argname "SIZE"
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
   parser:flag("--sandbox", "Restrict the process: it opens only the model and the files named in the command, starts no program and "
     .. "uses no network. After loading it cannot open the model either. Needs Linux with Landlock.")

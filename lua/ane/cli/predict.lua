@@ -1,5 +1,5 @@
 --- `ane predict`: runs a Core ML package or a Core AI asset on the calls of a case file.
--- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys and ane.coreml.package.
+-- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys, ane.util.units and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function, silent}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states. An input {call = number, output = name} is what an earlier call
 -- gave (calls are numbered from 1). The outputs that a call lists are compared; a silent call writes no others. null is the same as an
@@ -9,6 +9,7 @@ local core = require "ane.core"
 local common = require "ane.cli.common"
 local keys = require "ane.util.keys"
 local options = require "ane.cli.options"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -21,6 +22,8 @@ function M.options(parser)
     .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is an output of call N, counted from 1.')
   parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
   parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
+  options.add(parser, "--run-memory", "Maximum memory for the states and values of runs: 2G, 512M; default: half of the free memory.",
+    units.bytes_rule):argname "SIZE"
   options.threads(parser)
   options.progress(parser)
   options.json(parser)
@@ -286,7 +289,7 @@ function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end
   local pkg <close>, failed = require("ane.coreml.package").open(args.package, {
-    precision = args.precision, threads = args.threads, progress = common.progress(args),
+    precision = args.precision, threads = args.threads, run_memory = args.run_memory, progress = common.progress(args),
   })
   if not pkg then return nil, failed end
   local calls, tolerance, all = {}, tolerance_of(case, args.precision), true

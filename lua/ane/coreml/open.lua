@@ -203,7 +203,7 @@ end
 --- Opens the packages of a set, checks them against runtime_meta.json, then packs their weights.
 -- @param folder with a trailing slash
 -- @param meta of ane.coreml.meta; gets opened (list), embedding, sizes, low, high, and for each package: package, program, states
--- @param opts precision, threads, isa, backend, progress
+-- @param opts precision, threads, isa, backend, run_memory (of all packages together), progress
 -- @raise {message, code}
 function M.packages(folder, meta, opts)
   local opened, first, total = {}, nil, #meta.packages
@@ -212,6 +212,7 @@ function M.packages(folder, meta, opts)
     if paths.is_linked(folder, p.path) then refuse("format", "%s: is a symbolic link", p.path) end
     local pkg, message, code = package.open(folder .. p.path, {
       precision = opts.precision, threads = opts.threads, isa = opts.isa, backend = opts.backend, pool_of = first,
+      run_memory = opts.run_memory, memory_of = opened[1],
     })
     if not pkg then refuse(code, "%s", message) end
     opened[i] = pkg

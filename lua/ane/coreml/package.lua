@@ -1,6 +1,6 @@
 --- Core ML packages (.mlpackage), and Core AI assets (.aimodel) as the ML Programs that they are run as: their contents, their
 -- programs as text, their constants; and their functions, which run here.
--- Needs ane.core, ane.coreml.aimodel, ane.util.isa, ane.util.methods and ane.util.schema.
+-- Needs ane.core, ane.coreml.aimodel, ane.util.isa, ane.util.methods, ane.util.schema and ane.util.units.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
 local aimodel = require "ane.coreml.aimodel"
@@ -8,6 +8,7 @@ local core = require "ane.core"
 local isa = require "ane.util.isa"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -22,20 +23,24 @@ local OPTIONS = {
   progress = { type = "callable" },
   backend = { type = "string", choices = { "cpu", "coreml" }, default = "cpu" },
   anywhere = { type = "boolean", default = false },
+  run_memory = units.bytes_rule,
   pool_of = { type = "any" }, -- a program of another package, whose threads are shared
+  memory_of = { type = "any" }, -- another package, whose run_memory is shared
 }
 
 --- Opens a package, or an asset. Its weights are mapped, not copied. All of its contents are checked. Of an asset, calls are
 -- inlined and integers wider than a byte are int32; dump gives the asset's own program.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
--- operation), threads (default: physical cores), isa, progress (function("load", done, total)); backend = "coreml": by Core ML
--- itself, on macOS 15 (never run on hardware), where every convolution must be on the Neural Engine, or with anywhere = true not
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total)); run_memory: bytes (or "2G") that the
+-- states and the values of runs may hold together, without the weights; default: half of the memory that is free when more than 256 MiB
+-- are wanted. A run that wants more fails with the code memory; backend = "coreml": by Core ML itself, on macOS 15 (never run on
+-- hardware, without this limit), where every convolution must be on the Neural Engine, or with anywhere = true not
 -- @return package; or nil, message, code
 function M.open(path, opts)
   schema.argument({ type = "string" }, path, "package: path", 2)
   opts = schema.check(OPTIONS, opts, "package", 2)
-  local raw, message, code = core.package(path)
+  local raw, message, code = core.package(path, opts.memory_of and opts.memory_of._raw or units.read_bytes(opts.run_memory))
   if not raw then return nil, message, code end
   return setmetatable({ _raw = raw, _path = path, _opts = opts, _programs = {} }, Package)
 end

@@ -1,5 +1,5 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream and weights.
+-- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream, units and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local adapters = require "ane.model.adapters"
@@ -12,6 +12,7 @@ local progress = require "ane.util.progress"
 local schema = require "ane.util.schema"
 local session = require "ane.generate.session"
 local stream = require "ane.generate.stream"
+local units = require "ane.util.units"
 local weights = require "ane.model.weights"
 
 local M = {}
@@ -35,6 +36,9 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
 --     recipe, with the stored weights); default: recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
+--   run_memory: for ONNX models and Core ML package sets that run op by op: bytes (or "2G") that the states of all sessions and the
+--     values of a run may hold together, without the weights; default: half of the memory that is free when more than 256 MiB are
+--     wanted. A call that wants more fails with the code memory
 --   precision: for Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
 --   verify: true hashes all files of a Core ML package set before opening it; by default only their sizes are checked
@@ -59,6 +63,7 @@ M.rules = {
   head = { type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" }, default = "auto" },
   engine = { type = "string", choices = { "recipe", "graph" }, aliases = { packages = "graph" } },
   recipe = { type = { "table", "string" } },
+  run_memory = units.bytes_rule,
   precision = { type = "string", choices = { "fp32", "fp16" } },
   backend = { type = "string", choices = { "cpu", "coreml" } },
   verify = { type = "boolean" },

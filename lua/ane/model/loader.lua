@@ -302,6 +302,7 @@ local function without_set(path, opts, format)
     if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
   end
   if format == "onnx" then return without_weights(path, opts, "ONNX") end
+  if opts.run_memory then return nil, ("%s: option run_memory is for ONNX models and package sets"):format(path), "unsupported" end
   if opts.engine == "graph" then
     return nil, ("%s: option engine is \"graph\", which is for ONNX models and package sets"):format(path), "unsupported"
   end

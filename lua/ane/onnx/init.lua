@@ -1,12 +1,13 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.onnx.rebuild and ane.tokenizer. A recipe
--- rebuilds the model if one computes exactly what the graph does. Otherwise the graph itself runs, op by op. What no
+-- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.util.units, ane.onnx.rebuild and ane.tokenizer. A
+-- recipe rebuilds the model if one computes exactly what the graph does. Otherwise the graph itself runs, op by op. What no
 -- configuration states is read from the graph's inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -167,11 +168,12 @@ end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
--- The default context in tokens: the model's, at most 4096, and at most half of the free memory for the cache (float32).
-local function default_context(cfg)
-  local a_token = 8 * (cfg.n_layer or 0) * (cfg.n_head_kv or 0) * (cfg.head_dim or 0)
-  local free = core.memory().available
-  local fits = free > 0 and a_token > 0 and free // 2 // a_token or 4096
+-- The default context in tokens: the model's, at most 4096, and what fits in the memory of runs, in which each run holds the cache
+-- (float32) twice: as it was, and as it becomes.
+local function default_context(cfg, run_memory)
+  local a_token = 2 * 8 * (cfg.n_layer or 0) * (cfg.n_head_kv or 0) * (cfg.head_dim or 0)
+  local most = run_memory or core.memory().available // 2
+  local fits = most > 0 and a_token > 0 and most // a_token or 4096
   return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
 end
 
@@ -207,15 +209,16 @@ end
 
 local function by_graph(source, path, opts, cfg, roles)
   check_options(path, opts)
+  local run_memory = units.read_bytes(opts.run_memory)
   local tokenizer, tokenizer_error = find_tokenizer(cfg.folder)
   if tokenizer and #cfg.eos_ids > 0 then tokenizer.eos_ids = cfg.eos_ids end
-  local context = opts.context or default_context(cfg)
+  local context = opts.context or default_context(cfg, run_memory)
   local progress = opts.progress
   local program, message, code = core.graph_program(source, {
     isa = opts.isa, threads = opts.threads, progress = progress and function(done, total) progress("load", done, total) end,
     ids = roles.ids, mask = roles.mask, positions = roles.positions, past_length = roles.past_length,
     total_length = roles.total_length, logits = roles.logits, states = roles.states, kv_heads = cfg.n_head_kv, head_size = cfg.head_dim,
-    context = context, chunk = chunk_of(roles),
+    context = context, chunk = chunk_of(roles), run_memory = run_memory,
   })
   if not program then refuse(code, "%s", message) end
   program = require("ane.onnx.session").program(program)

@@ -412,6 +412,17 @@ end
 function Program.adapter() return nil, "a model on several ranks takes no adapters", "unsupported" end
 function Program.adapt() end
 
+-- Adds what the other ranks have answered, JSON by rank, to `list`.
+-- @return list; or nil, message, code
+local function decode(texts, list)
+  for rank, text in pairs(texts) do
+    local value, message, code = core.json_decode(text)
+    if value == nil then return nil, message, code end
+    list[rank] = value
+  end
+  return list
+end
+
 --- Measures the links between neighbouring ranks: see ane.pipeline.links.
 -- @return list of rows; or nil, message, code
 function Program:links()
@@ -424,7 +435,9 @@ function Program:links()
     if not times then return broken(self, message, code) end
     texts, message, code = replies(self)
     if not texts then return nil, message, code end
-    list[from + 1] = links.row(self.team, from, from == 0 and times or core.json_decode(texts[from]))
+    texts, message, code = decode({ [from] = texts[from] }, { [0] = times })
+    if not texts then return nil, message, code end
+    list[from + 1] = links.row(self.team, from, texts[from])
   end
   return list
 end
@@ -463,9 +476,7 @@ local function ask(self, threads)
   texts, message, code = replies(self)
   if not texts then return nil, message, code end
   if not own then return nil, own_message, own_code end
-  local list = { [0] = own }
-  for rank, text in pairs(texts) do list[rank] = core.json_decode(text) end
-  return list
+  return decode(texts, { [0] = own })
 end
 
 -- The `ranks` of cut.choose(). The ranks of a host share its free memory equally.
@@ -530,14 +541,17 @@ end
 
 -- The description of the model that is sent to the other ranks.
 -- @param places body steps at which the stages begin, and the number of all
+-- @return text; or nil, message, code
 local function job_text(graph, options, job, opts, chosen, places)
+  local identity, message, code = graph:identity()
+  if not identity then return nil, message, code end
   local sent = {}
   for key, value in pairs(options) do
     if key ~= "progress" and key ~= "threads" then sent[key] = value end
   end
   return core.json_encode {
     path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
-    tensor = opts.parallel == "tensor", identity = ("%016x"):format(graph:identity()),
+    tensor = opts.parallel == "tensor", identity = ("%016x"):format(identity),
     cuts = places, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
   }
 end
@@ -600,8 +614,10 @@ function M.program(team, graph, options, job, opts)
   if not chosen then return nil, message, code end
   local places = { 0, table.unpack(chosen.cuts) }
   places[#places + 1] = #chosen.costs - 1
-  local ok
-  ok, message, code = team:tell("C", orders.pack("M", job_text(graph, options, job, opts, chosen, places)))
+  local described, ok
+  described, message, code = job_text(graph, options, job, opts, chosen, places)
+  if not described then return nil, message, code end
+  ok, message, code = team:tell("C", orders.pack("M", described))
   if not ok then return nil, message, code end
   -- the others pack their weights at the same time
   local planned, own_message, own_code = plan_own(self, graph, options, opts, chosen, places)
@@ -613,7 +629,11 @@ function M.program(team, graph, options, job, opts)
     return nil, message, code
   end
   team.busy, self.infos[0] = true, work.add_info(self.own:info(), self.part)
-  for rank, info in pairs(texts) do self.infos[rank] = core.json_decode(info) end
+  texts, message, code = decode(texts, self.infos)
+  if not texts then
+    give_up(self)
+    return nil, message, code
+  end
   self.infos[0].resident, self.kv_per_token = core.memory().resident, 0
   for rank = 0, team.size - 1 do self.kv_per_token = self.kv_per_token + self.infos[rank].kv_bytes_per_token end
   self.ranks = describe(self, chosen.costs, chosen.cuts, opts.fp16, chosen.head)

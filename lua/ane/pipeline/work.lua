@@ -149,7 +149,10 @@ local function plan(self, job)
   local ok
   ok, message, code = graph:passes(job.pipeline)
   if not ok then return nil, message, code end
-  if ("%016x"):format(graph:identity()) ~= job.identity then
+  local identity
+  identity, message, code = graph:identity()
+  if not identity then return nil, message, code end
+  if ("%016x"):format(identity) ~= job.identity then
     return nil, job.path .. ": is another model than that of rank 0", "invalid"
   end
   local options = job.options
@@ -219,9 +222,11 @@ local HANDLE = {
     return acknowledge(self, facts and core.json_encode(facts), message, code)
   end,
   M = function(self, text)
-    local _, job = orders.unpack(text)
+    local _, described = orders.unpack(text)
     drop(self)
-    return acknowledge(self, plan(self, core.json_decode(job)))
+    local job, message, code = core.json_decode(described)
+    if not job then return acknowledge(self, nil, message, code) end
+    return acknowledge(self, plan(self, job))
   end,
   O = function(self, text)
     local _, id, context, kv = orders.unpack(text)

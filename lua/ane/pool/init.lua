@@ -1,6 +1,7 @@
 --- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
--- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.request and ane.pool.sessions. A step computes one mixed batch of at most
--- `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read, in equal shares.
+-- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.request, ane.pool.sessions and ane.util.units. A step computes one mixed
+-- batch of at most `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read,
+-- in equal shares.
 -- The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
 
@@ -9,6 +10,7 @@ local prefixes = require "ane.pool.prefixes"
 local price = require "ane.pool.price"
 local request = require "ane.pool.request"
 local sessions = require "ane.pool.sessions"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -31,19 +33,6 @@ local PREFIX_MEMORY, PREFIX_SHARE = 1 << 30, 4
 -- The file of known prefixes in a folder.
 local FILE = "/prefixes.ane"
 
-local UNITS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
-
--- Parses a number of bytes, or a text such as "2G" or "512M"; nil if it is neither.
-local function bytes_of(v)
-  if math.type(v) == "integer" then return v > 0 and v or nil end
-  local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
-  return number and math.floor(tonumber(number) * UNITS[unit]) or nil
-end
-
-local function check_memory(v)
-  if not bytes_of(v) then return "must be a number of bytes, or a text like \"2G\" or \"512M\"" end
-end
-
 --- Options of model:pool.
 --   sessions: replies that are computed at once; the others wait
 --   step_tokens: maximum tokens of a step
@@ -56,8 +45,8 @@ end
 M.rules = {
   sessions = { type = "integer", min = 1, max = 1024, default = 32 },
   step_tokens = { type = "integer", min = 16, max = 512, default = 256 },
-  memory = { type = { "integer", "string" }, check = check_memory },
-  prefix_memory = { type = { "integer", "string" }, check = check_memory },
+  memory = units.bytes_rule,
+  prefix_memory = units.bytes_rule,
   context = { type = "integer", min = 1 },
   kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" } },
   on_work = { type = "callable" },
@@ -71,12 +60,12 @@ M.request_rules = {
 
 -- The sessions that a pool computes in. They share pages if the program has them.
 local function sessions_of(engine, opts)
-  local memory = opts.memory and bytes_of(opts.memory) or math.huge
+  local memory = opts.memory and units.read_bytes(opts.memory) or math.huge
   if not engine.prefixes then
     return sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions, memory = memory })
   end
   local free = core.memory().available
-  local most = opts.prefix_memory and bytes_of(opts.prefix_memory)
+  local most = opts.prefix_memory and units.read_bytes(opts.prefix_memory)
     or math.min(PREFIX_MEMORY, free and free > 0 and free // PREFIX_SHARE or PREFIX_MEMORY)
   return prefixes.new(engine, { context = opts.context, memory = memory, prefix_memory = most })
 end

@@ -1,4 +1,4 @@
---- Numbers as text for people.
+--- Numbers of bytes, to and from text.
 -- Needs nothing. Usage: `print(units.bytes(1500000))` -- 1.5 MB
 
 local M = {}
@@ -10,5 +10,22 @@ function M.bytes(n)
   end
   return ("%d bytes"):format(n)
 end
+
+local FACTORS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
+
+--- Reads a number of bytes, or a text such as "2G" or "512M" in powers of 1024; nil if it is neither.
+function M.read_bytes(v)
+  if math.type(v) == "integer" then return v > 0 and v or nil end
+  local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
+  return number and math.tointeger(math.floor(tonumber(number) * FACTORS[unit])) or nil
+end
+
+--- A rule of ane.util.schema for an option that read_bytes reads.
+M.bytes_rule = {
+  type = { "integer", "string" },
+  check = function(v)
+    if not M.read_bytes(v) then return "must be a number of bytes, or a text like \"2G\" or \"512M\"" end
+  end,
+}
 
 return M
