@@ -59,7 +59,7 @@ end
 -- @return notes, with field `reset`: why an earlier run's pieces are of no use, or nil
 function M.open(out, settings)
   local names = names_of(out)
-  settings.ane_quantise = 1
+  settings.ane_quantise = 2
   local self = setmetatable({ names = names, settings = settings, kept = {}, saved = core.clock(), took = 0 }, Notes)
   self.lock = try(core.append(names.journal))
   local ok, message = pcall(function()
