@@ -14,6 +14,10 @@
  * best is w + w D (H + damping)^-1, with D the mean of d' x. It is rounded in place of w (GPTAQ: Li et al. 2025, arXiv
  * 2504.02692; QEP: Arai and Ichikawa 2025, arXiv 2504.09629).
  *
+ * Correlations in a few tokens are partly chance. A prior of n tokens makes H what it would be if n more tokens of the same mean
+ * squares and without correlations had been read: off the diagonal it is times T / (T + n), T the tokens that were read
+ * (shrinkage: Schaefer and Strimmer 2005, "A shrinkage approach to large-scale covariance matrix estimation", target D).
+ *
  * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
 #ifndef ANE_QUANT_COMPENSATE_H
 #define ANE_QUANT_COMPENSATE_H
@@ -60,10 +64,14 @@ static inline int64_t ane_factor_strip(int64_t p) { return 8 * p * (p + 1); }
 /* Factors m. Columns are ordered by falling mean square (the activation order of GPTQ): groups of `group` columns by their sum,
  * parts of `sub` columns inside a group, columns inside a part. group and sub: 1, or group a multiple of sub and cols one of
  * group. damp: what is added to the diagonal, in means of it; ten times as much is taken, again and again, until there is a
- * factor. The factor is computed in double precision. strength: of the drift, where m has one: 0 (none) .. 1. ANE_NOMEM;
- * ANE_INVALID where m has no tokens or is not finite. */
-ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
-                           double damp, double strength, struct ane_error *err);
+ * factor. The factor is computed in double precision. strength: of the drift, where m has one: 0 (none) .. 1. prior: tokens, 0 or
+ * more. ANE_NOMEM; ANE_INVALID where m has no tokens or is not finite. */
+struct ane_factor_options {
+  int32_t group, sub;
+  double damp, strength, prior;
+};
+ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m,
+                           const struct ane_factor_options *opts, struct ane_error *err);
 void ane_factor_free(struct ane_factor *f); /* a zeroed one is fine */
 
 /* ---- Rounding ----------------------------------------------------------------------------------------------------------*/

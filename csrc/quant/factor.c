@@ -64,6 +64,7 @@ struct cholesky {
   double *pt; /* [64][n]: the columns of the step, transposed */
   int64_t at; /* first column of the step */
   double shift;
+  double apart; /* what entries off the diagonal are times */
   _Atomic int64_t next;
 };
 
@@ -73,7 +74,8 @@ static double moment_of(const struct cholesky *k, int64_t i, int64_t j) {
     int32_t t = r;
     r = c, c = t;
   }
-  return (double)k->m->sum[(int64_t)r * k->m->padded + c] / (double)k->m->tokens;
+  double v = (double)k->m->sum[(int64_t)r * k->m->padded + c] / (double)k->m->tokens;
+  return r == c ? v : v * k->apart;
 }
 
 static void fill_rows(void *arg, int thread, int threads) {
@@ -243,20 +245,21 @@ static bool factor_memory(struct ane_factor *f, struct cholesky *k) {
   return f->order && f->weight && f->importance && f->ratio && f->moment && k->a && k->pt;
 }
 
-ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
-                           double damp, double strength, struct ane_error *err) {
-  *f = (struct ane_factor){.cols = m->cols, .group = group, .sub = sub};
+ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m,
+                           const struct ane_factor_options *opts, struct ane_error *err) {
+  *f = (struct ane_factor){.cols = m->cols, .group = opts->group, .sub = opts->sub};
   struct cholesky k = {.m = m, .f = f, .n = (m->cols + BLOCK - 1) / BLOCK * BLOCK};
   ane_status st = ANE_OK;
-  double mean;
+  double mean, damp = opts->damp;
   bool done = false;
   if (m->tokens == 0) return ane_fail(err, ANE_INVALID, "the second moment has no tokens");
-  if (group < 1 || sub < 1 || group % sub || m->cols % group)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " columns in groups of %d and %d", m->cols, (int)group, (int)sub);
+  if (f->group < 1 || f->sub < 1 || f->group % f->sub || m->cols % f->group)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " columns in groups of %d and %d", m->cols, (int)f->group, (int)f->sub);
   if (!factor_memory(f, &k)) {
     st = ane_fail(err, ANE_NOMEM, "no memory for a factor of %" PRId64 " columns", m->cols);
     goto out;
   }
+  k.apart = (double)m->tokens / ((double)m->tokens + opts->prior);
   ane_moment_diagonal(m, f->importance);
   mean = mean_diagonal(f);
   if (!isfinite(mean)) st = ane_fail(err, ANE_INVALID, "the second moment is not finite");
@@ -271,7 +274,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
     run(&k, pool, store_strips, 0);
     run(&k, pool, store_moment, 0);
     store_weights(&k, f);
-    st = make_drift(f, pool, m, strength, err);
+    st = make_drift(f, pool, m, opts->strength, err);
   }
 out:
   ane_free(k.a);

@@ -1,10 +1,13 @@
-/* core.folder(path): a folder that is written over several runs and then put in place as a whole; core.sha256. */
+/* core.folder(path): a folder that is written over several runs and then put in place as a whole; core.sha256 and core.hash64. */
 #include "binding/bind.h"
 
+#include "base/hash64.h"
 #include "base/sha256.h"
 #include "platform/map_guard.h"
 #include "platform/platform.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define FOLDER_CLASS "ane.folder"
@@ -120,13 +123,26 @@ static int sha256(lua_State *L) {
   return 1;
 }
 
+/* hash64(bytes) -> 16 hexadecimal digits: of base/hash64.h, some 20 times as fast as sha256, against damage alone */
+static int hash64(lua_State *L) {
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 1, &len);
+  struct ane_hash64 h = {0};
+  char out[17];
+  ane_hash64_add(&h, bytes, len);
+  snprintf(out, sizeof out, "%016" PRIx64, ane_hash64_end(&h));
+  lua_pushstring(L, out);
+  return 1;
+}
+
 void bind_folder(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"path", meth_path},       {"remove", meth_remove}, {"make", meth_make}, {"commit", meth_commit},
       {"abandon", meth_abandon}, {"leave", meth_leave},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_leave}, {"__close", meth_leave}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
-  static const luaL_Reg functions[] = {{"folder", folder_open}, {"sha256", sha256}, {"sha256_file", sha256_file}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"folder", folder_open}, {"sha256", sha256}, {"sha256_file", sha256_file}, {"hash64", hash64}, {NULL, NULL}};
   bind_class(L, FOLDER_CLASS, methods, meta);
   bind_class(L, HASHED_CLASS, none, map_meta);
   luaL_setfuncs(L, functions, 0);

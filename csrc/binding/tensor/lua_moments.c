@@ -110,19 +110,21 @@ static int meth_diagonal(lua_State *L) {
   return 1;
 }
 
-/* factor(name, group, sub, damp [, strength (of the drift, default 0)]) -> factor; or nil, message, code */
+/* factor(name, group, sub, damp [, strength of the drift, default 0 [, prior in tokens, default 0]]) -> factor; or nil, message,
+ * code */
 static int meth_factor(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
-  int32_t group = (int32_t)bind_integer(L, 3, 1, 1 << 20), sub = (int32_t)bind_integer(L, 4, 1, 1 << 20);
-  double damp = luaL_checknumber(L, 5), strength = luaL_optnumber(L, 6, 0);
+  struct ane_factor_options opts = {(int32_t)bind_integer(L, 3, 1, 1 << 20), (int32_t)bind_integer(L, 4, 1, 1 << 20),
+                                    luaL_checknumber(L, 5), luaL_optnumber(L, 6, 0), luaL_optnumber(L, 7, 0)};
   const struct named_moment *m = find(ud, name);
   struct ane_error err;
-  luaL_argcheck(L, damp > 0 && damp < 1e6, 5, "no positive number");
-  luaL_argcheck(L, strength >= 0 && strength <= 1, 6, "not from 0 to 1");
+  luaL_argcheck(L, opts.damp > 0 && opts.damp < 1e6, 5, "no positive number");
+  luaL_argcheck(L, opts.strength >= 0 && opts.strength <= 1, 6, "not from 0 to 1");
+  luaL_argcheck(L, opts.prior >= 0 && opts.prior < 1e15, 7, "not 0 or more");
   if (!m) return ane_fail(&err, ANE_NOTFOUND, "no second moment of %s", name), bind_fail(L, &err);
   struct ane_factor *f = bind_new(L, BIND_FACTOR, sizeof *f, 0);
-  ane_status st = ane_factor_make(f, ud->pool, &m->moment, group, sub, damp, strength, &err);
+  ane_status st = ane_factor_make(f, ud->pool, &m->moment, &opts, &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return st ? bind_fail(L, &err) : 1;
 }

@@ -21,6 +21,9 @@ M.DAMP = 0.01
 --- Share of the drift that weights follow, of 1 (alpha of QEP, which csrc/quant/compensate.h names).
 M.STRENGTH = 0.5
 
+--- Tokens of the prior of a moment, of each of its columns (csrc/quant/compensate.h).
+M.PRIOR = 1.5
+
 -- Factors that are kept. Projections of one input follow each other, with those of other inputs between them.
 local KEPT = 3
 
@@ -82,7 +85,7 @@ local function factor_of(self, w, strength)
   local factor = kept(self, key)
   if factor then return factor end
   if #self.cache == KEPT then table.remove(self.cache).factor:close() end
-  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, strength))
+  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, strength, M.PRIOR * w.cols))
   table.insert(self.cache, 1, { key = key, factor = factor })
   return factor
 end

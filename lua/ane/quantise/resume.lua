@@ -59,7 +59,7 @@ end
 -- @return notes, with field `reset`: why an earlier run's pieces are of no use, or nil
 function M.open(out, settings)
   local names = names_of(out)
-  settings.ane_quantise = 1
+  settings.ane_quantise = 2
   local self = setmetatable({ names = names, settings = settings, kept = {}, saved = core.clock(), took = 0 }, Notes)
   self.lock = try(core.append(names.journal))
   local ok, message = pcall(function()
@@ -114,7 +114,7 @@ local function write_state(self, state)
   local writer <close>, message, code = core.create(self.names.state)
   if not writer then return nil, message, code end
   local list = {}
-  for i, text in ipairs(state.messages) do list[i] = { #text, core.sha256(text) } end
+  for i, text in ipairs(state.messages) do list[i] = { #text, core.hash64(text) } end
   local head = core.json_encode({ settings = identity(self.settings), at = state.at, cut = state.cut, messages = list }, { sort = true })
   local ok
   ok, message, code = writer:write(("%s %s\n"):format(core.sha256(head), head))
@@ -147,7 +147,7 @@ function Notes:state()
   local messages = {}
   for i, entry in ipairs(state.messages) do
     local text = entry[1] == 0 and "" or file:read(entry[1])
-    if not text or core.sha256(text) ~= entry[2] then return nil end
+    if not text or core.hash64(text) ~= entry[2] then return nil end
     messages[i] = text
   end
   return { at = state.at, cut = state.cut, messages = messages }

@@ -18,6 +18,34 @@ describe("sha256", function()
   end)
 end)
 
+-- Words of eight bytes through FNV-1a's step with a shift, then the size and the end of MurmurHash3.
+local function hash64(text)
+  local function step(sum, word)
+    sum = (sum ~ word) * 0x100000001b3
+    return sum ~ sum >> 32
+  end
+  local sum, whole = 0, #text // 8 * 8
+  for at = 1, whole, 8 do sum = step(sum, ("<i8"):unpack(text, at)) end
+  sum = step(step(sum ~ 0xcbf29ce484222325, (("<i8"):unpack(text:sub(whole + 1) .. ("\0"):rep(8)))), #text)
+  sum = (sum ~ sum >> 33) * 0xff51afd7ed558ccd
+  sum = (sum ~ sum >> 33) * 0xc4ceb9fe1a85ec53
+  return ("%016x"):format(sum ~ sum >> 33)
+end
+
+describe("hash64", function()
+  it("gives 16 digits that depend on all bytes", function()
+    local seen = {}
+    for n = 0, 40 do
+      local text = ("some bytes of a state, \0\255"):rep(2):sub(1, n)
+      assert.equal(hash64(text), core.hash64(text))
+      seen[core.hash64(text)] = true
+    end
+    local count = 0
+    for _ in pairs(seen) do count = count + 1 end
+    assert.equal(41, count)
+  end)
+end)
+
 describe("folder", function()
   local function temp()
     local path = os.tmpname()

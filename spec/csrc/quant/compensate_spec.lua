@@ -279,6 +279,37 @@ describe("compensated rounding", function()
     end
   end)
 
+  it("takes a prior for as many tokens without correlations", function()
+    local cols = 64
+    local x, rows = inputs(90, cols, 15), weights(33, cols, 16)
+    local h, more = second_moment(x, 0), {}
+    table.move(x, 1, #x, 1, more)
+    for c = 1, cols do -- their moment is the diagonal of h, times their number
+      local one = {}
+      for i = 1, cols do one[i] = i == c and math.sqrt(cols * h[c][c]) or 0 end
+      more[#more + 1] = one
+    end
+    local moments <close> = moments_of(x)
+    local longer <close> = moments_of(more)
+    for _, opts in ipairs { { type = "q4_0" }, { type = "q4_1" } } do
+      local got = write(rows, opts, assert(moments:factor("x", 32, 32, 0.01, 0, cols)))
+      local want = write(rows, opts, assert(longer:factor("x", 32, 32, 0.01)))
+      local both = second_moment(more, 0.01)
+      assert.is_true(math.abs(total(rows, got, both) / total(rows, want, both) - 1) <= 0.002)
+      assert.is_true(total(rows, got, h) > 1.01 * total(rows, write(rows, opts, assert(moments:factor("x", 32, 32, 0.01))), h))
+    end
+    assert.error_matches(function() moments:factor("x", 32, 32, 0.01, 0, -1) end, "not 0 or more")
+  end)
+
+  it("leaves less error on other inputs with a prior, where it has read few", function()
+    local cols = 96
+    local x, others, rows = inputs(2 * cols, cols, 17), inputs(2000, cols, 18), weights(33, cols, 19)
+    local h = second_moment(others, 0)
+    local moments <close> = moments_of(x)
+    local function left(prior) return total(rows, write(rows, { type = "q4_0" }, assert(moments:factor("x", 32, 32, 0.01, 0, prior))), h) end
+    assert.is_true(left(1.5 * cols) < 0.98 * left(0))
+  end)
+
   it("follows the inputs of a source, as if the rows that fit it best were rounded", function()
     for name, cols in pairs { q4_0 = 64, ["int8-channel"] = 37, ["lut4-g16"] = 37, ["int4-block"] = 32, ["uint4-block"] = 64 } do
       local x, rows, wanted, r = inputs(200, cols, 5), weights(40, cols, 6), {}, floats.random(7)
