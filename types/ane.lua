@@ -27,7 +27,7 @@ local ane = {}
 ---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block, uint4-block and lut4
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
----@field kv? ane.kv type of cached keys and values; default: fp16, or fp32 with fp32 activations
+---@field kv? ane.kv type of cached keys and values; default: int16 (fp16 for models that do not generate), or fp32 with fp32 activations
 ---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned if the head has 48 MB or more
 ---@field engine? "recipe"|"graph" how an ONNX model or a Core ML package set runs: by a recipe, or op by op; default: recipe if one matches, else graph
 ---@field recipe? table|string a recipe or its path, for an architecture that has none in ane.models

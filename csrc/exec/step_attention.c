@@ -1,8 +1,9 @@
 /* attention and fused_attention: applies norm and rope to q and k in place, writes k and v to the state, then computes attention.
  * The threads first divide the keys and values of all tokens; after a barrier they divide blocks of queries. The thread that
- * takes a block of queries also applies their norm and rope, so that the block is read from memory only once. The attention of
- * one token over many tiles is also divided by tiles; its parts are merged in the order in which one thread would have computed
- * them. */
+ * takes a block of queries also applies their norm and rope, so that the block is read from memory only once. If each item has
+ * one token, a task does all of this for a kv head of an item, and there is no barrier. The attention of one token over many
+ * tiles is also divided by tiles; its parts are merged in the order in which one thread would have computed them. */
+#include "base/prefetch.h"
 #include "exec/planner.h"
 #include "exec/session_internal.h"
 #include "exec/thread_ctx.h"
@@ -114,10 +115,11 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
-/* Sets the hint for the data that the thread reads next. */
-static void hint_tile(struct ane_attention *a, const struct ane_kv *kv, int64_t h, int64_t tile) {
+/* Sets the hint for the data that the thread reads next, for the query at position p. */
+static void hint_tile(struct ane_attention *a, const struct ane_kv *kv, int64_t h, int64_t tile, int64_t p) {
   a->next_k = ane_kv_k(kv, h, tile);
   a->next_v = ane_kv_v(kv, h, tile);
+  a->next_keys = ANE_MIN(p + 1 - tile * ANE_TILE, ANE_TILE);
 }
 
 /* Sets the hint to the first tile of unit `unit` of item `item`. The units of an item are its kv heads. first: the item's first
@@ -129,7 +131,7 @@ static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t
   if (item == r->n_items) return;
   int64_t tile, unused;
   visible_tiles(s, r->positions[first], &tile, &unused);
-  hint_tile(a, kv_of(r, s, item), unit, tile);
+  hint_tile(a, kv_of(r, s, item), unit, tile, r->positions[first]);
 }
 
 /* One token of one session: parts by kv head and run of tiles, a barrier, then a merge per kv head. The next run is most likely
@@ -142,7 +144,7 @@ static void attention_split(struct thread_ctx *tc, const struct step *s, struct 
   for (int64_t u; (u = thread_claim(tc, s, 0, kvh * runs, &stolen)) >= 0;) {
     int64_t h = u / runs, from = tile_from + u % runs * TILES_PER_PART, next = u + 1;
     a->next_k = a->next_v = NULL;
-    if (next < kvh * runs) hint_tile(a, a->kv, next / runs, tile_from + next % runs * TILES_PER_PART);
+    if (next < kvh * runs) hint_tile(a, a->kv, next / runs, tile_from + next % runs * TILES_PER_PART, a->pos);
     tc->k->attention_part(a, h, 0, from, ANE_MIN(from + TILES_PER_PART, tile_to),
                           tc->p->parts + (h * tiles + from - tile_from) * size, tc->mem + tc->p->thread_kernel);
   }
@@ -166,10 +168,47 @@ static int64_t query_block(const struct thread_ctx *tc, const struct step *s, in
   return ANE_MIN(ANE_MAX(share, least), most);
 }
 
+/* Prefetches, to be written, the cache lines of the key and value of kv head `unit` % heads of item `unit` / heads: one line for
+ * each dimension of the key. */
+static void prefetch_key(const struct thread_ctx *tc, const struct step *s, int64_t unit) {
+  const int32_t item = (int32_t)(unit / s->attention.kv_heads);
+  if (item >= tc->r->n_items) return;
+  const int64_t h = unit % s->attention.kv_heads, p = tc->r->positions[item], tile = p / ANE_TILE, j = p % ANE_TILE;
+  const struct ane_kv *kv = kv_of(tc->r, s, item);
+  const int64_t size = (int64_t)ane_dtype_info(kv->dtype)->bytes, pair = kv->dtype == ANE_I16 ? 2 : 1;
+  const char *k = ane_kv_k(kv, h, tile), *v = ane_kv_v(kv, h, tile);
+  for (int64_t d = 0; d < kv->head_dim; d += pair) ane_prefetch_to_write(k + (d * ANE_TILE + pair * j) * size, size);
+  ane_prefetch_to_write(v + j / pair * pair * kv->head_dim * size, pair * kv->head_dim * size);
+}
+
+/* Has each item one token? */
+static bool is_single(const struct run *r) { return r->tokens == r->n_items; }
+
+/* One token of each item: a task writes the key and value of one kv head, which no other task reads, and computes its attention.
+ * So no thread waits for another, and a thread reads the heads of an item, which lie side by side, one after the other. */
+static void attention_single(struct thread_ctx *tc, const struct step *s) {
+  const int64_t kvh = s->attention.kv_heads, total = tc->r->n_items * kvh;
+  int stolen = 0;
+  for (int64_t u; (u = thread_claim(tc, s, 0, total, &stolen)) >= 0;) {
+    const int32_t item = (int32_t)(u / kvh);
+    const int64_t h = u % kvh;
+    struct ane_attention a = attention_of(tc, s, item, item);
+    hint_next(tc, s, h + 1, item, item, &a);
+    if (s->attention.writes) prefetch_key(tc, s, u + 1);
+    if (s->attention.writes) write_keys(tc, s, item, h, item, 1);
+    prepare_queries(tc, s, h, item, item + 1);
+    tc->k->attention(&a, h, 0, 1, tc->mem + tc->p->thread_kernel);
+  }
+}
+
 static void run_attention(struct thread_ctx *tc, const struct step *s) {
   const struct run *r = tc->r;
   int64_t from, to;
   bool split = is_split(tc, s, &from, &to);
+  if (!split && is_single(r)) {
+    attention_single(tc, s);
+    return;
+  }
   prepare_heads(tc, s, split);
   thread_barrier(tc);
   if (split) {

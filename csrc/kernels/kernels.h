@@ -218,7 +218,8 @@ struct ane_attention {
   int64_t t, n_heads, pos, window, ahead;
   float scale, softcap;        /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
   const float *sinks;          /* [n_heads]: a score in the softmax that has no value; NULL: none */
-  const void *next_k, *next_v; /* to prefetch: the tiles that the thread reads after this call; NULL: unknown */
+  const void *next_k, *next_v; /* to prefetch: the tile of a head that the thread reads after this call; NULL: unknown */
+  int64_t next_keys;           /* the first keys of it that the thread reads, 1 .. ANE_TILE */
 };
 
 /* Rows (a query of one head) that share one pass over the tiles in a call of `attention`. */

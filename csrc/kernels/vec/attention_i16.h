@@ -74,7 +74,7 @@ struct code_ending {
   const float *row, *scale, *plus;
   vf *largest;
   const float *keep, *add;
-  intptr_t prefetch;
+  struct ahead ahead;
 };
 
 V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum)[MAX_VECS], float *c, int64_t ldc,
@@ -99,6 +99,7 @@ V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum
 /* c[r][x] = sum over k of a[r][2 k .. 2 k + 1] times the pair b[k][x], for `rows` rows and `vecs` vectors of x. */
 V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, const int16_t *a, int64_t lda, const int16_t *b,
                      int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
+  const bool far = ane_half_units;
   vi sum[ANE_ATT_PANEL][MAX_VECS];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
@@ -108,10 +109,7 @@ V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, c
     vpairs w[MAX_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = v_load_pairs(b + 2 * x * VL);
-    if (rows <= 4)
-#pragma GCC unroll 8
-      for (int x = 0; x < vecs; x += 16 / VL)
-        __builtin_prefetch((const char *)((uintptr_t)(b + 2 * x * VL) + (uintptr_t)e->prefetch));
+    fetch_ahead(&e->ahead, k, far);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const vpairs f = v_set_pair(a + r * lda + 2 * k);
@@ -169,6 +167,7 @@ static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_
   struct code_ending part = *e;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
+    part.ahead = ahead_part(e->ahead, i, parts);
     if (e->scale) part.scale = e->scale + from * VL, part.plus = e->plus + from * VL;
     fn[to - from - 1](rows, n, a, lda, b + 2 * from * VL, ldb, c + from * VL, ldc, &part);
   }
@@ -182,7 +181,7 @@ static void code_products(const struct work *w, struct panel *p, int64_t row, vf
                                 .scale = w->k_scale + p->from,
                                 .plus = w->a->softcap > 0 ? zeros : w->v_scale + p->from,
                                 .largest = largest,
-                                .prefetch = w->prefetch_k};
+                                .ahead = p->leads ? w->next_k : (struct ahead){0}};
   pair_product(pair_scores, p->rows, (p->to - p->from) / VL, (w->hd + 1) / 2, query_codes(w, row), w->pad,
                (const int16_t *)w->k + 2 * p->from, 2 * ANE_TILE, p->s + p->from, ANE_TILE, &e);
 }
@@ -257,9 +256,11 @@ V_FN void code_exponentials(const int rows, const struct work *w, struct panel *
     code_weights(rows, true, w, p);
 }
 
+V_FN struct ahead values_ahead(const struct work *w, const struct panel *p);
+
 /* Writes the sums of values of panel p to `out` [rows][pad]. join: combines them with the sums there (VALUES). */
 static void code_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .prefetch = w->prefetch_v};
+  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .ahead = values_ahead(w, p)};
   for (int r = 0; r < p->rows; r++) e.kept = e.kept && p->old[r] == 1;
   pair_product(join ? pair_values_joined : pair_values, p->rows, w->pad / VL, (p->to - p->from) / 2, p->codes + p->from, ANE_TILE,
                (const int16_t *)w->v + p->from * w->ld_v, 2 * w->ld_v, out, w->pad, &e);

@@ -171,7 +171,8 @@ function M.model(parser, optional, merge)
   parser:option("--calibrate", "Calibration text for int4-block, uint4-block and lut4. The model first runs on it with its stored "
     .. "weights, to measure the importance of the columns."):argname "FILE"
   M.activations(parser)
-  parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)
+  parser:option("--kv", "Type of cached keys and values; default: int16 (fp16 for models that do not generate), or fp32 with "
+    .. "fp32 activations."):choices(rules.kv.choices)
   M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: full, pruned (skips rows that cannot win; same result) or "
     .. "auto (default: pruned if the head has 48 MB or more).", rules.head):argname "H"
   parser:option("--engine", "How an ONNX model or a package set runs: by a recipe, or op by op (graph); default: recipe if one matches, "

@@ -28,8 +28,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --     one
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
---   kv: "fp16", "fp32" (the default with fp32 activations), "int8", or "int16": 13-bit codes with a scale for each position and
---     head, which makes long prompts faster
+--   kv: "int16" (16-bit codes with a scale for each position and head, the default of models that generate), "fp16" (the default
+--     of the others), "fp32" (the default with fp32 activations) or "int8"
 --   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win and gives the same result, "full" reads
 --     every row; "auto" (default) prunes heads of 48 MB or more
 --   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
@@ -96,7 +96,6 @@ local function open(path, opts)
   end
   opts.ranks = opts.ranks or nil
   opts.threads = opts.threads or core.cpu_cores()
-  opts.kv = opts.kv or (opts.activations == "fp32" and "fp32" or "fp16")
   if opts.progress == true then opts.progress = progress.bar() end
   opts.progress = opts.progress or nil
   opts.adapters = opts.adapters and adapters.entries(opts.adapters)
@@ -107,7 +106,7 @@ local function open(path, opts)
   bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
   local warning = loader.context_warning(opts.context, bundle.config.context_length)
-  local model = M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started, warnings = { warning } })
+  local model = M.wrap(bundle, { path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = { warning } })
   if not opts.adapters then return model end
   if opts.merge then
     model._merged = opts.adapters

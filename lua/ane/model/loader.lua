@@ -27,12 +27,19 @@ end
 local MOST_CONTEXT, MOST_TEXT = 4096, 32768
 
 -- Returns the tokens of a default context: the model's own maximum, but at most `most` and what fits in half of the free memory.
-local function default_context(cfg, kv, most)
-  local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[kv]
+local function default_context(cfg, opts, most)
+  local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[opts.kv or opts.activations == "fp32" and "fp32" or "fp16"]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
   local fits = free > 0 and a_token > 0 and free // 2 // a_token or MOST_CONTEXT
   return math.min(cfg.context_length or MOST_CONTEXT, most, math.max(fits, 64))
+end
+
+-- The type of cached keys and values of a model whose graph is built, which sets cfg.kind. Integer codes make long prompts of models
+-- that generate faster, and are nearer to fp32 arithmetic than fp16 (docs/notes/attention-int16.md).
+local function default_kv(cfg, activations)
+  if activations == "fp32" then return "fp32" end
+  return cfg.kind == nil and "int16" or "fp16"
 end
 
 local function find_recipe(architecture, given)
@@ -95,7 +102,7 @@ local function weights_of(cfg, name) return name == "int8" and takes_texts(cfg) 
 -- Positions of the sessions of a model.
 local function context_of(cfg, opts)
   if opts.context_given then return opts.context end
-  local context = takes_texts(cfg) and default_context(cfg, opts.kv, MOST_TEXT) or opts.context
+  local context = takes_texts(cfg) and default_context(cfg, opts, MOST_TEXT) or opts.context
   return math.min(context, cfg.max_positions or context)
 end
 
@@ -240,7 +247,7 @@ function M.complete(path, r, cfg, source, opts, found)
   if tokenizer then tokenizer.eos_ids = eos_ids end
   local options = {}
   for key, value in pairs(opts) do options[key] = value end
-  options.context, options.context_given = opts.context or default_context(cfg, opts.kv, MOST_CONTEXT), opts.context ~= nil
+  options.context, options.context_given = opts.context or default_context(cfg, opts, MOST_CONTEXT), opts.context ~= nil
   local fits, program
   fits, message, code = check_context(cfg, options.context)
   if not fits then return nil, ("%s: %s"):format(path, message), code end
@@ -258,6 +265,7 @@ function M.complete(path, r, cfg, source, opts, found)
   program, message, code = M.plan(r, cfg, source, options)
   if not program then return nil, message, code end
   bundle.program, bundle.places, bundle.context = program, message, program:context()
+  bundle.kv = opts.kv or default_kv(cfg, opts.activations)
   return bundle
 end
 

@@ -48,7 +48,7 @@ M.rules = {
   latency = { type = "number", min = 0, default = 50 },
   cut = { type = "table" }, fp16 = { type = "boolean" }, tail = { type = "number", min = 0, max = 16 },
   context = { type = "integer", min = 1, default = 2048 },
-  kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" }, default = "fp16" },
+  kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" }, default = "int16" },
   sequences = { type = "integer", min = 1 },
   weights = { type = "string", choices = { "fp16", "int8", "int8-channel", "int8-block", "int4-block", "uint4-block", "lut4" },
               default = "fp16" },

@@ -207,7 +207,7 @@ describe("model", function()
     local tensors = 0
     for _, row in ipairs(info.tensors) do tensors = tensors + row.tensors end
     assert.equal(31, tensors)
-    assert.same({ 512, 1024, "fp16", "int8" }, { info.context, info.vocab, info.kv, info.activations })
+    assert.same({ 512, 1024, "int16", "int8" }, { info.context, info.vocab, info.kv, info.activations })
     assert.is_true(#info.kernels >= 1 and info.kernels[1].bytes > 0)
     assert.is_string(core.json_encode(info))
     assert.matches("^model %(llama, .*llama%-q8_0.gguf%)$", tostring(model))

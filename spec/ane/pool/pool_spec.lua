@@ -57,7 +57,7 @@ describe("a pool", function()
   for at, name in ipairs(MODELS) do
     it("gives each reply that it has alone, whatever the schedule: " .. name, function()
       local random = draws.numbers(at)
-      local kv = ({ "fp16", "int8", "fp32" })[1 + at % 3]
+      local kv = ({ "int16", "fp16", "int8", "fp32" })[1 + at % 4]
       local model <close> = assert(ane.load("spec/fixtures/" .. name, { context = 256, threads = 1 + at % 2, kv = kv }))
       local vocab = model.vocab
       local starts = { draws.ids(random, 40, vocab), draws.ids(random, 40, vocab) }

@@ -158,7 +158,7 @@ describe("a random schedule", function()
     local random = draws.numbers(SEED * 100003 + at)
     local name = at % 4 == 0 and pick(random, WITH_TOKENIZER) or list[1 + (at * 7919 + SEED) % #list]
     local model <close> = ane.load("spec/fixtures/" .. name, {
-      context = 320, threads = 1 + random(2), kv = pick(random, { "fp16", "fp32", "int8" }), isa = pick(random, levels),
+      context = 320, threads = 1 + random(2), kv = pick(random, { "int16", "fp16", "fp32", "int8" }), isa = pick(random, levels),
     })
     if not model or not model:pool() then return end -- a classifier, an embedding model
     local adapter, folder

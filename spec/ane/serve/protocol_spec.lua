@@ -403,7 +403,7 @@ describe("the end", function()
 
   it("answers clients whose replies it cuts off", function()
     local lines = {}
-    local server = serve { grace = 0.05, log = function(line) lines[#lines + 1] = line end }
+    local server = serve { grace = 0, log = function(line) lines[#lines + 1] = line end }
     local whole, stream = start(server, completion(3000)), start(server, completion(3000, { stream = true }))
     wait_for(server, 2)
     server:stop()

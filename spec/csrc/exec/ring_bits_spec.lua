@@ -126,7 +126,7 @@ describe("logits of", function()
             threads = threads, int8 = int8, weights = int8 and i % 2 == 0 and "int8-channel" or nil,
             manner = threads == 3 and "mixed" or nil,
           })
-          local kv = ({ "fp32", "fp16", "int8" })[threads]
+          local kv = ({ "fp32", i % 2 == 0 and "int16" or "fp16", "int8" })[threads]
           local s <close> = session(p, kv)
           local bits = programs.feed(s, IDS)
           local other <close> = session(p, "fp16")
