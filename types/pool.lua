@@ -42,8 +42,9 @@ function pool:save(folder) end
 ---@return ane.code? code
 function pool:load(folder) end
 
---- Returns counts of what was computed (steps, prompt_tokens, reply_tokens, cached_tokens, replayed_tokens, preempted, largest_step,
---- seconds) and of the current state (running, waiting, cached, kv_bytes, prefix_bytes). Pages that several replies share count once.
+--- Returns counts of what was computed (steps, prompt_tokens, reply_tokens, cached_tokens, replayed_tokens, dropped, preempted,
+--- largest_step, seconds) and of the current state (running, waiting, cached, kv_bytes, prefix_bytes). Pages that several replies share
+--- count once.
 ---@return table<string, number>
 function pool:stats() end
 

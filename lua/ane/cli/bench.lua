@@ -49,7 +49,8 @@ function M.options(parser)
     :argname "R"
   options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their start. Default 0.", options.natural)
     :argname "N"
-  options.add(parser, "--pool-sessions", "With --pool: replies computed at once. Default 32.", options.positive):argname "N"
+  options.add(parser, "--pool-sessions", "With --pool: replies computed at once. Default 32.",
+    { type = "integer", min = 1, max = 1024 }):argname "N"
   options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence. Default 32.", options.positive):argname "N"
   options.add(parser, "-b --batch", "Token classifiers: sentences of one run. Default 16.", options.positive):argname "B"
 end
@@ -264,8 +265,11 @@ function POOLS.text(row, out)
   write_head(out)
   io.stdout:write(("%d requests of %d + %d tokens, %s: %.2f requests/s, %.1f reply tokens/s\n"):format(row.requests, row.prompt, row.tokens,
     row.rate > 0 and ("%.4g a second"):format(row.rate) or "all at once", row.requests_s, row.reply_s))
-  io.stdout:write(("first token: median %s ms, p99 %s ms; between tokens: median %s ms, p99 %s ms\n"):format(ms(row.first_median_s),
-    ms(row.first_p99_s), ms(row.between_median_s), ms(row.between_p99_s)))
+  io.stdout:write(("first token: median %s ms, p99 %s ms"):format(ms(row.first_median_s), ms(row.first_p99_s)))
+  if row.between_median_s then
+    io.stdout:write(("; between tokens: median %s ms, p99 %s ms"):format(ms(row.between_median_s), ms(row.between_p99_s)))
+  end
+  io.stdout:write "\n"
   if row.lua then io.stdout:write(("scheduling: %.1f %% of the time\n"):format(100 * row.lua)) end
   return true
 end
@@ -346,8 +350,12 @@ local function context_of(args, o)
   return most(o.depths) + math.max(o.longest, 1)
 end
 
--- A context above the model's own is measured only if --context asks for it: it may take minutes and gigabytes.
-local function check_own(model, args, context)
+-- A context above the model's own is measured only if --context asks for it: it may take minutes and gigabytes. One that is too small
+-- for the tests is refused.
+local function check_context(model, args, context)
+  if args.context and context and args.context < context then
+    return options.wrong("--context %d is too small: the tests need %d tokens", args.context, context)
+  end
   local own = model.config.context_length
   if args.context or not context or not own or context <= own then return true end
   return options.wrong("the tests need a context of %d tokens, the model's own is %d: ask for it with --context %d", context, own, context)
@@ -359,6 +367,9 @@ function M.run(args)
   if (args.sequences or args.pool) and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
     return options.wrong("%s takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more",
       args.pool and "--pool" or "--sequences")
+  end
+  if args.shared and args.shared >= o.prompts[1] then
+    return options.wrong("--shared must be below --prompt-tokens (%d), is %d", o.prompts[1], args.shared)
   end
   local context = context_of(args, o)
   local format = args.json and "json" or args.output or "text"
@@ -372,7 +383,7 @@ function M.run(args)
   if model.config.both_sides then
     return nil, ("%s: reads whole texts in both directions; wanted a language model or a token classifier"):format(args.model)
   end
-  ok, message, code = check_own(model, args, context)
+  ok, message, code = check_context(model, args, context)
   if not ok then return nil, message, code end
   common.show_warnings(args, model)
   if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end

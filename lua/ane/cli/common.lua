@@ -270,11 +270,12 @@ end
 --- Reports that the end of the context cut off a reply.
 -- @param result of a reply
 -- @param model a loaded one
-function M.check_cut(args, result, model)
+-- @param what "3 of 4 replies are"; default "the reply is"
+function M.check_cut(args, result, model, what)
   if result.stop ~= "context" then return end
   local context, own = model.context, model.config.context_length
   local more = own and context < own and ("--context gives up to %d"):format(own) or "the model's own is no longer"
-  M.remark(args, "the reply is cut off: the context of %d tokens is full; %s", context, more)
+  M.remark(args, "%s cut off: the context of %d tokens is full; %s", what or "the reply is", context, more)
 end
 
 return M

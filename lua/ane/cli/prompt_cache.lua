@@ -1,10 +1,11 @@
 --- `--prompt-cache FILE`: keeps the session of a run or a conversation in a file, for the next one with the same beginning.
--- Needs ane.cli.common and ane.core. The file is that of session:save: it names model, options and arithmetic, has a checksum and appears
--- whole or not at all. One that does not fit or is damaged is named on standard error and not used.
+-- Needs ane.cli.common, ane.cli.options and ane.core. The file is that of session:save: it names model, options and arithmetic, has a
+-- checksum and appears whole or not at all. One that does not fit or is damaged is named on standard error and not used.
 -- Usage: `local session = assert(cache.open(args, model)); ...; cache.save(args, session)`
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -13,8 +14,8 @@ local MAGIC = "ANESTATE"
 
 --- Adds the option.
 function M.option(parser)
-  parser:option("--prompt-cache", "Keep the session in FILE. The next prompt reuses its tokens as far as both begin alike.")
-    :argname "FILE"
+  options.add(parser, "--prompt-cache", "Keep the session in FILE. The next prompt reuses its tokens as far as both begin alike.",
+    options.text):argname "FILE"
 end
 
 -- Does the file hold something other than a saved session, whole or cut short?

@@ -91,6 +91,22 @@ end
 
 -- ---- Several prompts -----------------------------------------------------------------------------------------------------
 
+-- The prompts with "-" replaced by standard input; or nil, message, code.
+local function with_input(prompts)
+  local list, used = {}, false
+  for i, text in ipairs(prompts) do
+    if text == "-" then
+      if used then return options.wrong "standard input is one prompt: give --prompt - once" end
+      local message, code
+      text, message, code = read_text "-"
+      if not text then return nil, message, code end
+      used = true
+    end
+    list[i] = text
+  end
+  return list
+end
+
 -- The list of prompts; nil where there is one, or none; or nil, message, code.
 local function prompts_of(args)
   if args.prompts then
@@ -101,10 +117,30 @@ local function prompts_of(args)
     if #list == 0 then return options.wrong("%s has no line with a prompt", args.prompts == "-" and "standard input" or args.prompts) end
     return list
   end
-  return #args.prompt > 1 and args.prompt or nil
+  if #args.prompt > 1 then return with_input(args.prompt) end
 end
 
--- Continues all prompts in a pool. Each reply is the one that its prompt has alone.
+-- Writes the replies of several prompts as text.
+local function write_many(args, model, replies, failed)
+  local cut, last = 0, nil
+  for i, result in ipairs(replies) do
+    local fault = failed and failed[i]
+    local text = fault and "(" .. fault[1] .. ")" or result.text or table.concat(result.ids, " ")
+    io.stdout:write(("-- %d of %d\n"):format(i, #replies), text, "\n")
+    if not fault and result.stop == "context" then cut, last = cut + 1, result end
+  end
+  io.stdout:flush() -- before what standard error says
+  if last then common.check_cut(args, last, model, ("%d of %d replies are"):format(cut, #replies)) end
+end
+
+-- What is wrong if any prompt failed.
+local function failure_of(failed, count)
+  local n, first = 0, nil
+  for i in pairs(failed or {}) do n, first = n + 1, math.min(first or i, i) end
+  return first and ("%d of %d prompts failed: %d: %s"):format(n, count, first, failed[first][1])
+end
+
+-- Continues all prompts in a pool. Each reply is the one that its prompt has alone. The command fails if one of them fails.
 local function run_many(args, prompts)
   for _, name in ipairs { "profile", "prompt_cache", "timings" } do
     if args[name] then return options.wrong("%s goes with one prompt", relations.spelling(name)) end
@@ -118,16 +154,18 @@ local function run_many(args, prompts)
   end
   local replies, failed = model:generate_many(prompts, opts)
   if not replies then return nil, failed end
-  local out = {}
-  for i, result in ipairs(replies) do
-    local fault = failed and failed[i]
-    out[i] = fault and { error = fault[1], code = fault[2] } or fields_of(result)
-    if not args.json then
-      local text = fault and "(" .. fault[1] .. ")" or result.text or table.concat(result.ids, " ")
-      io.stdout:write(("-- %d of %d\n"):format(i, #replies), text, "\n")
+  if args.json then
+    local out = {}
+    for i, result in ipairs(replies) do
+      local fault = failed and failed[i]
+      out[i] = fault and { error = fault[1], code = fault[2] } or fields_of(result)
     end
+    common.print_json { replies = common.list(out) }
+  else
+    write_many(args, model, replies, failed)
   end
-  if args.json then return common.print_json { replies = common.list(out) } end
+  local fault = failure_of(failed, #replies)
+  if fault then return nil, fault end
   return true
 end
 

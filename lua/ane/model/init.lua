@@ -312,10 +312,11 @@ local POOLED -- options of a pool's requests: RULES and more
 --- Makes a pool, which computes many replies at once in shared steps. See ane.pool.
 -- @param opts sessions (concurrent replies; default 32), step_tokens (maximum tokens of a step; default 256), memory (of all cached
 -- states: "2G"), prefix_memory (of cached prefixes), context and kv (of each session), on_work (called when an idle pool gets work)
+-- @param opts_level of errors about opts, for callers inside ane; default 2, the caller
 -- @return a pool; or nil, message, code
-function Model:pool(opts)
+function Model:pool(opts, opts_level)
   local bundle, pools = opened(self), require "ane.pool"
-  opts = schema.check(pools.rules, opts, "pool", 2)
+  opts = schema.check(pools.rules, opts, "pool", opts_level or 2)
   POOLED = POOLED or schema.merge(RULES, pools.request_rules)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   check_context(self, opts.context, "pool")

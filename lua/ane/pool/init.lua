@@ -104,9 +104,10 @@ end
 --- Adds a request. It begins with the next step.
 -- @param prompt a text, a list of token ids or a list of messages, as for model:generate
 -- @param opts those of generate, and priority, time_limit
+-- @param level of errors about the arguments, for callers inside ane; default 3, the caller
 -- @return a request; or nil, message, code
-function Pool:add(prompt, opts)
-  local ids, checked, code = opened(self).prepare(prompt, opts, 3)
+function Pool:add(prompt, opts, level)
+  local ids, checked, code = opened(self).prepare(prompt, opts, level or 3)
   if not ids then return nil, checked, code end
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
   local idle = self:idle()

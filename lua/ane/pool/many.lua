@@ -6,20 +6,23 @@ local M = {}
 -- Options of generate_many that are the pool's.
 local POOL = { sessions = true, step_tokens = true, memory = true, prefix_memory = true, context = true, kv = true }
 
---- Runs all prompts. See Model:generate_many.
+-- Level of the caller of generate_many, as Pool:add and Model:pool count it.
+local ADD_LEVEL, POOL_LEVEL = 5, 4
+
+--- Runs all prompts. Model:generate_many calls it, and has the comments.
 function M.run(model, prompts, opts)
   local of_pool, of_request, on_reply = {}, {}, nil
   for key, value in pairs(opts or {}) do
     if key == "on_reply" then on_reply = value elseif POOL[key] then of_pool[key] = value else of_request[key] = value end
   end
-  local pool <close> = model:pool(of_pool)
+  local pool <close> = model:pool(of_pool, POOL_LEVEL)
   local replies, failed, requests = {}, nil, {}
   local function settle(i, message, code)
     failed = failed or {}
     replies[i], failed[i] = false, { message, code }
   end
   for i, prompt in ipairs(prompts) do
-    local request, message, code = pool:add(prompt, of_request)
+    local request, message, code = pool:add(prompt, of_request, ADD_LEVEL)
     requests[i] = request or false
     if not request then settle(i, message, code) end
   end

@@ -351,6 +351,16 @@ describe("ane bench", function()
     end
     assert.equal(2, (command.run { "bench", path, "--pool", "--sequences", "2" }))
     assert.equal(2, (command.run { "bench", path, "--pool", "-p", "0" }))
+    local function wrong(what, ...)
+      local code, _, message = command.run { "bench", path, "--pool", "--requests", "3", "-p", "4", "-n", "2", "--no-limits", ... }
+      assert.equal(2, code)
+      assert.truthy(message:find(what, 1, true), message)
+    end
+    wrong("--shared must be below --prompt-tokens (4), is 4", "--shared", "4")
+    wrong("--pool-sessions must be 1 .. 1024", "--pool-sessions", "1025")
+    wrong("--context 5 is too small: the tests need 6 tokens", "--context", "5")
+    local _, text = command.run { "bench", path, "--pool", "--requests", "2", "-p", "4", "-n", "1", "--no-limits" }
+    assert.not_matches("between tokens", text) -- a reply of one token has no time between tokens
   end)
 
   it("writes text, Markdown and CSV", function()

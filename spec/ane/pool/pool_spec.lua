@@ -402,6 +402,52 @@ describe("a pool", function()
     assert.equal(2, status)
     assert.matches("no line with a prompt", message)
   end)
+
+  it("reads one of several prompts from standard input", function()
+    local command = require "support.command"
+    local want = command.json { "run", tiny.path(), "-p", "One", "-p", "Two two", "-n", "3" }
+    local r = command.json({ "run", tiny.path(), "-p", "-", "-p", "Two two", "-n", "3" }, "One\n")
+    assert.same({ want.replies[1].ids, want.replies[2].ids }, { r.replies[1].ids, r.replies[2].ids })
+    local status, _, message = command.run({ "run", tiny.path(), "-p", "-", "-p", "-", "-n", "3" }, "One\n")
+    assert.equal(2, status)
+    assert.matches("standard input is one prompt", message)
+  end)
+
+  it("fails if one of several prompts fails, after writing the others", function()
+    local command = require "support.command"
+    local one = command.json { "run", tiny.path(), "-p", "One", "-n", "3" }
+    local long = ("One, two. "):rep(40)
+    local status, text, message = command.run { "run", tiny.path(), "-p", "One", "-p", long, "-n", "3", "-c", "16" }
+    assert.equal(1, status)
+    local why = text:match "^%-%- 1 of 2\n.-\n%-%- 2 of 2\n%((the prompt has %d+ tokens, the context holds 16)%)\n$"
+    assert.equal("ane run: 1 of 2 prompts failed: 2: " .. why .. "\n", message)
+    status, text = command.run { "run", tiny.path(), "-p", "One", "-p", long, "-n", "3", "-c", "16", "--json" }
+    assert.equal(1, status)
+    local replies = require("ane.core").json_decode(text).replies
+    assert.same(one.ids, replies[1].ids)
+    assert.equal("range", replies[2].code)
+  end)
+
+  it("says that replies of several prompts are cut off", function()
+    local command = require "support.command"
+    local status, _, message = command.run { "run", tiny.path(), "-p", "One", "-p", "Two two", "-c", "8", "--ignore-eos" }
+    assert.equal(0, status)
+    assert.matches("^ane run: 2 of 2 replies are cut off: the context of 8 tokens is full; [^\n]+\n$", message)
+  end)
+
+  it("names the caller of generate_many in an error about a prompt", function()
+    local model <close> = tiny.load(nil, { context = 64 })
+    local function fault(...)
+      local _, message = pcall(function(...)
+        local replies = model:generate_many(...) -- no tail call: the line is that of the caller
+        return replies
+      end, ...)
+      return message
+    end
+    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: the prompt must be", fault({ "One", 3 }, { max_tokens = 1 }))
+    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: add: option max_tokens", fault({ "One" }, { max_tokens = -1 }))
+    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: pool: option sessions", fault({ "One" }, { sessions = 0 }))
+  end)
 end)
 
 describe("prompts of a pool that begin alike", function()
