@@ -87,6 +87,7 @@ struct step {
       float eps;
       unsigned activation_types; /* bit a: some matrix takes activations of type a */
       bool precise;              /* of int8 activations */
+      int64_t few_groups;        /* row groups of a task with 2 .. 8 tokens */
     } linear;
     struct {
       int kv;      /* index of the layer's state in a session */

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { TASK_BYTES = 131072, PREFETCH_TOKENS = 32 };
+enum { TASK_BYTES = 131072, MOST_GROUPS = 64, PREFETCH_TOKENS = 32 };
 
 /* Prepares tokens [from, to) of x into `out`. normed: room for the normed tokens, from token 0 on. */
 static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
@@ -119,33 +119,65 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, str
   }
 }
 
-/* The number of row groups per task. With few tokens: about 128 KB of weights, for an even load and few interruptions of the
- * stream of weights, and pairs of groups if several tokens share them. With many tokens: four groups, which share the fixed cost
- * of a product call, or two if four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
-static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix *w) {
+/* The number of matrices that tasks count through: the two of a gated act count as one. */
+static int task_matrices(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
+
+/* The row groups of the thread that has most of them, if tasks have `size` groups and no thread takes those of another. */
+static int64_t largest_share(const struct step *s, int64_t size, int threads) {
+  int64_t total = 0, largest = 0;
+  for (int m = 0; m < task_matrices(s); m++) total += (int64_t)ane_div_up((size_t)s->linear.w[m]->packed.groups, (size_t)size);
+  for (int i = 0; i < threads; i++) {
+    int64_t from, to, first = 0, share = 0;
+    ane_split(total, i, threads, &from, &to);
+    for (int m = 0; m < task_matrices(s); m++) {
+      const int64_t groups = s->linear.w[m]->packed.groups, tasks = (int64_t)ane_div_up((size_t)groups, (size_t)size);
+      const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks);
+      if (t0 < t1) share += ANE_MIN(t1 * size, groups) - t0 * size;
+      first += tasks;
+    }
+    largest = ANE_MAX(largest, share);
+  }
+  return largest;
+}
+
+/* The number of row groups per task with a few tokens: pairs of groups with at most TASK_BYTES of weights. Such products do not
+ * wait for memory, so a smaller size is taken where it gives all threads more equal work. */
+static int64_t few_groups(const struct step *s, int threads) {
+  size_t bytes = 1;
+  for (int m = 0; m < task_matrices(s); m++) bytes = ANE_MAX(bytes, s->linear.w[m]->packed.group_bytes);
+  int64_t best = ANE_MAX(ANE_MIN((int64_t)(TASK_BYTES / bytes), (int64_t)MOST_GROUPS) / 2 * 2, (int64_t)2);
+  int64_t least = largest_share(s, best, threads);
+  for (int64_t size = best - 2; size >= 2; size -= 2) {
+    const int64_t share = largest_share(s, size, threads);
+    if (share * 64 < least * 63) best = size, least = share;
+  }
+  return best;
+}
+
+/* The number of row groups per task. With one token: about 128 KB of weights, for an even load and few interruptions of the
+ * stream of weights. With a few tokens: few_groups. With many tokens: four groups, which share the fixed cost of a product call,
+ * or two if four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
+static int64_t groups_per_task(const struct thread_ctx *tc, const struct step *s, const struct matrix *w) {
   int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
   if (tc->tokens > 8) {
     size_t groups = (size_t)w->packed.groups, threads = (size_t)tc->threads;
     bool even = ane_div_up(groups, 4 * threads) * 2 <= ane_div_up(groups, 2 * threads);
     return ANE_MIN((int64_t)(even ? 4 : 2), most);
   }
+  if (tc->tokens > 1) return ANE_MIN(s->linear.few_groups, most);
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
-  int64_t groups = (int64_t)(TASK_BYTES / bytes), pair = tc->tokens > 1 ? 2 : 1;
-  return ANE_MIN(ANE_MAX(groups / pair * pair, pair), most);
+  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / bytes), (int64_t)1), most);
 }
 
-/* The number of matrices that tasks count through: the two of a gated act count as one. */
-static int task_matrices(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
-
-static int64_t tasks_of(const struct thread_ctx *tc, const struct matrix *w) {
-  return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_per_task(tc, w));
+static int64_t tasks_of(const struct thread_ctx *tc, const struct step *s, const struct matrix *w) {
+  return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_per_task(tc, s, w));
 }
 
 /* Task i: row groups [*g0, *g1) of matrix *m. Tasks are numbered through all matrices. */
 static void task_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
   for (*m = 0;; ++*m) {
     const struct matrix *w = s->linear.w[*m];
-    int64_t per_task = groups_per_task(tc, w), tasks = tasks_of(tc, w);
+    int64_t per_task = groups_per_task(tc, s, w), tasks = tasks_of(tc, s, w);
     if (i >= tasks) {
       i -= tasks;
       continue;
@@ -158,7 +190,7 @@ static void task_at(const struct thread_ctx *tc, const struct step *s, int64_t i
 
 static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
   int64_t n = 0;
-  for (int m = 0; m < task_matrices(s); m++) n += tasks_of(tc, s->linear.w[m]);
+  for (int m = 0; m < task_matrices(s); m++) n += tasks_of(tc, s, s->linear.w[m]);
   return n;
 }
 
@@ -168,7 +200,7 @@ static void take_share(const struct thread_ctx *tc, const struct step *s, int64_
   ane_split(total, tc->thread, tc->threads, &from, &to);
   for (int m = 0; m < task_matrices(s); m++) {
     const struct matrix *w = s->linear.w[m];
-    const int64_t tasks = tasks_of(tc, w), per_task = groups_per_task(tc, w);
+    const int64_t tasks = tasks_of(tc, s, w), per_task = groups_per_task(tc, s, w);
     const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks);
     if (t0 < t1) a->g0[m] = t0 * per_task, a->g1[m] = ANE_MIN(t1 * per_task, w->packed.groups);
     first += tasks;
@@ -256,5 +288,6 @@ ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step
     if (!st) st = planner_vector(pl, n->inputs[4 + 2 * m], 0, &s->linear.bias[m], err);
     if (!st) s->linear.activation_types |= 1u << s->linear.w[m]->activation_type;
   }
+  if (!st) s->linear.few_groups = few_groups(s, pl->p->o.threads);
   return st;
 }
