@@ -57,7 +57,7 @@ size_t ane_utf8_run(const char *s, size_t len) {
 }
 
 char *ane_utf8_replace(const char *s, size_t len, size_t *out_len) {
-  static const char mark[3] = "\xEF\xBF\xBD";
+  static const char mark[] = {'\xEF', '\xBF', '\xBD'};
   size_t need = 0, at = 0;
   for (size_t i = 0; i < len;) {
     int n = ane_utf8_step(s + i, len - i, NULL);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <zlib.h>
 
-static const char magic[8] = "ANESTATE", end_name[] = "end";
-enum { VERSION = 2, ENGINE = 16, HEADER = 40, CHUNK = 12, END_NAME = 3, CRC = 4 };
+static const char magic[] = "ANESTATE", end_name[] = "end";
+enum { MAGIC = 8, VERSION = 2, ENGINE = 16, HEADER = 40, CHUNK = 12, END_NAME = 3, CRC = 4 };
 
 /* ---- Writing -------------------------------------------------------------------------------------------------------*/
 
@@ -16,7 +16,7 @@ ane_status ane_saved_create(struct ane_saved_writer *w, const char *path, const 
                             struct ane_error *err) {
   uint8_t head[HEADER] = {0};
   *w = (struct ane_saved_writer){.err = err};
-  memcpy(head, magic, sizeof magic);
+  memcpy(head, magic, MAGIC);
   ane_store_u32(head + 8, VERSION);
   ane_store_u32(head + 12, ANE_ARITHMETIC);
   ane_store_u64(head + 16, key->model);
@@ -103,7 +103,7 @@ ane_status ane_saved_open(struct ane_saved *out, const char *path, const struct 
   ane_status st = ane_map_open(&out->map, path, err);
   if (st) return st;
   const struct ane_map *m = &out->map;
-  if (m->size < sizeof magic || memcmp(m->data, magic, sizeof magic) != 0)
+  if (m->size < MAGIC || memcmp(m->data, magic, MAGIC) != 0)
     st = ane_fail(err, ANE_FORMAT, "%s is not a saved session", path);
   else if (m->size < HEADER)
     st = ane_fail(err, ANE_FORMAT, "%s is damaged: cut short", path);

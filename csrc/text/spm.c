@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const char mark[3] = "\xE2\x96\x81"; /* U+2581, the space */
+static const char mark[] = "\xE2\x96\x81"; /* U+2581, the space */
 
 /* Maps a score to a rank, reversing the order: the higher the score, the lower the rank. Never ANE_NO_RANK (that would be -NaN).
  * */
