@@ -306,7 +306,10 @@ describe("compensated rounding", function()
     local x, others, rows = inputs(2 * cols, cols, 17), inputs(2000, cols, 18), weights(33, cols, 19)
     local h = second_moment(others, 0)
     local moments <close> = moments_of(x)
-    local function left(prior) return total(rows, write(rows, { type = "q4_0" }, assert(moments:factor("x", 32, 32, 0.01, 0, prior))), h) end
+    local function left(prior)
+      local factor = assert(moments:factor("x", 32, 32, 0.01, 0, prior))
+      return total(rows, write(rows, { type = "q4_0" }, factor), h)
+    end
     assert.is_true(left(1.5 * cols) < 0.98 * left(0))
   end)
 
