@@ -3,9 +3,14 @@
 
 local ane = require "ane"
 
+local turns = math.tointeger(tonumber(arg[2] or 2))
+if not arg[1] or not turns then
+  io.stderr:write "usage: lua5.4 examples/many.lua MODEL.gguf [TURNS]\n"
+  os.exit(2)
+end
+
 local model <close> = assert(ane.load(arg[1], { progress = true }))
 local pool <close> = assert(model:pool { sessions = 8 })
-local turns = tonumber(arg[2]) or 2
 
 -- The turns of one person. While the reply is not ready, the coroutine lets the others run.
 local function talk(name)
