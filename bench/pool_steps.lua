@@ -4,6 +4,8 @@
 -- in sessions that are rewound. Lua finds its modules by LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="build/?.so;;".
 local ane = require "ane"
 local core = require "ane.core"
+local median = require("ane.evaluate.bench_sequences").median
+local random_ids = require("ane.evaluate.bench").random_ids
 
 local PROMPT, TOKENS, PROMPTS_OF_RUN = 64, 48, 4
 
@@ -11,16 +13,7 @@ local path, n, turns = arg[1], tonumber(arg[2] or 8), tonumber(arg[3] or 7)
 local model <close> = assert(ane.load(path, { threads = tonumber(arg[4] or 2) }))
 local program = require("ane.model").bundle(model, 2).program
 
-local function ids(from)
-  local list = {}
-  for j = 1, PROMPT do list[j] = 100 + (from * 977 + j) * 7919 % (program:n_ids() - 200) end
-  return list
-end
-
-local function median(list)
-  table.sort(list)
-  return list[(#list + 1) // 2]
-end
+local function ids(seed) return random_ids(PROMPT, program:n_ids(), seed) end
 
 local pool <close> = model:pool { sessions = n }
 local function pooled(turn)
@@ -44,7 +37,7 @@ local function bare(turn)
   end
   for t = 1, TOKENS - 1 do
     local items = {}
-    for i, s in ipairs(sessions) do items[i] = { s, { 100 + (t * 31 + i * 17) % (program:n_ids() - 200) } } end
+    for i, s in ipairs(sessions) do items[i] = { s, random_ids(1, program:n_ids(), t * n + i) } end
     assert(program:run(items, "argmax"))
   end
   return core.clock() - from

@@ -177,8 +177,8 @@ static void prefetch_key(const struct thread_ctx *tc, const struct step *s, int6
   const struct ane_kv *kv = kv_of(tc->r, s, item);
   const int64_t size = (int64_t)ane_dtype_info(kv->dtype)->bytes, pair = kv->dtype == ANE_I16 ? 2 : 1;
   const char *k = ane_kv_k(kv, h, tile), *v = ane_kv_v(kv, h, tile);
-  for (int64_t d = 0; d < kv->head_dim; d += pair) ane_prefetch_to_write(k + (d * ANE_TILE + pair * j) * size, size);
-  ane_prefetch_to_write(v + j / pair * pair * kv->head_dim * size, pair * kv->head_dim * size);
+  for (int64_t d = 0; d < kv->head_dim; d += pair) ane_prefetch_to_write(k + ane_att_k(kv, d, j) * size, size);
+  ane_prefetch_to_write(v + ane_att_v(kv, j, 0) * size, pair * kv->head_dim * size);
 }
 
 /* Has each item one token? */
@@ -194,8 +194,10 @@ static void attention_single(struct thread_ctx *tc, const struct step *s) {
     const int64_t h = u % kvh;
     struct ane_attention a = attention_of(tc, s, item, item);
     hint_next(tc, s, h + 1, item, item, &a);
-    if (s->attention.writes) prefetch_key(tc, s, u + 1);
-    if (s->attention.writes) write_keys(tc, s, item, h, item, 1);
+    if (s->attention.writes) {
+      prefetch_key(tc, s, u + 1);
+      write_keys(tc, s, item, h, item, 1);
+    }
     prepare_queries(tc, s, h, item, item + 1);
     tc->k->attention(&a, h, 0, 1, tc->mem + tc->p->thread_kernel);
   }

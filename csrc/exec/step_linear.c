@@ -122,19 +122,27 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, str
 /* The number of matrices that tasks count through: the two of a gated act count as one. */
 static int task_matrices(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
 
+/* Sets [g0[m], g1[m]) to the row groups of matrix m in a thread's own tasks, if tasks have size[m] groups. */
+static void own_groups(const struct step *s, const int64_t *size, int thread, int threads, int64_t *g0, int64_t *g1) {
+  int64_t total = 0, first = 0, from, to, tasks[MAX_LINEAR];
+  for (int m = 0; m < task_matrices(s); m++)
+    total += tasks[m] = (int64_t)ane_div_up((size_t)s->linear.w[m]->packed.groups, (size_t)size[m]);
+  ane_split(total, thread, threads, &from, &to);
+  for (int m = 0; m < task_matrices(s); first += tasks[m++]) {
+    const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks[m]);
+    g0[m] = t0 < t1 ? t0 * size[m] : 0;
+    g1[m] = t0 < t1 ? ANE_MIN(t1 * size[m], s->linear.w[m]->packed.groups) : 0;
+  }
+}
+
 /* The row groups of the thread that has most of them, if tasks have `size` groups and no thread takes those of another. */
 static int64_t largest_share(const struct step *s, int64_t size, int threads) {
-  int64_t total = 0, largest = 0;
-  for (int m = 0; m < task_matrices(s); m++) total += (int64_t)ane_div_up((size_t)s->linear.w[m]->packed.groups, (size_t)size);
+  int64_t sizes[MAX_LINEAR], g0[MAX_LINEAR], g1[MAX_LINEAR], largest = 0;
+  for (int m = 0; m < task_matrices(s); m++) sizes[m] = size;
   for (int i = 0; i < threads; i++) {
-    int64_t from, to, first = 0, share = 0;
-    ane_split(total, i, threads, &from, &to);
-    for (int m = 0; m < task_matrices(s); m++) {
-      const int64_t groups = s->linear.w[m]->packed.groups, tasks = (int64_t)ane_div_up((size_t)groups, (size_t)size);
-      const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks);
-      if (t0 < t1) share += ANE_MIN(t1 * size, groups) - t0 * size;
-      first += tasks;
-    }
+    int64_t share = 0;
+    own_groups(s, sizes, i, threads, g0, g1);
+    for (int m = 0; m < task_matrices(s); m++) share += g1[m] - g0[m];
     largest = ANE_MAX(largest, share);
   }
   return largest;
@@ -195,16 +203,10 @@ static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
 }
 
 /* Gives the thread the row groups of its own tasks as its share of the products with B. */
-static void take_share(const struct thread_ctx *tc, const struct step *s, int64_t total, struct adapter_share *a) {
-  int64_t from, to, first = 0;
-  ane_split(total, tc->thread, tc->threads, &from, &to);
-  for (int m = 0; m < task_matrices(s); m++) {
-    const struct matrix *w = s->linear.w[m];
-    const int64_t tasks = tasks_of(tc, s, w), per_task = groups_per_task(tc, s, w);
-    const int64_t t0 = ANE_MAX(from - first, (int64_t)0), t1 = ANE_MIN(to - first, tasks);
-    if (t0 < t1) a->g0[m] = t0 * per_task, a->g1[m] = ANE_MIN(t1 * per_task, w->packed.groups);
-    first += tasks;
-  }
+static void take_share(const struct thread_ctx *tc, const struct step *s, struct adapter_share *a) {
+  int64_t size[MAX_LINEAR];
+  for (int m = 0; m < task_matrices(s); m++) size[m] = groups_per_task(tc, s, s->linear.w[m]);
+  own_groups(s, size, tc->thread, tc->threads, a->g0, a->g1);
   if (s->linear.act) a->g0[1] = a->g0[0], a->g1[1] = a->g1[0];
 }
 
@@ -220,7 +222,7 @@ static void collect_next(const struct thread_ctx *tc, const struct step *s, stru
     if (next->run != run_linear) continue;
     struct adapter_share share = {.parts = adapter_shares(tc, next)};
     if (!share.parts) return;
-    take_share(tc, next, all_tasks(tc, next), &share);
+    take_share(tc, next, &share);
     adapter_prefetch_share(tc, next, &share, a);
     return;
   }
@@ -234,7 +236,7 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
   int m, stolen = 0;
   if (tc->r->n_adapted) in.share.parts = adapter_shares(tc, s);
   if (in.share.parts) {
-    take_share(tc, s, total, &in.share);
+    take_share(tc, s, &in.share);
     collect_next(tc, s, &next);
     calls = prefetch_calls(&next) * tc->threads / ANE_MAX(total, (int64_t)1) + 1;
   }

@@ -113,8 +113,11 @@ struct prepared {
 };
 /* Prepares the input of a linear step: of few tokens in the thread's own scratch (ALONE_TOKENS); of more together with the other
  * threads, ending with a barrier. */
+void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out);
+
+/* ---- Tables (step_embed.c) ---------------------------------------------------------------------------------------------*/
+
 /* The row of the table of an embed step for an id, type or position. */
 int64_t embed_row(const struct step *s, int32_t number);
-void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared *out);
 
 #endif

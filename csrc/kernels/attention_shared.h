@@ -39,15 +39,6 @@ static inline float ane_att_exponent(float most) {
   return e > 60 ? 60 : e > -60 ? e : -60;
 }
 
-/* Return the index in a tile of element d of the key, or of the value, at position j. Values of positions j and j + 16 are
- * pairs. */
-static inline int64_t ane_att_k(const struct ane_kv *kv, int64_t d, int64_t j) {
-  return kv->dtype == ANE_I16 ? 2 * (d / 2 * ANE_TILE + j) + d % 2 : d * ANE_TILE + j;
-}
-static inline int64_t ane_att_v(const struct ane_kv *kv, int64_t j, int64_t d) {
-  return kv->dtype == ANE_I16 ? 2 * ((j / 32 * 16 + j % 16) * kv->head_dim + d) + j / 16 % 2 : j * kv->head_dim + d;
-}
-
 /* Returns head_dim rounded up to a multiple of 16: the row length in scratch. */
 static inline int64_t ane_att_pad(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 

@@ -202,6 +202,15 @@ static inline float *ane_kv_v_scale(const struct ane_kv *kv, int64_t h, int64_t 
   return (float *)(void *)(kv->pages[tile] + kv->v_scale + (size_t)h * kv->stride);
 }
 
+/* Return the index in a tile of element d of the key, or of the value, at position j. Values of positions j and j + 16 are
+ * pairs. */
+static inline int64_t ane_att_k(const struct ane_kv *kv, int64_t d, int64_t j) {
+  return kv->dtype == ANE_I16 ? 2 * (d / 2 * ANE_TILE + j) + d % 2 : d * ANE_TILE + j;
+}
+static inline int64_t ane_att_v(const struct ane_kv *kv, int64_t j, int64_t d) {
+  return kv->dtype == ANE_I16 ? 2 * ((j / 32 * 16 + j % 16) * kv->head_dim + d) + j / 16 % 2 : j * kv->head_dim + d;
+}
+
 /* Returns the base of KV head h, [head_dim]; NULL if keys are not relative. */
 static inline float *ane_kv_base(const struct ane_kv *kv, int64_t h) {
   return kv->relative ? (float *)(void *)(kv->pages[0] + kv->base + (size_t)h * kv->stride) : NULL;

@@ -51,14 +51,19 @@ local function convert(model, data)
   scratch.remove "set"
 end
 
+local function options_with(more)
+  local options = {}
+  for key, value in pairs(M.OPTIONS) do options[key] = value end
+  for key, value in pairs(more or {}) do options[key] = value end
+  return options
+end
+
 --- Loads and uses a model.
 -- @param data the input, which chooses the slow uses
 -- @param more options of load
 -- @return whether it loaded
 function M.model(path, data, more)
-  local options = {}
-  for key, value in pairs(M.OPTIONS) do options[key] = value end
-  for key, value in pairs(more or {}) do options[key] = value end
+  local options = options_with(more)
   if share(data, 3) == 0 then options.activations = "fp32" end
   if share(data, 2) == 0 then options.isa = "ref" end
   local model = promise.keep("load", ane.load(path, options))
@@ -74,7 +79,7 @@ end
 
 --- Loads and runs a set of packages.
 function M.set(path)
-  local model = promise.keep("load", ane.load(path, { threads = 1, context = 16, run_memory = M.RUN_MEMORY }))
+  local model = promise.keep("load", ane.load(path, options_with { run_memory = M.RUN_MEMORY }))
   if not model then return end
   model:info()
   run(model)

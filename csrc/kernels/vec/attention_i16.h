@@ -74,7 +74,7 @@ struct code_ending {
   const float *row, *scale, *plus;
   vf *largest;
   const float *keep, *add;
-  struct ahead ahead;
+  struct fetch fetch;
 };
 
 V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum)[MAX_VECS], float *c, int64_t ldc,
@@ -109,7 +109,7 @@ V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, c
     vpairs w[MAX_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = v_load_pairs(b + 2 * x * VL);
-    fetch_ahead(&e->ahead, k, far);
+    fetch_row(&e->fetch, k, far);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const vpairs f = v_set_pair(a + r * lda + 2 * k);
@@ -167,7 +167,7 @@ static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_
   struct code_ending part = *e;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    part.ahead = ahead_part(e->ahead, i, parts);
+    part.fetch = fetch_part(e->fetch, i, parts);
     if (e->scale) part.scale = e->scale + from * VL, part.plus = e->plus + from * VL;
     fn[to - from - 1](rows, n, a, lda, b + 2 * from * VL, ldb, c + from * VL, ldc, &part);
   }
@@ -181,7 +181,7 @@ static void code_products(const struct work *w, struct panel *p, int64_t row, vf
                                 .scale = w->k_scale + p->from,
                                 .plus = w->a->softcap > 0 ? zeros : w->v_scale + p->from,
                                 .largest = largest,
-                                .ahead = p->leads ? w->next_k : (struct ahead){0}};
+                                .fetch = p->leads ? w->next_k : (struct fetch){0}};
   pair_product(pair_scores, p->rows, (p->to - p->from) / VL, (w->hd + 1) / 2, query_codes(w, row), w->pad,
                (const int16_t *)w->k + 2 * p->from, 2 * ANE_TILE, p->s + p->from, ANE_TILE, &e);
 }
@@ -256,11 +256,9 @@ V_FN void code_exponentials(const int rows, const struct work *w, struct panel *
     code_weights(rows, true, w, p);
 }
 
-V_FN struct ahead values_ahead(const struct work *w, const struct panel *p);
-
 /* Writes the sums of values of panel p to `out` [rows][pad]. join: combines them with the sums there (VALUES). */
-static void code_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .ahead = values_ahead(w, p)};
+static void code_values(const struct work *w, const struct panel *p, float *out, bool join, struct fetch fetch) {
+  struct code_ending e = {.kept = join, .keep = p->old, .add = p->new, .fetch = fetch};
   for (int r = 0; r < p->rows; r++) e.kept = e.kept && p->old[r] == 1;
   pair_product(join ? pair_values_joined : pair_values, p->rows, w->pad / VL, (p->to - p->from) / 2, p->codes + p->from, ANE_TILE,
                (const int16_t *)w->v + p->from * w->ld_v, 2 * w->ld_v, out, w->pad, &e);

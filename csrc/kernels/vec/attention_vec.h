@@ -13,7 +13,7 @@ enum { F32, F16, I8, I16 };                  /* element types of the second fact
 static const int64_t bytes[] = {4, 2, 1, 2}; /* of an element, by type */
 
 /* Memory that the rows of a product prefetch: row k fetches cache lines [0, lines) from at + k * step on, before `end`. */
-struct ahead {
+struct fetch {
   const char *at, *end; /* both NULL: none */
   int64_t step, lines;
 };
@@ -26,7 +26,7 @@ struct work {
   const float *k_scale, *v_scale; /* int8, int16: its scales */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
-  struct ahead next_k, next_v;  /* of the tile that is read next */
+  struct fetch next_k, next_v;  /* of the tile that is read next */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
   float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
   float *q_scale;               /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
@@ -71,12 +71,12 @@ struct ending {
   float scale;
   vf *largest;             /* [rows] */
   const float *keep, *add; /* [rows] */
-  struct ahead ahead;
+  struct fetch fetch;
 };
 
 /* Prefetches what belongs to row k of the second factor. CPUs that compute 512 bits in two halves prefetch to the second level
  * cache: there 32 sequences of 100 tokens took 2.6 ms with the first level and 2.0 with the second (Zen 4, two threads). */
-V_FN void fetch_ahead(const struct ahead *a, int64_t k, bool far) {
+V_FN void fetch_row(const struct fetch *a, int64_t k, bool far) {
   uintptr_t p = (uintptr_t)a->at + (uintptr_t)(k * a->step);
   const uintptr_t end = ANE_MIN(p + (uintptr_t)a->lines * 64, (uintptr_t)a->end);
   for (; p < end; p += 64)
@@ -87,7 +87,7 @@ V_FN void fetch_ahead(const struct ahead *a, int64_t k, bool far) {
 }
 
 /* Returns the share of part i of `parts` of a product, which all have the same rows. */
-V_FN struct ahead ahead_part(struct ahead a, int64_t i, int64_t parts) {
+V_FN struct fetch fetch_part(struct fetch a, int64_t i, int64_t parts) {
   const int64_t from = a.lines * i / parts;
   a.lines = a.lines * (i + 1) / parts - from;
   if (a.at) a.at += from * 64;
@@ -107,7 +107,7 @@ V_FN void block(const int rows, const int vecs, const int kind, const int end, i
     vf w[MAX_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = load_as(kind, b, k * ldb + x * VL);
-    if (kind != F32) fetch_ahead(&e->ahead, k, far);
+    if (kind != F32) fetch_row(&e->fetch, k, far);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       vf f = v_set(a[r * lda + k]);
@@ -174,7 +174,7 @@ static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_
   struct ending part = *e;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    part.ahead = ahead_part(e->ahead, i, parts);
+    part.fetch = fetch_part(e->fetch, i, parts);
     fn[to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc, &part);
   }
 }
@@ -270,7 +270,7 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
   const bool all = !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
   const bool plain = all && has_ending(w->kind_k, rows) && a->kv->dtype != ANE_I8;
   vf largest[ANE_ATT_PANEL];
-  const struct ending e = {.scale = a->scale, .largest = largest, .ahead = p->leads ? w->next_k : (struct ahead){0}};
+  const struct ending e = {.scale = a->scale, .largest = largest, .fetch = p->leads ? w->next_k : (struct fetch){0}};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
   product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
@@ -316,8 +316,8 @@ static void panel_exponentials(const struct work *w, struct panel *p) {
 }
 
 /* What the rows of the values of the panel prefetch. They may be fewer than the rows that are read next. */
-V_FN struct ahead values_ahead(const struct work *w, const struct panel *p) {
-  struct ahead a = p->leads ? w->next_v : (struct ahead){0};
+V_FN struct fetch values_fetch(const struct work *w, const struct panel *p) {
+  struct fetch a = p->leads ? w->next_v : (struct fetch){0};
   const int64_t lines = (a.end - a.at + 63) / 64, rows = w->kind_v == I16 ? (p->to - p->from) / 2 : p->end - p->begin;
   a.lines = (lines + rows - 1) / rows;
   a.step = a.lines * 64;
@@ -326,9 +326,9 @@ V_FN struct ahead values_ahead(const struct work *w, const struct panel *p) {
 
 /* Step 4 writes o, without the final + 0, to `out` [rows][pad]. join: combines it with the contents of `out` (VALUES). */
 static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
-  const struct ending e = {.keep = p->old, .add = p->new, .ahead = values_ahead(w, p)};
+  const struct ending e = {.keep = p->old, .add = p->new, .fetch = values_fetch(w, p)};
   if (w->kind_v == I16) {
-    code_values(w, p, out, join);
+    code_values(w, p, out, join, e.fetch);
     return;
   }
   product(join ? values_f32 : plain_blocks(w->kind_v), w->kind_v, p->rows, w->pad / VL, p->end - p->begin, p->s + p->begin,
@@ -357,17 +357,17 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
 
 /* Sets what is prefetched while the current tile is read: what will be read of the next tile of the head, or after the last tile
  * of the one that the caller reads next. last_key: the last that the rows see. */
-static void set_ahead(struct work *w, int64_t h, int64_t tile, int64_t last_key) {
+static void set_fetch(struct work *w, int64_t h, int64_t tile, int64_t last_key) {
   const struct ane_attention *a = w->a;
   const struct ane_kv *kv = a->kv;
   const bool inside = (tile + 1) * ANE_TILE <= last_key, i16 = kv->dtype == ANE_I16;
   const char *k = inside ? ane_kv_k(kv, h, tile + 1) : a->next_k, *v = inside ? ane_kv_v(kv, h, tile + 1) : a->next_v;
-  w->next_k = w->next_v = (struct ahead){0};
+  w->next_k = w->next_v = (struct fetch){0};
   if (!k) return;
   const int64_t keys = inside ? ANE_MIN(last_key + 1 - (tile + 1) * ANE_TILE, ANE_TILE) : a->next_keys;
   const int64_t size = (int64_t)ane_dtype_info(kv->dtype)->bytes, row = ANE_TILE * size * (i16 ? 2 : 1);
-  w->next_k = (struct ahead){.at = k, .end = k + kv->tile_bytes, .step = row, .lines = (keys * row / ANE_TILE + 63) / 64};
-  w->next_v = (struct ahead){.at = v, .end = v + (i16 ? (keys + 31) / 32 * 32 : keys) * w->hd * size};
+  w->next_k = (struct fetch){.at = k, .end = k + kv->tile_bytes, .step = row, .lines = (keys * row / ANE_TILE + 63) / 64};
+  w->next_v = (struct fetch){.at = v, .end = v + (i16 ? (keys + 31) / 32 * 32 : keys) * w->hd * size};
   /* The scales of both follow the values. */
   for (size_t i = 0; i < kv->stride - 2 * kv->tile_bytes; i += 64) __builtin_prefetch(v + kv->tile_bytes + i);
 }
@@ -383,7 +383,7 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, int64_t last_key, 
   if (ane_kv_has_scales(kv->dtype)) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
-  set_ahead(w, h, tile, last_key);
+  set_fetch(w, h, tile, last_key);
   if (kind == I16) {
     if (w->pad != w->hd) pad_code_values(w);
     return;

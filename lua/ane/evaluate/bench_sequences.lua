@@ -91,11 +91,13 @@ local function decode(program, sessions, tokens, next_ids)
   return core.clock() - started
 end
 
+--- The median of a list, which is sorted by it.
 local function median(list)
   table.sort(list)
   local middle = #list // 2
   return #list % 2 == 1 and list[middle + 1] or (list[middle] + list[middle + 1]) / 2
 end
+M.median = median
 
 -- Ids of every sequence: a list of n lists.
 local function ids_of(n, tokens, vocab, seed)

@@ -26,20 +26,20 @@ end
 -- Most tokens of a default context, and of that of a model whose input is whole texts.
 local MOST_CONTEXT, MOST_TEXT = 4096, 32768
 
+-- The type of cached keys and values. Integer codes make long prompts of models that generate faster, and are nearer to fp32
+-- arithmetic than fp16 (docs/notes/attention-int16.md). The graph sets cfg.kind; before it is built, only the bytes are right.
+local function default_kv(cfg, activations)
+  if activations == "fp32" then return "fp32" end
+  return cfg.kind == nil and "int16" or "fp16"
+end
+
 -- Returns the tokens of a default context: the model's own maximum, but at most `most` and what fits in half of the free memory.
 local function default_context(cfg, opts, most)
-  local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[opts.kv or opts.activations == "fp32" and "fp32" or "fp16"]
+  local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[opts.kv or default_kv(cfg, opts.activations)]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
   local fits = free > 0 and a_token > 0 and free // 2 // a_token or MOST_CONTEXT
   return math.min(cfg.context_length or MOST_CONTEXT, most, math.max(fits, 64))
-end
-
--- The type of cached keys and values of a model whose graph is built, which sets cfg.kind. Integer codes make long prompts of models
--- that generate faster, and are nearer to fp32 arithmetic than fp16 (docs/notes/attention-int16.md).
-local function default_kv(cfg, activations)
-  if activations == "fp32" then return "fp32" end
-  return cfg.kind == nil and "int16" or "fp16"
 end
 
 local function find_recipe(architecture, given)
