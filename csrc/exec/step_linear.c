@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { TASK_BYTES = 131072, MOST_GROUPS = 64, PREFETCH_TOKENS = 32 };
+enum { TASK_BYTES = 131072, MOST_GROUPS = 64, PREFETCH_TOKENS = 32, BLOCK_TOKENS = 32 };
 
 /* Prepares tokens [from, to) of x into `out`. normed: room for the normed tokens, from token 0 on. */
 static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
@@ -73,19 +73,29 @@ void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared
     prepare_shared(tc, s, out);
 }
 
-/* Computes y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
-static void multiply(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1,
+/* Row groups [g0, g1) of matrix m, for tokens [t0, t1). */
+struct task {
+  int m;
+  int64_t g0, g1, t0, t1;
+};
+
+/* Computes y[t][r] for the row groups of a task, but of matrix m, and its tokens, with bias and adapters, into
+ * dst[(t - t0) * ld + (r - first row)]. */
+static void multiply(const struct thread_ctx *tc, const struct step *s, struct prepared *in, const struct task *k, int m,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
-  int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
+  const int64_t g0 = k->g0, g1 = k->g1, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
+  const int64_t tokens = k->t1 - k->t0;
+  const struct ane_activations *a = &in->a[w->activation_type];
+  struct ane_activations part;
+  if (tokens < tc->tokens) part = ane_activations_rows(a, k->t0, tokens), a = &part;
   const bool shared = in->share.g0[m] <= g0 && g1 <= in->share.g1[m];
   if (!shared && (in->low || in->divided)) adapter_prefetch(tc, s, m, g0, g1);
   /* The kernel writes out[t * ld + r] for absolute rows r, so the base is moved back: row r0 goes to dst. */
-  tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
-                                                      (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
-                                                      tc->mem + tc->p->thread_kernel);
+  tc->k->matmul[w->packed.layout][w->activation_type](
+      &w->packed, a, g0, g1, (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld, tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
-    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + w->first + r0, dst + t * ld, rows);
+    for (int64_t t = 0; t < tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + w->first + r0, dst + t * ld, rows);
   if (in->divided && !in->low) in->low = adapter_down_join(tc, s, in->a);
   if (in->low && shared)
     adapter_up_shared(tc, s, in, m, g0, g1, dst);
@@ -99,23 +109,24 @@ static void prefetch_to_write(const struct thread_ctx *tc, const float *out, int
   for (int64_t t = 0; t < tc->tokens; t++) ane_prefetch_to_write(out + t * ld, rows * (int64_t)sizeof *out);
 }
 
-/* Computes row groups [g0, g1) of matrix m, with the epilogue. */
-static void finish_groups(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1) {
-  const struct matrix *w = s->linear.w[m];
-  int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  float *out = thread_data(tc, s->out[m]) + w->first + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
+/* Computes a task, with the epilogue. */
+static void finish_task(const struct thread_ctx *tc, const struct step *s, struct prepared *in, const struct task *k) {
+  const struct matrix *w = s->linear.w[k->m];
+  const int64_t tokens = k->t1 - k->t0, ld = s->out[k->m]->channels, r0 = k->g0 * ANE_GROUP,
+                rows = ANE_MIN(k->g1 * ANE_GROUP, w->packed.rows) - r0, at = k->t0 * ld + w->first + r0;
+  float *out = thread_data(tc, s->out[k->m]) + at, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
   if (tc->tokens <= PREFETCH_TOKENS) prefetch_to_write(tc, out, ld, rows);
   if (s->linear.act) {
-    float *up = temp + tc->tokens * rows;
-    multiply(tc, s, in, 0, g0, g1, temp, rows);
-    multiply(tc, s, in, 1, g0, g1, up, rows);
-    for (int64_t t = 0; t < tc->tokens; t++) s->linear.act(temp + t * rows, up + t * rows, out + t * ld, rows);
+    float *up = temp + tokens * rows;
+    multiply(tc, s, in, k, 0, temp, rows);
+    multiply(tc, s, in, k, 1, up, rows);
+    for (int64_t t = 0; t < tokens; t++) s->linear.act(temp + t * rows, up + t * rows, out + t * ld, rows);
   } else if (s->in[1]) {
-    const float *residual = thread_data(tc, s->in[1]) + w->first + r0;
-    multiply(tc, s, in, 0, g0, g1, temp, rows);
-    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(residual + t * ld, temp + t * rows, out + t * ld, rows);
+    const float *residual = thread_data(tc, s->in[1]) + at;
+    multiply(tc, s, in, k, 0, temp, rows);
+    for (int64_t t = 0; t < tokens; t++) tc->k->add(residual + t * ld, temp + t * rows, out + t * ld, rows);
   } else {
-    multiply(tc, s, in, m, g0, g1, out, ld);
+    multiply(tc, s, in, k, k->m, out, ld);
   }
 }
 
@@ -181,25 +192,39 @@ static int64_t tasks_of(const struct thread_ctx *tc, const struct step *s, const
   return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_per_task(tc, s, w));
 }
 
-/* Task i: row groups [*g0, *g1) of matrix *m. Tasks are numbered through all matrices. */
-static void task_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
-  for (*m = 0;; ++*m) {
-    const struct matrix *w = s->linear.w[*m];
-    int64_t per_task = groups_per_task(tc, s, w), tasks = tasks_of(tc, s, w);
+/* The tasks of all matrices for one block of tokens. */
+static int64_t tasks_of_block(const struct thread_ctx *tc, const struct step *s) {
+  int64_t n = 0;
+  for (int m = 0; m < task_matrices(s); m++) n += tasks_of(tc, s, s->linear.w[m]);
+  return n;
+}
+
+/* The blocks that tasks divide the tokens into. With many tokens, each thread's own tasks are those of the tokens that it
+ * prepares, for all rows. So what it reads is in its own cache, in this step and the next, where rows would be divided between
+ * the caches. Each block unpacks the weights again, which is little beside the products of BLOCK_TOKENS. */
+static int64_t token_blocks(const struct thread_ctx *tc) {
+  return tc->tokens >= (int64_t)BLOCK_TOKENS * tc->threads && !tc->r->n_adapted ? tc->threads : 1;
+}
+
+static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) { return token_blocks(tc) * tasks_of_block(tc, s); }
+
+/* Returns task i. Tasks are numbered through the matrices of a block of tokens, then through the blocks. */
+static struct task task_at(const struct thread_ctx *tc, const struct step *s, int64_t i) {
+  struct task k = {.m = 0};
+  const int64_t blocks = token_blocks(tc), block = blocks > 1 ? i / tasks_of_block(tc, s) : 0;
+  ane_split(tc->tokens, (int)block, (int)blocks, &k.t0, &k.t1);
+  if (block) i -= block * tasks_of_block(tc, s);
+  for (;; k.m++) {
+    const struct matrix *w = s->linear.w[k.m];
+    const int64_t per_task = groups_per_task(tc, s, w), tasks = tasks_of(tc, s, w);
     if (i >= tasks) {
       i -= tasks;
       continue;
     }
-    *g0 = i * per_task;
-    *g1 = ANE_MIN(*g0 + per_task, w->packed.groups);
-    return;
+    k.g0 = i * per_task;
+    k.g1 = ANE_MIN(k.g0 + per_task, w->packed.groups);
+    return k;
   }
-}
-
-static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
-  int64_t n = 0;
-  for (int m = 0; m < task_matrices(s); m++) n += tasks_of(tc, s, s->linear.w[m]);
-  return n;
 }
 
 /* Gives the thread the row groups of its own tasks as its share of the products with B. */
@@ -232,8 +257,8 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
   struct prepared in;
   struct prefetch next = {.n = 0};
   linear_prepare(tc, s, &in);
-  int64_t total = all_tasks(tc, s), g0, g1, calls = 0;
-  int m, stolen = 0;
+  int64_t total = all_tasks(tc, s), calls = 0;
+  int stolen = 0;
   if (tc->r->n_adapted) in.share.parts = adapter_shares(tc, s);
   if (in.share.parts) {
     take_share(tc, s, &in.share);
@@ -242,27 +267,27 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
   }
   for (int64_t i; (i = thread_claim(tc, s, 0, total, &stolen)) >= 0;) {
     for (int64_t c = 0; c < calls && prefetch_more(&next); c++) continue;
-    task_at(tc, s, i, &m, &g0, &g1);
-    finish_groups(tc, s, &in, m, g0, g1);
+    const struct task k = task_at(tc, s, i);
+    finish_task(tc, s, &in, &k);
   }
 }
 
 /* Prefetches the weights of the thread's first tasks. */
 static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
-  int64_t from, to, g0, g1;
-  int m, both = s->linear.act ? 2 : 1;
+  int64_t from, to;
+  int both = s->linear.act ? 2 : 1;
   if (tc->r->pruned && s->index == tc->p->pruned_head.step) {
     pruned_head_prefetch(tc, s, a);
     return;
   }
   ane_split(all_tasks(tc, s), tc->thread, tc->threads, &from, &to);
   if (from == to) return;
-  task_at(tc, s, from, &m, &g0, &g1);
+  const struct task k = task_at(tc, s, from);
   for (int i = 0; i < both; i++) {
-    const struct ane_packed *w = &s->linear.w[m + i]->packed;
+    const struct ane_packed *w = &s->linear.w[k.m + i]->packed;
     if (w->layout != ANE_LAYOUT_ROWS)
-      prefetch_add(a, w->data + (size_t)g0 * w->group_bytes,
-                   ANE_MIN((size_t)(w->groups - g0) * w->group_bytes, (size_t)(PREFETCH_BYTES / both)));
+      prefetch_add(a, w->data + (size_t)k.g0 * w->group_bytes,
+                   ANE_MIN((size_t)(w->groups - k.g0) * w->group_bytes, (size_t)(PREFETCH_BYTES / both)));
   }
 }
 

@@ -122,15 +122,17 @@ describe("the bits of the logits", function()
 
   for _, model in ipairs(models) do
     it("are the same for any number of threads, and where they come and go: " .. model, function()
-      local ids = ids_of(model, 75)
       for _, isa in ipairs { core.isa_list()[1], core.isa_best() } do
+        -- On the best level, so many tokens that the work is divided by them (token_blocks in step_linear.c).
+        local most = isa == core.isa_best() and 147 or 70
+        local ids = ids_of(model, most + 5)
         for _, int8 in ipairs { true, false } do
           local whole
           for i, manner in ipairs { "together", "together", "together", "together", "mixed", "free", "mixed" } do
             local threads = i <= 4 and i or i == 7 and 2 or i
             local p <close> = programs.open(model, { isa = isa, int8 = int8, threads = threads, manner = manner })
             local s <close> = session(p, "fp16")
-            local got = programs.feed(s, programs.slice(ids, 1, 70)) .. programs.feed(s, programs.slice(ids, 71, 75), 1)
+            local got = programs.feed(s, programs.slice(ids, 1, most)) .. programs.feed(s, programs.slice(ids, most + 1, #ids), 1)
             whole = whole or got
             assert.is_nil(difference(got, whole, model), ("%d threads, %s, %s, int8 %s"):format(threads, manner, isa, int8))
           end
