@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-enum { LANES = ANE_COMPENSATE_ROWS, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = ANE_WEIGHT_LUT_MAX };
+enum { LANES = ANE_COMPENSATE_ROWS, PARTS = LANES / 8, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = ANE_WEIGHT_LUT_MAX };
 
-/* One number per row. */
+/* One number per row, in parts of a vector. */
 typedef struct {
-  ane_f16x h[2];
+  ane_f8x h[PARTS];
 } lanes;
 
 /* The working memory of a thread. Columns are in the order of ane_factor (positions). */
@@ -39,8 +39,8 @@ size_t ane_compensate_scratch(const struct ane_factor *f) {
 
 /* ---- Vectors -----------------------------------------------------------------------------------------------------------*/
 
-#define ALL(v) ((float)(v) - (ane_f16x){0})
-#define PICK(mask, a, b) ((ane_f16x)(((mask) & (ane_i16x)(a)) | (~(mask) & (ane_i16x)(b))))
+#define ALL(v) ((float)(v) - (ane_f8x){0})
+#define PICK(mask, a, b) ((ane_f8x)(((mask) & (ane_i8x)(a)) | (~(mask) & (ane_i8x)(b))))
 
 /* R[i][j] / R[j][j] for i = from, from + 1, ..., 4 floats apart. */
 static inline const float *ratios(const struct ane_factor *f, int64_t from, int64_t j) {
@@ -49,14 +49,14 @@ static inline const float *ratios(const struct ane_factor *f, int64_t from, int6
 
 /* Adds to base of positions [at, at + n) the compensation for the errors of positions [from, to). at is a multiple of 4. first:
  * sets base to w before. */
-static ANE_WIDE void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, int64_t n, lanes *base, bool first) {
+static void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, int64_t n, lanes *base, bool first) {
   for (int64_t j = 0; j < n; j += ANE_STRIP) {
-    ane_f16x acc[ANE_STRIP][2];
+    lanes acc[ANE_STRIP];
     const lanes *start = first ? k->w + at + j : base + j;
     int64_t width = ANE_MIN(n - j, ANE_STRIP);
     memset(acc, 0, sizeof acc);
     memcpy(acc, start, (size_t)width * sizeof *start);
-    ane_strip(acc, ratios(k->f, from, at + j), ANE_STRIP, (const float *)(k->e + from), to - from);
+    ane_strip((float *)acc, ANE_PANEL, ratios(k->f, from, at + j), ANE_STRIP, (const float *)(k->e + from), to - from);
     memcpy(base + j, acc, (size_t)width * sizeof *base);
   }
 }
@@ -69,16 +69,16 @@ static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
     lanes t = k->base[j];
     const float *r = ratios(k->f, at, at + j);
     for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
-      for (int h = 0; h < 2; h++) t.h[h] += *r * e[i].h[h];
+      for (int h = 0; h < PARTS; h++) t.h[h] += *r * e[i].h[h];
     k->target[j] = t;
-    for (int h = 0; h < 2; h++) e[j].h[h] = k->w[at + j].h[h] - t.h[h];
+    for (int h = 0; h < PARTS; h++) e[j].h[h] = k->w[at + j].h[h] - t.h[h];
   }
 }
 
-/* Rounds u, in units of the scale and of half h of the lanes, to the nearest of the values T: *code, and its value in *v. Without
+/* Rounds u, in units of the scale and of part h of the lanes, to the nearest of the values T: *code, and its value in *v. Without
  * a table the values are the codes less `half`. */
-ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f16x u, ane_f16x *code, ane_f16x *v) {
-  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), one = ALL(1), top = ALL((float)k->top), shift = ALL((float)half);
+ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f8x u, ane_f8x *code, ane_f8x *v) {
+  const ane_f8x magic = ALL(0x1.8p23f), zero = ALL(0), one = ALL(1), top = ALL((float)k->top), shift = ALL((float)half);
   if (!k->table) {
     u += shift;
     u = PICK(u > zero, u, zero);
@@ -88,7 +88,7 @@ ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f16x u
   }
   *code = zero, *v = k->value[0].h[h];
   for (int i = 0; i < k->top; i++) {
-    ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
+    ane_i8x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
     *code = PICK(above, *code + one, *code), *v = PICK(above, k->value[i + 1].h[h], *v);
   }
 }
@@ -96,24 +96,24 @@ ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f16x u
 /* Rounds positions [at, at + n) to values scale * T + offset. Writes errors to e, codes to q (unless NULL), and the loss. */
 static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const lanes *base, const lanes *scale,
                             const lanes *offset, lanes *e, lanes *q, lanes *loss) {
-  const ane_f16x zero = ALL(0), one = ALL(1);
-  lanes inv, sum = {{zero, zero}};
-  for (int h = 0; h < 2; h++) {
-    ane_i16x none = scale->h[h] == zero;
+  const ane_f8x zero = ALL(0), one = ALL(1);
+  lanes inv, sum = {{zero}};
+  for (int h = 0; h < PARTS; h++) {
+    ane_i8x none = scale->h[h] == zero;
     inv.h[h] = PICK(none, zero, one / PICK(none, one, scale->h[h]));
   }
   for (int64_t j = 0; j < n; j++) {
     lanes t = base[j];
     const float *r = ratios(k->f, at, at + j);
     for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
-      for (int h = 0; h < 2; h++) t.h[h] += *r * e[i].h[h];
-    for (int h = 0; h < 2; h++) {
-      const ane_f16x u = (t.h[h] - offset->h[h]) * inv.h[h];
-      ane_f16x code, v;
+      for (int h = 0; h < PARTS; h++) t.h[h] += *r * e[i].h[h];
+    for (int h = 0; h < PARTS; h++) {
+      const ane_f8x u = (t.h[h] - offset->h[h]) * inv.h[h];
+      ane_f8x code, v;
       nearest(k, h, 0, u, &code, &v);
       v = v * scale->h[h] + offset->h[h];
       e[j].h[h] = k->w[at + j].h[h] - v;
-      ane_f16x left = t.h[h] - v;
+      ane_f8x left = t.h[h] - v;
       sum.h[h] += k->f->weight[at + j] * left * left;
       if (q) q[j].h[h] = code;
     }
@@ -124,11 +124,11 @@ static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const l
 /* ---- Drift -------------------------------------------------------------------------------------------------------------*/
 
 /* Sets e [cols] to w D. */
-static ANE_WIDE void apply_drift(struct rows *k) {
+static void apply_drift(struct rows *k) {
   for (int64_t j = 0; j < k->f->cols; j += ANE_STRIP) {
-    ane_f16x acc[ANE_STRIP][2];
+    lanes acc[ANE_STRIP];
     memset(acc, 0, sizeof acc);
-    ane_strip(acc, k->f->drift + j * k->f->cols, ANE_STRIP, (const float *)k->w, k->f->cols);
+    ane_strip((float *)acc, ANE_PANEL, k->f->drift + j * k->f->cols, ANE_STRIP, (const float *)k->w, k->f->cols);
     memcpy(k->e + j, acc, (size_t)ANE_MIN(k->f->cols - j, ANE_STRIP) * sizeof *k->e);
   }
 }
@@ -139,7 +139,7 @@ static ANE_WIDE void solve_back(struct rows *k) {
     const lanes z = k->e[j];
     const float *r = ratios(k->f, 0, j);
     for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
-      for (int h = 0; h < 2; h++) k->e[i].h[h] -= *r * z.h[h];
+      for (int h = 0; h < PARTS; h++) k->e[i].h[h] -= *r * z.h[h];
   }
 }
 
@@ -148,16 +148,14 @@ static ANE_WIDE void solve_forward(struct rows *k) {
   for (int64_t at = 0; at < k->f->cols; at += ANE_STRIP) {
     int64_t n = ANE_MIN(k->f->cols - at, ANE_STRIP);
     for (int64_t j = at; j < at + n; j++)
-      for (int h = 0; h < 2; h++) k->e[j].h[h] /= k->f->weight[j];
+      for (int h = 0; h < PARTS; h++) k->e[j].h[h] /= k->f->weight[j];
     lanes sum[ANE_STRIP];
-    ane_f16x acc[ANE_STRIP][2];
-    memset(acc, 0, sizeof acc);
-    ane_strip(acc, ratios(k->f, 0, at), ANE_STRIP, (const float *)k->e, at);
-    memcpy(sum, acc, sizeof sum);
+    memset(sum, 0, sizeof sum);
+    ane_strip((float *)sum, ANE_PANEL, ratios(k->f, 0, at), ANE_STRIP, (const float *)k->e, at);
     for (int64_t j = at; j < at + n; j++) {
       const float *r = ratios(k->f, at, j);
-      for (int h = 0; h < 2; h++) {
-        ane_f16x u = k->e[j].h[h] + sum[j - at].h[h];
+      for (int h = 0; h < PARTS; h++) {
+        ane_f8x u = k->e[j].h[h] + sum[j - at].h[h];
         for (int64_t i = at; i < j; i++) u += r[ANE_STRIP * (i - at)] * k->e[i].h[h];
         k->e[j].h[h] = -u;
         k->w[j].h[h] += u;
@@ -273,11 +271,11 @@ static inline float moment(const struct ane_factor *f, int64_t i, int64_t j) {
 }
 
 /* g [n] of positions [at, at + n). */
-static ANE_WIDE void gradients(const struct rows *k, int64_t at, int64_t n, lanes *g) {
+static void gradients(const struct rows *k, int64_t at, int64_t n, lanes *g) {
   for (int64_t j = 0; j < n; j += ANE_STRIP) {
-    ane_f16x acc[ANE_STRIP][2];
+    lanes acc[ANE_STRIP];
     memset(acc, 0, sizeof acc);
-    ane_strip(acc, k->f->moment + (at + j) * k->f->cols, ANE_STRIP, (const float *)k->e, k->f->cols);
+    ane_strip((float *)acc, ANE_PANEL, k->f->moment + (at + j) * k->f->cols, ANE_STRIP, (const float *)k->e, k->f->cols);
     memcpy(g + j, acc, (size_t)ANE_MIN(n - j, ANE_STRIP) * sizeof *g);
   }
 }
@@ -285,11 +283,11 @@ static ANE_WIDE void gradients(const struct rows *k, int64_t at, int64_t n, lane
 /* The values T of codes; without a table a code less `half`. */
 static ANE_WIDE void values_of(const struct rows *k, const lanes *code, int64_t n, int half, lanes *value) {
   for (int64_t j = 0; j < n; j++)
-    for (int h = 0; h < 2; h++) {
-      ane_f16x c = code[j].h[h], v = c - ALL((float)half);
+    for (int h = 0; h < PARTS; h++) {
+      ane_f8x c = code[j].h[h], v = c - ALL((float)half);
       if (k->table) v = k->value[0].h[h];
       for (int i = 1; k->table && i <= k->top; i++) {
-        ane_i16x is = c == ALL((float)i);
+        ane_i8x is = c == ALL((float)i);
         v = PICK(is, k->value[i].h[h], v);
       }
       value[j].h[h] = v;
@@ -298,13 +296,13 @@ static ANE_WIDE void values_of(const struct rows *k, const lanes *code, int64_t 
 
 /* Moves the scales of a block to the best ones for its codes. */
 static ANE_WIDE void sweep_scale(struct rows *k, int64_t at, int64_t n, const lanes *value, lanes *g, lanes *scale) {
-  const ane_f16x zero = ALL(0);
-  lanes along = {{zero, zero}}, across = {{zero, zero}}, step, hv[PART_MAX];
+  const ane_f8x zero = ALL(0);
+  lanes along = {{zero}}, across = {{zero}}, step, hv[PART_MAX];
   for (int64_t j = 0; j < n; j++) {
-    hv[j] = (lanes){{zero, zero}};
+    hv[j] = (lanes){{zero}};
     for (int64_t i = 0; i < n; i++)
-      for (int h = 0; h < 2; h++) hv[j].h[h] += moment(k->f, at + i, at + j) * value[i].h[h];
-    for (int h = 0; h < 2; h++) along.h[h] += g[j].h[h] * value[j].h[h], across.h[h] += hv[j].h[h] * value[j].h[h];
+      for (int h = 0; h < PARTS; h++) hv[j].h[h] += moment(k->f, at + i, at + j) * value[i].h[h];
+    for (int h = 0; h < PARTS; h++) along.h[h] += g[j].h[h] * value[j].h[h], across.h[h] += hv[j].h[h] * value[j].h[h];
   }
   for (int l = 0; l < LANES; l++) {
     float old = *lane(scale, l), a = *lane(&along, l), b = *lane(&across, l), to = b > 0 ? old + a / b : old;
@@ -315,26 +313,26 @@ static ANE_WIDE void sweep_scale(struct rows *k, int64_t at, int64_t n, const la
     if (better) *lane(scale, l) = to;
   }
   for (int64_t j = 0; j < n; j++)
-    for (int h = 0; h < 2; h++) g[j].h[h] -= step.h[h] * hv[j].h[h], k->e[at + j].h[h] -= step.h[h] * value[j].h[h];
+    for (int h = 0; h < PARTS; h++) g[j].h[h] -= step.h[h] * hv[j].h[h], k->e[at + j].h[h] -= step.h[h] * value[j].h[h];
 }
 
 /* Moves the codes of a block, one column after the other. */
 static ANE_WIDE void sweep_codes(struct rows *k, int64_t at, int64_t n, int half, const lanes *scale, lanes *value, lanes *g) {
-  const ane_f16x zero = ALL(0), one = ALL(1);
+  const ane_f8x zero = ALL(0), one = ALL(1);
   lanes inv;
-  ane_i16x none[2];
-  for (int h = 0; h < 2; h++) {
+  ane_i8x none[PARTS];
+  for (int h = 0; h < PARTS; h++) {
     none[h] = scale->h[h] == zero;
     inv.h[h] = PICK(none[h], zero, one / PICK(none[h], one, scale->h[h]));
   }
   for (int64_t j = 0; j < n; j++) {
     const float own = 1 / moment(k->f, at + j, at + j);
-    for (int h = 0; h < 2; h++) {
-      const ane_f16x u = value[j].h[h] + own * g[j].h[h] * inv.h[h];
-      ane_f16x code, v;
+    for (int h = 0; h < PARTS; h++) {
+      const ane_f8x u = value[j].h[h] + own * g[j].h[h] * inv.h[h];
+      ane_f8x code, v;
       nearest(k, h, half, u, &code, &v);
       v = PICK(none[h], value[j].h[h], v), code = PICK(none[h], k->code[at + j].h[h], code);
-      ane_f16x step = scale->h[h] * (v - value[j].h[h]);
+      ane_f8x step = scale->h[h] * (v - value[j].h[h]);
       value[j].h[h] = v, k->code[at + j].h[h] = code;
       k->e[at + j].h[h] -= step;
       for (int64_t i = 0; i < n; i++) g[i].h[h] -= moment(k->f, at + j, at + i) * step;
@@ -462,8 +460,9 @@ static void int8_tile(struct rows *k, int n, struct ane_weight_tile *out) {
 }
 
 static void lut_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
-  lanes scale = {{ALL(1), ALL(1)}}, offset = {{ALL(0), ALL(0)}};
+  lanes scale, offset = {{ALL(0)}};
   const int bits = fit->spec.bits;
+  for (int h = 0; h < PARTS; h++) scale.h[h] = ALL(1);
   k->top = (1 << bits) - 1, k->table = true;
   memset(k->value, 0, sizeof k->value);
   for (int i = 0; i <= k->top; i++)

@@ -24,6 +24,9 @@
 
 #include "quant/weight_schemes.h"
 
+/* The widest vectors that inner loops may use, in bytes: 64. Specs set 32 and 16: results are the same. */
+extern int ane_wide_most;
+
 /* ---- Second moments ----------------------------------------------------------------------------------------------------*/
 
 /* Sum of x' x over tokens, in float32. */

@@ -124,16 +124,10 @@ static void solve_all(void *arg, int thread, int threads) {
 }
 
 /* Subtracts the step's product from rows [64 b, 64 b + 64), right of the step's columns. */
-static ANE_WIDE void update_rows(const struct cholesky *k, int64_t b) {
+static void update_rows(const struct cholesky *k, int64_t b) {
   int64_t n = k->n, row = b * BLOCK;
   for (int64_t c = k->at + BLOCK; c < row + BLOCK; c += ANE_PANEL_D)
-    for (int64_t r = row; r < row + BLOCK; r += ANE_STRIP) {
-      double *to = k->a + r * n + c;
-      ane_d8x acc[ANE_STRIP][2];
-      for (int i = 0; i < ANE_STRIP; i++) memcpy(acc[i], to + i * n, sizeof acc[i]);
-      ane_strip_d(acc, k->pt + r, k->pt + c, n, BLOCK);
-      for (int i = 0; i < ANE_STRIP; i++) memcpy(to + i * n, acc[i], sizeof acc[i]);
-    }
+    for (int64_t r = row; r < row + BLOCK; r += ANE_STRIP) ane_strip_d(k->a + r * n + c, n, k->pt + r, k->pt + c, n, BLOCK);
 }
 
 static void update_all(void *arg, int thread, int threads) {

@@ -3,6 +3,7 @@
 #include "quant/wide.h"
 
 #include "base/alloc.h"
+#include "base/prefetch.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -65,17 +66,18 @@ static void fill_panels(void *arg, int thread, int threads) {
   }
 }
 
-/* Rows [32 p, 32 p + 32) of a sum, from the panel `first` on: the panels of `left` times those of x. */
-static ANE_WIDE void add_rows(const struct adding *k, const float *left, float *sum, int64_t p, int64_t first) {
+/* Rows [32 p, 32 p + 32) of a sum, from the panel `first` on: the panels of `left` times those of x. The sums of the next strip
+ * are prefetched, since all of them do not stay in the cache. */
+static void add_rows(const struct adding *k, const float *left, float *sum, int64_t p, int64_t first) {
   const float *a = left + p * k->n * ANE_PANEL;
+  const int64_t ld = k->m->padded;
   for (int64_t q = first; q < k->n_panels; q++) {
     const float *b = k->panels + q * k->n * ANE_PANEL;
+    float *to = sum + p * ANE_PANEL * ld + q * ANE_PANEL;
     for (int64_t r = 0; r < ANE_PANEL; r += ANE_STRIP) {
-      float *to = sum + (p * ANE_PANEL + r) * k->m->padded + q * ANE_PANEL;
-      ane_f16x acc[ANE_STRIP][2];
-      for (int i = 0; i < ANE_STRIP; i++) memcpy(acc[i], to + i * k->m->padded, sizeof acc[i]);
-      ane_strip(acc, a + r, ANE_PANEL, b, k->n);
-      for (int i = 0; i < ANE_STRIP; i++) memcpy(to + i * k->m->padded, acc[i], sizeof acc[i]);
+      const float *next = r + ANE_STRIP < ANE_PANEL ? to + (r + ANE_STRIP) * ld : to + ANE_PANEL;
+      for (int i = 0; i < ANE_STRIP; i++) ane_prefetch_to_write(next + i * ld, ANE_PANEL * sizeof *next);
+      ane_strip(to + r * ld, ld, a + r, ANE_PANEL, b, k->n);
     }
   }
 }

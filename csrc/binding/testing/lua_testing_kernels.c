@@ -3,6 +3,7 @@
 #include "binding/bind.h"
 
 #include "kernels/kernels.h"
+#include "quant/compensate.h"
 
 #include <math.h>
 #include <string.h>
@@ -263,7 +264,15 @@ static int attention(lua_State *L) {
   return 1;
 }
 
+/* wide_most([bytes]) -> what it was (compensate.h) */
+static int wide_most(lua_State *L) {
+  lua_pushinteger(L, ane_wide_most);
+  if (!lua_isnoneornil(L, 1)) ane_wide_most = (int)bind_integer(L, 1, 16, 64);
+  return 1;
+}
+
 static const luaL_Reg functions[] = {
+    {"wide_most", wide_most},
     {"kernel_levels", kernel_levels},
     {"norm", norm},
     {"elementwise", elementwise},

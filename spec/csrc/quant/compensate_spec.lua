@@ -362,6 +362,24 @@ describe("compensated rounding", function()
     end
   end)
 
+  it("writes the same bytes with vectors of each width", function()
+    local x, wanted, rows = inputs(300, 256, 5), inputs(300, 256, 6), weights(37, 256, 4)
+    local most = core.testing.wide_most()
+    finally(function() core.testing.wide_most(most) end)
+    for _, name in ipairs { "q4_0", "q6_k" } do
+      local seen
+      for _, width in ipairs { 16, 32, 64 } do
+        core.testing.wide_most(width)
+        local moments <close> = assert(core.moments(2))
+        assert(moments:add("x", core.tensor({ #x, 256 }, flat(x)), core.tensor({ #x, 256 }, flat(wanted))))
+        local group, sub = core.compensate_groups(name)
+        local _, bytes = write(rows, { type = name }, assert(moments:factor("x", group, sub, 0.01, 0.5)))
+        assert.is_true(seen == nil or seen == bytes, name)
+        seen = bytes
+      end
+    end
+  end)
+
   it("takes inputs that are always zero, alike, or fewer than there are columns", function()
     local x, rows = inputs(20, 64, 7), weights(4, 64, 8)
     for _, row in ipairs(x) do
