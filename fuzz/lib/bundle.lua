@@ -16,7 +16,7 @@ function M.split(data)
   data = "\n" .. data
   while true do
     local first, last, found = data:find("\n=== ([^\n]*)\n", at)
-    local bytes = data:sub(at, (first or #data + 1) - 1)
+    local bytes = data:sub(math.max(at, 2), (first or #data + 1) - 1)
     if name ~= "" or bytes ~= "" then add(name, bytes) end
     if not first then return parts, names end
     name, at = found, last + 1

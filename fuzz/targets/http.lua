@@ -32,6 +32,7 @@ M.mutate = bundle.mutator(request)
 
 local Exchange = {}
 Exchange.__index = Exchange
+M.Exchange = Exchange
 
 local function exchange(text)
   local head, rest = text:match "^(.-)\r?\n\r?\n(.*)$"
@@ -76,6 +77,7 @@ end
 
 function Exchange.finish() end
 function Exchange.pending() return 0 end
+function Exchange.full() return false end
 function Exchange.gone() return false end
 function Exchange:close() self.closed = true end
 
@@ -87,7 +89,7 @@ local sockets = {
 
 -- ---- Runs --------------------------------------------------------------------------------------------------------------------
 
-local model = assert(ane.load("spec/fixtures/gguf/llama-q8_0.gguf", { threads = 1, context = 64 }))
+local model = assert(ane.load("spec/fixtures/gguf/llama-q8_0.gguf", { threads = 1, context = 256 }))
 
 local function complain(line) error("the server complains: " .. line) end
 
@@ -99,6 +101,8 @@ local function server()
   return made
 end
 
+--- Sends requests to a server until all are answered.
+-- @return the statuses, in the order of the requests
 function M.run(data)
   local parts, names = bundle.split(data)
   local s <close> = server()
@@ -108,7 +112,12 @@ function M.run(data)
     waiting[#waiting + 1] = all[i]
   end
   repeat s:turn(0) until #waiting == 0 and s:stats().replies == 0
-  for i, x in ipairs(all) do assert(x.closed and x.status, ("request %d got no answer"):format(i)) end
+  local statuses = {}
+  for i, x in ipairs(all) do
+    assert(x.closed and x.status, ("request %d got no answer"):format(i))
+    statuses[i] = x.status
+  end
+  return statuses
 end
 
 local JSON = "Content-Type: application/json\nHost: localhost\n\n"

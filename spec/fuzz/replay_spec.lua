@@ -1,5 +1,6 @@
 -- The inputs of all fuzz targets, in this build: finds of the past, minimal files, and seeds made from fixtures.
 package.path = "fuzz/?.lua;" .. package.path
+local core = require "ane.core"
 local replay = require "replay"
 
 describe("the fuzz target", function()
@@ -13,4 +14,23 @@ describe("the fuzz target", function()
       end
     end)
   end
+end)
+
+describe("the requests that the target http begins with", function()
+  -- If all were refused, the target would hardly reach the server.
+  local others = { model = 404, props = 403, options = 204, embeddings = 400 } -- a model that gives no embeddings
+  for _, seed in ipairs(replay.target("http").seeds()) do
+    it("are answered: " .. seed[1], function()
+      for _, status in ipairs(replay.target("http").run(seed[2])) do assert.equal(others[seed[1]] or 200, status) end
+    end)
+  end
+
+  it("come in exchanges with all methods of the server's", function()
+    local source, n = assert(core.read_file "csrc/binding/http/lua_http.c"), 0
+    for method in source:gmatch '{"(%l+)", exchange_%l+}' do
+      assert.is_function(replay.target("http").Exchange[method], method)
+      n = n + 1
+    end
+    assert.is_true(n > 5)
+  end)
 end)
