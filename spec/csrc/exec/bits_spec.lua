@@ -124,7 +124,7 @@ describe("the bits of the logits", function()
     it("are the same for any number of threads, and where they come and go: " .. model, function()
       for _, isa in ipairs { core.isa_list()[1], core.isa_best() } do
         -- On the best level, so many tokens that the work is divided by them (token_blocks in step_linear.c).
-        local most = isa == core.isa_best() and 147 or 70
+        local most = isa == core.isa_best() and 263 or 70
         local ids = ids_of(model, most + 5)
         for _, int8 in ipairs { true, false } do
           local whole
