@@ -2,8 +2,8 @@
  * act.
  *
  * With few tokens, every thread prepares the input for itself, which saves a barrier and the exchange of cache lines. With more
- * tokens, the threads divide the tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same
- * whichever thread computes it. */
+ * tokens, the threads divide the tokens, synchronise, and multiply. A task is a run of row groups for all
+ * tokens or, with many, for a block of them. Each output is the same whichever thread computes it. */
 #include "base/prefetch.h"
 #include "exec/adapter.h"
 #include "exec/exchange.h"
