@@ -19,10 +19,17 @@ local function share(data, n)
   return sum % n
 end
 
+-- Models that write no tokens: each of these is for some of them, and refused by the others.
+local function read(model, ids)
+  promise.keep("classify", model:classify(ids))
+  promise.keep("embed", model:embed(ids))
+  promise.keep("rerank", model:rerank(nil, { ids }))
+end
+
 local function run(model)
   local ids = model.vocab > 2 and { 1, 2 } or { 0 }
   local result = promise.keep("generate", model:generate(ids, { max_tokens = 2, ignore_eos = true, details = true }))
-  if not result then return end
+  if not result then return read(model, ids) end
   local session = promise.keep("session", model:session())
   if not session then return end
   if promise.keep("feed", session:feed(ids, { want = "all" })) then

@@ -12,7 +12,8 @@ local HF = "spec/fixtures/hf/"
 local FIXTURES = {
   "starcoder2-odd", "mamba2_clamp-odd", "privacy_filter-odd", "zaya_bias-odd", "lfm2-odd", "lfm2_moe-odd", "olmo2-odd", "cohere-odd",
   "qwen2_moe_window-odd", "granite-odd", "nemotron_h-odd", "granitemoehybrid_dense-odd", "ministral3-odd", "gpt_oss_mxfp4-odd",
-  "deepseek_v2-odd", "qwen3_5_narrow-odd", "falcon_h1-odd", "glm4_moe_lite-odd", "gemma3n-odd", "gemma4-odd",
+  "deepseek_v2-odd", "qwen3_5_narrow-odd", "falcon_h1-odd", "glm4_moe_lite-odd", "gemma3n-odd", "gemma4-odd", "bert", "bert_labels-odd",
+  "cross_encoder", "modernbert", "nomic_bert", "xlm_roberta", "embedding_gemma", "gemma3_score-odd",
 }
 
 local WORDS = {

@@ -43,7 +43,7 @@ function M.run(model, opts)
   local bundle = require("ane.model").bundle(model, 2)
   local cfg = bundle.config
   if cfg.kind ~= "token_classifier" then
-    return nil, ("%s is not a token classifier: it predicts the next token"):format(tostring(model)), "unsupported"
+    return nil, ("%s is not a token classifier"):format(tostring(model)), "unsupported"
   end
   local grammar, message, code = bioes.grammar(cfg.labels)
   if not grammar then return nil, message, code end
