@@ -105,6 +105,27 @@ local function divergence(a, b)
   return sum / #a
 end
 
+-- Sorts rules {name, type} so that each decides about the tensor of its name: a pattern matches anywhere in a name (output.weight in
+-- blk.0.attn_output.weight), and the last match counts.
+local function sorted_rules(rules)
+  local place = {}
+  for i, rule in ipairs(rules) do place[rule] = i end
+  table.sort(rules, function(a, b)
+    if #a[1] ~= #b[1] then return #a[1] < #b[1] end
+    return place[a] < place[b]
+  end)
+  return rules
+end
+
+-- Rules that give a type to one weight alone.
+local function only(run, w, type)
+  local rules = { { w.name, type } }
+  for _, other in ipairs(run.weights) do
+    if other ~= w and other.name:find(w.name, 1, true) then rules[#rules + 1] = { other.name, "file" } end
+  end
+  return rules
+end
+
 local function load(run, mixed)
   return try(model_of.load(run.path, {
     mixed = mixed, context = run.context, threads = run.threads, activations = run.activations, transform = run.transform,
@@ -113,18 +134,16 @@ end
 
 -- Relative squared errors of all weights, each in its r-th choice (or its last). One load of the model measures all weights.
 local function measure_errors(run, r)
-  local mixed, taken = {}, {}
-  for _, w in ipairs(run.weights) do
+  local mixed, taken, changes = {}, {}, false
+  for i, w in ipairs(run.weights) do
     local choice = w.choices[math.min(r, #w.choices)]
     taken[w.name] = choice
-    if choice.type == w.stored then
-      choice.error = 0.0
-    else
-      mixed[#mixed + 1] = { w.name, choice.type }
-    end
+    if choice.type == w.stored then choice.error = 0.0 end
+    changes = changes or choice.type ~= w.stored
+    mixed[i] = { w.name, choice.type == w.stored and "file" or choice.type }
   end
-  if #mixed == 0 then return end
-  local model <close> = load(run, mixed)
+  if not changes then return end
+  local model <close> = load(run, sorted_rules(mixed))
   local sums = {}
   for _, row in ipairs(model:weights_report()) do
     local name = row.name:match "^[^%[]+"
@@ -144,7 +163,7 @@ local function probe(run, reference)
     local first = w.choices[1]
     local kl = 0.0
     if first.error > 0 then
-      local model <close> = load(run, { { w.name, first.type } })
+      local model <close> = load(run, only(run, w, first.type))
       kl = divergence(reference, logits_of(model, run.runs))
     end
     for _, c in ipairs(w.choices) do c.kl = first.error > 0 and kl * c.error / first.error or 0.0 end
@@ -223,7 +242,7 @@ function Report:mixed(opts)
     mixed[#mixed + 1] = { w.name, chosen[i].type }
     kl = kl + chosen[i].kl
   end
-  return mixed, { bytes = math.floor(bytes + self.rest), bits = 8 * bytes / self.count, kl = kl }
+  return sorted_rules(mixed), { bytes = math.floor(bytes + self.rest), bits = 8 * bytes / self.count, kl = kl }
 end
 
 function Report:__tostring()

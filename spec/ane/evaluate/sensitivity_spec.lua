@@ -30,6 +30,24 @@ describe("ane.sensitivity", function()
     assert.matches("^output%.weight +q4_0 .*q5_0", tostring(report))
   end)
 
+  it("changes no weight whose name contains that of the measured one", function()
+    local ids, logits = assert(model.tokenizer:encode(TEXT)), {}
+    for i, mixed in ipairs { {}, { { "output.weight", "q4_0" }, { "attn_output", "file" } } } do
+      local other <close> = assert(ane.load(tiny.path(), { context = 24, mixed = mixed }))
+      local session <close> = assert(other:session())
+      logits[i] = {}
+      for from = 1, 48, 24 do
+        assert(session:rewind(0))
+        assert(session:feed(table.move(ids, from, from + 23, 1, {}), { want = "all" }))
+        for at = 1, 24 do table.insert(logits[i], session:logits(at)) end
+      end
+    end
+    local kl = 0
+    for i = 1, 48 do kl = kl + core.divergence(logits[1][i], logits[2][i]) / 48 end
+    assert.equal("output.weight", report.weights[1].name)
+    assert.near(kl, report.weights[1].choices[1].kl, 1e-9)
+  end)
+
   it("chooses types under a budget: less divergence with more bytes, never more bytes than asked for", function()
     local last = math.huge
     for _, bits in ipairs { 4.5, 5, 5.5, 6, 8.5 } do
@@ -44,6 +62,19 @@ describe("ane.sensitivity", function()
     local none, message, code = report:mixed { bits = 4 }
     assert.same({ nil, "range" }, { none, code })
     assert.matches("the smallest types take %d+ bytes %(4%.500 bits a weight%), more than the budget of %d+", message)
+  end)
+
+  it("lists the rule of output.weight before those of names that contain it, wherever the file has it", function()
+    local weights = table.move(report.weights, 2, #report.weights, 1, {})
+    weights[#weights + 1] = report.weights[1]
+    local other = setmetatable({ weights = weights }, { __index = report })
+    local types = {}
+    for _, rule in ipairs(other:mixed { bits = 5.2 }) do
+      for _, w in ipairs(weights) do
+        if core.glob(rule[1], w.name) then types[w.name] = rule[2] end
+      end
+    end
+    for _, rule in ipairs(report:mixed { bits = 5.2 }) do assert.equal(rule[2], types[rule[1]] or rule[2]) end
   end)
 
   it("refuses what makes no sense", function()
