@@ -526,16 +526,28 @@ local function with_pooling(values, architecture, type)
   end
 end
 
---- The plan of an open folder.
--- @param source the folder's safetensors
--- @param out path of the new file; a scratch file is made beside it
-function M.plan(source, out)
+-- What the files of a folder say: recipe, configuration, row of KNOWN (or nil), tensors by role (or nil), and what a file of that
+-- architecture cannot say (or nil).
+local function read(source)
   local r = try(recipe.find(try(config.architecture(source))))
   local cfg = try(config.read(source, r.config))
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)
-  local unsaid = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+  return r, cfg, arch, self, not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+end
+
+--- The tensors of the plan of an open folder.
+function M.tensors(source)
+  local _, cfg, _, self, unsaid = read(source)
+  return unsaid and whole_tensors(source, cfg) or self.list
+end
+
+--- The plan of an open folder.
+-- @param source the folder's safetensors
+-- @param out path of the new file; a scratch file is made beside it
+function M.plan(source, out)
+  local r, cfg, arch, self, unsaid = read(source)
   local name = folder_names(r, cfg, source) "token_embd"
   local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
   local notes = {}
