@@ -142,7 +142,8 @@ end
 -- model is in memory only here.
 local function choose(args, source)
   local loaded, message, code = require("ane.model").load(args.model, {
-    threads = args.threads, recipe = args.recipe, transform = args.transform,
+    threads = args.threads, recipe = args.recipe, transform = args.transform, adapters = args.adapter[1] and args.adapter,
+    merge = args.adapter[1] and true or nil,
   })
   if not loaded then return nil, message, code end
   local model <close> = loaded

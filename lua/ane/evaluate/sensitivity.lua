@@ -156,6 +156,7 @@ end
 local function load(run, mixed)
   return try(model_of.load(run.path, {
     mixed = mixed, context = run.context, threads = run.threads, activations = run.activations, transform = run.transform,
+    adapters = run.adapters, merge = run.merge,
   }))
 end
 
@@ -310,8 +311,12 @@ function Report:__tostring()
 end
 
 local function sensitivity(bundle, model, input, opts)
+  if bundle.config.kind == "reranker" then
+    failure.raise("unsupported", "%s gives one score, which has no divergence: choose the types yourself", tostring(model))
+  end
   local run = {
     path = bundle.source:path(), transform = bundle.options and bundle.options.transform,
+    adapters = bundle.options and bundle.options.adapters, merge = bundle.options and bundle.options.merge,
     threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }

@@ -99,7 +99,18 @@ describe("ane.sensitivity", function()
     end
   end)
 
+  it("measures a model with its merged adapters", function()
+    local merged <close> = tiny.load(nil, { adapters = { { path = "spec/fixtures/hf/lora_llama", scale = 4 } }, merge = true })
+    local other = assert(ane.sensitivity(merged, TEXT, { tokens = 24, chunk = 24, types = { "q4_0" } }))
+    local own = assert(ane.sensitivity(model, TEXT, { tokens = 24, chunk = 24, types = { "q4_0" } }))
+    assert.is_true(math.abs(other.weights[1].choices[1].kl / own.weights[1].choices[1].kl - 1) > 1e-3)
+  end)
+
   it("refuses what makes no sense", function()
+    local reranker <close> = assert(ane.load "spec/fixtures/hf/cross_encoder")
+    local none, message, code = ane.sensitivity(reranker, { 1, 2, 3 })
+    assert.same({ nil, "unsupported" }, { none, code })
+    assert.matches("gives one score, which has no divergence", message)
     assert.error_matches(function() report:mixed {} end, "give one of the options size and bits")
     assert.error_matches(function() report:mixed { size = 1, bits = 4 } end, "give one of")
     assert.error_matches(function() ane.sensitivity(model, TEXT, { types = { "q9" } }) end, 'option types is "q9"')
