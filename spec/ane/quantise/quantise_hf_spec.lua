@@ -95,6 +95,11 @@ describe("a folder as GGUF", function()
     end)
   end
 
+  it("keeps a head that differs from the embedding, even if the configuration ties them", function()
+    write(changed("llama", function(c) c.tie_word_embeddings = true end), "fp32")
+    agrees "llama"
+  end)
+
   it("has the tensors and keys that llama.cpp's converter writes", function()
     write(HF .. "llama", "fp16")
     local source <close> = assert(core.open(path()))
