@@ -39,7 +39,8 @@ function M.options(parser)
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
-  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
+  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25. With --size and --bits, the table of the "
+    .. "embedding keeps its type if the head is another tensor, and does not count as a weight.", BITS):argname "N"
   parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. The "
     .. "model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
@@ -203,6 +204,7 @@ local function check_usage(args)
   for _, name in ipairs { "inputs", "stages" } do
     if args[name] and args.method ~= "gptq" then return options.wrong("--%s goes with --method gptq", name) end
   end
+  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true
 end
