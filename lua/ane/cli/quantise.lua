@@ -201,10 +201,10 @@ local function check_usage(args)
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
+  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
   for _, name in ipairs { "inputs", "stages" } do
     if args[name] and args.method ~= "gptq" then return options.wrong("--%s goes with --method gptq", name) end
   end
-  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true
 end

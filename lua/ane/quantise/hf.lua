@@ -495,6 +495,7 @@ end
 -- The reason why llama.cpp could not compute this model from a GGUF; nil: it can.
 local function fault_of(arch, cfg)
   if not cfg.rope and arch.rope ~= false then return "ropes of kinds of layers without full_attention" end
+  if cfg.holds "score.weight" then return "a head of scores" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
   return (arch.rope ~= false and rope_fault(arch, cfg)) or (arch.fault and arch.fault(cfg))
 end
