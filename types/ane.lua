@@ -142,7 +142,7 @@ function ane.calibrate(model, input, opts) end
 
 ---@class ane.sensitivity_weight
 ---@field name string
----@field tensors string[] its tensors in the source: several where quantise stacks experts, under the name of the weight
+---@field tensors string[] its tensors in the source: several where quantise stacks experts
 ---@field count integer elements
 ---@field stored string type in the file
 ---@field choices ane.sensitivity_choice[] in order of size, smallest first
@@ -163,8 +163,7 @@ local sensitivity_report = {}
 function sensitivity_report:mixed(opts) end
 
 --- Chooses the smallest type for each weight.
----@return string[][] mixed list of {name, type}, for quantise
----@return table chosen bytes, bits and expected kl
+---@return string[][] mixed, table chosen as of mixed()
 function sensitivity_report:smallest() end
 
 --- Measures the sensitivity of each weight: the KL divergence of the predictions when this weight alone is rounded.
