@@ -142,6 +142,7 @@ function ane.calibrate(model, input, opts) end
 
 ---@class ane.sensitivity_weight
 ---@field name string
+---@field tensors string[] its tensors in the source: several where quantise stacks experts
 ---@field count integer elements
 ---@field stored string type in the file
 ---@field choices ane.sensitivity_choice[] in order of size, smallest first
@@ -160,6 +161,10 @@ local sensitivity_report = {}
 ---@return table|string chosen bytes, bits and expected kl; or the error message
 ---@return ane.code? code
 function sensitivity_report:mixed(opts) end
+
+--- Chooses the smallest type for each weight.
+---@return string[][] mixed, table chosen as of mixed()
+function sensitivity_report:smallest() end
 
 --- Measures the sensitivity of each weight: the KL divergence of the predictions when this weight alone is rounded.
 ---@param model ane.model

@@ -16,7 +16,8 @@
  *
  * Correlations in a few tokens are partly chance. A prior of n tokens makes H what it would be if n more tokens of the same mean
  * squares and without correlations had been read: off the diagonal it is times T / (T + n), T the tokens that were read
- * (shrinkage: Schaefer and Strimmer 2005, "A shrinkage approach to large-scale covariance matrix estimation", target D).
+ * (shrinkage: Schaefer and Strimmer 2005, "A shrinkage approach to large-scale covariance matrix estimation", target D). D is
+ * taken in the same way: D as it is with the H of the prior would make rows follow a drift in a few tokens many times over.
  *
  * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
 #ifndef ANE_QUANT_COMPENSATE_H

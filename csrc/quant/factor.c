@@ -194,9 +194,15 @@ static void store_moment(void *arg, int thread, int threads) {
 struct drifting {
   const struct ane_moment *m;
   struct ane_factor *f;
-  double scale;
+  double scale, apart; /* what all entries are times, and those off the diagonal too */
   _Atomic int64_t next;
 };
+
+/* D by positions. */
+static float drift_of(const struct drifting *k, int64_t i, int64_t j) {
+  double v = k->scale * (double)k->m->drift[k->f->order[i] * k->m->padded + k->f->order[j]];
+  return (float)(i == j ? v : v * k->apart);
+}
 
 static void store_drift(void *arg, int thread, int threads) {
   struct drifting *k = arg;
@@ -205,18 +211,17 @@ static void store_drift(void *arg, int thread, int threads) {
   for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) * ANE_STRIP < f->cols;) {
     float *to = f->drift + p * ANE_STRIP * f->cols;
     for (int64_t i = 0; i < f->cols; i++)
-      for (int64_t j = p * ANE_STRIP; j < (p + 1) * ANE_STRIP; j++)
-        *to++ = j < f->cols ? (float)(k->scale * (double)k->m->drift[f->order[i] * k->m->padded + f->order[j]]) : 0;
+      for (int64_t j = p * ANE_STRIP; j < (p + 1) * ANE_STRIP; j++) *to++ = j < f->cols ? drift_of(k, i, j) : 0;
   }
 }
 
 static ane_status make_drift(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, double strength,
-                             struct ane_error *err) {
+                             double apart, struct ane_error *err) {
   if (!m->drift || strength == 0) return ANE_OK;
   size_t strips = ((size_t)f->cols + ANE_STRIP - 1) / ANE_STRIP;
   f->drift = ane_malloc(strips * ANE_STRIP * (size_t)f->cols * sizeof *f->drift);
   if (!f->drift) return ane_fail(err, ANE_NOMEM, "no memory for the drift of %" PRId64 " columns", f->cols);
-  struct drifting k = {.m = m, .f = f, .scale = strength / (double)m->tokens};
+  struct drifting k = {.m = m, .f = f, .scale = strength / (double)m->tokens, .apart = apart};
   ane_pool_run(pool, store_drift, &k);
   return ANE_OK;
 }
@@ -268,7 +273,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
     run(&k, pool, store_strips, 0);
     run(&k, pool, store_moment, 0);
     store_weights(&k, f);
-    st = make_drift(f, pool, m, opts->strength, err);
+    st = make_drift(f, pool, m, opts->strength, k.apart, err);
   }
 out:
   ane_free(k.a);

@@ -165,6 +165,8 @@ local function run_command(args)
     if not is_usage(message, args) then error(done, 0) end
   elseif done then
     return 0
+  elseif type(message) == "string" and message:find "interrupted!$" then
+    error(message, 0) -- Ctrl-C in a function that the core or a recipe called
   end
   if code ~= "told" then complain(args.command, as_typed(message, args)) end -- else by rank 0
   return (code == "usage" or is_usage(message, args)) and 2 or 1

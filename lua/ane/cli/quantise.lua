@@ -39,7 +39,8 @@ function M.options(parser)
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
-  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25.", BITS):argname "N"
+  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25. With --size and --bits, the table of the "
+    .. "embedding keeps its type if the head is another tensor, and does not count as a weight.", BITS):argname "N"
   parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. The "
     .. "model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
@@ -105,11 +106,45 @@ local function prepared(source, args, model)
   return made, message, code
 end
 
+-- The rules of --mixed behind others.
+local function with_rules(args, rules)
+  local all, own = table.move(rules, 1, #rules, 1, {}), args.mixed or {}
+  return table.move(own, 1, #own, #all + 1, all)
+end
+
+-- Bytes of the file that is written with some rules before those of --mixed; or nil, message, code.
+local function size_with(args, source, rules)
+  return require("ane.quantise").size(source, args.out, {
+    weights = args.weights, mixed = with_rules(args, rules), fallback = args.fallback,
+  })
+end
+
+-- Chooses types for --size. The file may have other bytes than the report expects: metadata, --mixed, and what a folder's tensors
+-- become.
+local function choose_by_size(args, source, report)
+  local tensors = 0
+  for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end
+  local budget = args.size - (source:bytes() - tensors)
+  while true do
+    local mixed, expected = report:mixed { size = math.max(1, budget) }
+    local is_least = not mixed
+    if is_least then mixed, expected = report:smallest() end
+    local size, message, code = size_with(args, source, mixed)
+    if not size then return nil, message, code end
+    if size <= args.size then return mixed, expected end
+    if is_least then
+      return nil, ("--size %d: with the smallest types the file has %d bytes"):format(args.size, size), "range"
+    end
+    budget = budget - (size - args.size)
+  end
+end
+
 -- Types for --size or --bits: rules that come before those of --mixed, and what they were expected to give; or nil, message, code. The
 -- model is in memory only here.
 local function choose(args, source)
   local loaded, message, code = require("ane.model").load(args.model, {
-    threads = args.threads, recipe = args.recipe, transform = args.transform,
+    threads = args.threads, recipe = args.recipe, transform = args.transform, adapters = args.adapter[1] and args.adapter,
+    merge = args.adapter[1] and true or nil,
   })
   if not loaded then return nil, message, code end
   local model <close> = loaded
@@ -121,22 +156,23 @@ local function choose(args, source)
     threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message, code end
-  local tensors = 0
-  for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end
   local mixed
-  mixed, message = report:mixed { size = args.size and math.max(1, args.size - (source:bytes() - tensors)), bits = args.bits }
-  return mixed, message -- no tail call: the model is closed here
+  if args.size then
+    mixed, message, code = choose_by_size(args, source, report)
+  else
+    mixed, message, code = report:mixed { bits = args.bits }
+  end
+  return mixed, message, code -- no tail call: the model is closed here
 end
 
 -- Puts the chosen types into args.mixed. Returns what was chosen, and what it is expected to give; true: there is no budget; or nil,
 -- message, code.
 local function apply_budget(args, source)
   if not (args.size or args.bits) then return true end
+  args.weights = args.weights or "q8_0"
   local chosen, expected, code = choose(args, source)
   if not chosen then return nil, expected, code end
-  local rules = table.move(chosen, 1, #chosen, 1, {})
-  args.mixed = table.move(args.mixed or {}, 1, #(args.mixed or {}), #rules + 1, rules)
-  args.weights = args.weights or "q8_0"
+  args.mixed = with_rules(args, chosen)
   return chosen, expected
 end
 
@@ -165,11 +201,21 @@ local function check_usage(args)
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
+  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
   for _, name in ipairs { "inputs", "stages" } do
     if args[name] and args.method ~= "gptq" then return options.wrong("--%s goes with --method gptq", name) end
   end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true
+end
+
+-- Says what is wrong with the output or --mixed before the text is read. Returns true; or nil, message, code.
+local function check_target(args, source)
+  if not args.calibrate then return true end
+  local size, message, code = require("ane.quantise").size(source, args.out, {
+    weights = args.weights or "q8_0", mixed = args.mixed, fallback = args.fallback, transform = args.transform,
+  })
+  return size and true, message, code
 end
 
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
@@ -178,6 +224,9 @@ local function write(args)
   transforms.choose(args, types.rotates(args.weights), by_layer)
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
+  local fine
+  fine, message = check_target(args, source)
+  if not fine then return nil, message end
   local chosen, expected = apply_budget(args, source)
   if not chosen then return nil, expected end
   local importance, report

@@ -140,7 +140,14 @@ local function read_text(a, b, text)
   return ids, a.tokenizer.add_bos and a.tokenizer.bos or nil
 end
 
+local function check_kind(model)
+  local kind = model.config.kind
+  if kind then failure.raise("unsupported", "%s predicts no tokens: its kind is %s", tostring(model), (kind:gsub("_", " "))) end
+end
+
 local function compare(a, b, text, opts)
+  check_kind(a)
+  check_kind(b)
   if a.vocab ~= b.vocab then
     local what = "the models have vocabularies of %d and %d tokens: only equal ones can be compared"
     failure.raise("shape", what, a.vocab, b.vocab)

@@ -1,5 +1,6 @@
 --- Measures the divergence that rounding a single weight causes, and chooses types for a given size.
--- Needs ane.core, ane.model, ane.model.inputs, ane.model.windows, ane.quantise.types, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.windows, ane.quantise, ane.quantise.types, ane.util.failure and
+-- ane.util.schema. Usage:
 --   local s = assert(sensitivity.run(model, text)); print(s)
 --   local mixed = assert(s:mixed {bits = 4.25}); model:quantise("small.gguf", {weights = "q4_k", mixed = mixed})
 --
@@ -11,6 +12,7 @@ local core = require "ane.core"
 local failure = require "ane.util.failure"
 local inputs = require "ane.model.inputs"
 local model_of = require "ane.model"
+local quantise = require "ane.quantise"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
 local windows = require "ane.model.windows"
@@ -50,7 +52,8 @@ local DEFAULT = { "iq4_xs", "q5_k", "q6_k", "q8_0" }
 local function bytes_of(dtype, n) return n * types.known[dtype].bits / 8 end
 
 -- The choices of types for a weight, smallest first: list of {type, bytes}.
-local function choices_of(t, list, columns, count)
+-- @param stored its type in the source
+local function choices_of(stored, list, columns, count)
   local seen, out = {}, {}
   local function add(name)
     if not name or seen[name] then return end
@@ -58,7 +61,7 @@ local function choices_of(t, list, columns, count)
     out[#out + 1] = { type = name, bytes = bytes_of(name, count) }
   end
   for _, name in ipairs(list) do add(types.fit(name, columns)) end
-  if types.known[t.dtype] and types.known[t.dtype].block > 1 then add(t.dtype) end
+  if types.known[stored] and types.known[stored].block > 1 then add(stored) end
   table.sort(out, function(a, b)
     if a.bytes ~= b.bytes then return a.bytes < b.bytes end
     return a.type < b.type
@@ -66,20 +69,41 @@ local function choices_of(t, list, columns, count)
   return out
 end
 
+-- The tensors that quantise would write, by the names of a source; {} where it writes no file of this source.
+local function written(source)
+  local by_name = {}
+  for _, t in ipairs(quantise.tensors(source) or {}) do
+    for _, part in ipairs(t.parts) do by_name[part.name or ""] = t end
+  end
+  return by_name
+end
+
+local function count_of(shape)
+  local count = 1
+  for _, d in ipairs(shape) do count = count * d end
+  return count
+end
+
 -- Returns the matrices of a source that quantise would change, in its order; the bytes of the other tensors; and a list of those among
--- them that a rule must keep.
+-- them that a rule must keep. Experts that quantise stacks are one weight with several tensors, of the name that it gives them.
 local function weights_of(source, list, matrices)
-  local known = {}
+  local known, targets, stacked = {}, written(source), {}
   for _, m in ipairs(matrices) do known[m.name:match "^[^%[]+"] = true end
   local out, rest, kept = {}, 0, {}
   for _, t in ipairs(source:tensors()) do
-    local count = 1
-    for _, d in ipairs(t.shape) do count = count * d end
-    if known[t.name] and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
-      out[#out + 1] = { name = t.name, count = count, stored = t.dtype, choices = choices_of(t, list, t.shape[#t.shape], count) }
-    else
+    local target = targets[t.name] or (not next(targets) and t)
+    local stays = not target or types.stays(target.name, target.shape)
+    if not known[t.name] or types.is_data(t.dtype) or stays then
       rest = rest + t.bytes
-      if types.known[t.dtype] and not types.stays(t.name, t.shape) then kept[#kept + 1] = { t.name, t.dtype } end
+      if types.known[t.dtype] and not stays then kept[#kept + 1] = { t.name, t.dtype } end
+    elseif stacked[target] then
+      table.insert(stacked[target].tensors, t.name)
+    else
+      local count, plain = count_of(target.shape), target.plain -- what cannot be in blocks becomes fp16
+      local choices = choices_of(t.dtype, plain and { "fp16" } or list, t.shape[#t.shape], count)
+      local name = target.parts and #target.parts > 1 and target.name or t.name
+      out[#out + 1] = { name = name, count = count, stored = t.dtype, choices = choices, tensors = { t.name } }
+      stacked[target] = out[#out]
     end
   end
   return out, rest, kept
@@ -105,26 +129,39 @@ local function divergence(a, b)
   return sum / #a
 end
 
+-- Sorts rules {name, type} so that each decides about the tensor of its name: a pattern matches anywhere in a name (output.weight in
+-- blk.0.attn_output.weight), and the last match counts.
+local function sorted_rules(rules)
+  local place = {}
+  for i, rule in ipairs(rules) do place[rule] = i end
+  table.sort(rules, function(a, b)
+    if #a[1] ~= #b[1] then return #a[1] < #b[1] end
+    return place[a] < place[b]
+  end)
+  return rules
+end
+
+-- Rules that give a type to one weight alone.
+local function only(run, w, type)
+  local rules = {}
+  for i, name in ipairs(w.tensors) do rules[i] = { name, type } end
+  for _, other in ipairs(run.weights) do
+    for _, name in ipairs(other ~= w and other.tensors or {}) do
+      if name:find(w.tensors[1], 1, true) then rules[#rules + 1] = { name, "file" } end
+    end
+  end
+  return sorted_rules(rules)
+end
+
 local function load(run, mixed)
   return try(model_of.load(run.path, {
     mixed = mixed, context = run.context, threads = run.threads, activations = run.activations, transform = run.transform,
+    adapters = run.adapters, merge = run.merge,
   }))
 end
 
--- Relative squared errors of all weights, each in its r-th choice (or its last). One load of the model measures all weights.
-local function measure_errors(run, r)
-  local mixed, taken = {}, {}
-  for _, w in ipairs(run.weights) do
-    local choice = w.choices[math.min(r, #w.choices)]
-    taken[w.name] = choice
-    if choice.type == w.stored then
-      choice.error = 0.0
-    else
-      mixed[#mixed + 1] = { w.name, choice.type }
-    end
-  end
-  if #mixed == 0 then return end
-  local model <close> = load(run, mixed)
+-- The relative squared errors of a model's tensors: name -> {error (sum over its views), n}.
+local function errors_of(model)
   local sums = {}
   for _, row in ipairs(model:weights_report()) do
     local name = row.name:match "^[^%[]+"
@@ -132,9 +169,33 @@ local function measure_errors(run, r)
     sums[name] = s
     s.error, s.n = s.error + (row.exact and 0.0 or 10 ^ (-(row.snr_db or 0) / 10)), s.n + 1
   end
-  for name, choice in pairs(taken) do
-    local s = sums[name]
-    if not choice.error then choice.error = s and s.error / s.n or 0.0 end
+  return sums
+end
+
+-- Relative squared errors of all weights, each in its r-th choice (or its last). One load of the model measures all weights.
+local function measure_errors(run, r)
+  local mixed, changes = {}, false
+  for _, w in ipairs(run.weights) do
+    local type = w.choices[math.min(r, #w.choices)].type
+    changes = changes or type ~= w.stored
+    for _, name in ipairs(w.tensors) do mixed[#mixed + 1] = { name, type == w.stored and "file" or type } end
+  end
+  local sums = {}
+  if changes then
+    local model <close> = load(run, sorted_rules(mixed))
+    sums = errors_of(model)
+  end
+  for _, w in ipairs(run.weights) do
+    local choice, error, n = w.choices[math.min(r, #w.choices)], 0.0, 0
+    for _, name in ipairs(w.tensors) do
+      local s = sums[name]
+      if s then error, n = error + s.error, n + s.n end
+    end
+    if choice.type == w.stored then
+      choice.error = 0.0
+    elseif not choice.error then
+      choice.error = n > 0 and error / n or 0.0
+    end
   end
 end
 
@@ -144,7 +205,7 @@ local function probe(run, reference)
     local first = w.choices[1]
     local kl = 0.0
     if first.error > 0 then
-      local model <close> = load(run, { { w.name, first.type } })
+      local model <close> = load(run, only(run, w, first.type))
       kl = divergence(reference, logits_of(model, run.runs))
     end
     for _, c in ipairs(w.choices) do c.kl = first.error > 0 and kl * c.error / first.error or 0.0 end
@@ -192,6 +253,16 @@ end
 local Report = { __name = "ane.sensitivity_report" }
 Report.__index = Report
 
+-- The rules of the choices for all weights, and what they are expected to give.
+local function rules_of(self, chosen)
+  local mixed, bytes, kl = table.move(self.kept, 1, #self.kept, 1, {}), 0, 0.0
+  for i, w in ipairs(self.weights) do
+    mixed[#mixed + 1] = { w.name, chosen[i].type }
+    bytes, kl = bytes + chosen[i].bytes, kl + chosen[i].kl
+  end
+  return sorted_rules(mixed), { bytes = math.floor(bytes + self.rest), bits = 8 * bytes / self.count, kl = kl }
+end
+
 local budget_rules = { size = { type = "integer", min = 1 }, bits = { type = "number", min = 0.5, max = 32 } }
 
 --- Chooses types within a budget: takes the steps in order and skips those that exceed it.
@@ -218,12 +289,15 @@ function Report:mixed(opts)
       stopped[step.weight] = true
     end
   end
-  local mixed, kl = table.move(self.kept, 1, #self.kept, 1, {}), 0.0
-  for i, w in ipairs(self.weights) do
-    mixed[#mixed + 1] = { w.name, chosen[i].type }
-    kl = kl + chosen[i].kl
-  end
-  return mixed, { bytes = math.floor(bytes + self.rest), bits = 8 * bytes / self.count, kl = kl }
+  return rules_of(self, chosen)
+end
+
+--- The smallest type of each weight.
+-- @return as mixed()
+function Report:smallest()
+  local chosen = {}
+  for i, w in ipairs(self.weights) do chosen[i] = hull(w.choices)[1] end
+  return rules_of(self, chosen)
 end
 
 function Report:__tostring()
@@ -237,8 +311,12 @@ function Report:__tostring()
 end
 
 local function sensitivity(bundle, model, input, opts)
+  if bundle.config.kind == "reranker" then
+    failure.raise("unsupported", "%s gives one score, which has no divergence: choose the types yourself", tostring(model))
+  end
   local run = {
     path = bundle.source:path(), transform = bundle.options and bundle.options.transform,
+    adapters = bundle.options and bundle.options.adapters, merge = bundle.options and bundle.options.merge,
     threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }
@@ -258,9 +336,9 @@ end
 -- @param model built by a recipe, of one file or folder
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
 -- @param opts see M.rules
--- @return report: weights = list of {name, count (elements), stored (type), choices = list of {type, bytes, error (squared, relative),
--- kl (nats)}, smallest first}, rest (bytes of other tensors), kept (list of {name, type} of
--- those that are not vectors), count, tokens; mixed(); it prints as lines; or nil, message, code
+-- @return report: weights = list of {name, count (elements), stored (type), tensors (names in the source), choices = list of
+-- {type, bytes, error (squared, relative), kl (nats)}, smallest first}, rest (bytes of other tensors), kept (list of {name, type} of
+-- those that are not vectors), count, tokens; mixed(), smallest(); it prints as lines; or nil, message, code
 function M.run(model, input, opts)
   opts = schema.check(M.rules, opts, "sensitivity", 2)
   schema.argument({ type = { "string", "table" } }, input, "sensitivity: input", 2)

@@ -15,17 +15,26 @@ local function is_own(key)
   return key == "general.file_type" or key == "general.quantization_version" or key:find "^split%." ~= nil
 end
 
---- The plan of an open GGUF source.
-function M.plan(source)
+local function architecture_of(source)
   local architecture = source:meta "general.architecture"
-  if type(architecture) ~= "string" then architecture = nil end
-  local plan = { architecture = architecture, tensors = {} }
+  return type(architecture) == "string" and architecture or nil
+end
+
+--- The tensors of the plan of an open GGUF source.
+function M.tensors(source)
+  local architecture, list = architecture_of(source), {}
   for i, t in ipairs(source:tensors()) do
-    plan.tensors[i] = {
+    list[i] = {
       name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } },
-      plain = types.plain(plan.architecture or "", t.shape),
+      plain = types.plain(architecture or "", t.shape),
     }
   end
+  return list
+end
+
+--- The plan of an open GGUF source.
+function M.plan(source)
+  local plan = { architecture = architecture_of(source), tensors = M.tensors(source) }
   function plan.values(_, copy)
     for _, key in ipairs(source:keys()) do
       if not is_own(key) then copy(source, key) end

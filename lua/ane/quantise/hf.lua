@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and
--- ane.recipe.names. ane.quantise.gguf says what a plan is.
+-- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.overlay, ane.quantise.types,
+-- ane.quantise.vocabulary, ane.recipe and ane.recipe.names. ane.quantise.gguf says what a plan is.
 --
 -- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
 -- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
@@ -12,6 +12,7 @@ local core = require "ane.core"
 local failure = require "ane.util.failure"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
+local overlay = require "ane.quantise.overlay"
 local recipe = require "ane.recipe"
 local types = require "ane.quantise.types"
 local vocabulary = require "ane.quantise.vocabulary"
@@ -371,6 +372,26 @@ local function folder_names(r, cfg, source)
   return function(role, layer) return names.bare(name(role, layer)) end
 end
 
+-- Do two tensors hold the same numbers? Those of a transformed source that are not computed yet do not.
+local function are_same(source, a, b)
+  local x, y = source:tensor(a), source:tensor(b)
+  if overlay.computes(source, a) or #x.shape ~= 2 or not y or #y.shape ~= 2 then return false end
+  if x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
+  local rows, step = x.shape[1], math.max(1, (1 << 20) // x.shape[2])
+  for from = 1, rows, step do
+    local to = math.min(from + step - 1, rows)
+    if try(source:read(a, from, to)) ~= try(source:read(b, from, to)) then return false end
+  end
+  return true
+end
+
+-- Is the head the table of the embedding? As recipes have it (ane.recipe.head): a head with other numbers is not tied, whatever
+-- the configuration says. That of a rotated model has.
+local function is_tied(self)
+  local head = self.cfg.tied and self.hf "output" .. ".weight"
+  return head and (not self.source:tensor(head) or are_same(self.source, head, self.hf "token_embd" .. ".weight"))
+end
+
 local function gather(arch, r, cfg, source)
   local self = setmetatable({
     arch = arch, cfg = cfg, source = source, list = {}, used = {}, ignore = arch.ignores and r.ignore or {},
@@ -385,7 +406,7 @@ local function gather(arch, r, cfg, source)
   if cfg.rope and cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
   local roles = arch.roles or names.ROLES
   for _, row in ipairs(roles) do
-    if row.outside and not (row[1] == "output" and cfg.tied) then self:role(row) end
+    if row.outside and not (row[1] == "output" and is_tied(self)) then self:role(row) end
   end
   for layer = 0, cfg.n_layer - 1 do
     for _, row in ipairs(roles) do
@@ -474,6 +495,7 @@ end
 -- The reason why llama.cpp could not compute this model from a GGUF; nil: it can.
 local function fault_of(arch, cfg)
   if not cfg.rope and arch.rope ~= false then return "ropes of kinds of layers without full_attention" end
+  if cfg.holds "score.weight" then return "a head of scores" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
   return (arch.rope ~= false and rope_fault(arch, cfg)) or (arch.fault and arch.fault(cfg))
 end
@@ -526,16 +548,28 @@ local function with_pooling(values, architecture, type)
   end
 end
 
---- The plan of an open folder.
--- @param source the folder's safetensors
--- @param out path of the new file; a scratch file is made beside it
-function M.plan(source, out)
+-- What the files of a folder say: recipe, configuration, row of KNOWN (or nil), tensors by role (or nil), and what a file of that
+-- architecture cannot say (or nil).
+local function read(source)
   local r = try(recipe.find(try(config.architecture(source))))
   local cfg = try(config.read(source, r.config))
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)
-  local unsaid = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+  return r, cfg, arch, self, not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+end
+
+--- The tensors of the plan of an open folder.
+function M.tensors(source)
+  local _, cfg, _, self, unsaid = read(source)
+  return unsaid and whole_tensors(source, cfg) or self.list
+end
+
+--- The plan of an open folder.
+-- @param source the folder's safetensors
+-- @param out path of the new file; a scratch file is made beside it
+function M.plan(source, out)
+  local r, cfg, arch, self, unsaid = read(source)
   local name = folder_names(r, cfg, source) "token_embd"
   local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
   local notes = {}

@@ -430,6 +430,37 @@ local function plan_of(planner, source, out)
   return plan, message, code
 end
 
+--- The tensors of the file that a source becomes, before types are chosen.
+-- @return list of {name, shape, dtype, bytes, parts, plain}, as ane.quantise.gguf has them; or nil, message, code
+function M.tensors(source)
+  local planner, message, code = planner_of(source)
+  if not planner then return nil, message, code end
+  return failure.catch(planner.tensors, source)
+end
+
+local function size_of(plan, out, opts)
+  untie(plan, opts)
+  local is_mixed = choose_all(plan, opts)
+  local writer <close> = try(core.gguf_writer(out, 1))
+  write_head(writer, plan, opts, is_mixed)
+  return writer:size()
+end
+
+--- The bytes of the file that run would write; and whether it can be written there. No file is left.
+-- @param source as stored: neither adapters nor transforms change the size
+-- @param opts weights, mixed, fallback and importance, as run takes them
+-- @return bytes; or nil, message, code
+function M.size(source, out, opts, level)
+  opts = schema.check(M.rules, opts, "quantise", (level or 1) + 1)
+  local planner, message, code = planner_of(source)
+  if not planner then return nil, message, code end
+  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
+  local plan
+  plan, message, code = plan_of(planner, source, out)
+  if not plan then return nil, message, code end
+  return failure.catch(size_of, plan, out, opts)
+end
+
 --- Writes `out` as a whole or not at all. An existing file is replaced.
 -- @param source an open source
 -- @param out path of the GGUF file

@@ -72,6 +72,9 @@ function M.computed(base, edits)
   return self.source
 end
 
+--- Is the tensor one that computed() has left for later?
+function M.computes(source, name) return COMPUTED[source] ~= nil and COMPUTED[source].edits[name] ~= nil end
+
 --- Computes those of the tensors that computed() has left for later.
 function M.fill(source, names)
   if COMPUTED[source] then COMPUTED[source]:compute(names) end

@@ -33,6 +33,21 @@ describe("the command", function()
     end
   end)
 
+  it("ends as interrupted where Ctrl-C reached a function that returns its failure", function()
+    local sequence = require "ane.quantise.sequence"
+    local make, text, out = sequence.new, os.tmpname(), os.tmpname()
+    finally(function()
+      sequence.new = make
+      os.remove(text)
+      os.remove(out)
+    end)
+    assert(require("ane.core").write_file(text, "a text"))
+    function sequence.new() require("ane.util.failure").raise("io", "sending to the next stage: interrupted!") end
+    assert.same({ 130, "", "\n" }, { command.run {
+      "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", text,
+    } })
+  end)
+
   it("fails with one line and an exit code", function()
     local path = tiny.path()
     local cases = {
@@ -90,7 +105,8 @@ describe("the command", function()
       { { "render", "Makefile", "-", "--now", "noon" }, 2, "%-%-now: YYYY%-MM%-DDTHH:MM:SS expected, got noon" },
       { { "compare", path, path, "-", "--mixed-b", "x=q8_0" }, 1, "%-%-mixed%-b: no weight matches \"x\"" },
       { { "compare", path, path, "-" }, 1, "%-: the text has 0 tokens, wanted 2 or more" },
-      { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--calibrate", "-" }, 1, "%-: is empty, wanted a text" },
+      { { "quantise", path, "build/x.gguf", "--weights", "q4_k", "--calibrate", "-" }, 1, "%-: is empty, wanted a text" },
+      { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--calibrate", "-" }, 1, "/nonexistent/x: cannot create" },
       { { "bench", "spec/fixtures/hf/bert", "-p", "8", "-n", "0" }, 1, "hf/bert: reads whole texts in both directions" },
       { { "plan", path, "--ranks", "2", "--network", "0" }, 2, "%-%-network must be above 0, is 0" },
       { { "plan", path, "--ranks", "2", "--hosts", "README.md" }, 1, "README.md: line 3: 'is' is not KEY=VALUE" },

@@ -182,6 +182,8 @@ describe("compare.run", function()
     local b <close> = tiny.load "llama-kquants"
     if a.vocab ~= b.vocab then refused("shape", "vocabularies of %d+ and %d+ tokens", a, b, TEXT) end
     refused("unsupported", "has no tokenizer: give token ids", b, b, TEXT)
+    local encoder <close> = assert(ane.load "spec/fixtures/hf/bert")
+    refused("unsupported", "bert%) predicts no tokens: its kind is embedding$", encoder, encoder, { 1, 2 })
     refused("invalid", "the text has 1 tokens, wanted 2", b, b, { 1 })
     refused("range", "id 99999999 at place", b, b, { 1, 99999999, 3 })
     refused("range", "option chunk is 1000000, the models' contexts hold", b, b, { 1, 2 }, { chunk = 1000000 })

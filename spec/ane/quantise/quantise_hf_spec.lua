@@ -95,6 +95,30 @@ describe("a folder as GGUF", function()
     end)
   end
 
+  it("scores as the folder does, of decoders with a head of scores", function()
+    for name, architecture in pairs {
+      ["qwen3_score-odd"] = "ane-qwen3", ["llama_score-odd"] = "ane-llama", ["gemma3_score-odd"] = "ane-gemma3_text",
+    } do
+      local report = write(HF .. name, "fp32")
+      assert.equal(architecture, report.architecture)
+      assert.matches("cannot say a head of scores", report.note)
+      local scores = {}
+      for i, from in ipairs { HF .. name, path() } do
+        local model <close> = assert(ane.load(from, { activations = "fp32" }))
+        assert.equal("reranker", model.config.kind)
+        local session <close> = assert(model:session())
+        assert(session:feed({ 3, 1, 4, 1, 5 }, { want = "last" }))
+        scores[i] = session:logits(1)
+      end
+      assert.is_true(scores[1]:compare(scores[2]).max_abs < 1e-5)
+    end
+  end)
+
+  it("keeps a head that differs from the embedding, even if the configuration ties them", function()
+    write(changed("llama", function(c) c.tie_word_embeddings = true end), "fp32")
+    agrees "llama"
+  end)
+
   it("has the tensors and keys that llama.cpp's converter writes", function()
     write(HF .. "llama", "fp16")
     local source <close> = assert(core.open(path()))

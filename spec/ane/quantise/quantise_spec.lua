@@ -358,6 +358,7 @@ describe("ane quantise", function()
       { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
       { 2, "%-%-stages goes with %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
       { 2, "%-%-inputs goes with %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
+      { 2, "%-%-stages is the old form of %-%-inputs", { "--weights", "q4_0", "--stages", "1", "--inputs", "rounded" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },

@@ -53,6 +53,22 @@ describe("a rotated model", function()
     it("computes what its source computes: " .. path, function() check("spec/fixtures/" .. path) end)
   end
 
+  it("is written as a file that computes the same, of folders whose head is the embedding too", function()
+    for _, name in ipairs { "hf/llama", "hf/phi3", "hf/hunyuan_v1_dense", "hf/smollm3-odd", "hf/lfm2-odd", "gguf/qwen2-bf16.gguf" } do
+      local path, out = "spec/fixtures/" .. name, temp()
+      local model <close> = assert(ane.load(path, EXACT))
+      local turned <close> = assert(ane.load(path, ROTATED))
+      for _, write in ipairs {
+        function() return turned:quantise(out, { weights = "fp32" }) end,
+        function() return model:quantise(out, { weights = "fp32", transform = "rotate" }) end,
+      } do
+        assert(write())
+        local written <close> = assert(ane.load(out, EXACT))
+        assert.is_true(distance(logits_of(model), logits_of(written)) < 1e-5, name)
+      end
+    end
+  end)
+
   it("may have biases wherever a file has them", function()
     check(temp(tiny_llama.write(function(_, _, replace)
       replace("blk.0.attn_v.bias", 8)

@@ -301,6 +301,36 @@ describe("compensated rounding", function()
     assert.error_matches(function() moments:factor("x", 32, 32, 0.01, 0, -1) end, "not 0 or more")
   end)
 
+  it("takes the prior for the drift too", function()
+    local cols = 64
+    local x, rows, wanted, r = inputs(4, cols, 21), weights(33, cols, 22), {}, floats.random(23)
+    for t, row in ipairs(x) do
+      wanted[t] = {}
+      for c = 1, cols do wanted[t][c] = row[c] + 0.1 * (r() - 0.5) end
+    end
+    local h, d, more, wanted_more = second_moment(x, 0), drift_of(x, wanted), {}, {}
+    table.move(x, 1, #x, 1, more)
+    table.move(wanted, 1, #x, 1, wanted_more)
+    for c = 1, cols do -- their moments are the diagonals of h and d, times their number
+      local one, other, size = {}, {}, math.sqrt(cols * h[c][c])
+      for i = 1, cols do
+        one[i] = i == c and size or 0
+        other[i] = i == c and size + cols * d[c][c] / size or 0
+      end
+      more[#more + 1], wanted_more[#wanted_more + 1] = one, other
+    end
+    local function rounded(list, sources, prior)
+      local moments <close> = assert(core.moments(2))
+      assert(moments:add("x", core.tensor({ #list, cols }, flat(list)), core.tensor({ #list, cols }, flat(sources))))
+      return write(rows, { type = "q8_0" }, assert(moments:factor("x", 32, 32, 0.01, 1, prior)))
+    end
+    local got, want, apart = rounded(x, wanted, cols), rounded(more, wanted_more, 0), 0
+    for i = 1, #rows do
+      for c = 1, cols do apart = math.max(apart, math.abs(got[i][c] - want[i][c])) end
+    end
+    assert.is_true(apart < 0.03, ("largest difference %.3g"):format(apart)) -- one step of q8_0
+  end)
+
   it("leaves less error on other inputs with a prior, where it has read few", function()
     local cols = 96
     local x, others, rows = inputs(2 * cols, cols, 17), inputs(2000, cols, 18), weights(33, cols, 19)
