@@ -21,30 +21,18 @@
 
 int ane_wide_most = 64;
 
-void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n) {
 #ifdef ANE_WIDE_X86
-  if (ane_wide_most >= 64 && __builtin_cpu_supports("avx512f")) {
-    float_strip_avx512f(acc, ld_acc, a, lda, b, ANE_PANEL, n);
-    return;
-  }
-  if (ane_wide_most >= 32 && __builtin_cpu_supports("avx2")) {
-    float_strip_avx2(acc, ld_acc, a, lda, b, ANE_PANEL, n);
-    return;
-  }
+static bool has_avx512f(void) { return ane_wide_most >= 64 && __builtin_cpu_supports("avx512f"); }
+static bool has_avx2(void) { return ane_wide_most >= 32 && __builtin_cpu_supports("avx2"); }
+#define WIDEST(name) (has_avx512f() ? name##_avx512f : has_avx2() ? name##_avx2 : name##_plain)
+#else
+#define WIDEST(name) name##_plain
 #endif
-  float_strip_plain(acc, ld_acc, a, lda, b, ANE_PANEL, n);
+
+void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n) {
+  WIDEST(float_strip)(acc, ld_acc, a, lda, b, ANE_PANEL, n);
 }
 
 void ane_strip_d(double *acc, int64_t ld_acc, const double *a, const double *b, int64_t ld, int64_t n) {
-#ifdef ANE_WIDE_X86
-  if (ane_wide_most >= 64 && __builtin_cpu_supports("avx512f")) {
-    double_strip_avx512f(acc, ld_acc, a, ld, b, ld, n);
-    return;
-  }
-  if (ane_wide_most >= 32 && __builtin_cpu_supports("avx2")) {
-    double_strip_avx2(acc, ld_acc, a, ld, b, ld, n);
-    return;
-  }
-#endif
-  double_strip_plain(acc, ld_acc, a, ld, b, ld, n);
+  WIDEST(double_strip)(acc, ld_acc, a, ld, b, ld, n);
 }
