@@ -1,8 +1,10 @@
 --- Chooses what --transform auto stands for.
--- Needs ane.cli.common, ane.core and ane.model.loader. Usage: `transforms.choose(args, can_rotate)` before the model is loaded
+-- Needs ane.cli.common, ane.core, ane.model.loader and ane.quantise.types.
+-- Usage: `transforms.choose(args, can_rotate)` before the model is loaded
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local types = require "ane.quantise.types"
 
 local M = {}
 
@@ -12,11 +14,7 @@ local MOST = 4 << 30
 -- Bytes of all tensors in fp32.
 local function size_of(source)
   local bytes = 0
-  for _, t in ipairs(source:tensors()) do
-    local n = 4
-    for _, d in ipairs(t.shape) do n = n * d end
-    bytes = bytes + n
-  end
+  for _, t in ipairs(source:tensors()) do bytes = bytes + 4 * types.elements(t.shape) end
   return bytes
 end
 

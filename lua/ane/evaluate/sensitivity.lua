@@ -78,12 +78,6 @@ local function written(source)
   return by_name
 end
 
-local function count_of(shape)
-  local count = 1
-  for _, d in ipairs(shape) do count = count * d end
-  return count
-end
-
 -- Returns the matrices of a source that quantise would change, in its order; the bytes of the other tensors; and a list of those among
 -- them that a rule must keep. Experts that quantise stacks are one weight with several tensors, of the name that it gives them.
 local function weights_of(source, list, matrices)
@@ -99,7 +93,7 @@ local function weights_of(source, list, matrices)
     elseif stacked[target] then
       table.insert(stacked[target].tensors, t.name)
     else
-      local count, plain = count_of(target.shape), target.plain -- what cannot be in blocks becomes fp16
+      local count, plain = types.elements(target.shape), target.plain -- what cannot be in blocks becomes fp16
       local choices = choices_of(t.dtype, plain and { "fp16" } or list, t.shape[#t.shape], count)
       local name = target.parts and #target.parts > 1 and target.name or t.name
       out[#out + 1] = { name = name, count = count, stored = t.dtype, choices = choices, tensors = { t.name } }

@@ -365,9 +365,7 @@ local function bits_of(tensors)
   local bytes, count = 0, 0
   for _, t in ipairs(tensors) do
     if not t.is_table and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
-      local n = 1
-      for _, d in ipairs(t.shape) do n = n * d end
-      bytes, count = bytes + (t.scheme_bytes or t.bytes_after), count + n
+      bytes, count = bytes + (t.scheme_bytes or t.bytes_after), count + types.elements(t.shape)
     end
   end
   return count > 0 and 8 * bytes / count or nil
@@ -423,9 +421,13 @@ local function planner_of(source)
   return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"
 end
 
--- The plan of a source. A fault of the source becomes a message.
-local function plan_of(planner, source, out)
-  local plan, message, code = failure.border(source:path(), planner.plan, source, out)
+-- The plan to write a source to `out`. A fault of the source becomes a message.
+local function plan_of(source, out)
+  local planner, message, code = planner_of(source)
+  if not planner then return nil, message, code end
+  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
+  local plan
+  plan, message, code = failure.border(source:path(), planner.plan, source, out)
   if plan then plan.path, plan.bytes = source:path(), source:bytes() end
   return plan, message, code
 end
@@ -452,11 +454,7 @@ end
 -- @return bytes; or nil, message, code
 function M.size(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", (level or 1) + 1)
-  local planner, message, code = planner_of(source)
-  if not planner then return nil, message, code end
-  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
-  local plan
-  plan, message, code = plan_of(planner, source, out)
+  local plan, message, code = plan_of(source, out)
   if not plan then return nil, message, code end
   return failure.catch(size_of, plan, out, opts)
 end
@@ -480,11 +478,7 @@ function M.run(source, out, opts, level)
   if opts.method == "gptq" and not opts.calibration then
     error("quantise: method gptq needs a text: option calibrate", level + 1)
   end
-  local planner, message, code = planner_of(source)
-  if not planner then return nil, message, code end
-  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
-  local plan
-  plan, message, code = plan_of(planner, source, out)
+  local plan, message, code = plan_of(source, out)
   if not plan then return nil, message, code end
   return failure.catch(write_all, plan, source, out, opts)
 end

@@ -1,8 +1,10 @@
 --- The progress of writing a model, in bytes of its file.
--- Needs nothing. Usage: `local m = meter.new(tensors, size, factors, progress); m:begin(t); m:written(done)`
+-- Needs ane.quantise.types. Usage: `local m = meter.new(tensors, size, factors, progress); m:begin(t); m:written(done)`
 --
 -- Where weights are rounded in the order of the model, running the model takes most of the time. Bytes then advance with the work: half
 -- of what is due to the weights of an input is the stage of the model before it.
+
+local types = require "ane.quantise.types"
 
 local M = {}
 
@@ -11,12 +13,6 @@ local PLAIN = 1 / 32
 
 local Meter = {}
 Meter.__index = Meter
-
-local function count(t)
-  local n = 1
-  for _, d in ipairs(t.shape) do n = n * d end
-  return n
-end
 
 -- Reports the work that was done before this tensor, and a share of a part of it.
 local function show(self, before, share, of)
@@ -31,7 +27,7 @@ function Meter:begin(t)
   local value = t.wanted and t.wanted.value
   self.stage = value ~= self.value and self.stages[value] or 0 -- the first tensor of a value waits for it
   self.value = value
-  self.due = self.stage + count(t) * (value and 1 or PLAIN)
+  self.due = self.stage + types.elements(t.shape) * (value and 1 or PLAIN)
 end
 
 --- The file has so many bytes.
@@ -54,7 +50,7 @@ function M.new(tensors, size, factors, progress)
   self.follows = factors ~= nil and factors.watch ~= nil
   if not self.follows then return self end
   for _, t in ipairs(tensors) do
-    local n = count(t)
+    local n = types.elements(t.shape)
     if t.wanted then self.stages[t.wanted.value] = (self.stages[t.wanted.value] or 0) + n end
     self.total = self.total + n * (t.wanted and 2 or PLAIN)
   end

@@ -64,6 +64,13 @@ function M.fault(name, only_types)
     table.concat(M.scheme_names, ", "))
 end
 
+--- The number of elements of a shape.
+function M.elements(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
 --- Does a tensor always stay fp32? Vectors, norms, routers and kernels of convolutions do.
 -- @param name of the tensor
 -- @param shape its dimensions, outermost first
