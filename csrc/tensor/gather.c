@@ -15,6 +15,15 @@ static float float_at(const void *p, ane_dtype t, int64_t i) {
   return f;
 }
 
+/* Number i of blocks. `block` keeps the block number *kept, -1: none, for those that follow. */
+static float decoded_at(const struct ane_gather *g, int64_t i, float block[ANE_MAX_BLOCK], int64_t *kept) {
+  const struct ane_dtype_info *d = ane_dtype_info(g->dtype);
+  int64_t b = i / (int64_t)d->block;
+  if (b != *kept) g->decode((const char *)g->data + (size_t)b * d->bytes, block, d->block);
+  *kept = b;
+  return block[i % (int64_t)d->block];
+}
+
 /* E2M1: sign, two bits of exponent, one of mantissa. */
 static const float FP4[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
@@ -122,8 +131,12 @@ void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
   int64_t r = t->row0 + row, cols = columns_of(t), seen = -1;
   const struct ane_gather *g = piece_of(t->gather, &r);
   int64_t at = g->base + r * g->row_step;
-  float scale = 0, zero = 0;
+  float scale = 0, zero = 0, block[ANE_MAX_BLOCK];
   for (int64_t c = 0; c < cols; c++, at += g->col_step) {
+    if (g->decode) {
+      dst[c] = decoded_at(g, at, block, &seen);
+      continue;
+    }
     if (g->table) {
       dst[c] = float_at(g->table, g->table_dtype, (r / g->row_block << g->bits) + unsigned_code(g->data, g->bits, at));
       continue;

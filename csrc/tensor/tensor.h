@@ -22,6 +22,8 @@ struct ane_dtype_info {
   const char *nearest;     /* type for rows that are not whole blocks of this one; NULL: none */
 };
 
+enum { ANE_MAX_BLOCK = 256 }; /* most elements of a block */
+
 /* Facts about a type. `t` must be one of the enumerators. */
 const struct ane_dtype_info *ane_dtype_info(ane_dtype t);
 /* The type with this GGUF id, or ANE_DTYPE_COUNT. */
@@ -48,7 +50,8 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 
 /* A matrix whose rows are made when they are read: transposed, every n-th row of another, or codes whose scales and zero
  * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
- * ones, which are plain floats (bits 0), or codes of 2, 3, 4, 6 or 8 bits, lower bits first. Of codes the value is (code - zero)
+ * ones, which are plain floats (bits 0), numbers of a block type (bits 0, decode), or codes of 2, 3, 4, 6 or 8 bits, lower bits
+ * first. Of codes the value is (code - zero)
  * * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
  * (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value is entry number
  * r / row_block * 2^bits + code of it.
@@ -56,8 +59,9 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
  * A matrix may consist of pieces, one below the other, each with a gather of its own. */
 struct ane_gather {
   const void *data;
-  uint64_t bytes;  /* of data */
-  ane_dtype dtype; /* of plain elements */
+  uint64_t bytes;                                          /* of data */
+  ane_dtype dtype;                                         /* of plain elements and of blocks */
+  void (*decode)(const void *src, float *dst, uint64_t n); /* of blocks: n numbers, whole blocks; NULL: they are plain */
   int bits;
   bool is_signed, fp4; /* fp4: codes are E2M1 floats, in blocks of 32, scales bytes of exponents s: 2^(s - 127) */
   int64_t base, row_step, col_step;

@@ -144,6 +144,21 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
   if (!g->bits) t->dtype = ane_gather_dtype(g, s->dim[0], columns);
 }
 
+/* A matrix of blocks, seen as [out, in]: its rows from `from` on. */
+static void turn_blocks(lua_State *L, struct bind_graph *ud, int64_t from, struct ane_tensor *t) {
+  struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
+  if (!g) luaL_error(L, "not enough memory");
+  int64_t rows = t->shape.dim[0], cols = t->shape.dim[1];
+  *g = (struct ane_gather){.data = t->data, .bytes = t->bytes, .dtype = t->dtype, .decode = ane_decoder(t->dtype)};
+  if (t->gather || t->transposed || !g->decode) luaL_error(L, "such a view of the tensor does not exist");
+  g->row_step = 1;
+  g->col_step = cols;
+  t->gather = g;
+  t->row0 = from;
+  t->dtype = ane_gather_dtype(g, cols, rows);
+  t->shape.dim[1] = rows;
+}
+
 /* Makes a view of a tensor. flat: all of it is a vector. row: a vector becomes a matrix of one row. index: selects in the
  * outermost dimension, which is dropped. from, to: rows [from, to) of the rest. step: rows from, from + step, ... transposed: the
  * rest is stored as [in, out] and seen as [out, in]. */
@@ -181,7 +196,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   lua_getfield(L, arg, "transposed");
   bool transposed = lua_toboolean(L, -1);
   lua_pop(L, 1);
-  if (s->rank < 1 || (transposed && (s->rank != 2 || d->block != 1))) luaL_error(L, "such a view of the tensor does not exist");
+  if (s->rank < 1 || (transposed && s->rank != 2)) luaL_error(L, "such a view of the tensor does not exist");
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
   if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
@@ -193,6 +208,8 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   if (t->gather) {
     if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
     t->row0 += from;
+  } else if (transposed && d->block != 1) {
+    turn_blocks(L, ud, from, t);
   } else if (transposed) {
     t->transposed = true;
     t->ld = s->dim[1];

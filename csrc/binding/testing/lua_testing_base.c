@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "base/strmap.h"
 #include "base/utf8.h"
+#include "quant/quant.h"
 #include "tensor/half.h"
 #include "tensor/tensor.h"
 
@@ -389,6 +390,7 @@ static int gather(lua_State *L) {
   struct ane_gather g = {.data = data,
                          .bytes = len,
                          .dtype = dtype_option(L, "dtype"),
+                         .decode = bind_boolean_option(L, 1, "blocks") ? ane_decoder(dtype_option(L, "dtype")) : NULL,
                          .bits = (int)bind_opt_integer_option(L, 1, "bits", 0, 0, 8),
                          .is_signed = bind_boolean_option(L, 1, "signed"),
                          INT(base, 0),

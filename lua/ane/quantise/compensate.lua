@@ -18,6 +18,10 @@ local M = {}
 --- Damping of the factors, in means of the diagonal: 0.01, as GPTQ has it.
 M.DAMP = 0.01
 
+--- The same for a table of the embedding that is also the head. What its rows add to the stream counts as well, and compensation for
+-- the inputs of the head alone makes those errors larger.
+M.TABLE_DAMP = 0.3
+
 --- Share of the drift that weights follow, of 1 (alpha of QEP, which csrc/quant/compensate.h names).
 M.STRENGTH = 0.5
 
@@ -81,11 +85,13 @@ end
 
 -- The factor for a weight whose moment is known.
 local function factor_of(self, w, strength)
-  local key = ("%s %d %d"):format(w.value, w.group, w.sub)
+  local key = ("%s %d %d %s"):format(w.value, w.group, w.sub, w.is_table)
   local factor = kept(self, key)
   if factor then return factor end
   if #self.cache == KEPT then table.remove(self.cache).factor:close() end
-  factor = try(self.moments:factor(w.value, w.group, w.sub, M.DAMP, strength, M.PRIOR * w.cols))
+  local damp = M.DAMP
+  if w.is_table then damp, strength = M.TABLE_DAMP, 0 end -- a row that follows the drift is another row of the embedding
+  factor = try(self.moments:factor(w.value, w.group, w.sub, damp, strength, M.PRIOR * w.cols))
   table.insert(self.cache, 1, { key = key, factor = factor })
   return factor
 end
@@ -219,13 +225,14 @@ end
 -- @param names of the tensor, in both files
 -- @param to type or scheme
 -- @param cols its columns
--- @return {value, cols, group, sub}; or nil, why there is none
-function M.wanted(calibration, names, to, cols)
+-- @param is_table true: rows of it are also looked up by token id
+-- @return {value, cols, group, sub, is_table}; or nil, why there is none
+function M.wanted(calibration, names, to, cols, is_table)
   local group, sub = core.compensate_groups(to)
   if not group then return nil, ("%s is rounded without compensation"):format(to) end
   for _, name in ipairs(names) do
     local value, known = calibration:input(name)
-    if value and known == cols then return { value = value, cols = cols, group = group, sub = sub } end
+    if value and known == cols then return { value = value, cols = cols, group = group, sub = sub, is_table = is_table } end
   end
   return nil, "its inputs are unknown: rounded without compensation"
 end

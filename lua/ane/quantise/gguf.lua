@@ -1,11 +1,16 @@
 --- The plan of a GGUF file that is rewritten: all its metadata and tensors, in their order.
--- Needs ane.quantise.types. Usage: `local plan = require("ane.quantise.gguf").plan(source)`
+-- Needs ane.model.config, ane.quantise.types, ane.recipe and ane.recipe.names.
+-- Usage: `local plan = require("ane.quantise.gguf").plan(source)`
 --
--- A plan is {architecture, note (or nil), tensors, values}. tensors: list of {name, shape, dtype and bytes (as stored),
+-- A plan is {architecture, note (or nil), tensors, values, table, head}. table and head: names of the table of the embedding and of the
+-- head, which the file may lack. tensors: list of {name, shape, dtype and bytes (as stored),
 -- parts, plain (why it cannot be in blocks, or nil)}. A part is {source, name, first, last, head, add} (see writer:send) or
 -- {data = bytes}. values: function(set, copy), which calls set(key, type, value) and copy(source, key) for every value of the
 -- new file but general.file_type and general.quantization_version.
 
+local config = require "ane.model.config"
+local names = require "ane.recipe.names"
+local recipe = require "ane.recipe"
 local types = require "ane.quantise.types"
 
 local M = {}
@@ -32,9 +37,21 @@ function M.tensors(source)
   return list
 end
 
+-- The names of tensors by role. Files with a config.json of their own (ane.quantise.hf) have names of their recipe.
+local function names_of(source)
+  local architecture = architecture_of(source)
+  local r = architecture and architecture:find "^ane%-" and recipe.find(config.architecture(source) or architecture)
+  local cfg = r and config.read(source, r.config)
+  return cfg and names.for_source(r, cfg) or names.of "gguf"
+end
+
 --- The plan of an open GGUF source.
 function M.plan(source)
-  local plan = { architecture = architecture_of(source), tensors = M.tensors(source) }
+  local name = names_of(source)
+  local plan = {
+    architecture = architecture_of(source), tensors = M.tensors(source), table = name "token_embd" .. ".weight",
+    head = name "output" .. ".weight",
+  }
   function plan.values(_, copy)
     for _, key in ipairs(source:keys()) do
       if not is_own(key) then copy(source, key) end

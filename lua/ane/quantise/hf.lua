@@ -570,8 +570,8 @@ end
 -- @param out path of the new file; a scratch file is made beside it
 function M.plan(source, out)
   local r, cfg, arch, self, unsaid = read(source)
-  local name = folder_names(r, cfg, source) "token_embd"
-  local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
+  local name = folder_names(r, cfg, source)
+  local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name "token_embd"), out .. ".vocabulary.tmp")
   local notes = {}
   if unsaid then
     notes[1] = ("general.architecture is ane-%s, which only this program reads: %s"):format(cfg.architecture,
@@ -582,8 +582,10 @@ function M.plan(source, out)
   local pooling, lacks = pooling_of(cfg)
   if lacks then notes[#notes + 1] = lacks end
   local values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens)
+  local written = unsaid and function(role) return names.bare(name(role)) end or self.gguf
   return {
     architecture = architecture, tensors = unsaid and whole_tensors(source, cfg) or self.list,
+    table = written "token_embd" .. ".weight", head = written "output" .. ".weight",
     values = with_pooling(values, architecture, pooling), note = notes[1] and table.concat(notes, "; "),
   }
 end

@@ -143,27 +143,25 @@ local function choose_all(plan, opts)
   return #rules > 0
 end
 
-local TABLE, HEAD = "token_embd.weight", "output.weight"
-
 -- Where a scheme is asked for and the head is the table of the embedding: makes the head a tensor of its own, since packages hold the
 -- table as it is and the head by the scheme.
 local function untie(plan, opts)
   local at, head, multiplied
   for i, t in ipairs(plan.tensors) do
-    if t.name == TABLE then at = i end
-    if t.name == HEAD then head = t end
+    if t.name == plan.table then at = i end
+    if t.name == plan.head then head = t end
   end
   local t = plan.tensors[at]
   if not t or not types.schemes[opts.weights] then return end
   t.is_table = true
   if head then return end
   local importance, calibration = opts.importance or {}, opts.calibration
-  for _, name in ipairs { TABLE, t.parts[1].name } do
+  for _, name in ipairs { plan.table, t.parts[1].name } do
     multiplied = multiplied or importance[name] or (calibration and calibration:input(name))
   end
   if not multiplied then return end
   table.insert(plan.tensors, at + 1, {
-    name = HEAD, weight = TABLE, shape = t.shape, dtype = t.dtype, bytes = 0, parts = t.parts, plain = t.plain,
+    name = plan.head, weight = plan.table, shape = t.shape, dtype = t.dtype, bytes = 0, parts = t.parts, plain = t.plain,
   })
 end
 
@@ -204,7 +202,8 @@ local function factors_of(plan, opts)
   for _, t in ipairs(plan.tensors) do
     if is_rounded(t) then
       local note
-      t.wanted, note = compensate.wanted(calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
+      t.wanted, note = compensate.wanted(calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t),
+        t.name == plan.table)
       t.note = t.note or note
     end
   end

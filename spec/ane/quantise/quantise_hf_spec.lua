@@ -1,6 +1,7 @@
 -- Folders in Hugging Face layout to GGUF.
 local ane = require "ane"
 local check = require "ane.evaluate.check"
+local compare = require "ane.evaluate.compare"
 local core = require "ane.core"
 local floats = require "support.floats"
 local quantise = require "ane.quantise"
@@ -94,6 +95,43 @@ describe("a folder as GGUF", function()
       assert.equal(report.architecture:gsub("^ane%-", ""), (model.architecture:gsub("^ane%-", "")))
     end)
   end
+
+  -- Their head matrices are read by columns.
+  it("computes with latent attention from blocks", function()
+    for _, name in ipairs { "deepseek_v2-odd", "deepseek_v3-odd", "glm4_moe_lite-odd" } do
+      local source <close> = assert(ane.load(HF .. name, { activations = "fp32", weights = "fp32" }))
+      for _, weights in ipairs { "q8_0", "int4-block" } do
+        write(HF .. name, weights)
+        local model <close> = assert(ane.load(path(), { activations = "fp32" }))
+        local ids = {}
+        for i = 1, 40 do ids[i] = 3 + i * 7 % 60 end
+        local report = assert(compare.run(source, model, ids, {}))
+        assert.is_true(report.kl.mean < (weights == "q8_0" and 1e-3 or 1), report.kl.mean)
+        local calibrated = assert(source:quantise(path "gptq.gguf", { weights = weights, method = "gptq", calibrate = ids }))
+        assert.equal("rounded", calibrated.inputs)
+      end
+    end
+  end)
+
+  it("gives a tied head a tensor of its own where a scheme is calibrated, whatever names the file has", function()
+    for name, wanted in pairs {
+      ["gemma3n-odd"] = { "embed_tokens.weight", "lm_head.weight" }, gemma3 = { "token_embd.weight", "output.weight" },
+    } do
+      local source <close> = assert(ane.load(HF .. name))
+      local ids = {}
+      for i = 1, 40 do ids[i] = 3 + i * 7 % 60 end
+      local first = assert(source:quantise(path(), { weights = "int8", method = "gptq", calibrate = ids }))
+      -- Written again from its own file, whose names are the same.
+      local again <close> = assert(ane.load(path()))
+      local second = assert(again:quantise(path "again.gguf", { weights = "int4-block", method = "gptq", calibrate = ids }))
+      for _, report in ipairs { first, second } do
+        local rows = {}
+        for _, t in ipairs(report.tensors) do rows[t.name] = t end
+        assert.equal("the table of the embedding stays as it is", rows[wanted[1]].note)
+        assert.equal("gptq", rows[wanted[2]].method)
+      end
+    end
+  end)
 
   it("scores as the folder does, of decoders with a head of scores", function()
     for name, architecture in pairs {

@@ -169,6 +169,26 @@ describe("a gathered matrix of floats", function()
   end)
 end)
 
+describe("a gathered matrix of blocks", function()
+  it("holds the numbers of the blocks, seen by columns", function()
+    for _, kind in ipairs { { "q8_0", 96, 34 * 3 }, { "q4_k", 512, 144 * 2 }, { "mxfp4", 64, 17 * 2 }, { "iq2_xxs", 256, 66 } } do
+      local dtype, cols, bytes = table.unpack(kind)
+      local rows, list = 5, {}
+      math.randomseed(cols)
+      for i = 1, rows * bytes do list[i] = string.char(math.random(0, 63)) end -- small exponents: all is finite
+      local data = table.concat(list)
+      local want = floats(testing.decode(dtype, data))
+      local name, _, plain = testing.gather({ data = data, dtype = dtype, blocks = true, row_step = 1, col_step = cols }, cols, rows)
+      assert.equal("fp32", name)
+      for c = 1, cols do
+        local column = {}
+        for r = 1, rows do column[r] = want[(r - 1) * cols + c] end
+        assert.same(column, floats(plain[c]))
+      end
+    end
+  end)
+end)
+
 describe("a gathered matrix of table entries", function()
   it("has for each code the entry of its rows' table", function()
     local codes, table_, halves = {}, {}, {}
