@@ -45,6 +45,11 @@ function M.run(model, opts)
   if cfg.kind ~= "token_classifier" then
     return nil, ("%s is not a token classifier"):format(tostring(model)), "unsupported"
   end
+  local scores = bundle.program:vocab()
+  if #cfg.labels ~= scores then
+    return nil, ("%s has %d labels (id2label of config.json), and its head gives %d scores per token"):format(tostring(model),
+      #cfg.labels, scores), "format"
+  end
   local grammar, message, code = bioes.grammar(cfg.labels)
   if not grammar then return nil, message, code end
   local most = math.min(bundle.program:max_chunk(), bundle.program:context())

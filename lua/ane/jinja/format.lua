@@ -334,8 +334,9 @@ local function braces_field(rt, name, state)
       fail("value", "cannot switch between manual and automatic field numbering")
     end
     state.numbered = first ~= ""
-    local i = tonumber(first)
+    local i = math.tointeger(tonumber(first))
     if not i then
+      if first ~= "" then fail("value", "Too many decimal digits in format string") end
       i, state.auto = state.auto, state.auto + 1
     end
     v = state.args[i + 1]

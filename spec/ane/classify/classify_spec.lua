@@ -4,6 +4,7 @@ local classify = require "ane.classify"
 local command = require "support.command"
 local core = require "ane.core"
 local filter = require "support.filter"
+local hf = require "support.hf"
 local safetensors = require "support.safetensors"
 local tiny = require "support.tiny"
 
@@ -173,6 +174,12 @@ describe("classify", function()
     assert.is_nil(spans)
     assert.matches("100 tokens need windows of more than 64", message)
     assert.equal("range", code)
+    local path <close> = hf.changed("privacy_filter-odd", function(cfg) cfg.id2label = nil end)
+    local unlabelled <close> = assert(ane.load(path.name))
+    spans, message, code = unlabelled:classify { 1, 2, 3 }
+    assert.is_nil(spans)
+    assert.matches("has 33 labels %(id2label of config.json%), and its head gives 3 scores per token", message)
+    assert.equal("format", code)
     local llama <close> = tiny.load()
     spans, message, code = llama:classify "text"
     assert.is_nil(spans)

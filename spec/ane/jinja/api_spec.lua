@@ -79,6 +79,17 @@ describe("render", function()
     for _ = 1, 3 do assert.are.equal("6[1, 2]False", template:render { n = 5 }) end
   end)
 
+  -- As the message of jinja2, which is CPython's.
+  it("refuses numbers of arguments that no integer holds", function()
+    local text, message, code = render("{{ '{9999999999999999999:.1}'.format(0) }}", {})
+    assert.is_nil(text)
+    assert.matches("Too many decimal digits in format string", message)
+    assert.are.equal("value", code)
+    text, message = render("{{ '{3}'.format(0) }}", {})
+    assert.is_nil(text)
+    assert.matches("index 3 out of range", message)
+  end)
+
   it("gives the message of raise_exception in full", function()
     local text, message, code = render("{{ raise_exception('50% of {x}:\nno ' ~ role) }}", { role = "robot" })
     assert.is_nil(text)
