@@ -103,6 +103,7 @@ function M.calibrate(args)
   local model
   model, message, code = require("ane.model").load(args.model, {
     threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args), transform = args.transform,
+    adapters = given(args.adapter), merge = given(args.adapter) and true,
   })
   if not model then return nil, message, code end
   local _ <close> = model

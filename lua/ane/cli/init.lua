@@ -150,6 +150,15 @@ local function run_with_model(command, args)
   return done, message, code
 end
 
+-- What the command that ran last says of its interruption; nil: nothing.
+local advice
+
+-- Raises a message again. If it tells of an interruption, asks the command what to say of it.
+local function raise(command, args, message)
+  advice = M.interrupted(message) and command.interrupted and command.interrupted(args) or nil
+  error(message, 0)
+end
+
 -- Runs a command and reports failures. Returns the exit code.
 local function run_command(args)
   local command = module_of(args.command)
@@ -162,11 +171,11 @@ local function run_command(args)
   local ran, done, message, code = pcall(run_with_model, command, args)
   if not ran then
     message = without_place(done)
-    if not is_usage(message, args) then error(done, 0) end
+    if not is_usage(message, args) then raise(command, args, done) end
   elseif done then
     return 0
   elseif type(message) == "string" and message:find "interrupted!$" then
-    error(message, 0) -- Ctrl-C in a function that the core or a recipe called
+    raise(command, args, message) -- Ctrl-C in a function that the core or a recipe called
   end
   if code ~= "told" then complain(args.command, as_typed(message, args)) end -- else by rank 0
   return (code == "usage" or is_usage(message, args)) and 2 or 1
@@ -221,6 +230,7 @@ function M.main(argv)
   if ok then return result end
   if M.interrupted(result) then
     io.stderr:write "\n"
+    if advice then complain(argv[1], advice) end
     return core.terminated() and 143 or 130
   end
   complain(M.has(argv[1]) and argv[1], result)

@@ -256,6 +256,14 @@ local function write(args)
   return report
 end
 
+--- What to say of an interruption (ane.cli).
+function M.interrupted(args)
+  local notes = args.calibrate and not args.sweep and io.open(args.out .. ".journal")
+  if not notes then return nil end
+  notes:close()
+  return "interrupted: the same command continues from here"
+end
+
 function M.run(args)
   local fine, wrong, usage = check_usage(args)
   if not fine then return nil, wrong, usage end

@@ -53,7 +53,16 @@ local function show(report)
   return true
 end
 
---- Runs a sweep.
+-- Writes the picture and shows the rows.
+local function finish(args, report)
+  local written, message, code = core.write_file(args.out, sweep.svg(report))
+  if not written then return nil, message, code end
+  report.rows = common.list(report.rows)
+  if args.json then return common.print_json(report) end
+  return show(report)
+end
+
+--- Runs a sweep. Where a recipe fails, the rows before it are shown and drawn.
 -- @param args options of the command: model, out (the SVG file), sweep (list of recipes), on (path of a text), those of writing
 -- @param write function(args) -> the report of quantise; or nil, message, code
 -- @return true; or nil, message, code
@@ -66,19 +75,24 @@ function M.run(args, write)
   })
   if not loaded then return nil, message, code end
   local reference <close> = loaded
-  local report = { path = args.model, picture = args.out, rows = {} }
+  local ok
+  ok, message, code = compare.check(reference, text)
+  if not ok then return nil, ("%s: %s"):format(args.on, message), code end
+  local report, fault = { path = args.model, picture = args.out, rows = {} }, nil
   for i, recipe in ipairs(args.sweep) do
     local row, r
     row, r, code = row_of(reference, text, args, recipe, write)
-    if not row then return nil, ("recipe %s: %s"):format(recipe.name, r), code end
+    if not row then
+      fault = ("recipe %s: %s"):format(recipe.name, r)
+      break
+    end
     report.rows[i], report.tokens, report.scored = row, r.tokens, r.scored
   end
-  local written
-  written, message, code = core.write_file(args.out, sweep.svg(report))
-  if not written then return nil, message, code end
-  report.rows = common.list(report.rows)
-  if args.json then return common.print_json(report) end
-  return show(report)
+  if fault and #report.rows == 0 then return nil, fault, code end
+  local shown, why, other = finish(args, report)
+  if not shown then return nil, why, other end
+  if fault then return nil, ("%s; %s holds the %d before it"):format(fault, args.out, #report.rows), code end
+  return true
 end
 
 return M

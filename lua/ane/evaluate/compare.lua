@@ -68,6 +68,12 @@ local function quantile(sorted, q)
   return sorted[math.min(#sorted, math.floor(q * #sorted) + 1)]
 end
 
+-- The middle value, or the mean of the two in the middle.
+local function median(sorted)
+  local n = #sorted
+  return (sorted[(n + 1) // 2] + sorted[n // 2 + 1]) / 2
+end
+
 -- The interval of a mean over tokens; `map` is applied to its ends, and may turn them round.
 local function ci_of(windows, value, map)
   local lo, hi = interval.of(windows, value)
@@ -91,7 +97,7 @@ local function report_of(tally, tokens)
   return {
     tokens = tokens, scored = n,
     kl = {
-      mean = tally.sum / n, median = quantile(tally.kept, 0.5), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
+      mean = tally.sum / n, median = median(tally.kept), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
       ci = ci "kl",
     },
     top1 = tally.same / n, top1_ci = ci "same", windows = #windows, by_window = by_window(windows),
@@ -145,6 +151,16 @@ local function check_kind(model)
   if kind then failure.raise("unsupported", "%s predicts no tokens: its kind is %s", tostring(model), (kind:gsub("_", " "))) end
 end
 
+local function check_length(ids)
+  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, wanted 2 or more", #ids) end
+end
+
+local function check(model, text)
+  check_kind(model)
+  check_length((read_text(model, model, text)))
+  return true
+end
+
 local function compare(a, b, text, opts)
   check_kind(a)
   check_kind(b)
@@ -158,7 +174,7 @@ local function compare(a, b, text, opts)
   if opts.chunk and opts.chunk > most then
     failure.raise("range", "option chunk is %d, the models' contexts hold %d", opts.chunk, most)
   end
-  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, wanted 2 or more", #ids) end
+  check_length(ids)
   local left <close> = try(a:session())
   local right <close> = try(b:session())
   local tally = new_tally()
@@ -171,6 +187,14 @@ local function compare(a, b, text, opts)
   local report = report_of(tally, #ids)
   report.chunk = chunk
   return report
+end
+
+--- Can other models be compared with this one on a text?
+-- @param text a text, or a list of token ids
+-- @return true; or nil, message, code
+function M.check(model, text)
+  schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
+  return failure.catch(check, model, text)
 end
 
 --- Compares two loaded models on a text.

@@ -272,8 +272,10 @@ function Report:mixed(opts)
     bytes = bytes + chosen[i].bytes
   end
   if bytes > budget then
-    return nil, ("the smallest types take %.0f bytes (%.3f bits a weight), more than the budget of %.0f"):format(bytes + self.rest,
-      8 * bytes / self.count, budget + self.rest), "range"
+    if opts.bits then
+      return nil, ("the smallest types take %.3f bits a weight, more than %g"):format(8 * bytes / self.count, opts.bits), "range"
+    end
+    return nil, ("the smallest types take %.0f bytes, more than %d"):format(bytes + self.rest, opts.size), "range"
   end
   local stopped = {}
   for _, step in ipairs(steps_of(self.weights)) do

@@ -362,6 +362,15 @@ describe("LoRA adapters", function()
         assert.is_true(apart(want, logits(small)) < 0.1 * apart(want, logits(plain)), transform .. inputs)
       end
     end
+    -- The importance of columns is that of the merged model, too.
+    assert.equal(0, (command.run { "quantise", base, path, "--weights", "q4_k", "--fallback", "iq4_nl", "--calibrate", text,
+                                   "--adapter", adapter }))
+    local merged <close> = assert(ane.load(base, { adapters = { adapter }, merge = true }))
+    local importance = assert(ane.calibrate(merged, core.read_file(text)))
+    local other = keep(os.tmpname())
+    local opts = { weights = "q4_k", fallback = "iq4_nl", importance = importance }
+    assert(require("ane.quantise").run(require("ane.model").bundle(merged).source, other, opts))
+    assert.equal(core.sha256(core.read_file(other)), core.sha256(core.read_file(path)))
   end)
 
   describe("chosen", function()

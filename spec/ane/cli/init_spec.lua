@@ -48,6 +48,28 @@ describe("the command", function()
     } })
   end)
 
+  it("says of an interrupted run that the same command continues it", function()
+    local sequence = require "ane.quantise.sequence"
+    local make, text, out = sequence.new, os.tmpname(), os.tmpname()
+    finally(function()
+      sequence.new = make
+      for _, name in ipairs { text, out, out .. ".journal", out .. ".part", out .. ".part.state" } do os.remove(name) end
+    end)
+    assert(require("ane.core").write_file(text, ("a text\n"):rep(40)))
+    local command_line = { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", text }
+    function sequence.new(...)
+      local made = make(...)
+      made.put = function() error("interrupted!", 0) end
+      return made
+    end
+    local message = "\nane quantise: interrupted: the same command continues from here\n"
+    assert.same({ 130, "", message }, { command.run(command_line) })
+    sequence.new = make
+    local code, words, err = command.run(command_line)
+    assert.same({ 0, "" }, { code, err })
+    assert.matches("tensors of an earlier run were kept", words)
+  end)
+
   it("fails with one line and an exit code", function()
     local path = tiny.path()
     local cases = {

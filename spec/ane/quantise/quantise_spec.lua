@@ -558,6 +558,21 @@ describe("ane quantise --sweep", function()
     assert.equal(svg, core.read_file(picture))
   end)
 
+  it("shows the recipes before one that fails, and reads the text first", function()
+    local text, short, picture = path "text", path "short", path "sweep.svg"
+    assert(core.write_file(text, TEXT))
+    assert(core.write_file(short, "a"))
+    local gemma = tiny.path "gemma3-q8_0" -- its norms behind the blocks cannot be rotated
+    local code, out, err = command.run { "quantise", gemma, picture, "--sweep", "q4_0,int8:rtn:rotate,q8_0", "--on", text }
+    assert.equal(1, code)
+    assert.matches("\nq4_0 +rtn .*sweep%.svg: %d+ tokens scored\n$", out)
+    assert.matches("^ane quantise: recipe int8:rtn:rotate: .*; .*sweep%.svg holds the 1 before it\n$", err)
+    assert.matches(">q4_0</text>", core.read_file(picture))
+    code, out, err = command.run { "quantise", tiny.path(), picture, "--sweep", "q4_0", "--on", short }
+    assert.same({ 1, "" }, { code, out })
+    assert.matches("^ane quantise: .*short: the text has 1 tokens, wanted 2 or more\n$", err)
+  end)
+
   it("says what is wrong with its options", function()
     local function fails(pattern, ...)
       local code, _, err = command.run { "quantise", tiny.path(), ... }
