@@ -245,7 +245,7 @@ function write(e, v, level)
   if s then return e.add(quoted(e.rt, s, e.ascii)) end
   if type(v) == "number" then return e.add(number_text(e.rt, v)) end
   if type(v) == "boolean" then return e.add(v and "true" or "false") end
-  local k = v.kind
+  local k = v and v.kind -- nil: undefined
   if k == "none" then return e.add("null") end
   if k == "bigint" then return e.add(v.text) end
   if k == "list" or k == "tuple" then

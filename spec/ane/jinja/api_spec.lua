@@ -90,6 +90,15 @@ describe("render", function()
     assert.matches("index 3 out of range", message)
   end)
 
+  it("writes nothing undefined as JSON", function()
+    for _, source in ipairs { "{{ [1, z] | tojson }}", "{{ {'a': z} | tojson(indent=2) }}", "{{ (1, z) | tojson }}" } do
+      local text, message, code = render(source, {})
+      assert.is_nil(text)
+      assert.matches("Object of type Undefined is not JSON serializable", message)
+      assert.are.equal("type", code)
+    end
+  end)
+
   it("gives the message of raise_exception in full", function()
     local text, message, code = render("{{ raise_exception('50% of {x}:\nno ' ~ role) }}", { role = "robot" })
     assert.is_nil(text)
