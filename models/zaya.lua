@@ -138,6 +138,8 @@ local function router(b, L, x, below)
   local t = b:rms_norm(r, p .. "norm_r")
   t = b:act(b:linear(t, p .. "fc1"), "gelu_erf")
   t = b:act(b:linear(t, p .. "fc2"), "gelu_erf")
+  local k = b.cfg.meta("num_experts_per_tok", "count") or b.cfg.meta("moe_router_topk", "count") or 1
+  if k ~= 1 then error(("%d experts per token, ZAYA1 has 1"):format(k), 0) end
   return moe.route(b, b:linear(t, p .. "out"), { k = 1, score = "softmax", bias = b:weight(p .. "balance", { suffix = "" }) }), r
 end
 

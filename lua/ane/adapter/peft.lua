@@ -34,6 +34,12 @@ local function check_config(path, config)
       raise("unsupported", "%s: %s is set, which is not supported", path, key)
     end
   end
+  for _, key in ipairs { "use_rslora", "use_dora", "fan_in_fan_out", "lora_bias" } do
+    local v = config[key]
+    if v ~= nil and v ~= core.null and type(v) ~= "boolean" then
+      raise("format", "%s: %s is %s, wanted true or false", path, key, tostring(v))
+    end
+  end
   if config.bias ~= nil and not BIASES[config.bias] then
     raise("format", "%s: bias is %s, wanted none, all or lora_only", path, tostring(config.bias))
   end

@@ -76,6 +76,14 @@ local function window_start(self)
   return math.max(self.done - self.reach, 0) // tile * tile + 1
 end
 
+-- Is a score of a row a number? The weights of a broken file may give none, and a text without spans would look clean.
+local function has_number(row)
+  for _, v in ipairs(row:totable()) do
+    if v == v then return true end
+  end
+  return false
+end
+
 -- Runs tokens [first, last] and decodes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
@@ -84,6 +92,7 @@ local function run_window(self, first, last, upto)
   if not ok then return nil, message, code end
   for t = self.done + 1, upto do
     local row = s:logits(t - first + 1)
+    if not has_number(row) then return nil, ("no label of token %d has a score that is a number"):format(t), "invalid" end
     self.decoder:push(row:totable())
     if self.each then self.each(t, row) end
   end

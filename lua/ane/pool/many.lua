@@ -15,7 +15,8 @@ function M.run(model, prompts, opts)
   for key, value in pairs(opts or {}) do
     if key == "on_reply" then on_reply = value elseif POOL[key] then of_pool[key] = value else of_request[key] = value end
   end
-  local pool <close> = model:pool(of_pool, POOL_LEVEL)
+  local pool <close>, why, word = model:pool(of_pool, POOL_LEVEL)
+  if not pool then return nil, why, word end
   local replies, failed, requests = {}, nil, {}
   local function settle(i, message, code)
     failed = failed or {}

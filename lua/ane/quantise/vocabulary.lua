@@ -54,19 +54,19 @@ end
 
 -- "a b" of each merge.
 local function merges_of(model)
-  local out = {}
-  for i, merge in ipairs(model.merges) do out[i] = type(merge) == "string" and merge or merge[1] .. " " .. merge[2] end
+  local out, merges = {}, type(model.merges) == "table" and model.merges or {} -- null: none
+  for i, merge in ipairs(merges) do out[i] = type(merge) == "string" and merge or merge[1] .. " " .. merge[2] end
   return out
 end
 
 -- Scores that make readers of "llama" vocabularies merge in the order of the merges: earlier merges have higher scores.
 local function scores_of_merges(model, tokens)
-  local rank = {}
-  for i, merge in ipairs(merges_of(model)) do
+  local rank, merges = {}, merges_of(model)
+  for i, merge in ipairs(merges) do
     local a, b = merge:match "^(.-) (.+)$"
     if a and not rank[a .. b] then rank[a .. b] = i - 1 end
   end
-  local scores, rest = {}, #model.merges
+  local scores, rest = {}, #merges
   for i, token in ipairs(tokens) do
     if rank[token] then
       scores[i] = -1.0 * rank[token]

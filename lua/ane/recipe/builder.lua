@@ -183,6 +183,10 @@ function Builder:embed(role, opts)
   local list = opts.by and self[opts.by] or self.ids
   local to = opts.from and self:rows(role)
   local rows = self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil, table = not opts.by })
+  local columns = self.graph:shape(rows)[2]
+  if role == "token_embd" and columns and columns ~= self.cfg.d_model then
+    error(("the embedding has %d columns, the configuration says %d"):format(columns, self.cfg.d_model), 0)
+  end
   return self:_add("embed", role, { list, rows }, { rest = opts.rest and 1 or 0 })
 end
 
@@ -350,7 +354,8 @@ Builder.take = Builder.gather
 --- The weight of a role, or a view of it.
 -- @param role of the weight
 -- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
--- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); from, to (rows of
+-- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n (what
+-- that dimension must be); from, to (rows of
 -- what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]);
 -- matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part
 -- ({first, rows}: only these stored rows, which `transposed` then transposes)
@@ -366,6 +371,9 @@ function Builder:weight(role, opts)
   if not info then
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
+  end
+  if opts.count and info.shape[1] ~= opts.count then
+    error(("tensor %s holds %d experts, the configuration says %d"):format(name, info.shape[1], opts.count), 0)
   end
   local row = opts.matrix and #info.shape == 1
   if opts.step then

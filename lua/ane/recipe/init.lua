@@ -207,9 +207,11 @@ local function watch_per_layer(cfg, source)
     cfg.per_layer = lists
     for field, list in pairs(lists) do
       local i = 2
-      while list[i] == list[1] do i = i + 1 end
+      while i < #list and list[i] == list[1] do i = i + 1 end
       local what = "%s: metadata key %s differs from layer to layer (%d in layer 0, %d in layer %d)"
-      if not asked[field] then return nil, what:format(source:path(), cfg.key_of(field), list[1], list[i], i - 1), "format" end
+      if not asked[field] and list[i] ~= list[1] then
+        return nil, what:format(source:path(), cfg.key_of(field), list[1], list[i], i - 1), "format"
+      end
     end
     return true
   end

@@ -54,24 +54,26 @@ function M.beside_shared(b, x, roles, opts)
 end
 
 -- The weight of expert e, or the rows of it that `view` selects: slice e of a stacked tensor, or a separate tensor if the role's name
--- contains %d.
-local function one(b, role, e, view)
+-- contains %d. A stacked tensor holds `count` experts.
+local function one(b, role, e, count, view)
   if b.names(role, b.index):find("%d", 1, true) then
     view.expert = e
   else
     view.index = e
     if not view.suffix and not b:has(role) then view.suffix = "" end -- stacked parameters of transformers have no .weight
+    view.count = count
   end
   return b:weight(role, view)
 end
 
 -- Splits a tensor that holds the rows of both gate and up: gate first and then up, or alternating.
-local function halves(b, role, e, opts)
+local function halves(b, role, e, count, opts)
   local inner, t = opts.inner, opts.transposed
   if opts.interleaved then
-    return one(b, role, e, { from = 0, step = 2, transposed = t }), one(b, role, e, { from = 1, step = 2, transposed = t })
+    return one(b, role, e, count, { from = 0, step = 2, transposed = t }), one(b, role, e, count, { from = 1, step = 2, transposed = t })
   end
-  return one(b, role, e, { from = 0, to = inner, transposed = t }), one(b, role, e, { from = inner, to = 2 * inner, transposed = t })
+  local gate = one(b, role, e, count, { from = 0, to = inner, transposed = t })
+  return gate, one(b, role, e, count, { from = inner, to = 2 * inner, transposed = t })
 end
 
 --- The weights of all experts: list of {gate, up, down, gate_bias, up_bias, down_bias}.
@@ -86,19 +88,20 @@ function M.list(b, count, roles, opts)
   if not count then error("the configuration does not say how many experts there are", 0) end
   if roles.gate_up and not inner then error("the configuration does not say how wide the experts are", 0) end
   for e = 0, count - 1 do
-    local x = { down = one(b, roles.down, e, { transposed = t }) }
+    local x = { down = one(b, roles.down, e, count, { transposed = t }) }
     if roles.gate_up then
-      x.gate, x.up = halves(b, roles.gate_up, e, opts)
+      x.gate, x.up = halves(b, roles.gate_up, e, count, opts)
     else
-      x.gate, x.up = one(b, roles.gate, e, { transposed = t }), one(b, roles.up, e, { transposed = t })
+      x.gate, x.up = one(b, roles.gate, e, count, { transposed = t }), one(b, roles.up, e, count, { transposed = t })
     end
     if roles.gate_up_bias then
-      x.gate_bias, x.up_bias = halves(b, roles.gate_up_bias, e, { inner = inner, interleaved = opts.interleaved })
+      x.gate_bias, x.up_bias = halves(b, roles.gate_up_bias, e, count, { inner = inner, interleaved = opts.interleaved })
     end
     if roles.gate_bias then
-      x.gate_bias, x.up_bias = one(b, roles.gate_bias, e, { suffix = ".bias" }), one(b, roles.up_bias, e, { suffix = ".bias" })
+      x.gate_bias = one(b, roles.gate_bias, e, count, { suffix = ".bias" })
+      x.up_bias = one(b, roles.up_bias, e, count, { suffix = ".bias" })
     end
-    if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, { suffix = roles.gate_bias and ".bias" or nil }) end
+    if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, count, { suffix = roles.gate_bias and ".bias" or nil }) end
     list[e + 1] = x
   end
   return list

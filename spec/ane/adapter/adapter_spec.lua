@@ -227,6 +227,10 @@ describe("LoRA adapters", function()
       local magnitude = adapters.tensor("base_model.model." .. module .. ".lora_magnitude_vector", { rows }, 4, 1)
       local adapter = keep(adapters.peft { tensors = { pair[1], pair[2], magnitude }, config = { use_dora = true } })
       fails("unsupported", "lora_magnitude_vector.*merge = true", LLAMA, adapter)
+      for _, key in ipairs { "use_dora", "use_rslora", "fan_in_fan_out" } do
+        local wrong = keep(adapters.peft { tensors = { pair[1], pair[2] }, config = { [key] = 1 } })
+        fails("format", key .. " is 1, wanted true or false", LLAMA, wrong)
+      end
       local merged = assert(require("ane.model.loader")).merged
       local r, cfg = require("ane.model.loader").identify(source, LLAMA, {})
       local changed <close> = assert(merged(r, cfg, source, { { path = adapter, scale = 1 } }))

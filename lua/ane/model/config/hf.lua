@@ -401,7 +401,9 @@ end
 local function task_of(self)
   if self.pooling then return "embedding" end
   local text = self.folder and core.read_file(self.folder .. "/modules.json")
-  local modules = text and core.json_decode(text)
+  local modules, fault = nil, nil
+  if text then modules, fault = core.json_decode(text) end
+  if fault then failure.raise("format", "%s/modules.json: %s", self.folder, fault) end
   for _, module in ipairs(type(modules) == "table" and modules or {}) do
     if type(module) == "table" and tostring(module.type):find "Pooling$" then return "embedding" end
   end

@@ -1,0 +1,81 @@
+-- Configurations that contradict the tensors, or ask for what a recipe does not compute: they are refused, not computed otherwise.
+local ane = require "ane"
+local core = require "ane.core"
+local hf = require "support.hf"
+
+local function refusal(name, change)
+  local path <close> = hf.changed(name, change)
+  local model, message, code = ane.load(path.name)
+  assert.is_nil(model)
+  return message, code
+end
+
+describe("a configuration that contradicts the file", function()
+  it("has another number of experts", function()
+    for name, key in pairs {
+      ["gpt_oss-odd"] = "num_local_experts", ["gpt_oss_mxfp4-odd"] = "num_local_experts", ["zaya-odd"] = "num_experts",
+      ["granitemoehybrid-odd"] = "num_local_experts", ["privacy_filter-odd"] = "num_local_experts",
+      ["qwen3_5_moe_stacked-odd"] = "num_experts",
+    } do
+      local had
+      local message = refusal(name, function(cfg)
+        local part = cfg[key] and cfg or cfg.text_config
+        had = part[key]
+        part[key] = had - 1
+        local topk = part.num_experts_per_tok
+        if topk and topk > had - 1 then part.num_experts_per_tok = had - 1 end
+      end)
+      local what = ("tensor %%S+ holds %d experts, the configuration says %d"):format(had, had - 1)
+      assert.matches(what, message)
+    end
+  end)
+
+  it("has another width than the embedding", function()
+    for _, name in ipairs { "gemma3", "smollm3-odd", "qwen3-odd" } do
+      local message, code = refusal(name, function(cfg) cfg.hidden_size = cfg.hidden_size + 1 end)
+      assert.matches("the embedding has %d+ columns, the configuration says %d+", message)
+      assert.equal("shape", code)
+    end
+  end)
+
+  it("has more experts per token than ZAYA1", function()
+    assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
+  end)
+
+  it("lies beside a modules.json that is none", function()
+    local path <close> = hf.changed("qwen3-odd", function() end)
+    assert(core.write_file(path.name .. "/modules.json", '{"a":['))
+    finally(function() os.remove(path.name .. "/modules.json") end)
+    local model, message, code = ane.load(path.name)
+    assert.same({ nil, "format" }, { model, code })
+    assert.matches(path.name .. "/modules.json: ", message, 1, true)
+  end)
+end)
+
+describe("generate_many of a model that generates nothing", function()
+  it("gives the message of the pool", function()
+    local model <close> = assert(ane.load(hf.path "bert"))
+    local replies, message, code = model:generate_many { { 3, 4 } }
+    assert.same({ nil, "unsupported" }, { replies, code })
+    assert.matches("embedding", message)
+  end)
+end)
+
+describe("a classifier without numbers", function()
+  it("is an error, not a text without spans", function()
+    local source = "privacy_filter-odd"
+    local path <close> = hf.changed(source, function() end)
+    local data = assert(core.read_file(path.name .. "/model.safetensors"))
+    local header = ("<I8"):unpack(data)
+    local list = assert(core.json_decode(data:sub(9, 8 + header)))
+    local at = list["model.norm.weight"].data_offsets
+    local first, last = 9 + header + at[1], 8 + header + at[2]
+    os.remove(path.name .. "/model.safetensors") -- a link, maybe
+    local broken = data:sub(1, first - 1) .. ("\xFF"):rep(last - first + 1) .. data:sub(last + 1)
+    assert(core.write_file(path.name .. "/model.safetensors", broken))
+    local model <close> = assert(ane.load(path.name))
+    local spans, message, code = model:classify { 3, 4, 5 }
+    assert.same({ nil, "invalid" }, { spans, code })
+    assert.matches("no label of token 1 has a score that is a number", message)
+  end)
+end)
