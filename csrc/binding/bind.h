@@ -94,6 +94,7 @@ void bind_mask(lua_State *L);
 void bind_graph(lua_State *L);
 void bind_program(lua_State *L);
 void bind_session(lua_State *L);
+void bind_gradient(lua_State *L);
 void bind_prefixes(lua_State *L);
 void bind_adapter(lua_State *L);
 void bind_saved(lua_State *L);

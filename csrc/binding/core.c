@@ -24,6 +24,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_graph(L);
   bind_program(L);
   bind_session(L);
+  bind_gradient(L);
   bind_prefixes(L);
   bind_adapter(L);
   bind_saved(L);

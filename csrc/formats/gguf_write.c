@@ -33,6 +33,7 @@ struct ane_gguf_writer {
   uint32_t at;         /* the tensor that is being written */
   uint64_t filled;     /* its bytes so far */
   uint64_t size, done; /* bytes of the whole file; written so far */
+  uint64_t data;       /* where the tensors begin */
 };
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "not enough memory"); }
@@ -228,6 +229,7 @@ ane_status ane_gguf_begin(struct ane_gguf_writer *w, struct ane_error *err) {
     return ane_fail(err, ANE_INVALID, w->begun ? "the data has already begun" : "an earlier step failed");
   struct ane_buffer head = {0};
   ane_status st = gather_head(w, &head, err);
+  w->data = head.size;
   if (!st) st = put_bytes(w, head.data, head.size, err);
   ane_buffer_free(&head);
   ane_buffer_free(&w->values);
@@ -261,6 +263,21 @@ ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t si
   w->broken = st != ANE_OK;
   return st;
 }
+
+ane_status ane_gguf_rewrite(struct ane_gguf_writer *w, const char *name, const void *data, size_t size, struct ane_error *err) {
+  uint64_t offset = w->data;
+  uint32_t i = 0;
+  if (!w->begun || w->broken) return ane_fail(err, ANE_INVALID, w->begun ? "an earlier write failed" : "the data has not begun");
+  for (; i < w->at && strcmp(w->tensors[i].name, name) != 0; i++) offset += w->tensors[i].bytes + padding(w, w->tensors[i].bytes);
+  if (i == w->at) return ane_fail(err, ANE_NOTFOUND, "no complete tensor %s", name);
+  if (size != w->tensors[i].bytes)
+    return ane_fail(err, ANE_RANGE, "%zu bytes for %s, which has %" PRIu64, size, name, w->tensors[i].bytes);
+  ane_status st = ane_file_overwrite(&w->file, offset, data, size, err);
+  w->broken = st != ANE_OK;
+  return st;
+}
+
+const char *ane_gguf_path(const struct ane_gguf_writer *w) { return w->file.temp; }
 
 uint64_t ane_gguf_wanted(const struct ane_gguf_writer *w, const char **name, ane_dtype *t) {
   const struct pending *p = w->at < w->n_tensors ? &w->tensors[w->at] : NULL;

@@ -21,6 +21,11 @@ ane_status ane_gguf_begin(struct ane_gguf_writer *w, struct ane_error *err);
 /* Writes the next bytes of the current tensor, in any number of calls. ANE_RANGE behind the last tensor, or where the bytes
  * exceed the current one. */
 ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t size, struct ane_error *err);
+/* Writes other bytes of a complete tensor, all of them. ANE_NOTFOUND where there is none of this name, ANE_RANGE where its size
+ * differs. */
+ane_status ane_gguf_rewrite(struct ane_gguf_writer *w, const char *name, const void *data, size_t size, struct ane_error *err);
+/* The file as it is so far, under its temporary name: after all tensors are complete it can be opened. */
+const char *ane_gguf_path(const struct ane_gguf_writer *w);
 /* Bytes that the current tensor still lacks (0: all tensors are complete), its name (then NULL) and its type. Both may be
  * NULL. */
 uint64_t ane_gguf_wanted(const struct ane_gguf_writer *w, const char **name, ane_dtype *t);

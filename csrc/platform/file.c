@@ -127,6 +127,14 @@ ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t si
   return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
 }
 
+ane_status ane_file_overwrite(struct ane_file_writer *w, uint64_t offset, const void *data, size_t size, struct ane_error *err) {
+  if (w->temp && lseek(w->fd, (off_t)offset, SEEK_SET) < 0)
+    return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
+  ane_status st = ane_file_write(w, data, size, err);
+  if (!st && lseek(w->fd, 0, SEEK_END) < 0) return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
+  return st;
+}
+
 /* Writes. At the process's file size limit it fails with EFBIG and consumes the signal that would end the process. */
 static ssize_t write_quietly(int fd, const void *data, size_t size) {
   sigset_t limit, before, pending;

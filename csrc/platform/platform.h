@@ -85,6 +85,8 @@ struct ane_file_writer {
 };
 ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err);
 ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err);
+/* Overwrites bytes that have been written. */
+ane_status ane_file_overwrite(struct ane_file_writer *w, uint64_t offset, const void *data, size_t size, struct ane_error *err);
 /* Syncs, renames into place, frees. On failure the temporary file is removed and the old file is unchanged. */
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err);
 /* Removes what was written. Does nothing on a zeroed or finished writer. */

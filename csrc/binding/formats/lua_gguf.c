@@ -399,6 +399,22 @@ static int meth_size(lua_State *L) {
   return 2;
 }
 
+/* rewrite(name, bytes) -> true; or nil, message, code: other bytes of a tensor that is complete */
+static int meth_rewrite(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  const char *name = bind_text(L, 2);
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 3, &len);
+  struct ane_error err;
+  return done(L, ane_gguf_rewrite(ud->writer, name, bytes, len, &err), &err);
+}
+
+/* path() -> where the file is until commit() */
+static int meth_path(lua_State *L) {
+  lua_pushstring(L, ane_gguf_path(check_writer(L)->writer));
+  return 1;
+}
+
 /* commit() -> true; or nil, message, code. The file is in its place afterwards. */
 static int meth_commit(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
@@ -449,10 +465,10 @@ void bind_gguf(lua_State *L) {
   lua_setfield(L, -2, "scheme_of");
   lua_pushcfunction(L, l_dtypes);
   lua_setfield(L, -2, "dtypes");
-  static const luaL_Reg methods[] = {{"set", meth_set},       {"copy", meth_copy}, {"add", meth_add},
-                                     {"begin", meth_begin},   {"send", meth_send}, {"write", meth_write},
-                                     {"wanted", meth_wanted}, {"size", meth_size}, {"commit", meth_commit},
-                                     {"close", meth_close},   {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"set", meth_set},     {"copy", meth_copy},     {"add", meth_add},   {"begin", meth_begin},   {"send", meth_send},
+      {"write", meth_write}, {"wanted", meth_wanted}, {"size", meth_size}, {"commit", meth_commit}, {"rewrite", meth_rewrite},
+      {"path", meth_path},   {"close", meth_close},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, WRITER_CLASS, methods, meta);
   lua_pushcfunction(L, writer_new);

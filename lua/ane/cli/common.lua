@@ -145,7 +145,10 @@ function M.moments(args, by_layer)
   local input, calibration
   input, message, code = calibration_input(args, model, text, drawn)
   if input then
-    calibration, message, code = require("ane.quantise.moments").open(model, input, { threads = args.threads, progress = M.progress(args) })
+    local moments = require "ane.quantise.moments"
+    calibration, message, code = moments.open(model, input, {
+      threads = args.threads, progress = M.progress(args), further = args.tune == "norms" and moments.FURTHER or nil,
+    })
   end
   if not calibration then
     model:close()

@@ -44,6 +44,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   inputs: of gptq: "rounded" (default): each weight is rounded for the inputs that it gets when those before it are rounded, and
 --     compensates how they differ from the source's; the tensors of the file are then in the order of the model. "source": for the
 --     inputs that the source gives
+--   tune: of gptq: "none" (default), or "norms": at the end the norm weights are tuned on the text, where the model's operations have
+--     gradients (ane.quantise.tune)
 --   stages: an earlier form of inputs: 1 for "source", more for "rounded"
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
@@ -59,6 +61,7 @@ M.rules = {
   calibration = { type = "table" },
   transform = { type = "string", choices = held.transforms, default = "none" },
   inputs = { type = "string", choices = { "rounded", "source" } },
+  tune = { type = "string", choices = { "norms", "none" }, default = "none" },
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
@@ -381,6 +384,26 @@ local function write_tensors(run)
   return rows, kept
 end
 
+-- Tunes the norm weights of the file, which is complete but not yet in its place. Returns what came of it, or why nothing did.
+local function tune_norms(run, rows)
+  local opts = run.opts
+  local result, why = require("ane.quantise.tune").run {
+    path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
+  }
+  if not result then return nil, why end
+  for _, row in ipairs(rows) do
+    local bytes = result.weights[row.name]
+    if bytes then
+      try(run.writer:rewrite(row.name, bytes))
+      row.note = "tuned"
+    end
+  end
+  return {
+    windows = result.windows, before = result.before, after = result.after, perplexity = result.perplexity,
+    changed = next(result.weights) ~= nil,
+  }
+end
+
 local function write_all(plan, source, out, opts)
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
@@ -397,6 +420,7 @@ local function write_all(plan, source, out, opts)
   }
   report.tensors, report.kept = write_tensors(run)
   for _, t in ipairs(plan.tensors) do report.bytes_before = report.bytes_before + (t.bytes or 0) end
+  if factors and opts.tune == "norms" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
   try(writer:commit())
   if notes then notes:finish() end
   if report.bytes_after > plan.bytes then
@@ -466,7 +490,9 @@ end
 -- @return the report: path, architecture, weights, bytes_before, bytes_after, bits (mean per weight of the matrices, those of schemes
 -- as packages hold them), seconds, note and warning (or nil), tensors = list of {name, shape, from, to, scheme and scheme_bytes (or
 -- nil), bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}, kept (number of tensors that an
--- earlier run has rounded), reset (why its work was of no use, or nil); or nil, message, code
+-- earlier run has rounded), reset (why its work was of no use, or nil), tuned = {windows, before and after (divergence of windows of
+-- the text that are held out, in nats), perplexity (theirs, of that before), changed (false: that would not be better)} or untuned
+-- (why) of gptq with tune; or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1

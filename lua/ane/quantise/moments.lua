@@ -22,15 +22,21 @@ local M = {}
 
 --- Options of open.
 --   tokens: most tokens to read; default 32768
+--   further: tokens to keep behind those, for tuning (field `further`, a list of windows); default 0
 --   chunk: tokens of a window, which is read from an empty cache; default 512
 --   threads: of the sums; default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
   tokens = { type = "integer", min = 1, default = 32768 },
+  further = { type = "integer", min = 0, default = 0 },
   chunk = { type = "integer", min = 1, default = 512 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
 }
+
+--- Tokens of a text behind the calibration that tuning reads (ane.quantise.tune). A model that is rounded for a text is nearer to its
+-- source there than elsewhere, so other text tells more.
+M.FURTHER = 96 * 256
 
 local Calibration = {}
 Calibration.__index = Calibration
@@ -91,6 +97,18 @@ end
 
 Calibration.__close = Calibration.close
 
+-- Divides windows: those of the first `most` tokens, and the others.
+local function parted(runs, most)
+  local first, rest = {}, {}
+  for _, ids in ipairs(runs) do
+    local n = math.min(#ids, most)
+    if n > 0 then first[#first + 1] = table.move(ids, 1, n, 1, {}) end
+    if n < #ids then rest[#rest + 1] = table.move(ids, n + 1, #ids, 1, {}) end
+    most = most - n
+  end
+  return first, rest
+end
+
 --- Prepares to read a text.
 -- @param model built by a recipe; it must stay open
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)
@@ -107,7 +125,8 @@ function M.open(model, input, opts, level)
     local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0, bundle = bundle }, Calibration)
     try(trace.check(bundle))
     local chunk = math.min(opts.chunk, model.context, bundle.context)
-    self.runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), chunk, opts.tokens))
+    local runs = try(windows.split(model, try(input_of.resolve(model, input, opts.progress)), chunk, opts.tokens + opts.further))
+    self.runs, self.further = parted(runs, opts.tokens)
     self.longest = 0
     for _, ids in ipairs(self.runs) do self.tokens, self.longest = self.tokens + #ids, math.max(self.longest, #ids) end
     local found = self:layout(bundle.source)
@@ -129,6 +148,7 @@ function M.from_options(model, opts, level)
   for key, value in pairs(opts) do own[key] = value end
   local calibration, message, code = M.open(model, own.calibrate, {
     tokens = own.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
+    further = own.tune == "norms" and M.FURTHER or nil,
   }, (level or 1) + 1)
   if not calibration then return nil, message, code end
   own.calibrate, own.tokens, own.calibration = nil, nil, calibration

@@ -1,0 +1,297 @@
+/* Gradients of products, norms, ropes, activations and logits. */
+#include "quant/gradient.h"
+#include "quant/quant.h"
+#include "quant/wide.h"
+
+#include "base/alloc.h"
+#include "tensor/rows.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- Products ----------------------------------------------------------------------------------------------------------*/
+
+enum { CHUNK = 64, COLUMNS = 256 }; /* rows of W that are decoded together; columns of a task */
+
+/* The sums are dx': panels of 32 tokens, [cols][32] each, which the strips of wide.h add to. */
+struct product {
+  const struct ane_tensor *w;
+  ane_decode_fn decode;
+  const float *dy;
+  float *dx;
+  int64_t tokens, rows, cols, padded, panels; /* padded: cols, to whole strips */
+  float *weights;                             /* [CHUNK][padded] */
+  float *left;                                /* dy': [panels][rows][32] */
+  float *sums;                                /* [panels][padded][32] */
+  uint8_t *stored;                            /* [CHUNK][row_bytes], where rows are gathered */
+  size_t row_bytes;
+  int64_t from, n; /* rows of W of this step */
+  _Atomic int64_t next;
+};
+
+static void transpose_in(void *arg, int thread, int threads) {
+  struct product *p = arg;
+  (void)thread, (void)threads;
+  for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < p->panels;) {
+    float *to = p->left + q * p->rows * ANE_PANEL;
+    int64_t n = ANE_MIN(p->tokens - q * ANE_PANEL, ANE_PANEL);
+    for (int64_t l = 0; l < n; l++) {
+      const float *row = p->dy + (q * ANE_PANEL + l) * p->rows;
+      for (int64_t r = 0; r < p->rows; r++) to[r * ANE_PANEL + l] = row[r];
+    }
+  }
+}
+
+static void decode_rows(void *arg, int thread, int threads) {
+  struct product *p = arg;
+  (void)thread, (void)threads;
+  for (int64_t r; (r = atomic_fetch_add(&p->next, 1)) < p->n;) {
+    float *to = p->weights + r * p->padded;
+    if (p->w->gather)
+      ane_gather_floats(p->w, p->from + r, to);
+    else
+      p->decode(ane_tensor_rows(p->w, p->from + r, 1, p->row_bytes, p->stored + (size_t)r * p->row_bytes), to, (uint64_t)p->cols);
+  }
+}
+
+static void add_products(void *arg, int thread, int threads) {
+  struct product *p = arg;
+  (void)thread, (void)threads;
+  int64_t parts = (p->padded + COLUMNS - 1) / COLUMNS;
+  for (int64_t task; (task = atomic_fetch_add(&p->next, 1)) < parts * p->panels;) {
+    int64_t q = task / parts, first = task % parts * COLUMNS, end = ANE_MIN(first + COLUMNS, p->padded);
+    const float *b = p->left + (q * p->rows + p->from) * ANE_PANEL;
+    for (int64_t c = first; c < end; c += ANE_STRIP)
+      ane_strip(p->sums + (q * p->padded + c) * ANE_PANEL, ANE_PANEL, p->weights + c, p->padded, b, p->n);
+  }
+}
+
+static void transpose_out(void *arg, int thread, int threads) {
+  struct product *p = arg;
+  (void)thread, (void)threads;
+  for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < p->panels;) {
+    const float *from = p->sums + q * p->padded * ANE_PANEL;
+    int64_t n = ANE_MIN(p->tokens - q * ANE_PANEL, ANE_PANEL);
+    for (int64_t l = 0; l < n; l++) {
+      float *row = p->dx + (q * ANE_PANEL + l) * p->cols;
+      for (int64_t c = 0; c < p->cols; c++) row[c] = from[c * ANE_PANEL + l];
+    }
+  }
+}
+
+static void run_step(struct ane_pool *pool, struct product *p, ane_pool_fn fn) {
+  atomic_store(&p->next, 0);
+  ane_pool_run(pool, fn, p);
+}
+
+static void multiply_all(struct ane_pool *pool, struct product *p) {
+  run_step(pool, p, transpose_in);
+  for (p->from = 0; p->from < p->rows; p->from += CHUNK) {
+    p->n = ANE_MIN(p->rows - p->from, CHUNK);
+    run_step(pool, p, decode_rows);
+    run_step(pool, p, add_products);
+  }
+  run_step(pool, p, transpose_out);
+}
+
+ane_status ane_gradient_product(struct ane_pool *pool, const struct ane_tensor *w, const float *dy, int64_t tokens, float *dx,
+                                struct ane_error *err) {
+  struct product p = {.w = w, .dy = dy, .dx = dx, .tokens = tokens, .rows = w->shape.dim[0], .cols = w->shape.dim[1]};
+  uint64_t bytes;
+  p.decode = ane_decoder(w->dtype);
+  p.padded = (p.cols + ANE_STRIP - 1) / ANE_STRIP * ANE_STRIP;
+  p.panels = (tokens + ANE_PANEL - 1) / ANE_PANEL;
+  if (!p.decode || !ane_dtype_bytes(w->dtype, (uint64_t)p.cols, &bytes))
+    return ane_fail(err, ANE_UNSUPPORTED, "no gradient of products with %s", ane_dtype_info(w->dtype)->name);
+  p.row_bytes = (size_t)bytes;
+  p.weights = ane_calloc((size_t)(CHUNK * p.padded), sizeof *p.weights);
+  p.left = ane_calloc((size_t)(p.panels * p.rows * ANE_PANEL), sizeof *p.left);
+  p.sums = ane_calloc((size_t)(p.panels * p.padded * ANE_PANEL), sizeof *p.sums);
+  p.stored = ane_malloc(CHUNK * p.row_bytes);
+  bool fine = p.weights && p.left && p.sums && p.stored;
+  if (fine) multiply_all(pool, &p);
+  ane_free(p.weights);
+  ane_free(p.left);
+  ane_free(p.sums);
+  ane_free(p.stored);
+  return fine ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the gradient of a product of %" PRId64 " columns", p.cols);
+}
+
+/* ---- Norms -------------------------------------------------------------------------------------------------------------*/
+
+struct norming {
+  const struct ane_gradient_norm *n;
+  const float *x, *dy;
+  float *dx, *dw;
+  int64_t width;
+  _Atomic int64_t next;
+};
+
+/* Mean (0 where the norm does not take it off) and 1 / deviation of a group. */
+static void moments_of(const struct norming *k, const float *x, float *mean, float *inverse) {
+  double sum = 0, squares = 0;
+  for (int64_t c = 0; k->n->centred && c < k->width; c++) sum += x[c];
+  *mean = (float)(sum / (double)k->width);
+  for (int64_t c = 0; c < k->width; c++) squares += (double)(x[c] - *mean) * (x[c] - *mean);
+  *inverse = (float)(1 / sqrt(squares / (double)k->width + k->n->eps));
+}
+
+static void norm_group(const struct norming *k, const float *x, const float *dy, float *dx) {
+  float mean, inverse;
+  double along = 0, sum = 0;
+  moments_of(k, x, &mean, &inverse);
+  for (int64_t c = 0; c < k->width; c++) {
+    double g = k->n->weight ? (double)dy[c] * k->n->weight[c] : dy[c];
+    along += g * ((x[c] - mean) * inverse);
+    if (k->n->centred) sum += g;
+  }
+  along /= (double)k->width, sum /= (double)k->width;
+  for (int64_t c = 0; c < k->width; c++) {
+    float g = k->n->weight ? dy[c] * k->n->weight[c] : dy[c];
+    dx[c] = inverse * (g - (float)sum - (x[c] - mean) * inverse * (float)along);
+  }
+}
+
+static void norm_tokens(void *arg, int thread, int threads) {
+  struct norming *k = arg;
+  (void)thread, (void)threads;
+  for (int64_t t; (t = atomic_fetch_add(&k->next, 1)) < k->n->tokens;)
+    for (int64_t c = 0; c < k->n->cols; c += k->width)
+      norm_group(k, k->x + t * k->n->cols + c, k->dy + t * k->n->cols + c, k->dx + t * k->n->cols + c);
+}
+
+void ane_gradient_norm(struct ane_pool *pool, const struct ane_gradient_norm *n, const float *x, const float *dy, float *dx,
+                       float *dw) {
+  struct norming k = {.n = n, .x = x, .dy = dy, .dx = dx, .dw = dw, .width = n->cols / n->groups};
+  atomic_store(&k.next, 0);
+  ane_pool_run(pool, norm_tokens, &k);
+  for (int64_t at = 0; dw && at < n->tokens * n->cols; at += k.width) {
+    float mean, inverse;
+    moments_of(&k, x + at, &mean, &inverse);
+    for (int64_t c = 0; c < k.width; c++) dw[c] += dy[at + c] * ((x[at + c] - mean) * inverse);
+  }
+}
+
+/* ---- Ropes and activations -----------------------------------------------------------------------------------------------*/
+
+void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t heads, int64_t r, bool interleaved,
+                       const float *dy, float *dx) {
+  int64_t half = r / 2, width = cols / heads, step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
+  memcpy(dx, dy, (size_t)(tokens * cols) * sizeof *dx);
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t h = 0; h < heads; h++) {
+      const float *c = table + t * r, *s = c + half;
+      float *to = dx + t * cols + h * width;
+      for (int64_t i = 0; i < half; i++) {
+        float a = to[i * step], b = to[i * step + apart];
+        to[i * step] = a * c[i] + b * s[i];
+        to[i * step + apart] = b * c[i] - a * s[i];
+      }
+    }
+}
+
+enum { SILU, GELU_TANH, GELU_ERF, SIGMOID, RELU, N_ACTS };
+
+int ane_gradient_act(const char *name) {
+  static const char *const names[N_ACTS] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "relu"};
+  for (int i = 0; i < N_ACTS; i++)
+    if (strcmp(name, names[i]) == 0) return i;
+  return -1;
+}
+
+/* The value of an activation, and its derivative. */
+static float act_at(int act, float x, float *slope) {
+  const double root = 0.7978845608028654, cubic = 0.044715; /* sqrt(2 / pi); Hendrycks and Gimpel 2016 */
+  double v = x, s;
+  switch (act) {
+    case SILU:
+      s = 1 / (1 + exp(-v));
+      *slope = (float)(s * (1 + v * (1 - s)));
+      return (float)(v * s);
+    case SIGMOID:
+      s = 1 / (1 + exp(-v));
+      *slope = (float)(s * (1 - s));
+      return (float)s;
+    case GELU_TANH:
+      s = tanh(root * (v + cubic * v * v * v));
+      *slope = (float)(0.5 * (1 + s) + 0.5 * v * (1 - s * s) * root * (1 + 3 * cubic * v * v));
+      return (float)(0.5 * v * (1 + s));
+    case GELU_ERF:
+      s = 0.5 * (1 + erf(v * 0.7071067811865476));
+      *slope = (float)(s + v * exp(-0.5 * v * v) * 0.3989422804014327);
+      return (float)(v * s);
+    default: *slope = x > 0 ? 1 : 0; return x > 0 ? x : 0;
+  }
+}
+
+struct gating {
+  int act;
+  const float *x, *u, *dy;
+  float *dx, *du;
+  int64_t n;
+  _Atomic int64_t next;
+};
+
+static void gate(void *arg, int thread, int threads) {
+  struct gating *k = arg;
+  enum { PIECE = 4096 };
+  (void)thread, (void)threads;
+  for (int64_t from; (from = atomic_fetch_add(&k->next, PIECE)) < k->n;)
+    for (int64_t i = from; i < ANE_MIN(from + PIECE, k->n); i++) {
+      float slope, y = act_at(k->act, k->x[i], &slope);
+      k->dx[i] = k->dy[i] * slope * (k->u ? k->u[i] : 1);
+      if (k->u) k->du[i] = k->dy[i] * y;
+    }
+}
+
+void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const float *u, const float *dy, float *dx, float *du,
+                      int64_t n) {
+  struct gating k = {.act = act, .x = x, .u = u, .dy = dy, .dx = dx, .du = du, .n = n};
+  atomic_store(&k.next, 0);
+  ane_pool_run(pool, gate, &k);
+}
+
+/* ---- Logits ------------------------------------------------------------------------------------------------------------*/
+
+/* ln of the sum of exp(x). */
+static double log_sum(const float *x, int64_t n) {
+  float most = x[0];
+  double sum = 0;
+  for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
+  for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+  return log(sum) + most;
+}
+
+struct diverging {
+  const float *const *want, *const *got;
+  int64_t rows, n;
+  float *dy;
+  double *kl;
+  _Atomic int64_t next;
+};
+
+static void diverge_rows(void *arg, int thread, int threads) {
+  struct diverging *k = arg;
+  (void)thread, (void)threads;
+  for (int64_t r; (r = atomic_fetch_add(&k->next, 1)) < k->rows;) {
+    const float *want = k->want[r], *got = k->got[r];
+    double log_want = log_sum(want, k->n), log_got = log_sum(got, k->n), kl = 0;
+    float *dy = k->dy + r * k->n;
+    for (int64_t i = 0; i < k->n; i++) {
+      double a = want[i] - log_want, b = got[i] - log_got;
+      float p = expf((float)a);
+      if (p > 0) kl += p * (a - b);
+      dy[i] = expf((float)b) - p;
+    }
+    k->kl[r] = kl;
+  }
+}
+
+void ane_gradient_divergence(struct ane_pool *pool, const float *const *want, const float *const *got, int64_t rows, int64_t n,
+                             float *dy, double *kl) {
+  struct diverging k = {.want = want, .got = got, .rows = rows, .n = n, .dy = dy, .kl = kl};
+  atomic_store(&k.next, 0);
+  ane_pool_run(pool, diverge_rows, &k);
+}

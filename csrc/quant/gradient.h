@@ -1,0 +1,51 @@
+/* Gradients of a decoder's operations, for tuning a rounded model as a whole (ane.quantise.tune). The chain rule runs from the
+ * logits back: each function takes dy, the gradient of the loss with respect to an output, and gives those of the inputs. Arrays
+ * are row-major, [tokens][channels]. Results do not depend on the number of threads. */
+#ifndef ANE_QUANT_GRADIENT_H
+#define ANE_QUANT_GRADIENT_H
+
+#include "platform/platform.h"
+#include "tensor/tensor.h"
+
+/* y = x W': dx [tokens][cols] = dy [tokens][rows] W. W is a matrix of any type that has a decoder. ANE_NOMEM; ANE_UNSUPPORTED
+ * where W has no decoder. */
+ane_status ane_gradient_product(struct ane_pool *pool, const struct ane_tensor *w, const float *dy, int64_t tokens, float *dx,
+                                struct ane_error *err);
+
+/* RMSNorm and LayerNorm (centred) of groups of cols / groups channels. dw [cols / groups] is added to, if it is not NULL. */
+struct ane_gradient_norm {
+  int64_t tokens, cols, groups;
+  const float *weight; /* [cols / groups], offset included; NULL: ones */
+  float eps;
+  bool centred;
+};
+void ane_gradient_norm(struct ane_pool *pool, const struct ane_gradient_norm *n, const float *x, const float *dy, float *dx,
+                       float *dw);
+
+/* Causal attention of all tokens of one sequence: q, dy, dq [tokens][heads * dim], k, v, dk, dv [tokens][kv_heads * dim]. The
+ * query at p sees the keys p - window < j <= p; window 0: all up to p. softcap c > 0: scores are c tanh(s / c). sinks [heads], or
+ * NULL: scores without a value. ANE_NOMEM. */
+struct ane_gradient_attention {
+  int64_t tokens, heads, kv_heads, dim, window;
+  float scale, softcap;
+  const float *sinks;
+};
+ane_status ane_gradient_attention(struct ane_pool *pool, const struct ane_gradient_attention *a, const float *q, const float *k,
+                                  const float *v, const float *dy, float *dq, float *dk, float *dv, struct ane_error *err);
+
+/* Rope of the first r channels of each head by a table [tokens][r]: r / 2 cosines, then the sines. */
+void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t heads, int64_t r, bool interleaved,
+                       const float *dy, float *dx);
+
+/* The activation of this name (op.def), or -1. */
+int ane_gradient_act(const char *name);
+/* y = act(x) u; u and du NULL: y = act(x). n numbers. */
+void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const float *u, const float *dy, float *dx, float *du,
+                      int64_t n);
+
+/* Gradients of KL(softmax(want) || softmax(got)) with respect to the logits got, for rows of n logits: row r of dy [rows][n] is
+ * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. */
+void ane_gradient_divergence(struct ane_pool *pool, const float *const *want, const float *const *got, int64_t rows, int64_t n,
+                             float *dy, double *kl);
+
+#endif

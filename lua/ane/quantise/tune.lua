@@ -1,0 +1,212 @@
+--- Tunes the norm weights of a rounded model, so that its predictions as a whole come nearer to those of its source.
+-- Needs ane.core, ane.model.loader, ane.quantise.gradient, ane.quantise.overlay and ane.util.failure. Usage:
+--   local changes = tune.run({path = "small.gguf", calibration = c, threads = 2})
+--
+-- Rounding layer by layer minimises the error of each product. What remains adds up over the layers, and much of it has a direction that
+-- scales of channels take back (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). Here the loss is the KL divergence of the predictions
+-- from those of the source on windows of the calibration text. Its gradient with respect to all norm weights (ane.quantise.gradient)
+-- is followed by Adam (Kingma and Ba 2015, arXiv 1412.6980), in relative changes of the weights. Some windows are held out: the
+-- weights are changed only if the perplexity of these falls, and their divergence does not rise by more than 5 %.
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local gradient = require "ane.quantise.gradient"
+local loader = require "ane.model.loader"
+local overlay = require "ane.quantise.overlay"
+
+local try = failure.try
+
+local M = {}
+
+--- Tokens of a window; windows of a step; most windows that are read; of how many windows one is held out.
+M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 96, 8
+
+--- Least number of windows: fewer say too little.
+M.LEAST = 16
+
+--- How much the divergence of the held-out windows may rise.
+M.SLACK = 1.05
+
+--- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
+M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
+
+-- Windows of WINDOW tokens, spread evenly over the text behind the calibration, or over that of the calibration if there is too little;
+-- the held-out ones apart.
+local function windows_of(calibration)
+  local runs, behind, all = calibration.runs, 0, {}
+  for _, ids in ipairs(calibration.further) do behind = behind + #ids // M.WINDOW end
+  if behind >= M.LEAST then runs = calibration.further end
+  for _, ids in ipairs(runs) do
+    for from = 1, #ids - M.WINDOW + 1, M.WINDOW do all[#all + 1] = table.move(ids, from, from + M.WINDOW - 1, 1, {}) end
+  end
+  local read, held = {}, {}
+  local count = math.min(#all, M.MOST)
+  for i = 1, count do
+    local list = i % M.HELD == 0 and held or read
+    list[#list + 1] = all[1 + (i - 1) * #all // count]
+  end
+  return read, held
+end
+
+local Tuner = {}
+Tuner.__index = Tuner
+
+-- A session of a graph, which keeps all values, and the program behind it.
+local function session_of(self, graph)
+  local program = try(core.program(graph, {
+    threads = self.threads, int8 = false, head = "full", context = M.WINDOW, chunk = M.WINDOW,
+  }))
+  return try(program:session { context = M.WINDOW, kv = "fp32" }), program
+end
+
+-- Gives the rounded model its present norm weights, and plans it.
+local function plan(self)
+  for name, p in pairs(self.params) do
+    local values = {}
+    for i, w in ipairs(p.base) do values[i] = w * (1 + p.change[i]) end
+    p.values = core.tensor({ #values }, values)
+    self.vectors[name] = p.values
+    self.overlay:put(name, p.values:tostring())
+  end
+  return session_of(self, self.graph)
+end
+
+-- The mean divergence of windows from the source, and with `sums` the gradients; without, also the mean log probability of their tokens.
+local function read(self, session, windows, sums)
+  local kl, log, n = 0.0, 0.0, 0
+  for _, ids in ipairs(windows) do
+    try(self.wanted:rewind(0))
+    try(session:rewind(0))
+    try(self.wanted:feed(ids, "all"))
+    if sums then
+      kl = kl + self.gradient:run(session, self.wanted, ids, self.vectors, sums)
+    else
+      local more, sum = gradient.divergence(session, self.wanted, ids)
+      kl, log = kl + more, log + sum
+    end
+    n = n + #ids
+    collectgarbage()
+    self.done = self.done + 1
+    if self.progress then self.progress("tune", self.done, self.total) end
+  end
+  return kl / n, log / n
+end
+
+-- One step of Adam.
+local function follow(self, sums, tokens, step, steps)
+  local rate = M.RATE * 0.5 * (1 + math.cos(math.pi * (step - 1) / steps))
+  local scale_first, scale_second = 1 / (1 - M.FIRST ^ step), 1 / (1 - M.SECOND ^ step)
+  for name, dw in pairs(sums) do
+    local p, d = self.params[name], dw:totable()
+    for i, w in ipairs(p.base) do
+      local slope = d[i] * w / tokens
+      p.first[i] = M.FIRST * p.first[i] + (1 - M.FIRST) * slope
+      p.second[i] = M.SECOND * p.second[i] + (1 - M.SECOND) * slope * slope
+      p.change[i] = p.change[i] - rate * p.first[i] * scale_first / (math.sqrt(p.second[i] * scale_second) + 1e-12)
+    end
+  end
+end
+
+-- Reads the held-out windows with the present weights: the divergence, and the mean log probability.
+local function check(self, held)
+  local session, program = plan(self)
+  local kl, log = read(self, session, held)
+  session:close()
+  program:close()
+  return kl, log
+end
+
+local function descend(self, windows)
+  local steps = (#windows + M.BATCH - 1) // M.BATCH
+  for step = 1, steps do
+    local batch = table.move(windows, (step - 1) * M.BATCH + 1, math.min(step * M.BATCH, #windows), 1, {})
+    local session, program = plan(self)
+    local sums = {}
+    read(self, session, batch, sums)
+    session:close()
+    program:close()
+    follow(self, sums, #batch * M.WINDOW, step, steps)
+  end
+end
+
+local function zeros(n)
+  local list = {}
+  for i = 1, n do list[i] = 0.0 end
+  return list
+end
+
+-- The norm weights of the rounded model: name -> {base, change, first, second}; and the edits that replace them.
+local function params_of(source, names)
+  local params, edits = {}, {}
+  for _, name in ipairs(names) do
+    if source:tensor(name).dtype == "fp32" then
+      local bytes = try(source:read(name))
+      local n = #bytes // 4
+      params[name] = { base = core.tensor({ n }, bytes):totable(), change = zeros(n), first = zeros(n), second = zeros(n) }
+      edits[#edits + 1] = { name = name, dtype = "fp32" }
+    end
+  end
+  return params, edits
+end
+
+-- Opens both models. Returns the tuner; or nil, why there is none.
+local function open(job)
+  local bundle = job.calibration.bundle
+  local source = try(core.open(job.path))
+  local r, cfg = loader.identify(source, job.path, { recipe = bundle.options and bundle.options.recipe })
+  try(r, cfg)
+  local own, why = gradient.new(r, cfg, source, job.threads)
+  if not own then
+    source:close()
+    return nil, why
+  end
+  local self = setmetatable({
+    source = source, gradient = own, threads = job.threads, progress = job.progress, vectors = {}, done = 0,
+  }, Tuner)
+  local edits
+  self.params, edits = params_of(source, own.weights)
+  self.overlay = overlay.new(source, edits)
+  self.graph = require("ane.quantise.layout").of(r, cfg, self.overlay.source).graph
+  self.teacher = job.calibration:layout(overlay.base(bundle.source)).graph
+  self.wanted, self.wanted_program = session_of(self, self.teacher)
+  return self
+end
+
+function Tuner:close()
+  self.wanted:close()
+  self.wanted_program:close()
+  self.teacher:close()
+  self.graph:close()
+  self.gradient:close()
+  self.source:close()
+end
+
+Tuner.__close = Tuner.close
+
+--- Tunes the norms of a file.
+-- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil)
+-- @return {weights = name -> bytes (fp32), before, after (divergences in nats of the windows that are held out), perplexity (theirs, of
+-- that before), windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
+-- ane.util.failure does
+function M.run(job)
+  local windows, held = windows_of(job.calibration)
+  if #windows + #held < M.LEAST then
+    return nil, ("the text has %d windows of %d tokens, wanted %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
+  end
+  local tuner, why = open(job)
+  if not tuner then return nil, why end
+  local self <close> = tuner
+  self.total = #windows + 2 * #held
+  local result = { weights = {}, windows = #windows }
+  local before, after
+  result.before, before = check(self, held)
+  descend(self, windows)
+  result.after, after = check(self, held)
+  result.perplexity = math.exp(before - after)
+  if after > before and result.after < M.SLACK * result.before then
+    for name, p in pairs(self.params) do result.weights[name] = p.values:tostring() end
+  end
+  return result
+end
+
+return M

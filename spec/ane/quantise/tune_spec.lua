@@ -1,0 +1,145 @@
+-- Norm weights that are tuned after rounding: their gradients on whole models, and what a quantised file gains.
+local ane = require "ane"
+local core = require "ane.core"
+local gradient = require "ane.quantise.gradient"
+local loader = require "ane.model.loader"
+local overlay = require "ane.quantise.overlay"
+local recipe = require "ane.recipe"
+local tiny = require "support.tiny"
+local tune = require "ane.quantise.tune"
+
+local HF = "spec/fixtures/hf/"
+local made = {}
+
+local function scratch()
+  made[#made + 1] = os.tmpname()
+  return made[#made]
+end
+
+after_each(function()
+  for _, path in ipairs(made) do os.remove(path) end
+  made = {}
+end)
+
+-- Ids of a seed.
+local function ids_of(n, seed)
+  local ids, state = {}, seed
+  for i = 1, n do
+    state = (state * 1103515245 + 12345) & 0x7fffffff
+    ids[i] = 3 + (state >> 8) % 60
+  end
+  return ids
+end
+
+local function session_of(r, cfg, source)
+  local graph = assert(recipe.build(r, cfg, source))
+  assert(graph:passes "cpu-plain")
+  local program = assert(core.program(graph, { threads = 2, int8 = false, head = "full", context = 64, chunk = 64 }))
+  graph:close()
+  return assert(program:session { context = 64, kv = "fp32" })
+end
+
+local function open(path)
+  local source = assert(core.open(path))
+  return source, assert(loader.identify(source, path, {}))
+end
+
+describe("the gradient of a model's norm weights", function()
+  -- The file is the model itself with norms that are changed: what is wanted are the source's predictions.
+  for _, name in ipairs { "llama", "gemma3", "qwen2_swa", "hunyuan_v1_dense", "phi3", "qwen3-odd", "olmo2-odd", "granite-odd",
+                          "smollm3-odd", "glm4-odd", "starcoder2-odd", "cohere2-odd" } do
+    it("is what differences give: " .. name, function()
+      local ids = ids_of(40, 5)
+      local source <close>, r, cfg = open(HF .. name)
+      local wanted <close> = session_of(r, cfg, source)
+      assert(wanted:feed(ids, "all"))
+      local own <close> = assert(gradient.new(r, cfg, source, 2))
+      local edits, values, vectors = {}, {}, {}
+      math.randomseed(3)
+      for i, weight in ipairs(own.weights) do
+        edits[i] = { name = weight, dtype = "fp32" }
+        local list = core.tensor(source:tensor(weight).shape, assert(source:read(weight))):totable()
+        for k = 1, #list do list[k] = list[k] + math.random() * 0.4 - 0.2 end
+        values[weight] = list
+      end
+      local changed = overlay.new(source, edits)
+      local function loss(sums)
+        for weight, list in pairs(values) do
+          vectors[weight] = core.tensor({ #list }, list)
+          changed:put(weight, vectors[weight]:tostring())
+        end
+        local session <close> = session_of(r, cfg, changed.source)
+        return own:run(session, wanted, ids, vectors, sums)
+      end
+      local sums = {}
+      local kl = loss(sums)
+      assert.is_true(kl > 0.01, kl)
+      for i = 1, 6 do
+        local weight = own.weights[1 + (5 * i + i * i) % #own.weights]
+        local list = values[weight]
+        local c = 1 + 5 * i % #list
+        local old, h = list[c], 0.01
+        list[c] = old + h
+        local up = loss {}
+        list[c] = old - h
+        local slope = (up - loss {}) / (2 * h)
+        list[c] = old
+        local got = sums[weight]:get(c)
+        assert.is_true(math.abs(slope - got) < 0.01 * math.abs(slope) + 0.002 * kl, ("%s[%d]: %g, wanted %g"):format(weight, c, got, slope))
+      end
+    end)
+  end
+
+  it("does not exist for operations without one, which it names", function()
+    local source <close> = assert(core.open(HF .. "lfm2_moe-odd"))
+    local r, cfg = loader.identify(source, HF .. "lfm2_moe-odd", {})
+    local none, why = gradient.new(r, cfg, source, 1)
+    assert.is_nil(none)
+    assert.matches("^no gradient of layers%.%d+%.%S+ %(%l", why)
+  end)
+end)
+
+describe("a quantised model whose norms are tuned", function()
+  -- Text of a model's own, so that its predictions mean something.
+  local function runs()
+    local list = {}
+    for i = 1, 12 do list[i] = ids_of(512, i) end
+    return list
+  end
+
+  it("is nearer to its source on text that tuning did not read, and the same for any number of threads", function()
+    local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    local kl, files = {}, {}
+    for i, opts in ipairs { {}, { threads = 1, tune = "norms" }, { threads = 2, tune = "norms" } } do
+      local path = scratch()
+      opts.weights, opts.method, opts.calibrate = "int4-block", "gptq", runs()
+      local report = assert(model:quantise(path, opts))
+      if i == 1 then
+        assert.same({ nil, nil }, { report.tuned, report.untuned })
+      else
+        assert.is_true(report.tuned.changed)
+        assert.is_true(report.tuned.after < report.tuned.before and report.tuned.perplexity < 1)
+        assert.equal(24 - 3, report.tuned.windows)
+      end
+      local small <close> = assert(ane.load(path, { activations = "fp32" }))
+      kl[i] = assert(require("ane.evaluate.compare").run(model, small, ids_of(1500, 99), {})).kl.mean
+      files[i] = core.sha256(core.read_file(path))
+    end
+    assert.is_true(kl[2] < kl[1], ("%g, before %g"):format(kl[2], kl[1]))
+    assert.equal(files[2], files[3])
+    assert.not_equal(files[1], files[2])
+  end)
+
+  it("says why it is as it was", function()
+    local model <close> = tiny.load()
+    local report = assert(model:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = ids_of(300, 1) }))
+    assert.equal(("the text has 1 windows of %d tokens, wanted %d or more"):format(tune.WINDOW, tune.LEAST), report.untuned)
+    local moe <close> = assert(ane.load(HF .. "lfm2_moe-odd"))
+    local lists = {}
+    for i = 1, 20 do lists[i] = ids_of(256, i) end
+    report = assert(moe:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = lists }))
+    assert.matches("^no gradient of layers", report.untuned)
+    report = assert(model:quantise(scratch(), { weights = "q4_0" }))
+    assert.same({ nil, nil }, { report.tuned, report.untuned })
+  end)
+end)

@@ -1,0 +1,175 @@
+-- Gradients of single operations against differences of the operations, computed here in doubles.
+local core = require "ane.core"
+
+local function random(seed)
+  local state = seed
+  return function()
+    state = (state * 6364136223846793005 + 1442695040888963407) & math.maxinteger
+    return ((state >> 33) % 2000 - 1000) / 500
+  end
+end
+
+local function matrix(rows, cols, draw)
+  local list = {}
+  for i = 1, rows * cols do list[i] = draw() end
+  return list
+end
+
+local function tensor(list, rows, cols) return core.tensor(rows and { rows, cols } or { #list }, list) end
+
+-- The gradients of sum(dy * f(x)) with respect to each list of `inputs`, by central differences.
+local function differences(f, inputs, dy)
+  local h, out = 1e-5, {}
+  local function value()
+    local sum = 0.0
+    for i, v in ipairs(f(table.unpack(inputs))) do sum = sum + v * dy[i] end
+    return sum
+  end
+  for k, list in ipairs(inputs) do
+    out[k] = {}
+    for i, old in ipairs(list) do
+      list[i] = old + h
+      local up = value()
+      list[i] = old - h
+      out[k][i] = (up - value()) / (2 * h)
+      list[i] = old
+    end
+  end
+  return out
+end
+
+local function near(want, got)
+  got = got:tostring()
+  for i, w in ipairs(want) do
+    local g = ("<f"):unpack(got, 4 * i - 3)
+    assert.is_true(math.abs(w - g) < 2e-4 * (1 + math.abs(w)), ("%d: wanted %g, got %g"):format(i, w, g))
+  end
+end
+
+describe("gradients", function()
+  local TOKENS = 5
+  local own = assert(core.gradients(2))
+  teardown(function() own:close() end)
+
+  it("of RMSNorm and LayerNorm, by groups, with an offset", function()
+    for _, case in ipairs { { 12, 1, false, 0 }, { 12, 3, false, 1 }, { 12, 1, true, 0 } } do
+      local cols, groups, centred, offset = table.unpack(case)
+      local draw, width, eps = random(cols + groups), cols // groups, 1e-3
+      local x, w, dy = matrix(TOKENS, cols, draw), matrix(1, width, draw), matrix(TOKENS, cols, draw)
+      local want = differences(function(a, b)
+        local y = {}
+        for from = 0, #a - 1, width do
+          local mean, squares = 0.0, 0.0
+          for c = 1, centred and width or 0 do mean = mean + a[from + c] / width end
+          for c = 1, width do squares = squares + (a[from + c] - mean) ^ 2 / width end
+          for c = 1, width do y[from + c] = (a[from + c] - mean) / math.sqrt(squares + eps) * (b[c] + offset) end
+        end
+        return y
+      end, { x, w }, dy)
+      local opts = { groups = groups, eps = eps, centred = centred, offset = offset }
+      local dx, dw = own:norm(opts, tensor(x, TOKENS, cols), tensor(w), tensor(dy, TOKENS, cols))
+      near(want[1], dx)
+      near(want[2], dw)
+    end
+  end)
+
+  it("of causal attention, with a window, a soft cap, sinks and shared keys", function()
+    for _, case in ipairs { { 0, 0, false }, { 3, 0, false }, { 0, 2, false }, { 2, 1.5, true } } do
+      local window, cap, sinks = table.unpack(case)
+      local heads, kv_heads, dim, scale = 4, 2, 3, 0.6
+      local draw = random(7 + window)
+      local q, k, v = matrix(TOKENS, heads * dim, draw), matrix(TOKENS, kv_heads * dim, draw), matrix(TOKENS, kv_heads * dim, draw)
+      local dy, sink = matrix(TOKENS, heads * dim, draw), sinks and matrix(1, heads, draw)
+      local want = differences(function(a, b, c)
+        local y = {}
+        for t = 0, TOKENS - 1 do
+          for h = 0, heads - 1 do
+            local kv, p, sum = h // (heads // kv_heads), {}, sink and math.exp(sink[h + 1]) or 0.0
+            for j = window > 0 and math.max(0, t - window + 1) or 0, t do
+              local s = 0.0
+              for d = 1, dim do s = s + a[(t * heads + h) * dim + d] * b[(j * kv_heads + kv) * dim + d] end
+              s = s * scale
+              if cap > 0 then
+                local e = math.exp(2 * s / cap)
+                s = cap * (e - 1) / (e + 1)
+              end
+              p[j] = math.exp(s)
+              sum = sum + p[j]
+            end
+            for d = 1, dim do
+              local o = 0.0
+              for j, e in pairs(p) do o = o + e / sum * c[(j * kv_heads + kv) * dim + d] end
+              y[(t * heads + h) * dim + d] = o
+            end
+          end
+        end
+        return y
+      end, { q, k, v }, dy)
+      local got = { own:attention({ heads = heads, kv_heads = kv_heads, scale = scale, window = window, softcap = cap },
+        tensor(q, TOKENS, heads * dim), tensor(k, TOKENS, kv_heads * dim), tensor(v, TOKENS, kv_heads * dim),
+        tensor(dy, TOKENS, heads * dim), sink and tensor(sink) or nil) }
+      for i = 1, 3 do near(want[i], got[i]) end
+    end
+  end)
+
+  it("of rope, which turns back", function()
+    local heads, dim, r, draw = 2, 6, 4, random(5)
+    local table_, dy = matrix(TOKENS, r, draw), matrix(TOKENS, heads * dim, draw)
+    for _, interleaved in ipairs { false, true } do
+      local x = matrix(TOKENS, heads * dim, draw)
+      local want = differences(function(a)
+        local y = table.move(a, 1, #a, 1, {})
+        for t = 0, TOKENS - 1 do
+          for h = 0, heads - 1 do
+            for i = 0, r // 2 - 1 do
+              local one = (t * heads + h) * dim + (interleaved and 2 * i or i) + 1
+              local two = one + (interleaved and 1 or r // 2)
+              local c, s = table_[t * r + i + 1], table_[t * r + r // 2 + i + 1]
+              y[one], y[two] = a[one] * c - a[two] * s, a[two] * c + a[one] * s
+            end
+          end
+        end
+        return y
+      end, { x }, dy)
+      near(want[1], own:rope(tensor(table_, TOKENS, r), heads, interleaved, tensor(dy, TOKENS, heads * dim)))
+    end
+  end)
+
+  it("of activations, alone and as gates", function()
+    local draw = random(11)
+    local x, u, dy = matrix(TOKENS, 8, draw), matrix(TOKENS, 8, draw), matrix(TOKENS, 8, draw)
+    local function tanh(v) return 1 - 2 / (math.exp(2 * v) + 1) end
+    local acts = {
+      silu = function(v) return v / (1 + math.exp(-v)) end, sigmoid = function(v) return 1 / (1 + math.exp(-v)) end,
+      relu = function(v) return math.max(v, 0) end,
+      gelu_tanh = function(v) return 0.5 * v * (1 + tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v ^ 3))) end,
+    }
+    for name, act in pairs(acts) do
+      local want = differences(function(a, b)
+        local y = {}
+        for i, v in ipairs(a) do y[i] = act(v) * b[i] end
+        return y
+      end, { x, u }, dy)
+      local dx, du = own:glu(name, tensor(x, TOKENS, 8), tensor(u, TOKENS, 8), tensor(dy, TOKENS, 8))
+      near(want[1], dx)
+      near(want[2], du)
+      want = differences(function(a)
+        local y = {}
+        for i, v in ipairs(a) do y[i] = act(v) end
+        return y
+      end, { x }, dy)
+      near(want[1], own:glu(name, tensor(x, TOKENS, 8), nil, tensor(dy, TOKENS, 8)))
+    end
+  end)
+
+  it("refuse other shapes, and say when they are closed", function()
+    local x = core.tensor { 2, 4 }
+    assert.error_matches(function() own:norm({ groups = 3 }, x, nil, x) end, "another size")
+    assert.error_matches(function() own:norm({}, x, nil, core.tensor { 3, 4 }) end, "another shape")
+    assert.error_matches(function() own:glu("swish", x, nil, x) end, "an activation without a gradient")
+    local other = assert(core.gradients(1))
+    other:close()
+    other:close()
+    assert.error_matches(function() other:glu("silu", x, nil, x) end, "gradients are closed")
+  end)
+end)
