@@ -20,6 +20,11 @@ function M.split(model, input, chunk, most)
       one = ids
     end
     if type(one) ~= "table" then return nil, ("prompt %d is a %s, wanted a text or a list of token ids"):format(i, type(one)), "invalid" end
+    for k, id in ipairs(one) do
+      if math.type(id) ~= "integer" or id < 0 or id > 0x7fffffff then
+        return nil, ("prompt %d: id %d is %s, wanted a whole number of 0 or more"):format(i, k, tostring(id)), "range"
+      end
+    end
     lists[i] = one
   end
   local left = most or math.huge

@@ -5,11 +5,11 @@ local M = {}
 
 --- Reads the sizes from GGUF keys, which are the same for all architectures.
 function M.of_gguf(cfg)
-  local inner, heads = cfg.meta("ssm.inner_size", "count"), cfg.meta("ssm.time_step_rank", "count")
-  if not inner or not heads then error("metadata keys ssm.inner_size and ssm.time_step_rank are missing", 0) end
+  local function required(key) return cfg.meta(key, "count") or error(("metadata key %s is missing"):format(key), 0) end
+  local heads = required "ssm.time_step_rank"
   return {
-    heads = heads, width = inner // heads, groups = cfg.meta("ssm.group_count", "count") or 1, n = cfg.meta("ssm.state_size", "count"),
-    taps = cfg.meta("ssm.conv_kernel", "count"), log = false,
+    heads = heads, width = required "ssm.inner_size" // heads, groups = cfg.meta("ssm.group_count", "count") or 1,
+    n = required "ssm.state_size", taps = required "ssm.conv_kernel", log = false,
   }
 end
 

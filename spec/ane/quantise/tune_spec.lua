@@ -130,6 +130,15 @@ describe("a quantised model whose norms are tuned", function()
     assert.not_equal(files[1], files[2])
   end)
 
+  it("refuses ids that no token has", function()
+    local model <close> = tiny.load()
+    for _, id in ipairs { 1 << 40, -4, 4.5 } do
+      local report, message, code = model:quantise(scratch(), { weights = "int8", method = "gptq", calibrate = { { 3, id } } })
+      assert.same({ nil, "range" }, { report, code })
+      assert.equal(("prompt 1: id 2 is %s, wanted a whole number of 0 or more"):format(id), message)
+    end
+  end)
+
   it("says why it is as it was", function()
     local model <close> = tiny.load()
     local report = assert(model:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = ids_of(300, 1) }))
