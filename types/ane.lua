@@ -570,7 +570,6 @@ function model:trace(input, patterns) end
 function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
-
 ---@alias ane.weight_scheme "int8"|"int8-channel"|"int8-block"|"int4-block"|"int4-block64"|"uint4-block"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"lut2"|"lut2-g8"|"lut2-g16"|"lut2-g32"|"lut3"|"lut3-g8"|"lut3-g16"|"lut3-g32"|"lut6"|"lut6-g8"|"lut6-g16"|"lut6-g32"|"lut8"
 
 ---@class ane.quantise_options

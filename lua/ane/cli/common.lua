@@ -147,7 +147,7 @@ function M.moments(args, by_layer)
   if input then
     local moments = require "ane.quantise.moments"
     calibration, message, code = moments.open(model, input, {
-      threads = args.threads, progress = M.progress(args), further = args.tune == "norms" and moments.FURTHER or nil,
+      threads = args.threads, progress = M.progress(args), further = moments.further(args.tune),
     })
   end
   if not calibration then

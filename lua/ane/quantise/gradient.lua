@@ -100,12 +100,19 @@ local function path_to(record, result)
   return list
 end
 
+-- Is a norm's weight a part of a tensor? Only whole ones are tuned.
+local function has_part(record, node)
+  local w = (node.op == "rms_norm" or node.op == "layer_norm") and node.inputs[2] and record[node.inputs[2]]
+  return w and (w.from or w.to or w.index or w.step) ~= nil
+end
+
 -- The first operation without a gradient, or nil.
 local function fault_of(record, path)
   for _, value in ipairs(path) do
     local node = record[value]
     local row = OPS[node.op]
-    if node.op ~= "rope_table" and not (row and (not row.takes or row.takes(node))) then return node.name .. " (" .. node.op .. ")" end
+    local has = node.op == "rope_table" or (row and (not row.takes or row.takes(node)) and not has_part(record, node))
+    if not has then return ("%s (%s)"):format(node.name, node.op) end
   end
 end
 

@@ -34,10 +34,6 @@ M.rules = {
   progress = { type = "callable" },
 }
 
---- Tokens of a text behind the calibration that tuning reads (ane.quantise.tune). A model that is rounded for a text is nearer to its
--- source there than elsewhere, so other text tells more.
-M.FURTHER = 96 * 256
-
 local Calibration = {}
 Calibration.__index = Calibration
 
@@ -138,6 +134,9 @@ function M.open(model, input, opts, level)
   end)
 end
 
+--- The option `further` of open for an option `tune` of quantise.
+function M.further(tune) return tune == "norms" and require("ane.quantise.tune").FURTHER or nil end
+
 --- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
 -- @param opts any value; other options are not checked
 -- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
@@ -148,7 +147,7 @@ function M.from_options(model, opts, level)
   for key, value in pairs(opts) do own[key] = value end
   local calibration, message, code = M.open(model, own.calibrate, {
     tokens = own.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
-    further = own.tune == "norms" and M.FURTHER or nil,
+    further = M.further(own.tune),
   }, (level or 1) + 1)
   if not calibration then return nil, message, code end
   own.calibrate, own.tokens, own.calibration = nil, nil, calibration

@@ -19,7 +19,11 @@ local try = failure.try
 local M = {}
 
 --- Tokens of a window; windows of a step; most windows that are read; of how many windows one is held out.
-M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 96, 8
+M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
+
+--- Tokens of a text behind the calibration that are read if there are so many. A model that is rounded for a text is nearer to its source
+-- there than elsewhere, so other text tells more.
+M.FURTHER = M.MOST * M.WINDOW
 
 --- Least number of windows: fewer say too little.
 M.LEAST = 16
@@ -135,16 +139,17 @@ local function zeros(n)
   return list
 end
 
--- The norm weights of the rounded model: name -> {base, change, first, second}; and the edits that replace them.
+-- The norm weights of the rounded model: name -> {base, change, first, second}; and the edits that replace them. nil, why, where one
+-- is no list of fp32 numbers.
 local function params_of(source, names)
   local params, edits = {}, {}
-  for _, name in ipairs(names) do
-    if source:tensor(name).dtype == "fp32" then
-      local bytes = try(source:read(name))
-      local n = #bytes // 4
-      params[name] = { base = core.tensor({ n }, bytes):totable(), change = zeros(n), first = zeros(n), second = zeros(n) }
-      edits[#edits + 1] = { name = name, dtype = "fp32" }
-    end
+  for i, name in ipairs(names) do
+    local dtype = source:tensor(name).dtype
+    if dtype ~= "fp32" then return nil, ("norm weight %s is stored as %s"):format(name, dtype) end
+    local bytes = try(source:read(name))
+    local n = #bytes // 4
+    params[name] = { base = core.tensor({ n }, bytes):totable(), change = zeros(n), first = zeros(n), second = zeros(n) }
+    edits[i] = { name = name, dtype = "fp32" }
   end
   return params, edits
 end
@@ -153,18 +158,20 @@ end
 local function open(job)
   local bundle = job.calibration.bundle
   local source = try(core.open(job.path))
-  local r, cfg = loader.identify(source, job.path, { recipe = bundle.options and bundle.options.recipe })
-  try(r, cfg)
+  local r, cfg, code = loader.identify(source, job.path, { recipe = bundle.options and bundle.options.recipe })
+  try(r, cfg, code)
   local own, why = gradient.new(r, cfg, source, job.threads)
-  if not own then
+  local params, edits
+  if own then params, edits = params_of(source, own.weights) end
+  if not params then
+    if own then own:close() end
     source:close()
-    return nil, why
+    return nil, why or edits
   end
   local self = setmetatable({
     source = source, gradient = own, threads = job.threads, progress = job.progress, vectors = {}, done = 0,
   }, Tuner)
-  local edits
-  self.params, edits = params_of(source, own.weights)
+  self.params = params
   self.overlay = overlay.new(source, edits)
   self.graph = require("ane.quantise.layout").of(r, cfg, self.overlay.source).graph
   self.teacher = job.calibration:layout(overlay.base(bundle.source)).graph
