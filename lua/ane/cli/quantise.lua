@@ -52,7 +52,7 @@ function M.options(parser)
   options.add(parser, "--stages", "Old option: 1 is --inputs source, more is --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
   parser:option("--tune", "For gptq: none (default); norms: at the end, tune the norm weights on the text of --calibrate, if all "
-    .. "operations of the model have gradients. Perplexity comes nearer to the source's; it takes about as long as rounding.")
+    .. "operations of the model have gradients. Perplexity comes nearer to the source's; it takes up to twice as long as rounding.")
     :choices { "norms", "none" }:argname "WHAT"
   options.transform(parser, "Transform of the weights before rounding:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
