@@ -121,18 +121,18 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
   return ANE_OK;
 }
 
-ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err) {
-  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  if (ane_fd_write(w->fd, data, size)) return ANE_OK;
+static ane_status write_failed(const struct ane_file_writer *w, struct ane_error *err) {
   return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
 }
 
+ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err) {
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  return ane_fd_write(w->fd, data, size) ? ANE_OK : write_failed(w, err);
+}
+
 ane_status ane_file_overwrite(struct ane_file_writer *w, uint64_t offset, const void *data, size_t size, struct ane_error *err) {
-  if (w->temp && lseek(w->fd, (off_t)offset, SEEK_SET) < 0)
-    return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
-  ane_status st = ane_file_write(w, data, size, err);
-  if (!st && lseek(w->fd, 0, SEEK_END) < 0) return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
-  return st;
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  return ane_fd_overwrite(w->fd, offset, data, size) ? ANE_OK : write_failed(w, err);
 }
 
 /* Writes. At the process's file size limit it fails with EFBIG and consumes the signal that would end the process. */
@@ -162,6 +162,10 @@ bool ane_fd_write(int fd, const void *data, size_t size) {
     size -= (size_t)n;
   }
   return true;
+}
+
+bool ane_fd_overwrite(int fd, uint64_t offset, const void *data, size_t size) {
+  return lseek(fd, (off_t)offset, SEEK_SET) >= 0 && ane_fd_write(fd, data, size) && lseek(fd, 0, SEEK_END) >= 0;
 }
 
 int ane_fd_sync(int fd) {

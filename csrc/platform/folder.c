@@ -254,9 +254,7 @@ ane_status ane_folder_write(struct ane_folder_file *f, const void *data, size_t 
 
 ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, const void *data, size_t size,
                                 struct ane_error *err) {
-  if (lseek(f->fd, (off_t)offset, SEEK_SET) < 0) return write_failed(f, err);
-  ane_status st = ane_folder_write(f, data, size, err);
-  return st || lseek(f->fd, 0, SEEK_END) >= 0 ? st : write_failed(f, err);
+  return ane_fd_overwrite(f->fd, offset, data, size) ? ANE_OK : write_failed(f, err);
 }
 
 ane_status ane_folder_sync(struct ane_folder_file *f, struct ane_error *err) {

@@ -8,6 +8,8 @@
 int ane_fd_open(int folder, const char *path, int flags, unsigned mode);
 /* Writes everything, resuming after interruptions. false: see errno; errno 0: no progress. */
 bool ane_fd_write(int fd, const void *data, size_t size);
+/* The same for bytes that have been written; the next write is at the end again. */
+bool ane_fd_overwrite(int fd, uint64_t offset, const void *data, size_t size);
 /* Syncs to the disk. Returns 0, or -1 with errno. */
 int ane_fd_sync(int fd);
 /* Calls remove_dead(p) for each path p beside `path` that names a temporary file or folder of a writer of `path`,

@@ -18,13 +18,6 @@ struct attention_call {
   _Atomic int64_t next;
 };
 
-/* These loops gain from the widest vectors; each number is one product and one addition a step at all widths. */
-#if defined(ANE_WIDE_X86) && !defined(__clang__)
-#define ANE_WIDER __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ANE_WIDER
-#endif
-
 /* out[j] += sum over c of x[c] m[c][j], j in [from, to) */
 static ANE_WIDER void add_rows(float *out, const float *x, const float *m, int64_t ld, int64_t dim, int64_t from, int64_t to) {
   for (int64_t c = 0; c < dim; c++) {

@@ -51,9 +51,8 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 /* A matrix whose rows are made when they are read: transposed, every n-th row of another, or codes whose scales and zero
  * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
  * ones, which are plain floats (bits 0), numbers of a block type (bits 0, decode), or codes of 2, 3, 4, 6 or 8 bits, lower bits
- * first. Of codes the value is (code - zero)
- * * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
- * (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value is entry number
+ * first. Of codes the value is (code - zero) * scale, one product of two floats. Scale and zero point of (r, c) have the index k
+ * = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value is entry number
  * r / row_block * 2^bits + code of it.
  *
  * A matrix may consist of pieces, one below the other, each with a gather of its own. */

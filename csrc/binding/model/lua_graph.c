@@ -145,7 +145,7 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
 }
 
 /* A matrix of blocks, seen as [out, in]: its rows from `from` on. */
-static void turn_blocks(lua_State *L, struct bind_graph *ud, int64_t from, struct ane_tensor *t) {
+static void transpose_blocks(lua_State *L, struct bind_graph *ud, int64_t from, struct ane_tensor *t) {
   struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
   if (!g) luaL_error(L, "not enough memory");
   int64_t rows = t->shape.dim[0], cols = t->shape.dim[1];
@@ -209,7 +209,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
     t->row0 += from;
   } else if (transposed && d->block != 1) {
-    turn_blocks(L, ud, from, t);
+    transpose_blocks(L, ud, from, t);
   } else if (transposed) {
     t->transposed = true;
     t->ld = s->dim[1];

@@ -76,9 +76,9 @@ local function window_start(self)
   return math.max(self.done - self.reach, 0) // tile * tile + 1
 end
 
--- Is a score of a row a number? The weights of a broken file may give none, and a text without spans would look clean.
-local function has_number(row)
-  for _, v in ipairs(row:totable()) do
+-- Is one of the scores a number? The weights of a broken file may give none, and a text without spans would look clean.
+local function has_number(scores)
+  for _, v in ipairs(scores) do
     if v == v then return true end
   end
   return false
@@ -92,8 +92,9 @@ local function run_window(self, first, last, upto)
   if not ok then return nil, message, code end
   for t = self.done + 1, upto do
     local row = s:logits(t - first + 1)
-    if not has_number(row) then return nil, ("no label of token %d has a score that is a number"):format(t), "invalid" end
-    self.decoder:push(row:totable())
+    local scores = row:totable()
+    if not has_number(scores) then return nil, ("no label of token %d has a score that is a number"):format(t), "invalid" end
+    self.decoder:push(scores)
     if self.each then self.each(t, row) end
   end
   self.done = upto

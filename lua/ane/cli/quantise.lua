@@ -268,10 +268,8 @@ end
 
 --- What to say of an interruption (ane.cli).
 function M.interrupted(args)
-  local notes = args.calibrate and not args.sweep and io.open(args.out .. ".journal")
-  if not notes then return nil end
-  notes:close()
-  return "interrupted: the same command continues from here"
+  local resumes = args.calibrate and not args.sweep and require("ane.quantise.resume").exists(args.out)
+  return resumes and "interrupted: the same command continues from here" or nil
 end
 
 function M.run(args)

@@ -100,9 +100,14 @@ local function path_to(record, result)
   return list
 end
 
+-- The weight of a norm; nil: the operation is none, or has none.
+local function norm_weight(record, node)
+  return (node.op == "rms_norm" or node.op == "layer_norm") and node.inputs[2] and record[node.inputs[2]] or nil
+end
+
 -- Is a norm's weight a part of a tensor? Only whole ones are tuned.
 local function has_part(record, node)
-  local w = (node.op == "rms_norm" or node.op == "layer_norm") and node.inputs[2] and record[node.inputs[2]]
+  local w = norm_weight(record, node)
   return w and (w.from or w.to or w.index or w.step) ~= nil
 end
 
@@ -156,10 +161,10 @@ function M.new(r, cfg, source, threads)
       if not named[name] then self.names[#self.names + 1] = name end
       named[name] = true
     end
-    local weight = (node.op == "rms_norm" or node.op == "layer_norm") and node.inputs[2] and record[node.inputs[2]].weight
-    if weight and not named[weight] then
-      named[weight] = true
-      self.weights[#self.weights + 1] = weight
+    local w = norm_weight(record, node)
+    if w and not named[w.weight] then
+      named[w.weight] = true
+      self.weights[#self.weights + 1] = w.weight
     end
   end
   self.core = try(core.gradients(threads))

@@ -28,6 +28,9 @@ Notes.__index = Notes
 
 local function names_of(out) return { journal = out .. ".journal", part = out .. ".part", state = out .. ".part.state" } end
 
+--- Are there notes of an earlier run of this file?
+function M.exists(out) return core.path_kind(names_of(out).journal) == "file" end
+
 -- Begins anew.
 local function fresh(self)
   self.part = try(core.append(self.names.part))

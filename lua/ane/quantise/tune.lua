@@ -68,15 +68,16 @@ local function plan(self)
   for name, p in pairs(self.params) do
     local values = {}
     for i, w in ipairs(p.base) do values[i] = w * (1 + p.change[i]) end
-    p.values = core.tensor({ #values }, values)
-    self.vectors[name] = p.values
-    self.overlay:put(name, p.values:tostring())
+    self.vectors[name] = core.tensor({ #values }, values)
+    self.overlay:put(name, self.vectors[name]:tostring())
   end
   return session_of(self, self.graph)
 end
 
--- The mean divergence of windows from the source, and with `sums` the gradients; without, also the mean log probability of their tokens.
-local function read(self, session, windows, sums)
+-- Reads windows with the present norm weights. Returns the mean divergence from the source, and without `sums`, to which gradients are
+-- added, the mean log probability of the tokens.
+local function read(self, windows, sums)
+  local session, program = plan(self)
   local kl, log, n = 0.0, 0.0, 0
   for _, ids in ipairs(windows) do
     try(self.wanted:rewind(0))
@@ -93,6 +94,8 @@ local function read(self, session, windows, sums)
     self.done = self.done + 1
     if self.progress then self.progress("tune", self.done, self.total) end
   end
+  session:close()
+  program:close()
   return kl / n, log / n
 end
 
@@ -111,24 +114,12 @@ local function follow(self, sums, tokens, step, steps)
   end
 end
 
--- Reads the held-out windows with the present weights: the divergence, and the mean log probability.
-local function check(self, held)
-  local session, program = plan(self)
-  local kl, log = read(self, session, held)
-  session:close()
-  program:close()
-  return kl, log
-end
-
 local function descend(self, windows)
   local steps = (#windows + M.BATCH - 1) // M.BATCH
   for step = 1, steps do
     local batch = table.move(windows, (step - 1) * M.BATCH + 1, math.min(step * M.BATCH, #windows), 1, {})
-    local session, program = plan(self)
     local sums = {}
-    read(self, session, batch, sums)
-    session:close()
-    program:close()
+    read(self, batch, sums)
     follow(self, sums, #batch * M.WINDOW, step, steps)
   end
 end
@@ -206,12 +197,12 @@ function M.run(job)
   self.total = #windows + 2 * #held
   local result = { weights = {}, windows = #windows }
   local before, after
-  result.before, before = check(self, held)
+  result.before, before = read(self, held)
   descend(self, windows)
-  result.after, after = check(self, held)
+  result.after, after = read(self, held)
   result.perplexity = math.exp(before - after)
   if after > before and result.after < M.SLACK * result.before then
-    for name, p in pairs(self.params) do result.weights[name] = p.values:tostring() end
+    for name, vector in pairs(self.vectors) do result.weights[name] = vector:tostring() end
   end
   return result
 end

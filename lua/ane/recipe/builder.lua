@@ -355,10 +355,9 @@ Builder.take = Builder.gather
 -- @param role of the weight
 -- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
 -- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n (what
--- that dimension must be); from, to (rows of
--- what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]);
--- matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part
--- ({first, rows}: only these stored rows, which `transposed` then transposes)
+-- that dimension must be); from, to (rows of what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed
+-- (true: what remains is stored [in, out]); matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat
+-- (true: the whole tensor as a vector); part ({first, rows}: only these stored rows, which `transposed` then transposes)
 -- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
