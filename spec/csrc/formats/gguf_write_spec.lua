@@ -74,6 +74,31 @@ local function write(file, name)
 end
 
 describe("core.gguf_writer", function()
+  it("rewrites tensors that are complete, and shows the file before it is in its place", function()
+    for _, alignment in ipairs { 8, 32, 4096 } do
+      local file = description(alignment)
+      local w <close> = assert(core.gguf_writer(path(), 1))
+      assert(w:set("general.architecture", "string", "tiny"))
+      assert(w:set("general.alignment", "uint32", alignment))
+      for _, t in ipairs(file.tensors) do w:add(t.name, t.dtype, t.shape) end
+      assert.same({ nil, "the data has not begun", "invalid" }, { w:rewrite("a", "") })
+      assert(w:begin())
+      assert.same({ nil, "no complete tensor a", "notfound" }, { w:rewrite("a", file.tensors[1].data) })
+      for _, t in ipairs(file.tensors) do assert(w:write(t.data)) end
+      local other = ("\0\64"):rep(6)
+      assert.same({ nil, "11 bytes for b, which has 12", "range" }, { w:rewrite("b", other:sub(2)) })
+      assert.same({ nil, "no complete tensor d", "notfound" }, { w:rewrite("d", other) })
+      assert(w:rewrite("b", other))
+      for _, place in ipairs { w:path(), path() } do
+        if place == path() then assert(w:commit()) end
+        local source <close> = assert(core.open(place))
+        assert.equal(file.tensors[1].data, source:read "a")
+        assert.equal(floats.pack { 2, 2, 2, 2, 2, 2 }, source:read "b")
+        assert.equal(64, #assert(source:read "c") // 4)
+      end
+    end
+  end)
+
   it("writes the bytes that the format asks for", function()
     for _, alignment in ipairs { 8, 32, 64, 4096 } do
       local file = description(alignment)
