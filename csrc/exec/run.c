@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+/* From so many tokens on, steps take so long that the first one waits for threads that sleep. In stages it is a long one. */
+enum { ALL_TOKENS = 64 };
+
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
  * pruned_head_run replaces the head's step, the steps behind it, and find_best. */
 
@@ -146,7 +149,7 @@ static ane_status run_all(struct run *r, struct ane_error *err) {
   r->tail = (r->pruned ? p->pruned_head.step : p->n_steps) + 1 - p->n_body;
   r->profiled = -1;
   int64_t count = p->n_body + blocks * r->tail;
-  struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
+  struct ane_pool_steps steps = {.step = run_step, .arg = r, .idle = run_idle, .idle_arg = p, .all = r->tokens >= ALL_TOKENS};
   ane_status st = p->team.shared ? p->team.begin(p->team.arg, err) : ANE_OK;
   for (; !st && r->first_step < count; r->first_step += steps.count) {
     int64_t last = r->first_step;

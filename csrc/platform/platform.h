@@ -182,6 +182,9 @@ struct ane_pool_steps {
    * may come after the run, so idle_arg must live as long as the pool. NULL: none. */
   ane_idle_fn idle;
   void *idle_arg;
+  /* All workers take part in the first step, which waits for those that sleep (some 50 microseconds): for long steps. false: a
+   * worker that sleeps takes part from the step on before which it is awake. */
+  bool all;
 };
 void ane_pool_run_steps(struct ane_pool *pool, const struct ane_pool_steps *steps);
 /* Waits for all threads of the step. What each wrote before the barrier is visible to all after it. Call it only inside a step,

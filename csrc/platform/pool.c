@@ -253,7 +253,9 @@ static void run(struct ane_pool *p, const struct ane_pool_steps *work, bool all)
   pthread_mutex_unlock(&p->run_lock);
 }
 
-void ane_pool_run_steps(struct ane_pool *p, const struct ane_pool_steps *work) { run(p, work, p->manner == ANE_POOL_TOGETHER); }
+void ane_pool_run_steps(struct ane_pool *p, const struct ane_pool_steps *work) {
+  run(p, work, work->all || p->manner == ANE_POOL_TOGETHER);
+}
 
 struct whole {
   ane_pool_fn fn;
