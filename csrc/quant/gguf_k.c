@@ -1,10 +1,11 @@
 /* Super-blocks of 256 with two levels of scales: Q2_K to Q6_K. */
 #include "quant/blocks.h"
 #include "quant/quant_internal.h"
+#include "quant/wide.h"
 
 #include "tensor/half.h"
 
-void ane_q2_k_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q2_k_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q2_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -17,7 +18,7 @@ void ane_q2_k_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q3_k_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q3_k_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q3_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d);
@@ -32,7 +33,7 @@ void ane_q3_k_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q4_k_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q4_k_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -47,7 +48,7 @@ void ane_q4_k_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q5_k_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q5_k_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -62,7 +63,7 @@ void ane_q5_k_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q6_k_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q6_k_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q6_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d);

@@ -1,6 +1,7 @@
 /* Blocks of 32 with one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. Rounding of the encoders: gguf-py's quants.py. */
 #include "quant/blocks.h"
 #include "quant/quant_internal.h"
+#include "quant/wide.h"
 
 #include "base/bytes.h"
 #include "tensor/half.h"
@@ -10,7 +11,7 @@
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------*/
 
-void ane_q4_0_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q4_0_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
@@ -21,7 +22,7 @@ void ane_q4_0_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q4_1_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q4_1_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_1 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d), m = ane_f16_f32(b[i].m);
@@ -32,7 +33,7 @@ void ane_q4_1_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q5_0_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q5_0_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
@@ -44,7 +45,7 @@ void ane_q5_0_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q5_1_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q5_1_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_1 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d), m = ane_f16_f32(b[i].m);
@@ -56,7 +57,7 @@ void ane_q5_1_decode(const void *src, float *dst, uint64_t n) {
   }
 }
 
-void ane_q8_0_decode(const void *src, float *dst, uint64_t n) {
+ANE_WIDE void ane_q8_0_decode(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q8_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
