@@ -11,9 +11,27 @@
 #include <stdatomic.h>
 #include <string.h>
 
+/* ---- Memory ------------------------------------------------------------------------------------------------------------*/
+
+ane_status ane_gradient_take(struct ane_gradient_space *s, size_t count, float **out, struct ane_error *err) {
+  if (count > s->count) {
+    ane_gradient_space_free(s);
+    s->data = ane_malloc(count * sizeof *s->data);
+    if (!s->data) return ane_fail(err, ANE_NOMEM, "no memory for gradients: %zu floats", count);
+    s->count = count;
+  }
+  *out = s->data;
+  return ANE_OK;
+}
+
+void ane_gradient_space_free(struct ane_gradient_space *s) {
+  ane_free(s->data);
+  *s = (struct ane_gradient_space){0};
+}
+
 /* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
-enum { CHUNK = 64, COLUMNS = 256 }; /* rows of W that are decoded together; columns of a task */
+enum { CHUNK = 256, COLUMNS = 96 }; /* rows of W that are decoded together; columns of a task */
 
 /* The sums are dx': panels of 32 tokens, [cols][32] each, which the strips of wide.h add to. */
 struct product {
@@ -25,7 +43,7 @@ struct product {
   float *weights;                             /* [CHUNK][padded] */
   float *left;                                /* dy': [panels][rows][32] */
   float *sums;                                /* [panels][padded][32] */
-  uint8_t *stored;                            /* [CHUNK][row_bytes], where rows are gathered */
+  uint8_t *stored;                            /* [CHUNK][row_bytes]: rows as they are stored */
   size_t row_bytes;
   int64_t from, n; /* rows of W of this step */
   _Atomic int64_t next;
@@ -41,6 +59,9 @@ static void transpose_in(void *arg, int thread, int threads) {
       const float *row = p->dy + (q * ANE_PANEL + l) * p->rows;
       for (int64_t r = 0; r < p->rows; r++) to[r * ANE_PANEL + l] = row[r];
     }
+    for (int64_t r = 0; n < ANE_PANEL && r < p->rows; r++)
+      memset(to + r * ANE_PANEL + n, 0, (size_t)(ANE_PANEL - n) * sizeof *to);
+    memset(p->sums + q * p->padded * ANE_PANEL, 0, (size_t)(p->padded * ANE_PANEL) * sizeof *p->sums);
   }
 }
 
@@ -53,6 +74,7 @@ static void decode_rows(void *arg, int thread, int threads) {
       ane_gather_floats(p->w, p->from + r, to);
     else
       p->decode(ane_tensor_rows(p->w, p->from + r, 1, p->row_bytes, p->stored + (size_t)r * p->row_bytes), to, (uint64_t)p->cols);
+    memset(to + p->cols, 0, (size_t)(p->padded - p->cols) * sizeof *to);
   }
 }
 
@@ -96,8 +118,8 @@ static void multiply_all(struct ane_pool *pool, struct product *p) {
   run_step(pool, p, transpose_out);
 }
 
-ane_status ane_gradient_product(struct ane_pool *pool, const struct ane_tensor *w, const float *dy, int64_t tokens, float *dx,
-                                struct ane_error *err) {
+ane_status ane_gradient_product(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_tensor *w,
+                                const float *dy, int64_t tokens, float *dx, struct ane_error *err) {
   struct product p = {.w = w, .dy = dy, .dx = dx, .tokens = tokens, .rows = w->shape.dim[0], .cols = w->shape.dim[1]};
   uint64_t bytes;
   p.decode = ane_decoder(w->dtype);
@@ -106,17 +128,15 @@ ane_status ane_gradient_product(struct ane_pool *pool, const struct ane_tensor *
   if (!p.decode || !ane_dtype_bytes(w->dtype, (uint64_t)p.cols, &bytes))
     return ane_fail(err, ANE_UNSUPPORTED, "no gradient of products with %s", ane_dtype_info(w->dtype)->name);
   p.row_bytes = (size_t)bytes;
-  p.weights = ane_calloc((size_t)(CHUNK * p.padded), sizeof *p.weights);
-  p.left = ane_calloc((size_t)(p.panels * p.rows * ANE_PANEL), sizeof *p.left);
-  p.sums = ane_calloc((size_t)(p.panels * p.padded * ANE_PANEL), sizeof *p.sums);
-  p.stored = ane_malloc(CHUNK * p.row_bytes);
-  bool fine = p.weights && p.left && p.sums && p.stored;
-  if (fine) multiply_all(pool, &p);
-  ane_free(p.weights);
-  ane_free(p.left);
-  ane_free(p.sums);
-  ane_free(p.stored);
-  return fine ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the gradient of a product of %" PRId64 " columns", p.cols);
+  const size_t weights = (size_t)(CHUNK * p.padded), left = (size_t)(p.panels * p.rows * ANE_PANEL),
+               sums = (size_t)(p.panels * p.padded * ANE_PANEL), stored = CHUNK * p.row_bytes / sizeof(float) + 1;
+  ane_status st = ane_gradient_take(space, weights + left + sums + stored, &p.weights, err);
+  if (st) return st;
+  p.left = p.weights + weights;
+  p.sums = p.left + left;
+  p.stored = (uint8_t *)(void *)(p.sums + sums);
+  multiply_all(pool, &p);
+  return ANE_OK;
 }
 
 /* ---- Norms -------------------------------------------------------------------------------------------------------------*/
@@ -255,43 +275,49 @@ void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const floa
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------------*/
 
-/* ln of the sum of exp(x). */
-static double log_sum(const float *x, int64_t n) {
+/* out = exp(x - the largest x). Returns ln of the sum of exp(x); *scale is what makes `out` a distribution. */
+static double exponentials(const float *x, int64_t n, float *out, double *scale) {
   float most = x[0];
   double sum = 0;
   for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
-  for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+  for (int64_t i = 0; i < n; i++) {
+    out[i] = expf(x[i] - most);
+    sum += out[i];
+  }
+  *scale = 1 / sum;
   return log(sum) + most;
 }
 
 struct diverging {
-  const float *const *want, *const *got;
-  int64_t rows, n;
-  float *dy;
-  double *kl;
+  const struct ane_gradient_logits *l;
+  float *other; /* of each thread: [n] */
   _Atomic int64_t next;
 };
 
+/* KL = sum of p ((want - got) - (ln of want's sum - ln of got's)), and p adds up to 1. */
 static void diverge_rows(void *arg, int thread, int threads) {
   struct diverging *k = arg;
-  (void)thread, (void)threads;
-  for (int64_t r; (r = atomic_fetch_add(&k->next, 1)) < k->rows;) {
-    const float *want = k->want[r], *got = k->got[r];
-    double log_want = log_sum(want, k->n), log_got = log_sum(got, k->n), kl = 0;
-    float *dy = k->dy + r * k->n;
-    for (int64_t i = 0; i < k->n; i++) {
-      double a = want[i] - log_want, b = got[i] - log_got;
-      float p = expf((float)a);
-      if (p > 0) kl += p * (a - b);
-      dy[i] = expf((float)b) - p;
+  const int64_t n = k->l->n;
+  float *q = k->other + thread * n;
+  (void)threads;
+  for (int64_t r; (r = atomic_fetch_add(&k->next, 1)) < k->l->rows;) {
+    const float *want = k->l->want[r], *got = k->l->got[r];
+    float *p = k->l->dy + r * n;
+    double by_p, by_q, apart = 0;
+    const double log_want = exponentials(want, n, p, &by_p), log_got = exponentials(got, n, q, &by_q);
+    for (int64_t i = 0; i < n; i++) {
+      if (p[i] > 0) apart += p[i] * ((double)want[i] - got[i]); /* not 0 times infinity */
+      p[i] = (float)(q[i] * by_q - p[i] * by_p);
     }
-    k->kl[r] = kl;
+    k->l->kl[r] = apart * by_p - (log_want - log_got);
+    k->l->log_sum[r] = log_got;
   }
 }
 
-void ane_gradient_divergence(struct ane_pool *pool, const float *const *want, const float *const *got, int64_t rows, int64_t n,
-                             float *dy, double *kl) {
-  struct diverging k = {.want = want, .got = got, .rows = rows, .n = n, .dy = dy, .kl = kl};
-  atomic_store(&k.next, 0);
-  ane_pool_run(pool, diverge_rows, &k);
+ane_status ane_gradient_divergence(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_gradient_logits *l,
+                                   struct ane_error *err) {
+  struct diverging k = {.l = l};
+  ane_status st = ane_gradient_take(space, (size_t)ane_pool_threads(pool) * (size_t)l->n, &k.other, err);
+  if (!st) ane_pool_run(pool, diverge_rows, &k);
+  return st;
 }

@@ -7,10 +7,19 @@
 #include "platform/platform.h"
 #include "tensor/tensor.h"
 
+/* Memory that calls use one after the other. It begins as zeros, grows, and ends with ane_gradient_space_free. */
+struct ane_gradient_space {
+  float *data;
+  size_t count;
+};
+/* Room for so many floats, without values. The room that an earlier call gave is gone. ANE_NOMEM. */
+ane_status ane_gradient_take(struct ane_gradient_space *s, size_t count, float **out, struct ane_error *err);
+void ane_gradient_space_free(struct ane_gradient_space *s);
+
 /* y = x W': dx [tokens][cols] = dy [tokens][rows] W. W is a matrix of any type that has a decoder. ANE_NOMEM; ANE_UNSUPPORTED
  * where W has no decoder. */
-ane_status ane_gradient_product(struct ane_pool *pool, const struct ane_tensor *w, const float *dy, int64_t tokens, float *dx,
-                                struct ane_error *err);
+ane_status ane_gradient_product(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_tensor *w,
+                                const float *dy, int64_t tokens, float *dx, struct ane_error *err);
 
 /* RMSNorm and LayerNorm (centred) of groups of cols / groups channels. dw [cols / groups] is added to, if it is not NULL. */
 struct ane_gradient_norm {
@@ -30,8 +39,9 @@ struct ane_gradient_attention {
   float scale, softcap;
   const float *sinks;
 };
-ane_status ane_gradient_attention(struct ane_pool *pool, const struct ane_gradient_attention *a, const float *q, const float *k,
-                                  const float *v, const float *dy, float *dq, float *dk, float *dv, struct ane_error *err);
+ane_status ane_gradient_attention(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_gradient_attention *a,
+                                  const float *q, const float *k, const float *v, const float *dy, float *dq, float *dk,
+                                  float *dv, struct ane_error *err);
 
 /* Rope of the first r channels of each head by a table [tokens][r]: r / 2 cosines, then the sines. */
 void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t heads, int64_t r, bool interleaved,
@@ -44,8 +54,15 @@ void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const floa
                       int64_t n);
 
 /* Gradients of KL(softmax(want) || softmax(got)) with respect to the logits got, for rows of n logits: row r of dy [rows][n] is
- * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. */
-void ane_gradient_divergence(struct ane_pool *pool, const float *const *want, const float *const *got, int64_t rows, int64_t n,
-                             float *dy, double *kl);
+ * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. log_sum[r]: ln of the sum of exp(got[r]); a logit less
+ * that is a log probability. ANE_NOMEM. */
+struct ane_gradient_logits {
+  const float *const *want, *const *got; /* [rows][n] */
+  int64_t rows, n;
+  float *dy;            /* [rows][n] */
+  double *kl, *log_sum; /* [rows] */
+};
+ane_status ane_gradient_divergence(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_gradient_logits *l,
+                                   struct ane_error *err);
 
 #endif

@@ -1,50 +1,99 @@
-/* The gradient of attention: scores are computed again, row by row, and not kept. */
+/* The gradient of attention. The queries of a head are taken in blocks of 32: their scores are computed again, and not kept. All
+ * products run over the panels of wide.h. */
 #include "quant/gradient.h"
 #include "quant/wide.h"
-
-#include "base/alloc.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
+enum { QUERIES = ANE_PANEL };
+
 struct attention_call {
   const struct ane_gradient_attention *a;
   const float *q, *k, *v, *dy;
   float *dq, *dk, *dv;
-  float *transposed; /* k' and v' of each kv head: [kv_heads][2][dim][tokens] */
-  float *parts;      /* dk and dv of each head: [heads][2][tokens][dim] */
-  float *scratch;    /* of each thread: probabilities, their gradients and slopes [3][tokens] */
+  int64_t n, d;   /* tokens and channels of a head, to whole panels */
+  float *parts;   /* dk and dv of each head: [heads][2][n][d] */
+  float *scratch; /* of each thread: struct head */
   _Atomic int64_t next;
 };
 
-/* out[j] += sum over c of x[c] m[c][j], j in [from, to) */
-static ANE_WIDER void add_rows(float *out, const float *x, const float *m, int64_t ld, int64_t dim, int64_t from, int64_t to) {
-  for (int64_t c = 0; c < dim; c++) {
-    const float by = x[c], *row = m + c * ld;
-    for (int64_t j = from; j < to; j++) out[j] += by * row[j];
+/* The values of one head. Blocks: 32 tokens of all channels, [n / 32][d][32]. Panels: 32 channels of all tokens, [d / 32][n][32].
+ * What is behind the tokens and channels is 0. */
+struct head {
+  float *q_blocks, *dy_blocks, *k_blocks, *v_blocks, *q_panels, *dy_panels, *k_panels;
+  float *p;       /* [32][n]: scores of a block of queries, then their probabilities */
+  float *dp;      /* [32][n]: gradients of the probabilities, then of the scores */
+  float *across;  /* [n][32]: the gradients of the scores, transposed */
+  float *slopes;  /* [n]: what gradients of a query's scores are multiplied by */
+  float *dq;      /* [32][d] */
+  float *dk, *dv; /* [n][d], one behind the other */
+};
+
+static size_t scratch_floats(int64_t n, int64_t d) { return (size_t)(7 * n * d + 3 * QUERIES * n + n + QUERIES * d); }
+
+static struct head head_of(const struct attention_call *t, int64_t head, int thread) {
+  const int64_t size = t->n * t->d, tile = QUERIES * t->n;
+  float *at = t->scratch + (size_t)thread * scratch_floats(t->n, t->d), *parts = t->parts + 2 * head * size;
+  return (struct head){.q_blocks = at,
+                       .dy_blocks = at + size,
+                       .k_blocks = at + 2 * size,
+                       .v_blocks = at + 3 * size,
+                       .q_panels = at + 4 * size,
+                       .dy_panels = at + 5 * size,
+                       .k_panels = at + 6 * size,
+                       .p = at + 7 * size,
+                       .dp = at + 7 * size + tile,
+                       .across = at + 7 * size + 2 * tile,
+                       .slopes = at + 7 * size + 3 * tile,
+                       .dq = at + 7 * size + 3 * tile + t->n,
+                       .dk = parts,
+                       .dv = parts + size};
+}
+
+/* One head of x [tokens][ld], from its first channel on, as blocks and as panels (NULL: not wanted). */
+static void spread(const struct attention_call *t, const float *x, int64_t ld, float *blocks, float *panels) {
+  const size_t bytes = (size_t)(t->n * t->d) * sizeof *blocks;
+  memset(blocks, 0, bytes);
+  if (panels) memset(panels, 0, bytes);
+  for (int64_t j = 0; j < t->a->tokens; j++, x += ld) {
+    float *block = blocks + j / ANE_PANEL * t->d * ANE_PANEL + j % ANE_PANEL;
+    for (int64_t c = 0; c < t->a->dim; c++) block[c * ANE_PANEL] = x[c];
+    for (int64_t c = 0; panels && c < t->a->dim; c += ANE_PANEL)
+      memcpy(panels + c * t->n + j * ANE_PANEL, x + c, (size_t)ANE_MIN(t->a->dim - c, ANE_PANEL) * sizeof *x);
   }
 }
 
-/* Row j of out += by[j] x, j in [from, to) */
-static ANE_WIDER void add_outer(float *out, const float *by, const float *x, int64_t dim, int64_t from, int64_t to) {
-  for (int64_t j = from; j < to; j++) {
-    const float b = by[j];
-    float *row = out + j * dim;
-    for (int64_t c = 0; c < dim; c++) row[c] += b * x[c];
-  }
+/* out [32][n] = products of the queries of a block [d][32] with the keys [from, to): those of whole blocks. */
+static void multiply(const struct attention_call *t, const float *queries, const float *keys, float *out, int64_t from,
+                     int64_t to) {
+  for (int64_t r = 0; r < QUERIES; r++) memset(out + r * t->n + from, 0, (size_t)(to - from) * sizeof *out);
+  for (int64_t j = from; j < to; j += ANE_PANEL)
+    for (int64_t r = 0; r < QUERIES; r += ANE_STRIP)
+      ane_strip(out + r * t->n + j, t->n, queries + r, QUERIES, keys + j * t->d, t->d);
 }
 
-/* out[c] += sum over j of by[j] m[j][c] */
-static ANE_WIDER void add_weighted(float *out, const float *by, const float *m, int64_t ld, int64_t dim, int64_t from,
-                                   int64_t to) {
-  for (int64_t j = from; j < to; j++) {
-    const float b = by[j], *row = m + j * ld;
-    for (int64_t c = 0; c < dim; c++) out[c] += b * row[c];
-  }
+/* Keys [from, to) of dk or dv += p' x: p [32][n], x the panels of q or dy. i: the first query of the block. */
+static void add_to_keys(const struct attention_call *t, const float *p, const float *panels, float *out, int64_t i, int64_t from,
+                        int64_t to) {
+  for (int64_t j = from; j < to; j += ANE_STRIP)
+    for (int64_t c = 0; c < t->d; c += ANE_PANEL)
+      ane_strip(out + j * t->d + c, t->d, p + j, t->n, panels + c * t->n + i * ANE_PANEL, QUERIES);
 }
 
-/* Scores to probabilities p [from, to); slopes: what a soft cap multiplies gradients by. */
+/* dq of the block = the gradients of the scores times the keys [from, to). */
+static void multiply_keys(const struct attention_call *t, const struct head *s, int64_t from, int64_t to) {
+  for (int64_t r = 0; r < QUERIES; r++)
+    for (int64_t j = from; j < to; j++) s->across[j * QUERIES + r] = s->dp[r * t->n + j];
+  memset(s->dq, 0, (size_t)(QUERIES * t->d) * sizeof *s->dq);
+  for (int64_t r = 0; r < QUERIES; r += ANE_STRIP)
+    for (int64_t c = 0; c < t->d; c += ANE_PANEL)
+      ane_strip(s->dq + r * t->d + c, t->d, s->across + from * QUERIES + r, QUERIES, s->k_panels + c * t->n + from * ANE_PANEL,
+                to - from);
+}
+
+/* Scores to probabilities p [from, to); slopes: the scale, and what a soft cap multiplies gradients by. */
 static void normalise(const struct ane_gradient_attention *a, int64_t head, float *p, float *slopes, int64_t from, int64_t to) {
   float most = a->sinks ? a->sinks[head] : -INFINITY;
   for (int64_t j = from; j < to; j++) {
@@ -66,97 +115,86 @@ static void normalise(const struct ane_gradient_attention *a, int64_t head, floa
   for (int64_t j = from; j < to; j++) p[j] = (float)(p[j] / sum);
 }
 
-/* What one head needs. */
-struct head {
-  const float *kt, *vt;
-  float *dk, *dv, *p, *dp, *slopes;
-};
-
-static struct head head_of(const struct attention_call *t, int64_t head, int thread) {
-  int64_t n = t->a->tokens, size = n * t->a->dim, kv = head / (t->a->heads / t->a->kv_heads);
-  float *scratch = t->scratch + thread * 3 * n;
-  return (struct head){.kt = t->transposed + 2 * kv * size,
-                       .vt = t->transposed + (2 * kv + 1) * size,
-                       .dk = t->parts + 2 * head * size,
-                       .dv = t->parts + (2 * head + 1) * size,
-                       .p = scratch,
-                       .dp = scratch + n,
-                       .slopes = scratch + 2 * n};
+/* The first key that query i sees. */
+static int64_t first_key(const struct ane_gradient_attention *a, int64_t i) {
+  return a->window > 0 && i >= a->window ? i - a->window + 1 : 0;
 }
 
-static void add_query(const struct attention_call *t, const struct head *s, int64_t kv, int64_t head, int64_t i) {
-  const struct ane_gradient_attention *a = t->a;
-  const int64_t d = a->dim, wide = a->heads * d, narrow = a->kv_heads * d;
-  const int64_t from = a->window > 0 && i >= a->window ? i - a->window + 1 : 0, to = i + 1;
-  const float *q = t->q + i * wide + head * d, *dy = t->dy + i * wide + head * d;
-  memset(s->p + from, 0, (size_t)(to - from) * sizeof(float));
-  memset(s->dp + from, 0, (size_t)(to - from) * sizeof(float));
-  add_rows(s->p, q, s->kt, a->tokens, d, from, to);
-  add_rows(s->dp, dy, s->vt, a->tokens, d, from, to);
-  normalise(a, head, s->p, s->slopes, from, to);
-  add_outer(s->dv, s->p, dy, d, from, to);
-  double mean = 0;
-  for (int64_t j = from; j < to; j++) mean += (double)s->p[j] * s->dp[j];
-  for (int64_t j = from; j < to; j++) s->p[j] *= (s->dp[j] - (float)mean) * s->slopes[j];
-  add_weighted(t->dq + i * wide + head * d, s->p, t->k + kv * d, narrow, d, from, to);
-  add_outer(s->dk, s->p, q, d, from, to);
-}
-
-static void transpose(void *arg, int thread, int threads) {
-  struct attention_call *t = arg;
-  const int64_t n = t->a->tokens, d = t->a->dim, narrow = t->a->kv_heads * d;
-  (void)thread, (void)threads;
-  for (int64_t kv; (kv = atomic_fetch_add(&t->next, 1)) < t->a->kv_heads;) {
-    float *kt = t->transposed + 2 * kv * n * d, *vt = kt + n * d;
-    for (int64_t j = 0; j < n; j++)
-      for (int64_t c = 0; c < d; c++) {
-        kt[c * n + j] = t->k[j * narrow + kv * d + c];
-        vt[c * n + j] = t->v[j * narrow + kv * d + c];
-      }
+/* Query i, for keys [from, to): scores p to probabilities, and their gradients dp to those of the scores. Keys that it does not
+ * see have probability 0. */
+static void finish_query(const struct attention_call *t, int64_t head, int64_t i, float *p, float *dp, float *slopes,
+                         int64_t from, int64_t to) {
+  const bool exists = i < t->a->tokens; /* the last block may have fewer queries */
+  const int64_t first = exists ? first_key(t->a, i) : to, end = exists ? i + 1 : to;
+  for (int part = 0; part < 2; part++) {
+    float *row = part ? dp : p;
+    memset(row + from, 0, (size_t)(first - from) * sizeof *row);
+    memset(row + end, 0, (size_t)(to - end) * sizeof *row);
   }
+  if (!exists) return;
+  normalise(t->a, head, p, slopes, first, end);
+  double mean = 0;
+  for (int64_t j = first; j < end; j++) mean += (double)p[j] * dp[j];
+  for (int64_t j = first; j < end; j++) dp[j] = p[j] * (dp[j] - (float)mean) * slopes[j];
+}
+
+/* The queries of a block, the first of which is i. */
+static void add_block(const struct attention_call *t, const struct head *s, int64_t head, int64_t i) {
+  const struct ane_gradient_attention *a = t->a;
+  const int64_t from = first_key(a, i) / ANE_PANEL * ANE_PANEL, to = i + QUERIES;
+  multiply(t, s->q_blocks + i * t->d, s->k_blocks, s->p, from, to);
+  multiply(t, s->dy_blocks + i * t->d, s->v_blocks, s->dp, from, to);
+  for (int64_t r = 0; r < QUERIES; r++) finish_query(t, head, i + r, s->p + r * t->n, s->dp + r * t->n, s->slopes, from, to);
+  add_to_keys(t, s->p, s->dy_panels, s->dv, i, from, to);
+  add_to_keys(t, s->dp, s->q_panels, s->dk, i, from, to);
+  multiply_keys(t, s, from, to);
+  for (int64_t r = i; r < ANE_MIN(to, a->tokens); r++)
+    memcpy(t->dq + (r * a->heads + head) * a->dim, s->dq + (r - i) * t->d, (size_t)a->dim * sizeof *t->dq);
 }
 
 static void add_heads(void *arg, int thread, int threads) {
   struct attention_call *t = arg;
+  const struct ane_gradient_attention *a = t->a;
+  const int64_t wide = a->heads * a->dim, narrow = a->kv_heads * a->dim;
   (void)threads;
-  for (int64_t h; (h = atomic_fetch_add(&t->next, 1)) < t->a->heads;) {
+  for (int64_t h; (h = atomic_fetch_add(&t->next, 1)) < a->heads;) {
+    const int64_t kv = h / (a->heads / a->kv_heads);
     struct head s = head_of(t, h, thread);
-    for (int64_t i = 0; i < t->a->tokens; i++) add_query(t, &s, h / (t->a->heads / t->a->kv_heads), h, i);
+    memset(s.dk, 0, (size_t)(2 * t->n * t->d) * sizeof *s.dk);
+    spread(t, t->q + h * a->dim, wide, s.q_blocks, s.q_panels);
+    spread(t, t->dy + h * a->dim, wide, s.dy_blocks, s.dy_panels);
+    spread(t, t->k + kv * a->dim, narrow, s.k_blocks, s.k_panels);
+    spread(t, t->v + kv * a->dim, narrow, s.v_blocks, NULL);
+    for (int64_t i = 0; i < a->tokens; i += QUERIES) add_block(t, &s, h, i);
   }
 }
 
 /* Adds up the heads of each kv head, in their order. */
 static void add_up(const struct attention_call *t) {
-  const int64_t n = t->a->tokens, d = t->a->dim, group = t->a->heads / t->a->kv_heads, narrow = t->a->kv_heads * d;
+  const int64_t size = t->n * t->d, dim = t->a->dim, group = t->a->heads / t->a->kv_heads, narrow = t->a->kv_heads * dim;
   for (int64_t h = 0; h < t->a->heads; h++) {
-    const float *dk = t->parts + 2 * h * n * d, *dv = dk + n * d;
-    for (int64_t j = 0; j < n; j++)
-      for (int64_t c = 0, at = j * narrow + h / group * d; c < d; c++) {
-        t->dk[at + c] += dk[j * d + c];
-        t->dv[at + c] += dv[j * d + c];
+    const float *dk = t->parts + 2 * h * size, *dv = dk + size;
+    for (int64_t j = 0; j < t->a->tokens; j++)
+      for (int64_t c = 0, at = j * narrow + h / group * dim; c < dim; c++) {
+        t->dk[at + c] += dk[j * t->d + c];
+        t->dv[at + c] += dv[j * t->d + c];
       }
   }
 }
 
-ane_status ane_gradient_attention(struct ane_pool *pool, const struct ane_gradient_attention *a, const float *q, const float *k,
-                                  const float *v, const float *dy, float *dq, float *dk, float *dv, struct ane_error *err) {
+ane_status ane_gradient_attention(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_gradient_attention *a,
+                                  const float *q, const float *k, const float *v, const float *dy, float *dq, float *dk,
+                                  float *dv, struct ane_error *err) {
   struct attention_call t = {.a = a, .q = q, .k = k, .v = v, .dy = dy, .dq = dq, .dk = dk, .dv = dv};
-  size_t size = (size_t)(a->tokens * a->dim), kv_heads = (size_t)a->kv_heads, heads = (size_t)a->heads;
-  t.transposed = ane_malloc(2 * kv_heads * size * sizeof *t.transposed);
-  t.parts = ane_calloc(2 * heads * size, sizeof *t.parts);
-  t.scratch = ane_malloc((size_t)ane_pool_threads(pool) * 3 * (size_t)a->tokens * sizeof *t.scratch);
-  bool fine = t.transposed && t.parts && t.scratch;
-  if (fine) {
-    memset(dq, 0, heads * size * sizeof *dq);
-    memset(dk, 0, kv_heads * size * sizeof *dk);
-    memset(dv, 0, kv_heads * size * sizeof *dv);
-    ane_pool_run(pool, transpose, &t);
-    atomic_store(&t.next, 0);
-    ane_pool_run(pool, add_heads, &t);
-    add_up(&t);
-  }
-  ane_free(t.transposed);
-  ane_free(t.parts);
-  ane_free(t.scratch);
-  return fine ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the gradient of attention");
+  t.n = (a->tokens + ANE_PANEL - 1) / ANE_PANEL * ANE_PANEL;
+  t.d = (a->dim + ANE_PANEL - 1) / ANE_PANEL * ANE_PANEL;
+  const size_t parts = (size_t)(2 * a->heads * t.n * t.d), keys = (size_t)(a->tokens * a->kv_heads * a->dim) * sizeof *dk;
+  ane_status st = ane_gradient_take(space, parts + (size_t)ane_pool_threads(pool) * scratch_floats(t.n, t.d), &t.parts, err);
+  if (st) return st;
+  t.scratch = t.parts + parts;
+  memset(dk, 0, keys);
+  memset(dv, 0, keys);
+  ane_pool_run(pool, add_heads, &t);
+  add_up(&t);
+  return ANE_OK;
 }

@@ -10,12 +10,13 @@
 
 struct lua_gradients {
   struct ane_pool *pool; /* NULL: closed */
+  struct ane_gradient_space space;
 };
 
-static struct ane_pool *check_pool(lua_State *L) {
+static struct lua_gradients *check_gradients(lua_State *L) {
   struct lua_gradients *ud = luaL_checkudata(L, 1, GRADIENTS_CLASS);
   if (!ud->pool) luaL_error(L, "gradients are closed");
-  return ud->pool;
+  return ud;
 }
 
 /* gradients(threads) -> gradients; or nil, message, code */
@@ -30,6 +31,7 @@ static int meth_close(lua_State *L) {
   struct lua_gradients *ud = luaL_checkudata(L, 1, GRADIENTS_CLASS);
   if (ud->pool) ane_pool_destroy(ud->pool);
   ud->pool = NULL;
+  ane_gradient_space_free(&ud->space);
   return 0;
 }
 
@@ -49,7 +51,7 @@ static float *push_matrix(lua_State *L, int64_t tokens, int64_t cols) {
 /* product(graph, value, dy [n, rows] [, into [tokens, columns], from]) -> dx [n, columns], or into, whose rows from number `from`
  * (from 1) on are written; or nil, message, code. value: a matrix [rows, columns] */
 static int meth_product(lua_State *L) {
-  struct ane_pool *pool = check_pool(L);
+  struct lua_gradients *ud = check_gradients(L);
   const struct ane_graph *g = bind_check_graph(L, 2)->graph;
   lua_Integer value = bind_integer(L, 3, 1, g->n_values);
   const struct ane_value *v = &g->values[value - 1];
@@ -65,12 +67,12 @@ static int meth_product(lua_State *L) {
     dx = into->data + (bind_integer(L, 6, 1, into->shape.dim[0] - dy->shape.dim[0] + 1) - 1) * v->shape.dim[1];
     lua_pushvalue(L, 5);
   }
-  return ane_gradient_product(pool, &v->data, dy->data, dy->shape.dim[0], dx, &err) ? bind_fail(L, &err) : 1;
+  return ane_gradient_product(ud->pool, &ud->space, &v->data, dy->data, dy->shape.dim[0], dx, &err) ? bind_fail(L, &err) : 1;
 }
 
 /* norm({groups =, eps =, centred =, offset =}, x, weight [columns / groups] or nil, dy) -> dx, and for a weight its gradient */
 static int meth_norm(lua_State *L) {
-  struct ane_pool *pool = check_pool(L);
+  struct lua_gradients *ud = check_gradients(L);
   const struct bind_tensor *x = check_matrix(L, 3, 0, 0), *dy = check_matrix(L, 5, x->shape.dim[0], x->shape.dim[1]);
   const struct bind_tensor *weight = lua_isnil(L, 4) ? NULL : bind_check_tensor(L, 4);
   struct ane_gradient_norm n = {.tokens = x->shape.dim[0], .cols = x->shape.dim[1]};
@@ -87,7 +89,7 @@ static int meth_norm(lua_State *L) {
     for (int64_t c = 0; c < s.dim[0]; c++) sum[c] = weight->data[c] + offset;
     n.weight = sum;
   }
-  ane_gradient_norm(pool, &n, x->data, dy->data, dx, dw);
+  ane_gradient_norm(ud->pool, &n, x->data, dy->data, dx, dw);
   if (weight) lua_pop(L, 1);
   return weight ? 2 : 1;
 }
@@ -95,7 +97,7 @@ static int meth_norm(lua_State *L) {
 /* attention({heads =, kv_heads =, scale =, window =, softcap =}, q, k, v, dy, sinks (a tensor [heads], or nil) -> dq, dk, dv; or
  * nil, message, code */
 static int meth_attention(lua_State *L) {
-  struct ane_pool *pool = check_pool(L);
+  struct lua_gradients *ud = check_gradients(L);
   const struct bind_tensor *q = check_matrix(L, 3, 0, 0), *k = check_matrix(L, 4, q->shape.dim[0], 0);
   const struct bind_tensor *v = check_matrix(L, 5, q->shape.dim[0], k->shape.dim[1]);
   const struct bind_tensor *dy = check_matrix(L, 6, q->shape.dim[0], q->shape.dim[1]);
@@ -114,12 +116,14 @@ static int meth_attention(lua_State *L) {
   if (sinks) a.sinks = sinks->data;
   float *dq = push_matrix(L, a.tokens, q->shape.dim[1]), *dk = push_matrix(L, a.tokens, k->shape.dim[1]);
   float *dv = push_matrix(L, a.tokens, k->shape.dim[1]);
-  return ane_gradient_attention(pool, &a, q->data, k->data, v->data, dy->data, dq, dk, dv, &err) ? bind_fail(L, &err) : 3;
+  return ane_gradient_attention(ud->pool, &ud->space, &a, q->data, k->data, v->data, dy->data, dq, dk, dv, &err)
+             ? bind_fail(L, &err)
+             : 3;
 }
 
 /* rope(table [tokens, r], heads, interleaved, dy) -> dx */
 static int meth_rope(lua_State *L) {
-  check_pool(L);
+  check_gradients(L);
   const struct bind_tensor *dy = check_matrix(L, 5, 0, 0), *table = check_matrix(L, 2, dy->shape.dim[0], 0);
   int64_t cols = dy->shape.dim[1], heads = bind_integer(L, 3, 1, cols), r = table->shape.dim[1];
   luaL_argcheck(L, cols % heads == 0 && r <= cols / heads && r % 2 == 0, 3, "heads of other sizes");
@@ -130,36 +134,52 @@ static int meth_rope(lua_State *L) {
 
 /* glu(act, x, u or nil, dy) -> dx, and for u its gradient: of act(x) u, or of act(x) */
 static int meth_glu(lua_State *L) {
-  struct ane_pool *pool = check_pool(L);
+  struct lua_gradients *ud = check_gradients(L);
   int act = ane_gradient_act(luaL_checkstring(L, 2));
   luaL_argcheck(L, act >= 0, 2, "an activation without a gradient");
   const struct bind_tensor *x = check_matrix(L, 3, 0, 0), *dy = check_matrix(L, 5, x->shape.dim[0], x->shape.dim[1]);
   const struct bind_tensor *u = lua_isnil(L, 4) ? NULL : check_matrix(L, 4, x->shape.dim[0], x->shape.dim[1]);
   float *dx = push_matrix(L, x->shape.dim[0], x->shape.dim[1]), *du = u ? push_matrix(L, x->shape.dim[0], x->shape.dim[1]) : NULL;
-  ane_gradient_glu(pool, act, x->data, u ? u->data : NULL, dy->data, dx, du, (int64_t)x->count);
+  ane_gradient_glu(ud->pool, act, x->data, u ? u->data : NULL, dy->data, dx, du, (int64_t)x->count);
   return u ? 2 : 1;
 }
 
-/* divergence(session, session, from, n) -> dy [n, vocab] and the sum of the divergences in nats, of n logits from number `from`
- * (from 1) on: those of the first session are wanted, the second gives others */
+/* The sum of the log probabilities of the ids behind row number `from`: each row tells that of the next. */
+static double sum_of_log(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
+  double sum = 0;
+  for (int64_t r = 0; r < l->rows; r++) {
+    if (lua_geti(L, ids, from + r + 2) != LUA_TNIL) sum += l->got[r][bind_integer(L, -1, 0, l->n - 1)] - l->log_sum[r];
+    lua_pop(L, 1);
+  }
+  return sum;
+}
+
+/* divergence(session, session, from, n [, ids]) -> dy [n, vocab] and the sum of the divergences in nats, of n logits from number
+ * `from` (from 1) on: those of the first session are wanted, the second gives others; with the list of ids that both have read,
+ * also the sum of the log probabilities that the second gives those behind `from`; or nil, message, code */
 static int meth_divergence(lua_State *L) {
-  struct ane_pool *pool = check_pool(L);
+  struct lua_gradients *ud = check_gradients(L);
   struct bind_program_box *box, *other;
   const struct ane_session *want = bind_check_session(L, 2, &box), *got = bind_check_session(L, 3, &other);
   int64_t vocab = ane_program_info(box->program).vocab, most = ANE_MIN(ane_session_rows(want), ane_session_rows(got));
   luaL_argcheck(L, ane_program_info(other->program).vocab == vocab, 3, "another vocabulary");
   int64_t from = bind_integer(L, 4, 1, ANE_MAX(most, 1)) - 1, n = bind_integer(L, 5, 1, ANE_MAX(most - from, 1));
+  bool has_ids = !lua_isnoneornil(L, 6);
+  if (has_ids) luaL_checktype(L, 6, LUA_TTABLE);
   const float **rows = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *rows, 0);
-  double *kl = lua_newuserdatauv(L, (size_t)n * sizeof *kl, 0), sum = 0;
+  double *kl = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *kl, 0), sum = 0;
   for (int64_t r = 0; r < n; r++) {
     rows[r] = ane_session_logits(want, from + r), rows[n + r] = ane_session_logits(got, from + r);
     if (!rows[r] || !rows[n + r]) return luaL_error(L, "no logits of token %I", (LUAI_UACINT)(from + r + 1));
   }
-  float *dy = push_matrix(L, n, vocab);
-  ane_gradient_divergence(pool, rows, rows + n, n, vocab, dy, kl);
+  struct ane_gradient_logits l = {.want = rows, .got = rows + n, .rows = n, .n = vocab, .kl = kl, .log_sum = kl + n};
+  struct ane_error err;
+  l.dy = push_matrix(L, n, vocab);
+  if (ane_gradient_divergence(ud->pool, &ud->space, &l, &err)) return bind_fail(L, &err);
   for (int64_t r = 0; r < n; r++) sum += kl[r];
   lua_pushnumber(L, sum);
-  return 2;
+  if (has_ids) lua_pushnumber(L, sum_of_log(L, 6, &l, from));
+  return has_ids ? 3 : 2;
 }
 
 void bind_gradient(lua_State *L) {

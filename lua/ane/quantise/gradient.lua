@@ -186,20 +186,21 @@ end
 --- The numbers of a vector.
 function Gradient:vector(value) return self.vectors[self.record[value].weight] end
 
+-- Logits are taken in blocks of so many tokens.
+local BLOCK <const> = 128
+
 --- The sum of the divergences of a window in nats, and that of the log probabilities of its tokens but the first.
 -- @param session, wanted, ids as run takes them; both sessions are at their start but for the ids that `wanted` has just read
-function M.divergence(session, wanted, ids)
+function Gradient:divergence(session, wanted, ids)
   try(session:feed(ids, "all"))
   local kl, log = 0.0, 0.0
-  for i = 1, #ids do
-    local more, _, _, _, of_token = core.divergence(wanted:logits(i), session:logits(i), ids[i + 1])
-    kl, log = kl + more, log + (of_token or 0)
+  for from = 1, #ids, BLOCK do
+    local dy, more, of_ids = self.core:divergence(wanted, session, from, math.min(BLOCK, #ids - from + 1), ids)
+    try(dy, more, of_ids)
+    kl, log = kl + more, log + of_ids
   end
   return kl, log
 end
-
--- Logits are taken in blocks of so many tokens.
-local BLOCK <const> = 64
 
 -- The gradient of the head's input, and the sum of the divergences.
 local function from_logits(self, session, wanted, n)
@@ -207,7 +208,8 @@ local function from_logits(self, session, wanted, n)
   kl = 0.0
   for from = 1, n, BLOCK do
     local count = math.min(BLOCK, n - from + 1)
-    local dy, sum = self.core:divergence(wanted, session, from, count)
+    local dy, sum, code = self.core:divergence(wanted, session, from, count)
+    try(dy, sum, code)
     kl = kl + sum
     if self.by ~= 1 then dy = dy * self.by end
     dx = dx or core.tensor({ n, self.graph:shape(self.head.inputs[2])[2] })

@@ -58,7 +58,7 @@ Tuner.__index = Tuner
 -- A session of a graph, which keeps all values, and the program behind it.
 local function session_of(self, graph)
   local program = try(core.program(graph, {
-    threads = self.threads, int8 = false, head = "full", context = M.WINDOW, chunk = M.WINDOW,
+    threads = self.threads, int8 = self.int8, head = "full", context = M.WINDOW, chunk = M.WINDOW,
   }))
   return try(program:session { context = M.WINDOW, kv = "fp32" }), program
 end
@@ -86,7 +86,7 @@ local function read(self, windows, sums)
     if sums then
       kl = kl + self.gradient:run(session, self.wanted, ids, self.vectors, sums)
     else
-      local more, sum = gradient.divergence(session, self.wanted, ids)
+      local more, sum = self.gradient:divergence(session, self.wanted, ids)
       kl, log = kl + more, log + sum
     end
     n = n + #ids
@@ -161,6 +161,7 @@ local function open(job)
   end
   local self = setmetatable({
     source = source, gradient = own, threads = job.threads, progress = job.progress, vectors = {}, done = 0,
+    int8 = (bundle.options or {}).activations ~= "fp32",
   }, Tuner)
   self.params = params
   self.overlay = overlay.new(source, edits)

@@ -31,12 +31,13 @@ local function ids_of(n, seed)
   return ids
 end
 
-local function session_of(r, cfg, source)
+local function session_of(r, cfg, source, context)
+  context = context or 64
   local graph = assert(recipe.build(r, cfg, source))
   assert(graph:passes "cpu-plain")
-  local program = assert(core.program(graph, { threads = 2, int8 = false, head = "full", context = 64, chunk = 64 }))
+  local program = assert(core.program(graph, { threads = 2, int8 = false, head = "full", context = context, chunk = context }))
   graph:close()
-  return assert(program:session { context = 64, kv = "fp32" })
+  return assert(program:session { context = context, kv = "fp32" })
 end
 
 local function open(path)
@@ -89,6 +90,27 @@ describe("the gradient of a model's norm weights", function()
       end
     end)
   end
+
+  it("belongs to divergences and log probabilities that rows alone give too, also of more tokens than are taken at a time", function()
+    local ids = ids_of(150, 7)
+    local source <close>, r, cfg = open(HF .. "llama")
+    local other <close>, r2, cfg2 = open(HF .. "phi3")
+    local wanted, session = session_of(r, cfg, source, 150), session_of(r2, cfg2, other, 150)
+    assert(wanted:feed(ids, "all"))
+    local own <close> = assert(gradient.new(r2, cfg2, other, 2))
+    local kl, log = own:divergence(session, wanted, ids)
+    local kl_sum, log_sum = 0.0, 0.0
+    for i = 1, #ids do
+      local more, _, _, _, of_token = core.divergence(wanted:logits(i), session:logits(i), ids[i + 1])
+      kl_sum, log_sum = kl_sum + more, log_sum + (of_token or 0)
+    end
+    assert.near(kl_sum, kl, 1e-4 * kl_sum)
+    assert.near(log_sum, log, -1e-5 * log_sum)
+    assert.is_true(kl_sum > 0.1 and log_sum < -1)
+    assert.has_error(function() own.core:divergence(wanted, session, 1, 2, { 1, 1 << 20 }) end)
+    wanted:close()
+    session:close()
+  end)
 
   it("does not exist for operations without one, which it names", function()
     local source <close> = assert(core.open(HF .. "lfm2_moe-odd"))
