@@ -46,8 +46,34 @@ static float largest(const float *x, int64_t n) {
   return lane[0];
 }
 
+/* Is each number a product of the scale and a code? */
+static bool has_codes(const float *x, int n, float scale, uint8_t *codes) {
+  for (int i = 0; i < n; i++) {
+    float q = rintf(x[i] / scale);
+    if (!(q >= -8 && q <= 7 && q * scale == x[i])) return false;
+    codes[i] = (uint8_t)(int)q;
+  }
+  return true;
+}
+
+/* A block that was int4 already (Q4_0 of GGUF: its scale may be negative) keeps its numbers. Positive scales are tried first.
+ * False: there is no such scale. */
+static bool int4_again(const float *x, int n, uint16_t *scale, uint8_t *codes) {
+  int top = 0;
+  for (int i = 1; i < n; i++) top = fabsf(x[i]) > fabsf(x[top]) ? i : top;
+  if (x[top] == 0) return false;
+  for (int k = 16; k-- > 0;) { /* the code of the largest number: 8 .. 1 with its sign, then with the other one */
+    float code = (float)(k % 8 + 1) * ((x[top] < 0) == (k >= 8) ? -1.0f : 1.0f);
+    *scale = ane_f32_f16(x[top] / code);
+    if (code <= 7 && ane_f16_f32(*scale) * code == x[top] && has_codes(x, n, ane_f16_f32(*scale), codes)) return true;
+  }
+  return false;
+}
+
 /* One block: its scale as fp16, and codes -8 .. 7. */
 static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes) {
+  uint16_t stored;
+  if (int4_again(x, n, &stored, codes)) return stored;
   struct ane_span s = ane_span_of(x, w, n);
   float q[ANE_SPAN_MAX];
   uint16_t h = ane_f32_f16(ane_fit_positive(&s, 8).scale);

@@ -17,6 +17,7 @@ local package_of = require("ane.coreml.package").open
 local ranks = require "ane.pipeline.plan"
 local notes = require "ane.quantise.resume"
 local schema = require "ane.util.schema"
+local tune = require "ane.quantise.tune"
 
 local MODEL = "spec/fixtures/gguf/llama-odd.gguf"
 local ROTATABLE, EMBEDDING = "spec/fixtures/hf/llama", "spec/fixtures/hf/bert"
@@ -485,6 +486,18 @@ local function quantise_noted(path, ends)
   end
 end
 
+-- A quantisation whose norms are tuned on few and short windows.
+local function quantise_tuned(path)
+  local list = {}
+  for i = 1, 8 do list[i] = { i, 5, 9, 17, 3, 8 + i, 2, 4 } end
+  return function(model)
+    tune.WINDOW, tune.BATCH, tune.MOST, tune.HELD, tune.LEAST, tune.FURTHER, tune.RATE = 4, 2, 6, 2, 4, 24, 0.003
+    local report, message, code = model:quantise(path, { weights = "int4-block", method = "gptq", tune = "norms", tokens = 24, calibrate = list })
+    assert(not report or report.tuned.changed)
+    return report, message, code
+  end
+end
+
 return function(folder)
   local list = {
     load = load_scenario(MODEL, 1),
@@ -512,6 +525,7 @@ return function(folder)
       local options = { weights = "q8_0", method = "gptq", transform = "rotate", calibrate = { { 1, 5, 9, 17, 3, 8, 2, 4 }, { 6, 7, 11 } } }
       return model:quantise(folder .. "/out.gguf", options)
     end, { resumes = true }),
+    quantise_tuned = with_output(folder, ROTATABLE, quantise_tuned(folder .. "/out.gguf"), { resumes = true }),
     quantise_resumed = with_output(folder, ROTATABLE, quantise_noted(folder .. "/out.gguf"), {
       resumes = true,
       before = function(model)

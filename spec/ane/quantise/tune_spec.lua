@@ -152,6 +152,20 @@ describe("a quantised model whose norms are tuned", function()
     assert.not_equal(files[1], files[2])
   end)
 
+  it("is exported with the numbers that it has, in the same form", function()
+    local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    for form, tuned in pairs { ["int4-block"] = "norms", ["lut4-g16"] = false } do
+      local path, folder = scratch(), os.tmpname()
+      os.remove(folder)
+      assert(model:quantise(path, { weights = form, method = "gptq", calibrate = runs(), tune = tuned or nil }))
+      local small <close> = assert(ane.load(path))
+      local report = assert(small:export(folder, { weights = form, context = 64 }))
+      os.execute("rm -rf " .. folder)
+      assert.is_true(#report.weights > 10)
+      for _, w in ipairs(report.weights) do assert.same({ form, 0 }, { w.form, w.max_abs }, w.name) end
+    end
+  end)
+
   it("refuses ids that no token has", function()
     local model <close> = tiny.load()
     for _, id in ipairs { 1 << 40, -4, 4.5 } do

@@ -142,6 +142,23 @@ describe("weight forms", function()
     assert.equal(0, got.error)
   end)
 
+  it("int4 keeps the numbers of blocks that were int4 already, with scales of either sign, whatever their codes", function()
+    math.randomseed(23)
+    local values = {}
+    for b = 0, 199 do
+      local d = (math.random(2) == 1 and -1 or 1) * (1 + math.random(0, 1023) / 1024) * 2.0 ^ math.random(-14, 3)
+      local most = b % 9 -- codes of least 0, and of all that there are
+      for i = 1, 32 do values[32 * b + i] = d * math.random(-most, math.min(most, 7)) end
+    end
+    local got = encode("int4-block", floats.pack(values), 100, 64)
+    assert.equal(0, got.error)
+    for i, v in ipairs(floats.unpack(got.values)) do assert.is_true(v == values[i], ("number %d: %g, wanted %g"):format(i, v, values[i])) end
+    for b, d in ipairs(halves(got.scales)) do -- negative only where code -8 is a positive number
+      local largest = math.max(table.unpack(values, 32 * b - 31, 32 * b))
+      assert.is_true(d >= 0 or largest == -8 * d, ("block %d: scale %g, largest %g"):format(b, d, largest))
+    end
+  end)
+
   it("int4 finds scales that a fine grid of others does not beat", function()
     local bytes = normal(16 * 64, 11, 0.05)
     local x, got = floats.unpack(bytes), encode("int4-block", bytes, 16, 64)
