@@ -152,7 +152,9 @@ describe("weight forms", function()
     end
     local got = encode("int4-block", floats.pack(values), 100, 64)
     assert.equal(0, got.error)
-    for i, v in ipairs(floats.unpack(got.values)) do assert.is_true(v == values[i], ("number %d: %g, wanted %g"):format(i, v, values[i])) end
+    for i, v in ipairs(floats.unpack(got.values)) do
+      assert.is_true(v == values[i], ("number %d: %g, wanted %g"):format(i, v, values[i]))
+    end
     for b, d in ipairs(halves(got.scales)) do -- negative only where code -8 is a positive number
       local largest = math.max(table.unpack(values, 32 * b - 31, 32 * b))
       assert.is_true(d >= 0 or largest == -8 * d, ("block %d: scale %g, largest %g"):format(b, d, largest))
