@@ -17,8 +17,8 @@ end
 
 local function tensor(list, rows, cols) return core.tensor(rows and { rows, cols } or { #list }, list) end
 
--- The gradients of sum(dy * f(x)) with respect to each list of `inputs`, by central differences.
-local function differences(f, inputs, dy)
+-- The gradients of sum(dy * f(x)) with respect to each list of `inputs`, by central differences; of every `step`-th number.
+local function differences(f, inputs, dy, step)
   local h, out = 1e-5, {}
   local function value()
     local sum = 0.0
@@ -27,7 +27,8 @@ local function differences(f, inputs, dy)
   end
   for k, list in ipairs(inputs) do
     out[k] = {}
-    for i, old in ipairs(list) do
+    for i = 1, #list, step or 1 do
+      local old = list[i]
       list[i] = old + h
       local up = value()
       list[i] = old - h
@@ -40,7 +41,7 @@ end
 
 local function near(want, got)
   got = got:tostring()
-  for i, w in ipairs(want) do
+  for i, w in pairs(want) do
     local g = ("<f"):unpack(got, 4 * i - 3)
     assert.is_true(math.abs(w - g) < 2e-4 * (1 + math.abs(w)), ("%d: wanted %g, got %g"):format(i, w, g))
   end
@@ -73,42 +74,59 @@ describe("gradients", function()
     end
   end)
 
-  it("of causal attention, with a window, a soft cap, sinks and shared keys", function()
-    for _, case in ipairs { { 0, 0, false }, { 3, 0, false }, { 0, 2, false }, { 2, 1.5, true } } do
-      local window, cap, sinks = table.unpack(case)
-      local heads, kv_heads, dim, scale = 4, 2, 3, 0.6
-      local draw = random(7 + window)
-      local q, k, v = matrix(TOKENS, heads * dim, draw), matrix(TOKENS, kv_heads * dim, draw), matrix(TOKENS, kv_heads * dim, draw)
-      local dy, sink = matrix(TOKENS, heads * dim, draw), sinks and matrix(1, heads, draw)
-      local want = differences(function(a, b, c)
-        local y = {}
-        for t = 0, TOKENS - 1 do
-          for h = 0, heads - 1 do
-            local kv, p, sum = h // (heads // kv_heads), {}, sink and math.exp(sink[h + 1]) or 0.0
-            for j = window > 0 and math.max(0, t - window + 1) or 0, t do
-              local s = 0.0
-              for d = 1, dim do s = s + a[(t * heads + h) * dim + d] * b[(j * kv_heads + kv) * dim + d] end
-              s = s * scale
-              if cap > 0 then
-                local e = math.exp(2 * s / cap)
-                s = cap * (e - 1) / (e + 1)
-              end
-              p[j] = math.exp(s)
-              sum = sum + p[j]
+  -- Attention of a case: tokens, heads, kv_heads, dim, scale, window, softcap; sink: a number for each head, or nil.
+  local function attention_of(case, sink)
+    local heads, kv_heads, dim, window, cap = case.heads, case.kv_heads, case.dim, case.window, case.softcap
+    return function(q, k, v)
+      local y = {}
+      for t = 0, case.tokens - 1 do
+        for h = 0, heads - 1 do
+          local kv, p, sum = h // (heads // kv_heads), {}, sink and math.exp(sink[h + 1]) or 0.0
+          for j = window > 0 and math.max(0, t - window + 1) or 0, t do
+            local s = 0.0
+            for d = 1, dim do s = s + q[(t * heads + h) * dim + d] * k[(j * kv_heads + kv) * dim + d] end
+            s = s * case.scale
+            if cap > 0 then
+              local e = math.exp(2 * s / cap)
+              s = cap * (e - 1) / (e + 1)
             end
-            for d = 1, dim do
-              local o = 0.0
-              for j, e in pairs(p) do o = o + e / sum * c[(j * kv_heads + kv) * dim + d] end
-              y[(t * heads + h) * dim + d] = o
-            end
+            p[j] = math.exp(s)
+            sum = sum + p[j]
+          end
+          for d = 1, dim do
+            local o = 0.0
+            for j, e in pairs(p) do o = o + e / sum * v[(j * kv_heads + kv) * dim + d] end
+            y[(t * heads + h) * dim + d] = o
           end
         end
-        return y
-      end, { q, k, v }, dy)
-      local got = { own:attention({ heads = heads, kv_heads = kv_heads, scale = scale, window = window, softcap = cap },
-        tensor(q, TOKENS, heads * dim), tensor(k, TOKENS, kv_heads * dim), tensor(v, TOKENS, kv_heads * dim),
-        tensor(dy, TOKENS, heads * dim), sink and tensor(sink) or nil) }
-      for i = 1, 3 do near(want[i], got[i]) end
+      end
+      return y
+    end
+  end
+
+  local function check_attention(case, step)
+    local n, wide, narrow, draw = case.tokens, case.heads * case.dim, case.kv_heads * case.dim, random(7 + case.window)
+    local q, k, v, dy = matrix(n, wide, draw), matrix(n, narrow, draw), matrix(n, narrow, draw), matrix(n, wide, draw)
+    local sink = case.has_sinks and matrix(1, case.heads, draw)
+    local want = differences(attention_of(case, sink), { q, k, v }, dy, step)
+    local got = { own:attention(case, tensor(q, n, wide), tensor(k, n, narrow), tensor(v, n, narrow), tensor(dy, n, wide),
+      sink and tensor(sink) or nil) }
+    for i = 1, 3 do near(want[i], got[i]) end
+  end
+
+  it("of causal attention, with a window, a soft cap, sinks and shared keys", function()
+    for _, case in ipairs { { 0, 0, false }, { 3, 0, false }, { 0, 2, false }, { 2, 1.5, true } } do
+      check_attention {
+        tokens = TOKENS, heads = 4, kv_heads = 2, dim = 3, scale = 0.6, window = case[1], softcap = case[2], has_sinks = case[3],
+      }
+    end
+  end)
+
+  -- Kernels take 32 queries, keys and channels at a time.
+  it("of attention of more tokens and channels than are taken at a time", function()
+    for _, case in ipairs { { 70, 34, 0 }, { 70, 33, 36 }, { 64, 32, 32 }, { 97, 5, 3 }, { 33, 65, 1 } } do
+      local tokens, dim, window = table.unpack(case)
+      check_attention({ tokens = tokens, heads = 2, kv_heads = 1, dim = dim, scale = 0.2, window = window, softcap = 0 }, 211)
     end
   end)
 
