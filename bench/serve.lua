@@ -6,6 +6,7 @@
 
 local ane = require "ane"
 local core = require "ane.core"
+local median = require("ane.evaluate.bench_sequences").median
 
 local path = arg[1] or error("usage: lua5.4 bench/serve.lua MODEL [turns] [tokens] [clients ...]", 0)
 local turns, tokens = tonumber(arg[2] or 5), tonumber(arg[3] or 64)
@@ -16,11 +17,6 @@ if #counts == 0 then counts = { "1", "8", "32" } end
 local function requests(clients) return math.max(2, 16 // clients) end
 
 local model <close> = assert(ane.load(path))
-
-local function median(list)
-  table.sort(list)
-  return (list[(#list + 1) // 2] + list[#list // 2 + 1]) / 2
-end
 
 -- Requests of the pool as the clients make them: each begins when the one before it has ended.
 local function pool_alone(clients)

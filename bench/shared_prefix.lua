@@ -7,6 +7,13 @@
 -- behind the longest prefix that it shares with the last. Programs take turns. Printed are seconds for all requests, the medians over
 -- the turns and the median of the ratios (below 1: ane is faster).
 
+package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
+package.cpath = "build/?.so;" .. package.cpath
+
+local ane = require "ane"
+local core = require "ane.core"
+local median = require("ane.evaluate.bench_sequences").median
+
 local usage = "usage: lua5.4 bench/shared_prefix.lua MODEL [--llama PYTHON] [-r N] [-n N] [-p N] [-s N] [-g N] [-t N]\n"
 local path, opts = arg[1], { ["-r"] = 3, ["-n"] = 100, ["-p"] = 1000, ["-s"] = 16, ["-g"] = 32, ["-t"] = 2 }
 for i = 2, #arg, 2 do
@@ -28,9 +35,6 @@ end
 
 -- One turn of ane: seconds.
 local function turn()
-  package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
-  package.cpath = "build/?.so;" .. package.cpath
-  local ane, core = require "ane", require "ane.core"
   local model = assert(ane.load(path, { threads = opts["-t"], context = opts["-p"] + opts["-s"] + opts["-g"] }))
   local prompts = {}
   for i = 1, opts["-n"] do
@@ -72,12 +76,6 @@ local function numbers(names)
   local out = {}
   for i, name in ipairs(names) do out[i] = opts[name] end
   return out
-end
-
-local function median(list)
-  table.sort(list)
-  local m = #list // 2
-  return #list % 2 == 1 and list[m + 1] or (list[m] + list[m + 1]) / 2
 end
 
 if opts["--turn"] then

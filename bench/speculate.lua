@@ -5,6 +5,7 @@
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 package.cpath = "build/?.so;" .. package.cpath
 local ane = require "ane"
+local median = require("ane.evaluate.bench_sequences").median
 
 local CODE = [[
 local function parse_line(line, number)
@@ -51,11 +52,6 @@ local PROMPTS = {
   { "summary with quotes", "Repeat every sentence of this article that holds a quotation, word for word, as a list.\n\n" .. ARTICLE },
   { "free chat", "Tell me a story about a lighthouse keeper who learns to cook." },
 }
-
-local function median(list)
-  table.sort(list)
-  return (list[(#list + 1) // 2] + list[#list // 2 + 1]) / 2
-end
 
 local path, repetitions, tokens = arg[1], tonumber(arg[2] or "5"), math.tointeger(arg[3] or "192")
 if not path then error("usage: lua5.4 bench/speculate.lua MODEL.gguf [REPETITIONS] [TOKENS] [THREADS]", 0) end
