@@ -171,9 +171,12 @@ static int meth_trace(lua_State *L) {
   struct trace *t = run_traced(L, want, on_tap, "the trace");
   if (!t) return 3;
   for (int i = 0; i < t->n; i++) {
-    if (!t->values[i].data) continue;
-    struct ane_shape s = {2, {t->values[i].tokens, t->values[i].channels}};
-    memcpy(bind_tensor_new(L, &s), t->values[i].data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
+    struct trace_value *v = &t->values[i];
+    if (!v->data) continue;
+    struct ane_shape s = {2, {v->tokens, v->channels}};
+    memcpy(bind_tensor_new(L, &s), v->data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
+    ane_free(v->data); /* so that all values are not there twice */
+    v->data = NULL;
     lua_setfield(L, -2, t->names[i]);
   }
   return 1;
