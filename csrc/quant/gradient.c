@@ -31,7 +31,8 @@ void ane_gradient_space_free(struct ane_gradient_space *s) {
 
 /* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
-enum { CHUNK = 256, COLUMNS = 96 }; /* rows of W that are decoded together; columns of a task */
+/* Rows of W that are decoded together; columns of a task; floats of a cache line. */
+enum { CHUNK = 256, COLUMNS = 96, LINE = 16 };
 
 /* The sums are dx': panels of 32 tokens, [cols][32] each, which the strips of wide.h add to. */
 struct product {
@@ -54,13 +55,12 @@ static void transpose_in(void *arg, int thread, int threads) {
   (void)thread, (void)threads;
   for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < p->panels;) {
     float *to = p->left + q * p->rows * ANE_PANEL;
+    const float *dy = p->dy + q * ANE_PANEL * p->rows;
     int64_t n = ANE_MIN(p->tokens - q * ANE_PANEL, ANE_PANEL);
-    for (int64_t l = 0; l < n; l++) {
-      const float *row = p->dy + (q * ANE_PANEL + l) * p->rows;
-      for (int64_t r = 0; r < p->rows; r++) to[r * ANE_PANEL + l] = row[r];
-    }
-    for (int64_t r = 0; n < ANE_PANEL && r < p->rows; r++)
-      memset(to + r * ANE_PANEL + n, 0, (size_t)(ANE_PANEL - n) * sizeof *to);
+    if (n < ANE_PANEL) memset(to, 0, (size_t)(p->rows * ANE_PANEL) * sizeof *to);
+    for (int64_t from = 0; from < p->rows; from += LINE)
+      for (int64_t l = 0; l < n; l++)
+        for (int64_t r = from; r < ANE_MIN(from + LINE, p->rows); r++) to[r * ANE_PANEL + l] = dy[l * p->rows + r];
     memset(p->sums + q * p->padded * ANE_PANEL, 0, (size_t)(p->padded * ANE_PANEL) * sizeof *p->sums);
   }
 }
@@ -95,11 +95,11 @@ static void transpose_out(void *arg, int thread, int threads) {
   (void)thread, (void)threads;
   for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < p->panels;) {
     const float *from = p->sums + q * p->padded * ANE_PANEL;
+    float *dx = p->dx + q * ANE_PANEL * p->cols;
     int64_t n = ANE_MIN(p->tokens - q * ANE_PANEL, ANE_PANEL);
-    for (int64_t l = 0; l < n; l++) {
-      float *row = p->dx + (q * ANE_PANEL + l) * p->cols;
-      for (int64_t c = 0; c < p->cols; c++) row[c] = from[c * ANE_PANEL + l];
-    }
+    for (int64_t first = 0; first < p->cols; first += LINE)
+      for (int64_t l = 0; l < n; l++)
+        for (int64_t c = first; c < ANE_MIN(first + LINE, p->cols); c++) dx[l * p->cols + c] = from[c * ANE_PANEL + l];
   }
 }
 
