@@ -1,6 +1,6 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
--- Needs ane.core and ane.recipe.rope. Recipe API version 1 is the methods of this class without a leading "_" and the modules of this
--- folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
+-- Needs ane.core, ane.recipe.rope and ane.util.weight_type. Recipe API version 1 is the methods of this class without a leading "_" and
+-- the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
@@ -13,6 +13,7 @@
 
 local core = require "ane.core"
 local rope = require "ane.recipe.rope"
+local weight_type = require "ane.util.weight_type"
 
 local Builder = {}
 Builder.__index = Builder
@@ -117,6 +118,7 @@ end
 function Builder:_tensor(role, suffix)
   local info, name = self:_find(role, suffix)
   if not info then error(("no tensor %s in %s"):format(name, self.source:path()), 0) end
+  weight_type.check(self.source, name, info.dtype)
   return self:_const(name, name, nil, role), info
 end
 
@@ -133,6 +135,7 @@ function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")
 function Builder:number(role, suffix)
   local info, name = self:_find(role, suffix or ".weight")
   if not info then return nil end
+  weight_type.check(self.source, name, info.dtype)
   self.used[name] = true
   if self.source.number then return self.source:number(name) end
   local raw, message = self.source:read(name)
@@ -371,6 +374,7 @@ function Builder:weight(role, opts)
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
+  weight_type.check(self.source, name, info.dtype)
   if opts.count and info.shape[1] ~= opts.count then
     error(("tensor %s holds %d experts, the configuration says %d"):format(name, info.shape[1], opts.count), 0)
   end
