@@ -38,6 +38,32 @@ describe("a configuration that contradicts the file", function()
     end
   end)
 
+  it("has lists of another length", function()
+    for _, case in ipairs {
+      { "falcon_h1-odd", "ssm_multipliers", "ssm_multipliers has 4 numbers, wanted 5" },
+      { "falcon_h1-odd", "mlp_multipliers", "mlp_multipliers has 1 numbers, wanted 2" },
+      { "gemma3n-odd", "activation_sparsity_pattern", "activation_sparsity_pattern has 4 numbers, wanted one for each of 5 layers" },
+      { "gemma3n-odd", "intermediate_size", "key intermediate_size has 4 numbers, wanted one for each of 5 layers" },
+      { "zaya_original-odd", "swa_layers", "swa_layers has 5 numbers, wanted one for each of 6 layers" },
+      { "falcon_h1_normed-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
+      { "granitemoehybrid_limits-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
+    } do
+      local name, key, what = table.unpack(case)
+      local message = refusal(name, function(cfg) table.remove(cfg[key]) end)
+      assert.matches(what, message, 1, true)
+    end
+    assert.matches("time_step_limit is a list of 3,", refusal("mamba2_clamp-odd", function(cfg) table.insert(cfg.time_step_limit, 2) end))
+  end)
+
+  it("has lists in place of ropes of kinds of layers", function()
+    local message = refusal("gemma3n-odd", function(cfg)
+      cfg.rope_parameters = { full_attention = { 5000 }, sliding_attention = { 1000 } }
+    end)
+    assert.matches("key rope_parameters.%a+_attention is a list, wanted an object", message)
+    message = refusal("olmo3-odd", function(cfg) cfg.rope_parameters.sliding_attention = { 5000 } end)
+    assert.matches("key rope_parameters.sliding_attention is a list, wanted an object", message, 1, true)
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)

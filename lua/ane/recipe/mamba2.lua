@@ -16,8 +16,10 @@ end
 --- The limits of the time step in config.json.
 -- @return the lower and the upper limit; nil: none. Infinity is no limit.
 function M.limits(cfg)
-  local limit = cfg.meta "time_step_limit" or {}
-  if type(limit) ~= "table" then error(("time_step_limit is %s, wanted a list of two numbers"):format(tostring(limit)), 0) end
+  local limit = cfg.meta "time_step_limit"
+  if limit == nil then return nil, nil end
+  local found = type(limit) == "table" and ("a list of %d"):format(#limit) or tostring(limit)
+  if type(limit) ~= "table" or #limit ~= 2 then error(("time_step_limit is %s, wanted a list of two numbers"):format(found), 0) end
   return tonumber(limit[1]), tonumber(limit[2])
 end
 

@@ -263,11 +263,24 @@ local BESIDE = {}
 for word in ([[rope_type type rope_theta factor attention_factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim
   truncate low_freq_factor high_freq_factor short_factor long_factor partial_rotary_factor alpha]]):gmatch "%S+" do BESIDE[word] = true end
 
+-- Does a word name a kind of layers?
+local function names_layers(cfg, word)
+  for _, kind_of_layer in ipairs(cfg.layer_types or {}) do
+    if kind_of_layer == word then return true end
+  end
+  return word == "full_attention" or word == "sliding_attention"
+end
+
 local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
   if p == nil then p = {} end
   if type(p) ~= "table" then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  for word, inner in pairs(p) do
+    if type(inner) == "table" and #inner > 0 and names_layers(cfg, word) then
+      self:fail("format", "key %s.%s is a list, wanted an object", key, word)
+    end
+  end
   if not is_nested(p) then
     cfg.rope = read_rope(self, cfg, p, key .. ".")
     return
@@ -337,11 +350,15 @@ local function read_ends(self)
 end
 
 -- Returns the inner width; the largest if a list has one for each layer.
-local function read_width(self)
+local function read_width(self, cfg)
   local width = present(self.raw.intermediate_size)
   if type(width) ~= "table" then return self:whole("intermediate_size", 1) end
   local most
-  for i in ipairs(self:list("intermediate_size", "number")) do
+  local list = self:list("intermediate_size", "number")
+  if #list ~= cfg.n_layer then
+    self:fail("format", "key intermediate_size has %d numbers, wanted one for each of %d layers", #list, cfg.n_layer)
+  end
+  for i in ipairs(list) do
     local n = self:whole(i, 1, self.raw.intermediate_size, "intermediate_size.")
     most = math.max(most or 0, n)
   end
@@ -478,7 +495,7 @@ function M.read(source, defaults)
     self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
       ceilings.of "head_dim")
   end
-  cfg.d_ff, cfg.vocab_size = read_width(self), self:whole("vocab_size", 1)
+  cfg.d_ff, cfg.vocab_size = read_width(self, cfg), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
     or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"
