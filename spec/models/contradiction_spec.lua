@@ -38,6 +38,26 @@ describe("a configuration that contradicts the file", function()
     end
   end)
 
+  it("has other sizes of latent attention", function()
+    for _, name in ipairs { "deepseek_v2-odd", "deepseek_v3-odd", "glm4_moe_lite-odd" } do
+      for _, key in ipairs { "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "q_lora_rank", "num_attention_heads" } do
+        for _, by in ipairs { -2, 2 } do
+          local has
+          local function change(cfg)
+            has = type(cfg[key]) == "number"
+            if not has then return end
+            cfg[key] = cfg[key] + by
+            if key == "num_attention_heads" then cfg.num_key_value_heads = cfg[key] end
+          end
+          local path <close> = hf.changed(name, change)
+          local model, message = ane.load(path.name)
+          assert.equal(has, model == nil, name .. " " .. key)
+          if model then model:close() else assert.matches("tensor %S+ has %d+ rows, the configuration says %d+", message) end
+        end
+      end
+    end
+  end)
+
   it("has lists of another length", function()
     for _, case in ipairs {
       { "falcon_h1-odd", "ssm_multipliers", "ssm_multipliers has 4 numbers, wanted 5" },

@@ -197,13 +197,15 @@ end
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [N, C] and of the bias [N]
 -- @param opts bias (true: required; false: not used; nil: used if the file has one); from, to (use only these rows of the weight and the
--- bias, 0-based, `to` excluded); bias_of (role of the bias; default: that of the weight); name (of the value; default: the role)
+-- bias, 0-based, `to` excluded); bias_of (role of the bias; default: that of the weight); name (of the value; default: the role); rows
+-- (what N must be)
 -- @return value [1, N, T, 1]; N = to - from if these are given
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false
     and self:weight(opts.bias_of or role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
-  return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
+  local weight = self:weight(role, { from = opts.from, to = opts.to, matrix = true, rows = opts.rows })
+  return self:_add("conv1x1", opts.name or role, { x, weight, bias })
 end
 
 --- The number of rows (output features) of a role's weight as the file stores it.
@@ -358,9 +360,10 @@ Builder.take = Builder.gather
 -- @param role of the weight
 -- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
 -- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n (what
--- that dimension must be); from, to (rows of what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed
--- (true: what remains is stored [in, out]); matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat
--- (true: the whole tensor as a vector); part ({first, rows}: only these stored rows, which `transposed` then transposes)
+-- that dimension must be); rows = n (what it must be in a tensor that is not stacked); from, to (rows of what remains, 0-based, `to`
+-- excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]); matrix (true: a vector becomes
+-- a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part ({first, rows}: only these
+-- stored rows, which `transposed` then transposes)
 -- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -377,6 +380,9 @@ function Builder:weight(role, opts)
   weight_type.check(self.source, name, info.dtype)
   if opts.count and info.shape[1] ~= opts.count then
     error(("tensor %s holds %d experts, the configuration says %d"):format(name, info.shape[1], opts.count), 0)
+  end
+  if opts.rows and info.shape[1] ~= opts.rows then
+    error(("tensor %s has %d rows, the configuration says %d"):format(name, info.shape[1], opts.rows), 0)
   end
   local row = opts.matrix and #info.shape == 1
   if opts.step then
