@@ -44,6 +44,7 @@ local function state_space(cfg)
     heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
     n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
     plain = not cfg.meta("mamba_rms_norm", "flag"), norm_first = cfg.meta("mamba_norm_before_gate", "flag") ~= false,
+    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
     low = low, high = high, act = cfg.act, factors = lists.numbers(cfg, "ssm_multipliers", 5),
   }
 end
