@@ -84,6 +84,23 @@ describe("a configuration that contradicts the file", function()
     assert.matches("key rope_parameters.sliding_attention is a list, wanted an object", message, 1, true)
   end)
 
+  it("has values of another kind", function()
+    local message = refusal("llama_score-odd", function(cfg) cfg.eos_token_id = core.json_object {} end)
+    assert.matches("key eos_token_id is an object, wanted a list", message)
+    message = refusal("qwen3-odd", function(cfg) cfg.rope_parameters, cfg.rope_scaling = core.json_array { 1 }, core.null end)
+    assert.matches("key rope_parameters is a list, wanted an object or null", message)
+    message = refusal("ministral3-odd", function(cfg) cfg.rope_parameters.llama_4_scaling_beta = "0.1" end)
+    assert.matches("key rope_parameters.llama_4_scaling_beta is '0.1', wanted a number", message)
+    message = refusal("ministral3-odd", function(cfg)
+      cfg.rope_parameters = { rope_theta = 1e4, original_max_position_embeddings = 1.5 }
+    end)
+    assert.matches("key rope_parameters.original_max_position_embeddings is 1.5, wanted a whole number", message)
+    message = refusal("deepseek_v3-odd", function(cfg)
+      cfg.rope_scaling, cfg.rope_parameters = nil, { rope_type = "linear", factor = 2, mscale_all_dim = "1", rope_theta = 1e4 }
+    end)
+    assert.matches("key rope_parameters.mscale_all_dim is '1', wanted a number", message)
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)

@@ -70,6 +70,8 @@ describe("loading", function()
       A .. "embedding_length is 18, no multiple of attention.head_count, 4, and attention.key_length is missing" },
     { set("llama.attention.layer_norm_rms_epsilon",
       "float32", -1), A .. "attention.layer_norm_rms_epsilon is -1.0, wanted a number above 0" },
+    { set "llama.attention.layer_norm_rms_epsilon",
+      A .. "attention.layer_norm_rms_epsilon is missing (or, of LayerNorm, attention.layer_norm_epsilon)" },
     { set("llama.rope.freq_base", "float32", 0), A .. "rope.freq_base is 0.0, wanted a number above 0" },
     { set("llama.rope.scaling.factor", "float32", 0), A .. "rope.scaling.factor is 0.0, wanted a number above 0" },
     { set("llama.rope.dimension_count", "uint32", 3), A .. "rope.dimension_count is 3, wanted an even number up to the head's 4" },

@@ -64,11 +64,22 @@ end
 
 local function present(v) if v ~= core.null then return v end end
 
+-- Is a value that was decoded an array? An empty table could be an object.
+local function is_array(v)
+  local mt = getmetatable(v)
+  return #v > 0 or type(mt) == "table" and mt.__jsontype == "array"
+end
+
+local function is_object(v)
+  local mt = getmetatable(v)
+  return #v == 0 and (next(v) ~= nil or type(mt) == "table" and mt.__jsontype == "object")
+end
+
 -- Formats a value for messages.
 local function kind(v)
   if v == core.null then return "null" end
   if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
-  return type(v) == "table" and "a list or object" or tostring(v)
+  return type(v) ~= "table" and tostring(v) or is_array(v) and "a list" or "an object"
 end
 
 function Reader:number(key, from, where)
@@ -117,7 +128,7 @@ end
 function Reader:list(key, of, from, where)
   local v = present((from or self.raw)[key])
   if v == nil then return nil end
-  if type(v) ~= "table" or (#v == 0 and next(v) ~= nil) then
+  if type(v) ~= "table" or is_object(v) then
     self:fail("format", "key %s%s is %s, wanted a list", where or "", key, kind(v))
   end
   local out = {}
@@ -133,7 +144,7 @@ end
 -- An object; nil where absent.
 function Reader:object(key)
   local v = present(self.raw[key])
-  if v ~= nil and (type(v) ~= "table" or #v > 0) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
+  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
   return v
 end
 
@@ -221,13 +232,21 @@ function SCALINGS.proportional(self, rope, p, where)
   rope.scaling, rope.dims = "proportional", d
 end
 
+-- The growth of q with the position (Ministral 3); nil: none.
+local function growth_of(self, p, where)
+  local beta = self:number("llama_4_scaling_beta", p, where)
+  local original = self:whole("original_max_position_embeddings", 1, p, where) or self:whole("max_position_embeddings", 1)
+  return beta and beta ~= 0 and { beta = beta, original = original } or nil
+end
+
 -- Converts one dict to a rope. In old files its missing keys are at the top level of config.json.
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
   if partial > 1 then self:fail("format", "key partial_rotary_factor is %s, wanted at most 1", partial) end
   local rope = {
     theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
-    local_theta = self:positive "rope_local_base_freq",
+    local_theta = self:positive "rope_local_base_freq", mscale_all_dim = self:number("mscale_all_dim", p, where),
+    growth = growth_of(self, p, where),
   }
   local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
   if name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
@@ -247,7 +266,7 @@ end
 -- Returns whether a dict holds one dict for each kind of layer.
 local function is_nested(p)
   for _, v in pairs(p) do
-    if type(v) == "table" and #v == 0 then return true end
+    if type(v) == "table" and not is_array(v) then return true end
   end
   return false
 end
@@ -275,9 +294,9 @@ local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
   if p == nil then p = {} end
-  if type(p) ~= "table" then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
   for word, inner in pairs(p) do
-    if type(inner) == "table" and #inner > 0 and names_layers(cfg, word) then
+    if type(inner) == "table" and is_array(inner) and names_layers(cfg, word) then
       self:fail("format", "key %s.%s is a list, wanted an object", key, word)
     end
   end
