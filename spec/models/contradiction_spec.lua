@@ -101,6 +101,21 @@ describe("a configuration that contradicts the file", function()
     assert.matches("key rope_parameters.mscale_all_dim is '1', wanted a number", message)
   end)
 
+  it("has rows that the tensors lack", function()
+    local message = refusal("qwen3_5_moe_stacked-odd", function(cfg)
+      local part = cfg.text_config or cfg
+      part.moe_intermediate_size = 2 * part.moe_intermediate_size
+    end)
+    assert.matches("layers.0: tensor %S+experts.gate_up_proj: option from is %d+, wanted an integer in 0 .. %d+", message)
+    message = refusal("zaya-odd", function(cfg) cfg.head_dim = 2 * cfg.head_dim end)
+    assert.matches("layers.0.slice: channels 0 to 96 of layers.0.conv1, which has 72", message)
+    message = refusal("qwen3_5-odd", function(cfg)
+      local part = cfg.text_config or cfg
+      part.head_dim = 2 * part.head_dim
+    end)
+    assert.matches("channels %d+ to %d+ of a head of layers.3.%S+, which has %d+", message)
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)
@@ -112,6 +127,15 @@ describe("a configuration that contradicts the file", function()
     local model, message, code = ane.load(path.name)
     assert.same({ nil, "format" }, { model, code })
     assert.matches(path.name .. "/modules.json: ", message, 1, true)
+    for text, what in pairs {
+      ["[1]"] = "/modules.json[0] is 1, wanted an object with a type", ["{}"] = "/modules.json is an object, wanted a list",
+      ['[{"type":3}]'] = "/modules.json[0] is an object, wanted an object with a type", ["3"] = "/modules.json is 3, wanted a list",
+    } do
+      assert(core.write_file(path.name .. "/modules.json", text))
+      model, message, code = ane.load(path.name)
+      assert.same({ nil, "format" }, { model, code })
+      assert.matches(path.name .. what, message, 1, true)
+    end
   end)
 end)
 

@@ -32,7 +32,7 @@ local GGUF_POOLINGS = { "mean", "cls", "last" }
 local MODULES = {}
 
 function MODULES.Transformer(_, path, out_folder)
-  if path ~= out_folder then fail("unsupported", "modules.json: the model in '%s' is not beside modules.json", path) end
+  if path ~= out_folder then fail("unsupported", "%s/modules.json: the model in '%s' is not beside it", out_folder, path) end
 end
 
 function MODULES.Dropout() end -- does nothing but in training
@@ -137,8 +137,8 @@ end
 
 -- Reads prompts by name, the default prompt, the similarity function and the length of truncated vectors.
 local function read_prompts(out, folder)
-  local name = "config_sentence_transformers.json"
-  local config = fields.read_json(folder .. "/" .. name, name)
+  local name = folder .. "/config_sentence_transformers.json"
+  local config = fields.read_json(name, name)
   if not config then return end
   for key, text in pairs(get(config, "prompts", "object", name, {})) do
     if text ~= core.null then out.prompts[key] = fields.check(text, "string", name .. ": prompts." .. key) end
@@ -155,8 +155,9 @@ end
 -- @return number; nil: no file says; raises failures of ane.tokenizer.fields
 function M.length(folder)
   local function field(name, key, kind)
-    local config = fields.read_json(folder .. "/" .. name, name)
-    return config and get(config, key, kind, name, NONE)
+    local path = folder .. "/" .. name
+    local config = fields.read_json(path, path)
+    return config and get(config, key, kind, path, NONE)
   end
   local most = field("sentence_bert_config.json", "max_seq_length", "natural")
   if most then return most end
@@ -174,8 +175,8 @@ local function read_modules(folder)
   if not text then fail(code, "%s", message) end
   local list
   list, message, code = core.json_decode(text)
-  if list == nil then fail(code, "modules.json: %s", message) end
-  return fields.check(list, "array", "modules.json")
+  if list == nil then fail(code, "%s: %s", path, message) end
+  return fields.check(list, "array", path)
 end
 
 local function read_folder(out, folder)
@@ -184,7 +185,7 @@ local function read_folder(out, folder)
   local list = read_modules(folder)
   if not list then return end
   for i, module in ipairs(list) do
-    local where = ("modules.json[%d]"):format(i - 1)
+    local where = ("%s/modules.json[%d]"):format(folder, i - 1)
     fields.check(module, "object", where)
     local name, path = get(module, "type", "string", where), get(module, "path", "string", where)
     if path ~= "" and not paths.is_inside(path) then fail("format", "%s: path '%s' leads out of the folder", where, path) end

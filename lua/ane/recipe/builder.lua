@@ -106,8 +106,13 @@ end
 function Builder:_const(name, label, view, role)
   self.used[name] = true
   local value
-  if self.source.constant then value = self.source:constant(self.graph, name, label, view)
-  else value = self.graph:const(label, self.source, name, view ~= TABLE and view or nil) end
+  if self.source.constant then
+    value = self.source:constant(self.graph, name, label, view)
+  else
+    local ok, result = pcall(self.graph.const, self.graph, label, self.source, name, view ~= TABLE and view or nil)
+    if not ok then error(("tensor %s: %s"):format(name, result), 0) end
+    value = result
+  end
   view = view or {}
   self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, step = view.step, transposed = view.transposed,
     role = role, layer = self.index, label = label }

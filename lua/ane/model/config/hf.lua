@@ -440,8 +440,14 @@ local function task_of(self)
   local modules, fault = nil, nil
   if text then modules, fault = core.json_decode(text) end
   if fault then failure.raise("format", "%s/modules.json: %s", self.folder, fault) end
-  for _, module in ipairs(type(modules) == "table" and modules or {}) do
-    if type(module) == "table" and tostring(module.type):find "Pooling$" then return "embedding" end
+  if text and (type(modules) ~= "table" or not is_array(modules)) then
+    failure.raise("format", "%s/modules.json is %s, wanted a list", self.folder, kind(modules))
+  end
+  for i, module in ipairs(modules or {}) do
+    if type(module) ~= "table" or type(module.type) ~= "string" then
+      failure.raise("format", "%s/modules.json[%d] is %s, wanted an object with a type", self.folder, i - 1, kind(module))
+    end
+    if module.type:find "Pooling$" then return "embedding" end
   end
 end
 
