@@ -148,6 +148,30 @@ describe("generate_many of a model that generates nothing", function()
   end)
 end)
 
+describe("a model whose weights are no numbers", function()
+  -- A copy whose tensor `name` holds NaN.
+  local function broken(from, name)
+    return hf.changed(from, nil, function(t)
+      if t.name == name then t.data = ("\xFF"):rep(#t.data) end
+      return t
+    end)
+  end
+
+  it("gives an error, not an embedding", function()
+    local path <close> = broken("bert", "encoder.layer.1.output.LayerNorm.weight")
+    local model <close> = assert(ane.load(path.name))
+    local v, message, code = model:embed { { 3, 4 }, { 5, 6 } }
+    assert.same({ nil, "entry 1: the model gives numbers that are not finite", "invalid" }, { v, message, code })
+  end)
+
+  it("gives an error, not a score", function()
+    local path <close> = broken("cross_encoder", "classifier.weight")
+    local model <close> = assert(ane.load(path.name))
+    local scores, message, code = model:rerank(nil, { { 3, 4 }, { 5, 6 } })
+    assert.same({ nil, "document 1: the model gives a score that is not finite", "invalid" }, { scores, message, code })
+  end)
+end)
+
 describe("a classifier without numbers", function()
   it("is an error, not a text without spans", function()
     local source = "privacy_filter-odd"
