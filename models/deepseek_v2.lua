@@ -26,10 +26,9 @@ M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp
 
 -- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2.
 local function score_factor(cfg)
-  local r = cfg.meta("rope_parameters", "object") or cfg.meta("rope_scaling", "object") or {}
-  local all = tonumber(r.mscale_all_dim) or 0
-  if cfg.format == "gguf" then all = 10 * (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) end
   if not cfg.rope then error("key rope_parameters describes no rope for all layers, which latent attention needs", 0) end
+  local all = cfg.rope.mscale_all_dim or 0
+  if cfg.format == "gguf" then all = 10 * (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) end
   local factor = cfg.rope.scaling and cfg.rope.factor or 1
   return factor > 1 and all ~= 0 and (1 + 0.1 * all * math.log(factor)) ^ 2 or 1
 end

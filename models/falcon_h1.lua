@@ -6,6 +6,7 @@
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local lists = require "ane.recipe.lists"
 local mamba2 = require "ane.recipe.mamba2"
 
 local M = { architectures = { "falcon_h1", "falcon-h1" }, version = 1 }
@@ -22,7 +23,7 @@ M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp
 -- The multipliers.
 local function factors(cfg)
   local function get(key) return cfg.meta(key, "number") or 1 end
-  local mlp = cfg.meta("mlp_multipliers", "list") or { 1, 1 }
+  local mlp = lists.numbers(cfg, "mlp_multipliers", 2) or { 1, 1 }
   return {
     embedding = get "embedding_multiplier", logits = get "lm_head_multiplier", attention_in = get "attention_in_multiplier",
     attention_out = get "attention_out_multiplier", key = get "key_multiplier", ssm_in = get "ssm_in_multiplier",
@@ -43,7 +44,8 @@ local function state_space(cfg)
     heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
     n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
     plain = not cfg.meta("mamba_rms_norm", "flag"), norm_first = cfg.meta("mamba_norm_before_gate", "flag") ~= false,
-    low = low, high = high, act = cfg.act, factors = cfg.meta("ssm_multipliers", "list"),
+    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
+    low = low, high = high, act = cfg.act, factors = lists.numbers(cfg, "ssm_multipliers", 5),
   }
 end
 

@@ -11,6 +11,7 @@ local altup = require "ane.recipe.altup"
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local lists = require "ane.recipe.lists"
 local per_layer = require "ane.recipe.per_layer"
 
 local M = { architectures = { "gemma3n", "gemma3n_text" }, version = 1 }
@@ -78,6 +79,7 @@ local function far_above(b, x, k)
 end
 
 local function feed_forward(b, x, share)
+  if share < 0 or share >= 1 then error(("activation_sparsity_pattern holds %s, wanted 0 up to 1"):format(share), 0) end
   if share == 0 then return ffn.gated(b, x, "gelu_tanh") end
   local gate = far_above(b, b:linear(x, "ffn_gate", { bias = false }), quantile(share))
   return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
@@ -117,7 +119,7 @@ function M.build(b, cfg)
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
     { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
   local own, shared = cfg.n_layer - cfg.meta("num_kv_shared_layers", "whole"), {}
-  local sparsity = cfg.meta("activation_sparsity_pattern", "list") or {}
+  local sparsity = lists.per_layer(cfg, "activation_sparsity_pattern") or {}
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "count"))
   local streams = altup.streams(b, x, n)

@@ -52,6 +52,7 @@ local function state_space(cfg)
   return {
     heads = heads, width = width, groups = cfg.meta("mamba_n_groups", "count") or 1, n = cfg.meta("mamba_d_state", "count") or 256,
     taps = cfg.meta("mamba_d_conv", "count") or 4, low = low, high = high, act = cfg.act,
+    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
   }
 end
 

@@ -29,7 +29,7 @@ local function settings(cfg)
   return {
     heads = cfg.meta("num_heads", "count"), width = cfg.head_dim, groups = cfg.meta("n_groups", "count") or 8,
     n = cfg.meta("state_size", "count") or 128, taps = cfg.meta("conv_kernel", "count") or 4, low = low, high = high,
-    act = cfg.act,
+    act = cfg.act, bias = cfg.meta("use_bias", "flag"), conv_bias = cfg.meta("use_conv_bias", "flag"),
   }
 end
 

@@ -37,9 +37,7 @@ local function growth(cfg)
     local original = cfg.meta("rope.scaling.original_context_length", "count") or cfg.context_length
     return beta and { beta = beta, original = original } or nil
   end
-  local r = cfg.meta("rope_parameters", "object") or {}
-  local beta = tonumber(r.llama_4_scaling_beta)
-  return beta and beta ~= 0 and { beta = beta, original = math.tointeger(r.original_max_position_embeddings) or cfg.context_length } or nil
+  return cfg.rope and cfg.rope.growth
 end
 
 function M.build(b, cfg)

@@ -11,6 +11,7 @@ local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"
 local mamba2 = require "ane.recipe.mamba2"
 local moe = require "ane.recipe.moe"
+local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "nemotron_h", "nemotron_h_moe" }, version = 1 }
 
@@ -66,6 +67,7 @@ local function state_space(cfg)
   return {
     heads = cfg.meta("mamba_num_heads", "count") or 128, width = cfg.meta("mamba_head_dim", "count") or 64,
     groups = cfg.meta("n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
+    bias = cfg.meta("use_bias", "flag"), conv_bias = cfg.meta("use_conv_bias", "flag"),
     taps = cfg.meta("conv_kernel", "count") or 4, low = cfg.meta("time_step_min", "number") or 0.001,
   }
 end
@@ -82,12 +84,15 @@ end
 
 -- down(relu(up(x))^2)
 local function squared(b, x, up, down)
-  local y = b:linear(x, up)
-  return b:linear(b:glu(y, y, "relu"), down)
+  local bias = { bias = b.cfg.mlp_bias }
+  local y = b:linear(x, up, bias)
+  return b:linear(b:glu(y, y, "relu"), down, bias)
 end
 
 local function experts(b, x, e)
   local gguf = b.cfg.format == "gguf"
+  if not e.count then error(("metadata key %s.expert_count is missing"):format(b.cfg.architecture), 0) end
+  local opts = { bias = b.cfg.mlp_bias }
   local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = gguf })
   local route = moe.route(b, b:linear(x, "ffn_gate_inp"), {
     k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
@@ -95,8 +100,8 @@ local function experts(b, x, e)
   })
   local list = moe.list(b, e.count, { gate = "ffn_up_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
   local narrow = b:has "ffn_latent_down"
-  local y = moe.experts(b, narrow and b:linear(x, "ffn_latent_down") or x, route, list, { act = "relu" }) -- relu(g) u with g = u
-  if narrow then y = b:linear(y, "ffn_latent_up") end
+  local y = moe.experts(b, narrow and b:linear(x, "ffn_latent_down", opts) or x, route, list, { act = "relu" }) -- relu(g) u with g = u
+  if narrow then y = b:linear(y, "ffn_latent_up", opts) end
   if not b:has "ffn_up_shexp" then return y end
   return b:add(y, squared(b, x, "ffn_up_shexp", "ffn_down_shexp"))
 end
@@ -110,7 +115,9 @@ function M.shapes(cfg)
   t.ffn_up_exps, t.ffn_down_exps = { inner, narrow or d }, { narrow or d, inner }
   t.ffn_up_shexp, t.ffn_down_shexp = { shared, d }, { d, shared }
   t.ffn_latent_down, t.ffn_latent_up = narrow and { narrow, d }, narrow and { d, narrow }
-  return t
+  if not cfg.mlp_bias then return t end
+  if narrow then shapes.biases(t, { "ffn_latent_down", "ffn_latent_up" }) end
+  return shapes.biases(t, { "ffn_up_shexp", "ffn_down_shexp" })
 end
 
 -- Refuses activation functions that are not computed.

@@ -50,7 +50,8 @@ M.ignore = { "pooler%.dense%.", "^cls%.predictions%." }
 function M.build(b, cfg)
   local rope = b:rope_table(cfg.rope)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
-  if b:has "token_types" then x = b:add(x, b:embed("token_types", { by = "types" })) end
+  local types = cfg.format == "hf" and (cfg.meta("type_vocab_size", "whole") or 2) > 0
+  if types or b:has "token_types" then x = b:add(x, b:embed("token_types", { by = "types" })) end
   x = b:layer_norm(x, "token_embd_norm")
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()

@@ -7,6 +7,7 @@
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local lists = require "ane.recipe.lists"
 
 local M = { architectures = { "smollm3" }, version = 1 }
 
@@ -18,10 +19,7 @@ M.defaults = {
 
 -- Returns function(i) -> whether layer i has rope.
 local function rotating(cfg)
-  local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
-  if list and #list ~= cfg.n_layer then
-    error(("no_rope_layers has %d numbers, wanted one for each of %d layers"):format(#list, cfg.n_layer), 0)
-  end
+  local list, interval = lists.per_layer(cfg, "no_rope_layers"), cfg.meta("no_rope_layer_interval", "count") or 4
   return function(i)
     if list then return list[i + 1] ~= 0 end
     return (i + 1) % interval ~= 0

@@ -11,6 +11,7 @@
 -- and the scales of a join are stored at the input of the next layer).
 
 local head = require "ane.recipe.head"
+local lists = require "ane.recipe.lists"
 local moe = require "ane.recipe.moe"
 
 local M = { architectures = { "zaya" }, version = 1, defaults = { hf = { norm_eps = 1e-5 } } }
@@ -64,7 +65,7 @@ end
 
 local function original_layout(cfg)
   local L = { prefix = "o.", blocks = cfg.n_layer // 2, heads = cfg.meta("cca_num_q_heads", "count") or cfg.n_head // 2 }
-  local windows = cfg.meta("swa_layers", "list") or {}
+  local windows = lists.per_layer(cfg, "swa_layers") or {}
   function L.in_a(i) return 2 * i end
   function L.in_m(i) return 2 * i + 1 end
   -- The scales at the input of a layer join the output of the layer before it: those after the attention of block i are in layer

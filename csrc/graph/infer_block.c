@@ -172,9 +172,11 @@ ane_status infer_slice(const struct ane_graph *g, const struct ane_node *n, stru
   if (st) return st;
   int64_t heads = ane_node_int(n, "heads");
   if (heads < 1 || infer_channels(x) % heads)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " channels", heads, infer_channels(x));
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide the %" PRId64 " channels of %s", heads, infer_channels(x),
+                    x->name);
   if (from < 0 || to <= from || to > infer_channels(x) / heads)
-    return ane_fail(err, ANE_SHAPE, "channels %" PRId64 " to %" PRId64 " of %" PRId64, from, to, infer_channels(x) / heads);
+    return ane_fail(err, ANE_SHAPE, "channels %" PRId64 " to %" PRId64 " of %s%s, which has %" PRId64, from, to,
+                    heads > 1 ? "a head of " : "", x->name, infer_channels(x) / heads);
   out[0] = infer_activation(heads * (to - from), infer_tokens(x));
   return ANE_OK;
 }

@@ -139,6 +139,7 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
 static ane_status layer_norm_of(struct onnx_import *t, const struct ane_onnx_node *n, int32_t x, int32_t gamma, int32_t beta,
                                 int64_t axis, float epsilon) {
   int32_t in[5] = {x, NONE, gamma, beta, NONE}, out = n->out[0];
+  if (gamma == NONE) return onnx_node_fail(t, n, ANE_FORMAT, "the input of its scale is missing");
   ane_status st = norm_axes(t, n, axis, x, &in[1]);
   if (!st) st = interp_float(t->g, epsilon, &in[4], t->err);
   return st ? st : step(t, n, ANE_PRIM_layer_norm, in, 5, &out);

@@ -210,7 +210,7 @@ ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, stru
   if (!w->temp || !lock_partial(w)) {
     bool held = w->temp && w->fd >= 0 && errno == EWOULDBLOCK;
     ane_status st = held ? ANE_STATE : errno == ENOMEM ? ANE_NOMEM : ANE_IO;
-    ane_fail(err, st, "%s.partial: %s", path, held ? "another process writes there" : strerror(errno));
+    ane_fail(err, st, "%s: %s%s", path, held ? "another process writes there" : "cannot create: ", held ? "" : strerror(errno));
     release(w);
     return st;
   }
@@ -218,7 +218,9 @@ ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, stru
 }
 
 void ane_folder_leave(struct ane_folder_writer *w) {
-  if (w->temp) release(w);
+  if (!w->temp) return;
+  (void)!rmdir(w->temp); /* only one that is empty; under the lock */
+  release(w);
 }
 
 ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err) {

@@ -107,7 +107,8 @@ ane_status ane_folder_replaceable(const char *path, const char *marker, const ch
 /* The same in a folder PATH.partial, which stays if ane_folder_leave or a kill ends the work; the next call continues in it.
  * ANE_STATE: another writer has it. */
 ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err);
-/* Closes the folder and keeps what was written for the next ane_folder_resume. Does nothing on a zeroed or finished writer. */
+/* Closes the folder and keeps what was written for the next ane_folder_resume; an empty one is removed. Does nothing on a
+ * zeroed or finished writer. */
 void ane_folder_leave(struct ane_folder_writer *w);
 /* Removes a file or folder inside the folder, if it exists. `name` has no slash. */
 ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err);

@@ -80,8 +80,16 @@ static void norm_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED
   }
 }
 
+static bool is_real(struct ane_prim_call *c, const char *name, const struct ane_dyn *t) {
+  char text[ANE_DYN_TEXT];
+  if (!t || t->coded || prim_is_float(t->dtype)) return true;
+  prim_fail(c, ANE_INVALID, "%s is %s, wanted floats", name, ane_dyn_text(t, text));
+  return false;
+}
+
 static bool fits(struct ane_prim_call *c, const char *name, const struct ane_dyn *t, int64_t n) {
   char text[ANE_DYN_TEXT];
+  if (!is_real(c, name, t)) return false;
   if (!t || t->count == n) return true;
   prim_fail(c, ANE_SHAPE, "%s is %s, wanted %lld elements", name, ane_dyn_text(t, text), (long long)n);
   return false;
@@ -92,7 +100,7 @@ static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
   struct norm m = {.n = 1, .centre = centre, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};
   int64_t outer = 1;
   for (int i = 0; i < x->rank; i++) *(i < first ? &outer : &m.n) *= x->dim[i];
-  if (c->status || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
+  if (c->status || !is_real(c, "x", x) || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
   m.x = prim_f32(c, x);
   m.gamma = gamma ? prim_f32(c, gamma) : NULL;
   m.beta = beta ? prim_f32(c, beta) : NULL;
@@ -114,7 +122,7 @@ static ane_status norm_transposed(struct ane_prim_call *c, uint32_t mask) {
       dim[at] = x->dim[i], stride[at++] = own[i];
       *(want ? &m.n : &outer) *= x->dim[i];
     }
-  if (c->status || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
+  if (c->status || !is_real(c, "x", x) || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
   const float *v = prim_f32(c, x);
   float *in = prim_temp(c, (uint64_t)x->count * sizeof *in), *out = prim_temp(c, (uint64_t)x->count * sizeof *out),
         *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);

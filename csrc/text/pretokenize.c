@@ -61,6 +61,7 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
   p->invert = split->invert;
   pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* if it fails, the interpreter runs the pattern */
 out:
+  if (st && split->place) ane_fail_in(err, st, "%s", split->place);
   ane_buffer_free(&text);
   pcre2_compile_context_free(context);
   pcre2_general_context_free(general);

@@ -91,6 +91,7 @@ struct ane_split {
   ane_split_behaviour behaviour;
   bool invert;                         /* swaps matches and gaps */
   bool literal;                        /* the pattern is plain text */
+  const char *place;                   /* of the pattern, for messages; NULL: none */
   const struct ane_normaliser *change; /* changes each piece instead of splitting it */
   bool only_first;                     /* changes only the piece at the beginning of the input */
 };

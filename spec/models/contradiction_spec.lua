@@ -38,6 +38,84 @@ describe("a configuration that contradicts the file", function()
     end
   end)
 
+  it("has other sizes of latent attention", function()
+    for _, name in ipairs { "deepseek_v2-odd", "deepseek_v3-odd", "glm4_moe_lite-odd" } do
+      for _, key in ipairs { "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "q_lora_rank", "num_attention_heads" } do
+        for _, by in ipairs { -2, 2 } do
+          local has
+          local function change(cfg)
+            has = type(cfg[key]) == "number"
+            if not has then return end
+            cfg[key] = cfg[key] + by
+            if key == "num_attention_heads" then cfg.num_key_value_heads = cfg[key] end
+          end
+          local path <close> = hf.changed(name, change)
+          local model, message = ane.load(path.name)
+          assert.equal(has, model == nil, name .. " " .. key)
+          if model then model:close() else assert.matches("tensor %S+ has %d+ rows, the configuration says %d+", message) end
+        end
+      end
+    end
+  end)
+
+  it("has lists of another length", function()
+    for _, case in ipairs {
+      { "falcon_h1-odd", "ssm_multipliers", "ssm_multipliers has 4 numbers, wanted 5" },
+      { "falcon_h1-odd", "mlp_multipliers", "mlp_multipliers has 1 numbers, wanted 2" },
+      { "gemma3n-odd", "activation_sparsity_pattern", "activation_sparsity_pattern has 4 numbers, wanted one for each of 5 layers" },
+      { "gemma3n-odd", "intermediate_size", "key intermediate_size has 4 numbers, wanted one for each of 5 layers" },
+      { "zaya_original-odd", "swa_layers", "swa_layers has 5 numbers, wanted one for each of 6 layers" },
+      { "falcon_h1_normed-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
+      { "granitemoehybrid_limits-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
+    } do
+      local name, key, what = table.unpack(case)
+      local message = refusal(name, function(cfg) table.remove(cfg[key]) end)
+      assert.matches(what, message, 1, true)
+    end
+    assert.matches("time_step_limit is a list of 3,", refusal("mamba2_clamp-odd", function(cfg) table.insert(cfg.time_step_limit, 2) end))
+  end)
+
+  it("has lists in place of ropes of kinds of layers", function()
+    local message = refusal("gemma3n-odd", function(cfg)
+      cfg.rope_parameters = { full_attention = { 5000 }, sliding_attention = { 1000 } }
+    end)
+    assert.matches("key rope_parameters.%a+_attention is a list, wanted an object", message)
+    message = refusal("olmo3-odd", function(cfg) cfg.rope_parameters.sliding_attention = { 5000 } end)
+    assert.matches("key rope_parameters.sliding_attention is a list, wanted an object", message, 1, true)
+  end)
+
+  it("has values of another kind", function()
+    local message = refusal("llama_score-odd", function(cfg) cfg.eos_token_id = core.json_object {} end)
+    assert.matches("key eos_token_id is an object, wanted a list", message)
+    message = refusal("qwen3-odd", function(cfg) cfg.rope_parameters, cfg.rope_scaling = core.json_array { 1 }, core.null end)
+    assert.matches("key rope_parameters is a list, wanted an object or null", message)
+    message = refusal("ministral3-odd", function(cfg) cfg.rope_parameters.llama_4_scaling_beta = "0.1" end)
+    assert.matches("key rope_parameters.llama_4_scaling_beta is '0.1', wanted a number", message)
+    message = refusal("ministral3-odd", function(cfg)
+      cfg.rope_parameters = { rope_theta = 1e4, original_max_position_embeddings = 1.5 }
+    end)
+    assert.matches("key rope_parameters.original_max_position_embeddings is 1.5, wanted a whole number", message)
+    message = refusal("deepseek_v3-odd", function(cfg)
+      cfg.rope_scaling, cfg.rope_parameters = nil, { rope_type = "linear", factor = 2, mscale_all_dim = "1", rope_theta = 1e4 }
+    end)
+    assert.matches("key rope_parameters.mscale_all_dim is '1', wanted a number", message)
+  end)
+
+  it("has rows that the tensors lack", function()
+    local message = refusal("qwen3_5_moe_stacked-odd", function(cfg)
+      local part = cfg.text_config or cfg
+      part.moe_intermediate_size = 2 * part.moe_intermediate_size
+    end)
+    assert.matches("layers.0: tensor %S+experts.gate_up_proj: option from is %d+, wanted an integer in 0 .. %d+", message)
+    message = refusal("zaya-odd", function(cfg) cfg.head_dim = 2 * cfg.head_dim end)
+    assert.matches("layers.0.slice: channels 0 to 96 of layers.0.conv1, which has 72", message)
+    message = refusal("qwen3_5-odd", function(cfg)
+      local part = cfg.text_config or cfg
+      part.head_dim = 2 * part.head_dim
+    end)
+    assert.matches("channels %d+ to %d+ of a head of layers.3.%S+, which has %d+", message)
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)
@@ -49,6 +127,15 @@ describe("a configuration that contradicts the file", function()
     local model, message, code = ane.load(path.name)
     assert.same({ nil, "format" }, { model, code })
     assert.matches(path.name .. "/modules.json: ", message, 1, true)
+    for text, what in pairs {
+      ["[1]"] = "/modules.json[0] is 1, wanted an object with a type", ["{}"] = "/modules.json is an object, wanted a list",
+      ['[{"type":3}]'] = "/modules.json[0] is an object, wanted an object with a type", ["3"] = "/modules.json is 3, wanted a list",
+    } do
+      assert(core.write_file(path.name .. "/modules.json", text))
+      model, message, code = ane.load(path.name)
+      assert.same({ nil, "format" }, { model, code })
+      assert.matches(path.name .. what, message, 1, true)
+    end
   end)
 end)
 
@@ -58,6 +145,30 @@ describe("generate_many of a model that generates nothing", function()
     local replies, message, code = model:generate_many { { 3, 4 } }
     assert.same({ nil, "unsupported" }, { replies, code })
     assert.matches("embedding", message)
+  end)
+end)
+
+describe("a model whose weights are no numbers", function()
+  -- A copy whose tensor `name` holds NaN.
+  local function broken(from, name)
+    return hf.changed(from, nil, function(t)
+      if t.name == name then t.data = ("\xFF"):rep(#t.data) end
+      return t
+    end)
+  end
+
+  it("gives an error, not an embedding", function()
+    local path <close> = broken("bert", "encoder.layer.1.output.LayerNorm.weight")
+    local model <close> = assert(ane.load(path.name))
+    local v, message, code = model:embed { { 3, 4 }, { 5, 6 } }
+    assert.same({ nil, "entry 1: the model gives numbers that are not finite", "invalid" }, { v, message, code })
+  end)
+
+  it("gives an error, not a score", function()
+    local path <close> = broken("cross_encoder", "classifier.weight")
+    local model <close> = assert(ane.load(path.name))
+    local scores, message, code = model:rerank(nil, { { 3, 4 }, { 5, 6 } })
+    assert.same({ nil, "document 1: the model gives a score that is not finite", "invalid" }, { scores, message, code })
   end)
 end)
 

@@ -22,6 +22,7 @@ local LACKING = {
   { "bert", "encoder.layer.1.attention.self.key.bias" }, { "bert", "encoder.layer.1.output.dense.bias" },
   { "cross_encoder", "bert.pooler.dense.weight" }, { "cross_encoder", "bert.pooler.dense.bias" }, { "cross_encoder", "classifier.bias" },
   { "cross_encoder_xlmr", "classifier.dense.weight" }, { "cross_encoder_xlmr", "classifier.out_proj.weight" },
+  { "nomic_bert", "embeddings.token_type_embeddings.weight" },
   { "modernbert", "layers.1.attn_norm.weight" },
   { "starcoder2-odd", "model.layers.1.input_layernorm.bias" }, { "starcoder2-odd", "model.norm.bias" },
   { "falcon_h1-odd", "model.layers.1.mamba.conv1d.bias" }, { "gpt_oss-odd", "model.layers.1.mlp.router.bias" },
@@ -44,6 +45,40 @@ describe("a file that lacks a tensor", function()
       assert.matches(("no tensor " .. tensor):gsub("%p", "%%%0"), message)
     end)
   end
+end)
+
+-- All tensors of a kind, which the configuration says the file has: {folder, ending of their names}.
+local BIASES = {
+  { "nemotron_h-odd", "mixer.conv1d.bias" }, { "nemotron_h_latent-odd", "mixer.in_proj.bias" },
+  { "nemotron_h_latent-odd", "shared_experts.up_proj.bias" }, { "nemotron_h_latent-odd", "shared_experts.down_proj.bias" },
+  { "nemotron_h_latent-odd", "fc1_latent_proj.bias" }, { "nemotron_h_latent-odd", "fc2_latent_proj.bias" },
+  { "mamba2-odd", "conv1d.bias" }, { "mamba2_clamp-odd", "out_proj.bias" }, { "falcon_h1-odd", "conv1d.bias" },
+  { "falcon_h1_normed-odd", "in_proj.bias" }, { "granitemoehybrid-odd", "conv1d.bias" },
+}
+
+describe("a file without the biases of its configuration", function()
+  for _, case in ipairs(BIASES) do
+    local name, ending = table.unpack(case)
+    it(("is refused: %s without %s"):format(name, ending), function()
+      local folder <close> = copy(name, function(t) return t:sub(-#ending) ~= ending end)
+      local model, message = ane.load(folder.path)
+      assert.is_nil(model)
+      assert.matches("no tensor %S+" .. ending:gsub("%p", "%%%0"), message)
+    end)
+  end
+end)
+
+describe("Nemotron with experts, as GGUF", function()
+  it("names the key of their number", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local bytes, n = assert(core.read_file "spec/fixtures/gguf/nemotron_h-odd.gguf"):gsub("%.expert_count", ".expert_other")
+    assert.equal(1, n)
+    assert(core.write_file(path, bytes))
+    local model, message = ane.load(path)
+    assert.is_nil(model)
+    assert.matches("metadata key nemotron_h_moe.expert_count is missing", message, 1, true)
+  end)
 end)
 
 describe("BERT as a decoder", function()

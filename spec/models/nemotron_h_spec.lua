@@ -11,7 +11,7 @@ describe("Nemotron-H", function()
   end)
 
   it("refuses layers with sizes of their own", function()
-    assert.matches("key per_layer_config is a list or object, which the recipe for nemotron_h does not compute",
+    assert.matches("key per_layer_config is an object, which the recipe for nemotron_h does not compute",
       decoders.refusal("nemotron_h", function(cfg) cfg.per_layer_config = { ["2"] = { head_dim = 9 } } end), 1, true)
   end)
 end)

@@ -2,9 +2,11 @@
 --
 --   local prompts, tensors = hf.golden "zaya-odd"   -- prompts: name, ids, greedy; tensors: see support.safetensors
 --   local path <close> = hf.changed("zaya-odd", function(cfg) cfg.num_experts = 3 end)   -- path.name
+--   local path <close> = hf.changed("zaya-odd", nil, function(t) return t.name ~= "model.norm.weight" and t or nil end)
 
 local core = require "ane.core"
 local safetensors = require "support.safetensors"
+local st = require "support.safetensors_writer"
 
 local M = {}
 
@@ -54,15 +56,26 @@ local function remove(self)
   os.remove(self.name)
 end
 
+-- The bytes of a file of safetensors whose tensors edit(t) has changed.
+local function edited(path, edit)
+  local tensors = {}
+  for name, t in pairs(safetensors.all(path)) do
+    tensors[#tensors + 1] = edit { name = name, dtype = t.dtype, shape = t.shape, data = t.data }
+  end
+  return (st.bytes { tensors = tensors })
+end
+
 --- A copy of the folder whose configuration change(cfg) has changed in place; it is removed when closed.
-function M.changed(name, change)
+-- @param change nil: none
+-- @param edit nil, or function(t) -> t or nil: changes {name, dtype, shape, data} of each tensor, or leaves it out
+function M.changed(name, change, edit)
   local path = os.tmpname()
   os.remove(path)
   assert(os.execute(("mkdir '%s'"):format(path)))
-  local cfg = json(FOLDER .. name .. "/config.json")
-  change(cfg)
+  local cfg, weights = json(FOLDER .. name .. "/config.json"), FOLDER .. name .. "/model.safetensors"
+  if change then change(cfg) end
   assert(core.write_file(path .. "/config.json", assert(core.json_encode(cfg))))
-  assert(core.write_file(path .. "/model.safetensors", assert(core.read_file(FOLDER .. name .. "/model.safetensors"))))
+  assert(core.write_file(path .. "/model.safetensors", edit and edited(weights, edit) or assert(core.read_file(weights))))
   return setmetatable({ name = path }, { __close = remove })
 end
 

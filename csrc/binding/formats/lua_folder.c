@@ -33,7 +33,7 @@ static int folder_open(lua_State *L) {
   return 1;
 }
 
-/* What was written stays for the next one. */
+/* What was written stays for the next one; an empty folder goes. */
 static int meth_leave(lua_State *L) {
   struct lua_folder *ud = luaL_checkudata(L, 1, FOLDER_CLASS);
   ane_folder_leave(&ud->w);

@@ -261,6 +261,7 @@ static void read_split(struct describe *x, struct ane_split *s) {
     s->behaviour = (ane_split_behaviour)choice_field(L, table, "behaviour", behaviour_names);
     s->invert = bind_boolean_option(L, table, "invert");
     s->literal = bind_boolean_option(L, table, "literal");
+    s->place = text_field(L, table, "place").data;
     if (!s->pattern) luaL_error(L, "description: a split without pattern");
   } else {
     struct ane_normaliser *change = array(x, 1, sizeof *change);

@@ -100,11 +100,15 @@ function M.run(args)
   transforms.choose(args, types.rotates(args.weights or "int8"))
   opts.transform = args.transform
   packages.check_context(args)
-  local calibrated, message = calibrate(args, opts)
+  local export = require "ane.coreml.export"
+  local writable, message = export.check_output(args.out, opts)
+  if not writable then return nil, message end
+  local calibrated
+  calibrated, message = calibrate(args, opts)
   if not calibrated then return nil, message end
   local _ <close> = opts.calibration
   local report
-  report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
+  report, message = export.of_path(args.model, args.out, opts)
   if not report then return nil, message end
   for _, warning in ipairs(report.warnings) do common.remark(args, "%s", warning) end
   report.transform = args.transform or "none"

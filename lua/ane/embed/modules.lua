@@ -32,7 +32,7 @@ local GGUF_POOLINGS = { "mean", "cls", "last" }
 local MODULES = {}
 
 function MODULES.Transformer(_, path, out_folder)
-  if path ~= out_folder then fail("unsupported", "modules.json: the model in '%s' is not beside modules.json", path) end
+  if path ~= out_folder then fail("unsupported", "%s/modules.json: the model in '%s' is not beside it", out_folder, path) end
 end
 
 function MODULES.Dropout() end -- does nothing but in training
@@ -54,6 +54,11 @@ function MODULES.Pooling(out, path)
   local list = config.pooling_mode and named_poolings(config, where) or {}
   for _, flag in ipairs(config.pooling_mode and {} or FLAGS) do
     if get(config, flag[1], "boolean", where, false) then list[#list + 1] = flag[2] end
+  end
+  local key = config.embedding_dimension and "embedding_dimension" or "word_embedding_dimension"
+  local width = get(config, key, "natural", where, NONE)
+  if width and out.width and width ~= out.width then
+    fail("shape", "%s: %s is %d, the model's states have %d channels", where, key, width, out.width)
   end
   out.poolings = list[1] and list or { "mean" }
   out.include_prompt = get(config, "include_prompt", "boolean", where, true)
@@ -102,6 +107,14 @@ local function check_names(config, where)
   end
 end
 
+-- Sizes in the configuration of a module are those of its weights.
+local function check_sizes(config, where, sizes)
+  for key, size in pairs(sizes) do
+    local said = get(config, key, "natural", where, size)
+    if said ~= size then fail("shape", "%s: %s is %d, the weights have %d", where, key, said, size) end
+  end
+end
+
 -- What is added to the result: nothing, the input, or a product with it.
 local function residual_of(config, where, source, path, shape)
   if not get(config, "use_residual", "boolean", where, false) then return nil end
@@ -120,6 +133,7 @@ function MODULES.Dense(out, path)
   local weight, bias = needed(source, "linear.weight"), tensor_of(source, "linear.bias")
   local shape = weight:shape()
   if #shape ~= 2 then fail("shape", "%s/model.safetensors: linear.weight is not a matrix", path) end
+  check_sizes(config, where, { in_features = shape[2], out_features = shape[1] })
   if bias then same_shape(bias, { shape[1] }, path, "linear.bias") end
   local residual = residual_of(config, where, source, path, shape)
   local name_of_weight = path .. "/model.safetensors: linear.weight"
@@ -127,8 +141,9 @@ function MODULES.Dense(out, path)
 end
 
 function MODULES.LayerNorm(out, path)
-  local _, _, source <close> = parts_of(path)
+  local config, where, source <close> = parts_of(path)
   local weight = needed(source, "norm.weight")
+  check_sizes(config, where, { dimension = weight:shape()[1] })
   local bias = same_shape(needed(source, "norm.bias"), weight:shape(), path, "norm.bias")
   add(out, { kind = "norm", weight = weight, bias = bias, eps = 1e-5 }) -- torch.nn.LayerNorm
 end
@@ -137,8 +152,8 @@ end
 
 -- Reads prompts by name, the default prompt, the similarity function and the length of truncated vectors.
 local function read_prompts(out, folder)
-  local name = "config_sentence_transformers.json"
-  local config = fields.read_json(folder .. "/" .. name, name)
+  local name = folder .. "/config_sentence_transformers.json"
+  local config = fields.read_json(name, name)
   if not config then return end
   for key, text in pairs(get(config, "prompts", "object", name, {})) do
     if text ~= core.null then out.prompts[key] = fields.check(text, "string", name .. ": prompts." .. key) end
@@ -155,8 +170,9 @@ end
 -- @return number; nil: no file says; raises failures of ane.tokenizer.fields
 function M.length(folder)
   local function field(name, key, kind)
-    local config = fields.read_json(folder .. "/" .. name, name)
-    return config and get(config, key, kind, name, NONE)
+    local path = folder .. "/" .. name
+    local config = fields.read_json(path, path)
+    return config and get(config, key, kind, path, NONE)
   end
   local most = field("sentence_bert_config.json", "max_seq_length", "natural")
   if most then return most end
@@ -174,8 +190,8 @@ local function read_modules(folder)
   if not text then fail(code, "%s", message) end
   local list
   list, message, code = core.json_decode(text)
-  if list == nil then fail(code, "modules.json: %s", message) end
-  return fields.check(list, "array", "modules.json")
+  if list == nil then fail(code, "%s: %s", path, message) end
+  return fields.check(list, "array", path)
 end
 
 local function read_folder(out, folder)
@@ -184,7 +200,7 @@ local function read_folder(out, folder)
   local list = read_modules(folder)
   if not list then return end
   for i, module in ipairs(list) do
-    local where = ("modules.json[%d]"):format(i - 1)
+    local where = ("%s/modules.json[%d]"):format(folder, i - 1)
     fields.check(module, "object", where)
     local name, path = get(module, "type", "string", where), get(module, "path", "string", where)
     if path ~= "" and not paths.is_inside(path) then fail("format", "%s: path '%s' leads out of the folder", where, path) end
@@ -219,10 +235,11 @@ end
 -- @param bundle of a loaded model
 -- @return {poolings = list of names of session:pooled, include_prompt, steps = list of ane.embed.steps after pooling, normalise (whether
 -- the last step scales to length 1), prompts = {name = text}, default_prompt (name), max_length (tokens), similarity (nil: cosine),
--- truncate (numbers of a vector that are kept, after all steps; nil: all)}; or nil, message, code
+-- truncate (numbers of a vector that are kept, after all steps; nil: all), width (channels of the states; nil: not
+-- known)}; or nil, message, code
 function M.read(bundle)
   local cfg = bundle.config
-  local out = { poolings = { "mean" }, include_prompt = true, steps = {}, normalise = false, prompts = {} }
+  local out = { poolings = { "mean" }, include_prompt = true, steps = {}, normalise = false, prompts = {}, width = cfg.d_model }
   return fields.try(function()
     if cfg.format == "hf" and cfg.folder then read_folder(out, cfg.folder)
     elseif cfg.format == "gguf" then read_gguf(out, cfg.meta("pooling_type", "whole"), bundle.source)

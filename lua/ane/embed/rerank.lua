@@ -230,6 +230,16 @@ local function best_first(scores)
   return order
 end
 
+-- The first document whose score is no finite number; nil: none.
+local function first_broken(scores)
+  for i, score in ipairs(scores) do
+    for _, x in ipairs(type(score) == "table" and score or { score }) do
+      local finite = math.abs(x) < math.huge
+      if not finite then return i end
+    end
+  end
+end
+
 -- The result with details.
 local function detailed(scores, sequences)
   local out = { scores = scores, order = best_first(scores), tokens = {}, truncated = 0 }
@@ -262,6 +272,8 @@ function M.rerank(model, query, documents, opts, level)
     scores[i] = how.score(session, opts.raw, sequences[i].row or 1)
   end)
   if not ok then return nil, message, code end
+  local broken = first_broken(scores)
+  if broken then return nil, ("document %d: the model gives a score that is not finite"):format(broken), "invalid" end
   if opts.details then return detailed(scores, sequences) end
   return scores, best_first(scores)
 end

@@ -143,10 +143,20 @@ function Lift:shape(number, past, tokens)
   return dims
 end
 
+-- The number of inputs that an op cannot do without, where it is more than one.
+local NEEDED = {
+  Add = 2, CausalConvWithState = 2, Div = 2, Expand = 2, Gather = 2, GatherBlockQuantized = 3, GatherElements = 2, Gemm = 2, MatMul = 2,
+  MatMulNBits = 3, MoE = 3, Mul = 2, Pow = 2, QMoE = 3, RMSNormalization = 2, Reshape = 2, RotaryEmbedding = 3, ScatterElements = 3,
+  SimplifiedLayerNormalization = 2, SkipSimplifiedLayerNormalization = 3, TopK = 2,
+}
+
 -- The results of one node, by output number.
 local function lift_node(self, node)
   local rule = RULES[node.op]
   if not rule then M.refuse(node, "is not covered by any recipe") end
+  for i = 1, NEEDED[node.op] or 1 do
+    if (node.inputs[i] or 0) <= 0 then M.refuse(node, "lacks input %d", i) end
+  end
   local out = rule(self, node)
   if out.dims then out = { out } end
   return out
@@ -157,10 +167,15 @@ function Lift:value(number)
   local v = self.done[number]
   if v then return v end
   local node = self.graph.maker[number]
-  if not node then M.refuse(nil, "value %s is not made by a node", self.graph.doc.values[number] and self.graph.doc.values[number].name or
-    "?") end
-  if self.busy == node then M.refuse(node, "uses itself") end
-  for i, made in pairs(lift_node(self, node)) do
+  if not node then
+    local value = self.graph.doc.values[number]
+    M.refuse(self.user, "takes %s, which is not made by a node", value and value.name or "?")
+  end
+  local user = self.user
+  self.user = node
+  local results = lift_node(self, node)
+  self.user = user
+  for i, made in pairs(results) do
     if made.e and not made.e.node then made.e.node = node end
     if (node.outputs[i] or 0) > 0 then self.done[node.outputs[i]] = made end
   end

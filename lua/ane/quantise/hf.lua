@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
 -- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.overlay, ane.quantise.types,
--- ane.quantise.vocabulary, ane.recipe and ane.recipe.names. ane.quantise.gguf says what a plan is.
+-- ane.quantise.vocabulary, ane.recipe, ane.recipe.names and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
 -- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
 -- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
@@ -16,6 +16,7 @@ local overlay = require "ane.quantise.overlay"
 local recipe = require "ane.recipe"
 local types = require "ane.quantise.types"
 local vocabulary = require "ane.quantise.vocabulary"
+local weight_type = require "ane.util.weight_type"
 
 local M = {}
 
@@ -306,9 +307,16 @@ end
 local Gather = {}
 Gather.__index = Gather
 
+-- The description of a weight of the folder; nil where there is none.
+function Gather:find(name)
+  local t = self.source:tensor(name)
+  if t then weight_type.check(self.source, name, t.dtype) end
+  return t
+end
+
 -- Adds one tensor of the file to the plan.
 function Gather:take(name, from, opts)
-  local t = self.source:tensor(from)
+  local t = self:find(from)
   if not t or self.used[from] then return false end -- used: roles of different architectures may share a name
   self.used[from] = true
   local part = { source = self.source, name = from, add = opts.add, head = opts.heads and t.shape[1] // opts.heads }
@@ -318,7 +326,7 @@ end
 
 -- A vector of the file, each element plus `add`, times `by`.
 function Gather:vector(name, from, add, by)
-  local t = self.source:tensor(from)
+  local t = self:find(from)
   if not t then return end
   self.used[from] = true
   local list, raw = {}, try(self.source:read(from))
@@ -332,7 +340,7 @@ function Gather:stack(name, pattern, count)
   local parts, shape, bytes, dtype = {}, nil, 0, nil
   for e = 0, count - 1 do
     local from = pattern:format(e) .. ".weight"
-    local t = self.source:tensor(from)
+    local t = self:find(from)
     if not t then return end
     self.used[from] = true
     parts[#parts + 1] = { source = self.source, name = from }

@@ -1,5 +1,5 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs ane.core, ane.model.weights, ane.recipe and ane.recipe.names.
+-- Needs ane.core, ane.model.weights, ane.recipe, ane.recipe.names and ane.util.weight_type.
 -- Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
 
 local core = require "ane.core"
@@ -76,9 +76,8 @@ end
 -- @param shape its dimensions, outermost first
 function M.stays(name, shape) return #shape < 2 or names.keeps_fp32(name) end
 
--- Integers and booleans are data, not weights.
 --- Is this stored type not one of weights?
-function M.is_data(dtype) return dtype == "bool" or dtype:find "^u?int%d+$" ~= nil end
+M.is_data = require("ane.util.weight_type").is_data
 
 --- Says why a tensor cannot be written in blocks.
 -- @param architecture general.architecture of the written file; with "ane-" in front its tensors are those of the source

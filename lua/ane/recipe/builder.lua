@@ -1,6 +1,6 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
--- Needs ane.core and ane.recipe.rope. Recipe API version 1 is the methods of this class without a leading "_" and the modules of this
--- folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
+-- Needs ane.core, ane.recipe.rope and ane.util.weight_type. Recipe API version 1 is the methods of this class without a leading "_" and
+-- the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
@@ -13,6 +13,7 @@
 
 local core = require "ane.core"
 local rope = require "ane.recipe.rope"
+local weight_type = require "ane.util.weight_type"
 
 local Builder = {}
 Builder.__index = Builder
@@ -105,8 +106,13 @@ end
 function Builder:_const(name, label, view, role)
   self.used[name] = true
   local value
-  if self.source.constant then value = self.source:constant(self.graph, name, label, view)
-  else value = self.graph:const(label, self.source, name, view ~= TABLE and view or nil) end
+  if self.source.constant then
+    value = self.source:constant(self.graph, name, label, view)
+  else
+    local ok, result = pcall(self.graph.const, self.graph, label, self.source, name, view ~= TABLE and view or nil)
+    if not ok then error(("tensor %s: %s"):format(name, result), 0) end
+    value = result
+  end
   view = view or {}
   self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, step = view.step, transposed = view.transposed,
     role = role, layer = self.index, label = label }
@@ -117,6 +123,7 @@ end
 function Builder:_tensor(role, suffix)
   local info, name = self:_find(role, suffix)
   if not info then error(("no tensor %s in %s"):format(name, self.source:path()), 0) end
+  weight_type.check(self.source, name, info.dtype)
   return self:_const(name, name, nil, role), info
 end
 
@@ -133,6 +140,7 @@ function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")
 function Builder:number(role, suffix)
   local info, name = self:_find(role, suffix or ".weight")
   if not info then return nil end
+  weight_type.check(self.source, name, info.dtype)
   self.used[name] = true
   if self.source.number then return self.source:number(name) end
   local raw, message = self.source:read(name)
@@ -194,13 +202,15 @@ end
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [N, C] and of the bias [N]
 -- @param opts bias (true: required; false: not used; nil: used if the file has one); from, to (use only these rows of the weight and the
--- bias, 0-based, `to` excluded); bias_of (role of the bias; default: that of the weight); name (of the value; default: the role)
+-- bias, 0-based, `to` excluded); bias_of (role of the bias; default: that of the weight); name (of the value; default: the role); rows
+-- (what N must be)
 -- @return value [1, N, T, 1]; N = to - from if these are given
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false
     and self:weight(opts.bias_of or role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
-  return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
+  local weight = self:weight(role, { from = opts.from, to = opts.to, matrix = true, rows = opts.rows })
+  return self:_add("conv1x1", opts.name or role, { x, weight, bias })
 end
 
 --- The number of rows (output features) of a role's weight as the file stores it.
@@ -355,9 +365,10 @@ Builder.take = Builder.gather
 -- @param role of the weight
 -- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
 -- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n (what
--- that dimension must be); from, to (rows of what remains, 0-based, `to` excluded); step (only rows from, from + step, ...); transposed
--- (true: what remains is stored [in, out]); matrix (true: a vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat
--- (true: the whole tensor as a vector); part ({first, rows}: only these stored rows, which `transposed` then transposes)
+-- that dimension must be); rows = n (what it must be in a tensor that is not stacked); from, to (rows of what remains, 0-based, `to`
+-- excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]); matrix (true: a vector becomes
+-- a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part ({first, rows}: only these
+-- stored rows, which `transposed` then transposes)
 -- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -371,8 +382,12 @@ function Builder:weight(role, opts)
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
+  weight_type.check(self.source, name, info.dtype)
   if opts.count and info.shape[1] ~= opts.count then
     error(("tensor %s holds %d experts, the configuration says %d"):format(name, info.shape[1], opts.count), 0)
+  end
+  if opts.rows and info.shape[1] ~= opts.rows then
+    error(("tensor %s has %d rows, the configuration says %d"):format(name, info.shape[1], opts.rows), 0)
   end
   local row = opts.matrix and #info.shape == 1
   if opts.step then

@@ -238,6 +238,15 @@ function M.complete(r, cfg)
   cfg.norm_eps = cfg.norm_eps or 1e-6
 end
 
+-- The message for an error of a recipe. The core blames builder.lua for it. That line says nothing about the file, so it is removed.
+-- @param unread false, or the message on a per-layer list that the recipe has not read, which may be the reason
+local function complaint_of(source, result, unread)
+  local where = result.path and result.path .. ": " or ""
+  local text = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
+  local more = unread and "; " .. unread:sub(#source:path() + 3) or ""
+  return ("%s: %s%s%s"):format(source:path(), where, text, more)
+end
+
 --- Builds and checks the graph of a model.
 -- @param examine nil, or function(b, logits) -> true; or nil, message, code. It checks the built graph (see ane.recipe.builder)
 -- @return graph; or nil, message, code
@@ -251,16 +260,11 @@ function M.build(r, cfg, source, examine)
   local finish = watch_per_layer(cfg, source)
   local b = builder.new(cfg, source, names.for_source(r, cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
-  local fine, message, code = finish()
-  if not fine then return nil, message, code end
   if not ok and type(result) == "string" then return nil, source:path() .. ": out of memory", "memory" end -- the handler is not called then
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
-  if not ok then
-    -- The core blames builder.lua for the error. That line says nothing about the file, so it is removed.
-    local where = result.path and result.path .. ": " or ""
-    result.message = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
-    return nil, ("%s: %s%s"):format(source:path(), where, result.message), failure.code(result.message, "shape")
-  end
+  local fine, message, code = finish()
+  if not ok then return nil, complaint_of(source, result, not fine and message), failure.code(result.message, "shape") end
+  if not fine then return nil, message, code end
   local given, complaint = pcall(b.graph.results, b.graph, result)
   if not given then
     local what = "%s: the recipe for %s gives %s, not the value of its logits (%s)"

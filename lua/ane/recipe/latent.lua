@@ -10,13 +10,14 @@ local M = {}
 -- The key matrices ([latent, nope] per head) and the value matrices ([value, latent] per head).
 local function matrices(b, s)
   local keys, values = {}, {}
+  local rows = b.cfg.n_head * (s.nope + s.value)
   for h = 0, b.cfg.n_head - 1 do
     if b.cfg.format == "gguf" and b:has "attn_k_b" then
       keys[h + 1], values[h + 1] = b:weight("attn_k_b", { index = h }), b:weight("attn_v_b", { index = h })
     else
       local at = h * (s.nope + s.value)
-      keys[h + 1] = b:weight("attn_kv_b", { part = { at, s.nope }, transposed = true })
-      values[h + 1] = b:weight("attn_kv_b", { part = { at + s.nope, s.value } })
+      keys[h + 1] = b:weight("attn_kv_b", { part = { at, s.nope }, transposed = true, rows = rows })
+      values[h + 1] = b:weight("attn_kv_b", { part = { at + s.nope, s.value }, rows = rows })
     end
   end
   return keys, values
@@ -24,9 +25,10 @@ end
 
 -- [1, n_head * (nope + rope), T, 1]
 local function queries(b, x, s)
-  if not s.q_rank then return b:linear(x, "attn_q", { bias = false }) end
-  local down = b:rms_norm(b:linear(x, "attn_q_a"), "attn_q_a_norm", { eps = s.eps })
-  return b:linear(down, "attn_q_b", { bias = false })
+  local opts = { bias = false, rows = b.cfg.n_head * (s.nope + s.rope) }
+  if not s.q_rank then return b:linear(x, "attn_q", opts) end
+  local down = b:rms_norm(b:linear(x, "attn_q_a", { rows = s.q_rank }), "attn_q_a_norm", { eps = s.eps })
+  return b:linear(down, "attn_q_b", opts)
 end
 
 --- Latent attention.
@@ -43,7 +45,7 @@ function M.attention(b, x, rope, s)
   local q = queries(b, x, s)
   local near = b:head_linear(b:slice(q, 0, s.nope, heads), keys, "q_latent")
   local rotated = b:rope(b:slice(q, s.nope, d, heads), rope, "q_rope", { heads = heads, layout = s.layout })
-  local both = b:linear(x, "attn_kv_a_mqa")
+  local both = b:linear(x, "attn_kv_a_mqa", { rows = s.rank + s.rope })
   local c = b:rms_norm(b:slice(both, 0, s.rank), "attn_kv_a_norm", { eps = s.eps })
   local k = b:concat(c, b:rope(b:slice(both, s.rank, s.rank + s.rope), rope, "k_rope", { heads = 1, layout = s.layout }))
   local width = s.rank + s.rope

@@ -119,6 +119,7 @@ function SPLITS.Split(object, path, out)
   local text, plain = pattern(object, path)
   out[#out + 1] = {
     pattern = text, literal = plain, behaviour = behaviour(object, path), invert = get(object, "invert", "boolean", path, false),
+    place = path .. ".pattern",
   }
 end
 

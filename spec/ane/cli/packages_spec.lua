@@ -10,6 +10,15 @@ local function temp()
 end
 
 describe("ane export", function()
+  it("looks at its output before it calibrates", function()
+    for _, target in ipairs { "coreml", "coreai" } do
+      local code, _, text = command.run { "export", tiny.path(), "/none/of/these", "--target", target, "--weights", "int8", "--calibrate",
+        "/no/such/text" }
+      assert.equal(1, code)
+      assert.matches("/none/of/these: cannot create: No such file or directory", text, 1, true)
+    end
+  end)
+
   it("writes a set that ane run takes, and tells its packages", function()
     local out = temp()
     local report = command.json { "export", tiny.path(), out, "--weights", "int8", "--context", "32", "--argmax", "--slices", "2",

@@ -204,6 +204,24 @@ describe("embed", function()
     assert.is_true(math.abs(m:embed(IDS):dot(m:embed(IDS)) - 1) > 0.1)
   end)
 
+  it("refuses sizes that are not those of the weights", function()
+    local function refused(name, file, change)
+      local path = file .. "/config.json"
+      local config = assert(core.json_decode(assert(core.read_file(hf.path(name) .. "/" .. path))))
+      change(config)
+      local m <close> = changed(name, { [path] = config })
+      local v, message, code = m:embed(IDS)
+      assert.same({ nil, "shape" }, { v, code })
+      return message
+    end
+    assert.matches("1_Pooling/config.json: word_embedding_dimension is 65, the model's states have 64 channels",
+      refused("bert", "1_Pooling", function(c) c.word_embedding_dimension = 65 end), 1, true)
+    assert.matches("2_Dense/config.json: in_features is 63, the weights have 64",
+      refused("embedding_gemma", "2_Dense", function(c) c.in_features = 63 end), 1, true)
+    assert.matches("2_Dense/config.json: out_features is 64, the weights have 192",
+      refused("embedding_gemma", "2_Dense", function(c) c.out_features = 64 end), 1, true)
+  end)
+
   it("refuses modules, poolings and activations that are not known", function()
     local function refused(changes)
       local m <close> = changed("bert", changes)

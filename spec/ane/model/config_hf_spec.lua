@@ -146,9 +146,9 @@ describe("config.json", function()
       { dims = 4, scaling = "yarn", factor = 4, original_context = 8 } },
     { "yarn with its own magnitude",
       { rope_scaling = { type = "yarn", factor = 4, attention_factor = 1.5, mscale = 2, mscale_all_dim = 1 } },
-      { dims = 4, scaling = "yarn", factor = 4, attn_factor = 1.5, original_context = 32 } },
+      { dims = 4, scaling = "yarn", factor = 4, attn_factor = 1.5, original_context = 32, mscale_all_dim = 1 } },
     { "yarn with two mscales", { rope_scaling = { type = "yarn", factor = math.exp(10), mscale = 1, mscale_all_dim = 3 } },
-      { dims = 4, scaling = "yarn", factor = math.exp(10), attn_factor = 0.5, original_context = 32 } },
+      { dims = 4, scaling = "yarn", factor = math.exp(10), attn_factor = 0.5, original_context = 32, mscale_all_dim = 3 } },
     { "longrope", { rope_scaling = { type = "longrope", short_factor = { 1, 2 }, long_factor = { 3, 4 } },
       original_max_position_embeddings = 8 },
       { dims = 4, scaling = "longrope", short_factors = { 1, 2 }, long_factors = { 3, 4 }, factor = 4, original_context = 8 } },
@@ -435,7 +435,8 @@ describe("GGUF metadata with one number a layer", function()
     local path = gguf.write(gguf.temp(), { values = {
       { "general.architecture", "string", "many" }, { "many.block_count", "uint32", 3 }, { "many.embedding_length", "uint32", 16 },
       { "many.attention.head_count", "uint32", 4 }, { "many.attention.head_count_kv", "array", { "int32", kv } },
-      { "many.feed_forward_length", "array", { "uint32", ff } }, { "tokenizer.ggml.eos_token_id", "uint32", 7 },
+      { "many.feed_forward_length", "array", { "uint32", ff } },
+      { "many.attention.layer_norm_rms_epsilon", "float32", 1e-5 }, { "tokenizer.ggml.eos_token_id", "uint32", 7 },
     } })
     temps[#temps + 1] = path
     local source <close> = assert(core.open(path))

@@ -62,14 +62,12 @@ describe("loading", function()
     { set("llama.attention.head_count_kv", "uint32", 3), A .. "attention.head_count is 4, no multiple of attention.head_count_kv, 3" },
     { set("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } }),
       A .. "attention.head_count_kv has 2 numbers, wanted one for each of 1 layers" },
-    { function(_, put)
-      put("llama.block_count", "uint32", 2)
-      put("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } })
-    end, A .. "attention.head_count_kv differs from layer to layer (2 in layer 0, 0 in layer 1)" },
     { set("llama.embedding_length", "uint32", 18),
       A .. "embedding_length is 18, no multiple of attention.head_count, 4, and attention.key_length is missing" },
     { set("llama.attention.layer_norm_rms_epsilon",
       "float32", -1), A .. "attention.layer_norm_rms_epsilon is -1.0, wanted a number above 0" },
+    { set "llama.attention.layer_norm_rms_epsilon",
+      A .. "attention.layer_norm_rms_epsilon is missing (or, of LayerNorm, attention.layer_norm_epsilon)" },
     { set("llama.rope.freq_base", "float32", 0), A .. "rope.freq_base is 0.0, wanted a number above 0" },
     { set("llama.rope.scaling.factor", "float32", 0), A .. "rope.scaling.factor is 0.0, wanted a number above 0" },
     { set("llama.rope.dimension_count", "uint32", 3), A .. "rope.dimension_count is 3, wanted an even number up to the head's 4" },
@@ -80,6 +78,16 @@ describe("loading", function()
   for i, case in ipairs(keys) do
     it(("refuses metadata %d: %s"):format(i, case[2]), function() assert.same({ case[2], "format" }, { fault(case[1]) }) end)
   end
+
+  it("names the fault of the recipe before a list that the recipe did not read", function()
+    local message, code = fault(function(_, put)
+      put("llama.block_count", "uint32", 2)
+      put("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } })
+    end)
+    assert.matches("^layers.1: no tensor blk.1.attn_norm.weight in %S+; metadata key llama.attention.head_count_kv differs from layer " ..
+      "to layer %(2 in layer 0, 0 in layer 1%)$", message)
+    assert.equal("shape", code)
+  end)
 
   it("reads which layers slide, from a period or a list", function()
     local function words(kind, value)

@@ -297,6 +297,22 @@ describe("lifting activation functions", function()
     refused("is not a part of a sigmoid", { node("Exp", { "x" }) })
   end)
 
+  it("refuses nodes that lack inputs, or whose inputs are no activations", function()
+    for _, case in ipairs {
+      { "RMSNormalization", { "x" }, 2 }, { "RMSNormalization", { "", "g8" }, 1 }, { "SimplifiedLayerNormalization", { "x", "" }, 2 },
+      { "SkipSimplifiedLayerNormalization", { "x", "x" }, 3, MS }, { "SkipSimplifiedLayerNormalization", { "x", "", "g8" }, 2, MS },
+      { "Add", { "x" }, 2 }, { "Mul", { "x", "" }, 2 }, { "Div", { "x" }, 2 }, { "Pow", { "x" }, 2 }, { "MatMul", { "x" }, 2 },
+      { "Gemm", { "x" }, 2 }, { "Reshape", { "x" }, 2 }, { "Expand", { "x" }, 2 }, { "Slice", {}, 1 }, { "Identity", { "" }, 1 },
+    } do
+      local op, inputs, lacks, domain = table.unpack(case)
+      refused(("node y %%(%s%%) lacks input %d"):format(op, lacks), { node(op, inputs, nil, nil, domain) })
+    end
+    refused("node y %(SkipSimplifiedLayerNormalization%) takes g8, which is not made by a node",
+      { node("SkipSimplifiedLayerNormalization", { "x", "g8", "g8" }, nil, nil, MS) })
+    CONSTANTS.whole8 = onnx.ints({ 8 }, { 1, 1, 1, 1, 1, 1, 1, 1 })
+    refused("has a weight that is not a constant vector of 8", { node("RMSNormalization", { "x", "whole8" }) })
+  end)
+
   it("takes a softcap, and factors", function()
     gives("softcap(x, cap=3)",
       { node("Div", { "x", "three" }, nil, "d"), node("Tanh", { "d" }, nil, "t"), node("Mul", { "t", "three" }) })

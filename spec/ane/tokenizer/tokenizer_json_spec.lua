@@ -73,7 +73,9 @@ describe("ane.tokenizer, of a tokenizer.json", function()
       ["pre_tokenizer.pretokenizers[0].behavior: 'Sideways'"] = {
         pre_tokenizer = { type = "Sequence", pretokenizers = { { type = "Split", pattern = split.pattern, behavior = "Sideways" } } },
       },
-      ["pattern a(b: "] = { pre_tokenizer = { type = "Split", pattern = { Regex = "a(b" }, behavior = "Removed", invert = false } },
+      ["pre_tokenizer.pattern: pattern a(b: "] = {
+        pre_tokenizer = { type = "Split", pattern = { Regex = "a(b" }, behavior = "Removed", invert = false },
+      },
       ["post_processor: type 'Other'"] = { post_processor = { type = "Other" } },
     } do
       assert.equal("unsupported", refused(part, fields), part)

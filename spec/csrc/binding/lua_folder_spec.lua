@@ -53,6 +53,17 @@ describe("folder", function()
     return path
   end
 
+  it("goes if nothing was written", function()
+    local path = temp()
+    do
+      local f <close> = assert(core.folder(path))
+      assert.equal("folder", core.path_kind(f:path()))
+    end
+    assert.is_nil(core.path_kind(path .. ".partial"))
+    local f, message, code = core.folder(path .. "/none/out")
+    assert.same({ nil, path .. "/none/out: cannot create: No such file or directory", "io" }, { f, message, code })
+  end)
+
   it("stays where it was left, and goes on there", function()
     local path = temp()
     local f = assert(core.folder(path))

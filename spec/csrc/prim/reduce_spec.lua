@@ -107,4 +107,25 @@ describe("a norm", function()
     local t = { onnx.floats({ 1, 4 }, row), onnx.floats({ 4 }, gamma) }
     near(want, assert(onnx.run("SimplifiedLayerNormalization", t, { attrs = { epsilon = 1e-6 } })))
   end)
+
+  it("norms want floats and a scale", function()
+    local reals, ones = onnx.floats({ 2, 2 }, { 1, 2, 3, 4 }), onnx.floats({ 2 }, { 1, 1 })
+    local ints, whole = onnx.int32s({ 2, 2 }, { 1, 2, 3, 4 }), onnx.int32s({ 2 }, { 1, 1 })
+    local function refused(what, op, inputs, domain)
+      local out, message = onnx.run(op, inputs, { domain = domain })
+      assert.is_nil(out)
+      assert.matches("node node %(.*" .. what, message)
+    end
+    for _, op in ipairs { "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization" } do
+      refused("x is int32%[2, 2%], wanted floats", op, { ints, ones })
+      refused("gamma is int32%[2%], wanted floats", op, { reals, whole })
+      refused("is missing", op, { reals })
+      refused("gamma is fp32%[0%], wanted 2 elements", op, { reals, onnx.floats({ 0 }, {}) })
+    end
+    refused("beta is int32%[2%], wanted floats", "LayerNormalization", { reals, ones, whole })
+    for _, op in ipairs { "SkipLayerNormalization", "SkipSimplifiedLayerNormalization" } do
+      refused("is missing", op, { reals, reals }, "com.microsoft")
+      refused("gamma is int32%[2%], wanted floats", op, { reals, reals, whole }, "com.microsoft")
+    end
+  end)
 end)

@@ -229,6 +229,9 @@ local function write(run, out)
   }
 end
 
+--- Raises unless `out` may be written.
+M.check_out = check_out
+
 --- Writes the bundle `out` as a whole or not at all. An existing bundle is replaced. The same model and options give the same bytes.
 -- @param opts as ane.coreml.export.run takes them; of these layout, norm, rope, max_t, functions and argmax have no effect: the
 --   runner's contract settles them. fixed_t: tokens of a call (default 8, 16, 64; with causal convolutions always 1 too), tiers:

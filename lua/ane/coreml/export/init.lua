@@ -279,9 +279,11 @@ local function factor_function(opts)
   end
 end
 
+local function without_slash(out) return #out > 1 and (out:gsub("/+$", "")) or out end
+
 local function export(bundle, out, opts)
   local started = core.clock()
-  out = #out > 1 and out:gsub("/+$", "") or out
+  out = without_slash(out)
   check_out(out)
   local graph <close>, asked = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
@@ -303,6 +305,30 @@ local function export(bundle, out, opts)
   run.follows = follows(opts)
   run.record = record.read(folder, record.fingerprint(bundle, graph, options))
   return write_all(run, out)
+end
+
+-- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for.
+local function results(out, report, message, code)
+  if report then return report end
+  local base = without_slash(out):match "([^/]+)$" or out
+  for _, name in ipairs { base, base .. ".aimodel" } do
+    local unfinished, place = (name .. ".partial/"):gsub("%p", "%%%0"), name:gsub("%%", "%%%%")
+    message = message:gsub(unfinished, place .. "/")
+  end
+  return nil, message, code
+end
+
+--- Can `out` be written? An export says so too, but only after its calibration.
+-- @param opts options of the export; of these only the target counts
+-- @return true; or nil, message, code
+function M.check_output(out, opts)
+  local _, target = planner.split_target(opts)
+  return failure.catch(function()
+    local place = without_slash(out)
+    if target == "coreai" then coreai.check_out(place) else check_out(place) end
+    try(core.folder(place)):leave()
+    return true
+  end)
 end
 
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
@@ -331,13 +357,13 @@ function M.run(bundle, out, opts, level)
   if not fits then return nil, fault, kind end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
   if target == "coreai" then
-    return failure.catch(function()
+    return results(out, failure.catch(function()
       local factor, factors = factor_function(opts)
       local _ <close> = factors
       return (try(coreai.write(bundle, out, opts, factor, follows(opts))))
-    end)
+    end))
   end
-  return failure.catch(export, bundle, out, opts)
+  return results(out, failure.catch(export, bundle, out, opts))
 end
 
 --- Exports a model file or a folder.

@@ -172,8 +172,10 @@ function M.read(source)
   cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv", scans) or cfg.n_head
   cfg.head_dim = whole(source, arch, "attention.key_length", false, 1)
   check_heads(source, arch, cfg)
-  cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or
-    positive(source, arch, "attention.layer_norm_epsilon") or 1e-5
+  cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or positive(source, arch, "attention.layer_norm_epsilon")
+  if not cfg.norm_eps then
+    fail(source, "metadata key %s.attention.layer_norm_rms_epsilon is missing (or, of LayerNorm, attention.layer_norm_epsilon)", arch)
+  end
   cfg.task = task_of(source, arch)
   function cfg.holds(name) return source:tensor(name) ~= nil end
   cfg.context_length = whole(source, arch, "context_length", false, 1)

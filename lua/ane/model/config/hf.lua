@@ -64,11 +64,22 @@ end
 
 local function present(v) if v ~= core.null then return v end end
 
+-- Is a value that was decoded an array? An empty table could be an object.
+local function is_array(v)
+  local mt = getmetatable(v)
+  return #v > 0 or type(mt) == "table" and mt.__jsontype == "array"
+end
+
+local function is_object(v)
+  local mt = getmetatable(v)
+  return #v == 0 and (next(v) ~= nil or type(mt) == "table" and mt.__jsontype == "object")
+end
+
 -- Formats a value for messages.
 local function kind(v)
   if v == core.null then return "null" end
   if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
-  return type(v) == "table" and "a list or object" or tostring(v)
+  return type(v) ~= "table" and tostring(v) or is_array(v) and "a list" or "an object"
 end
 
 function Reader:number(key, from, where)
@@ -117,7 +128,7 @@ end
 function Reader:list(key, of, from, where)
   local v = present((from or self.raw)[key])
   if v == nil then return nil end
-  if type(v) ~= "table" or (#v == 0 and next(v) ~= nil) then
+  if type(v) ~= "table" or is_object(v) then
     self:fail("format", "key %s%s is %s, wanted a list", where or "", key, kind(v))
   end
   local out = {}
@@ -133,7 +144,7 @@ end
 -- An object; nil where absent.
 function Reader:object(key)
   local v = present(self.raw[key])
-  if v ~= nil and (type(v) ~= "table" or #v > 0) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
+  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
   return v
 end
 
@@ -221,13 +232,21 @@ function SCALINGS.proportional(self, rope, p, where)
   rope.scaling, rope.dims = "proportional", d
 end
 
+-- The growth of q with the position (Ministral 3); nil: none.
+local function growth_of(self, p, where)
+  local beta = self:number("llama_4_scaling_beta", p, where)
+  local original = self:whole("original_max_position_embeddings", 1, p, where) or self:whole("max_position_embeddings", 1)
+  return beta and beta ~= 0 and { beta = beta, original = original } or nil
+end
+
 -- Converts one dict to a rope. In old files its missing keys are at the top level of config.json.
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
   if partial > 1 then self:fail("format", "key partial_rotary_factor is %s, wanted at most 1", partial) end
   local rope = {
     theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
-    local_theta = self:positive "rope_local_base_freq",
+    local_theta = self:positive "rope_local_base_freq", mscale_all_dim = self:number("mscale_all_dim", p, where),
+    growth = growth_of(self, p, where),
   }
   local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
   if name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
@@ -247,7 +266,7 @@ end
 -- Returns whether a dict holds one dict for each kind of layer.
 local function is_nested(p)
   for _, v in pairs(p) do
-    if type(v) == "table" and #v == 0 then return true end
+    if type(v) == "table" and not is_array(v) then return true end
   end
   return false
 end
@@ -263,11 +282,24 @@ local BESIDE = {}
 for word in ([[rope_type type rope_theta factor attention_factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim
   truncate low_freq_factor high_freq_factor short_factor long_factor partial_rotary_factor alpha]]):gmatch "%S+" do BESIDE[word] = true end
 
+-- Does a word name a kind of layers?
+local function names_layers(cfg, word)
+  for _, kind_of_layer in ipairs(cfg.layer_types or {}) do
+    if kind_of_layer == word then return true end
+  end
+  return word == "full_attention" or word == "sliding_attention"
+end
+
 local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
   if p == nil then p = {} end
-  if type(p) ~= "table" then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  for word, inner in pairs(p) do
+    if type(inner) == "table" and is_array(inner) and names_layers(cfg, word) then
+      self:fail("format", "key %s.%s is a list, wanted an object", key, word)
+    end
+  end
   if not is_nested(p) then
     cfg.rope = read_rope(self, cfg, p, key .. ".")
     return
@@ -337,11 +369,15 @@ local function read_ends(self)
 end
 
 -- Returns the inner width; the largest if a list has one for each layer.
-local function read_width(self)
+local function read_width(self, cfg)
   local width = present(self.raw.intermediate_size)
   if type(width) ~= "table" then return self:whole("intermediate_size", 1) end
   local most
-  for i in ipairs(self:list("intermediate_size", "number")) do
+  local list = self:list("intermediate_size", "number")
+  if #list ~= cfg.n_layer then
+    self:fail("format", "key intermediate_size has %d numbers, wanted one for each of %d layers", #list, cfg.n_layer)
+  end
+  for i in ipairs(list) do
     local n = self:whole(i, 1, self.raw.intermediate_size, "intermediate_size.")
     most = math.max(most or 0, n)
   end
@@ -404,8 +440,14 @@ local function task_of(self)
   local modules, fault = nil, nil
   if text then modules, fault = core.json_decode(text) end
   if fault then failure.raise("format", "%s/modules.json: %s", self.folder, fault) end
-  for _, module in ipairs(type(modules) == "table" and modules or {}) do
-    if type(module) == "table" and tostring(module.type):find "Pooling$" then return "embedding" end
+  if text and (type(modules) ~= "table" or not is_array(modules)) then
+    failure.raise("format", "%s/modules.json is %s, wanted a list", self.folder, kind(modules))
+  end
+  for i, module in ipairs(modules or {}) do
+    if type(module) ~= "table" or type(module.type) ~= "string" then
+      failure.raise("format", "%s/modules.json[%d] is %s, wanted an object with a type", self.folder, i - 1, kind(module))
+    end
+    if module.type:find "Pooling$" then return "embedding" end
   end
 end
 
@@ -478,7 +520,7 @@ function M.read(source, defaults)
     self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
       ceilings.of "head_dim")
   end
-  cfg.d_ff, cfg.vocab_size = read_width(self), self:whole("vocab_size", 1)
+  cfg.d_ff, cfg.vocab_size = read_width(self, cfg), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
     or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"

@@ -32,7 +32,8 @@
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --
 -- A rope: theta (base), dims (rotary size), layout ("half" | "interleaved"; nil: half), local_theta (base of sliding layers),
--- divisors (list that divides the frequencies), scaling = nil or
+-- divisors (list that divides the frequencies), growth ({beta, original}, hf: q grows with the position, see the builder's
+-- position_scale), mscale_all_dim (hf: that of yarn), scaling = nil or
 --   "linear"    factor
 --   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
 --   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
