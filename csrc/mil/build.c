@@ -23,13 +23,7 @@ void mil_build_free(struct mil_build *b) {
   ane_strmap_free(&b->constants);
 }
 
-void mil_build_fail(struct mil_build *b, ane_status status) {
-  if (!b->status) b->status = status;
-}
-
-void mil_build_no_memory(struct mil_build *b) {
-  if (!b->status) mil_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));
-}
+void mil_build_no_memory(struct mil_build *b) { mil_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program")); }
 
 /* Allocates `count` elements of `size` bytes in the arena. NULL: out of memory; the failure is noted. */
 static void *allocate(struct mil_build *b, size_t count, size_t size) {

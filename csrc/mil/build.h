@@ -34,8 +34,11 @@ struct mil_build {
 void mil_build_init(struct mil_build *b, struct ane_arena *arena, int32_t version, ane_mil_dtype dtype, struct ane_error *err);
 /* Frees everything that is not in the arena. */
 void mil_build_free(struct mil_build *b);
-/* Records a failure, if it is the first one. */
-void mil_build_fail(struct mil_build *b, ane_status status);
+/* Records a failure, an expression of ane_fail: the first one of a program, whose message stays. */
+#define mil_build_fail(b, failure)                                                                                               \
+  do {                                                                                                                           \
+    if (!(b)->status) (b)->status = (failure);                                                                                   \
+  } while (0)
 /* Records an out-of-memory failure. */
 void mil_build_no_memory(struct mil_build *b);
 

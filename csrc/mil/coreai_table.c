@@ -55,13 +55,16 @@ static bool recall(const struct exporting *x, struct coreai_piece *piece, const 
   return true;
 }
 
-static ane_status encode(struct exporting *x, const struct ane_weight_rows *rows, struct coreai_piece *piece) {
+static ane_status encode(struct exporting *x, int32_t table, const struct ane_weight_rows *rows, struct coreai_piece *piece) {
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
   ane_status st = ANE_OK;
   for (int64_t from = piece->from; !st && from < piece->to; from += TABLE_ROWS) {
     struct ane_weights part = {0};
     st = ane_weights_encode(&part, x->e->pool, rows, &plain, from, ANE_MIN(from + TABLE_ROWS, piece->to), NULL, x->err);
-    if (!st) st = x->sink.data(x->sink.to, part.payload, part.sizes.payload, x->err);
+    if (st)
+      ane_fail_in(x->err, st, "%s", x->e->graph->values[table].name);
+    else
+      st = x->sink.data(x->sink.to, part.payload, part.sizes.payload, x->err);
     struct ane_measure m = {.max_abs = part.error.max_abs, .error = part.error.error, .signal = part.error.signal};
     ane_recode_add(&piece->error, &m, part.error.count);
     ane_weights_free(&part);
@@ -81,7 +84,7 @@ static ane_status write_piece(struct exporting *x, int32_t table, const struct a
   if (recall(x, piece, key, len, 2 * (uint64_t)n * (uint64_t)rows->cols, &old))
     st = ane_aimodel_data(w, old.bytes, (size_t)old.n_bytes, x->err);
   else
-    st = encode(x, rows, piece);
+    st = encode(x, table, rows, piece);
   return st ? st : ane_aimodel_note(w, key, len, &piece->error, sizeof piece->error, piece->resource, x->err);
 }
 

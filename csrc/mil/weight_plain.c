@@ -5,17 +5,20 @@
 #include "quant/weight_schemes.h"
 #include "tensor/half.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
-static void round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n) {
-  if (t == ANE_MIL_FP32) {
-    memcpy(dst, src, n * sizeof *src);
-    return;
-  }
+/* False: some number is not finite as this type. */
+static bool round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n) {
+  bool finite = true;
+  if (t == ANE_MIL_FP32) memcpy(dst, src, n * sizeof *src);
   for (uint64_t i = 0; i < n; i++) {
     uint16_t h = ane_f32_f16(src[i]);
-    memcpy((uint8_t *)dst + 2 * i, &h, 2);
+    finite &= t == ANE_MIL_FP32 ? isfinite(src[i]) : (h & 0x7C00) != 0x7C00;
+    if (t != ANE_MIL_FP32) memcpy((uint8_t *)dst + 2 * i, &h, 2);
   }
+  return finite;
 }
 
 ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
@@ -35,7 +38,9 @@ ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct
   for (int64_t r = ask->from; r < ask->to; r++) {
     rows.read(rows.arg, r, 1, row);
     for (uint64_t i = 0; i < per; i++) row[i] = (row[i] + ask->add) * ask->times;
-    round_into(ask->dtype, row, data + (uint64_t)(r - ask->from) * per * size, per);
+    if (!round_into(ask->dtype, row, data + (uint64_t)(r - ask->from) * per * size, per))
+      return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite%s", r,
+                      ask->dtype == ANE_MIL_FP32 ? "" : ", or beyond fp16");
   }
   *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
   out->params[0].name = "val";
