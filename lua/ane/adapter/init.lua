@@ -1,9 +1,10 @@
 --- LoRA adapters: they are added to the weights of a model at run time, or merged.
--- Needs ane.core, ane.adapter.experts, gguf, peft and places, ane.util.failure. Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large
--- Language Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
+-- Needs ane.core, ane.adapter.experts, gguf, peft and places, ane.util.failure and shape. Hu et al. 2021, "LoRA: Low-Rank Adaptation of
+-- Large Language Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
 -- Usage: `local file <close> = assert(adapter.read("folder")); local handle = assert(adapter.load(file, program, places, source))`
 
 local core = require "ane.core"
+local elements = require("ane.util.shape").count
 local failure = require "ane.util.failure"
 local experts = require "ane.adapter.experts"
 local gguf = require "ane.adapter.gguf"
@@ -71,12 +72,6 @@ local function rows_of(file, place, where, t, width)
   return permuted(bytes, width, place.heads, where.format == "gguf")
 end
 
-local function count(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
-end
-
 -- Checks the shape of a tensor against its weight.
 local function check_shape(file, place, source, m)
   local weight = source:tensor(place.weight)
@@ -89,9 +84,9 @@ local function check_shape(file, place, source, m)
       m.a.name, m.b.name, m.rows, m.cols, place.weight, source:path(), rows, cols)
   end
   for part, wanted in pairs { magnitude = rows, low_bias = rows, values = rows * cols } do
-    if m[part] and count(m[part].shape) ~= wanted then
-      raise("shape", "%s: tensor %s has %d elements, %s of %s wants %d", file.path, m[part].name, count(m[part].shape), place.weight,
-        source:path(), wanted)
+    local n = m[part] and elements(m[part].shape) or wanted
+    if n ~= wanted then
+      raise("shape", "%s: tensor %s has %d elements, %s of %s wants %d", file.path, m[part].name, n, place.weight, source:path(), wanted)
     end
   end
 end
@@ -130,7 +125,7 @@ local function bias_of(file, place, where, source, m)
   if not place.bias then
     raise("notfound", "%s: tensor %s is a bias, and %s of %s has none", file.path, m.bias.name, place.weight, source:path())
   end
-  local new, old = core.tensor({ count(m.bias.shape) }, rows_of(file, place, where, m.bias, 1)), try(source:read(place.bias))
+  local new, old = core.tensor({ elements(m.bias.shape) }, rows_of(file, place, where, m.bias, 1)), try(source:read(place.bias))
   if #old ~= 4 * #new then
     raise("shape", "%s: tensor %s has %d elements, %s of %s has %d", file.path, m.bias.name, #new, place.bias, source:path(), #old // 4)
   end

@@ -1,10 +1,11 @@
 --- Analysis of an ONNX graph: which node makes a value, what a value depends on, and values computed for made-up inputs.
--- Needs ane.core. Values are numbers; 0 is an absent value. A value is "static" if it depends on constants only, "data" if it
--- depends on the elements of ids or caches (not only on their shapes). All others depend on lengths, masks and positions, and can
--- be evaluated.
+-- Needs ane.core and ane.util.shape. Values are numbers; 0 is an absent value. A value is "static" if it depends on constants only,
+-- "data" if it depends on the elements of ids or caches (not only on their shapes). All others depend on lengths, masks and positions,
+-- and can be evaluated.
 -- Usage: `local g = graph.new(source, roles); local node = g.maker[value]; local t = g:evaluate(value, past, tokens)`
 
 local core = require "ane.core"
+local elements = require("ane.util.shape").count
 
 local Graph = {}
 Graph.__index = Graph
@@ -184,8 +185,7 @@ local function shape_tensor(self, v, past, tokens)
   local node = self.shape_of[v]
   local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of something unknown")
   if node.op == "Size" then
-    local n = 1
-    for _, d in ipairs(dims) do n = n * d end
+    local n = elements(dims)
     return integers("int64", {}, function() return n end, 1)
   end
   local from, to = node.attrs.start or 0, node.attrs["end"] or #dims

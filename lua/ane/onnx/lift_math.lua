@@ -1,5 +1,6 @@
 --- Lifting: tables of tokens, linear products, norms, elementwise ops. See ane.onnx.lift.
 
+local elements = require("ane.util.shape").count
 local graph = require "ane.onnx.graph"
 
 -- Constants that differ in layout only: -> value, transposed
@@ -105,9 +106,7 @@ return function(RULES, M)
   local function vector(lift, v, n)
     local at, shape = reshaped(lift, v)
     if not shape then return nil end
-    local count = 1
-    for _, d in ipairs(shape) do count = count * d end
-    if count ~= n or not lift.graph:is_float(at) then return nil end
+    if elements(shape) ~= n or not lift.graph:is_float(at) then return nil end
     return { { piece = { kind = "plain", data = at, rows = n, cols = 1 }, from = 0, step = 1, n = n } }
   end
   M.vector = vector
@@ -177,12 +176,12 @@ return function(RULES, M)
     local block, bits = at.block_size or 128, at.bits or 4
     if not codes or not g:constant(scales) then refuse(node, "has weights that are not constants") end
     if codes.dtype ~= "uint8" then bits = 4 end
-    local elements, rows = 1, shape[1] or 0
-    for _, d in ipairs(shape) do elements = elements * d end
+    local rows = shape[1] or 0
     if #shape ~= 2 or rows < 1 then refuse(node, "has an empty table") end
     return embed({
       kind = "nbits", data = data, scales = scales, zeros = zeros > 0 and reshaped(lift, zeros) or 0, rows = rows,
-      cols = elements // rows * (codes.dtype == "uint8" and 8 // bits or 1), bits = bits, block = block, padded = codes.dtype == "uint8",
+      cols = elements(shape) // rows * (codes.dtype == "uint8" and 8 // bits or 1), bits = bits, block = block,
+      padded = codes.dtype == "uint8",
       zero_default = codes.dtype == "uint8" and 2.0 ^ (bits - 1) or 0.0,
     }, node)
   end

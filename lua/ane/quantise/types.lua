@@ -1,5 +1,5 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs ane.core, ane.model.weights, ane.recipe, ane.recipe.names and ane.util.weight_type.
+-- Needs ane.core, ane.model.weights, ane.recipe, ane.recipe.names, ane.util.shape and ane.util.weight_type.
 -- Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
 
 local core = require "ane.core"
@@ -65,11 +65,7 @@ function M.fault(name, only_types)
 end
 
 --- The number of elements of a shape.
-function M.elements(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
-end
+M.elements = require("ane.util.shape").count
 
 --- Does a tensor always stay fp32? Vectors, norms, routers and kernels of convolutions do.
 -- @param name of the tensor

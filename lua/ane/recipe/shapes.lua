@@ -1,10 +1,11 @@
 --- A source without weights. It derives shapes by role from the configuration alone, so that a graph built on it can be planned.
--- Needs ane.recipe.names. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
+-- Needs ane.recipe.names and ane.util.shape. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
 --
 -- This module holds the shapes of the roles (see ane.recipe.names) that most models share. A recipe adds or overrides shapes with
 -- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, or "role.bias" for a bias. A shape is a list of
 -- numbers, false (there is no such tensor), or function(layer) -> shape. A role without a shape has no tensor.
 
+local elements = require("ane.util.shape").count
 local names = require "ane.recipe.names"
 
 local M = {}
@@ -75,11 +76,7 @@ function M.viewed(stored, view)
   local shape = table.move(stored, 1, #stored, 1, {})
   view = view or {}
   if view.part_rows then shape[1] = view.part_rows end
-  if view.flat then
-    local n = 1
-    for _, d in ipairs(shape) do n = n * d end
-    shape = { n }
-  end
+  if view.flat then shape = { elements(shape) } end
   if view.row and #shape == 1 then table.insert(shape, 1, 1) end
   if view.index then table.remove(shape, 1) end
   if view.transposed then shape[1], shape[2] = shape[2], shape[1] end
