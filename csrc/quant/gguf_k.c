@@ -5,7 +5,7 @@
 
 #include "tensor/half.h"
 
-ANE_WIDE void ane_q2_k_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q2_k(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q2_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -17,8 +17,9 @@ ANE_WIDE void ane_q2_k_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q2_k)
 
-ANE_WIDE void ane_q3_k_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q3_k(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q3_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d);
@@ -32,8 +33,9 @@ ANE_WIDE void ane_q3_k_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q3_k)
 
-ANE_WIDE void ane_q4_k_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q4_k(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -47,8 +49,9 @@ ANE_WIDE void ane_q4_k_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q4_k)
 
-ANE_WIDE void ane_q5_k_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q5_k(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d), dmin = ane_f16_f32(b->dmin);
@@ -62,8 +65,9 @@ ANE_WIDE void ane_q5_k_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q5_k)
 
-ANE_WIDE void ane_q6_k_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q6_k(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q6_k *b = src;
   for (uint64_t i = 0; i < n / ANE_QK_K; i++, b++) {
     float d = ane_f16_f32(b->d);
@@ -75,3 +79,4 @@ ANE_WIDE void ane_q6_k_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q6_k)

@@ -11,7 +11,7 @@
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------*/
 
-ANE_WIDE void ane_q4_0_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q4_0(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
@@ -21,8 +21,9 @@ ANE_WIDE void ane_q4_0_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q4_0)
 
-ANE_WIDE void ane_q4_1_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q4_1(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q4_1 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d), m = ane_f16_f32(b[i].m);
@@ -32,8 +33,9 @@ ANE_WIDE void ane_q4_1_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q4_1)
 
-ANE_WIDE void ane_q5_0_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q5_0(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
@@ -44,8 +46,9 @@ ANE_WIDE void ane_q5_0_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q5_0)
 
-ANE_WIDE void ane_q5_1_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q5_1(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q5_1 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d), m = ane_f16_f32(b[i].m);
@@ -56,14 +59,16 @@ ANE_WIDE void ane_q5_1_decode(const void *src, float *restrict dst, uint64_t n) 
     }
   }
 }
+ANE_WIDE_DECODER(q5_1)
 
-ANE_WIDE void ane_q8_0_decode(const void *src, float *restrict dst, uint64_t n) {
+static ANE_WIDE void decode_q8_0(const void *src, float *restrict dst, uint64_t n) {
   const ane_block_q8_0 *b = src;
   for (uint64_t i = 0; i < n / ANE_QK; i++, dst += ANE_QK) {
     float d = ane_f16_f32(b[i].d);
     for (int l = 0; l < ANE_QK; l++) dst[l] = d * (float)b[i].qs[l];
   }
 }
+ANE_WIDE_DECODER(q8_0)
 
 /* ---- Encode ------------------------------------------------------------------------------------------------------*/
 

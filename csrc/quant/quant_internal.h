@@ -17,4 +17,8 @@
 #undef ANE_DTYPE
 /* clang-format on */
 
+/* Defines ane_NAME_decode, which calls decode_NAME. A function with copies (ANE_WIDE) is static: GCC exports others. */
+#define ANE_WIDE_DECODER(name)                                                                                                   \
+  void ane_##name##_decode(const void *src, float *dst, uint64_t n) { decode_##name(src, dst, n); }
+
 #endif
