@@ -39,8 +39,8 @@ ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct
     rows.read(rows.arg, r, 1, row);
     for (uint64_t i = 0; i < per; i++) row[i] = (row[i] + ask->add) * ask->times;
     if (!round_into(ask->dtype, row, data + (uint64_t)(r - ask->from) * per * size, per))
-      return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite%s", r,
-                      ask->dtype == ANE_MIL_FP32 ? "" : ", or beyond fp16");
+      return ane_fail(err, ANE_INVALID, "%s %" PRId64 " %s not finite%s", per > 1 ? "row" : "element", r,
+                      per > 1 ? "has an element that is" : "is", ask->dtype == ANE_MIL_FP32 ? "" : ", or beyond fp16");
   }
   *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
   out->params[0].name = "val";

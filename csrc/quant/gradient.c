@@ -310,7 +310,7 @@ static void diverge_rows(void *arg, int thread, int threads) {
       p[i] = (float)(q[i] * by_q - p[i] * by_p);
     }
     k->l->kl[r] = apart * by_p - (log_want - log_got);
-    k->l->log_sum[r] = log_got;
+    k->l->log_want[r] = log_want, k->l->log_got[r] = log_got;
   }
 }
 

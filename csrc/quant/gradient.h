@@ -54,13 +54,13 @@ void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const floa
                       int64_t n);
 
 /* Gradients of KL(softmax(want) || softmax(got)) with respect to the logits got, for rows of n logits: row r of dy [rows][n] is
- * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. log_sum[r]: ln of the sum of exp(got[r]); a logit less
- * that is a log probability. ANE_NOMEM. */
+ * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. log_want[r] and log_got[r]: ln of the sum of the
+ * exponentials; a logit less that is a log probability. ANE_NOMEM. */
 struct ane_gradient_logits {
   const float *const *want, *const *got; /* [rows][n] */
   int64_t rows, n;
-  float *dy;            /* [rows][n] */
-  double *kl, *log_sum; /* [rows] */
+  float *dy;                       /* [rows][n] */
+  double *kl, *log_want, *log_got; /* [rows] */
 };
 ane_status ane_gradient_divergence(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_gradient_logits *l,
                                    struct ane_error *err);

@@ -144,19 +144,24 @@ static int meth_glu(lua_State *L) {
   return u ? 2 : 1;
 }
 
-/* The sum of the log probabilities of the ids behind row number `from`: each row tells that of the next. */
-static double sum_of_log(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
-  double sum = 0;
+/* Pushes the sums of the log probabilities of the ids behind row number `from`, by the second and by the first logits: each row
+ * tells those of the next id. */
+static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
+  double got = 0, want = 0;
   for (int64_t r = 0; r < l->rows; r++) {
-    if (lua_geti(L, ids, from + r + 2) != LUA_TNIL) sum += l->got[r][bind_integer(L, -1, 0, l->n - 1)] - l->log_sum[r];
+    if (lua_geti(L, ids, from + r + 2) != LUA_TNIL) {
+      const lua_Integer id = bind_integer(L, -1, 0, l->n - 1);
+      got += l->got[r][id] - l->log_got[r], want += l->want[r][id] - l->log_want[r];
+    }
     lua_pop(L, 1);
   }
-  return sum;
+  lua_pushnumber(L, got);
+  lua_pushnumber(L, want);
 }
 
 /* divergence(session, session, from, n [, ids]) -> dy [n, vocab] and the sum of the divergences in nats, of n logits from number
  * `from` (from 1) on: those of the first session are wanted, the second gives others; with the list of ids that both have read,
- * also the sum of the log probabilities that the second gives those behind `from`; or nil, message, code */
+ * also the sums of the log probabilities of those behind `from`, by the second and by the first; or nil, message, code */
 static int meth_divergence(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   struct bind_program_box *box, *other;
@@ -167,19 +172,20 @@ static int meth_divergence(lua_State *L) {
   bool has_ids = !lua_isnoneornil(L, 6);
   if (has_ids) luaL_checktype(L, 6, LUA_TTABLE);
   const float **rows = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *rows, 0);
-  double *kl = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *kl, 0), sum = 0;
+  double *kl = lua_newuserdatauv(L, 3 * (size_t)n * sizeof *kl, 0), sum = 0;
   for (int64_t r = 0; r < n; r++) {
     rows[r] = ane_session_logits(want, from + r), rows[n + r] = ane_session_logits(got, from + r);
     if (!rows[r] || !rows[n + r]) return luaL_error(L, "no logits of token %I", (LUAI_UACINT)(from + r + 1));
   }
-  struct ane_gradient_logits l = {.want = rows, .got = rows + n, .rows = n, .n = vocab, .kl = kl, .log_sum = kl + n};
+  struct ane_gradient_logits l = {
+      .want = rows, .got = rows + n, .rows = n, .n = vocab, .kl = kl, .log_want = kl + n, .log_got = kl + 2 * n};
   struct ane_error err;
   l.dy = push_matrix(L, n, vocab);
   if (ane_gradient_divergence(ud->pool, &ud->space, &l, &err)) return bind_fail(L, &err);
   for (int64_t r = 0; r < n; r++) sum += kl[r];
   lua_pushnumber(L, sum);
-  if (has_ids) lua_pushnumber(L, sum_of_log(L, 6, &l, from));
-  return has_ids ? 3 : 2;
+  if (has_ids) push_log_sums(L, 6, &l, from);
+  return has_ids ? 4 : 2;
 }
 
 void bind_gradient(lua_State *L) {

@@ -68,7 +68,8 @@ end
 local function number(v) return ("%.3g"):format(v) end
 
 local function show_row(t)
-  local cells = t.exact and { "", "", "exact" } or { number(t.max_abs), number(t.rms), ("%.1f dB"):format(t.snr_db) }
+  local cells = { "", "", t.exact and "exact" or "" }
+  if not t.exact and t.max_abs then cells = { number(t.max_abs), number(t.rms), ("%.1f dB"):format(t.snr_db) } end
   io.stdout:write(("%-36s %-6s %-6s %10s %10s %9s %9s %9s%s\n"):format(t.name, t.from, t.to, common.bytes(t.bytes_before or 0),
     common.bytes(t.bytes_after), cells[1], cells[2], cells[3], t.note and "  " .. t.note or ""))
 end
@@ -88,8 +89,10 @@ local function show(report)
   end
   local tuned = report.tuned
   if tuned then
-    local what = "norms %s on %d windows; on others KL %.4f, before %.4f, perplexity x %.4f\n"
-    io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, tuned.after, tuned.before, tuned.perplexity))
+    local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"
+    local after, before = tuned.after, tuned.before
+    io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, after.kl, before.kl,
+      100 * (after.perplexity - 1), 100 * (before.perplexity - 1)))
   elseif report.untuned then
     io.stdout:write("norms not tuned: ", report.untuned, "\n")
   end

@@ -189,17 +189,18 @@ function Gradient:vector(value) return self.vectors[self.record[value].weight] e
 -- Logits are taken in blocks of so many tokens.
 local BLOCK <const> = 128
 
---- The sum of the divergences of a window in nats, and that of the log probabilities of its tokens but the first.
+--- The sum of the divergences of a window in nats, and those of the log probabilities of its tokens but the first, by `session` and by
+-- `wanted`.
 -- @param session, wanted, ids as run takes them; both sessions are at their start but for the ids that `wanted` has just read
 function Gradient:divergence(session, wanted, ids)
   try(session:feed(ids, "all"))
-  local kl, log = 0.0, 0.0
+  local kl, log, log_wanted = 0.0, 0.0, 0.0
   for from = 1, #ids, BLOCK do
-    local dy, more, of_ids = self.core:divergence(wanted, session, from, math.min(BLOCK, #ids - from + 1), ids)
-    try(dy, more, of_ids)
-    kl, log = kl + more, log + of_ids
+    local dy, more, own, other = self.core:divergence(wanted, session, from, math.min(BLOCK, #ids - from + 1), ids)
+    try(dy, more, own)
+    kl, log, log_wanted = kl + more, log + own, log_wanted + other
   end
-  return kl, log
+  return kl, log, log_wanted
 end
 
 -- The gradient of the head's input, and the sum of the divergences.

@@ -395,12 +395,11 @@ local function tune_norms(run, rows)
     local bytes = result.weights[row.name]
     if bytes then
       try(run.writer:rewrite(row.name, bytes))
-      row.note = "tuned"
+      row.note, row.exact, row.max_abs, row.rms = "tuned", nil, nil, nil -- the numbers above are those of rounding
     end
   end
   return {
-    windows = result.windows, before = result.before, after = result.after, perplexity = result.perplexity,
-    changed = next(result.weights) ~= nil,
+    windows = result.windows, before = result.before, after = result.after, changed = next(result.weights) ~= nil,
   }
 end
 
@@ -490,9 +489,9 @@ end
 -- @return the report: path, architecture, weights, bytes_before, bytes_after, bits (mean per weight of the matrices, those of schemes
 -- as packages hold them), seconds, note and warning (or nil), tensors = list of {name, shape, from, to, scheme and scheme_bytes (or
 -- nil), bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}, kept (number of tensors that an
--- earlier run has rounded), reset (why its work was of no use, or nil), tuned = {windows, before and after (divergence of windows of
--- the text that are held out, in nats), perplexity (theirs, of that before), changed (false: that would not be better)} or untuned
--- (why) of gptq with tune; or nil, message, code
+-- earlier run has rounded), reset (why its work was of no use, or nil), tuned = {windows, before and after = {kl (in nats),
+-- perplexity (relative to the source's)} of windows that are held out, changed (false: that would not be better)} or untuned (why) of
+-- gptq with tune; or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1

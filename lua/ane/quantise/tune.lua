@@ -6,7 +6,7 @@
 -- scales of channels take back (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). Here the loss is the KL divergence of the predictions
 -- from those of the source on windows of the calibration text. Its gradient with respect to all norm weights (ane.quantise.gradient)
 -- is followed by Adam (Kingma and Ba 2015, arXiv 1412.6980), in relative changes of the weights. Some windows are held out: the
--- weights are changed only if the perplexity of these falls, and their divergence does not rise by more than 5 %.
+-- weights are changed only if the perplexity of these comes nearer to the source's, and their divergence does not rise by more than 5 %.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -75,10 +75,10 @@ local function plan(self)
 end
 
 -- Reads windows with the present norm weights. Returns the mean divergence from the source, and without `sums`, to which gradients are
--- added, the mean log probability of the tokens.
+-- added, the logarithm of the perplexity relative to the source's.
 local function read(self, windows, sums)
   local session, program = plan(self)
-  local kl, log, n = 0.0, 0.0, 0
+  local kl, apart, n = 0.0, 0.0, 0
   for _, ids in ipairs(windows) do
     try(self.wanted:rewind(0))
     try(session:rewind(0))
@@ -86,8 +86,8 @@ local function read(self, windows, sums)
     if sums then
       kl = kl + self.gradient:run(session, self.wanted, ids, self.vectors, sums)
     else
-      local more, sum = self.gradient:divergence(session, self.wanted, ids)
-      kl, log = kl + more, log + sum
+      local more, log, log_wanted = self.gradient:divergence(session, self.wanted, ids)
+      kl, apart = kl + more, apart + log_wanted - log
     end
     n = n + #ids
     collectgarbage()
@@ -96,7 +96,7 @@ local function read(self, windows, sums)
   end
   session:close()
   program:close()
-  return kl / n, log / n
+  return kl / n, apart / n
 end
 
 -- One step of Adam.
@@ -184,8 +184,8 @@ Tuner.__close = Tuner.close
 
 --- Tunes the norms of a file.
 -- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil)
--- @return {weights = name -> bytes (fp32), before, after (divergences in nats of the windows that are held out), perplexity (theirs, of
--- that before), windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
+-- @return {weights = name -> bytes (fp32), before, after = {kl (nats), perplexity (relative to the source's)} of the windows that are
+-- held out, windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
 -- ane.util.failure does
 function M.run(job)
   local windows, held = windows_of(job.calibration)
@@ -197,12 +197,15 @@ function M.run(job)
   local self <close> = tuner
   self.total = #windows + 2 * #held
   local result = { weights = {}, windows = #windows }
-  local before, after
-  result.before, before = read(self, held)
+  local function measured()
+    local kl, apart = read(self, held)
+    return { kl = kl, perplexity = math.exp(apart) }, math.abs(apart)
+  end
+  local apart_before, apart_after
+  result.before, apart_before = measured()
   descend(self, windows)
-  result.after, after = read(self, held)
-  result.perplexity = math.exp(before - after)
-  if after > before and result.after < M.SLACK * result.before then
+  result.after, apart_after = measured()
+  if apart_after < apart_before and result.after.kl < M.SLACK * result.before.kl then
     for name, vector in pairs(self.vectors) do result.weights[name] = vector:tostring() end
   end
   return result

@@ -222,6 +222,21 @@ describe("embed", function()
       refused("embedding_gemma", "2_Dense", function(c) c.out_features = 64 end), 1, true)
   end)
 
+  it("refuses weights of modules that are not finite, in an export too", function()
+    local file = "2_Dense/model.safetensors"
+    local bytes = assert(core.read_file(hf.path "embedding_gemma" .. "/" .. file))
+    for _, number in ipairs { math.huge, 0 / 0 } do -- the last number of the last tensor
+      local m <close> = changed("embedding_gemma", { [file] = bytes:sub(1, -5) .. ("<f"):pack(number) })
+      local out = os.tmpname()
+      os.remove(out)
+      for _, result in ipairs { table.pack(m:embed(IDS)), table.pack(m:export(out, { weights = "int8", context = 16 })) } do
+        assert.same({ nil, "invalid" }, { result[1], result[3] })
+        assert.matches("/2_Dense/model.safetensors: tensor linear.weight has an element that is not finite", result[2], 1, true)
+      end
+      os.execute(("rm -rf '%s' '%s.partial'"):format(out, out))
+    end
+  end)
+
   it("refuses modules, poolings and activations that are not known", function()
     local function refused(changes)
       local m <close> = changed("bert", changes)

@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local gradient = require "ane.quantise.gradient"
+local inputs = require "ane.model.inputs"
 local loader = require "ane.model.loader"
 local overlay = require "ane.quantise.overlay"
 local recipe = require "ane.recipe"
@@ -98,14 +99,15 @@ describe("the gradient of a model's norm weights", function()
     local wanted, session = session_of(r, cfg, source, 150), session_of(r2, cfg2, other, 150)
     assert(wanted:feed(ids, "all"))
     local own <close> = assert(gradient.new(r2, cfg2, other, 2))
-    local kl, log = own:divergence(session, wanted, ids)
-    local kl_sum, log_sum = 0.0, 0.0
+    local kl, log, log_wanted = own:divergence(session, wanted, ids)
+    local kl_sum, log_sum, wanted_sum = 0.0, 0.0, 0.0
     for i = 1, #ids do
-      local more, _, _, _, of_token = core.divergence(wanted:logits(i), session:logits(i), ids[i + 1])
-      kl_sum, log_sum = kl_sum + more, log_sum + (of_token or 0)
+      local more, _, _, of_wanted, of_token = core.divergence(wanted:logits(i), session:logits(i), ids[i + 1])
+      kl_sum, log_sum, wanted_sum = kl_sum + more, log_sum + (of_token or 0), wanted_sum + (of_wanted or 0)
     end
     assert.near(kl_sum, kl, 1e-4 * kl_sum)
     assert.near(log_sum, log, -1e-5 * log_sum)
+    assert.near(wanted_sum, log_wanted, -1e-5 * wanted_sum)
     assert.is_true(kl_sum > 0.1 and log_sum < -1)
     assert.has_error(function() own.core:divergence(wanted, session, 1, 2, { 1, 1 << 20 }) end)
     wanted:close()
@@ -122,29 +124,29 @@ describe("the gradient of a model's norm weights", function()
 end)
 
 describe("a quantised model whose norms are tuned", function()
-  -- Text of a model's own, so that its predictions mean something.
-  local function runs()
-    local list = {}
-    for i = 1, 12 do list[i] = ids_of(512, i) end
-    return list
+  -- Ids that the model itself writes, so that its predictions mean something: lists of 512, and one for a comparison.
+  local function samples_of(model)
+    local lists = assert(inputs.resolve(model, { samples = 9000 }))
+    return table.move(lists, 1, 13, 1, {}), lists[14]
   end
 
   it("is nearer to its source on text that tuning did not read, and the same for any number of threads", function()
     local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
-    local kl, files = {}, {}
+    local kl, files, lists, other = {}, {}, samples_of(model)
     for i, opts in ipairs { {}, { threads = 1, tune = "norms" }, { threads = 2, tune = "norms" } } do
       local path = scratch()
-      opts.weights, opts.method, opts.calibrate = "int4-block", "gptq", runs()
+      opts.weights, opts.method, opts.calibrate = "int4-block", "gptq", lists
       local report = assert(model:quantise(path, opts))
       if i == 1 then
         assert.same({ nil, nil }, { report.tuned, report.untuned })
       else
         assert.is_true(report.tuned.changed)
-        assert.is_true(report.tuned.after < report.tuned.before and report.tuned.perplexity < 1)
-        assert.equal(24 - 3, report.tuned.windows)
+        local after, before = report.tuned.after, report.tuned.before
+        assert.is_true(after.kl < before.kl and math.abs(math.log(after.perplexity)) < math.abs(math.log(before.perplexity)))
+        assert.is_true(report.tuned.windows >= tune.LEAST)
       end
       local small <close> = assert(ane.load(path, { activations = "fp32" }))
-      kl[i] = assert(require("ane.evaluate.compare").run(model, small, ids_of(1500, 99), {})).kl.mean
+      kl[i] = assert(require("ane.evaluate.compare").run(model, small, other, {})).kl.mean
       files[i] = core.sha256(core.read_file(path))
     end
     assert.is_true(kl[2] < kl[1], ("%g, before %g"):format(kl[2], kl[1]))
@@ -152,12 +154,29 @@ describe("a quantised model whose norms are tuned", function()
     assert.not_equal(files[1], files[2])
   end)
 
+  it("stays as rounded where the perplexity would go further from the source's", function()
+    local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    local list, files = {}, {}
+    for i = 1, 12 do list[i] = ids_of(512, i) end -- the rounded model expects them more than the source does
+    for i, how in ipairs { "none", "norms" } do
+      local path = scratch()
+      local report = assert(model:quantise(path, { weights = "int4-block", method = "gptq", calibrate = list, tune = how }))
+      if i == 2 then
+        assert.is_false(report.tuned.changed)
+        assert.is_true(report.tuned.after.perplexity < report.tuned.before.perplexity and report.tuned.before.perplexity < 1)
+      end
+      files[i] = core.sha256(core.read_file(path))
+    end
+    assert.equal(files[1], files[2])
+  end)
+
   it("is exported with the numbers that it has, in the same form", function()
     local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    local lists = samples_of(model)
     for form, tuned in pairs { ["int4-block"] = "norms", ["lut4-g16"] = false } do
       local path, folder = scratch(), os.tmpname()
       os.remove(folder)
-      assert(model:quantise(path, { weights = form, method = "gptq", calibrate = runs(), tune = tuned or nil }))
+      assert(model:quantise(path, { weights = form, method = "gptq", calibrate = lists, tune = tuned or nil }))
       local small <close> = assert(ane.load(path))
       local report = assert(small:export(folder, { weights = form, context = 64 }))
       os.execute("rm -rf " .. folder)
