@@ -60,7 +60,10 @@ function MODULES.Pooling(out, path)
   if width and out.width and width ~= out.width then
     fail("shape", "%s: %s is %d, the model's states have %d channels", where, key, width, out.width)
   end
-  out.poolings = list[1] and list or { "mean" }
+  if not list[1] and (config.pooling_mode or config.pooling_mode_mean_tokens == false) then
+    fail("unsupported", "%s: no pooling mode is chosen", where)
+  end
+  out.poolings = list[1] and list or { "mean" } -- a file without the flag has the mean
   out.include_prompt = get(config, "include_prompt", "boolean", where, true)
 end
 
@@ -135,6 +138,7 @@ function MODULES.Dense(out, path)
   if steps.ACTIVATIONS[act] == nil then
     fail("unsupported", "%s: activation_function %s is not known; known are %s", where, name, steps.activation_names())
   end
+  get(config, "bias", "boolean", where, true)
   local weight, bias = needed(source, "linear.weight"), tensor_of(source, "linear.bias")
   local shape = weight:shape()
   if #shape ~= 2 then fail("shape", "%s/model.safetensors: linear.weight is not a matrix", path) end

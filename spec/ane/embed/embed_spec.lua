@@ -251,6 +251,18 @@ describe("embed", function()
     assert.matches("pooling_mode 'median' is not known", (refused { ["1_Pooling/config.json"] = { pooling_mode = "median" } }))
     assert.matches("pooling_mode_mean_tokens: wanted true or false",
       (refused { ["1_Pooling/config.json"] = { pooling_mode_mean_tokens = 1 } }))
+    for _, config in ipairs { { pooling_mode = core.json_array {} }, { pooling_mode_mean_tokens = false } } do
+      assert.matches("1_Pooling/config.json: no pooling mode is chosen", (refused { ["1_Pooling/config.json"] = config }), 1, true)
+    end
+  end)
+
+  it("refuses a Dense module whose bias is no flag", function()
+    local path = "2_Dense/config.json"
+    local config = assert(core.json_decode(assert(core.read_file(hf.path "embedding_gemma" .. "/" .. path))))
+    config.bias = "x"
+    local m <close> = changed("embedding_gemma", { [path] = config })
+    local _, message = m:embed(IDS)
+    assert.matches("2_Dense/config.json.bias: wanted true or false", message, 1, true)
   end)
 
   it("refuses empty lists, ids beyond the vocabulary and, without a tokenizer, texts", function()
