@@ -46,7 +46,7 @@ static float largest(const float *x, int64_t n) {
   return lane[0];
 }
 
-/* Is each number a product of the scale and a code? */
+/* Is each number a product of the scale and a code? Then these are the codes. */
 static bool has_codes(const float *x, int n, float scale, uint8_t *codes) {
   for (int i = 0; i < n; i++) {
     float q = rintf(x[i] / scale);

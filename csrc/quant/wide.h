@@ -11,13 +11,11 @@
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
 #define ANE_WIDE_X86
 #endif
-/* A function with a copy for AVX2, or for AVX-512 too; the loader of glibc picks it where the CPU has that. */
+/* A function with a copy for AVX2; the loader of glibc picks it where the CPU has that. */
 #if defined(ANE_WIDE_X86) && !defined(__clang__)
 #define ANE_WIDE __attribute__((target_clones("avx2", "default")))
-#define ANE_WIDER __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define ANE_WIDE
-#define ANE_WIDER
 #endif
 #define ANE_ALWAYS_INLINE static inline __attribute__((always_inline))
 

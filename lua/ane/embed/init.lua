@@ -106,9 +106,6 @@ local function rows_needed(made)
   return "last"
 end
 
--- Are all numbers of a vector finite? Its squares are: float32 holds no embedding that large.
-local function is_finite(v) return v:dot(v) < math.huge end
-
 local function run(model, bundle, made, sequences, from, opts)
   local tell = opts.progress and function(done) opts.progress("embed", done, #sequences) end
   local runs <close> = batch.new(bundle, model.kv, tell)
@@ -116,7 +113,7 @@ local function run(model, bundle, made, sequences, from, opts)
   local ok, message, code = runs:each(sequences, want, function(i, session)
     local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1
     vectors[i] = vector_of(made, session, first, opts)
-    if not is_finite(vectors[i]) then broken = math.min(broken or i, i) end
+    if not steps.is_finite(vectors[i]) then broken = math.min(broken or i, i) end
   end)
   if not ok then return nil, message, code end
   if broken then return nil, ("entry %d: the model gives numbers that are not finite"):format(broken), "invalid" end

@@ -79,9 +79,7 @@ local function tensor_of(source, name)
   if not info then return nil end
   local raw, message, code = source:read(name)
   if not raw then fail(code, "%s", message) end
-  local numbers = core.tensor({ #raw // 4 }, raw)
-  local finite = numbers:dot(numbers) < math.huge
-  if not finite then
+  if not steps.is_finite(core.tensor({ #raw // 4 }, raw)) then
     fail("invalid", "%s: tensor %s has an element that is not finite", source:path(), name)
   end
   return core.tensor(info.shape, raw)

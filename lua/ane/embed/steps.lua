@@ -11,6 +11,9 @@ local core = require "ane.core"
 
 local M = {}
 
+--- Are all numbers of a vector finite? The sum of their squares is: no embedding and no weight of a module is so large that it is not.
+function M.is_finite(v) return v:dot(v) < math.huge end
+
 -- erf(x) in double precision: the Maclaurin series, and beyond |x| = 4 the sign, which float32 cannot tell from erf.
 local function erf(x)
   if math.abs(x) > 4 then return x > 0 and 1.0 or -1.0 end

@@ -395,7 +395,7 @@ local function tune_norms(run, rows)
     local bytes = result.weights[row.name]
     if bytes then
       try(run.writer:rewrite(row.name, bytes))
-      row.note, row.exact, row.max_abs, row.rms = "tuned", nil, nil, nil -- the numbers above are those of rounding
+      row.note, row.exact, row.max_abs, row.rms = "tuned", nil, nil, nil -- these were measured before
     end
   end
   return {
