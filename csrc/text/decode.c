@@ -195,8 +195,8 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
     if (!s->from.data || !s->to.data || !s->place.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
     if (s->kind != ANE_DECODE_PATTERN) continue;
     t->needs_matcher = true;
-    ane_status st =
-        ane_change_open(&t->decoder_changes[i], &t->arena, &(struct ane_normaliser){ANE_NORMALISE_PATTERN, s->from, s->to}, err);
+    const struct ane_normaliser change = {ANE_NORMALISE_PATTERN, s->from, s->to, s->place};
+    ane_status st = ane_change_open(&t->decoder_changes[i], &t->arena, &change, err);
     if (st) return st;
   }
   return ANE_OK;

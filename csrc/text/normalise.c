@@ -115,11 +115,12 @@ ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const 
   c->n.to.data = ane_arena_strndup(arena, n->to.len ? n->to.data : "", n->to.len);
   c->n.place.data = ane_arena_strndup(arena, n->place.len ? n->place.data : "", n->place.len);
   if (!c->n.from.data || !c->n.to.data || !c->n.place.data) return ane_fail(err, ANE_NOMEM, "no memory for a normaliser");
+  ane_status st = ANE_OK;
   if (n->kind == ANE_NORMALISE_PATTERN)
-    return ane_pattern_compile(&c->pattern, &(struct ane_split){.pattern = c->n.from.data}, err);
+    st = ane_pattern_compile(&c->pattern, &(struct ane_split){.pattern = c->n.from.data}, err);
   if (n->kind == ANE_NORMALISE_CHARSMAP || n->kind == ANE_NORMALISE_CHARSMAP_CLUSTERS)
-    return ane_charsmap_open(&c->charsmap, c->n.from, err);
-  return ANE_OK;
+    st = ane_charsmap_open(&c->charsmap, c->n.from, err);
+  return st && n->place.len ? ane_fail_in(err, st, "%s", c->n.place.data) : st;
 }
 
 void ane_change_close(struct ane_change *c) { ane_pattern_free(&c->pattern); }

@@ -59,7 +59,7 @@ typedef enum {
 struct ane_normaliser {
   ane_normaliser_kind kind;
   struct ane_text from, to;
-  struct ane_text place; /* for messages: the field in the file, "normalizer.normalizers[0].content"; or empty */
+  struct ane_text place; /* for messages: where it is in the file, "normalizer.normalizers[0]"; or empty */
 };
 
 /* Normalisers may lengthen a text, and the factors of several steps multiply. After any step the text has at most GROWTH bytes

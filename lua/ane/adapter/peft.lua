@@ -1,8 +1,10 @@
 --- Reads adapters in the layout of PEFT: a folder with adapter_config.json and adapter_model.safetensors.
--- Needs ane.core and ane.util.failure. Format: huggingface.co/docs/peft, "Checkpoint format". Usage: `local file = peft.read "folder"`
+-- Needs ane.core, ane.util.failure and ane.util.json_value. Format: huggingface.co/docs/peft, "Checkpoint format".
+-- Usage: `local file = peft.read "folder"`
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local shown = require("ane.util.json_value").shown
 
 local raise, try = failure.raise, failure.try
 
@@ -24,7 +26,7 @@ local BIASES = { none = true, all = true, lora_only = true }
 
 local function check_config(path, config)
   if config.peft_type ~= "LORA" then
-    raise("unsupported", "%s: peft_type is %s, only LORA adapters are known", path, tostring(config.peft_type))
+    raise("unsupported", "%s: peft_type is %s, only LORA adapters are known", path, shown(config.peft_type))
   end
   for _, key in ipairs(REFUSED) do
     if is_set(config[key]) then raise("unsupported", "%s: %s is set, which is not supported", path, key) end
@@ -37,11 +39,11 @@ local function check_config(path, config)
   for _, key in ipairs { "use_rslora", "use_dora", "fan_in_fan_out", "lora_bias" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and type(v) ~= "boolean" then
-      raise("format", "%s: %s is %s, wanted true or false", path, key, tostring(v))
+      raise("format", "%s: %s is %s, wanted true or false", path, key, shown(v))
     end
   end
   if config.bias ~= nil and not BIASES[config.bias] then
-    raise("format", "%s: bias is %s, wanted none, all or lora_only", path, tostring(config.bias))
+    raise("format", "%s: bias is %s, wanted none, all or lora_only", path, shown(config.bias))
   end
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     local v = config[key]
@@ -50,11 +52,10 @@ local function check_config(path, config)
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then
-    raise("format", "%s: r is %s, wanted a whole number", path, tostring(config.r))
+    raise("format", "%s: r is %s, wanted a whole number", path, shown(config.r))
   end
   if type(config.lora_alpha) ~= "number" then
-    local alpha = config.lora_alpha
-    raise("format", "%s: lora_alpha is %s, wanted a number", path, alpha == core.null and "null" or tostring(alpha))
+    raise("format", "%s: lora_alpha is %s, wanted a number", path, shown(config.lora_alpha))
   end
 end
 

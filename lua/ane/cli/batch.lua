@@ -5,6 +5,7 @@ local batch = require "ane.batch"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local generate = require "ane.generate"
+local json_value = require "ane.util.json_value"
 local options = require "ane.cli.options"
 local pipeline = require "ane.pipeline"
 local ranks = require "ane.cli.ranks"
@@ -123,7 +124,7 @@ local function body_of(args)
   end
   if text then
     body, message = core.json_decode(text)
-    if type(body) ~= "table" or getmetatable(body) and getmetatable(body).__jsontype == "array" then
+    if type(body) ~= "table" or json_value.is_array(body) then
       return options.wrong("--body is not a JSON object%s", message and ": " .. message or "")
     end
   end

@@ -116,7 +116,7 @@ end
 -- Sizes in the configuration of a module are those of its weights.
 local function check_sizes(config, where, sizes)
   for key, size in pairs(sizes) do
-    local said = get(config, key, "natural", where, size)
+    local said = config[key] == nil and size or fields.check(config[key], "natural", where .. "." .. key)
     if said ~= size then fail("shape", "%s: %s is %d, the weights have %d", where, key, said, size) end
   end
 end

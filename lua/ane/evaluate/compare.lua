@@ -129,9 +129,18 @@ local function read_window(a, b, vocab, ids, first, last, start, tally)
   end
 end
 
+local function check_ids(ids, vocab)
+  for i, id in ipairs(ids) do
+    if math.type(id) ~= "integer" or id < 0 or id >= vocab then
+      failure.raise("range", "id %s at place %d is not in 0 .. %d", tostring(id), i, vocab - 1)
+    end
+  end
+  return ids
+end
+
 -- Ids of the text, which must be the same for both tokenizers, and the token that begins a text (or nil).
 local function read_text(a, b, text)
-  if type(text) == "table" then return text end
+  if type(text) == "table" then return check_ids(text, a.vocab) end
   if not a.tokenizer then failure.raise("unsupported", "the first model has no tokenizer: give token ids") end
   local ids = try(a.tokenizer:encode(text, { bos = false, eos = false }))
   if b.tokenizer then

@@ -403,6 +403,23 @@ local function tune_norms(run, rows)
   }
 end
 
+-- What the caller should know of a file that was written, or nil.
+local function warning_of(plan, opts, bytes)
+  local list, widest = {}, nil
+  for _, t in ipairs(plan.tensors) do
+    if t.wanted and (not widest or t.wanted.cols > widest.wanted.cols) then widest = t end
+  end
+  local tokens = widest and opts.calibration.tokens
+  if widest and tokens < widest.wanted.cols then
+    list[1] = ("the calibration has %d tokens, fewer than the %d columns of %s: gptq corrects little"):format(tokens,
+      widest.wanted.cols, widest.name)
+  end
+  if bytes > plan.bytes then
+    list[#list + 1] = ("the file has %s, more than the %s of its source"):format(units.bytes(bytes), units.bytes(plan.bytes))
+  end
+  return list[1] and table.concat(list, "; ") or nil
+end
+
 local function write_all(plan, source, out, opts)
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
@@ -422,9 +439,7 @@ local function write_all(plan, source, out, opts)
   if factors and opts.tune == "norms" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
   try(writer:commit())
   if notes then notes:finish() end
-  if report.bytes_after > plan.bytes then
-    report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
-  end
+  report.warning = warning_of(plan, opts, report.bytes_after)
   report.bits = bits_of(plan.tensors)
   report.passes, report.inputs = factors and factors.passes, factors and factors.inputs
   report.seconds = core.clock() - started

@@ -1,5 +1,5 @@
 --- Checked access to the fields of decoded JSON objects.
--- Needs ane.core and ane.util.failure.
+-- Needs ane.core, ane.util.failure and ane.util.json_value.
 --
 -- Functions raise failures; `fields.try` turns them into nil, message, code. Messages begin with the path of the field in the
 -- file, such as "model.vocab".
@@ -7,16 +7,12 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local json_value = require "ane.util.json_value"
 
 local M = {}
 
 --- fail(code, format, ...) raises; try(fn, ...) calls fn and turns its failure into nil, message, code.
 M.fail, M.try = failure.raise, failure.catch
-
-local function is_array(value)
-  local mt = getmetatable(value)
-  return type(mt) == "table" and mt.__jsontype == "array"
-end
 
 local KINDS = {
   string = { "a string", function(v) return type(v) == "string" end },
@@ -24,14 +20,14 @@ local KINDS = {
   number = { "a number", function(v) return type(v) == "number" end },
   integer = { "an integer", function(v) return math.type(v) == "integer" end },
   natural = { "an integer of 0 or more", function(v) return math.type(v) == "integer" and v >= 0 end },
-  array = { "an array", function(v) return type(v) == "table" and is_array(v) end },
-  object = { "an object", function(v) return type(v) == "table" and not is_array(v) end },
+  array = { "an array", function(v) return type(v) == "table" and json_value.is_array(v) end },
+  object = { "an object", function(v) return type(v) == "table" and not json_value.is_array(v) end },
 }
 
 --- Raise unless a value is of a kind of KINDS.
 -- @return the value
 function M.check(value, kind, path)
-  if not KINDS[kind][2](value) then M.fail("format", "%s: wanted %s", path, KINDS[kind][1]) end
+  if not KINDS[kind][2](value) then M.fail("format", "%s: wanted %s, found %s", path, KINDS[kind][1], json_value.shown(value)) end
   return value
 end
 

@@ -1,7 +1,7 @@
 --- The sections normalizer, pre_tokenizer, decoder and post_processor of a tokenizer.json as steps of csrc/text.
 -- Needs ane.core and ane.tokenizer.fields. The semantics are those of version 0.23 of the Hugging Face tokenizers library.
 -- A step is a table with a kind and its arguments, as csrc/text/text.h defines them. `place` is its field in the file, for the
--- messages of csrc/text: "normalizer.normalizers[0].content".
+-- messages of csrc/text: "normalizer.normalizers[0]".
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -57,9 +57,7 @@ end
 function NORMALISERS.Replace(object, path, out)
   local text, plain = pattern(object, path)
   if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
-  out[#out + 1] = {
-    kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path), place = path .. ".content",
-  }
+  out[#out + 1] = { kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path), place = path }
 end
 
 function NORMALISERS.Prepend(object, path, out)
@@ -203,13 +201,7 @@ function DECODERS.ByteFallback(_, _, out) out[#out + 1] = { kind = "bytes" } end
 
 function DECODERS.Fuse(_, _, out) out[#out + 1] = { kind = "fuse" } end
 
-function DECODERS.Replace(object, path, out)
-  local text, plain = pattern(object, path)
-  if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
-  out[#out + 1] = {
-    kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path), place = path .. ".content",
-  }
-end
+DECODERS.Replace = NORMALISERS.Replace
 
 function DECODERS.Strip(object, path, out)
   out[#out + 1] = {

@@ -305,8 +305,18 @@ local function calls_of(message)
   return type(list) == "table" and list[1] and list or nil
 end
 
---- Converts messages for the family's template. Arguments in JSON text become values, and a missing content becomes empty. Calls
--- that the template does not write are added to the content.
+-- Roles whose messages are nothing but their content.
+local SAYS = { user = true, system = true, developer = true }
+
+-- Does the message lack what its role says? Templates print nothing for it, so a misspelt key would pass unseen.
+local function is_silent(message)
+  if type(message) ~= "table" or not SAYS[get(message, "role")] then return false end
+  local content = get(message, "content")
+  return not content or content == core.null or (type(content) ~= "string" and content == require("ane.jinja").null)
+end
+
+--- Converts messages for the family's template. Arguments in JSON text become values, and a missing content of a message with calls
+-- becomes empty. Calls that the template does not write are added to the content.
 -- @param messages list
 -- @param template its text
 -- @return a list; or nil, message, code
@@ -314,6 +324,7 @@ function M.messages(messages, template)
   local form, out
   for i, message in ipairs(messages) do
     local list = calls_of(message)
+    if not list and is_silent(message) then return nil, ("messages[%d] has no content"):format(i), "invalid" end
     if list then
       out = out or table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
       form = form or forms.of(template) or {}
@@ -321,7 +332,7 @@ function M.messages(messages, template)
       if type(content) ~= "string" then content = "" end
       if form.writes and not template:find("tool_calls", 1, true) then
         local text, fault = written(plain(list), form)
-        if not text then return nil, ("messages[%d]: %s"):format(i - 1, fault), "invalid" end
+        if not text then return nil, ("messages[%d]: %s"):format(i, fault), "invalid" end
         out[i] = { role = get(message, "role"), content = content .. text }
       else
         local calls_too = setmetatable({}, getmetatable(list))

@@ -165,6 +165,8 @@ describe("modules after the pooling", function()
     local weight = tensor("linear.weight", { 16, 64 }, 1)
     assert.matches("activation_function torch.nn.Mish is not known; known are GELU, Identity, ReLU, SiLU, Sigmoid, Tanh",
       (refused(dense(16, 64, { activation_function = "torch.nn.Mish" }), { weight })))
+    assert.matches("out_features: wanted an integer of 0 or more, found null",
+      (refused(dense(16, 64, { out_features = core.null }), { weight })))
     assert.matches("module_input_name is 'token_embeddings', known is sentence_embedding",
       (refused(dense(16, 64, { module_input_name = "token_embeddings" }), { weight })))
     assert.matches("linear.bias has the shape %[8%], wanted %[16%]",
@@ -173,8 +175,19 @@ describe("modules after the pooling", function()
       (refused(dense(16, 63, {}), { tensor("linear.weight", { 16, 63 }, 1) })))
     assert.matches("no tensor residual.weight", (refused(dense(16, 64, { use_residual = true }), { weight })))
     assert.matches("no tensor linear.weight", (refused(dense(16, 64, {}), { tensor("linear.bias", { 8 }, 1) })))
-    local _, message = with_modules({}, { ["modules.json"] = {} })
-    assert.is_nil(message)
+  end)
+
+  it("are refused where modules.json lists none, and where a flag has another type", function()
+    local function fault(changes)
+      local m, message = ane.load(copy("bert", changes), FP32)
+      if not m then return message end
+      local _ <close> = m
+      return (select(2, m:embed(IDS)))
+    end
+    assert.matches("/modules.json is empty, wanted a list of modules", fault { ["modules.json"] = "[]" })
+    assert.matches("/modules.json is an object, wanted a list", fault { ["modules.json"] = "{}" })
+    assert.matches("pooling_mode_cls_token: wanted true or false, found 'yes'",
+      fault { ["1_Pooling/config.json"] = { pooling_mode_cls_token = "yes" } })
   end)
 end)
 

@@ -246,6 +246,8 @@ describe("config.json", function()
       "key rope_scaling.long_factor has 3 numbers, wanted 2: half the rotary dimensions" },
     { "longrope with factors that are none", { rope_scaling = { type = "longrope", short_factor = { 1, "x" }, long_factor = { 1, 1 } } },
       "key rope_scaling.short_factor[1] is 'x', wanted a number" },
+    { "no epsilon of the norms", { rms_norm_eps = core.null }, "key rms_norm_eps is null, wanted a number above 0" },
+    { "heads that do not divide", { num_key_value_heads = 3 }, "key num_attention_heads is 4, wanted a multiple of num" },
     { "a negative epsilon of the norms", { rms_norm_eps = -1e-5 }, "key rms_norm_eps is -1e-05, wanted a number above 0" },
     { "an end token with a fraction", { eos_token_id = { 1.5 } }, "key eos_token_id holds 1.5, wanted whole numbers" },
     { "an end token that is a string", { eos_token_id = "</s>" }, "key eos_token_id is '</s>', wanted a number" },

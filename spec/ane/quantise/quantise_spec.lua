@@ -382,6 +382,16 @@ describe("quantise with gptq", function()
     return assert(require("ane.evaluate.compare").run(reference, small, TEXT, { chunk = 64 })).kl.mean
   end
 
+  it("warns of a calibration that is shorter than a layer is wide", function()
+    local model <close> = tiny.load()
+    local function warning(ids)
+      return assert(model:quantise(path(), { weights = "q4_0", method = "gptq", calibrate = ids, inputs = "source" })).warning
+    end
+    assert.matches("^the calibration has 3 tokens, fewer than the %d+ columns of blk%.%d+%.ffn_down%.weight: gptq corrects little$",
+      warning { 3, 5, 7 })
+    assert.is_nil(warning(TEXT))
+  end)
+
   it("loses less than plain rounding, in one pass or several", function()
     local model <close> = tiny.load(nil, { activations = "fp32" })
     for _, weights in ipairs { "q4_0", "int4-block", "uint4-block", "lut4-g16" } do

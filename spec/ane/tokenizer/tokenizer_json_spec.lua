@@ -31,12 +31,12 @@ describe("ane.tokenizer, of a tokenizer.json", function()
     local t = assert(pipelines.open(set, { name = "x", model = "bytes", normalizer = chain("normalizers", 4, explosion) }))
     local ids, message, code = t:encode "a"
     assert.same({ nil, "range" }, { ids, code })
-    assert.is_truthy(message:find("normalizer.normalizers[2].content makes a text of more than 65568 bytes", 1, true), message)
+    assert.is_truthy(message:find("normalizer.normalizers[2] makes a text of more than 65568 bytes", 1, true), message)
     assert.is_truthy(message:find("the most is 32 bytes for each byte of the text and 65536 more", 1, true), message)
     assert.equal(1, #assert(t:encode "x")) -- the limit is for what a text becomes
     local pattern = { type = "Replace", pattern = { Regex = "x" }, content = ("y"):rep(70000) }
     t = assert(pipelines.open(set, { name = "x", model = "bytes", normalizer = pattern }))
-    assert.is_truthy(select(2, t:encode "x"):find("normalizer.content makes a text of more", 1, true))
+    assert.is_truthy(select(2, t:encode "x"):find("normalizer makes a text of more", 1, true))
   end)
 
   it("limits the growth over all parts of a text", function()
@@ -57,9 +57,9 @@ describe("ane.tokenizer, of a tokenizer.json", function()
   end)
 
   it("limits the growth of tokens in decoders, and names the decoder", function()
-    assert.equal("range", refused("decoder.decoders[2].content makes texts of more than", { decoder = chain("decoders", 4, explosion) }))
+    assert.equal("range", refused("decoder.decoders[2] makes texts of more than", { decoder = chain("decoders", 4, explosion) }))
     local pattern = { type = "Replace", pattern = { Regex = "a" }, content = ("b"):rep(70000) }
-    assert.equal("range", refused("decoder.content makes texts of more than", { decoder = pattern }))
+    assert.equal("range", refused("decoder makes texts of more than", { decoder = pattern }))
   end)
 
   it("refuses what it does not know, and says where it stands", function()
@@ -76,6 +76,10 @@ describe("ane.tokenizer, of a tokenizer.json", function()
       ["pre_tokenizer.pattern: pattern a(b: "] = {
         pre_tokenizer = { type = "Split", pattern = { Regex = "a(b" }, behavior = "Removed", invert = false },
       },
+      ["normalizer.normalizers[0]: pattern a(b: "] = {
+        normalizer = { type = "Sequence", normalizers = { { type = "Replace", pattern = { Regex = "a(b" }, content = "" } } },
+      },
+      ["decoder: pattern [b-a]: "] = { decoder = { type = "Replace", pattern = { Regex = "[b-a]" }, content = "" } },
       ["post_processor: type 'Other'"] = { post_processor = { type = "Other" } },
     } do
       assert.equal("unsupported", refused(part, fields), part)

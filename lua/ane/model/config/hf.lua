@@ -1,5 +1,5 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core, ane.model.config.ceilings, ane.recipe.rope, ane.util.failure and ane.util.keys.
+-- Needs ane.core, ane.model.config.ceilings, ane.recipe.rope, ane.util.failure, ane.util.json_value and ane.util.keys.
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
@@ -9,8 +9,11 @@
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local json_value = require "ane.util.json_value"
 local keys = require "ane.util.keys"
 local magnitude = require("ane.recipe.rope").yarn_magnitude
+
+local is_array, is_object, shown = json_value.is_array, json_value.is_object, json_value.shown
 
 local M = {}
 
@@ -64,27 +67,9 @@ end
 
 local function present(v) if v ~= core.null then return v end end
 
--- Is a value that was decoded an array? An empty table could be an object.
-local function is_array(v)
-  local mt = getmetatable(v)
-  return #v > 0 or type(mt) == "table" and mt.__jsontype == "array"
-end
-
-local function is_object(v)
-  local mt = getmetatable(v)
-  return #v == 0 and (next(v) ~= nil or type(mt) == "table" and mt.__jsontype == "object")
-end
-
--- Formats a value for messages.
-local function kind(v)
-  if v == core.null then return "null" end
-  if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
-  return type(v) ~= "table" and tostring(v) or is_array(v) and "a list" or "an object"
-end
-
 function Reader:number(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s is %s, wanted a number", where or "", key, kind(v)) end
+  if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s is %s, wanted a number", where or "", key, shown(v)) end
   if v and not ceilings.fits(v) then
     self:fail("format", "key %s%s is %s, wanted a number that float32 holds", where or "", key, v)
   end
@@ -114,13 +99,13 @@ end
 
 function Reader:flag(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "boolean" then self:fail("format", "key %s%s is %s, wanted true or false", where or "", key, kind(v)) end
+  if v ~= nil and type(v) ~= "boolean" then self:fail("format", "key %s%s is %s, wanted true or false", where or "", key, shown(v)) end
   return v
 end
 
 function Reader:string(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "string" then self:fail("format", "key %s%s is %s, wanted a string", where or "", key, kind(v)) end
+  if v ~= nil and type(v) ~= "string" then self:fail("format", "key %s%s is %s, wanted a string", where or "", key, shown(v)) end
   return v
 end
 
@@ -129,12 +114,12 @@ function Reader:list(key, of, from, where)
   local v = present((from or self.raw)[key])
   if v == nil then return nil end
   if type(v) ~= "table" or is_object(v) then
-    self:fail("format", "key %s%s is %s, wanted a list", where or "", key, kind(v))
+    self:fail("format", "key %s%s is %s, wanted a list", where or "", key, shown(v))
   end
   local out = {}
   for i, entry in ipairs(v) do
     if type(entry) ~= of or of == "number" and not ceilings.fits(entry) then
-      self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, kind(entry), of)
+      self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, shown(entry), of)
     end
     out[i] = entry
   end
@@ -144,7 +129,7 @@ end
 -- An object; nil where absent.
 function Reader:object(key)
   local v = present(self.raw[key])
-  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
+  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s is %s, wanted an object", key, shown(v)) end
   return v
 end
 
@@ -225,7 +210,7 @@ end
 function SCALINGS.proportional(self, rope, p, where)
   local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
   for i, layer in pairs(self:object "per_layer_config" or {}) do
-    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s is %s, wanted an object", i, kind(layer)) end
+    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s is %s, wanted an object", i, shown(layer)) end
     d = self:whole("head_dim", 1, layer, "per_layer_config.") or d
   end
   rope.rotated = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
@@ -294,7 +279,7 @@ local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
   if p == nil then p = {} end
-  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s is %s, wanted an object or null", key, shown(p)) end
   for word, inner in pairs(p) do
     if type(inner) == "table" and is_array(inner) and names_layers(cfg, word) then
       self:fail("format", "key %s.%s is a list, wanted an object", key, word)
@@ -309,7 +294,7 @@ local function read_ropes(self, cfg)
     -- Keys of a rope beside those of the kinds of layers have no meaning. The published ZAYA1 holds such keys, and transformers writes
     -- them when it saves an OLMo 3 that was made with a single rope.
     if inner ~= core.null and not BESIDE[layer] then
-      if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
+      if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, shown(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
     end
   end
@@ -429,7 +414,7 @@ local function attach_keys(self, cfg)
       if not silent and not asked[key] then found[#found + 1] = key end
     end
     table.sort(found)
-    if found[1] then return found[1], kind(raw[found[1]]), self.path end
+    if found[1] then return found[1], shown(raw[found[1]]), self.path end
   end
 end
 
@@ -441,11 +426,12 @@ local function task_of(self)
   if text then modules, fault = core.json_decode(text) end
   if fault then failure.raise("format", "%s/modules.json: %s", self.folder, fault) end
   if text and (type(modules) ~= "table" or not is_array(modules)) then
-    failure.raise("format", "%s/modules.json is %s, wanted a list", self.folder, kind(modules))
+    failure.raise("format", "%s/modules.json is %s, wanted a list", self.folder, shown(modules))
   end
+  if text and not modules[1] then failure.raise("format", "%s/modules.json is empty, wanted a list of modules", self.folder) end
   for i, module in ipairs(modules or {}) do
     if type(module) ~= "table" or type(module.type) ~= "string" then
-      failure.raise("format", "%s/modules.json[%d] is %s, wanted an object with a type", self.folder, i - 1, kind(module))
+      failure.raise("format", "%s/modules.json[%d] is %s, wanted an object with a type", self.folder, i - 1, shown(module))
     end
     if module.type:find "Pooling$" then return "embedding" end
   end
@@ -514,6 +500,9 @@ function M.read(source, defaults)
   cfg.d_model = self:required "hidden_size"
   cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
+  if cfg.n_head % cfg.n_head_kv ~= 0 then
+    self:fail("format", "key num_attention_heads is %d, wanted a multiple of num_key_value_heads, %d", cfg.n_head, cfg.n_head_kv)
+  end
   -- With latent attention, rope rotates only a part of a head.
   cfg.head_dim = self:whole("qk_rope_head_dim", 1) or self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
   if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then
@@ -524,6 +513,9 @@ function M.read(source, defaults)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
     or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"
+  if not cfg.norm_eps and self.raw.rms_norm_eps == core.null then
+    self:fail("format", "key rms_norm_eps is null, wanted a number above 0")
+  end
   cfg.act = read_act(self, present(self.raw.hidden_activation) and "hidden_activation" or "hidden_act")
   cfg.classifier_act = read_act(self, "classifier_activation")
   cfg.tied = self:flag "tie_word_embeddings"
