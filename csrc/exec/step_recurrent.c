@@ -4,6 +4,8 @@
 #include "exec/session_recurrent.h"
 #include "exec/thread_ctx.h"
 
+#include "base/elementary.h"
+
 #include <math.h>
 
 enum { PIECE = 32 }; /* tokens whose factors, and normed keys and queries, are computed together */
@@ -21,11 +23,9 @@ static struct head head_of(const struct thread_ctx *tc, const struct step *s, in
   return (struct head){h, first, tc->r->items[item].n, state + h * s->recurrent.n * s->recurrent.width};
 }
 
-static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-
 /* softplus(x + bias) within the limits. */
 static float time_step(const struct step *s, float x, int64_t h) {
-  float dt = softplus(s->recurrent.dt_bias ? x + s->recurrent.dt_bias[h] : x);
+  float dt = ane_softplusf(s->recurrent.dt_bias ? x + s->recurrent.dt_bias[h] : x);
   if (dt < s->recurrent.low) dt = s->recurrent.low;
   return s->recurrent.high > 0 && dt > s->recurrent.high ? s->recurrent.high : dt;
 }
@@ -41,7 +41,7 @@ static void scan_head(const struct thread_ctx *tc, const struct step *s, const s
     a.tokens = ANE_MIN((int64_t)PIECE, h->tokens - from);
     for (int64_t t = 0; t < a.tokens; t++) {
       dt[t] = time_step(s, steps[(from + t) * heads], h->number);
-      decay[t] = expf(dt[t] * s->recurrent.a[h->number]);
+      decay[t] = ane_expf(dt[t] * s->recurrent.a[h->number]);
     }
     a.x = x + from * ld + h->number * p;
     a.b = x + from * ld + heads * p + group * n;
@@ -75,8 +75,8 @@ static void delta_head(const struct thread_ctx *tc, const struct step *s, const 
     a.tokens = ANE_MIN((int64_t)PIECE, h->tokens - from);
     for (int64_t t = 0; t < a.tokens; t++) {
       const float *row = x + (from + t) * ld + key * n;
-      beta[t] = 1.0f / (1.0f + expf(-b_row[(from + t) * heads]));
-      decay[t] = expf(s->recurrent.a[h->number] * time_step(s, a_row[(from + t) * heads], h->number));
+      beta[t] = 1.0f / (1.0f + ane_expf(-b_row[(from + t) * heads]));
+      decay[t] = ane_expf(s->recurrent.a[h->number] * time_step(s, a_row[(from + t) * heads], h->number));
       normed(row, q + t * n, n, 1.0f / sqrtf((float)n));
       normed(row + keys * n, k + t * n, n, 1.0f);
     }
@@ -111,7 +111,7 @@ static ane_status plan_decay(struct planner *pl, const struct ane_node *n, int32
   if (st) return st;
   float *own = ane_arena_array(&pl->p->arena, (size_t)s->recurrent.heads, sizeof *own);
   if (!own) return ane_fail(err, ANE_NOMEM, "no memory for the program");
-  for (int64_t h = 0; h < s->recurrent.heads; h++) own[h] = ane_node_int(n, "log") ? -expf(a[h]) : a[h];
+  for (int64_t h = 0; h < s->recurrent.heads; h++) own[h] = ane_node_int(n, "log") ? -ane_expf(a[h]) : a[h];
   s->recurrent.a = own;
   return ANE_OK;
 }

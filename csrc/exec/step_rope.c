@@ -3,9 +3,9 @@
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
+#include "base/elementary.h"
 #include "tensor/half.h"
 
-#include <math.h>
 #include <string.h>
 
 /* The angle is the fp32 product position * frequency, as the references compute it. */
@@ -17,9 +17,10 @@ static void run_table(struct thread_ctx *tc, const struct step *s) {
     float pos = (float)tc->r->angles[t], *row = out + t * 2 * n;
     const float *f = s->rope.long_freq && tc->p->token_lists.long_rope[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
-      float angle = pos * f[i];
-      row[i] = cosf(angle) * s->rope.magnitude;
-      row[n + i] = sinf(angle) * s->rope.magnitude;
+      float sine, cosine;
+      ane_sincosf(pos * f[i], &sine, &cosine);
+      row[i] = cosine * s->rope.magnitude;
+      row[n + i] = sine * s->rope.magnitude;
     }
     for (int64_t i = 0; s->rope.fp16 && i < 2 * n; i++) row[i] = ane_f16_f32(ane_f32_f16(row[i]));
   }
@@ -74,7 +75,7 @@ static void run_position_scale(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels, from, to;
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
-    float by = 1.0f + s->position_scale.beta * logf(1.0f + (float)(tc->r->angles[t] / s->position_scale.original));
+    float by = 1.0f + s->position_scale.beta * ane_logf(1.0f + (float)(tc->r->angles[t] / s->position_scale.original));
     tc->k->scale(thread_data(tc, s->in[0]) + t * c, by, thread_data(tc, s->out[0]) + t * c, c);
   }
 }

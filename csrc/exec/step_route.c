@@ -3,6 +3,8 @@
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
+#include "base/elementary.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +14,7 @@ enum { SIGMOID, SOFTMAX, SOFTMAX_TOPK };
 static void softmax(const float *x, float *p, int64_t n) {
   float m = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) m = fmaxf(m, x[i]);
-  for (int64_t i = 0; i < n; i++) sum += p[i] = expf(x[i] - m);
+  for (int64_t i = 0; i < n; i++) sum += p[i] = ane_expf(x[i] - m);
   for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
@@ -54,7 +56,7 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
   int32_t chosen[ANE_MAX_CHOSEN];
   int64_t k = s->route.k;
   if (s->route.score == SIGMOID)
-    for (int64_t e = 0; e < n; e++) score[e] = 1.0f / (1.0f + expf(-logits[e]));
+    for (int64_t e = 0; e < n; e++) score[e] = 1.0f / (1.0f + ane_expf(-logits[e]));
   else if (s->route.score == SOFTMAX)
     softmax(logits, score, n);
   else

@@ -1,6 +1,7 @@
 /* Builds the functions of an asset. Each runs the shards of the model in sequence, on the inputs of the contract. */
 #include "mil/coreai_export.h"
 
+#include "base/elementary.h"
 #include "mil/coreai.h"
 #include "mil/coreai_table.h"
 #include "mil/coreai_pool.h"
@@ -8,7 +9,6 @@
 #include "tensor/half.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,7 +125,7 @@ static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool si
   for (int64_t p = 0; data && p < f->context; p++)
     for (int64_t i = 0; i < half; i++) {
       float angle = (float)p * freq[i];
-      data[p * half + i] = ane_f32_f16((sine ? sinf(angle) : cosf(angle)) * magnitude);
+      data[p * half + i] = ane_f32_f16((sine ? ane_sinf(angle) : ane_cosf(angle)) * magnitude);
     }
   if (!data) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
   ane_ai_value table = stored(f, 2, dim, data);

@@ -1,8 +1,9 @@
 /* Rope: the tables, which are inputs or constants of the package, and the rotation. */
 #include "mil/lower_internal.h"
 
+#include "base/elementary.h"
+
 #include <inttypes.h>
-#include <math.h>
 
 static bool same_floats(const struct ane_attr *a, const struct ane_attr *b) {
   return a->fv.n == b->fv.n && (a->fv.n == 0 || memcmp(a->fv.v, b->fv.v, (size_t)a->fv.n * sizeof *a->fv.v) == 0);
@@ -45,7 +46,7 @@ static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sin
   for (int64_t i = 0; i < half; i++)
     for (int64_t p = 0; p < context; p++) {
       float angle = (float)p * f->fv.v[i];
-      data[i * context + p] = (sine ? sinf(angle) : cosf(angle)) * magnitude;
+      data[i * context + p] = (sine ? ane_sinf(angle) : ane_cosf(angle)) * magnitude;
     }
   return mil_tensor(b, sine ? "sin" : "cos", b->dtype, 4, (int64_t[]){1, 1, half, context}, data);
 }
@@ -77,7 +78,7 @@ void lower_position_scale(struct lower *l, struct mil_build *b, const struct ane
     mil_build_no_memory(b);
     return;
   }
-  for (int64_t p = 0; p < context; p++) data[p] = 1.0f + beta * logf(1.0f + (float)(p / original));
+  for (int64_t p = 0; p < context; p++) data[p] = 1.0f + beta * ane_logf(1.0f + (float)(p / original));
   mil_value table = mil_tensor(b, "factors", b->dtype, 4, (int64_t[]){1, 1, 1, context}, data);
   mil_value by = mil_gather(b, table, positions(l), 3);
   lower_out(l, n, mil_mul(b, lower_in(l, n, 0), lower_as_flat(l, by, 1)));

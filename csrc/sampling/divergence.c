@@ -1,6 +1,8 @@
 /* Kullback-Leibler divergence of two rows of logits. */
 #include "sampling/sampling.h"
 
+#include "base/elementary.h"
+
 #include <math.h>
 
 struct ane_divergence ane_diverge(const float *a, const float *b, int32_t n) {
@@ -12,7 +14,7 @@ struct ane_divergence ane_diverge(const float *a, const float *b, int32_t n) {
   double kl = 0;
   for (int32_t i = 0; i < n; i++) {
     double log_a = (double)a[i] - d.whole_a;
-    if (log_a > -100) kl += (double)expf((float)log_a) * (log_a - ((double)b[i] - d.whole_b)); /* e^-100 is subnormal */
+    if (log_a > -100) kl += (double)ane_expf((float)log_a) * (log_a - ((double)b[i] - d.whole_b)); /* e^-100 is subnormal */
   }
   d.kl = kl > 0 || isnan(kl) ? kl : 0; /* rounding may make it slightly negative */
   return d;

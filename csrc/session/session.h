@@ -32,7 +32,7 @@ ane_status ane_ids_check(const int32_t *ids, int64_t n, int64_t n_ids, int64_t f
 
 /* The version of the arithmetic. A change that alters one bit of any engine's states or logits increments it: a state with the
  * old bits must not be continued. */
-enum { ANE_ARITHMETIC = 3 };
+enum { ANE_ARITHMETIC = 4 };
 
 /* Identifies the model whose state a file holds. */
 struct ane_saved_key {

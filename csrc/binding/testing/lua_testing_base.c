@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "base/elementary.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "base/sha256.h"
@@ -436,6 +437,15 @@ static int gather(lua_State *L) {
   return 3;
 }
 
+/* elementary(name, x) -> "exp", "log", "softplus", "sin" or "cos" of the float32 x */
+static int elementary(lua_State *L) {
+  static const char *const names[] = {"exp", "log", "softplus", "sin", "cos", NULL};
+  static float (*const functions[])(float) = {ane_expf, ane_logf, ane_softplusf, ane_sinf, ane_cosf};
+  int i = luaL_checkoption(L, 1, NULL, names);
+  lua_pushnumber(L, functions[i]((float)luaL_checknumber(L, 2)));
+  return 1;
+}
+
 void bind_testing_base(lua_State *L) {
   static const luaL_Reg functions[] = {{"read_bytes", read_bytes},
                                        {"store_load", store_load},
@@ -453,6 +463,7 @@ void bind_testing_base(lua_State *L) {
                                        {"to_f32", to_f32},
                                        {"half", half},
                                        {"gather", gather},
+                                       {"elementary", elementary},
                                        {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }
