@@ -526,7 +526,7 @@ return function(folder)
       local options = { weights = "q8_0", method = "gptq", transform = "rotate", calibrate = { { 1, 5, 9, 17, 3, 8, 2, 4 }, { 6, 7, 11 } } }
       return model:quantise(folder .. "/out.gguf", options)
     end, { resumes = true }),
-    quantise_tuned = with_output(folder, ROTATABLE, quantise_tuned(folder .. "/out.gguf"), { resumes = true }),
+    quantise_tuned = with_output(folder, WORDS, quantise_tuned(folder .. "/out.gguf"), { resumes = true }),
     quantise_resumed = with_output(folder, ROTATABLE, quantise_noted(folder .. "/out.gguf"), {
       resumes = true,
       before = function(model)
