@@ -4,6 +4,7 @@
 #include "exec/planner.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 ane_status plan_none(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -54,8 +55,10 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   } else {
     decode(v->data.data, f, n);
   }
-  if (offset != 0)
-    for (uint64_t i = 0; i < n; i++) f[i] += offset;
+  for (uint64_t i = 0; i < n; i++) {
+    if (!isfinite(f[i])) return ane_fail(err, ANE_INVALID, "weight %s: element %" PRIu64 " is not finite", v->name, i);
+    f[i] += offset;
+  }
   *out = f;
   return ANE_OK;
 }

@@ -350,6 +350,14 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
     memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
 
+/* The first of n numbers that fp16 cannot hold, in which packages compute; -1: none. */
+static int64_t beyond_half(const float *x, int64_t n) {
+  if (largest(x, n) < 65520.0f) return -1;
+  int64_t i = 0;
+  while (fabsf(x[i]) < 65520.0f) i++;
+  return i;
+}
+
 static void encode_tiles(void *arg, int thread, int threads) {
   struct encoding *k = arg;
   struct ane_weights *w = k->w;
@@ -362,6 +370,7 @@ static void encode_tiles(void *arg, int thread, int threads) {
     encode_one(k, row, (int)n, x, k->codes + (size_t)thread * tile, k->scratch + (size_t)thread * k->scratch_bytes);
     ane_weights_decode(w, row, n, back);
     k->errors[i] = ane_measure(x, back, n * w->cols);
+    if (k->errors[i].bad < 0) k->errors[i].bad = beyond_half(x, n * w->cols);
     if (k->errors[i].bad >= 0) k->errors[i].bad = k->errors[i].bad / w->cols + k->from + row;
   }
 }

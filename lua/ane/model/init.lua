@@ -416,7 +416,7 @@ end
 -- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
   local bundle = opened(self)
-  local own, calibration, code = require("ane.quantise.moments").from_options(self, opts, 2)
+  local own, calibration, code = require("ane.quantise.moments").from_options(self, opts, "export", 2)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message

@@ -122,10 +122,15 @@ function M.plan(r, cfg, source, opts)
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
+  local importance = opts.importance
+  if importance then
+    importance, message, code = failure.catch(weights.importance, importance)
+    if not importance then return nil, message, code end
+  end
   local options = {
     isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head,
     weights = weights_of(cfg, opts.weights),
-    mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = context,
+    mixed = weights.rules(opts.mixed), importance = importance and weights.bytes(importance), context = context,
     chunk = chunk_of(cfg, context), progress = progress and function(done, total) progress("load", done, total) end,
   }
   if opts.ranks then
@@ -134,6 +139,13 @@ function M.plan(r, cfg, source, opts)
     program, message, code = core.program(graph, options)
   end
   if not program then return nil, ("%s: %s"):format(source:path(), message), code end
+  if importance and not opts.ranks then
+    ok, message, code = failure.catch(weights.check_importance, program, source, importance)
+    if not ok then
+      program:close()
+      return nil, message, code
+    end
+  end
   return program, places
 end
 

@@ -1,7 +1,8 @@
 --- Types of weights in memory: their names, rules by pattern, and the report of their errors.
--- Needs ane.core. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
+-- Needs ane.core and ane.util.failure. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 
 local M = {}
 
@@ -96,15 +97,51 @@ function M.report(matrices)
   return list
 end
 
---- Importance by tensor name, as core.program takes it; raises where a value is not a list of numbers.
+local NUMBERS <const> = "option importance: %s: wanted finite numbers of 0 or more, one for each column"
+
+--- Option importance with tensors in place of lists. Raises as ane.util.failure does where a key is not a name, or a value is not a list of
+-- finite numbers of 0 or more.
 -- @param importance name -> list or tensor
 function M.importance(importance)
   local out = {}
-  for name, values in pairs(importance or {}) do
+  for name, values in pairs(importance) do
+    if type(name) ~= "string" then
+      failure.raise("invalid", "option importance: key %s is not the name of a tensor", tostring(name))
+    end
+    for i, v in ipairs(type(values) == "table" and values or {}) do
+      if type(v) ~= "number" then failure.raise("invalid", "option importance: %s[%d] is not a number", name, i) end
+    end
     if type(values) == "table" then values = core.tensor({ #values }, values) end
-    out[name] = values:tostring()
+    if type(values) ~= "userdata" then failure.raise("invalid", NUMBERS, name) end
+    if #values == 0 or not (values:min() >= 0 and values:dot(values) < math.huge) then failure.raise("invalid", NUMBERS, name) end
+    out[name] = values
   end
   return out
+end
+
+--- The tensors of M.importance as core.program takes them: float32 bytes.
+function M.bytes(importance)
+  local out = {}
+  for name, values in pairs(importance) do out[name] = values:tostring() end
+  return out
+end
+
+--- Raises where a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
+-- number of columns. Parts of tensors ("name[3,:]") come beside the tensors.
+-- @param importance of M.importance
+function M.check_importance(program, source, importance)
+  local columns = {}
+  for _, m in ipairs(program:info().matrices) do columns[m.name] = m.cols end
+  for name, values in pairs(importance) do
+    local cols = columns[name]
+    if not cols and not name:find("[", 1, true) and not source:tensor(name) then
+      failure.raise("invalid", "option importance: no tensor %s", name)
+    end
+    if cols and cols ~= #values then
+      failure.raise("invalid", "option importance: %s has %d columns, got %d weights", name, cols, #values)
+    end
+  end
+  return true
 end
 
 return M

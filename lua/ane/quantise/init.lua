@@ -58,7 +58,7 @@ M.rules = {
   fallback = { type = "string", check = check_fallback },
   importance = { type = "table" },
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
-  calibration = { type = "table" },
+  calibration = { type = "table", made_of = "calibrate, tokens" },
   transform = { type = "string", choices = held.transforms, default = "none" },
   inputs = { type = "string", choices = { "rounded", "source" } },
   tune = { type = "string", choices = { "norms", "none" }, default = "none" },
@@ -219,15 +219,12 @@ end
 
 -- ---- Going on --------------------------------------------------------------------------------------------------------
 
--- Weights for columns, given as a tensor or a list, as a tensor.
-local function tensor_of(values) return type(values) == "table" and core.tensor({ #values }, values) or values end
-
 -- A hash of weights for columns.
 local function digest_of_importance(importance)
   if not importance then return nil end
   local parts = {}
   for i, name in ipairs(keys(importance)) do
-    parts[i] = name .. " " .. core.sha256(tensor_of(importance[name]):tostring())
+    parts[i] = name .. " " .. core.sha256(importance[name]:tostring())
   end
   return core.sha256(table.concat(parts, "\n"))
 end
@@ -292,7 +289,6 @@ end
 local function importance_of(opts, t)
   local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
-  values = tensor_of(values)
   if #values ~= columns(t) then
     failure.raise("invalid", "option importance: %s has %d columns, got %d weights", t.name, columns(t), #values)
   end
@@ -519,7 +515,10 @@ function M.run(source, out, opts, level)
   end
   local plan, message, code = plan_of(source, out)
   if not plan then return nil, message, code end
-  return failure.catch(write_all, plan, source, out, opts)
+  return failure.catch(function()
+    opts.importance = opts.importance and held.importance(opts.importance)
+    return write_all(plan, source, out, opts)
+  end)
 end
 
 -- The options with the transform that a model was loaded with.
@@ -571,7 +570,8 @@ end
 
 -- Writes the weights of a model, and reads the text of gptq with it.
 local function write_model(model, bundle, source, out, opts, level)
-  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(bundle.options, opts), level + 1)
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(bundle.options, opts), "quantise",
+    level + 1)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message

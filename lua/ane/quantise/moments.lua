@@ -139,10 +139,18 @@ function M.further(tune) return tune == "norms" and require("ane.quantise.tune")
 
 --- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
 -- @param opts any value; other options are not checked
+-- @param what the function's name, for messages
 -- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
-function M.from_options(model, opts, level)
+function M.from_options(model, opts, what, level)
   if opts == nil then return {} end
-  if type(opts) ~= "table" or opts.calibrate == nil then return opts end
+  if type(opts) ~= "table" then return opts end
+  if opts.calibration ~= nil and getmetatable(opts.calibration) ~= Calibration then
+    error(what .. ": unknown option \"calibration\"; the text is option calibrate", (level or 1) + 1)
+  end
+  if opts.calibrate == nil then
+    if opts.tokens ~= nil then error(what .. ": option tokens needs option calibrate", (level or 1) + 1) end
+    return opts
+  end
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
   local calibration, message, code = M.open(model, own.calibrate, {

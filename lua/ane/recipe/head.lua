@@ -51,6 +51,14 @@ local function pooled(b, x)
   return b:has "cls.output" and b:linear(x, "cls.output") or error("no tensor cls.output.weight: the scores of a reranker", 0)
 end
 
+-- Raises where the output matrix has other rows than the embedding: the model would choose ids that it cannot read, or never say some.
+local function check_rows(b)
+  local rows, ids = b:rows "output", b:rows "token_embd"
+  if rows ~= ids then
+    error(("%s.weight has %d rows, %s.weight %d: wanted one for each token in both"):format(b.names "output", rows, b.names "token_embd", ids), 0)
+  end
+end
+
 --- Applies the final norm, then the output matrix, or the embedding if they are tied. If the configuration does not say, a file without
 -- an output matrix is tied. A file whose output matrix differs from the embedding is not tied, even if its configuration says so.
 -- @param opts norm (role, default "output_norm"), offset (added to the norm's weight), layer_norm (true: LayerNorm), scale (factor on
@@ -68,6 +76,7 @@ function M.lm(b, x, opts)
     own = false
     b:ignore "output"
   end
+  if own then check_rows(b) end
   x = b:linear(x, own and "output" or "token_embd", { bias_of = "output" }) -- a tied head may have a bias of its own
   if opts.scale then x = b:scale(x, opts.scale) end
   return opts.softcap and b:softcap(x, opts.softcap) or x

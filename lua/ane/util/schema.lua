@@ -1,6 +1,7 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
 -- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit that is
--- itself too low), choices (list), aliases = {old name = choice}, check = function(value) that gives a message where the value is wrong.
+-- itself too low), choices (list), aliases = {old name = choice}, check = function(value) that gives a message where the value is wrong,
+-- made_of (the options that users give in its place, as they are listed).
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -75,6 +76,13 @@ local function fault(rule, v)
   return rule.check and rule.check(v)
 end
 
+-- The names of the options, as users give them.
+local function listed(rules)
+  local names = {}
+  for i, key in ipairs(keys_of(rules)) do names[i] = rules[key].made_of or key end
+  return table.concat(names, ", ")
+end
+
 --- Checks an option table against its rules and gives a new table with the defaults filled in.
 -- @param rules name -> rule
 -- @param opts the user's options: a table or nil
@@ -91,7 +99,7 @@ function M.check(rules, opts, what, level, bare)
   for key, value in pairs(opts or {}) do
     local rule = rules[key]
     if not rule then
-      error(("%s: unknown option %s; the options are %s"):format(what, shown(key), table.concat(keys_of(rules), ", ")), level)
+      error(("%s: unknown option %s; the options are %s"):format(what, shown(key), listed(rules)), level)
     end
     value = normal(rule, value)
     local message = fault(rule, value)

@@ -1,5 +1,7 @@
--- Weights that are not finite, or beyond fp16: an export names them, whatever they are for.
+-- Weights that are not finite, or beyond fp16: load, quantise and export name them.
 local ane = require "ane"
+local core = require "ane.core"
+local exporter = require "ane.coreml.export"
 local hf = require "support.hf"
 
 -- A copy of a folder; number 5 of its tensor `name` is `value`.
@@ -17,11 +19,11 @@ local function folder(from, name, value)
   return path
 end
 
+-- An export without a program of the model: its plan refuses such vectors before.
 local function export(path, opts)
-  local model <close> = assert(ane.load(path.name, { threads = 1 }))
   local out = os.tmpname()
   os.remove(out)
-  local report, message, code = model:export(out, opts)
+  local report, message, code = exporter.of_path(path.name, out, opts)
   os.execute("rm -rf " .. out .. "*")
   return report, message, code
 end
@@ -46,4 +48,49 @@ describe("an export of a weight that is not finite", function()
       end)
     end
   end
+end)
+
+describe("weights beyond fp16", function()
+  it("are refused in every scheme, since packages compute in fp16", function()
+    local path <close> = folder("granite-odd", "model.layers.1.mlp.down_proj.weight", 2e7)
+    for _, scheme in ipairs { "fp16", "int8", "int8-channel", "int4-block", "uint4-block", "lut4" } do
+      local report, message, code = export(path, { weights = scheme, context = 16 })
+      assert.same({ nil, "invalid" }, { report, code }, scheme)
+      assert.matches("down_proj.weight: row 0 has an element that is not finite, or beyond fp16", message, 1, true)
+    end
+  end)
+end)
+
+describe("norms and biases that are not finite", function()
+  for _, case in ipairs { { "granite-odd", "model.layers.1.input_layernorm.weight" }, { "starcoder2-odd", "model.layers.0.self_attn.q_proj.bias" } } do
+    it("are refused by load and quantise: " .. case[2], function()
+      for _, value in ipairs { 0 / 0, -math.huge } do
+        local path <close> = folder(case[1], case[2], value)
+        local model, message, code = ane.load(path.name)
+        assert.same({ nil, "invalid" }, { model, code })
+        assert.matches("weight " .. case[2] .. ": element 5 is not finite", message, 1, true)
+        local source <close> = assert(core.open(path.name))
+        for _, weights in ipairs { "q8_0", "fp32" } do
+          local report
+          report, message, code = require("ane.quantise").run(source, path.name .. "/out.gguf", { weights = weights })
+          assert.same({ nil, "invalid" }, { report, code })
+          assert.matches(case[2] .. ": element 5 of row 0 is not finite", message, 1, true)
+        end
+      end
+    end)
+  end
+
+  it("are not copied from a GGUF file either", function()
+    local path = os.tmpname()
+    local text = assert(core.read_file "spec/fixtures/gguf/llama-q8_0.gguf")
+    local from <close> = assert(core.open "spec/fixtures/gguf/llama-q8_0.gguf")
+    local norm = assert(from:read "blk.1.attn_norm.weight")
+    local at = assert(text:find(norm, 1, true))
+    assert(core.write_file(path, text:sub(1, at + 7) .. ("<f"):pack(0 / 0) .. text:sub(at + 12)))
+    local source <close> = assert(core.open(path))
+    local report, message, code = require("ane.quantise").run(source, path .. ".out", { weights = "q4_0" })
+    os.remove(path)
+    assert.same({ nil, "invalid" }, { report, code })
+    assert.matches("blk.1.attn_norm.weight: element 2 of row 0 is not finite", message, 1, true)
+  end)
 end)

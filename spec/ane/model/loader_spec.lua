@@ -47,6 +47,14 @@ describe("loading", function()
     assert(s:feed({ 1, 2, 3 }, "all"))
   end)
 
+  it("refuses a head with other rows than the embedding", function()
+    for _, rows in ipairs { 10, 24 } do
+      assert.equal(("output.weight has %d rows, token_embd.weight 20: wanted one for each token in both"):format(rows),
+        (fault(shape("output.weight", rows, 16))))
+    end
+    assert.equal(20, assert(load(write(shape("output.weight", 20, 16)))).program:vocab())
+  end)
+
   local A = "metadata key llama."
   local keys = {
     { set("llama.block_count"), A .. "block_count is missing" },

@@ -88,6 +88,22 @@ describe("weights at load", function()
     assert(ane.load(HF .. "llama", { mixed = { { "layers.0", "int8" }, { "down_proj", "lut4" } }, context = 32 })):close()
   end)
 
+  it("take an importance of their matrices only", function()
+    local name = "model.layers.0.self_attn.q_proj.weight"
+    local function refused(pattern, importance)
+      local model, message, code = ane.load(HF .. "llama", { weights = "int4-block", importance = importance })
+      assert.same({ nil, "invalid" }, { model, code })
+      assert.matches(pattern, message, 1, true)
+    end
+    refused("option importance: no tensor foo", { foo = { 1 } })
+    refused("option importance: " .. name .. " has 64 columns, got 2 weights", { [name] = { 1, 2 } })
+    local numbers = {}
+    for i = 1, 64 do numbers[i] = i == 9 and 0 / 0 or 1 end
+    refused("option importance: " .. name .. ": wanted finite numbers of 0 or more", { [name] = numbers })
+    numbers[9] = 3
+    assert(ane.load(HF .. "llama", { weights = "int4-block", importance = { [name] = numbers }, context = 32 })):close()
+  end)
+
   it("have rules in an order, tables sorted behind lists", function()
     assert.same({ { "b", "int8", true }, { "a", "lut4", true }, { "c", "fp16", false }, { "d", "q8_0", false } },
       weights.rules { { "b", "int8" }, { "a", "lut4" }, d = "q8_0", c = "fp16" })

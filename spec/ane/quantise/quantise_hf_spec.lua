@@ -208,6 +208,30 @@ describe("a folder as GGUF", function()
     assert.matches("smollm3 cannot say rope in other layers than three of four", write(from, "fp16").note)
   end)
 
+  it("have no sliding layers without use_sliding_window, whatever layer_types says", function()
+    local function logits(from)
+      local model <close> = assert(ane.load(from, { activations = "fp32" }))
+      local session <close> = assert(model:session())
+      local ids = {}
+      for i = 1, 40 do ids[i] = i * 7 % 50 end
+      assert(session:feed(ids))
+      return session:logits():tostring()
+    end
+    local function folder_with(types, name)
+      local from = changed("qwen2_swa", function(c) c.use_sliding_window, c.layer_types = false, types end)
+      assert(os.rename(from, path(name)))
+      return path(name)
+    end
+    local types = core.json_array {}
+    for i = 1, json(HF .. "qwen2_swa/config.json").num_hidden_layers do types[i] = "sliding_attention" end
+    local named = folder_with(types, "named")
+    local want = logits(named)
+    assert.is_true(want == logits(folder_with(nil, "plain")))
+    assert.is_false(want == logits(HF .. "qwen2_swa"))
+    assert.equal("qwen2", write(named, "fp32").architecture)
+    assert.is_true(want == logits(path()))
+  end)
+
   it("stacks experts and keeps routers in fp32", function()
     local from = changed("lfm2_moe-odd", function(c) c.routed_scaling_factor = 1.0 end)
     local report = write(from, "q4_0", { fallback = "q8_0" })

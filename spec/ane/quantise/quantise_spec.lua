@@ -173,6 +173,11 @@ describe("ane.quantise", function()
     refused("option importance: no tensor x", { weights = "q4_k", importance = { x = { 1 } } })
     refused("importance: blk.0.attn_q.weight has 256 columns, got 3 weights",
       { weights = "q4_k", importance = { ["blk.0.attn_q.weight"] = { 1, 2, 3 } } })
+    for _, values in ipairs { { 0 / 0 }, { -1 }, { math.huge }, {}, true } do
+      refused("option importance: x: wanted finite numbers of 0 or more, one for each column", { weights = "q4_k", importance = { x = values } })
+    end
+    refused("option importance: x%[2%] is not a number", { weights = "q4_k", importance = { x = { 1, "a" } } })
+    refused("option importance: key 1 is not the name of a tensor", { weights = "q4_k", importance = { 1 } })
   end)
 
   it("raises on wrong options, naming the choices", function()
@@ -381,6 +386,18 @@ describe("quantise with gptq", function()
     local small <close> = assert(ane.load(path(), { activations = "fp32" }))
     return assert(require("ane.evaluate.compare").run(reference, small, TEXT, { chunk = 64 })).kl.mean
   end
+
+  it("needs a text for the options that are about one", function()
+    local model <close> = tiny.load()
+    for _, call in ipairs { "quantise", "export" } do
+      assert.error_matches(function() model[call](model, path(), { weights = "int8", tokens = 5 }) end,
+        call .. ": option tokens needs option calibrate")
+      assert.error_matches(function() model[call](model, path(), { weights = "int8", calibration = { 1 } }) end,
+        'unknown option "calibration"; the text is option calibrate')
+      assert.error_matches(function() model[call](model, path(), { weights = "int8", texts = 5 }) end,
+        'unknown option "texts"; the options are .*calibrate, tokens, ')
+    end
+  end)
 
   it("warns of a calibration that is shorter than a layer is wide", function()
     local model <close> = tiny.load()

@@ -12,6 +12,7 @@ local coreai = require "ane.coreml.export.coreai"
 local core = require "ane.core"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
+local held = require "ane.model.weights"
 local loader = require "ane.model.loader"
 local meta = require "ane.coreml.export.meta"
 local modules = require "ane.embed.modules"
@@ -41,7 +42,7 @@ M.rules = schema.merge(planner.rules, {
   argmax = { type = "boolean", default = false },
   importance = { type = "table" },
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
-  calibration = { type = "table" },
+  calibration = { type = "table", made_of = "calibrate, tokens" },
   inputs = { type = "string", choices = { "rounded", "source" }, default = "rounded" },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
@@ -356,6 +357,10 @@ function M.run(bundle, out, opts, level)
   local fits, fault, kind = planner.check_target(given)
   if not fits then return nil, fault, kind end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
+  if opts.importance then
+    opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
+    if not opts.importance then return nil, fault, kind end
+  end
   if target == "coreai" then
     return results(out, failure.catch(function()
       local factor, factors = factor_function(opts)
