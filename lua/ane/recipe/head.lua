@@ -55,7 +55,8 @@ end
 local function check_rows(b)
   local rows, ids = b:rows "output", b:rows "token_embd"
   if rows ~= ids then
-    error(("%s.weight has %d rows, %s.weight %d: wanted one for each token in both"):format(b.names "output", rows, b.names "token_embd", ids), 0)
+    local what = "%s.weight has %d rows, %s.weight %d: wanted one for each token in both"
+    error(what:format(b.names "output", rows, b.names "token_embd", ids), 0)
   end
 end
 

@@ -62,7 +62,9 @@ describe("weights beyond fp16", function()
 end)
 
 describe("norms and biases that are not finite", function()
-  for _, case in ipairs { { "granite-odd", "model.layers.1.input_layernorm.weight" }, { "starcoder2-odd", "model.layers.0.self_attn.q_proj.bias" } } do
+  for _, case in ipairs {
+    { "granite-odd", "model.layers.1.input_layernorm.weight" }, { "starcoder2-odd", "model.layers.0.self_attn.q_proj.bias" },
+  } do
     it("are refused by load and quantise: " .. case[2], function()
       for _, value in ipairs { 0 / 0, -math.huge } do
         local path <close> = folder(case[1], case[2], value)

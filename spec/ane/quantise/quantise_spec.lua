@@ -174,7 +174,8 @@ describe("ane.quantise", function()
     refused("importance: blk.0.attn_q.weight has 256 columns, got 3 weights",
       { weights = "q4_k", importance = { ["blk.0.attn_q.weight"] = { 1, 2, 3 } } })
     for _, values in ipairs { { 0 / 0 }, { -1 }, { math.huge }, {}, true } do
-      refused("option importance: x: wanted finite numbers of 0 or more, one for each column", { weights = "q4_k", importance = { x = values } })
+      refused("option importance: x: wanted finite numbers of 0 or more, one for each column",
+        { weights = "q4_k", importance = { x = values } })
     end
     refused("option importance: x%[2%] is not a number", { weights = "q4_k", importance = { x = { 1, "a" } } })
     refused("option importance: key 1 is not the name of a tensor", { weights = "q4_k", importance = { 1 } })
