@@ -71,7 +71,7 @@ function M.build(b, cfg)
       x = b:add(x, b:rms_norm(m, "post_ffw_norm"))
     end)
   end
-  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
+  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "positive") }) -- [1, n_vocab, W, 1]
 end
 
 return M

@@ -136,7 +136,7 @@ function M.build(b, cfg)
       for k = 2, #streams do streams[k] = b:add(streams[k], more) end
     end)
   end
-  return head.lm(b, altup.joined(b, streams), { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
+  return head.lm(b, altup.joined(b, streams), { softcap = cfg.meta("final_logit_softcapping", "positive") }) -- [1, n_vocab, W, 1]
 end
 
 return M

@@ -174,7 +174,7 @@ function M.build(b, cfg)
       x = b:scale(x, b:number("layer_output_scale", "") or 1)
     end)
   end
-  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
+  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "positive") }) -- [1, n_vocab, W, 1]
 end
 
 return M

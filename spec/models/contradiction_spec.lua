@@ -116,6 +116,13 @@ describe("a configuration that contradicts the file", function()
     assert.matches("channels %d+ to %d+ of a head of layers.3.%S+, which has %d+", message)
   end)
 
+  it("has a soft cap of 0, which makes all logits 0", function()
+    for _, name in ipairs { "gemma3_softcap", "gemma3n-odd", "gemma4-odd" } do
+      local message = refusal(name, function(cfg) (cfg.text_config or cfg).final_logit_softcapping = 0 end)
+      assert.matches("final_logit_softcapping is 0, wanted a number above 0", message)
+    end
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)
@@ -148,24 +155,24 @@ describe("generate_many of a model that generates nothing", function()
   end)
 end)
 
-describe("a model whose weights are no numbers", function()
-  -- A copy whose tensor `name` holds NaN.
-  local function broken(from, name)
+describe("a model that computes no numbers", function()
+  -- A copy whose tensor `name` holds this number, as bytes.
+  local function broken(from, name, number)
     return hf.changed(from, nil, function(t)
-      if t.name == name then t.data = ("\xFF"):rep(#t.data) end
+      if t.name == name then t.data = number:rep(#t.data // #number) end
       return t
     end)
   end
 
   it("gives an error, not an embedding", function()
-    local path <close> = broken("bert", "encoder.layer.1.output.LayerNorm.weight")
+    local path <close> = broken("bert", "encoder.layer.1.output.LayerNorm.weight", ("<f"):pack(3e38))
     local model <close> = assert(ane.load(path.name))
     local v, message, code = model:embed { { 3, 4 }, { 5, 6 } }
     assert.same({ nil, "entry 1: the model gives numbers that are not finite", "invalid" }, { v, message, code })
   end)
 
   it("gives an error, not a score", function()
-    local path <close> = broken("cross_encoder", "classifier.weight")
+    local path <close> = broken("cross_encoder", "classifier.weight", "\xFF")
     local model <close> = assert(ane.load(path.name))
     local scores, message, code = model:rerank(nil, { { 3, 4 }, { 5, 6 } })
     assert.same({ nil, "document 1: the model gives a score that is not finite", "invalid" }, { scores, message, code })
@@ -182,7 +189,8 @@ describe("a classifier without numbers", function()
     local at = list["model.norm.weight"].data_offsets
     local first, last = 9 + header + at[1], 8 + header + at[2]
     os.remove(path.name .. "/model.safetensors") -- a link, maybe
-    local broken = data:sub(1, first - 1) .. ("\xFF"):rep(last - first + 1) .. data:sub(last + 1)
+    -- The largest bf16: the normed states are infinite.
+    local broken = data:sub(1, first - 1) .. ("\x7F"):rep(last - first + 1) .. data:sub(last + 1)
     assert(core.write_file(path.name .. "/model.safetensors", broken))
     local model <close> = assert(ane.load(path.name))
     local spans, message, code = model:classify { 3, 4, 5 }

@@ -86,9 +86,12 @@ end
 -- Maximum number of rotary dimensions: twice the number of frequencies that a rope table takes (csrc/graph).
 local MOST_DIMS = 1 << 13
 
+-- Numbers from here on are infinite in float32.
+local FP32_MOST = 0x1.ffffffp127
+
 local function check_finite(f, what)
   for t, v in ipairs(f) do
-    if not (v >= 0 and v < math.huge) then error(("rope: %s %d is %s, wanted a finite number"):format(what, t - 1, v), 0) end
+    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d is %s, wanted a finite fp32 number"):format(what, t - 1, v), 0) end
   end
 end
 
@@ -116,6 +119,7 @@ function M.frequencies(r)
   end
   check_finite(f, "frequency")
   check_finite(long or {}, "long frequency")
+  check_finite({ magnitude }, "factor")
   return f, magnitude or 1.0, long
 end
 

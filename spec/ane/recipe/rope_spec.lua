@@ -63,6 +63,10 @@ describe("rope frequencies", function()
     refused("rope scaling longrope: the original context length is missing",
       { theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1, 1 } })
     refused("rope scaling yarn: the original context length is missing", { theta = 1e4, dims = 4, scaling = "yarn", factor = 2 })
+    refused("rope: frequency 1 is 1e+150, wanted a finite fp32 number", { theta = 1e-300, dims = 4 })
+    refused("rope: factor 0 is inf, wanted a finite fp32 number", {
+      theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1, 1 }, original_context = 1, factor = 8,
+    })
     refused("rope has 2 frequencies, but rope_freqs 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
   end)
 end)
