@@ -75,10 +75,11 @@ static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
   }
 }
 
-/* Rounds u, in units of the scale and of part h of the lanes, to the nearest of the values T: *code, and its value in *v. Without
- * a table the values are the codes less `half`. */
-ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, ane_f8x u, ane_f8x *code, ane_f8x *v) {
+/* Rounds *from, in units of the scale and of part h of the lanes, to the nearest of the values T: *code, and its value in *v.
+ * Without a table the values are the codes minus `half`. Vectors are not passed by value: the ABI of that depends on AVX. */
+ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, const ane_f8x *from, ane_f8x *code, ane_f8x *v) {
   const ane_f8x magic = ALL(0x1.8p23f), zero = ALL(0), one = ALL(1), top = ALL((float)k->top), shift = ALL((float)half);
+  ane_f8x u = *from;
   if (!k->table) {
     u += shift;
     u = PICK(u > zero, u, zero);
@@ -110,7 +111,7 @@ static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const l
     for (int h = 0; h < PARTS; h++) {
       const ane_f8x u = (t.h[h] - offset->h[h]) * inv.h[h];
       ane_f8x code, v;
-      nearest(k, h, 0, u, &code, &v);
+      nearest(k, h, 0, &u, &code, &v);
       v = v * scale->h[h] + offset->h[h];
       e[j].h[h] = k->w[at + j].h[h] - v;
       ane_f8x left = t.h[h] - v;
@@ -330,7 +331,7 @@ static ANE_WIDE void sweep_codes(struct rows *k, int64_t at, int64_t n, int half
     for (int h = 0; h < PARTS; h++) {
       const ane_f8x u = value[j].h[h] + own * g[j].h[h] * inv.h[h];
       ane_f8x code, v;
-      nearest(k, h, half, u, &code, &v);
+      nearest(k, h, half, &u, &code, &v);
       v = PICK(none[h], value[j].h[h], v), code = PICK(none[h], k->code[at + j].h[h], code);
       ane_f8x step = scale->h[h] * (v - value[j].h[h]);
       value[j].h[h] = v, k->code[at + j].h[h] = code;
