@@ -192,7 +192,8 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
     if (it->types[i] < 0 || it->types[i] >= p->n_types)
       return ane_fail(err, ANE_RANGE, "token type %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->types[i],
                       s->length + i, p->n_types - 1);
-  return ane_ids_check(it->ids, it->n, p->n_ids, s->length, err);
+  ane_status st = ane_ids_check(it->ids, it->n, p->n_ids, s->length, err);
+  return st ? st : embed_check(p, it->ids, it->n, err);
 }
 
 ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *err) {

@@ -32,6 +32,21 @@ static void run_embed(struct thread_ctx *tc, const struct step *s) {
   if (tc->r->n_adapted) adapter_embed(tc, s, list, from, to, out);
 }
 
+ane_status embed_check(const struct ane_program *p, const int32_t *ids, int64_t n, struct ane_error *err) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    const struct step *s = &p->steps[i];
+    if (s->run != run_embed || s->embed.list != EMBED_IDS || s->embed.table->gather) continue;
+    const struct ane_tensor *t = s->embed.table;
+    const size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t at = embed_row(s, ids[j]);
+      if (ane_find_not_finite(t->dtype, (const uint8_t *)t->data + (size_t)at * row, (uint64_t)t->shape.dim[1]) >= 0)
+        return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", s->embed.name, at);
+    }
+  }
+  return ANE_OK;
+}
+
 static void run_gather(struct thread_ctx *tc, const struct step *s) {
   const float *x = thread_data(tc, s->in[0]);
   float *out = thread_data(tc, s->out[0]);

@@ -119,5 +119,8 @@ void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared
 
 /* The row of the table of an embed step for an id, type or position. */
 int64_t embed_row(const struct step *s, int32_t number);
+/* Are the rows that the ids are looked up in finite? Int8 activations would hide it if not. ANE_INVALID names the weight and row.
+ */
+ane_status embed_check(const struct ane_program *p, const int32_t *ids, int64_t n, struct ane_error *err);
 
 #endif

@@ -107,6 +107,7 @@ struct packing {
   struct ane_program *p;
   struct matrix *m;
   _Atomic int64_t next; /* next group or tile to claim */
+  _Atomic int64_t bad;  /* first stored row with an element that is not finite; INT64_MAX: none */
   int64_t end;          /* of this piece */
   uint8_t
       *thread_mem; /* [threads][thread_bytes]: floats as read, floats as held; from codes_at on codes or encoded rows; scratch */
@@ -133,6 +134,23 @@ static bool scattered(const struct matrix *m) { return m->stored.transposed || m
 static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
   uint8_t *copy = k->gathered ? k->gathered + (size_t)thread * ANE_GROUP * k->m->packed.row_bytes : NULL;
   return ane_tensor_rows(&k->m->stored, g * ANE_GROUP, group_rows(k->m, g), k->m->packed.row_bytes, copy);
+}
+
+/* Remembers the least row with an element that is not finite, whichever thread finds it. */
+static void set_bad(struct packing *k, int64_t row) {
+  int64_t old = atomic_load(&k->bad);
+  while (row < old && !atomic_compare_exchange_weak(&k->bad, &old, row)) {}
+}
+
+/* Checks n contiguous stored rows, from row `first` on. */
+static void check_rows(struct packing *k, int64_t first, int n, const uint8_t *rows) {
+  int64_t at = ane_find_not_finite(k->m->stored.dtype, rows, (uint64_t)(n * k->m->packed.cols));
+  if (at >= 0) set_bad(k, first + at / k->m->packed.cols);
+}
+
+/* Checks the 16 entries of the table of the rows from `first` on. */
+static void check_table(struct packing *k, int64_t first, const float *table) {
+  if (ane_find_not_finite(ANE_F32, table, 16) >= 0) set_bad(k, first);
 }
 
 static void decode_group(const struct packing *k, int64_t g, int thread, float *rows) {
@@ -166,8 +184,20 @@ static void pack_groups(void *arg, int thread, int threads) {
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++)
       if (k->errors)
         pack_encoded(k, g, thread);
-      else
-        ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
+      else {
+        const uint8_t *rows = stored_rows(k, g, thread);
+        check_rows(k, g * ANE_GROUP, group_rows(k->m, g), rows);
+        ane_pack_rows(w, w->dtype, rows, w->row_bytes, group_rows(k->m, g), g);
+      }
+}
+
+/* Looks at the rows of a matrix that is multiplied as it is stored. */
+static void check_groups(void *arg, int thread, int threads) {
+  struct packing *k = arg;
+  (void)threads;
+  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
+    for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++)
+      check_rows(k, g * ANE_GROUP, group_rows(k->m, g), stored_rows(k, g, thread));
 }
 
 /* ---- Encoding by a package scheme ------------------------------------------------------------------------------------*/
@@ -257,6 +287,7 @@ static void pack_tables(void *arg, int thread, int threads) {
       float *tables = k->p->aux + k->m->aux + 2 * g * 16, unused[16];
       for (int i = 0; i < group_rows(k->m, g); i++) /* analyser: unused is only written to. */
         ane_gather_codes(&k->m->stored, g * ANE_GROUP + i, codes + i * w->cols, i % 8 ? unused : tables + i / 8 * 16);
+      for (int i = 0; i < group_rows(k->m, g); i += 8) check_table(k, g * ANE_GROUP + i, tables + i / 8 * 16);
       ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, group_rows(k->m, g), g);
     }
 }
@@ -284,7 +315,7 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   const struct ane_packed *w = &k->m->packed;
   for (int64_t i = 0; i < n; i++) {
     const struct ane_measure *e = &k->errors[i];
-    if (e->bad >= 0 && k->m->by_scheme)
+    if (e->bad >= 0)
       return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name,
                       i * rows + e->bad / w->cols);
     ane_recode_add(&k->m->error, e, (uint64_t)(ANE_MIN(rows, w->rows - i * rows) * w->cols));
@@ -336,13 +367,20 @@ static ane_status pack_recoded(struct packing *k, struct ane_error *err) {
   return st;
 }
 
+static ane_status check_bad(const struct packing *k, struct ane_error *err) {
+  int64_t row = atomic_load(&k->bad);
+  if (row == INT64_MAX) return ANE_OK;
+  return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name, row);
+}
+
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
   struct ane_packed *w = &m->packed;
+  struct packing k = {.p = p, .m = m, .bad = INT64_MAX};
   if (w->layout == ANE_LAYOUT_ROWS) { /* only block types of GGUF files, which are stored by rows */
     w->data = m->stored.data;
-    return ANE_OK;
+    pack_pieces(&k, check_groups, w->groups, ANE_GROUP);
+    return check_bad(&k, err);
   }
-  struct packing k = {.p = p, .m = m};
   if (scattered(m) && !m->by_scheme && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for rows of %s", m->name);
   ane_status st = ANE_OK;
@@ -354,7 +392,7 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->aux + m->aux;
   if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->aux + m->aux;
   ane_free(k.gathered);
-  return st;
+  return st ? st : check_bad(&k, err);
 }
 
 /* Floats of the aux array that a group takes. */

@@ -24,6 +24,10 @@ ane_encode_fn ane_encoder(ane_dtype t);
  * exists. */
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
 
+/* The first of n elements of a row that is not finite, or the first of its block where the block's scale is not; -1: all are
+ * finite. n is a multiple of the block. -1 for types without a decoder. */
+int64_t ane_find_not_finite(ane_dtype t, const void *src, uint64_t n);
+
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
 /* 32 columns of a block whose codes have at most four bits. Packed layouts are made from them. */

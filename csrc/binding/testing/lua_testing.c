@@ -47,6 +47,17 @@ static int decode(lua_State *L) {
   return 1;
 }
 
+/* find_not_finite(dtype, bytes) -> index of the first element that is not finite, or -1 */
+static int find_not_finite(lua_State *L) {
+  ane_dtype t = bind_check_dtype(L, 1);
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 2, &len);
+  const struct ane_dtype_info *info = ane_dtype_info(t);
+  luaL_argcheck(L, len % info->bytes == 0, 2, "not whole blocks");
+  lua_pushinteger(L, ane_find_not_finite(t, bytes, len / info->bytes * info->block));
+  return 1;
+}
+
 /* encode(dtype, float32 bytes [, float32 bytes of the importance]) -> bytes; nil where the type has no encoder */
 static int encode(lua_State *L) {
   ane_dtype t = bind_check_dtype(L, 1);
@@ -70,6 +81,7 @@ static int encode(lua_State *L) {
 
 static const luaL_Reg codec_functions[] = {
     {"decode", decode},
+    {"find_not_finite", find_not_finite},
     {"encode", encode},
     {NULL, NULL},
 };

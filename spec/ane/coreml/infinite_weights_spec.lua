@@ -61,6 +61,55 @@ describe("weights beyond fp16", function()
   end)
 end)
 
+describe("matrices that are not finite", function()
+  for _, case in ipairs {
+    { "olmo2-odd", "model.layers.1.self_attn.q_proj.weight" }, { "qwen3-odd", "model.layers.1.mlp.down_proj.weight" },
+    { "mamba2-odd", "backbone.layers.0.mixer.in_proj.weight" }, { "qwen3_moe-odd", "model.layers.1.mlp.experts.3.up_proj.weight" },
+  } do
+    it("are refused by load, whose int8 activations would hide them: " .. case[2], function()
+      for _, value in ipairs { 0 / 0, -math.huge } do
+        local path <close> = folder(case[1], case[2], value)
+        for _, weights in ipairs { false, "q8_0", "int8" } do
+          local model, message, code = ane.load(path.name, { weights = weights or nil })
+          assert.same({ nil, "invalid" }, { model, code })
+          assert.matches("weight .*%.weight.*: row %d+ has an element that is not finite", message)
+        end
+      end
+    end)
+  end
+
+  it("name the row of an embedding when its id is used", function()
+    local path <close> = folder("qwen3_moe-odd", "model.embed_tokens.weight", 0 / 0)
+    local model <close> = assert(ane.load(path.name))
+    local session <close> = assert(model:session())
+    assert(session:feed { 1, 2 })
+    local got, message, code = session:feed { 1, 0, 2 }
+    assert.same({ nil, "invalid" }, { got, code })
+    assert.matches("weight model.embed_tokens.weight: row 0 has an element that is not finite", message, 1, true)
+  end)
+
+  it("are refused in a GGUF file, by the scale of a block", function()
+    local text = assert(core.read_file "spec/fixtures/gguf/llama-kquants.gguf")
+    local from <close> = assert(core.open "spec/fixtures/gguf/llama-kquants.gguf")
+    local bytes_of_block = { q2_k = 84, q3_k = 110, q4_k = 144, q5_k = 176, q6_k = 210, iq4_xs = 136, iq4_nl = 18, iq3_s = 110, iq2_s = 82 }
+    local scale = { q2_k = 82, q3_k = 108, q4_k = 0, q5_k = 2, q6_k = 208, iq4_xs = 0, iq4_nl = 0, iq3_s = 0, iq2_s = 0 }
+    local kinds = 0
+    for _, t in ipairs(from:tensors()) do
+      if scale[t.dtype] and t.name ~= "token_embd.weight" then -- an embedding is read when its ids are used
+        kinds = kinds + 1
+        local place = t.offset + t.bytes - bytes_of_block[t.dtype] + scale[t.dtype] -- of the last block
+        local path = os.tmpname()
+        assert(core.write_file(path, text:sub(1, place) .. ("<I2"):pack(0xFC00) .. text:sub(place + 3)))
+        local model, message, code = ane.load(path)
+        os.remove(path)
+        assert.same({ nil, "invalid" }, { model, code }, t.name)
+        assert.matches(("weight %s: row %d has an element that is not finite"):format(t.name, t.shape[1] - 1), message, 1, true)
+      end
+    end
+    assert.equal(14, kinds)
+  end)
+end)
+
 describe("norms and biases that are not finite", function()
   for _, case in ipairs {
     { "granite-odd", "model.layers.1.input_layernorm.weight" }, { "starcoder2-odd", "model.layers.0.self_attn.q_proj.bias" },
