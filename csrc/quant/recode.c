@@ -105,26 +105,13 @@ static void recode_rows(void *arg, int thread, int threads) {
   }
 }
 
-/* The first number of a vector that is not finite; -1: none, or the tensor is no vector of plain numbers. */
-static int64_t bad_of_vector(const struct recoding *k, const uint8_t *bytes) {
-  const struct ane_tensor *t = k->r->src;
-  const struct ane_dtype_info *info = ane_dtype_info(t->dtype);
-  if (t->shape.rank != 1 || info->block != 1 || !ane_decoder(t->dtype)) return -1;
-  for (int64_t i = 0; i < k->cols; i++) {
-    float v;
-    ane_decoder(t->dtype)(bytes + i * info->bytes, &v, 1);
-    if (!isfinite(v)) return i;
-  }
-  return -1;
-}
-
-/* Same type and no change: copies the bytes. Vectors are norms and biases, of which one wrong number spoils all results. */
+/* Same type and no change: copies the bytes, which must be finite: one wrong norm or scale spoils all results. */
 static void copy_rows(struct recoding *k) {
   for (int64_t i = 0; i < k->rows; i++) {
     uint8_t *out = k->out + (size_t)i * k->dst_row;
     const uint8_t *row = row_bytes(k, k->first + i, out);
     if (row != out) memcpy(out, row, k->dst_row);
-    k->errors[i] = (struct ane_measure){0, 0, 0, bad_of_vector(k, out)};
+    k->errors[i] = (struct ane_measure){0, 0, 0, ane_find_not_finite(k->r->dtype, out, (uint64_t)k->cols)};
   }
 }
 
