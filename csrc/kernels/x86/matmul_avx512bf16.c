@@ -33,8 +33,8 @@ INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
       vi v = vi_word(x + (t * j->pairs + k) * 2);
-#if defined(__clang__) && __clang_major__ == 16
-      __asm__("" : "+v"(v)); /* clang 16.0 crashes where it makes this broadcast an operand in memory of vdpbf16ps */
+#if defined(__clang__) && __clang_major__ <= 17
+      __asm__("" : "+v"(v)); /* clang 16 and 17 crash where it makes this broadcast an operand in memory of vdpbf16ps */
 #endif
 #pragma GCC unroll 4
       for (int i = 0; i < nv; i++) acc[i][t] = _mm512_dpbf16_ps(acc[i][t], (__m512bh)pair[i], (__m512bh)v);
