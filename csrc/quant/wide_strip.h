@@ -14,7 +14,7 @@
       vec l0 = s[0][0], h0 = s[0][1], l1 = s[1][0], h1 = s[1][1];                                                                \
       vec l2 = s[2][0], h2 = s[2][1], l3 = s[3][0], h3 = s[3][1];                                                                \
       const number *x = a, *c = a, *y = b;                                                                                       \
-      __asm__("" : "+r"(c));                                                                                                     \
+      if (BYTES > 32) __asm__("" : "+r"(c));                                                                                     \
       for (int64_t t = 0; t < n; t++, x += lda, c += lda, y += ldb) {                                                            \
         memcpy(&lo, y, sizeof lo);                                                                                               \
         memcpy(&hi, y + WIDTH, sizeof hi);                                                                                       \

@@ -1,5 +1,5 @@
 --- Inputs of weights in the order of the model: those of the source, and those that a model gives whose earlier weights are rounded.
--- Needs ane.core, ane.quantise.overlay and ane.util.failure. Usage:
+-- Needs ane.core, ane.quantise.overlay, ane.quantise.types and ane.util.failure. Usage:
 --   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
 --
 -- The model is cut behind each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
@@ -9,6 +9,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local overlay = require "ane.quantise.overlay"
+local types = require "ane.quantise.types"
 
 local try = failure.try
 
@@ -20,8 +21,22 @@ local GARBAGE <const> = 64 << 20
 local Sequence = {}
 Sequence.__index = Sequence
 
--- One of the two models: graph, layout, messages (of each window, at the last cut).
-local function side_of(layout) return { graph = layout.graph, layout = layout, messages = {} } end
+-- One of the two models: graph, layout, source of its weights, messages (of each window, at the last cut).
+local function side_of(layout, source) return { graph = layout.graph, layout = layout, source = source, messages = {} } end
+
+local FLOATS = { fp32 = true, fp16 = true, bf16 = true }
+
+-- Rules that hold the matrices of steps [from, to) that are floats as q8_0, which int8 activations multiply several times as fast.
+local function rules_of(self, side, from, to)
+  local rules = {}
+  for step = from, to - 1 do
+    for _, name in ipairs(self.layout.weights[step] or {}) do
+      local t = side.source:tensor(name)
+      if t and FLOATS[t.dtype] and #t.shape > 1 then rules[#rules + 1] = { name .. "*", "q8_0" } end
+    end
+  end
+  return rules
+end
 
 -- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is behind the body.
 local function stage_of(self, side, from, to)
@@ -38,7 +53,8 @@ local function stage_of(self, side, from, to)
   if to > n_body and side.graph:head() then stage.tail = "no-head" end
   local chunk = self.chunk
   local program = try(core.program(side.graph, {
-    threads = self.threads, int8 = false, head = "full", context = chunk, chunk = chunk, stage = stage,
+    threads = self.threads, int8 = self.int8, mixed = self.int8 and rules_of(self, side, from, to) or nil,
+    head = "full", context = chunk, chunk = chunk, stage = stage,
   }))
   local session = try(program:session { context = chunk, kv = "fp32" })
   return { session = session, current = current, keeps = to <= n_body, close = function()
@@ -176,6 +192,16 @@ local function in_time(layout, replaced)
   return list
 end
 
+-- Do int8 activations, and q8_0 in place of floats, add little to the errors of the weights? Yes where all of these have about 4 bits:
+-- KL of SmolLM2 in int4-block 0.0933 in fp32, 0.0936 with int8; rotated in int8 0.0055 and 0.0078 (bench/RESULTS.md).
+local function computes_int8(bundle, replaced)
+  if (bundle.options or {}).activations == "fp32" then return false end
+  for _, edit in ipairs(replaced) do
+    if edit.value and not (types.known[edit.dtype] and types.known[edit.dtype].bits <= 5) then return false end
+  end
+  return true
+end
+
 --- Prepares to run a model in stages.
 -- @param calibration of ane.quantise.moments
 -- @param values names of the inputs that are wanted
@@ -191,11 +217,12 @@ function M.new(calibration, values, replaced, opts)
   local over = overlay.new(bundle.source, in_time(layout, replaced))
   local self = setmetatable({
     layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments,
+    int8 = computes_int8(bundle, replaced),
     threads = opts.threads, sparse = opts.sparse, base = bundle.source, overlay = over, given = {}, at = 0, cut = 0,
   }, Sequence)
   self.values = sorted(layout, values)
-  self.source = side_of(layout)
-  self.changed = side_of(calibration:layout(over.source))
+  self.source = side_of(layout, bundle.source)
+  self.changed = side_of(calibration:layout(over.source), over.source)
   if self.changed.layout.n_body ~= layout.n_body then failure.raise("invalid", "the graph depends on the types of weights") end
   return self
 end

@@ -447,6 +447,21 @@ describe("quantise with gptq", function()
     end
   end)
 
+  it("computes with int8 activations where all weights have about 4 bits, and with fp32 otherwise", function()
+    for weights, same in pairs { q4_0 = false, ["int4-block"] = false, ["int8-channel"] = true, ["lut4-g16"] = true } do
+      local files, plain = {}, nil
+      for i, activations in ipairs { "fp32", "auto" } do
+        local model <close> = tiny.load(nil, { activations = activations ~= "auto" and activations or nil })
+        assert(model:quantise(path(), { weights = weights }))
+        plain = divergence(model)
+        assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT, threads = i }))
+        files[i] = core.read_file(path())
+        assert.is_true(divergence(model) < plain, weights)
+      end
+      assert.equal(same, files[1] == files[2], weights)
+    end
+  end)
+
   -- Mean squares of a value of a model on windows of 64 ids.
   local function squares_of(model, ids, value)
     local program = assert(require("ane.model.trace").program(require("ane.model").bundle(model)))
