@@ -1,17 +1,19 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task and ane.util.schema. libmicrohttpd reads and writes the sockets in
--- a thread of its own (csrc/http). Everything else happens in turns: take requests, compute one step of the pool, send its
--- pieces.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task, ane.util.list, ane.util.schema and ane.util.units.
+-- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
+-- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
 
 local core = require "ane.core"
 local calls = require "ane.serve.call"
+local list_of = require "ane.util.list"
 local errors = require "ane.serve.errors"
 local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
 local routes = require "ane.serve.routes"
 local schema = require "ane.util.schema"
 local tasks = require "ane.serve.task"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -23,8 +25,10 @@ local function origin_fault(text)
 end
 
 local function cors_fault(given)
+  local fault = type(given) == "table" and list_of.fault(given)
+  if fault then return fault end
   for _, text in ipairs(type(given) == "table" and given or { given }) do
-    local fault = origin_fault(text)
+    fault = origin_fault(text)
     if fault then return fault end
   end
 end
@@ -65,12 +69,12 @@ M.rules = {
   sessions = { type = "integer", min = 1, max = 1024, default = 4 },
   queue = { type = "integer", min = 0, max = 1 << 20, default = 64 },
   step_tokens = { type = "integer", min = 16, max = 512 },
-  memory = { type = { "integer", "string" } },
+  memory = units.bytes_rule,
   api_key = { type = "string", check = M.key_fault },
   cert = { type = "string" },
   key = { type = "string" },
   cors = { type = { "string", "table" }, check = cors_fault },
-  names = { type = "table", check = check_names },
+  names = { type = "list", check = check_names },
   defaults = { type = "table" },
   time_limit = { type = "number", min = 0.001 },
   max_body = { type = "integer", min = 1024, max = 1 << 30, default = 8 << 20 },
