@@ -280,3 +280,26 @@ describe("encoders", function()
     assert.error_matches(function() classifier:redact("x", { replace = 1 }) end, "must be a function")
   end)
 end)
+
+it("files whose keys contradict their tensors are refused by file and key", function()
+  local tiny_llama = require "support.tiny_llama"
+  for key, case in pairs {
+    ["llama.feed_forward_length"] = { "uint32", 32, "is 32, but tensor blk.0.ffn_down.weight has 24 columns" },
+    ["llama.attention.value_length"] = { "uint32", 8, "is 8, but tensor blk.0.attn_v.weight has 8 rows for 2 heads" },
+    ["tokenizer.chat_template"] = { "uint32", 5, "is 5, wanted a string" },
+  } do
+    local path = tiny_llama.write(function(_, set)
+      local tokens, types = {}, {}
+      for i = 1, 20 do tokens[i], types[i] = string.char(96 + i), 1 end
+      set("tokenizer.ggml.model", "string", "gpt2")
+      set("tokenizer.ggml.pre", "string", "default")
+      set("tokenizer.ggml.tokens", "array", { "string", tokens })
+      set("tokenizer.ggml.token_type", "array", { "int32", types })
+      set("tokenizer.ggml.merges", "array", { "string", { "a b" } })
+      set(key, case[1], case[2])
+    end)
+    local nothing, message, code = ane.load(path)
+    os.remove(path)
+    assert.same({ nil, ("%s: metadata key %s %s"):format(path, key, case[3]), "format" }, { nothing, message, code })
+  end
+end)

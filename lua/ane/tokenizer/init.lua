@@ -81,6 +81,10 @@ end
 
 local function from_source(source)
   local wordpiece = require "ane.tokenizer.wordpiece"
+  local template = source:meta "tokenizer.chat_template"
+  if template ~= nil and type(template) ~= "string" then
+    return nil, ("%s: metadata key tokenizer.chat_template is %s, wanted a string"):format(source:path(), schema.shown(template)), "format"
+  end
   if wordpiece.is_in(source) then
     local found, why, word = wordpiece.open(source)
     if not found then return nil, why, word end
