@@ -130,6 +130,31 @@ describe("a session with a reply in progress", function()
   end)
 end)
 
+it("a server may be closed by a callback of it, which takes effect at the end of the turn", function()
+  local http = require "support.http"
+  if not http.available then return pending "no server, or no lua-socket" end
+  for _, what in ipairs { "close", "turn" } do
+    local server, told
+    server = assert(ane.serve(model, { port = 0, complain = function(line) told = line end, log = function() server[what](server) end }))
+    local client = http.open(server.port)
+    client:send "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    local more, before = true, os.time()
+    while more and not told and os.time() - before < 5 do
+      local ok, got = pcall(server.turn, server, 0.05)
+      if ok then more = got else told = got end -- by what the error of a callback reaches: the caller, or complain
+    end
+    if what == "close" then
+      assert.is_false(more)
+      for _, name in ipairs { "turn", "run", "stop", "stats" } do
+        assert.error_matches(function() server[name](server) end, "server is closed", nil, name)
+      end
+    else
+      assert.matches("turn: the server computes already", told)
+    end
+    server:close()
+  end
+end)
+
 it("a logits_processor cannot change the ids of the reply", function()
   local function spoil(_, ids)
     for i = 1, #ids do ids[i] = "x" end

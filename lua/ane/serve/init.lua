@@ -406,14 +406,14 @@ local function pass_on(self)
   count(self)
 end
 
--- Is there something to compute?
-local function busy(self) return #self._tasks > 0 or #self._jobs > 0 and not self.pool:idle() end
+-- Has the pool nothing to compute? A model that was closed has closed it.
+local function is_idle(self) return self.model.closed or self.pool:idle() end
 
---- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
--- @param wait seconds at most; default: until there is one
--- @return true; false once the server is stopped and everything is answered
-function Server:turn(wait)
-  local http = self._http or error("server is closed", 2)
+-- Is there something to compute?
+local function busy(self) return #self._tasks > 0 or #self._jobs > 0 and not is_idle(self) end
+
+local function turn(self, wait)
+  local http = self._http
   if not busy(self) and not (self.stopping and http:busy() == 0) then
     http:wait(math.min(wait or IDLE, IDLE))
   end
@@ -422,7 +422,7 @@ function Server:turn(wait)
   sweep(self)
   work(self)
   if #self._jobs > 0 then
-    if not self.pool:idle() then step(self) end
+    if not is_idle(self) then step(self) end
     pass_on(self)
   elseif self.stopping and #self._tasks == 0 then
     return http:busy() > 0 and core.clock() < self.deadline
@@ -430,8 +430,29 @@ function Server:turn(wait)
   return not (self.deadline and core.clock() > self.deadline)
 end
 
+-- Raises at the level of the method's caller.
+local function opened(self) return self._http or error("server is closed", 3) end
+
+local WAIT = { type = "number", min = 0 }
+
+--- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
+-- @param wait seconds at most; default: until there is one
+-- @return true; false once the server is stopped and everything is answered, or a callback has closed it
+function Server:turn(wait)
+  opened(self)
+  if wait ~= nil then schema.argument(WAIT, wait, "turn: wait", 2) end
+  if self._turning then error("turn: the server computes already (called from a callback)", 2) end
+  self._turning = true
+  local ok, more = pcall(turn, self, wait)
+  self._turning = nil
+  if self._closing then self:close() end
+  if not ok then error(more, 0) end
+  return more and self._http ~= nil
+end
+
 --- Accepts no more requests. Replies in progress have `grace` seconds to end.
 function Server:stop()
+  opened(self)
   if self.stopping then return end
   self.stopping, self.deadline = true, core.clock() + self.opts.grace
   self._http:quiesce()
@@ -450,19 +471,26 @@ local function cut_off(self)
   while self._http:busy() > 0 and core.clock() < last do self._http:wait(0.02) end
 end
 
+local RUN = {
+  signals = { type = { "boolean", "string" }, check = function(v)
+    if type(v) == "string" and v ~= "exit" then return "must be true, false or \"exit\", is " .. schema.shown(v) end
+  end },
+}
+
 --- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. The first signal lets replies end,
 -- the second one does not.
 -- @param opts signals: true catches them until close(); "exit" until the process ends, which ignores further ones then
 -- @return true if all replies have ended; false if some were cut off
 function Server:run(opts)
-  local http = self._http or error("server is closed", 2)
-  local signals = opts and opts.signals
+  local http = opened(self)
+  local signals = schema.check(RUN, opts, "run", 2).signals
   if signals then http:catch_signals(true, signals == "exit") end
   while self:turn() do
     local seen = signals and http:signals() or 0
     if seen > 0 then self:stop() end
     if seen > 1 then break end
   end
+  if not self._http then return false end -- a callback has closed it
   local all = #self._jobs == 0 and #self._tasks == 0
   if not all then cut_off(self) end
   return all
@@ -470,6 +498,7 @@ end
 
 --- Counters: replies and tasks (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
 function Server:stats()
+  opened(self)
   local out = {
     replies = self._replies, tasks = #self._tasks, connections = self._http:connections(), seconds = core.clock() - self._since,
   }
@@ -477,9 +506,13 @@ function Server:stats()
   return out
 end
 
---- Closes all connections. Closing twice is fine.
+--- Closes all connections. Closing twice is fine. In a callback it takes effect at the end of the turn.
 function Server:close()
   if not self._http then return end
+  if self._turning then
+    self._closing = true
+    return
+  end
   for i = #self._jobs, 1, -1 do
     self._jobs[i]:cancel()
     done(self, i)
