@@ -50,7 +50,14 @@ M.defaults = { hf = { norm_eps = 1e-12, act = "gelu_erf", keys = { position_embe
 M.ignore = { "pooler%.dense%.", "position_ids$", "^cls%.predictions%.", "^cls%.seq_relationship%.", "^lm_head%." }
 
 -- The row of the position table that belongs to the first token (0-based).
-local function first_position(cfg) return is_roberta(cfg) and (cfg.pad_id or 1) + 1 or 0 end
+local function first_position(cfg)
+  local pad, most = cfg.pad_id or 1, cfg.vocab_size
+  if not is_roberta(cfg) then return 0 end
+  if pad < 0 or most and pad >= most then
+    error(("key pad_token_id is %d, wanted a token id: positions are counted after it"):format(pad), 0)
+  end
+  return pad + 1
+end
 
 function M.build(b, cfg)
   local kind = cfg.format == "hf" and cfg.meta "position_embedding_type" or "absolute"

@@ -15,10 +15,10 @@
 ---@field closed boolean
 local adapter = {}
 
---- Returns the same adapter with another scale.
+--- Returns the same adapter with another scale. It is closed when the original is.
 ---@param scale number
 ---@return ane.adapter
 function adapter:with(scale) end
 
---- Closes the adapter. Its memory is freed when no session uses it.
+--- Closes the adapter. Its memory is freed when no session and no other adapter of the same path uses it.
 function adapter:close() end

@@ -9,7 +9,7 @@
 ---@class ane.pool
 local pool = {}
 
---- Adds a request. It starts with the next step.
+--- Adds a request. It starts with the next step. A callback of a request may close the request, the pool and the model.
 ---@param prompt ane.prompt
 ---@param opts? ane.request_options
 ---@return ane.request? request
@@ -24,7 +24,7 @@ function pool:step() end
 --- Steps until the pool is idle.
 function pool:run() end
 
---- Returns whether there is nothing to compute.
+--- Returns whether there is nothing to compute. Raises, like all other methods but close, if the pool is closed.
 ---@return boolean
 function pool:idle() end
 

@@ -47,7 +47,7 @@ function server:stop() end
 ---@return table<string, number>
 function server:stats() end
 
---- Closes all connections. Closing twice is allowed.
+--- Closes all connections. In a callback it takes effect at the end of the turn. Closing twice is allowed.
 function server:close() end
 
 return server

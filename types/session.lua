@@ -1,7 +1,7 @@
 ---@meta ane
 -- Types of sessions: the state of one sequence. See types/ane.lua.
 
---- The state of one sequence. Sessions of all engines have the same methods, messages and codes.
+--- The state of one sequence. While a reply is in progress in it, methods that change its tokens raise. Sessions of all engines have the same methods, messages and codes.
 ---@class ane.session
 ---@field length integer number of cached tokens
 ---@field ids integer[] the cached token ids, a copy
@@ -115,5 +115,5 @@ function session:unstop() end
 ---@return integer
 function session:kv_bytes() end
 
---- Frees the state. Closing twice is allowed.
+--- Frees the state. A reply in progress fails with the code "state". Closing twice is allowed.
 function session:close() end

@@ -1,8 +1,10 @@
 --- ane: language models in Lua.
--- Needs ane.core and ane.util.tensor_view; other modules are loaded at their first use.
+-- Needs ane.core, ane.util.list, ane.util.schema and ane.util.tensor_view; other modules are loaded at their first use.
 -- Usage: `local ane = require "ane"; local model = assert(ane.load("model.gguf")); print(model:generate("The sky is"))`
 
 local core = require "ane.core"
+local list_of = require "ane.util.list"
+local schema = require "ane.util.schema"
 require "ane.util.tensor_view" -- plots of tensors
 
 local M = {}
@@ -36,7 +38,7 @@ end
 -- @param opts progress, offline, fallback
 -- @return path for load, table of facts; or nil, message, code
 function M.pull(name, opts)
-  local path, info, code = require("ane.hub").pull(name, opts)
+  local path, info, code = require("ane.hub").pull(name, opts, 2)
   return path, info, code
 end
 
@@ -52,7 +54,8 @@ end
 -- @param opts prompt, hints
 -- @return a report that prints as a table; or nil, message, code
 function M.check(model, golden, opts)
-  return require("ane.evaluate.check").check(model, golden, opts)
+  local report, message, code = require("ane.evaluate.check").check(model, golden, opts, 2)
+  return report, message, code -- no tail call: the level of errors counts this function
 end
 
 --- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that guides int4-block, uint4-block and lut4
@@ -112,6 +115,7 @@ end
 -- @param opts host, port, sessions, queue, api_key, cert, key, cors, names, defaults, time_limit, ...
 -- @return a server: port, run(), turn(wait), stop(), stats(), close(); or nil, message, code
 function M.serve(model, opts)
+  require("ane.model").bundle(model, 2)
   local server, message, code = require("ane.serve").new(model, opts, 2, M._VERSION)
   return server, message, code -- no tail call: the level of errors counts this function
 end
@@ -121,13 +125,16 @@ end
 -- @param opts input, output, form, task, body, ordered, resume, restart, shard, max_errors, max_row, sessions, progress, ...
 -- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code
 function M.batch(model, opts)
+  require("ane.model").bundle(model, 2)
   local summary, message, code = require("ane.batch").run(model, opts, 2)
   return summary, message, code -- no tail call: the level of errors counts this function
 end
 
+local DIMS = 5 -- of a tensor
+
 local function shape_of(values)
   local shape = {}
-  while type(values) == "table" do
+  while type(values) == "table" and #shape < DIMS do
     shape[#shape + 1] = #values
     values = values[1]
   end
@@ -137,16 +144,26 @@ end
 -- Lists in lists of this shape into one flat list; a message where they have another.
 local function flatten(values, shape, depth, out)
   if depth > #shape then
+    if type(values) == "table" and depth > DIMS then return ("tensor: lists must be nested at most %d deep"):format(DIMS) end
     out[#out + 1] = values -- the core sees to it that it is a number
     return nil
   end
   if type(values) ~= "table" or #values ~= shape[depth] then
     return ("tensor: lists at depth %d must all have %d entries"):format(depth, shape[depth])
   end
+  local fault = list_of.stray(values)
+  if fault then return "tensor: values " .. fault end
   for i = 1, shape[depth] do
     local message = flatten(values[i], shape, depth + 1, out)
     if message then return message end
   end
+end
+
+-- Makes a tensor; the error of the core blames the caller of M.tensor.
+local function made(shape, values)
+  local ok, tensor = pcall(core.tensor, shape, values)
+  if ok then return tensor end
+  error((tostring(tensor):gsub("^bad argument #%d to '[^']*' %((.*)%)$", "tensor: %1")), 3)
 end
 
 --- Makes a float32 tensor.
@@ -158,12 +175,13 @@ end
 -- @raise where the values do not fill the shape
 function M.tensor(values, shape)
   local kind = type(values)
-  if kind == "string" then return core.tensor(shape or { #values // 4 }, values) end
+  if shape ~= nil then shape = schema.argument({ type = "list", of = { type = "integer", min = 0 } }, shape, "tensor: shape", 2) end
+  if kind == "string" then return made(shape or { #values // 4 }, values) end
   if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, is a " .. kind, 2) end
   local nested, flat = shape_of(values), {}
   local message = flatten(values, nested, 1, flat)
   if message then error(message, 2) end
-  return core.tensor(shape or nested, flat)
+  return made(shape or nested, flat)
 end
 
 --- What is running: version, isa (the level in use, after ANE_ISA), isa_list, cpu, cores, memory (bytes).

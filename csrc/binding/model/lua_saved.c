@@ -44,7 +44,7 @@ struct chunk {
 /* save_session(path, engine, model, chunks) -> true; or nil, message, code. model: the fingerprint. chunks: list of {name, text,
  * tensor or ids}. */
 static int save_session(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = bind_text(L, 1);
   struct ane_saved_key key = check_key(L, 2);
   struct ane_saved_writer w;
   struct ane_error err;
@@ -75,7 +75,7 @@ static int save_session(lua_State *L) {
 /* load_session(path, engine, model, n_ids, context) -> ids, table of chunks (name -> bytes); or nil, message, code. Refuses what
  * ane_saved_open and ane_saved_ids refuse. */
 static int load_session(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = bind_text(L, 1);
   struct ane_saved_key key = check_key(L, 2);
   int64_t n_ids = luaL_checkinteger(L, 4), context = luaL_checkinteger(L, 5), length;
   const uint8_t *ids;

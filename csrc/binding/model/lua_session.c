@@ -281,7 +281,7 @@ static int meth_save(lua_State *L) {
   struct ane_session_note note = {0};
   struct ane_error err;
   note.text = luaL_optlstring(L, 3, NULL, &note.bytes);
-  return bind_done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &note, &err), &err);
+  return bind_done(L, ane_session_save(ud->session, bind_text(L, 2), &note, &err), &err);
 }
 
 /* restore(path) -> true, note (nil: none was saved); or nil, message, code */
@@ -289,7 +289,7 @@ static int meth_restore(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_buffer *note = bind_buffer(L);
   struct ane_error err;
-  if (ane_session_restore(ud->session, luaL_checkstring(L, 2), note, &err)) return bind_fail(L, &err);
+  if (ane_session_restore(ud->session, bind_text(L, 2), note, &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);
   if (!note->data) return 1;
   lua_pushlstring(L, (const char *)note->data, note->size);

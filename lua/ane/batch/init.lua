@@ -51,8 +51,8 @@ end
 --   progress: function(state), called when a row ends: rows, errors, resumed, tokens, seconds, done, total (of the input: bytes or files;
 --     total may be nil)
 M.rules = {
-  input = { type = { "string", "callable" } },
-  output = { type = { "string", "callable" } },
+  input = { type = { "path", "callable" } },
+  output = { type = { "path", "callable" } },
   form = { type = "string", choices = { "jsonl", "lines", "files" } },
   task = { type = "string", choices = { "chat", "completion", "score", "embed", "rerank", "classify", "redact" } },
   body = { type = "table" },
@@ -60,7 +60,7 @@ M.rules = {
   resume = { type = "boolean", default = false },
   restart = { type = "boolean", default = false },
   shard = { type = "string", check = function(text)
-    if not shard_of(text) then return ("is %q, wanted I/N with I of 1 to N"):format(text) end
+    if not shard_of(text) then return ("is %s, wanted I/N with I of 1 to N"):format(schema.shown(text)) end
   end },
   max_errors = { type = "integer", min = 0 },
   max_row = { type = "integer", min = 64, max = 1 << 30, default = 16 << 20 },

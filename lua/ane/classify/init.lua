@@ -1,5 +1,5 @@
 --- Token classification: windows over ids, labels, spans with byte offsets.
--- Needs ane.classify.bioes, ane.core, ane.model, ane.util.empty_sessions and ane.util.schema.
+-- Needs ane.classify.bioes, ane.core, ane.model, ane.util.empty_sessions, ane.util.list and ane.util.schema.
 -- Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
 --
 -- A model that sees tokens on both sides takes a sequence at once. A longer sequence runs in windows that overlap. A label
@@ -9,6 +9,7 @@
 local bioes = require "ane.classify.bioes"
 local core = require "ane.core"
 local empty_sessions = require "ane.util.empty_sessions"
+local list_of = require "ane.util.list"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -265,6 +266,15 @@ function M.place(spans, at, threshold)
   return out
 end
 
+-- The spans of ids whose score is at least the threshold.
+local function sure(spans, threshold)
+  local out = {}
+  for _, span in ipairs(spans) do
+    if span.score >= threshold then out[#out + 1] = span end
+  end
+  return out
+end
+
 -- ---- Whole texts -------------------------------------------------------------------------------------------------------
 
 -- Ids of the input; if it is a text, also the first and the last byte of each token.
@@ -280,6 +290,8 @@ local function read_input(model, input, level)
   if type(input) ~= "table" then
     error(("classify: the input must be a text or a list of token ids, is a %s"):format(type(input)), level + 1)
   end
+  local fault = list_of.ids_fault(input)
+  if fault then error("classify: " .. fault, level + 1) end
   return input
 end
 
@@ -310,7 +322,7 @@ function M.classify(model, input, opts, level)
   if not ok then return nil, message, code end
   local spans, _, path = run:finish()
   if not spans then return nil, _, path end
-  if at then spans = M.place(spans, at, opts.threshold) end
+  spans = at and M.place(spans, at, opts.threshold) or sure(spans, opts.threshold)
   if not opts.details then return spans end
   return details_of(model.config.labels, ids, rows, path, spans)
 end
@@ -324,14 +336,16 @@ local function classify_short(model, list, opts, spans)
   local found
   found, message, code = batch:spans(ids, opts.progress and function(done) opts.progress("classify", done, #list) end)
   if not found then return nil, message, code end
-  for i, one in ipairs(list) do spans[one.place] = one.at and M.place(found[i], one.at, opts.threshold) or found[i] end
+  for i, one in ipairs(list) do
+    spans[one.place] = one.at and M.place(found[i], one.at, opts.threshold) or sure(found[i], opts.threshold)
+  end
   return true
 end
 
 --- Classifies many inputs, several in a run. Each gets the same spans as alone. See Model:classify_many.
 function M.classify_many(model, inputs, opts, level)
   opts = schema.check(M.rules, opts, "classify_many", level + 1)
-  schema.argument({ type = "table" }, inputs, "classify_many: inputs", level + 1)
+  schema.argument({ type = "list" }, inputs, "classify_many: inputs", level + 1)
   local bundle = require("ane.model").bundle(model, level + 1)
   local room = bundle.program.run and not opts.details and not opts.window and bundle.program:max_chunk() or 0
   local spans, failed, short = {}, nil, {}

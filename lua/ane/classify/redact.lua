@@ -56,6 +56,12 @@ local function replacer(opts)
   end
 end
 
+-- The text that a replacer has returned.
+local function text_of(v)
+  if type(v) ~= "string" and type(v) ~= "number" then error("redact: option replace must return a text, has returned a " .. type(v), 0) end
+  return tostring(v)
+end
+
 -- ---- Segments ----------------------------------------------------------------------------------------------------------
 
 -- Bytes on both sides of a split that are encoded to check it; number of places that are tried.
@@ -155,7 +161,7 @@ local function emit(self, spans, decided, final)
   local placed, out = classify.place(spans, self, self.opts.threshold), {}
   local at = self.base -- bytes up to here are written
   for _, span in ipairs(placed) do
-    span.replacement = tostring(self.replace(span))
+    span.replacement = text_of(self.replace(span))
     out[#out + 1] = self.text:sub(at - self.base + 1, span.start - 1 - self.base)
     out[#out + 1] = span.replacement
     at = span.stop
@@ -206,7 +212,7 @@ end
 function M.apply(text, spans, opts)
   local replace, out, at = replacer(opts), {}, 0
   for _, span in ipairs(spans) do
-    span.replacement = tostring(replace(span))
+    span.replacement = text_of(replace(span))
     out[#out + 1] = text:sub(at + 1, span.start - 1)
     out[#out + 1] = span.replacement
     at = span.stop

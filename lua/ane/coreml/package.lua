@@ -16,6 +16,8 @@ local Package = {}
 Package.__index = Package
 Package.__name = "ane.package"
 
+local function package_fault(v) return getmetatable(v) ~= Package and "must be a package" or nil end
+
 local OPTIONS = {
   precision = { type = "string", choices = { "fp32", "fp16" }, default = "fp32" },
   threads = { type = "integer", min = 1, max = 1024 },
@@ -25,7 +27,7 @@ local OPTIONS = {
   anywhere = { type = "boolean", default = false },
   run_memory = units.bytes_rule,
   pool_of = { type = "any" }, -- a program of another package, whose threads are shared
-  memory_of = { type = "any" }, -- another package, whose run_memory is shared
+  memory_of = { type = "table", check = package_fault }, -- another package, whose run_memory is shared
 }
 
 --- Opens a package, or an asset. Its weights are mapped, not copied. All of its contents are checked. Of an asset, calls are
@@ -38,7 +40,7 @@ local OPTIONS = {
 -- hardware, without this limit), where every convolution must be on the Neural Engine, or with anywhere = true not
 -- @return package; or nil, message, code
 function M.open(path, opts)
-  schema.argument({ type = "string" }, path, "package: path", 2)
+  schema.argument({ type = "path" }, path, "package: path", 2)
   opts = schema.check(OPTIONS, opts, "package", 2)
   local raw, message, code = core.package(path, opts.memory_of and opts.memory_of._raw or units.read_bytes(opts.run_memory))
   if not raw then return nil, message, code end
@@ -257,6 +259,7 @@ end
 -- @param path of a new folder, of an empty one or of a package, which is replaced in one step
 -- @return true; or nil, message, code
 function Package:rewrite(path)
+  schema.argument({ type = "path" }, path, "rewrite: path", 2)
   return self._raw:rewrite(path)
 end
 

@@ -1,6 +1,9 @@
 --- Inputs of encoders: one or many, texts or lists of ids, as sequences truncated to the model's length. A sequence that the model takes,
 -- but that is longer than its context, is an error.
--- Needs ane.model where it checks. Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
+-- Needs ane.util.list, and ane.model where it checks.
+-- Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
+
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -32,8 +35,9 @@ end
 
 local function check_ids(bundle, ids, level)
   local known, most = bundle.program:n_ids(), M.most(bundle)
+  local fault = list_of.ids_fault(ids)
+  if fault then error(fault, level + 1) end
   for i, id in ipairs(ids) do
-    if math.type(id) ~= "integer" or id < 0 then error(("entry %d of the ids is %s, not a token id"):format(i, tostring(id)), level + 1) end
     if id >= known then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, known - 1), "range" end
   end
   if #ids == 0 then return nil, "the list of ids is empty", "range" end
@@ -74,6 +78,8 @@ function M.inputs(bundle, input, opts, what, level)
   if kind ~= "string" and kind ~= "table" then
     error(("%s must be a text, a list of token ids, or a list of them, is a %s"):format(what, kind), level + 1)
   end
+  local fault = not single and list_of.fault(input)
+  if fault then error(("%s %s"):format(what, fault), level + 1) end
   local out = {}
   for i, entry in ipairs(single and { input } or input) do
     if type(entry) ~= "string" and type(entry) ~= "table" then

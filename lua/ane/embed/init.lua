@@ -59,7 +59,10 @@ local function prefix_of(made, opts)
   local name = opts.prompt or made.default_prompt
   if not name then return nil end
   local text = made.prompts[name]
-  if not text then return nil, ("the model has no prompt '%s'; %s"):format(name, names(made.prompts)), "invalid" end
+  if not text then
+    local shown = #name > 80 and name:sub(1, 80) .. "..." or name
+    return nil, ("the model has no prompt '%s'; %s"):format(shown, names(made.prompts)), "invalid"
+  end
   return text
 end
 
@@ -175,6 +178,8 @@ local MEASURES = {
   end,
 }
 
+local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
+
 -- Vectors of an argument: a text, a list of texts, or a result of embed. Returns the rows as a list, and whether it was a single
 -- one.
 local function vectors_of(model, x, opts, level)
@@ -184,9 +189,14 @@ local function vectors_of(model, x, opts, level)
     if not x then return nil, message, code end
   end
   if type(x) ~= "userdata" or not x.shape then error("similarity: wanted texts or embeddings, got a " .. type(x), level + 1) end
-  if #x:shape() == 1 then return { x }, true end
+  local shape = x:shape()
+  if #shape < 1 or #shape > 2 or #x == 0 then
+    error(("similarity: embeddings must be a tensor [dims] or [n, dims], are %s"):format(shape_text(shape)), level + 1)
+  end
+  if not steps.is_finite(x) then error("similarity: embeddings must hold finite numbers only", level + 1) end
+  if #shape == 1 then return { x }, true end
   local rows = {}
-  for i = 1, x:shape()[1] do rows[i] = x[i] end
+  for i = 1, shape[1] do rows[i] = x[i] end
   return rows, false
 end
 
@@ -203,6 +213,9 @@ function M.similarity(model, a, b, opts, level)
   if not rows then return nil, one, code end
   columns, other, code = vectors_of(model, b, opts, level + 1)
   if not columns then return nil, other, code end
+  if #rows[1] ~= #columns[1] then
+    error(("similarity: the vectors must have the same length, but have %d and %d numbers"):format(#rows[1], #columns[1]), level + 1)
+  end
   if one and other then return measure(rows[1], columns[1]) end
   local list = {}
   for _, r in ipairs(rows) do

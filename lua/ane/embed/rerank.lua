@@ -254,7 +254,7 @@ end
 function M.rerank(model, query, documents, opts, level)
   opts = schema.check(M.rules, opts, "rerank", level + 1)
   if query ~= nil then schema.argument({ type = "string" }, query, "rerank: the query", level + 1) end
-  schema.argument({ type = "table" }, documents, "rerank: the documents", level + 1)
+  schema.argument({ type = "list" }, documents, "rerank: the documents", level + 1)
   local bundle = require("ane.model").bundle(model, level + 1)
   local how, message, code = fields.try(scorer, model, bundle)
   if not how then return nil, message, code end

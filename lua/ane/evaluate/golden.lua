@@ -1,6 +1,7 @@
 --- Reference outputs of a model: golden.json with token ids and greedy tokens, and tensors in the safetensors file beside it.
 -- examples/make_golden.py makes one from any transformers model.
--- Needs ane.core. Usage: `local g = assert(golden.open "golden.json"); print(g.prompts[1].name, g:tensor "short.logits")`
+-- Needs ane.core and ane.util.schema.
+-- Usage: `local g = assert(golden.open "golden.json"); print(g.prompts[1].name, g:tensor "short.logits")`
 --
 -- golden.json: prompts = list of {name, input_ids, greedy (tokens that follow, the best each time; optional)}; labels
 -- (list, token classifiers). Tensors, float32, <prompt>.<what>:
@@ -11,6 +12,7 @@
 --   <value>           [T, C'] any value as model:values() names it: layers.3.attn_q
 
 local core = require "ane.core"
+local schema = require "ane.util.schema"
 
 local M = {}
 
@@ -123,6 +125,7 @@ end
 -- @param path .npy gives a tensor; any file of weights (safetensors, GGUF) a table name -> tensor
 -- @return it, as float32; or nil, message, code
 function M.tensors(path)
+  schema.argument({ type = "path" }, path, "tensors: path", 2)
   if path:find "%.npy$" then return read_npy(path) end
   local source <close>, message, code = core.open(path)
   if not source then return nil, message, code end

@@ -37,7 +37,7 @@ end
 --   threads: default the model's
 --   progress: function(stage, done, total)
 M.rules = {
-  types = { type = "table", check = check_types },
+  types = { type = "list", of = { type = "string" }, check = check_types },
   tokens = { type = "integer", min = 2, default = 512 },
   chunk = { type = "integer", min = 2, default = 256 },
   threads = { type = "integer", min = 1, max = 1024 },

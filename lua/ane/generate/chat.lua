@@ -1,11 +1,16 @@
 --- Conversations: renders messages to a prompt with the model's own chat template, and keeps the conversation in an object.
--- Needs ane.core (JSON), ane.generate, ane.generate.stream, ane.jinja, ane.util.methods and ane.util.schema. A model without a template
+-- Needs ane.core (JSON), ane.generate, ane.generate.messages, ane.generate.stream, ane.jinja, ane.util.failure,
+-- ane.util.list, ane.util.methods, ane.util.nested and ane.util.schema. A model without a template
 -- is an error; no other template is substituted.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local generate = require "ane.generate"
+local list_of = require "ane.util.list"
+local messages_of = require "ane.generate.messages"
 local methods = require "ane.util.methods"
+local nested = require "ane.util.nested"
 local schema = require "ane.util.schema"
 local stream = require "ane.generate.stream"
 local tools = require "ane.tools"
@@ -44,7 +49,7 @@ local function choose(tokenizer, opts)
   end
   local source = templates[name]
   if not source then
-    return nil, ("the model has no chat template %q: choose %s"):format(name, names_of(templates)), "notfound"
+    return nil, ("the model has no chat template %s: choose %s"):format(schema.shown(name), names_of(templates)), "notfound"
   end
   return source, name
 end
@@ -77,7 +82,7 @@ local function with_nulls(v, null, depth)
   if type(v) ~= "table" or v == null or depth > 64 then return v end
   local mt = getmetatable(v)
   if type(mt) == "table" and mt.kind then return v end -- a value of ane.jinja
-  local copy = setmetatable({}, mt)
+  local copy = setmetatable({}, type(mt) == "table" and mt or nil)
   for key, item in pairs(v) do copy[key] = with_nulls(item, null, depth + 1) end
   return copy
 end
@@ -97,6 +102,30 @@ local function variables(tokenizer, messages, opts, prompt)
   return vars
 end
 
+-- What a copy of the values would not survive: nil, message, code; true if there is nothing.
+local function check_values(messages, opts)
+  local fault = messages_of.fault(messages)
+  for _, name in ipairs { "documents", "tools", "template_vars" } do
+    local wrong = not fault and nested.fault(opts[name])
+    if wrong then fault = ("option %s %s"):format(name, wrong) end
+  end
+  if not fault and opts.documents then
+    local wrong = list_of.fault(opts.documents)
+    if wrong then fault = "option documents " .. wrong end
+  end
+  if fault then return nil, fault, "invalid" end
+  return true
+end
+
+-- The variables of messages in the form that the template takes; or nil, message, code. Faults of ane.jinja are raised.
+local function filled(tokenizer, messages, opts, source)
+  local message, code
+  messages, message, code = tools.messages(messages, source)
+  if not messages then return nil, message, code end
+  if tools.offered(opts) then messages = tools.inject(messages, opts.tools, source) end
+  return variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false)
+end
+
 --- Puts messages through the model's template.
 -- @param tokenizer of the model
 -- @param messages list of {role =, content =, ...}
@@ -109,12 +138,13 @@ function M.render(tokenizer, messages, opts)
   local source, name, code = choose(tokenizer, opts)
   if not source then return nil, name, code end
   local template, message
+  template, message, code = check_values(messages, opts)
+  if not template then return nil, message, code end
   template, message, code = compile(source)
   if not template then return nil, message, code end
-  messages, message, code = tools.messages(messages, source)
-  if not messages then return nil, message, code end
-  if tools.offered(opts) then messages = tools.inject(messages, opts.tools, source) end
-  local vars = variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false)
+  local vars
+  vars, message, code = failure.catch(filled, tokenizer, messages, opts, source)
+  if not vars then return nil, message, code == "unsupported" and code or "invalid" end
   vars, message = require("ane.jinja").from_lua(vars, "chat")
   if not vars then return nil, message, "invalid" end
   local text, item
@@ -156,7 +186,7 @@ local function mask(tokenizer, value, found)
   local kind = type(mt) == "table" and mt.kind
   if kind == "dict" then return setmetatable({ keys = value.keys, map = mask(tokenizer, value.map, found) }, mt) end
   if kind and kind ~= "list" then return value end
-  local copy = setmetatable({}, mt)
+  local copy = setmetatable({}, type(mt) == "table" and mt or nil)
   for key, item in pairs(value) do copy[key] = mask(tokenizer, item, found) end
   return copy
 end
@@ -196,6 +226,8 @@ end
 -- @return ids; or nil, message, code
 function M.encode(tokenizer, messages, opts)
   opts = opts or {}
+  local ok, fault, word = check_values(messages, opts)
+  if not ok then return nil, fault, word end
   local found = {}
   if tokenizer and not opts.special_in_messages then
     messages = mask(tokenizer, messages, found)
@@ -220,8 +252,8 @@ M.say_rules = schema.merge(generate.rules, M.rules, {
 local RULES = schema.merge(M.say_rules, {
   adapters = { type = { "table", "string" } }, -- as model:session takes them
   system = { type = "string" },
-  messages = { type = "table" },
-  restore = { type = "string" },
+  messages = { type = "list" },
+  restore = { type = "path" },
 })
 local SAY = M.say_rules
 
@@ -371,6 +403,9 @@ local function reply(self, said, opts, what)
   if self.session and self.session._replying then error("chat: its session computes another reply; close that stream first", 3) end
   opts = options(self, opts, what, 3)
   local messages = self.messages
+  if type(messages) ~= "table" then error("chat: messages must be a list, is " .. schema.shown(messages), 3) end
+  local fits, why, word = generate.check_ids(opts, self.model.vocab)
+  if not fits then return nil, why, word end
   local added = add(messages, said)
   local run, ids, dropped, message, code
   if not self.session then self.session, message, code = self.model:session { adapters = self._adapters } end
@@ -389,7 +424,7 @@ local function reply(self, said, opts, what)
   end
   run.result.timings.load_s = self.model.load_s
   run.result.dropped = #dropped > 0 and #dropped or nil
-  self._replying, self.session._replying = true, true
+  self._replying, self.session._replying = true, run
   return stream.new(run, function(pieces)
     self._replying, self.session._replying = false, nil
     self.last = pieces.result
@@ -428,23 +463,36 @@ end
 --- Returns the prompt of the next reply as text.
 -- @return the text; or nil, message, code
 function Chat:render(opts)
+  if self._closed then error("chat is closed", 2) end
   local text, message, code = M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
   if not text then return nil, message, code end
   return text
+end
+
+-- The JSON text of the messages; or nil, message, code.
+local function text_of(messages)
+  local fault = messages_of.fault(messages)
+  if fault then return nil, fault, "invalid" end
+  local ok, text, message, code = pcall(core.json_encode, { messages = messages })
+  if ok then return text, message, code end
+  return nil, "messages have no JSON form: " .. text, failure.code(text, "invalid")
 end
 
 --- Writes the messages and the session of the conversation to a file. `model:chat {restore = path}` then continues without
 -- recomputing anything. Options are not saved.
 -- @return true; or nil, message, code
 function Chat:save(path)
-  schema.argument({ type = "string" }, path, "save: path", 2)
+  schema.argument({ type = "path" }, path, "save: path", 2)
   if self._closed then error("chat is closed", 2) end
   if self._replying then error("chat: the reply before is not complete; close its stream first", 2) end
-  local message, code
+  if self.model.closed then error("model is closed", 2) end
+  local ok, message, code
+  local text
+  text, message, code = text_of(self.messages)
+  if not text then return nil, message, code end
   if not self.session then self.session, message, code = self.model:session { adapters = self._adapters } end
   if not self.session then return nil, message, code end
-  local ok
-  ok, message, code = self.session:save(path, core.json_encode { messages = self.messages })
+  ok, message, code = self.session:save(path, text)
   return ok, message, code
 end
 

@@ -1,11 +1,12 @@
 --- The decode loop: prefill, choose, decode, stop; one token a step, so that callers may pause anywhere.
--- Needs ane.core (clock), ane.generate.sampler, ane.util.schema, ane.generate.speculate, ane.generate.stops; works on an
+-- Needs ane.core (clock), ane.generate.sampler, ane.util.list, ane.util.schema, ane.generate.speculate, ane.generate.stops; works on an
 -- ane.generate.session. No coroutine and no C call stands between a callback and the caller, so callbacks may yield.
 -- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
 
 local core = require "ane.core"
 local calling = require "ane.generate.calling"
 local constrain = require "ane.generate.constrain"
+local list_of = require "ane.util.list"
 local sampler = require "ane.generate.sampler"
 local schema = require "ane.util.schema"
 local speculate = require "ane.generate.speculate"
@@ -15,6 +16,8 @@ local M = {}
 
 local function check_strings(v)
   local list = type(v) == "table" and v or { v }
+  local fault = list_of.fault(list)
+  if fault then return fault end
   for _, s in ipairs(list) do
     if type(s) ~= "string" or s == "" then return "must be a string or a list of strings that are not empty" end
   end
@@ -23,7 +26,7 @@ end
 local function check_ngram(v)
   if type(v) == "number" then return (math.type(v) ~= "integer" or v < 1) and "must be a positive integer" or nil end
   for key, n in pairs(v) do
-    if key ~= "size" and key ~= "times" then return ("has no field %s: choose size, times"):format(tostring(key)) end
+    if key ~= "size" and key ~= "times" then return ("has no field %s: choose size, times"):format(list_of.shown(key)) end
     if math.type(n) ~= "integer" or n < 1 then return ("must have a positive integer as %s"):format(key) end
   end
   if not v.size then return "must have a size" end
@@ -46,9 +49,11 @@ local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 local function check_corpus(list)
   for i = 1, #list do
     if math.type(list[i]) ~= "integer" or list[i] < 0 then
-      return ("must have token ids as corpus, its entry %d is %s"):format(i, tostring(list[i]))
+      return ("must have token ids as corpus, its entry %d is %s"):format(i, list_of.shown(list[i]))
     end
   end
+  local fault = list_of.stray(list)
+  if fault then return "has a corpus that " .. fault end
 end
 
 local function check_speculate(v)
@@ -59,9 +64,11 @@ local function check_speculate(v)
         return ("must have a max of 1 .. %d"):format(MOST_DRAFTED)
       end
     elseif key ~= "corpus" then
-      return ("has no field %s: choose max, corpus"):format(tostring(key))
+      return ("has no field %s: choose max, corpus"):format(list_of.shown(key))
     elseif type(value) ~= "string" and type(value) ~= "table" then
       return "must have a text file's path or a list of token ids as corpus"
+    elseif type(value) == "string" and value:find("\0", 1, true) then
+      return "must have a path without a NUL byte as corpus, has " .. schema.shown(value)
     elseif type(value) == "table" then
       local wrong = check_corpus(value)
       if wrong then return wrong end
@@ -87,17 +94,31 @@ end
 M.rules = schema.merge(sampler.rules, {
   max_tokens = { type = "integer", min = 0 },
   stop = { type = { "string", "table" }, check = check_strings },
-  eos = { type = "table" },
+  eos = { type = "list", of = { type = "integer", min = 0 } },
   ignore_eos = { type = "boolean", default = false },
   stop_ngram = { type = { "integer", "table" }, check = check_ngram },
-  logprobs = { type = "integer", min = 0 },
-  prompt_logprobs = { type = "integer", min = 0 },
+  logprobs = { type = "integer", min = 0, max = 0x7fffffff },
+  prompt_logprobs = { type = "integer", min = 0, max = 0x7fffffff },
   logits_processor = { type = "callable" },
   skip_special = { type = "boolean", default = true },
   speculate = { type = { "boolean", "table" }, check = check_speculate },
   grammar = { type = "table", check = check_grammar },
   progress = { type = "callable" },
 })
+
+--- Checks the ids that options name against the vocabulary. The model's own end tokens are not among them.
+-- @param opts checked options (see rules)
+-- @param vocab number of logits
+-- @return true; or nil, message, code "range"
+function M.check_ids(opts, vocab)
+  for i, id in ipairs(opts.eos or {}) do
+    if id >= vocab then return nil, ("option eos: id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
+  end
+  for id in pairs(opts.logit_bias or {}) do
+    if id >= vocab then return nil, ("option logit_bias: id %d is not in 0 .. %d"):format(id, vocab - 1), "range" end
+  end
+  return true
+end
 
 local Run = {}
 Run.__index = Run
@@ -202,6 +223,7 @@ function M.start(session, tokenizer, ids, opts)
     mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- mean seconds of late
     pieces = {},
   }, Run)
+  self.turn = setmetatable({}, { __close = function() self.computing = nil end }) -- also where a callback raises
   if opts.calls then self.decoder, self.watch, self.reader = calling.view(opts.calls, tokenizer, opts, self.watch) end
   self.searches = session.searches
   self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
@@ -218,7 +240,7 @@ end
 local function feed_probed(self)
   local session, ids, top = self.session, self.all, self.opts.prompt_logprobs
   local list = { { id = ids[1] } }
-  local ok, message, code = session:rewind(0)
+  local ok, message, code = session:rewind(0, self)
   if not ok then return nil, message, code end
   self.result.prompt_logprobs = list
   return session:feed(ids, { want = "all", chunk = PROBED, progress = self.opts.progress, each = function(_, first, count)
@@ -228,7 +250,7 @@ local function feed_probed(self)
       if id then logprob, best = sampler.logprobs(session:logits(i), id, top) end
       list[first + i] = id and { id = id, logprob = logprob, top = best }
     end
-  end })
+  end }, self)
 end
 
 -- Feeds the session up to the end of the prompt; tokens that an earlier attempt fed are kept.
@@ -241,13 +263,13 @@ local function prefill(self)
     common = 0
     ok, message, code = feed_probed(self)
   elseif common == #ids and session.length == #ids then
-    ok, message, code = session:recall(self.plain and "argmax" or "last")
+    ok, message, code = session:recall(self.plain and "argmax" or "last", self)
   else
     common = math.min(common, #ids - 1) -- the last one is fed for its logits
-    ok, message, code = session:rewind(common)
+    ok, message, code = session:rewind(common, self)
     if not ok then return nil, message, code end
     local rest = common == 0 and ids or table.move(ids, common + 1, #ids, 1, {})
-    ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress })
+    ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress }, self)
   end
   self.result.timings.prefill_s = core.clock() - started
   self.result.timings.cached_tokens = common
@@ -283,7 +305,7 @@ end
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
   if session.length > #all - 1 then -- fed before, but no token was chosen: a callback raised
-    local ok, message, code = session:rewind(#all - 1)
+    local ok, message, code = session:rewind(#all - 1, self)
     if not ok then return nil, message, code end
   end
   local waiting = #all - session.length -- more than one after tokens that a grammar forced
@@ -301,7 +323,7 @@ local function step(self)
   local mask = self.plain and not draft and next_mask(self) or nil
   local started = core.clock()
   self.want = mask and "best" or self.plain and "argmax" or draft and "all" or "last"
-  local ok, message, code = session:feed(fed, { want = self.want, mask = mask })
+  local ok, message, code = session:feed(fed, { want = self.want, mask = mask }, self)
   self.cost.run = self.cost.run + (core.clock() - started - self.cost.run) * 0.25
   local seconds = session.price and session.price(draft and #draft or 0) or core.clock() - started
   self.row = draft and 1 or -1
@@ -322,13 +344,13 @@ local function compare(self, id)
   self.ahead.pace:checked(draft.agreed, count, row - 1, draft.seconds)
   self.draft = nil
   if row > count then return true end
-  return self.session:rewind(#self.all)
+  return self.session:rewind(#self.all, self)
 end
 
 -- Discards the rest of a draft: removes from the session what was fed beyond `length` tokens.
 local function drop(self, length)
   self.draft = nil
-  return self.session:rewind(length)
+  return self.session:rewind(length, self)
 end
 
 -- The logits after a logits_processor, which returns a tensor as long as the logits, or nothing.
@@ -349,9 +371,9 @@ local function look_again(self)
   if self.want ~= "argmax" and self.want ~= "best" then return true end
   if draft then self.ahead.pace:checked(draft.agreed, #draft.ids, row - 1, draft.seconds) end
   self.draft, self.row, self.want = nil, -1, "last"
-  local ok, message, code = self.session:rewind(#self.all - 1)
+  local ok, message, code = self.session:rewind(#self.all - 1, self)
   if not ok then return nil, message, code end
-  return self.session:feed(self.all[#self.all], { want = "last" })
+  return self.session:feed(self.all[#self.all], { want = "last" }, self)
 end
 
 -- Chooses the best token if no option changes logits. After a run without a mask, one is made if the grammar does not allow it.
@@ -366,6 +388,14 @@ local function choose_plain(self)
   return nil, message, code
 end
 
+-- The ids for a logits_processor: a list of its own, so that it cannot change the reply's.
+local function ids_for(self)
+  local given, all = self.given or { ids = {}, n = 0 }, self.all
+  for i = given.n + 1, #all do given.ids[i] = all[i] end
+  self.given, given.n = given, #all
+  return given.ids
+end
+
 -- Chooses the next token from the current logits.
 local function choose(self)
   local session, opts = self.session, self.opts
@@ -376,7 +406,8 @@ local function choose(self)
   local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then
-    logits = processed(opts.logits_processor(logits, self.all), logits)
+    logits = processed(opts.logits_processor(logits, ids_for(self)), logits)
+    if session.closed then return nil, "the session was closed by a callback", "state" end
   end
   if self.grammar then
     local ok, message, code = self.grammar:mask(logits)
@@ -518,6 +549,13 @@ end
 -- message, code on failure.
 function Run:next()
   if self.done then return nil end
+  if self.computing then error("the reply computes already (called from a callback)", 0) end
+  if self.session.closed then
+    self.done = true
+    return nil, "the session was closed while the reply was in progress", "state"
+  end
+  local _ <close> = self.turn
+  self.computing = true
   local count = #self.result.ids
   local piece, message, code, id = advance(self)
   if not piece then
@@ -541,10 +579,10 @@ function Run:settle()
   if not self.begun then return true end
   session:_unmask()
   self.draft = nil
-  if session.length > n then return session:rewind(n) end -- drafted tokens
+  if session.length > n then return session:rewind(n, self) end -- drafted tokens
   if session.length == n or n > session.context then return true end
   if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped during prefill
-  return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }) -- the last token, and forced ones
+  return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }, self) -- the last token, and forced ones
 end
 
 --- Text so far.

@@ -1,15 +1,17 @@
 --- Chooses the next token from logits: options, seed, and the window of the repetition penalty, around the sampler chain in C.
--- Needs ane.core. Order: repeat_penalty, logit_bias, temperature, top_k, top_p, min_p, draw.
+-- Needs ane.core and ane.util.schema. Order: repeat_penalty, logit_bias, temperature, top_k, top_p, min_p, draw.
 -- Usage: `local s = sampler.new {temperature = 0.8, top_p = 0.95, seed = 1}; local id = s:next(logits, position, ids)`
 
 local core = require "ane.core"
+local schema = require "ane.util.schema"
 
 local M = {}
 
 local function check_bias(bias)
-  for id, value in pairs(bias) do
+  for id, value in next, bias do
     if math.type(id) ~= "integer" or id < 0 or type(value) ~= "number" or value ~= value then
-      return ("must map token ids to numbers, has [%s] = %s"):format(tostring(id), tostring(value))
+      local key = type(id) == "string" and schema.shown(id):sub(2, -2) or schema.shown(id)
+      return ("must map token ids to numbers, has [%s] = %s"):format(key, schema.shown(value))
     end
   end
 end

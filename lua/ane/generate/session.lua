@@ -1,7 +1,7 @@
 --- Sessions: the cached past of one sequence, fed with tokens, asked for logits. The one interface to all engines: generation, chat
 -- and all else in Lua that computes with a model know nothing of what lies below.
--- Needs ane.generate, ane.generate.stream, ane.util.methods, ane.util.schema, and a program: of ane.core (recipes), ane.onnx or
--- ane.coreml.
+-- Needs ane.generate, ane.generate.stream, ane.util.list, ane.util.methods, ane.util.schema, and a program: of ane.core (recipes),
+-- ane.onnx or ane.coreml.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 --
 -- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.
@@ -32,6 +32,7 @@
 -- and close, for at most max_chunk tokens at a time. want = "best" and masks are only for programs that have mask_size().
 
 local generate = require "ane.generate"
+local list_of = require "ane.util.list"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 local stream = require "ane.generate.stream"
@@ -40,9 +41,13 @@ local M = {}
 
 local Session = {}
 
+local function mask_fault(v)
+  if (getmetatable(v) or {}).__name ~= "ane.mask" then return "must be a mask of core.mask, is " .. schema.shown(v) end
+end
+
 local FEED = {
   want = { type = "string", choices = { "last", "all", "argmax", "best", "none" }, default = "last" },
-  mask = { type = "any" },
+  mask = { type = "any", check = mask_fault },
   chunk = { type = "integer", min = 1 },
   progress = { type = "callable" },
   each = { type = "callable" },
@@ -51,6 +56,13 @@ local FEED = {
 -- The open core session; raises at the level of the method's caller.
 local function opened(self)
   return self._core or error("session is closed", 3)
+end
+
+-- Raises at the level of the method's caller if a reply is in progress that is not the caller.
+local function unused(self, by)
+  if self._replying and self._replying ~= by then
+    error("session: a reply is in progress, and would continue from other tokens; close its stream first", 3)
+  end
 end
 
 -- Returns row i (from 1, or negative from the end) of n; raises like opened.
@@ -69,18 +81,20 @@ end
 local function check_ids(ids, vocab)
   if math.type(ids) == "integer" then ids = { ids } end
   if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
-  for i = 1, #ids do
+  for i = 1, rawlen(ids) do
     local id = ids[i]
-    if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, tostring(id)), 3) end
+    if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, list_of.shown(id)), 3) end
     if id < 0 or id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
   end
+  local fault = list_of.stray(ids)
+  if fault then error("feed: ids " .. fault, 3) end
   return ids
 end
 
 -- Handles a restored session whose file has no logits: feeds its last token again when its row is asked for.
 local function recall_restored(self, what)
   if not self._restored then return end
-  local ok, message = self:recall()
+  local ok, message = self:recall("last", self._replying)
   if not ok then error(what .. ": " .. message, 3) end
 end
 
@@ -103,10 +117,12 @@ end
 -- searched (of core.mask with mask_size ids); progress = function("prefill", done, total); chunk = maximum tokens at a time;
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
+-- @param by the reply in progress, if it feeds
 -- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),
 -- "stopped" after stop() (what was fed before stays: see length)
-function Session:feed(ids, opts)
+function Session:feed(ids, opts, by)
   local core = opened(self)
+  unused(self, by)
   local message, code
   ids, message, code = check_ids(ids, self.n_ids)
   if not ids then return nil, message, code end
@@ -145,7 +161,8 @@ function Session:feed(ids, opts)
     if several then keep(self._rows, core, want) end
     if opts.each then opts.each(self, first, last - first + 1) end
     if opts.progress then opts.progress("prefill", last, n) end
-    core = opened(self) -- a callback may have closed it
+    if by and not self._core then return nil, "the session was closed by a callback", "state" end
+    core = opened(self)
   end
   return true
 end
@@ -187,7 +204,7 @@ end
 -- @param i as for logits
 function Session:topk(k, i)
   opened(self)
-  schema.argument({ type = "integer", min = 0 }, k, "topk: k", 2)
+  schema.argument({ type = "integer", min = 0, max = 0x7fffffff }, k, "topk: k", 2)
   local at = row_of(i, self:rows(), "topk")
   return self:logits(at):topk(k)
 end
@@ -197,8 +214,9 @@ end
 -- @param want "last" (default: logits), or "argmax": the best token is enough
 -- @return true; or nil, message, code: "invalid" if the session is empty, "stopped" after stop(). A failure while the token is fed
 -- again leaves the session one token shorter
-function Session:recall(want)
+function Session:recall(want, by)
   local core = opened(self)
+  unused(self, by)
   schema.argument({ type = "string", choices = { "last", "argmax" } }, want or "last", "recall: want", 2)
   local n = core:length()
   if n == 0 then return nil, "the session is empty: feed it tokens first", "invalid" end
@@ -217,8 +235,9 @@ end
 --- Forgets all tokens from position n on. The logits of the last feed are lost.
 -- @param n the length to go back to, 0 .. length; if negative, the number of tokens to remove
 -- @return true; or nil, message, code
-function Session:rewind(n)
+function Session:rewind(n, by)
   local core = opened(self)
+  unused(self, by)
   local length = core:length()
   schema.argument({ type = "integer", min = -length, max = length }, n, "rewind: length", 2)
   self._rows, self._restored = nil, nil
@@ -231,6 +250,7 @@ end
 -- @return true; or nil, message, code
 function Session:part(n)
   local core = opened(self)
+  unused(self)
   schema.argument({ type = "integer", min = 0 }, n, "part: tokens before", 2)
   self._rows, self._restored = nil, nil
   return core:part(n)
@@ -242,7 +262,7 @@ end
 -- @return true; or nil, message, code
 function Session:save(path, note)
   local core = opened(self)
-  schema.argument({ type = "string" }, path, "save: path", 2)
+  schema.argument({ type = "path" }, path, "save: path", 2)
   if note ~= nil then schema.argument({ type = "string" }, note, "save: note", 2) end
   return core:save(path, note)
 end
@@ -253,7 +273,8 @@ end
 -- version, "format" if it is damaged or no saved session, "range" if it does not fit the context
 function Session:restore(path)
   local core = opened(self)
-  schema.argument({ type = "string" }, path, "restore: path", 2)
+  unused(self)
+  schema.argument({ type = "path" }, path, "restore: path", 2)
   local ok, note, code = core:restore(path, self.context)
   if not ok then return nil, note, code end
   self._rows, self._best_only, self._restored = nil, nil, core:length() > 0 and core:rows() == 0
@@ -286,7 +307,7 @@ function M.reply(self, ids, opts, level)
   local run, message, code = generate.start(self, host.tokenizer, ids, opts)
   if not run then return nil, message, code end
   run.result.timings.load_s = host.load_s
-  self._replying = true
+  self._replying = run
   return stream.new(run, function(_, collected)
     self._replying = nil
     if self._core and not collected then
@@ -299,6 +320,8 @@ end
 local function reply(self, opts, what)
   local ids = opened(self):ids()
   opts = schema.check(RULES, opts, what, 3)
+  local fits, why, word = generate.check_ids(opts, self._program:vocab())
+  if not fits then return nil, why, word end
   if #ids == 0 then return nil, "the session is empty: feed it tokens first", "invalid" end
   local pieces, message, code = M.reply(self, ids, opts, 3)
   if not pieces then return nil, message, code end
@@ -398,7 +421,7 @@ local PROPERTIES = {
   mask_size = function(self) return self._program.mask_size and self._program:mask_size() end,
   searches = function(self)
     local program = self._program
-    if not program.head then return nil end
+    if not program.head or not self._core then return nil end
     local count, read, whole = program:head()
     return whole > 0 and { count, read, whole } or nil
   end,

@@ -1,10 +1,12 @@
 --- Drafts tokens from earlier text (prompt lookup), and decides when to draft.
--- Needs ane.util.schema. A drafter indexes the positions of all n-grams of 2, 3 and 4 tokens. It finds the earlier position whose
--- past agrees longest with the end of the text, and proposes the tokens that followed it. A pace decides how many of those tokens
+-- Needs ane.util.list and ane.util.schema. A drafter indexes the positions of all n-grams of 2, 3 and 4 tokens. It finds the earlier
+-- position whose past agrees longest with the end of the text, and proposes the tokens that followed it.
+-- A pace decides how many of those tokens
 -- are worth checking: a call of T tokens takes longer than one of a single token, and a draft may be wrong.
 -- Source of the idea: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens a call.
 -- Usage: `local d = speculate.drafter(ids); local draft, match = d:draft(7); d:push(id)`
 
+local list_of = require "ane.util.list"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -14,6 +16,7 @@ local M = {}
 local ORDERS = { 4, 3, 2 } -- longest first
 local CANDIDATES = 8 -- places looked at for each order
 local LONGEST = 32 -- longer agreement makes no difference
+local MOST = 1 << 16 -- tokens of a draft
 
 local Drafter = {}
 Drafter.__index = Drafter
@@ -25,22 +28,13 @@ local function key_of(ids, i, n)
   return key
 end
 
---- Makes a drafter of a text.
--- @param ids the tokens so far; copied
--- @param corpus list of more tokens to draft from, or nil; they count as text before everything else
-function M.drafter(ids, corpus)
-  schema.argument({ type = "table" }, ids, "drafter: ids", 2)
-  if corpus ~= nil then schema.argument({ type = "table" }, corpus, "drafter: corpus", 2) end
-  local self = setmetatable({ ids = {}, start = 0, last = {}, before = {} }, Drafter)
-  for _, n in ipairs(ORDERS) do self.last[n], self.before[n] = {}, {} end
-  for i = 1, corpus and #corpus or 0 do self:push(corpus[i]) end
-  self.start = #self.ids -- agreement does not reach back beyond the text's own start
-  for i = 1, #ids do self:push(ids[i]) end
-  return self
+local function ids_fault(ids)
+  local fault = list_of.ids_fault(ids)
+  return fault and "must be a list of token ids, but " .. fault:gsub("^the ids must be a list, but ", ""):gsub(" of the ids", "") or nil
 end
 
---- Appends the next token of the text.
-function Drafter:push(id)
+-- Appends the next token of the text.
+local function push(self, id)
   local ids = self.ids
   local i = #ids + 1
   ids[i] = id
@@ -50,6 +44,26 @@ function Drafter:push(id)
       self.before[n][i], last[key] = last[key], i
     end
   end
+end
+
+--- Makes a drafter of a text.
+-- @param ids the tokens so far; copied
+-- @param corpus list of more tokens to draft from, or nil; they count as text before everything else
+function M.drafter(ids, corpus)
+  schema.argument({ type = "table", check = ids_fault }, ids, "drafter: ids", 2)
+  if corpus ~= nil then schema.argument({ type = "table", check = ids_fault }, corpus, "drafter: corpus", 2) end
+  local self = setmetatable({ ids = {}, start = 0, last = {}, before = {} }, Drafter)
+  for _, n in ipairs(ORDERS) do self.last[n], self.before[n] = {}, {} end
+  for i = 1, corpus and #corpus or 0 do push(self, corpus[i]) end
+  self.start = #self.ids -- agreement does not reach back beyond the text's own start
+  for i = 1, #ids do push(self, ids[i]) end
+  return self
+end
+
+--- Appends the next token of the text.
+function Drafter:push(id)
+  if math.type(id) ~= "integer" then error("push: id must be an integer, is " .. schema.shown(id), 2) end
+  push(self, id)
 end
 
 -- Counts the tokens on which the texts that end at indices a < b agree, at most LONGEST.
@@ -80,11 +94,12 @@ end
 -- @param most maximum number of tokens, 1 or more
 -- @return list of 1 .. most tokens and the number of tokens of agreement before it; or nil if nothing agrees
 function Drafter:draft(most)
+  if math.type(most) ~= "integer" or most < 1 then error("draft: the maximum must be 1 or more, is " .. schema.shown(most), 2) end
   local place, agreed = best_place(self)
   if not place then return nil end
   local ids, draft = self.ids, {}
   local period = #ids - place -- a repeating text is expected to go on repeating
-  for i = 1, most do draft[i] = ids[place + i] or draft[i - period] end
+  for i = 1, math.min(most, MOST) do draft[i] = ids[place + i] or draft[i - period] end
   return draft, agreed
 end
 

@@ -1,9 +1,13 @@
 --- Grammars for constrained replies: JSON by schema, patterns, choices, rules. Making a grammar fails if a part of it cannot be
 -- enforced.
--- Needs ane.core, ane.util.schema and ane.grammar.objects. A grammar is given to generate, stream and chat as their option `grammar`.
+-- Needs ane.core, ane.util.failure, list, nested and schema, and ane.grammar.objects. A grammar is given to generate, stream and chat as
+-- their option `grammar`.
 -- Usage: `local g = assert(grammar.json_schema {type = "object", properties = {n = {type = "integer"}}}); g:matches '{"n": 3}'`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
+local list_of = require "ane.util.list"
+local nested = require "ane.util.nested"
 local objects = require "ane.grammar.objects"
 local schema = require "ane.util.schema"
 
@@ -12,6 +16,10 @@ local M = {}
 local Grammar = {}
 Grammar.__index = Grammar
 Grammar.__name = "ane.grammar"
+
+local KINDS = { literal = true, pattern = true, json = true } -- of the edges of parts
+
+local function is_state(v) return math.type(v) == "integer" and v >= 1 and v <= 0x7fffffff end
 
 local JSON = {
   strict = { type = "boolean", default = true },
@@ -25,6 +33,17 @@ local function make(kind, source, opts)
   return setmetatable({ kind = kind, _raw = raw }, Grammar)
 end
 
+-- The JSON text of a schema that is a table or a boolean; or nil, message, code. Raises at `level` if there is no such text.
+local function text_of(of, level)
+  local fault = nested.fault(of)
+  if fault then error("json_schema: the schema " .. fault, level + 1) end
+  if type(of) == "table" and next(of) == nil then of = core.json_object() end
+  local ok, text, message, code = pcall(core.json_encode, objects.with(of, core.json_object), { exact = true })
+  if ok then return text, message, code end
+  if failure.code(text) == "memory" then return nil, "json_schema: out of memory", "memory" end
+  error("json_schema: the schema has no JSON form: " .. text, level + 1)
+end
+
 --- JSON that is valid under a JSON Schema (2020-12, and older spellings). Members may come in any order, each once.
 -- @param of the schema: JSON text, or a table (ane.null is JSON's null; an empty table is an object where JSON Schema expects one)
 -- @param opts strict: false ignores unknown names of formats; blanks: maximum blanks at
@@ -35,8 +54,7 @@ function M.json_schema(of, opts)
   schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)
   opts = schema.check(JSON, opts, "json_schema", 2)
   if type(of) ~= "string" then
-    if type(of) == "table" and next(of) == nil then of = core.json_object() end
-    local text, message, code = core.json_encode(objects.with(of, core.json_object), { exact = true })
+    local text, message, code = text_of(of, 2)
     if not text then return nil, message, code end
     of = text
   end
@@ -61,7 +79,7 @@ end
 -- @param list of strings
 -- @return a grammar; or nil, message, code
 function M.choice(list)
-  schema.argument({ type = "table" }, list, "choice: list", 2)
+  schema.argument({ type = "list" }, list, "choice: list", 2)
   for i, text in ipairs(list) do schema.argument({ type = "string" }, text, ("choice: entry %d of the list"):format(i), 2) end
   return make("choice", list)
 end
@@ -69,7 +87,7 @@ end
 --- Patterns that combine as in LPeg: P, S, R, V and the operators * + ^. `rules` makes a grammar of one. Unlike in LPeg, choices
 -- are not ordered and repetition is not possessive: a text is accepted if any parse of it exists.
 for _, name in ipairs { "P", "S", "R", "V" } do
-  M[name] = function(...) return require("ane.grammar.rules")[name](...) end
+  M[name] = function(...) return require("ane.grammar.rules")[name](...) end -- a tail call: levels of errors do not count it
 end
 
 --- Texts that a pattern matches as a whole.
@@ -96,6 +114,20 @@ function M.gbnf(text) return read("gbnf", text) end
 -- @return a grammar; or nil, message, code
 function M.lark(text) return read("lark", text) end
 
+-- The fault of a list of edges; nil: none.
+local function parts_fault(list)
+  for i = 1, rawlen(list) do
+    local part = list[i]
+    if type(part) ~= "table" or not is_state(part[1]) or not is_state(part[2]) or not KINDS[part[3]] or type(part[4]) ~= "string" then
+      return ('must have as entry %d {from, to, "literal", "pattern" or "json", text}, with states from 1'):format(i)
+    end
+  end
+  if type(list.ends) ~= "table" or list_of.fault(list.ends) then return "must have a list of states as ends" end
+  for i, state in ipairs(list.ends) do
+    if not is_state(state) then return ("must have states as ends, its entry %d is %s"):format(i, schema.shown(state)) end
+  end
+end
+
 --- Texts along paths from state 1 to an end: sequences of literals, patterns and JSON values, such as calls of tools. The edges
 -- of a state are either several literals, none a prefix of another, or one pattern, or one JSON value. Patterns and values are
 -- greedy: what follows must not begin with a byte that they could consume.
@@ -104,7 +136,7 @@ function M.lark(text) return read("lark", text) end
 -- @param opts strict, blanks: as for json_schema
 -- @return a grammar; or nil, message, code
 function M.parts(list, opts)
-  schema.argument({ type = "table" }, list, "parts: list", 2)
+  schema.argument({ type = "table", check = parts_fault }, list, "parts: list", 2)
   opts = schema.check(JSON, opts, "parts", 2)
   return make("parts", list, { lenient = not opts.strict, blanks = opts.blanks })
 end

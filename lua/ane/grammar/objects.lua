@@ -33,7 +33,8 @@ end
 function copy_of(schema, empty, path)
   if type(schema) ~= "table" or path[schema] then return schema end
   path[schema] = true
-  local copy = setmetatable({}, getmetatable(schema))
+  local mt = getmetatable(schema)
+  local copy = setmetatable({}, type(mt) == "table" and mt or nil)
   for key, value in pairs(schema) do copy[key] = copy_of(value, empty, path) end
   path[schema] = nil
   for _, key in ipairs(OBJECTS) do replace(copy, key, empty) end

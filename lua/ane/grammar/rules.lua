@@ -75,7 +75,10 @@ function M.R(...)
 end
 
 --- A reference to the rule of that name.
-M.V = M.reference
+function M.V(name)
+  if type(name) ~= "string" and math.type(name) ~= "integer" then error("V: must be the name of a rule, is " .. found_of(name), 2) end
+  return M.reference(name)
+end
 
 function Pattern.__mul(a, b) return M.sequence { pattern_of(a, "operand of *", 3), pattern_of(b, "operand of *", 3) } end
 
@@ -107,6 +110,14 @@ local function new_rule(self)
 end
 
 function Lowering:grammar(p, names)
+  if self.within[p.rules] then error("a table of rules contains itself", 0) end
+  self.within[p.rules] = true
+  local symbols = self:table(p, names)
+  self.within[p.rules] = nil
+  return symbols
+end
+
+function Lowering:table(p, names)
   local own, scope = p.rules, setmetatable({}, { __index = names })
   local first = own[1]
   if first == nil then error("a table of rules must have the name of its first rule as entry 1", 0) end
@@ -148,8 +159,18 @@ function Lowering:times(p, names)
   return symbols
 end
 
+local MOST_DEPTH = 150 -- of patterns in patterns: each level takes a few calls
+
 -- The symbols of a pattern, in order.
 function Lowering:symbols(p, names)
+  self.depth = self.depth + 1
+  if self.depth > MOST_DEPTH then error(("patterns nested deeper than %d"):format(MOST_DEPTH), 0) end
+  local symbols = self:symbols_of(p, names)
+  self.depth = self.depth - 1
+  return symbols
+end
+
+function Lowering:symbols_of(p, names)
   if p.kind == "literal" then return p.text == "" and {} or { "=" .. p.text } end
   if p.kind == "regex" then return { (p.no_case and "~" or "/") .. p.text } end
   if p.kind == "reference" then return { names[p.name] or error(("rule %s is not defined"):format(p.name), 0) } end
@@ -177,7 +198,7 @@ end
 --- Converts a pattern to rules for core.grammar.
 -- @return list; or nil, message, code where a name is not defined or there is no memory
 function M.lower(pattern)
-  local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
+  local self = setmetatable({ rules = {}, copies = 0, depth = 0, within = {} }, Lowering)
   local ok, message = pcall(function() self:fill(new_rule(self), pattern_of(pattern, "rules", 0), {}) end)
   if not ok then return nil, message, failure.code(message, "invalid") end
   return self.rules

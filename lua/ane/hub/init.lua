@@ -259,10 +259,12 @@ end
 --- Fetches a model: all of its files that are missing.
 -- @param name "hf:OWNER/NAME[@REVISION][:FILE or quantisation]"
 -- @param opts see rules
+-- @param level of errors for misuse, as error()'s
 -- @return path of the file or folder that load takes; {repo, commit, files, fetched, bytes, cached}; or nil, message, code
-function M.pull(name, opts)
-  schema.argument({ type = "string" }, name, "pull: name", 2)
-  opts = schema.check(M.rules, opts, "pull", 2)
+function M.pull(name, opts, level)
+  level = level or 1
+  schema.argument({ type = "path" }, name, "pull: name", level + 1)
+  opts = schema.check(M.rules, opts, "pull", level + 1)
   local what, message, code = M.parse(name)
   if not what then return nil, message, code end
   local settings = M.settings()

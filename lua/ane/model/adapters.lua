@@ -1,37 +1,48 @@
 --- The LoRA adapters of a model. Each is loaded once and chosen per session.
--- Needs ane.adapter and ane.util.schema.
+-- Needs ane.adapter, ane.util.list, ane.util.methods and ane.util.schema.
 -- Usage: `local chosen = adapters.resolve(model, bundle, { "folder", { path = "other", scale = 0.5 } })`
 
 local adapter = require "ane.adapter"
+local list_of = require "ane.util.list"
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
 local M = {}
 
-local SCALE = { type = "number", default = 1 }
+local SCALE = { type = "number", min = -3.4e38, max = 3.4e38, default = 1 }
 local OPTIONS = { scale = SCALE }
 
 local Adapter = {}
-Adapter.__index = Adapter
-Adapter.__name = "ane.lora"
+local meta = { __name = "ane.lora" }
 
-local function is_adapter(v) return getmetatable(v) == Adapter end
+local function is_adapter(v) return getmetatable(v) == meta end
 
 -- ---- Options -----------------------------------------------------------------------------------------------------------
 
+local function path_fault(path)
+  if path == "" then return "must have paths that are not empty" end
+  if path:find("\0", 1, true) then return "must have paths without a NUL byte, has " .. schema.shown(path) end
+end
+
 -- Returns what is wrong with one entry of a list, or nil. handles: an entry may be an adapter instead of a path.
 local function entry_fault(entry, handles)
-  if type(entry) == "string" or (handles and is_adapter(entry)) then return nil end
+  if type(entry) == "string" then return path_fault(entry) end
+  if handles and is_adapter(entry) then return nil end
   if type(entry) ~= "table" or is_adapter(entry) then
     return ("must be a path%s, or {path = ..., scale = ...}, or a list of these"):format(handles and " or an adapter of the model" or "")
   end
   for key in pairs(entry) do
     if key ~= "path" and key ~= "adapter" and key ~= "scale" then
-      return ("has no field %s: choose path, %sscale"):format(tostring(key), handles and "adapter, " or "")
+      return ("has no field %s: choose path, %sscale"):format(list_of.shown(key), handles and "adapter, " or "")
     end
   end
   local what = entry.path or handles and entry.adapter
   if type(what) ~= "string" and not (handles and is_adapter(what)) then return "must name a path in each entry" end
-  if entry.scale ~= nil and type(entry.scale) ~= "number" then return "must have a number as scale" end
+  local scale = entry.scale
+  if scale ~= nil and (type(scale) ~= "number" or scale ~= scale or math.abs(scale) == math.huge) then
+    return "must have a finite number as scale, has " .. schema.shown(scale)
+  end
+  return type(what) == "string" and path_fault(what) or nil
 end
 
 -- Wraps a single entry in a list.
@@ -43,10 +54,12 @@ end
 local function list_fault(handles)
   return function(v)
     for key, entry in pairs(listed(v)) do
-      if math.type(key) ~= "integer" then return ("has no field %s: choose path, scale"):format(tostring(key)) end
+      if math.type(key) ~= "integer" then return ("has no field %s: choose path, scale"):format(list_of.shown(key)) end
       local fault = entry_fault(entry, handles)
       if fault then return fault end
     end
+    local given = listed(v)
+    return type(given) == "table" and list_of.fault(given) or nil
   end
 end
 
@@ -84,7 +97,8 @@ local function make(bundle, program, path)
   return core, facts_of(file)
 end
 
--- Returns the adapter of a path, which a model loads once; or nil, message, code.
+-- Returns what a model holds of the adapter of a path, which it loads once: {core, facts, users (open handles), kept (the model itself uses
+-- it), closed}; or nil, message, code.
 local function loaded(model, bundle, path)
   model._adapters = model._adapters or {}
   local known = model._adapters[path]
@@ -94,39 +108,59 @@ local function loaded(model, bundle, path)
   end
   local core, facts, code = make(bundle, bundle.program, path)
   if not core then return nil, facts, code end
-  facts.core, facts.scale, facts.bytes, facts.closed = core, 1, core:bytes(), false
-  model._adapters[path] = setmetatable(facts, Adapter)
-  return facts
+  facts.bytes = core:bytes()
+  model._adapters[path] = { core = core, facts = facts, users = 0, closed = false }
+  return model._adapters[path]
+end
+
+local function free(held)
+  if not held.closed then held.core:close() end
+  held.closed = true
+end
+
+-- Makes a handle. of: the one that it is a copy of, with another scale.
+local function handle(held, scale, of)
+  local out = { scale = scale, _held = held, _of = of }
+  for _, key in ipairs { "path", "sha256", "rank", "modules", "bytes" } do out[key] = held.facts[key] end
+  return setmetatable(out, meta)
 end
 
 --- Implements Model:adapter.
 -- @param level of the public function that was called, as for error()
 function M.load(model, bundle, path, opts, level)
-  schema.argument({ type = "string" }, path, "adapter: path", level + 1)
+  schema.argument({ type = "path" }, path, "adapter: path", level + 1)
   opts = schema.check(OPTIONS, opts, "adapter", level + 1)
-  local made, message, code = loaded(model, bundle, path)
-  if not made then return nil, message, code end
-  return opts.scale == 1 and made or made:with(opts.scale)
+  local held, message, code = loaded(model, bundle, path)
+  if not held then return nil, message, code end
+  held.users = held.users + 1
+  return handle(held, opts.scale)
 end
 
 --- Returns the same adapter with another scale. It is closed when the original is.
 function Adapter:with(scale)
-  schema.argument(SCALE, scale, "with: scale", 2)
-  local out = { of = self.of or self }
-  for _, key in ipairs { "path", "sha256", "rank", "modules", "bytes", "core" } do out[key] = self[key] end
-  out.scale, out.closed = scale, self.closed
-  return setmetatable(out, Adapter)
+  schema.argument({ type = "number", min = SCALE.min, max = SCALE.max }, scale, "with: scale", 2)
+  return handle(self._held, scale, self._of or self)
 end
 
---- Frees the adapter once no session uses it. Closing twice is allowed.
+--- Frees the adapter once no session and no other handle of it uses it. Closing twice is allowed.
 function Adapter:close()
-  local first = self.of or self
-  if not first.closed then first.core:close() end
-  first.closed, self.closed = true, true
+  if self._closed then return end
+  self._closed = true
+  local held = self._held
+  if self._of then return end
+  held.users = held.users - 1
+  if held.users == 0 and not held.kept then free(held) end
 end
-Adapter.__close = Adapter.close
 
-function Adapter:__tostring() return ("adapter (%s, rank %d, scale %g)"):format(self.path, self.rank, self.scale) end
+local PROPERTIES = {
+  closed = function(self) return self._closed == true or self._held.closed or self._of ~= nil and self._of.closed end,
+}
+
+meta.__close = Adapter.close
+methods.guard(Adapter, meta, "adapter")
+meta.__index = methods.index(Adapter, PROPERTIES)
+
+function meta:__tostring() return ("adapter (%s, rank %d, scale %g)"):format(self.path, self.rank, self.scale) end
 
 --- Resolves the adapters that a session uses.
 -- @param wanted a checked value of `adapters`, or nil
@@ -135,12 +169,17 @@ function M.resolve(model, bundle, wanted)
   if wanted == nil then return false end
   local out, key = {}, {}
   for i, entry in ipairs(M.entries(wanted)) do
-    local made, message, code = entry.path, nil, nil
-    if type(made) == "string" then made, message, code = loaded(model, bundle, made) end
-    if not made then return nil, message, code end
-    if made.closed or made.of and made.of.closed then return nil, ("adapter %s is closed"):format(made.path), "invalid" end
-    out[i] = { made.core, entry.scale }
-    if entry.scale ~= 0 then key[#key + 1] = ("%s*%a"):format(made.sha256, entry.scale) end
+    local held, message, code
+    if type(entry.path) == "string" then
+      held, message, code = loaded(model, bundle, entry.path)
+      if not held then return nil, message, code end
+      held.kept = true
+    else
+      if entry.path.closed then return nil, ("adapter %s is closed"):format(entry.path.path), "invalid" end
+      held = entry.path._held
+    end
+    out[i] = { held.core, entry.scale }
+    if entry.scale ~= 0 then key[#key + 1] = ("%s*%a"):format(held.facts.sha256, entry.scale) end
   end
   out.key = table.concat(key, "+")
   return out
@@ -154,6 +193,7 @@ function M.set_default(model, bundle, entries)
   for i, entry in ipairs(entries) do
     local made, message, code = loaded(model, bundle, entry.path)
     if not made then return nil, message, code end
+    made.kept = true
     list[i] = { made.core, entry.scale }
   end
   bundle.program:adapt(list)
@@ -185,7 +225,7 @@ end
 
 --- Frees all adapters of a model.
 function M.close(model)
-  for _, made in pairs(model._adapters or {}) do made:close() end
+  for _, held in pairs(model._adapters or {}) do free(held) end
   model._adapters = nil
 end
 

@@ -1,5 +1,6 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream, units and weights.
+-- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, list, loader, methods, progress, schema, session, stream, units and
+-- weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local adapters = require "ane.model.adapters"
@@ -7,6 +8,7 @@ local chat = require "ane.generate.chat"
 local core = require "ane.core"
 local generate = require "ane.generate"
 local isa = require "ane.util.isa"
+local list_of = require "ane.util.list"
 local methods = require "ane.util.methods"
 local progress = require "ane.util.progress"
 local schema = require "ane.util.schema"
@@ -62,7 +64,7 @@ M.rules = {
   kv = { type = "string", choices = KV },
   head = { type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" }, default = "auto" },
   engine = { type = "string", choices = { "recipe", "graph" }, aliases = { packages = "graph" } },
-  recipe = { type = { "table", "string" } },
+  recipe = { type = { "table", "path" } },
   run_memory = units.bytes_rule,
   precision = { type = "string", choices = { "fp32", "fp16" } },
   backend = { type = "string", choices = { "cpu", "coreml" } },
@@ -96,7 +98,6 @@ local function open(path, opts)
   opts.isa = level
   if opts.ranks then
     local pipeline = require "ane.pipeline"
-    opts.ranks = schema.check(pipeline.rules, opts.ranks == true and {} or opts.ranks, "load: ranks", 2)
     opts.threads = opts.threads or pipeline.threads()
   end
   opts.ranks = opts.ranks or nil
@@ -130,8 +131,11 @@ end
 -- @return a model; or nil, message, code if the file or the machine cannot be used
 -- @raise if an option is unknown or wrong
 function M.load(path, opts)
-  schema.argument({ type = "string" }, path, "load: path", 2)
+  schema.argument({ type = "path" }, path, "load: path", 2)
   opts = schema.check(M.rules, opts, "load", 2)
+  if opts.ranks then
+    opts.ranks = schema.check(require("ane.pipeline").rules, opts.ranks == true and {} or opts.ranks, "load: ranks", 2)
+  end
   local model, message, code = open(path, opts)
   return model, message, code
 end
@@ -213,10 +217,15 @@ local function prompt_ids(self, prompt, opts, level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()
-  for i, id in ipairs(prompt) do
-    if math.type(id) ~= "integer" or id < 0 then error(("the prompt's entry %d is %s, not a token id"):format(i, tostring(id)), level) end
+  for i = 1, rawlen(prompt) do
+    local id = prompt[i]
+    if math.type(id) ~= "integer" or id < 0 then
+      error(("the prompt's entry %d is %s, not a token id"):format(i, list_of.shown(id)), level)
+    end
     if id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
   end
+  local fault = list_of.stray(prompt)
+  if fault then error("the prompt " .. fault, level) end
   return prompt
 end
 
@@ -245,12 +254,14 @@ end
 local function prepare(self, prompt, opts, what, rules, level)
   opened(self)
   opts = schema.check(rules, opts, what, level)
-  opts.eos = opts.eos or self._bundle.eos_ids
   if opts.session and not session.is_of(opts.session, self._sessions) then
     error(what .. ": option session must be an open session of this model", level)
   end
   if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
+  local fits, why, word = generate.check_ids(opts, self._bundle.program:vocab())
+  if not fits then return nil, why, word end
+  opts.eos = opts.eos or self._bundle.eos_ids
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
   if ids and (opts.tools or opts.tool_choice) then opts.calls, message, code = calls_of(self, prompt, opts) end
   if not ids or message then return nil, message, code end
@@ -328,6 +339,7 @@ function Model:pool(opts, opts_level)
     end,
     prefixes = bundle.program.prefixes and function() return bundle.program:prefixes(opts.kv or self.kv) end,
     prepare = function(prompt, o, level)
+      schema.plain(o, "add", level + 1)
       if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
       local ids, checked, fault = prepare(self, prompt, o, "add", POOLED, level + 1)
       if not ids then return nil, checked, fault end
@@ -352,7 +364,8 @@ end
 -- prompt that failed. If any failed, also a table of {message, code} by their indices. nil, message, code if nothing could start
 function Model:generate_many(prompts, opts)
   opened(self)
-  schema.argument({ type = "table" }, prompts, "generate_many: prompts", 2)
+  schema.argument({ type = "list" }, prompts, "generate_many: prompts", 2)
+  schema.plain(opts, "generate_many", 2)
   local replies, failed, code = require("ane.pool.many").run(self, prompts, opts)
   return replies, failed, code
 end

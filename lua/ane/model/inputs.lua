@@ -68,7 +68,8 @@ function M.resolve(model, input, progress)
   if input.samples == nil then return encode(model, input.chats) end
   local lists, message, code = draw(model, input.samples, progress)
   if not lists or #input == 0 then return lists, message, code end
-  return M.mix(model, math.type(input[1]) == "integer" and { table.move(input, 1, #input, 1, {}) } or input, lists)
+  local plain = table.move(input, 1, #input, 1, {}) -- without samples
+  return M.mix(model, math.type(input[1]) == "integer" and { plain } or plain, lists)
 end
 
 return M

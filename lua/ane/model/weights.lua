@@ -1,8 +1,9 @@
 --- Types of weights in memory: their names, rules by pattern, and the report of their errors.
--- Needs ane.core and ane.util.failure. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
+-- Needs ane.core, ane.util.failure and ane.util.list. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -50,9 +51,13 @@ end
 --- Returns what is wrong with rules by pattern, {pattern = name} or a list of {pattern, name}, or nil.
 -- @param fault function(name), as M.fault
 function M.rules_fault(mixed, fault)
+  for i = 1, rawlen(mixed) do
+    if mixed[i] == nil then return ("must be {pattern = type} or a list of {pattern, type}, but has no entry %d"):format(i) end
+  end
   for key, value in pairs(mixed) do
     local pattern, name = key, value
-    if math.type(key) == "integer" and type(value) == "table" then pattern, name = value[1], value[2] end
+    local listed = math.type(key) == "integer" and key >= 1 and key <= rawlen(mixed)
+    if listed and type(value) == "table" then pattern, name = value[1], value[2] end
     if type(pattern) ~= "string" or pattern == "" or type(name) ~= "string" then
       return "must be {pattern = type} or a list of {pattern, type}"
     end
@@ -106,7 +111,7 @@ function M.importance(importance)
   local out = {}
   for name, values in pairs(importance) do
     if type(name) ~= "string" then
-      failure.raise("invalid", "option importance: key %s is not the name of a tensor", tostring(name))
+      failure.raise("invalid", "option importance: key %s is not the name of a tensor", list_of.shown(name))
     end
     for i, v in ipairs(type(values) == "table" and values or {}) do
       if type(v) ~= "number" then failure.raise("invalid", "option importance: %s[%d] is not a number", name, i) end

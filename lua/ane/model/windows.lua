@@ -1,5 +1,7 @@
 --- Texts as runs of tokens that a model reads from an empty cache each.
--- Needs nothing. Usage: `for _, ids in ipairs(assert(windows.split(model, text, 512))) do ... end`
+-- Needs ane.util.list. Usage: `for _, ids in ipairs(assert(windows.split(model, text, 512))) do ... end`
+
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -11,6 +13,8 @@ local M = {}
 function M.split(model, input, chunk, most)
   local lists, out = {}, {}
   local several = type(input) == "table" and math.type(input[1]) ~= "integer"
+  local wrong = several and list_of.fault(input)
+  if wrong then return nil, "the list of prompts " .. wrong, "invalid" end
   for i, one in ipairs(several and input or { input }) do
     if type(one) == "string" then
       local tokenizer = model.tokenizer
@@ -20,9 +24,11 @@ function M.split(model, input, chunk, most)
       one = ids
     end
     if type(one) ~= "table" then return nil, ("prompt %d is a %s, wanted a text or a list of token ids"):format(i, type(one)), "invalid" end
+    wrong = list_of.fault(one)
+    if wrong then return nil, ("prompt %d %s"):format(i, wrong), "invalid" end
     for k, id in ipairs(one) do
       if math.type(id) ~= "integer" or id < 0 or id > 0x7fffffff then
-        return nil, ("prompt %d: id %d is %s, wanted a whole number of 0 or more"):format(i, k, tostring(id)), "range"
+        return nil, ("prompt %d: id %d is %s, wanted a whole number of 0 or more"):format(i, k, list_of.shown(id)), "range"
       end
     end
     lists[i] = one

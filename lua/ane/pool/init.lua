@@ -1,15 +1,19 @@
 --- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
--- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.request, ane.pool.sessions and ane.util.units. A step computes one mixed
+-- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.queue, ane.pool.request, ane.pool.sessions, ane.util.methods,
+-- ane.util.schema and ane.util.units. A step computes one mixed
 -- batch of at most `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read,
 -- in equal shares.
 -- The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
 
 local core = require "ane.core"
+local methods = require "ane.util.methods"
 local prefixes = require "ane.pool.prefixes"
 local price = require "ane.pool.price"
+local queue = require "ane.pool.queue"
 local request = require "ane.pool.request"
 local sessions = require "ane.pool.sessions"
+local schema = require "ane.util.schema"
 local units = require "ane.util.units"
 
 local M = {}
@@ -70,6 +74,12 @@ local function sessions_of(engine, opts)
   return prefixes.new(engine, { context = opts.context, memory = memory, prefix_memory = most })
 end
 
+-- Requests in the order in which they are served.
+local function by_rank(a, b)
+  if a.priority ~= b.priority then return a.priority > b.priority end
+  return a.number < b.number
+end
+
 --- Makes a pool.
 -- @param engine what the model gives it: program, open(opts, adapters) -> session, prefixes() -> known prefixes of the core (nil: it has
 -- none), prepare(prompt, opts, level) -> ids, checked options (with those of request_rules) or nil, message, code; start(session, ids,
@@ -82,8 +92,9 @@ function M.new(engine, opts)
   local program = engine.program
   local room = program.max_chunk and program:max_chunk() or opts.step_tokens
   return setmetatable({
-    _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _waiting = {}, _running = {},
-    _sessions = held, _price = price.new(), _last = 0, _depth = program.depth and program:depth() or 1, _flights = {},
+    _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _running = {},
+    _waiting = queue.new(by_rank), _sessions = held, _price = price.new(),
+    _last = 0, _depth = program.depth and program:depth() or 1, _flights = {},
     _stats = {
       steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
       dropped = 0,
@@ -95,11 +106,7 @@ local function opened(self)
   return self._engine or error("pool is closed", 3)
 end
 
--- Requests in the order in which they are served.
-local function by_rank(a, b)
-  if a.priority ~= b.priority then return a.priority > b.priority end
-  return a.number < b.number
-end
+local function is_idle(self) return self._waiting.count == 0 and #self._running == 0 end
 
 --- Adds a request. It begins with the next step.
 -- @param prompt a text, a list of token ids or a list of messages, as for model:generate
@@ -110,20 +117,25 @@ function Pool:add(prompt, opts, level)
   local ids, checked, code = opened(self).prepare(prompt, opts, level or 3)
   if not ids then return nil, checked, code end
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
-  local idle = self:idle()
+  local idle = is_idle(self)
   self._count = self._count + 1
   local made = request.new(self, {
     ids = ids, opts = checked, priority = checked.priority, number = self._count,
     deadline = checked.time_limit and core.clock() + checked.time_limit,
   })
-  table.insert(self._waiting, made)
-  table.sort(self._waiting, by_rank)
-  if idle and self._opts.on_work then self._opts.on_work(self) end
-  return made
+  self._waiting:push(made)
+  if not idle or not self._opts.on_work then return made end
+  local ok, raised = pcall(self._opts.on_work, self)
+  if ok then return made end
+  made:close() -- nobody would hold it
+  error(raised, 0)
 end
 
 --- Returns whether there is nothing to compute.
-function Pool:idle() return #self._waiting == 0 and #self._running == 0 end
+function Pool:idle()
+  opened(self)
+  return is_idle(self)
+end
 
 local function remove(list, item)
   for i = 1, #list do
@@ -133,7 +145,7 @@ end
 
 -- Handles the end of a request: its session is kept for prompts that begin alike.
 function Pool:_released(r)
-  remove(self._waiting, r)
+  self._waiting:remove(r)
   remove(self._running, r)
   if r.session then
     r.session:_compute_with(nil, nil)
@@ -148,14 +160,17 @@ end
 
 -- Ends requests that were stopped or have exceeded their time limit.
 local function sweep(self)
-  local now = core.clock()
-  for _, list in ipairs { self._waiting, self._running } do
-    for i = #list, 1, -1 do
-      local r = list[i]
-      if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
-      if r.stopping and not r.under_way then
-        if r.item and not r.preempted then r:_computed(nil, "stopped", "stopped") else r:_complete "stopped" end
-      end
+  local now, ending = core.clock(), {}
+  local function look(r)
+    if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
+    if r.stopping and not r.under_way then ending[#ending + 1] = r end
+  end
+  for r in pairs(self._waiting.held) do look(r) end
+  for _, r in ipairs(self._running) do look(r) end
+  table.sort(ending, function(a, b) return a.number > b.number end)
+  for _, r in ipairs(ending) do -- a callback may end others
+    if not r.done then
+      if r.item and not r.preempted then r:_computed(nil, "stopped", "stopped") else r:_complete "stopped" end
     end
   end
 end
@@ -187,30 +202,41 @@ local function is_ahead(self, r)
   return false
 end
 
--- Begins a waiting request. false: memory must become free first.
-local function begin(self, at)
-  local r = self._waiting[at]
+-- Begins a request that was waiting. false: memory must become free first.
+local function begin(self, r)
   local session, message, code = self._sessions:acquire(r.ids, r.opts.adapters)
   if not session and code == "memory" and #self._running > 0 then return false end
   if not session then
     r:_fail(message, code)
     return true
   end
-  table.remove(self._waiting, at)
   table.insert(self._running, r)
   r:_begin(session, self._engine.start)
   return true
 end
 
+-- Requests that were taken from the queue and have not begun: they go back, whatever happens.
+local Later = {}
+function Later.__close(later)
+  for i = 1, #later do
+    local r = later[i]
+    if not r.done and r.state == "waiting" then
+      if later.pool._engine then later.pool._waiting:push(r) else r:close() end -- a callback may have closed the pool
+    end
+  end
+end
+
 -- Begins requests while sessions are free. A request that waits for another one's prefix lets others go first.
 local function admit(self)
   if self._starved then return end
-  local at, most = 1, 2 * self._opts.sessions
-  while at <= math.min(#self._waiting, most) and #self._running < self._opts.sessions do
-    if is_ahead(self, self._waiting[at]) then
-      at = at + 1
-    elseif not begin(self, at) then
-      return
+  local later <close>, most = setmetatable({ pool = self }, Later), 2 * self._opts.sessions
+  while #later < most and #self._running < self._opts.sessions do
+    local r = self._engine and self._waiting:pop()
+    if not r then return end
+    later[#later + 1] = r
+    if not is_ahead(self, r) then
+      if not begin(self, r) then return end
+      table.remove(later)
     end
   end
 end
@@ -411,26 +437,14 @@ local function overlap(self, items)
   return oldest[2]
 end
 
---- Computes one batch. A call takes at most as long as `step_tokens` tokens.
--- @return the tokens that were computed, 0 if only callbacks continued; nil if the pool is idle
--- @raise inside a callback of one of its requests
-function Pool:step()
-  opened(self)
-  if self._stepping then error("step: the pool computes already (called from a callback)", 2) end
-  self._stepping = true
-  local ok, tokens = pcall(self._step, self)
-  self._stepping = nil
-  if not ok then error(tokens, 0) end
-  return tokens
-end
-
-function Pool:_step()
+-- Computes one batch; nil if the pool is idle. Callbacks may end requests and close the pool.
+local function one_step(self)
   sweep(self)
   admit(self)
   for _, r in ipairs(table.move(self._running, 1, #self._running, 1, {})) do
     if r.state == "paused" then r:_continue() end
   end
-  if self:idle() then return nil end
+  if not self._engine or is_idle(self) then return nil end
   balance(self)
   local items = batch_of(self)
   if #items == 0 then items = alone(self) end
@@ -451,9 +465,29 @@ function Pool:_step()
   return total
 end
 
+--- Computes one batch. A call takes at most as long as `step_tokens` tokens.
+-- @return the tokens that were computed, 0 if only callbacks continued; nil if the pool is idle
+-- @raise inside a callback of one of its requests
+function Pool:step()
+  local tokens = self:_step(2)
+  return tokens
+end
+
+--- As step, for callers inside ane.
+-- @param level of errors for misuse, as error()'s
+function Pool:_step(level)
+  if not self._engine then error("pool is closed", level + 1) end
+  if self._stepping then error("step: the pool computes already (called from a callback)", level + 1) end
+  self._stepping = true
+  local ok, tokens = pcall(one_step, self)
+  self._stepping = nil
+  if not ok then error(tokens, 0) end
+  return tokens
+end
 --- Steps until the pool is idle.
 function Pool:run()
-  while self:step() do end
+  opened(self)
+  while self._engine and self:_step(2) do end -- a callback may close it
 end
 
 --- The cost of `more` tokens in the next step for a reply, as a multiple of the cost of its next token. A draft must gain more
@@ -467,6 +501,7 @@ end
 -- @return true; or nil, message, code
 function Pool:save(folder)
   opened(self)
+  schema.argument({ type = "path" }, folder, "save: folder", 2)
   local ok, message, code = core.make_folder(folder)
   if not ok then return nil, message, code end
   return self._sessions:save(folder .. FILE)
@@ -478,6 +513,7 @@ end
 -- damaged; nothing of it is used then
 function Pool:load(folder)
   opened(self)
+  schema.argument({ type = "path" }, folder, "load: folder", 2)
   return self._sessions:load(folder .. FILE)
 end
 
@@ -487,8 +523,8 @@ end
 -- programs that share no pages), kv_bytes (of all states, shared ones once), prefix_bytes (of known prefixes).
 function Pool:stats()
   opened(self)
-  local out = { running = #self._running, waiting = #self._waiting, cached = self._sessions:cached(), kv_bytes = self._sessions:bytes(),
-    prefix_bytes = self._sessions:known_bytes() }
+  local out = { running = #self._running, waiting = self._waiting.count, cached = self._sessions:cached(),
+    kv_bytes = self._sessions:bytes(), prefix_bytes = self._sessions:known_bytes() }
   for key, value in pairs(self._stats) do out[key] = value end
   return out
 end
@@ -496,11 +532,11 @@ end
 --- Ends all requests and frees their sessions. Closing twice is fine.
 function Pool:close()
   if not self._engine then return end
-  for _, list in ipairs { self._waiting, self._running } do
+  self._engine = nil
+  for _, list in ipairs { self._waiting:list(), table.move(self._running, 1, #self._running, 1, {}) } do
     for i = #list, 1, -1 do list[i]:close() end
   end
   self._sessions:close()
-  self._engine = nil
 end
 
 Pool.__close = Pool.close
@@ -508,7 +544,9 @@ Pool.__gc = Pool.close
 
 function Pool:__tostring()
   if not self._engine then return "pool (closed)" end
-  return ("pool (%d running, %d waiting)"):format(#self._running, #self._waiting)
+  return ("pool (%d running, %d waiting)"):format(#self._running, self._waiting.count)
 end
+
+methods.guard(Pool, Pool, "pool")
 
 return M

@@ -1,9 +1,10 @@
 --- A request of a pool: a reply that is computed together with others, as an iterator over its pieces.
--- Needs ane.core. The decode loop of ane.generate runs in a coroutine. Instead of computing, its session yields a work item. The
--- pool resumes the coroutine when the item is done. So every option of generate works as it does outside a pool.
+-- Needs ane.core and ane.util.methods. The decode loop of ane.generate runs in a coroutine. Instead of computing, its session yields a work
+-- item. The pool resumes the coroutine when the item is done. So every option of generate works as it does outside a pool.
 -- Usage: `local request = pool:add("Once"); for piece in request do io.write(piece) end; print(request.result.stop)`
 
 local core = require "ane.core"
+local methods = require "ane.util.methods"
 
 local M = {}
 
@@ -28,10 +29,13 @@ end
 
 -- Runs the coroutine until its session has something to compute, a callback yields, or the reply ends.
 local function resume(self, ...)
-  local results = table.pack(coroutine.resume(self._thread, ...))
-  if not results[1] then
+  local thread = self._thread
+  local results = table.pack(coroutine.resume(thread, ...))
+  if self.done then
+    coroutine.close(thread) -- a callback has ended the request, or closed its pool or model
+  elseif not results[1] then
     self:_fail(results[2], nil, true)
-  elseif coroutine.status(self._thread) == "dead" then
+  elseif coroutine.status(thread) == "dead" then
     local message, code = results[2], results[3]
     if message then self:_fail(message, code) else self:_complete() end
   elseif results[2] == COMPUTE then
@@ -115,6 +119,13 @@ end
 --- The next piece. Steps the pool until there is one. nil at the end; nil, message, code if the request failed.
 -- @raise the error of a callback of the request
 function Request:next()
+  local piece, message, code = self:_next(2)
+  return piece, message, code
+end
+
+--- As next, for callers inside ane.
+-- @param level of errors for misuse, as error()'s
+function Request:_next(level)
   while true do
     local piece = self:poll()
     if piece ~= nil then return piece end
@@ -122,7 +133,7 @@ function Request:next()
       if self.raised then error(self.message, 0) end
       return nil, self.message, self.code
     end
-    self.pool:step()
+    self.pool:_step(level + 1)
   end
 end
 
@@ -138,7 +149,7 @@ function Request:poll()
 end
 
 function Request:__call()
-  local piece, message = self:next()
+  local piece, message = self:_next(2)
   if piece == nil and message then error(message, 2) end
   return piece
 end
@@ -147,7 +158,7 @@ end
 -- @return the result; or nil, message, code
 function Request:finish()
   repeat
-    local piece, message, code = self:next()
+    local piece, message, code = self:_next(2)
     if message then return nil, message, code end
   until piece == nil
   return self.result
@@ -164,5 +175,6 @@ function Request:close()
 end
 
 Request.__close = Request.close
+methods.guard(Request, Request, "request")
 
 return M

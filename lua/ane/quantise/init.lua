@@ -506,7 +506,7 @@ end
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1
-  schema.argument({ type = "string" }, out, "quantise: path", level + 1)
+  schema.argument({ type = "path" }, out, "quantise: path", level + 1)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   opts.inputs = opts.inputs or (opts.stages == 1 and "source" or "rounded")
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end

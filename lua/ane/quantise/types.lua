@@ -1,11 +1,12 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs ane.core, ane.model.weights, ane.recipe, ane.recipe.names, ane.util.shape and ane.util.weight_type.
+-- Needs ane.core, ane.model.weights, ane.recipe, ane.recipe.names, ane.util.schema, ane.util.shape and ane.util.weight_type.
 -- Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
 
 local core = require "ane.core"
 local held = require "ane.model.weights"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
+local schema = require "ane.util.schema"
 
 local M = {}
 
@@ -59,8 +60,8 @@ function M.row(name) return M.known[name] or M.known[CONTAINERS[name] or "fp16"]
 -- @param only_types true: a scheme is a fault too
 function M.fault(name, only_types)
   if M.known[name] or (M.schemes[name] and not only_types) then return nil end
-  if only_types then return ("is %q: choose %s"):format(name, table.concat(M.names, ", ")) end
-  return ("is %q: choose %s; or a scheme of Core ML packages, %s"):format(name, table.concat(M.names, ", "),
+  if only_types then return ("is %s: choose %s"):format(schema.shown(name), table.concat(M.names, ", ")) end
+  return ("is %s: choose %s; or a scheme of Core ML packages, %s"):format(schema.shown(name), table.concat(M.names, ", "),
     table.concat(M.scheme_names, ", "))
 end
 

@@ -1,17 +1,19 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task and ane.util.schema. libmicrohttpd reads and writes the sockets in
--- a thread of its own (csrc/http). Everything else happens in turns: take requests, compute one step of the pool, send its
--- pieces.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task, ane.util.list, ane.util.schema and ane.util.units.
+-- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
+-- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
 
 local core = require "ane.core"
 local calls = require "ane.serve.call"
+local list_of = require "ane.util.list"
 local errors = require "ane.serve.errors"
 local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
 local routes = require "ane.serve.routes"
 local schema = require "ane.util.schema"
 local tasks = require "ane.serve.task"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -23,8 +25,10 @@ local function origin_fault(text)
 end
 
 local function cors_fault(given)
+  local fault = type(given) == "table" and list_of.fault(given)
+  if fault then return fault end
   for _, text in ipairs(type(given) == "table" and given or { given }) do
-    local fault = origin_fault(text)
+    fault = origin_fault(text)
     if fault then return fault end
   end
 end
@@ -65,12 +69,12 @@ M.rules = {
   sessions = { type = "integer", min = 1, max = 1024, default = 4 },
   queue = { type = "integer", min = 0, max = 1 << 20, default = 64 },
   step_tokens = { type = "integer", min = 16, max = 512 },
-  memory = { type = { "integer", "string" } },
+  memory = units.bytes_rule,
   api_key = { type = "string", check = M.key_fault },
   cert = { type = "string" },
   key = { type = "string" },
   cors = { type = { "string", "table" }, check = cors_fault },
-  names = { type = "table", check = check_names },
+  names = { type = "list", check = check_names },
   defaults = { type = "table" },
   time_limit = { type = "number", min = 0.001 },
   max_body = { type = "integer", min = 1024, max = 1 << 30, default = 8 << 20 },
@@ -402,14 +406,14 @@ local function pass_on(self)
   count(self)
 end
 
--- Is there something to compute?
-local function busy(self) return #self._tasks > 0 or #self._jobs > 0 and not self.pool:idle() end
+-- Has the pool nothing to compute? A model that was closed has closed it.
+local function is_idle(self) return self.model.closed or self.pool:idle() end
 
---- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
--- @param wait seconds at most; default: until there is one
--- @return true; false once the server is stopped and everything is answered
-function Server:turn(wait)
-  local http = self._http or error("server is closed", 2)
+-- Is there something to compute?
+local function busy(self) return #self._tasks > 0 or #self._jobs > 0 and not is_idle(self) end
+
+local function turn(self, wait)
+  local http = self._http
   if not busy(self) and not (self.stopping and http:busy() == 0) then
     http:wait(math.min(wait or IDLE, IDLE))
   end
@@ -418,7 +422,7 @@ function Server:turn(wait)
   sweep(self)
   work(self)
   if #self._jobs > 0 then
-    if not self.pool:idle() then step(self) end
+    if not is_idle(self) then step(self) end
     pass_on(self)
   elseif self.stopping and #self._tasks == 0 then
     return http:busy() > 0 and core.clock() < self.deadline
@@ -426,8 +430,29 @@ function Server:turn(wait)
   return not (self.deadline and core.clock() > self.deadline)
 end
 
+-- Raises at the level of the method's caller.
+local function opened(self) return self._http or error("server is closed", 3) end
+
+local WAIT = { type = "number", min = 0 }
+
+--- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
+-- @param wait seconds at most; default: until there is one
+-- @return true; false once the server is stopped and everything is answered, or a callback has closed it
+function Server:turn(wait)
+  opened(self)
+  if wait ~= nil then schema.argument(WAIT, wait, "turn: wait", 2) end
+  if self._turning then error("turn: the server computes already (called from a callback)", 2) end
+  self._turning = true
+  local ok, more = pcall(turn, self, wait)
+  self._turning = nil
+  if self._closing then self:close() end
+  if not ok then error(more, 0) end
+  return more and self._http ~= nil
+end
+
 --- Accepts no more requests. Replies in progress have `grace` seconds to end.
 function Server:stop()
+  opened(self)
   if self.stopping then return end
   self.stopping, self.deadline = true, core.clock() + self.opts.grace
   self._http:quiesce()
@@ -446,19 +471,26 @@ local function cut_off(self)
   while self._http:busy() > 0 and core.clock() < last do self._http:wait(0.02) end
 end
 
+local RUN = {
+  signals = { type = { "boolean", "string" }, check = function(v)
+    if type(v) == "string" and v ~= "exit" then return "must be true, false or \"exit\", is " .. schema.shown(v) end
+  end },
+}
+
 --- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. The first signal lets replies end,
 -- the second one does not.
 -- @param opts signals: true catches them until close(); "exit" until the process ends, which ignores further ones then
 -- @return true if all replies have ended; false if some were cut off
 function Server:run(opts)
-  local http = self._http or error("server is closed", 2)
-  local signals = opts and opts.signals
+  local http = opened(self)
+  local signals = schema.check(RUN, opts, "run", 2).signals
   if signals then http:catch_signals(true, signals == "exit") end
   while self:turn() do
     local seen = signals and http:signals() or 0
     if seen > 0 then self:stop() end
     if seen > 1 then break end
   end
+  if not self._http then return false end -- a callback has closed it
   local all = #self._jobs == 0 and #self._tasks == 0
   if not all then cut_off(self) end
   return all
@@ -466,6 +498,7 @@ end
 
 --- Counters: replies and tasks (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
 function Server:stats()
+  opened(self)
   local out = {
     replies = self._replies, tasks = #self._tasks, connections = self._http:connections(), seconds = core.clock() - self._since,
   }
@@ -473,9 +506,13 @@ function Server:stats()
   return out
 end
 
---- Closes all connections. Closing twice is fine.
+--- Closes all connections. Closing twice is fine. In a callback it takes effect at the end of the turn.
 function Server:close()
   if not self._http then return end
+  if self._turning then
+    self._closing = true
+    return
+  end
   for i = #self._jobs, 1, -1 do
     self._jobs[i]:cancel()
     done(self, i)

@@ -1,5 +1,5 @@
 --- Text to token ids and back, with the vocabulary of a model file or of a folder in Hugging Face layout.
--- Needs ane.core, ane.util.methods and ane.util.schema; ane.tokenizer.folder for folders.
+-- Needs ane.core, ane.util.list, ane.util.methods and ane.util.schema; ane.tokenizer.folder for folders.
 --
 -- Texts are byte strings. A byte outside of valid UTF-8 is encoded as that byte, so a byte-level vocabulary with all 256 bytes
 -- has decode(encode(text)) == text for every text. A control token spelled in a text is text unless the option `special` is
@@ -7,6 +7,7 @@
 -- Usage: `local tokenizer = require "ane.tokenizer".new("folder"); local ids = tokenizer:encode("Hello")`
 
 local core = require "ane.core"
+local list_of = require "ane.util.list"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
@@ -80,6 +81,10 @@ end
 
 local function from_source(source)
   local wordpiece = require "ane.tokenizer.wordpiece"
+  local template = source:meta "tokenizer.chat_template"
+  if template ~= nil and type(template) ~= "string" then
+    return nil, ("%s: metadata key tokenizer.chat_template is %s, wanted a string"):format(source:path(), schema.shown(template)), "format"
+  end
   if wordpiece.is_in(source) then
     local found, why, word = wordpiece.open(source)
     if not found then return nil, why, word end
@@ -141,6 +146,16 @@ function Tokenizer:encode(text, opts)
   return ids, spans
 end
 
+local MOST = 0x7fffffff -- the largest id
+
+-- The id, for methods that take ids beyond the vocabulary. Raises at the level of the method's caller.
+local function id_of(what, id)
+  local whole = type(id) == "number" and math.tointeger(id)
+  if not whole then error(("%s: id must be an integer, is %s"):format(what, schema.shown(id)), 3) end
+  if whole < 0 or whole > MOST then error(("%s: id must be 0 .. %d, is %d"):format(what, MOST, whole), 3) end
+  return whole
+end
+
 local AROUND = {
   special = { type = "boolean", default = false },
   max_length = { type = "integer", min = 1 },
@@ -157,7 +172,11 @@ function Tokenizer:_sequence(text, opts)
   local body, message, code = body_of(self, text, opts.special)
   if not body then return nil, message, code end
   local head, tail, n = self._head, self._tail, #body
-  if opts.max_length then body = cut(body, opts.max_length - #head - #tail) end
+  local around = #head + #tail
+  if opts.max_length and opts.max_length < around then
+    return nil, ("option max_length is %d, but %d tokens stand around each text"):format(opts.max_length, around), "range"
+  end
+  if opts.max_length then body = cut(body, opts.max_length - around) end
   local ids = table.move(head, 1, #head, 1, {})
   table.move(body, 1, #body, #ids + 1, ids)
   return table.move(tail, 1, #tail, #ids + 1, ids), #body < n
@@ -202,6 +221,9 @@ function Tokenizer:pair(first, second, opts)
     if not texts[i] then return nil, message, code end
   end
   for _, part in ipairs(parts) do room = room - (part.id and 1 or 0) end
+  if room < 0 then
+    return nil, ("option max_length is %d, but %d tokens stand around each pair"):format(opts.max_length, opts.max_length - room), "range"
+  end
   local lengths = { shares(#texts[1], #texts[2], math.max(room, 0)) }
   local truncated = lengths[1] < #texts[1] or lengths[2] < #texts[2]
   local ids, types = {}, {}
@@ -215,7 +237,8 @@ end
 local function check_id(id, size, what)
   if math.type(id) == "float" then id = math.tointeger(id) or id end
   if math.type(id) ~= "integer" or id < 0 or id >= size then
-    local shown = type(id) == "string" and ("%q"):format(id) or tostring(id)
+    local shown = type(id) == "number" and tostring(id) or schema.shown(id)
+    what = type(what) == "number" and ("ids[%d]"):format(what) or what
     error(("decode: %s is %s, the ids of the vocabulary are 0 to %d"):format(what, shown, size - 1), 3)
   end
 end
@@ -230,7 +253,9 @@ function Tokenizer:decode(ids, opts)
   opts = schema.check(DECODE, opts, "decode", 2)
   local size = #self
   if type(ids) == "table" then
-    for i = 1, #ids do check_id(ids[i], size, ("ids[%d]"):format(i)) end
+    for i = 1, rawlen(ids) do check_id(ids[i], size, i) end
+    local fault = list_of.stray(ids)
+    if fault then error("decode: ids " .. fault, 2) end
   else
     check_id(ids, size, "ids")
   end
@@ -246,23 +271,38 @@ function Tokenizer:stream(opts)
   return setmetatable({ _raw = self._raw:decoder(opts.skip_special) }, Stream)
 end
 
-function Stream:push(id) return self._raw:push(id) end
+function Stream:push(id)
+  local text = self._raw:push(id_of("push", id))
+  return text
+end
 
 function Stream:flush() return self._raw:flush() end
 
 function Stream:reset() self._raw:reset() end
 
 --- The bytes of a token; nil beyond the vocabulary.
-function Tokenizer:token(id) return self._raw:token(id) end
+function Tokenizer:token(id)
+  local text = self._raw:token(id_of("token", id))
+  return text
+end
 
 --- The spelling of a token in the vocabulary; nil beyond the vocabulary.
-function Tokenizer:piece(id) return self._raw:piece(id) end
+function Tokenizer:piece(id)
+  local text = self._raw:piece(id_of("piece", id))
+  return text
+end
 
 --- The id of the token with a spelling, or nil.
-function Tokenizer:id(piece) return self._raw:id(piece) end
+function Tokenizer:id(piece)
+  schema.argument({ type = "string" }, piece, "id: piece", 2)
+  return self._raw:id(piece)
+end
 
 --- "normal", "control", "user", "unknown", "unused" or "byte"; nil beyond the vocabulary.
-function Tokenizer:token_type(id) return self._raw:token_type(id) end
+function Tokenizer:token_type(id)
+  local kind = self._raw:token_type(id_of("token_type", id))
+  return kind
+end
 
 --- Frees the vocabulary. Streams of this tokenizer then raise.
 function Tokenizer:close() self._raw:close() end

@@ -1,7 +1,8 @@
 --- Calls of tools: descriptions in OpenAI's form, the family's form of calls, the grammar of a reply that may hold calls, and what was
 -- called. generate, stream, chat and pools use it for their options `tools`, `tool_choice`, `parallel_tool_calls` and `tool_form`; a
 -- program needs it only for texts that came from elsewhere.
--- Needs ane.core, ane.util.exact, ane.grammar.objects, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
+-- Needs ane.core, ane.util.exact, list, nested and schema, ane.grammar.objects, ane.tools.forms, calls, literals, reader; ane.jinja when
+-- messages are prepared.
 -- Usage: `local text, calls = require("ane.tools").parse(reply, {form = "hermes"}); print(calls[1]["function"].name)`
 
 local calls = require "ane.tools.calls"
@@ -9,8 +10,11 @@ local core = require "ane.core"
 local exact = require "ane.util.exact"
 local forms = require "ane.tools.forms"
 local literals = require "ane.tools.literals"
+local list_of = require "ane.util.list"
+local nested = require "ane.util.nested"
 local objects = require "ane.grammar.objects"
 local reader = require "ane.tools.reader"
+local schema_of = require "ane.util.schema"
 
 local M = {}
 
@@ -45,7 +49,8 @@ local function plain(v)
   if type(v) ~= "table" then return v end
   local kind = kind_of(v)
   if kind == "none" then return core.null end
-  local copy = setmetatable({}, not kind and getmetatable(v) or nil)
+  local mt = getmetatable(v)
+  local copy = setmetatable({}, not kind and type(mt) == "table" and mt or nil)
   for key, item in pairs(kind == "dict" and v.map or v) do copy[key] = plain(item) end
   return kind == "dict" and next(copy) == nil and core.json_decode "{}" or copy
 end
@@ -63,7 +68,7 @@ local function described(tool, i)
   if not is_object(f) then return wrong "has no table under \"function\"" end
   if type(f.name) ~= "string" then return wrong "has no name" end
   if not f.name:match "^[%w_.-]+$" or #f.name > 64 then
-    return wrong(("has the name %q: a name is 1 .. 64 letters, digits, _, - and ."):format(f.name))
+    return wrong(("has the name %s: a name is 1 .. 64 letters, digits, _, - and ."):format(schema_of.shown(f.name)))
   end
   local schema, message, code = calls.schema_of(f.parameters)
   if not schema then return nil, ("tools: %s: %s"):format(f.name, message), code end
@@ -75,6 +80,8 @@ end
 -- @return list of {name, schema}; or nil, message, code ("invalid", "unsupported", "format" for JSON text)
 function M.check(list)
   local message, code
+  message = nested.fault(list)
+  if message then return nil, "tools: the list " .. message, "invalid" end
   if type(list) == "string" then
     list, message, code = core.json_decode(list, EXACT)
     if list == nil then return nil, "tools: " .. message, code end
@@ -82,7 +89,8 @@ function M.check(list)
   end
   list = plain(list)
   local out, seen = {}, {}
-  if #list == 0 and next(list) ~= nil then return nil, "tools: must be a list of tools", "invalid" end
+  message = list_of.fault(list)
+  if message then return nil, "tools: " .. message:gsub("a list", "a list of tools", 1), "invalid" end
   for i, tool in ipairs(list) do
     out[i], message, code = described(tool, i)
     if not out[i] then return nil, message, code end
@@ -104,7 +112,7 @@ local function choice_of(choice, tools)
     names[i] = tool.name
   end
   return nil, ('tool_choice must be "auto", "none", "required" or one of the tools (%s), is %s'):format(
-    table.concat(names, ", "), type(name) == "string" and ("%q"):format(name) or "a table without a name"), "invalid"
+    table.concat(names, ", "), type(name) == "string" and schema_of.shown(name) or "a table without a name"), "invalid"
 end
 
 --- Returns whether options offer tools to a template: there are some, and the choice is not "none".
@@ -186,6 +194,12 @@ function M.plan(template, opts)
   }
 end
 
+local PARSE = {
+  form = { type = "string" },
+  template = { type = "string" },
+  tools = M.rules.tools,
+}
+
 --- Parses the calls in a whole reply.
 -- @param text with control tokens spelled
 -- @param opts form: name of a form, or template: a chat template's text; tools: what could be called, for forms whose arguments have
@@ -194,11 +208,13 @@ end
 -- JSON text}};
 -- or nil, message, code
 function M.parse(text, opts)
+  schema_of.argument({ type = "string" }, text, "parse: text", 2)
+  opts = schema_of.check(PARSE, opts, "parse", 2)
   local form, message, code
   if not opts.form and not opts.template then return nil, "parse: the options need form or template", "invalid" end
   if opts.form then form = forms.named(opts.form) else form, message, code = forms.of(opts.template) end
   if not form then
-    message = message or ("form must be one of %s, is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
+    message = message or ("form must be one of %s, is %s"):format(table.concat(forms.names(), ", "), schema_of.shown(opts.form))
     return nil, message, code or "invalid"
   end
   local list
@@ -219,7 +235,15 @@ end
 -- @param call as in result.tool_calls
 -- @return a table (ane.null is JSON's null); or nil, message, code
 function M.arguments(call)
-  return core.json_decode(call["function"].arguments)
+  local f = type(call) == "table" and call["function"]
+  local text = type(f) == "table" and f.arguments
+  if type(text) ~= "string" then
+    error("arguments: the call must be a table as in result.tool_calls, with a text as arguments of its function", 2)
+  end
+  local value, message, code = core.json_decode(text)
+  if type(value) == "table" then return value end
+  if value ~= nil then message, code = "arguments: the text must be a JSON object, is " .. schema_of.shown(text), "format" end
+  return nil, message, code
 end
 
 -- ---- Messages ------------------------------------------------------------------------------------------------------------

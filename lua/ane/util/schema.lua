@@ -1,10 +1,11 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
--- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit that is
--- itself too low), choices (list), aliases = {old name = choice}, check = function(value) that gives a message where the value is wrong,
--- made_of (the options that users give in its place, as they are listed).
+-- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit
+-- that is itself too low), choices (list), aliases = {old name = choice}, of (the rule of each entry of a list), check = function(value)
+-- that gives a message where the value is wrong, made_of (the options that users give in its place, as they are listed).
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -18,6 +19,8 @@ local TYPES = {
   integer = { function(v) return math.type(v) == "integer" end, "an integer" },
   number = { function(v) return type(v) == "number" and v == v end, "a number" },
   string = { function(v) return type(v) == "string" end, "a string" },
+  path = { function(v) return type(v) == "string" and v ~= "" and not v:find("\0", 1, true) end, "a string" },
+  list = { function(v) return type(v) == "table" and not list_of.fault(v) end, "a list" },
   boolean = { function(v) return type(v) == "boolean" end, "true or false" },
   table = { function(v) return type(v) == "table" end, "a table" },
   callable = { is_callable, "a function" },
@@ -30,11 +33,20 @@ local function names_of(kinds)
   return table.concat(names, " or ")
 end
 
+local SHOWN = 80 -- bytes of a text in a message
+
 local function shown(v)
-  if type(v) == "string" then return ("%q"):format(v) end
+  if type(v) == "string" then
+    if #v > SHOWN then return ("%q... (%d bytes)"):format(v:sub(1, SHOWN), #v) end
+    return ("%q"):format(v)
+  end
+  if v ~= v then return "NaN" end
   if type(v) == "number" or type(v) == "boolean" then return tostring(v) end
   return "a " .. type(v)
 end
+
+--- A value as messages show it: numbers and short texts as they are, other values by their type.
+M.shown = shown
 
 -- The normalised value: 4096.0 becomes 4096 if an integer is expected, an alias becomes its choice.
 local function normal(rule, v)
@@ -58,10 +70,29 @@ local function range_of(rule)
   return min and ("%s or more"):format(min) or ("%s or less"):format(max)
 end
 
+-- The fault of v, whose type is wrong.
+local function misfit(rule, v, wanted)
+  if rule.type == "list" and type(v) == "table" then return list_of.fault(v) end
+  local of = type(rule.type) == "table" and table.concat(rule.type, " ") or rule.type
+  if of:find "path" and v == "" then return "is empty" end
+  if of:find "path" and type(v) == "string" then return ("must be a path without a NUL byte, is %s"):format(shown(v)) end
+  return ("must be %s, is %s"):format(wanted, shown(v))
+end
+
+local fault
+
+-- The fault of the first wrong entry of a list; nil: none.
+local function entry_fault(rule, list)
+  for i, entry in ipairs(list) do
+    local message = fault(rule, entry)
+    if message then return ("has the entry %d, which %s"):format(i, message) end
+  end
+end
+
 -- The fault of v; nil: none.
-local function fault(rule, v)
+function fault(rule, v)
   local ok, wanted = fits(rule, v)
-  if not ok then return ("must be %s, is %s"):format(wanted, shown(v)) end
+  if not ok then return misfit(rule, v, wanted) end
   if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max or rule.above and v <= rule.above) then
     return ("must be %s, is %s"):format(range_of(rule), shown(v))
   end
@@ -73,7 +104,8 @@ local function fault(rule, v)
     end
     return ("is %s: choose %s"):format(shown(v), table.concat(list, ", "))
   end
-  return rule.check and rule.check(v)
+  local wrong = rule.of and type(v) == "table" and entry_fault(rule.of, v)
+  return wrong or rule.check and rule.check(v)
 end
 
 -- The names of the options, as users give them.
@@ -81,6 +113,23 @@ local function listed(rules)
   local names = {}
   for i, key in ipairs(keys_of(rules)) do names[i] = rules[key].made_of or key end
   return table.concat(names, ", ")
+end
+
+-- The fault of an option table; nil: none. Options of a metatable would be seen by some functions and not by others.
+local function table_fault(opts)
+  if type(opts) ~= "table" then return ("options must be a table, not %s"):format(shown(opts)) end
+  local mt = getmetatable(opts)
+  if mt == nil then return nil end
+  if type(mt) ~= "table" or rawget(mt, "__index") ~= nil or rawget(mt, "__pairs") ~= nil then
+    return "options must be a table of their own, not one with a metatable that gives more (__index, __pairs)"
+  end
+end
+
+--- Checks that options are a plain table or nil, for functions that pass them on.
+-- @param what, level as for check
+function M.plain(opts, what, level)
+  local message = opts ~= nil and table_fault(opts)
+  if message then error(("%s: %s"):format(what, message), level and level > 0 and level + 1 or 0) end
 end
 
 --- Checks an option table against its rules and gives a new table with the defaults filled in.
@@ -92,9 +141,8 @@ end
 -- @raise if an option is unknown, of a wrong type or out of its range
 function M.check(rules, opts, what, level, bare)
   level = level and level > 0 and level + 1 or 0
-  if opts ~= nil and type(opts) ~= "table" then
-    error(("%s: options must be a table, not %s"):format(what, shown(opts)), level)
-  end
+  local wrong = opts ~= nil and table_fault(opts)
+  if wrong then error(("%s: %s"):format(what, wrong), level) end
   local out = {}
   for key, value in pairs(opts or {}) do
     local rule = rules[key]

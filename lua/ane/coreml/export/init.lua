@@ -344,7 +344,7 @@ end
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
   level = level or 1
-  schema.argument({ type = "string" }, out, "export: path", level + 1)
+  schema.argument({ type = "path" }, out, "export: path", level + 1)
   local given = opts or {}
   opts = schema.check(M.rules, opts, "export", level + 1)
   if out == "" then error("export: path is empty", level + 1) end

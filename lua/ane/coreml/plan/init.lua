@@ -32,7 +32,7 @@ local function known_schemes(mixed)
   for pattern, scheme in pairs(mixed) do
     if type(pattern) ~= "string" then return "must be a table {pattern = scheme}" end
     if not known[scheme] then
-      return ("has scheme %q for %q: choose %s"):format(tostring(scheme), pattern, table.concat(core.mil_schemes(), ", "))
+      return ("has scheme %s for %q: choose %s"):format(schema.shown(scheme), pattern, table.concat(core.mil_schemes(), ", "))
     end
   end
 end

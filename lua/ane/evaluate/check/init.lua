@@ -175,16 +175,18 @@ end
 -- @param path golden.json (see ane.evaluate.golden), or the folder that holds it
 -- @param opts prompt (name of the only prompt to use), hints (default true: where a value drifts, known mistakes are tried one by
 -- one on rebuilt models)
+-- @param level of errors for misuse, as error()'s
 -- @return report, whose tostring is a table for people: ok; layers = list of {name, value (ours), prompt (the one with
 -- the largest error), max_abs, max_scaled = largest |d| / (1 + |golden|), rms, cosine, ok}; blocks = the same for values that the
 -- golden has by name (permuted: the same numbers in another order);
 -- logits = {max_abs, max_scaled, rms, cosine, argmax_agree (0 .. 1), ok}, outputs = the same by prompt; greedy_equal (nil:
 -- the golden has no tokens); first = the first row that drifts, first_block; hints = list of {text, kind, certain};
 -- limits = {scaled} or {cosine}; or nil, message, code
-function M.check(model, path, opts)
-  schema.argument({ type = "string" }, path, "check: golden", 2)
-  opts = schema.check(RULES, opts, "check", 2)
-  local bundle = require("ane.model").bundle(model, 2)
+function M.check(model, path, opts, level)
+  level = (level or 1) + 1
+  schema.argument({ type = "path" }, path, "check: golden", level)
+  opts = schema.check(RULES, opts, "check", level)
+  local bundle = require("ane.model").bundle(model, level)
   local g <close>, message, code = golden.open(path, opts.prompt)
   if not g then return nil, message, code end
   local limits = limits_of(bundle)

@@ -158,6 +158,26 @@ local function task_of(source, arch)
   return type == 4 and "reranker" or type > 0 and "embedding" or nil
 end
 
+-- Checks sizes that no recipe needs, because the tensors have them, against the tensors: one of the two is wrong. Layers without these
+-- matrices, such as mixtures of experts, are left out.
+local function check_matrices(source, arch, cfg)
+  local value = whole(source, arch, "attention.value_length", false, 1)
+  if source:meta(arch .. ".attention.value_length_swa") ~= nil then value = nil end -- the layers have several
+  local widths, heads = cfg.per_layer.d_ff or {}, cfg.per_layer.n_head_kv or {}
+  for i = 0, cfg.n_layer - 1 do
+    local down, v = source:tensor(("blk.%d.ffn_down.weight"):format(i)), source:tensor(("blk.%d.attn_v.weight"):format(i))
+    local d_ff, n = widths[i + 1] or cfg.d_ff, heads[i + 1] or cfg.n_head_kv
+    if down and d_ff and #down.shape == 2 and down.shape[2] ~= d_ff then
+      local what = "metadata key %s.feed_forward_length is %d, but tensor blk.%d.ffn_down.weight has %d columns"
+      fail(source, what, arch, d_ff, i, down.shape[2])
+    end
+    if v and value and #v.shape == 2 and v.shape[1] ~= n * value then
+      local what = "metadata key %s.attention.value_length is %d, but tensor blk.%d.attn_v.weight has %d rows for %d heads"
+      fail(source, what, arch, value, i, v.shape[1], n)
+    end
+  end
+end
+
 --- The configuration (see ane.model.config).
 function M.read(source)
   local arch = M.architecture(source)
@@ -176,6 +196,7 @@ function M.read(source)
   if not cfg.norm_eps then
     fail(source, "metadata key %s.attention.layer_norm_rms_epsilon is missing (or, of LayerNorm, attention.layer_norm_epsilon)", arch)
   end
+  check_matrices(source, arch, cfg)
   cfg.task = task_of(source, arch)
   function cfg.holds(name) return source:tensor(name) ~= nil end
   cfg.context_length = whole(source, arch, "context_length", false, 1)

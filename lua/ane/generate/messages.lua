@@ -1,0 +1,87 @@
+--- Checks of messages before a chat template sees them. A template prints nothing for a key that it does not find, so a wrong message would
+-- pass unseen.
+-- Needs ane.core, ane.util.list, ane.util.nested and ane.util.schema. Values of ane.jinja are taken like plain ones.
+-- Usage: `local fault = messages.fault({ { role = "user", content = "hi" } })`
+
+local core = require "ane.core"
+local list_of = require "ane.util.list"
+local nested = require "ane.util.nested"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+-- Is this a value of ane.jinja? Its metatable has the kind.
+local function kind_of(v)
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.kind or nil
+end
+
+local function get(t, key)
+  if kind_of(t) == "dict" then return t.map[key] end
+  return rawget(t, key)
+end
+
+local function is_null(v) return v == nil or v == core.null or kind_of(v) == "none" end
+
+-- Roles whose content is a text, or a list of parts. The results of tools may be anything.
+local SAYS = { user = true, system = true, developer = true, assistant = true }
+
+local PLAIN = { number = true, boolean = true }
+
+local function part_fault(part)
+  if type(part) == "string" then return nil end
+  if type(part) ~= "table" or kind_of(part) == "list" then return "must be a text or a table, is " .. schema.shown(part) end
+  local text = get(part, "text")
+  if get(part, "type") == "text" and type(text) ~= "string" then return "must have a text as text, has " .. schema.shown(text) end
+end
+
+-- The fault of a content, as the end of "messages[1] "; nil: none.
+local function content_fault(content)
+  local kind = type(content)
+  if kind == "string" or is_null(content) or kind ~= "table" and not PLAIN[kind] then return nil end -- ane.jinja names the other kinds
+  if kind ~= "table" then return "must have a text or a list of parts as content, has " .. schema.shown(content) end
+  if kind_of(content) == "dict" then return "must have a text or a list of parts as content, has a table with keys" end
+  local fault = list_of.fault(content)
+  if fault then return "has a content that " .. fault end
+  for i, part in ipairs(content) do
+    fault = part_fault(part)
+    if fault then return ("has a content whose part %d %s"):format(i, fault) end
+  end
+end
+
+local function calls_fault(calls)
+  if type(calls) ~= "table" then return "must have a list as tool_calls, has " .. schema.shown(calls) end
+  local fault = list_of.fault(calls)
+  if fault then return "has tool_calls that " .. fault end
+  for i, call in ipairs(calls) do
+    if type(call) ~= "table" then return ("has tool_calls whose entry %d must be a table, is %s"):format(i, schema.shown(call)) end
+  end
+end
+
+local function message_fault(message)
+  if type(message) ~= "table" or kind_of(message) == "list" then
+    return "must be a table with role and content, is " .. schema.shown(message)
+  end
+  local fault = nested.fault(message)
+  if fault then return fault end
+  local role = get(message, "role")
+  if type(role) ~= "string" then return "must have a text as role, has " .. (role == nil and "none" or schema.shown(role)) end
+  local calls = get(message, "tool_calls")
+  fault = not is_null(calls) and calls_fault(calls)
+  if fault then return fault end
+  return SAYS[role] and content_fault(get(message, "content")) or nil
+end
+
+--- What is wrong with a list of messages.
+-- @return a text such as "messages[2] must have a text as role, has none"; nil: nothing
+function M.fault(messages)
+  if type(messages) ~= "table" then return "messages must be a list, is " .. schema.shown(messages) end
+  local fault = list_of.fault(messages)
+  if fault then return "messages " .. fault end
+  for i, message in ipairs(messages) do
+    fault = message_fault(message)
+    if fault then return ("messages[%d] %s"):format(i, fault) end
+  end
+end
+
+return M

@@ -1,0 +1,56 @@
+--- Lists that callers give: tables with the keys 1 .. n and no others.
+-- Needs nothing. Usage: `local fault = list.fault(prompts); if fault then error("prompts " .. fault, 2) end`
+
+local M = {}
+
+-- A key, as messages show it. Addresses of tables say nothing.
+local function shown(key)
+  local kind = type(key)
+  if kind == "string" and #key <= 60 and key:find "^[%w_.-]+$" then return key end
+  if kind == "string" then return ("%q"):format(#key > 60 and key:sub(1, 60) .. "..." or key) end
+  return (kind == "number" or kind == "boolean" or kind == "nil") and tostring(key) or "a " .. kind
+end
+M.shown = shown
+
+-- The fault of a table that has more than the keys 1 .. n.
+local function stray(t, n)
+  local key = next(t)
+  while key ~= nil do
+    local inside = math.type(key) == "integer" and key >= 1 and key <= n
+    if not inside and math.type(key) == "integer" and key > n then return ("must be a list, but has no entry %d"):format(n + 1) end
+    if not inside then return ("must be a list, but has the key %s"):format(shown(key)) end
+    key = next(t, key)
+  end
+end
+
+--- What is wrong with a table as a list, for callers that look at each entry 1 .. #t themselves. It takes constant time unless a part of
+-- the table is a hash.
+-- @return a text such as "must be a list, but has the key x"; nil: nothing
+function M.stray(t)
+  local n = rawlen(t)
+  local after
+  if n > 0 then after = next(t, n) else after = next(t) end
+  return after ~= nil and stray(t, n) or nil
+end
+
+--- What is wrong with a table as a list: holes and other keys.
+-- @return a text such as "must be a list, but has no entry 2"; nil: nothing
+function M.fault(t)
+  for i = 1, rawlen(t) do
+    if rawget(t, i) == nil then return ("must be a list, but has no entry %d"):format(i) end
+  end
+  return M.stray(t)
+end
+
+--- What is wrong with a table as a list of token ids, but for their maximum.
+-- @return a text such as "entry 2 of the ids is x, not a token id"; nil: nothing
+function M.ids_fault(t)
+  for i = 1, rawlen(t) do
+    local id = t[i]
+    if math.type(id) ~= "integer" or id < 0 then return ("entry %d of the ids is %s, not a token id"):format(i, shown(id)) end
+  end
+  local fault = M.stray(t)
+  return fault and "the ids " .. fault or nil
+end
+
+return M
