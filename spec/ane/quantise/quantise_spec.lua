@@ -449,11 +449,11 @@ describe("quantise with gptq", function()
 
   it("computes with int8 activations where all weights have about 4 bits, and with fp32 otherwise", function()
     for weights, same in pairs { q4_0 = false, ["int4-block"] = false, ["int8-channel"] = true, ["lut4-g16"] = true } do
-      local files, plain = {}, nil
+      local files = {}
       for i, activations in ipairs { "fp32", "auto" } do
         local model <close> = tiny.load(nil, { activations = activations ~= "auto" and activations or nil })
         assert(model:quantise(path(), { weights = weights }))
-        plain = divergence(model)
+        local plain = divergence(model)
         assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT, threads = i }))
         files[i] = core.read_file(path())
         assert.is_true(divergence(model) < plain, weights)
