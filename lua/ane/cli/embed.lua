@@ -7,7 +7,7 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Make an embedding of each line of standard input."
+M.summary = "Compute an embedding of each line of standard input."
 M.excludes = { { "ids", "prompt", "prefix", "max_length", "special" } }
 
 function M.options(parser)

@@ -20,8 +20,9 @@ function M.options(parser)
   parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
     .. '"outputs": expected outputs, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
     .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is an output of call N, counted from 1.')
-  parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
-  parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
+  parser:option("--precision", "fp32 computes without rounding to fp16; fp16 rounds every result of type fp16.")
+    :choices { "fp32", "fp16" }:default "fp32"
+  parser:option("--function", "Function of calls that name none; default: the package's own default."):argname "NAME"
   options.add(parser, "--run-memory", "Maximum memory for the states and values of runs: 2G, 512M; default: half of the free memory.",
     units.bytes_rule):argname "SIZE"
   options.threads(parser)
@@ -66,7 +67,7 @@ local function read_case(path)
   local case, fault = core.json_decode(text)
   if case == nil then return nil, ("%s: %s"):format(path, fault) end
   if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
-    return nil, path .. ": wanted an object with a list `calls`"
+    return nil, path .. ": must be an object with a list `calls`"
   end
   fault = fault_of_tolerance(case)
   if fault then return nil, ("%s: %s"):format(path, fault) end
@@ -303,7 +304,7 @@ function M.run(args)
   if args.json then return common.print_json { calls = common.list(calls), ok = all } end
   show(calls)
   if all then return true end
-  return nil, "an output is not what the case expects"
+  return nil, "an output differs from the expected one"
 end
 
 return M

@@ -249,7 +249,7 @@ local function prepare(self, prompt, opts, what, rules, level)
   if opts.session and not session.is_of(opts.session, self._sessions) then
     error(what .. ": option session must be an open session of this model", level)
   end
-  if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
+  if opts.session and opts.adapters then error(what .. ": option adapters cannot be combined with session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
   if ids and (opts.tools or opts.tool_choice) then opts.calls, message, code = calls_of(self, prompt, opts) end
@@ -328,7 +328,7 @@ function Model:pool(opts, opts_level)
     end,
     prefixes = bundle.program.prefixes and function() return bundle.program:prefixes(opts.kv or self.kv) end,
     prepare = function(prompt, o, level)
-      if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
+      if o and o.session then error("add: option session cannot be used in a pool, which has its own sessions", level) end
       local ids, checked, fault = prepare(self, prompt, o, "add", POOLED, level + 1)
       if not ids then return nil, checked, fault end
       local chosen, why

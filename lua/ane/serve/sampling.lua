@@ -142,7 +142,7 @@ function M.options(server, values, format, format_path)
   if values.logit_bias then opts.logit_bias = bias_of(server, values.logit_bias) end
   opts.grammar = M.grammar_of(format, format_path or "response_format")
   if values.grammar then
-    if opts.grammar then fields.wrong("grammar", "does not go with %s", format_path or "response_format") end
+    if opts.grammar then fields.wrong("grammar", "cannot be combined with %s", format_path or "response_format") end
     opts.grammar = gbnf(values.grammar)
   end
   return opts

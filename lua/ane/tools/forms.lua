@@ -198,7 +198,7 @@ function M.of(template)
     if spells(template, row.has) and spells_none(template, row.lacks) then return row end
   end
   if not template:find("tools", 1, true) then
-    return nil, "the model's chat template takes no tools", "unsupported"
+    return nil, "the model's chat template does not support tools", "unsupported"
   end
   return nil, "the form of tool calls in the model's chat template is not known; where it is one of these, say so with tool_form: "
     .. table.concat(M.names(), ", "), "unsupported"

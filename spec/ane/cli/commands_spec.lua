@@ -151,7 +151,7 @@ describe("ane run --profile", function()
     assert.same({ 0, "\n" }, { code, text })
     assert.matches("^prefill\nblock .-attn_output.-\ntotal .-\ndecode\nblock ", err)
     code, text, err = command.run { "run", path, "-p", "Hello", "--profile", "--json" }
-    assert.same({ 2, "", "ane run: --profile and --json: choose one\n" }, { code, text, err })
+    assert.same({ 2, "", "ane run: --profile cannot be combined with --json\n" }, { code, text, err })
   end)
 end)
 
@@ -391,7 +391,7 @@ describe("ane bench", function()
     local own = command.json({ "info", path }).config.context_length
     local code, out, err = command.run { "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits" }
     assert.same({ 2, "" }, { code, out })
-    assert.matches(("^ane bench: the tests need a context of %d tokens, the model's own is %d: ask for it with %%-%%-context %d\n$")
+    assert.matches(("^ane bench: the tests need a context of %d tokens, but the model's own is %d: give %%-%%-context %d\n$")
       :format(own + 1, own, own + 1), err)
     code, out, err = command.run {
       "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits", "-c", tostring(own + 1),

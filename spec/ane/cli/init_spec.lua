@@ -96,7 +96,7 @@ describe("the command", function()
       { { "run", path, "-p", "x", "--kv", "q5" }, 2, "'%-%-kv' must be one of 'fp16'" },
       { { "run", path, "-p", "x", "-c", "0" }, 2, "%-%-context must be 1 .. " },
       { { "run", path, "-p", "x", "--logprobs", "2" }, 2, "%-%-logprobs needs %-%-json" },
-      { { "run", path, "--ids", "1", "--system", "x" }, 2, "%-%-system goes with" },
+      { { "run", path, "--ids", "1", "--system", "x" }, 2, "%-%-system needs %-%-prompt" },
       { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be" },
       { { "run", path, "-f", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "-p", "-" }, 2, "standard input is empty" },

@@ -57,7 +57,7 @@ describe("ane predict", function()
     f:flush()
     local out = command.json { "predict", path .. "/model.mlpackage", file }
     local code, text, message = command.run { "predict", path .. "/model.mlpackage", file }
-    assert.same({ 1, "ane predict: an output is not what the case expects\n" }, { code, message })
+    assert.same({ 1, "ane predict: an output differs from the expected one\n" }, { code, message })
     assert.matches("too large", text)
     os.remove(file)
     assert.is_false(out.ok)
@@ -129,7 +129,7 @@ describe("a case that is wrong", function()
     for _, case in ipairs { "{}", "[]", "false", '{"calls": {}}', '{"calls": "x"}' } do
       local code, _, text = predict(case)
       assert.equal(1, code)
-      assert.matches("wanted an object with a list `calls`", text)
+      assert.matches("must be an object with a list `calls`", text)
     end
   end)
 

@@ -190,7 +190,7 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
 
   it("is shown as a program or as JSON, not both", function()
     local code, text, err = command.run { "info", APPLE, "--program", "--json" }
-    assert.same({ 2, "", "ane info: --program and --json: choose one\n" }, { code, text, err })
+    assert.same({ 2, "", "ane info: --program cannot be combined with --json\n" }, { code, text, err })
   end)
 
   it("has a hash that is checked", function()

@@ -176,7 +176,7 @@ describe("ane quantise --bits", function()
 
   it("says what is missing", function()
     for _, case in ipairs {
-      { "--size and --bits: choose one", { "--size", "1M", "--bits", "4" } },
+      { "--bits cannot be combined with --size", { "--size", "1M", "--bits", "4" } },
       { "--size and --bits need a text: give --calibrate FILE", { "--size", "1M" } },
       { "--size: '1Q' is not a size like 90M", { "--size", "1Q" } },
     } do

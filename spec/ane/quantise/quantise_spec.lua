@@ -362,8 +362,8 @@ describe("ane quantise", function()
       { 2, "give %-%-weights: fp32, fp16", {} },
       { 2, "int9.*: choose fp32", { "--weights", "int9" } },
       { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
-      { 2, "%-%-stages goes with %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
-      { 2, "%-%-inputs goes with %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
+      { 2, "%-%-stages needs %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
+      { 2, "%-%-inputs needs %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
       { 2, "%-%-stages is the old form of %-%-inputs", { "--weights", "q4_0", "--stages", "1", "--inputs", "rounded" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
@@ -609,7 +609,7 @@ describe("ane quantise --sweep", function()
     end
     fails("does not end with %.svg", path(), "--sweep", "q4_0", "--on", "t")
     fails("give %-%-on FILE", "x.svg", "--sweep", "q4_0")
-    fails("goes with %-%-sweep", "x.gguf", "--weights", "q4_0", "--on", "t")
+    fails("needs %-%-sweep", "x.gguf", "--weights", "q4_0", "--on", "t")
     fails("leave out %-%-weights", "x.svg", "--sweep", "q4_0", "--on", "t", "--weights", "q4_0")
     fails("q4_0:gptq needs a text", "x.svg", "--sweep", "q4_0:gptq", "--on", "t")
     fails("a type is \"q9\": choose", "x.svg", "--sweep", "q4_0,q9", "--on", "t")

@@ -75,7 +75,7 @@ describe("the form of calls", function()
       assert.matches("not known; where it is one of these, say so with tool_form: hermes, qwen3%-coder, glm", message)
     end
     local form, message, code = forms.of "{{ messages }}"
-    assert.same({ nil, "the model's chat template takes no tools", "unsupported" }, { form, message, code })
+    assert.same({ nil, "the model's chat template does not support tools", "unsupported" }, { form, message, code })
   end)
 end)
 
