@@ -53,7 +53,8 @@ void bind_set_integer(lua_State *L, const char *key, lua_Integer v);
 void bind_set_number(lua_State *L, const char *key, lua_Number v);
 void bind_set_boolean(lua_State *L, const char *key, bool v);
 
-/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, wanted ...". */
+/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, but must be
+ * ...". */
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
 /* The same, `def` where absent. */
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);

@@ -18,7 +18,7 @@ ane_status ane_gguf_add_tensor(struct ane_gguf_writer *w, const char *name, ane_
                                uint64_t *bytes, struct ane_error *err);
 /* Writes all that precedes the data. Values and tensors cannot be added afterwards. */
 ane_status ane_gguf_begin(struct ane_gguf_writer *w, struct ane_error *err);
-/* Writes the next bytes of the current tensor, in any number of calls. ANE_RANGE behind the last tensor, or where the bytes
+/* Writes the next bytes of the current tensor, in any number of calls. ANE_RANGE after the last tensor, or where the bytes
  * exceed the current one. */
 ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t size, struct ane_error *err);
 /* Writes other bytes of a complete tensor, all of them. ANE_NOTFOUND where there is none of this name, ANE_RANGE where its size

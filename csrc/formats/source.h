@@ -84,7 +84,7 @@ struct ane_source {
  * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
- * name in `list`; the others of the list stand behind all. An entry without data gets zeros of its type and shape, which the
+ * name in `list`; the others of the list come after all. An entry without data gets zeros of its type and shape, which the
  * caller fills; one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);

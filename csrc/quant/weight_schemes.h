@@ -43,7 +43,7 @@ struct ane_weight_spec {
 /* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
 bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
-/* Name i of the list, NULL behind the last. */
+/* Name i of the list, NULL after the last. */
 const char *ane_weight_spec_list(int i);
 
 bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b);

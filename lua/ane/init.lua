@@ -159,7 +159,7 @@ end
 function M.tensor(values, shape)
   local kind = type(values)
   if kind == "string" then return core.tensor(shape or { #values // 4 }, values) end
-  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, is a " .. kind, 2) end
+  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, but is a " .. kind, 2) end
   local nested, flat = shape_of(values), {}
   local message = flatten(values, nested, 1, flat)
   if message then error(message, 2) end

@@ -55,7 +55,7 @@ static void catch_signals(struct server *s, bool on) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-/* server:catch_signals(on, last). last: the process ends behind the server's close, and ignores both signals from there on */
+/* server:catch_signals(on, last). last: the process ends after the server's close, and ignores both signals from there on */
 static int server_catch_signals(lua_State *L) {
   struct server *s = open_server(L);
   s->last = lua_toboolean(L, 3);

@@ -235,12 +235,12 @@ static ane_status unpack_tensor(struct mil_unpack *u, const AneMl__TensorValue *
   if (h.fields != 1)
     return ane_fail(u->err, ANE_FORMAT, "the value has %s", h.fields ? "its numbers in more than one field" : "no numbers");
   if (h.field != want)
-    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s are in the field %s, wanted %s", ane_mil_dtype_name(dtype),
-                    mil_field_names[h.field], mil_field_names[want]);
+    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s must be in the field %s, but are in %s", ane_mil_dtype_name(dtype),
+                    mil_field_names[want], mil_field_names[h.field]);
   uint64_t wanted = out->count;
   if (want == MIL_BYTES && !ane_mil_bytes(dtype, out->count, &wanted)) wanted = UINT64_MAX;
   if (h.n != wanted)
-    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, its shape wants %" PRIu64, h.n,
+    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, but its shape needs %" PRIu64, h.n,
                     want == MIL_BYTES ? "bytes" : "elements", wanted);
   if (want == MIL_STRINGS) return unpack_strings(u, &h, out);
   ane_status st = want == MIL_INTS ? check_ints(u, dtype, h.values, h.n) : ANE_OK;
@@ -296,7 +296,7 @@ static ane_status check_items(struct mil_unpack *u, const struct ane_mil_value *
                   : t->kind == ANE_MIL_LIST && t->length >= 0 ? (uint64_t)t->length
                                                               : v->count;
   if (v->count != want)
-    return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, its type wants %" PRIu64, v->count, want);
+    return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, but its type needs %" PRIu64, v->count, want);
   for (uint64_t i = 0; i < v->count; i++) {
     const struct ane_mil_type *item = &t->items[t->kind == ANE_MIL_TUPLE ? i : t->kind == ANE_MIL_DICTIONARY ? i % 2 : 0];
     if (!ane_mil_type_equal(item, &v->items[i].type))

@@ -86,7 +86,8 @@ local function check_shape(file, place, source, m)
   for part, wanted in pairs { magnitude = rows, low_bias = rows, values = rows * cols } do
     local n = m[part] and elements(m[part].shape) or wanted
     if n ~= wanted then
-      raise("shape", "%s: tensor %s has %d elements, %s of %s wants %d", file.path, m[part].name, n, place.weight, source:path(), wanted)
+      raise("shape", "%s: tensor %s has %d elements, but must have %d for %s of %s", file.path, m[part].name, n, wanted,
+        place.weight, source:path())
     end
   end
 end
@@ -193,7 +194,7 @@ end
 local function change_of_rows(file, place, where, source, m, blend)
   local t = m.magnitude or m.values
   if t and (m.magnitude or not unchanged(file, place, where, source, t)) then
-    raise("unsupported", "%s: tensor %s is for rows %d to %d of %s: only products of such rows are merged", file.path, t.name, place.from,
+    raise("unsupported", "%s: tensor %s is for rows %d to %d of %s: only products of these rows are merged", file.path, t.name, place.from,
       place.to - 1, place.weight)
   end
   if not m.rank then return nil end

@@ -39,11 +39,11 @@ local function check_config(path, config)
   for _, key in ipairs { "use_rslora", "use_dora", "fan_in_fan_out", "lora_bias" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and type(v) ~= "boolean" then
-      raise("format", "%s: %s is %s, wanted true or false", path, key, shown(v))
+      raise("format", "%s: %s must be true or false, but is %s", path, key, shown(v))
     end
   end
   if config.bias ~= nil and not BIASES[config.bias] then
-    raise("format", "%s: bias is %s, wanted none, all or lora_only", path, shown(config.bias))
+    raise("format", "%s: bias must be none, all or lora_only, but is %s", path, shown(config.bias))
   end
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     local v = config[key]
@@ -52,10 +52,10 @@ local function check_config(path, config)
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then
-    raise("format", "%s: r is %s, wanted a whole number", path, shown(config.r))
+    raise("format", "%s: r must be a whole number, but is %s", path, shown(config.r))
   end
   if type(config.lora_alpha) ~= "number" then
-    raise("format", "%s: lora_alpha is %s, wanted a number", path, shown(config.lora_alpha))
+    raise("format", "%s: lora_alpha must be a number, but is %s", path, shown(config.lora_alpha))
   end
 end
 

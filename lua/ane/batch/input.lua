@@ -17,8 +17,8 @@ local FOREIGN = {
   ["\x1F\x8B"] = "is compressed with gzip: decompress it first, as in zcat FILE | ane batch MODEL -",
   ["\x28\xB5\x2F\xFD"] = "is compressed with zstd: decompress it first, as in zstdcat FILE | ane batch MODEL -",
   ["\xFD7zXZ"] = "is compressed with xz: decompress it first, as in xzcat FILE | ane batch MODEL -",
-  ["\xFF\xFE"] = "is UTF-16, wanted UTF-8",
-  ["\xFE\xFF"] = "is UTF-16, wanted UTF-8",
+  ["\xFF\xFE"] = "must be UTF-8, but is UTF-16",
+  ["\xFE\xFF"] = "must be UTF-8, but is UTF-16",
 }
 
 -- ---- Lines -------------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ function M.open(opts)
   local kind = core.path_kind(opts.path)
   if not kind then return nil, ("%s: no such file or folder"):format(opts.path), "io" end
   if opts.form == "files" then return files(opts.path, opts.most, opts.own or {}) end
-  if kind == "folder" then return nil, ("%s: is a folder, wanted a file of lines"):format(opts.path), "io" end
+  if kind == "folder" then return nil, ("%s: must be a file of lines, but is a folder"):format(opts.path), "io" end
   return file_lines(opts.path, opts.most)
 end
 

@@ -278,7 +278,7 @@ local function read_input(model, input, level)
     return ids, at
   end
   if type(input) ~= "table" then
-    error(("classify: the input must be a text or a list of token ids, is a %s"):format(type(input)), level + 1)
+    error(("classify: the input must be a text or a list of token ids, but is a %s"):format(type(input)), level + 1)
   end
   return input
 end

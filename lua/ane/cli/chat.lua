@@ -87,7 +87,7 @@ local function read_messages(path, text)
   local list = type(value) == "table" and (value.messages or value)
   for i, m in ipairs(type(list) == "table" and list or { false }) do
     if type(m) ~= "table" or type(m.role) ~= "string" then
-      return nil, ("%s: entry %d is not a message: wanted a list of {\"role\": ..., \"content\": ...}"):format(path, i)
+      return nil, ("%s: entry %d is not a message: the file must be a list of {\"role\": ..., \"content\": ...}"):format(path, i)
     end
   end
   return list

@@ -42,10 +42,10 @@ local function limits_of(args, r)
   local faults = {}
   local function check(value, most, what)
     local kept = not most or value <= most -- a NaN is not
-    if not kept then faults[#faults + 1] = what:format(value, most) end
+    if not kept then faults[#faults + 1] = what:format(most, value) end
   end
-  check(r.kl.mean, args.max_kl, "the mean KL is %.6f, wanted at most %g")
-  check(100 * (r.perplexity.ratio - 1), args.max_perplexity, "the perplexity is %+.2f %%, wanted at most %+g %%")
+  check(r.kl.mean, args.max_kl, "the mean KL must be at most %g, but is %.6f")
+  check(100 * (r.perplexity.ratio - 1), args.max_perplexity, "the perplexity must be at most %+g %%, but is %+.2f %%")
   local message = faults[1] and table.concat(faults, "; ")
   return { ok = message == nil, max_kl = args.max_kl, max_perplexity = args.max_perplexity, message = message }
 end

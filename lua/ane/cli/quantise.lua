@@ -119,7 +119,7 @@ local function prepared(source, args, model)
   return made, message, code
 end
 
--- The rules of --mixed behind others.
+-- The rules of --mixed after the others.
 local function with_rules(args, rules)
   local all, own = table.move(rules, 1, #rules, 1, {}), args.mixed or {}
   return table.move(own, 1, #own, #all + 1, all)

@@ -42,7 +42,7 @@ local function ids_of_json(text)
   if value == nil then return nil, message end
   local list = type(value) == "table" and (value.ids or value)
   for _, id in ipairs(type(list) == "table" and list or { "" }) do
-    if math.type(id) ~= "integer" or id < 0 then return nil, "wanted a list of token ids, or an object that has one as \"ids\"" end
+    if math.type(id) ~= "integer" or id < 0 then return nil, "must be a list of token ids, or an object with such a list as \"ids\"" end
   end
   return list
 end

@@ -105,7 +105,7 @@ local function count_of(name, shape)
   if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, at most 10 are possible"):format(name, #shape), 0) end
   for _, d in ipairs(count and shape or {}) do
     if math.type(d) ~= "integer" or d < 0 then count = nil break end
-    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape wants too many numbers"):format(name), 0) end
+    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape has too many elements"):format(name), 0) end
     count = count * d
   end
   return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
@@ -134,7 +134,9 @@ local function input(name, v, dtype)
     local count = count_of(name, shape)
     if type(values) == "string" then return v end
     if type(values) ~= "table" then error(("predict: input %s: data is not a list"):format(name), 0) end
-    if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
+    if #values ~= count then
+      error(("predict: input %s: the shape needs %d numbers, but the list has %d"):format(name, count, #values), 0)
+    end
     local list = {}
     flatten(name, values, 1, {}, list)
     values = list
@@ -183,7 +185,7 @@ end
 -- @return table of names: ane.tensors; of other types than floats {shape, dtype, numbers ...} as a list;
 -- or nil, message, code: what does not fit in the inputs, or the operation that failed
 function Package:predict(inputs, state, opts)
-  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, is a " .. type(inputs), 2) end
+  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, but is a " .. type(inputs), 2) end
   local name = opts and opts["function"]
   local f = function_info(self, name)
   if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end

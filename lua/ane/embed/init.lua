@@ -183,7 +183,7 @@ local function vectors_of(model, x, opts, level)
     x, message, code = M.embed(model, x, opts, level + 1)
     if not x then return nil, message, code end
   end
-  if type(x) ~= "userdata" or not x.shape then error("similarity: wanted texts or embeddings, got a " .. type(x), level + 1) end
+  if type(x) ~= "userdata" or not x.shape then error("similarity: must be texts or embeddings, but is a " .. type(x), level + 1) end
   if #x:shape() == 1 then return { x }, true end
   local rows = {}
   for i = 1, x:shape()[1] do rows[i] = x[i] end

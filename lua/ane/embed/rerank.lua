@@ -157,7 +157,7 @@ end
 -- A reranker of llama.cpp, whose head has only the rows of "yes" and "no".
 local function two_rows(bundle)
   if bundle.program:vocab() ~= 2 then
-    return nil, ("the head has %d rows, wanted those of yes and no"):format(bundle.program:vocab()), "unsupported"
+    return nil, ("the head has %d rows, but must have those of yes and no"):format(bundle.program:vocab()), "unsupported"
   end
   return {
     sequence = template, want = "last",

@@ -161,7 +161,7 @@ local function check_kind(model)
 end
 
 local function check_length(ids)
-  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, wanted 2 or more", #ids) end
+  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, but must have 2 or more", #ids) end
 end
 
 local function check(model, text)

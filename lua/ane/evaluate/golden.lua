@@ -60,7 +60,7 @@ function M.open(path, only)
   if not text then return nil, message, code end
   local json
   json, message = core.json_decode(text)
-  if type(json) ~= "table" then return fault(path, message or "wanted an object") end
+  if type(json) ~= "table" then return fault(path, message or "must be an object") end
   local self = setmetatable({ path = path, labels = json.labels, _tensors = {} }, Golden)
   self.prompts, message, code = read_prompts(path, json, only)
   if not self.prompts then return nil, message, code end
@@ -104,7 +104,7 @@ local function read_npy(path)
   local how = NPY[head:match "'descr':%s*'([^']*)'"]
   local dims = head:match "'shape':%s*%(([%d,%s]*)%)"
   if not how or not dims or not head:find "'fortran_order':%s*False" then
-    return nil, path .. ": wanted little-endian float32, float64, int32 or int64 in C order", "unsupported"
+    return nil, path .. ": must be little-endian float32, float64, int32 or int64 in C order", "unsupported"
   end
   local shape, count = {}, 1
   for n in dims:gmatch "%d+" do

@@ -283,7 +283,7 @@ end
 local function add(messages, said)
   if said == nil then return 0 end
   if type(said) == "string" then said = { role = "user", content = said } end
-  if type(said) ~= "table" then error("chat: what is said must be a text, a message or a list of messages, is a " .. type(said), 4) end
+  if type(said) ~= "table" then error("chat: what is said must be a text, a message or a list of messages, but is a " .. type(said), 4) end
   local list = said[1] and said or { said }
   for i, message in ipairs(list) do
     if type(message) ~= "table" or message.role == nil then error(("chat: message %d has no role"):format(i), 4) end

@@ -163,7 +163,7 @@ local function row_of(self, i)
   local count = self.results.count
   i = i or -1
   local at = i < 0 and count + 1 + i or i
-  if at < 1 or at > count then error(("no such row of logits: the last feed left %d"):format(count), 3) end
+  if at < 1 or at > count then error(("the row of logits does not exist: the last feed left %d"):format(count), 3) end
   return at
 end
 
@@ -263,7 +263,7 @@ end
 local function floats(chunks, name, count)
   local bytes = chunks[name]
   if not bytes then return nil, "there is no part " .. name end
-  if #bytes ~= 4 * count then return nil, ("part %s has %d bytes, wanted %d"):format(name, #bytes, 4 * count) end
+  if #bytes ~= 4 * count then return nil, ("part %s has %d bytes, but must have %d"):format(name, #bytes, 4 * count) end
   return core.tensor({ count }, bytes)
 end
 

@@ -9,7 +9,7 @@ local M = {}
 local function check_bias(bias)
   for id, value in pairs(bias) do
     if math.type(id) ~= "integer" or id < 0 or type(value) ~= "number" or value ~= value then
-      return ("must map token ids to numbers, has [%s] = %s"):format(tostring(id), tostring(value))
+      return ("must map token ids to numbers, but has [%s] = %s"):format(tostring(id), tostring(value))
     end
   end
 end

@@ -56,7 +56,7 @@ end
 -- Returns row i (from 1, or negative from the end) of n; raises like opened.
 local function row_of(i, n, what)
   i = i == nil and -1 or i
-  if math.type(i) ~= "integer" then error(("%s: row must be an integer, is a %s"):format(what, type(i)), 3) end
+  if math.type(i) ~= "integer" then error(("%s: row must be an integer, but is a %s"):format(what, type(i)), 3) end
   local at = i < 0 and n + 1 + i or i
   if at < 1 or at > n then
     if n == 0 then error(what .. ": the last feed left no rows; ask for them with want = \"last\", \"all\" or \"argmax\"", 3) end
@@ -68,7 +68,7 @@ end
 -- Returns the ids as a list; nil, message, code if one is not in the model's vocabulary. All chunks are checked before the first is fed.
 local function check_ids(ids, vocab)
   if math.type(ids) == "integer" then ids = { ids } end
-  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
+  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, but is a " .. type(ids), 3) end
   for i = 1, #ids do
     local id = ids[i]
     if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, tostring(id)), 3) end
@@ -164,7 +164,7 @@ function Session:logits(i)
   local core = opened(self)
   recall_restored(self, "logits")
   local at = row_of(i, self:rows(), "logits")
-  if self._best_only then error("logits: the last feed wanted \"argmax\", which keeps no logits", 2) end
+  if self._best_only then error("logits: the last feed had want = \"argmax\", which keeps no logits", 2) end
   if self._rows then return self._rows[at].logits end
   return core:logits(at)
 end

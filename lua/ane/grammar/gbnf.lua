@@ -101,7 +101,7 @@ local function repeated(self)
     elseif take(self, "%?") then p = rules.times(p, 0, 1)
     elseif take(self, "{") then
       local low, comma, high = self.text:match("^%s*(%d+)%s*(,?)%s*(%d*)%s*}", self.at)
-      if not low then fail(self, "wanted {n}, {n,} or {n,m}") end
+      if not low then fail(self, "expected {n}, {n,} or {n,m}") end
       if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
       take(self, "[^}]*}")
       p = rules.times(p, tonumber(low), comma == "" and tonumber(low) or tonumber(high))
@@ -139,9 +139,9 @@ function M.read(text)
   local ok, why = pcall(function()
     skip(self)
     while self.at <= #self.text do
-      local name = take(self, "[%a][%w_-]*") or fail(self, "wanted the name of a rule")
+      local name = take(self, "[%a][%w_-]*") or fail(self, "expected the name of a rule")
       skip(self)
-      if not take(self, "::=") then fail(self, "wanted ::=") end
+      if not take(self, "::=") then fail(self, "expected ::=") end
       if all[name] then fail(self, "the rule " .. name .. " is there twice") end
       all[name] = alternatives(self)
       skip(self)

@@ -29,7 +29,7 @@ M.origin_of = origin_of
 function M.client(opts)
   local endpoint = opts.endpoint:gsub("/+$", "")
   local origin, scheme = origin_of(endpoint)
-  if not origin then return nil, ("HF_ENDPOINT must begin with https:// or http://, is %q"):format(opts.endpoint), "invalid" end
+  if not origin then return nil, ("HF_ENDPOINT must begin with https:// or http://, but is %q"):format(opts.endpoint), "invalid" end
   if opts.token and opts.token:find "[^\33-\126]" then return nil, "the token of the hub has characters that no token has", "invalid" end
   return setmetatable({
     endpoint = endpoint, origin = origin, scheme = scheme, token = opts.token, tries = opts.tries or 5, wait = opts.wait,
@@ -164,7 +164,7 @@ local function judge(self, answer, opts, what, offset)
   return "done"
 end
 
--- One try. @return as judge, with the answer behind "done", and behind "again" and why the answer, if there was one
+-- One try. @return as judge, with the answer after "done"; after "again" and the reason, the answer if there was one
 local function attempt(self, path, opts, what)
   local offset = opts.path and core.file_size(opts.path) or 0
   local answer, message, code = follow(self, self.endpoint .. path, {

@@ -152,7 +152,7 @@ end
 local function check_context(self, context, what)
   local most = self._bundle.program:context()
   if context and context > most then
-    error(("%s: option context must be 1 .. %d (as the model was loaded), is %d"):format(what, most, context), 3)
+    error(("%s: option context must be 1 .. %d (as the model was loaded), but is %d"):format(what, most, context), 3)
   end
 end
 
@@ -209,7 +209,7 @@ local function prompt_ids(self, prompt, opts, level)
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then
-    error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
+    error("the prompt must be a text, a list of token ids or a list of messages, but is a " .. type(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()

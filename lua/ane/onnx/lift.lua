@@ -38,7 +38,7 @@ function M.whole(node, ...)
   for i, name in ipairs { ... } do
     local v = node.attrs[name]
     if math.type(v) ~= "integer" or v < 1 or v > MOST then
-      M.refuse(node, "has %s %s, wanted a whole number from 1 to %d", name, tostring(v), MOST)
+      M.refuse(node, "has %s %s, but must have a whole number from 1 to %d", name, tostring(v), MOST)
     end
     list[i] = v
   end

@@ -95,7 +95,7 @@ return function(RULES, M)
   local function rows_of(piece) return { { piece = piece, from = 0, step = 1, n = piece.rows } } end
 
   local function linear(x, piece, node, bias)
-    if piece.cols ~= x.e.channels then refuse(node, "has %d inputs, its weight wants %d", x.e.channels, piece.cols) end
+    if piece.cols ~= x.e.channels then refuse(node, "has %d inputs, but its weight needs %d", x.e.channels, piece.cols) end
     local e = { op = "linear", node = node, x = x.e, channels = piece.rows, w = rows_of(piece), b = bias }
     local dims = table.move(x.dims, 1, #x.dims - 1, 1, {})
     dims[#x.dims] = { M.atom("c", e.channels) }

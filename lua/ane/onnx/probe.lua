@@ -56,7 +56,7 @@ local function shift_of(lift, node, v, past, n)
 end
 
 -- The positions that are looked up in tables of `rows` rows. Those of short texts are the tokens' own. From a length of the whole text
--- on, which is the shift, all may be shifted: the table then has the rows of short texts, and behind them those of long ones.
+-- on, which is the shift, all may be shifted: the table then has the rows of short texts, and after them those of long ones.
 -- @param most the greatest length
 -- @return the shift; 0: none
 local function check_positions(lift, node, v, most)

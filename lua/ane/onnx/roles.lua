@@ -215,7 +215,7 @@ function M.find(logits)
   read_embedding(model, bottom)
   model.tied = M.identity(e.w) == M.identity(model.weights.token_embd.w)
   if model.tied then model.weights.output = nil end
-  if #list == 0 or #list % 2 ~= 0 then refuse(x.node, "ends %d branches, wanted two a layer", #list) end
+  if #list == 0 or #list % 2 ~= 0 then refuse(x.node, "ends %d branches, but must end two in each layer", #list) end
   for i, entry in ipairs(list) do
     local layer, half = (i - 1) // 2, (i - 1) % 2 + 1
     local start = branch(model, layer, entry.e, half)

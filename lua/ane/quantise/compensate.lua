@@ -38,7 +38,7 @@ local function factor_bytes(cols) return (8 + KEPT * 6) * cols * cols end
 local Factors = {}
 Factors.__index = Factors
 
--- The input and those behind it in the order whose moments fit; also as a set.
+-- The input and those after it in the order whose moments fit; also as a set.
 local function values_from(self, input)
   local values, seen, bytes, largest, begun = {}, {}, 0, 0, false
   local function take(w)
@@ -139,7 +139,7 @@ function Following:resume(notes, w)
   self.notes = notes
   local state = w and notes:state()
   if not state then return end
-  for i = 1, state.at do -- a state behind the weight is of no use
+  for i = 1, state.at do -- a state after the weight is of no use
     if self.sequence.values[i] == w.value then return end
   end
   self.sequence:restore(state)
@@ -156,7 +156,7 @@ function Following:close() self.sequence:close() end
 Following.__close = Following.close
 
 -- Factors for the matrices of packages, which are rounded as they are written. What a matrix becomes is computed here too, for those
--- behind it.
+-- after it.
 local Exported = {}
 Exported.__index = Exported
 

@@ -179,7 +179,9 @@ local function lfm2_kv(cfg)
   elseif cfg.meta("full_attn_idxs", "list") then
     for i = 1, cfg.n_layer do list[i] = 0 end
     for _, i in ipairs(cfg.meta("full_attn_idxs", "list")) do
-      if not list[i + 1] then failure.raise("format", "key full_attn_idxs holds %s, wanted numbers of layers below %d", i, cfg.n_layer) end
+      if not list[i + 1] then
+        failure.raise("format", "key full_attn_idxs has the entry %s, but must have layers below %d", i, cfg.n_layer)
+      end
       list[i + 1] = cfg.n_head_kv
     end
   end

@@ -290,7 +290,7 @@ local function importance_of(opts, t)
   local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
   if #values ~= columns(t) then
-    failure.raise("invalid", "option importance: %s has %d columns, got %d weights", t.name, columns(t), #values)
+    failure.raise("invalid", "option importance: %s has %d columns, but the option has %d numbers", t.name, columns(t), #values)
   end
   return values:tostring()
 end

@@ -22,7 +22,7 @@ local M = {}
 
 --- Options of open.
 --   tokens: most tokens to read; default 32768
---   further: tokens to keep behind those, for tuning (field `further`, a list of windows); default 0
+--   further: tokens to keep after those, for tuning (field `further`, a list of windows); default 0
 --   chunk: tokens of a window, which is read from an empty cache; default 512
 --   threads: of the sums; default the physical cores
 --   progress: function(stage, done, total)

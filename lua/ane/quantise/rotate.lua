@@ -48,7 +48,7 @@ local function refuse(self, what, ...)
   raise("unsupported", "%s: option transform: rotate: " .. what, self.path, ...)
 end
 
--- The whole weight, or rows of it, behind input i of a node; nil for a part of another kind.
+-- The whole weight, or rows of it, at input i of a node; nil for a part of another kind.
 local function weight_of(self, node, i)
   local w = node.inputs[i] and self.record[node.inputs[i]]
   if w and w.weight and not (w.index or w.step or w.transposed) then return w end
@@ -96,7 +96,7 @@ local function add_reader(self, user, norm, factors)
   if not w then refuse(self, "the step %s reads the residual stream, and is no matrix", node.name) end
   local name = self.tables[w.weight] and (self.head or refuse(self, "%s has no name for a head of its own", w.weight)) or nil
   local edit = change(self, node, 2, "columns", { { columns = factors }, { rotate = self.width, seed = SEED } }, name)
-  if edit.norm and edit.norm ~= norm then refuse(self, "tensor %s is behind two norms", w.weight) end
+  if edit.norm and edit.norm ~= norm then refuse(self, "tensor %s follows two norms", w.weight) end
   edit.norm = norm
 end
 

@@ -2,7 +2,7 @@
 -- Needs ane.core, ane.quantise.overlay and ane.util.failure. Usage:
 --   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
 --
--- The model is cut behind each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
+-- The model is cut after each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
 -- text, once with the weights of the source and once with those that have been put. What crosses the cuts is kept, so the text passes
 -- the model only twice, and only the weights of one stage are in memory.
 
@@ -23,7 +23,7 @@ Sequence.__index = Sequence
 -- One of the two models: graph, layout, messages (of each window, at the last cut).
 local function side_of(layout) return { graph = layout.graph, layout = layout, messages = {} } end
 
--- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is behind the body.
+-- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is after the body.
 local function stage_of(self, side, from, to)
   local current = {}
   local n_body = self.layout.n_body
@@ -47,7 +47,7 @@ local function stage_of(self, side, from, to)
   end }
 end
 
--- Runs a stage on a window. Returns the value behind the cut.
+-- Runs a stage on a window. Returns the value after the cut.
 local function run(side, stage, window, ids, value)
   stage.current.window, stage.current.message = window, nil
   try(stage.session:rewind(0))
@@ -81,7 +81,7 @@ local function forget(self, names, step)
   self.overlay:forget(done)
 end
 
--- Runs both models from the last cut to the one behind value i.
+-- Runs both models from the last cut to the one after value i.
 -- @param skips true: nobody asks for the moment of this value
 local function run_stage(self, value, from, to, skips)
   local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
@@ -127,7 +127,7 @@ function Sequence:advance(wanted)
   return value
 end
 
---- Is the tensor among those that are put, and used behind the last cut?
+--- Is the tensor among those that are put, and used after the last cut?
 function Sequence:takes(name) return self.overlay:changes(name) and self.layout.uses[name].last >= self.cut end
 
 --- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are no part of it.

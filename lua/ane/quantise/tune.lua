@@ -21,7 +21,7 @@ local M = {}
 --- Tokens of a window; windows of a step; most windows that are read; of how many windows one is held out.
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
---- Tokens of a text behind the calibration that are read if there are so many. A model that is rounded for a text is nearer to its source
+--- Tokens of a text after the calibration that are read if there are so many. A model that is rounded for a text is nearer to its source
 -- there than elsewhere, so other text tells more.
 M.FURTHER = M.MOST * M.WINDOW
 
@@ -34,7 +34,7 @@ M.SLACK = 1.05
 --- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
 M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
 
--- Windows of WINDOW tokens, spread evenly over the text behind the calibration, or over that of the calibration if there is too little;
+-- Windows of WINDOW tokens, spread evenly over the text after the calibration, or over that of the calibration if there is too little;
 -- the held-out ones apart.
 local function windows_of(calibration)
   local runs, behind, all = calibration.runs, 0, {}
@@ -55,7 +55,7 @@ end
 local Tuner = {}
 Tuner.__index = Tuner
 
--- A session of a graph, which keeps all values, and the program behind it.
+-- A session of a graph, which keeps all values, and its program.
 local function session_of(self, graph)
   local program = try(core.program(graph, {
     threads = self.threads, int8 = self.int8, head = "full", context = M.WINDOW, chunk = M.WINDOW,
@@ -190,7 +190,7 @@ Tuner.__close = Tuner.close
 function M.run(job)
   local windows, held = windows_of(job.calibration)
   if #windows + #held < M.LEAST then
-    return nil, ("the text has %d windows of %d tokens, wanted %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
+    return nil, ("the text has %d windows of %d tokens, but must have %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
   end
   local tuner, why = open(job)
   if not tuner then return nil, why end

@@ -144,7 +144,7 @@ function Builder:number(role, suffix)
   self.used[name] = true
   if self.source.number then return self.source:number(name) end
   local raw, message = self.source:read(name)
-  if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "wanted one number"), 0) end
+  if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "must be one number"), 0) end
   local value = string.unpack("<f", raw)
   self.asked.numbers[name] = value
   return value

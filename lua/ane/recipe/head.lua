@@ -55,7 +55,7 @@ end
 local function check_rows(b)
   local rows, ids = b:rows "output", b:rows "token_embd"
   if rows ~= ids then
-    local what = "%s.weight has %d rows, %s.weight %d: wanted one for each token in both"
+    local what = "%s.weight has %d rows and %s.weight has %d, but both must have one row for each token"
     error(what:format(b.names "output", rows, b.names "token_embd", ids), 0)
   end
 end

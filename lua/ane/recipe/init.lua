@@ -36,7 +36,7 @@ end
 -- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
-  if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
+  if type(r) ~= "table" then bad("a recipe must be a table, but is a " .. type(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
@@ -65,7 +65,7 @@ local function models()
     for template in package.path:gmatch "[^;]+" do
       local path = template:gsub("%?", "ane/models/llama")
       if core.path_kind(path) then
-        return nil, ("%s: cannot be opened, for want of memory or of open files; no recipe can be read"):format(path), "io"
+        return nil, ("%s: cannot be opened, because there is no memory or too many files are open"):format(path), "io"
       end
     end
     return nil, "no recipe can be read: ane.models.llama is not below package.path", "io"

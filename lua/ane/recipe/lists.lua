@@ -4,7 +4,7 @@
 local M = {}
 
 local function check(key, list, n, wanted)
-  if #list ~= n then error(("%s has %d numbers, wanted %s"):format(key, #list, wanted), 0) end
+  if #list ~= n then error(("%s has %d numbers, but must have %s"):format(key, #list, wanted), 0) end
   return list
 end
 

@@ -39,7 +39,7 @@ end
 function SCALINGS.longrope(f, r, n)
   if not r.short_factors or not r.long_factors then error("rope scaling longrope: the short or the long factors are missing", 0) end
   if #r.short_factors ~= n or #r.long_factors ~= n then
-    error(("rope scaling longrope: %d short and %d long factors, wanted %d"):format(#r.short_factors, #r.long_factors, n), 0)
+    error(("rope scaling longrope: has %d short and %d long factors, but must have %d"):format(#r.short_factors, #r.long_factors, n), 0)
   end
   local original = r.original_context or error("rope scaling longrope: the original context length is missing", 0)
   local long = {}
@@ -91,7 +91,7 @@ local FP32_MOST = 0x1.ffffffp127
 
 local function check_finite(f, what)
   for t, v in ipairs(f) do
-    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d is %s, wanted a finite fp32 number"):format(what, t - 1, v), 0) end
+    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d must be a finite fp32 number, but is %s"):format(what, t - 1, v), 0) end
   end
 end
 

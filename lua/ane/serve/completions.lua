@@ -33,7 +33,7 @@ M.rules = fields.merge(sampling.openai, {
 function M.prompts(prompt, path, n_ids, most)
   local list = prompt
   if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
-  if fields.is_object(prompt) then fields.wrong(path, "must be a text, a list of texts or a list of token ids, is an object") end
+  if fields.is_object(prompt) then fields.wrong(path, "must be a text, a list of texts or a list of token ids, but is an object") end
   if #list == 0 then fields.wrong(path, "is empty") end
   most = most or MOST_PROMPTS
   if #list > most then fields.wrong(path, "has %d prompts, at most %d are supported", #list, most) end

@@ -19,7 +19,7 @@ local M = {}
 local function origin_fault(text)
   if type(text) ~= "string" then return "must be a list of origins" end
   if text == "*" or text == "null" or text:find "^%l[%w+.-]*://[^/%s]+$" then return nil end
-  return ("must be * or an origin such as https://example.org, is %q"):format(text)
+  return ("must be * or an origin such as https://example.org, but is %q"):format(text)
 end
 
 local function cors_fault(given)
@@ -285,7 +285,7 @@ local function read_body(call)
   end
   local coding = call.exchange:header "Content-Encoding"
   if coding and coding:lower() ~= "identity" then
-    errors.raise(415, ("the Content-Encoding must be absent or identity, is %q"):format(coding), { code = "unsupported_media_type" })
+    errors.raise(415, ("the Content-Encoding must be absent or identity, but is %q"):format(coding), { code = "unsupported_media_type" })
   end
   local body, message = core.json_decode(call.body, { exact = true })
   if body == nil then errors.raise(400, "the body is not JSON: " .. message, { code = "invalid_json" }) end
@@ -296,7 +296,7 @@ local function find_route(call)
   local route, id, allowed, known = routes.find(call.method, call.path)
   call.known = route and route[2] or known
   if route then return route, id end
-  if #allowed == 0 then errors.raise(404, "there is no such path", { code = "not_found" }) end
+  if #allowed == 0 then errors.raise(404, "the path does not exist", { code = "not_found" }) end
   errors.raise(405, ("the method must be %s"):format(table.concat(allowed, " or ")),
     { code = "method_not_allowed", headers = { Allow = table.concat(allowed, ", ") } })
 end

@@ -55,7 +55,7 @@ local function is_object(v) return type(v) == "table" and getmetatable(v) ~= get
 -- The description of a tool: {name, schema}; or nil, message, code.
 local function described(tool, i)
   local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
-  if type(tool) ~= "table" then return wrong("must be a table, is a " .. type(tool)) end
+  if type(tool) ~= "table" then return wrong("must be a table, but is a " .. type(tool)) end
   if tool.type ~= nil and tool.type ~= "function" and tool["function"] == nil and tool.parameters == nil then
     return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, core.json_encode(tool.type)), "unsupported"
   end
@@ -198,7 +198,7 @@ function M.parse(text, opts)
   if not opts.form and not opts.template then return nil, "parse: the options need form or template", "invalid" end
   if opts.form then form = forms.named(opts.form) else form, message, code = forms.of(opts.template) end
   if not form then
-    message = message or ("form must be one of %s, is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
+    message = message or ("form must be one of %s, but is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
     return nil, message, code or "invalid"
   end
   local list

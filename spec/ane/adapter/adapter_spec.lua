@@ -229,7 +229,7 @@ describe("LoRA adapters", function()
       fails("unsupported", "lora_magnitude_vector.*merge = true", LLAMA, adapter)
       for _, key in ipairs { "use_dora", "use_rslora", "fan_in_fan_out" } do
         local wrong = keep(adapters.peft { tensors = { pair[1], pair[2] }, config = { [key] = 1 } })
-        fails("format", key .. " is 1, wanted true or false", LLAMA, wrong)
+        fails("format", key .. " must be true or false, but is 1", LLAMA, wrong)
       end
       local merged = assert(require("ane.model.loader")).merged
       local r, cfg = require("ane.model.loader").identify(source, LLAMA, {})
@@ -478,8 +478,8 @@ describe("LoRA adapters", function()
       fails("format", "base_model%.model%.model%.layers%.0%.lora_C is none", LLAMA, with(c))
       fails("notfound", "the folder has no adapter_config.json", LLAMA, LLAMA)
       fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
-      fails("format", "lora_alpha is null, wanted a number", LLAMA, with(nil, { lora_alpha = ane.null }))
-      fails("format", "bias is 'weird', wanted none, all or lora_only", LLAMA, with(nil, { bias = "weird" }))
+      fails("format", "lora_alpha must be a number, but is null", LLAMA, with(nil, { lora_alpha = ane.null }))
+      fails("format", "bias must be none, all or lora_only, but is 'weird'", LLAMA, with(nil, { bias = "weird" }))
       fails("format", "rank_pattern is no object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
       fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]

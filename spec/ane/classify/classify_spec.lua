@@ -194,7 +194,7 @@ describe("classify", function()
     spans, message = model:classify { 512 }
     assert.is_nil(spans)
     assert.matches("id 512 .*0 %.%. 511", message)
-    assert.error_matches(function() model:classify(7) end, "the input must be a text or a list of token ids, is a number")
+    assert.error_matches(function() model:classify(7) end, "the input must be a text or a list of token ids, but is a number")
     assert.error_matches(function() model:classify("a", { treshold = 1 }) end, "unknown option \"treshold\"")
   end)
 end)

@@ -356,7 +356,7 @@ describe("ane bench", function()
       assert.equal(2, code)
       assert.truthy(message:find(what, 1, true), message)
     end
-    wrong("--shared must be below --prompt-tokens (4), is 4", "--shared", "4")
+    wrong("--shared must be below --prompt-tokens (4), but is 4", "--shared", "4")
     wrong("--pool-sessions must be 1 .. 1024", "--pool-sessions", "1025")
     wrong("--context 5 is too small: the tests need 6 tokens", "--context", "5")
     local _, text = command.run { "bench", path, "--pool", "--requests", "2", "-p", "4", "-n", "1", "--no-limits" }

@@ -216,7 +216,7 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
       assert(core.write_file(asset .. "/main.hash", ("x"):rep(bytes)))
       state, message = aimodel.hash(asset)
       assert.equal("differs", state)
-      assert.matches("main.hash: wanted the 32 bytes of a SHA%-256, found " .. found, message)
+      assert.matches("main.hash: must have the 32 bytes of a SHA%-256, but has " .. found, message)
     end
     assert(ane.package(asset)):close() -- does not read it
 

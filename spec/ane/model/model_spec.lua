@@ -25,7 +25,7 @@ describe("load", function()
   it("raises on misuse, naming the option, at the caller's line", function()
     local cases = {
       { { thread = 1 }, 'unknown option "thread"; the options are activations, adapters, backend, context,' },
-      { { threads = 0 }, "threads must be 1 .. 1024, is 0" },
+      { { threads = 0 }, "threads must be 1 .. 1024, but is 0" },
       { { weights = "int9" }, 'weights is "int9": choose file, int8' },
       { { activations = "fp16" }, "choose int8, fp32" },
       { { kv = 8 }, "kv must be a string" },

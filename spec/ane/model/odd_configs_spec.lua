@@ -108,7 +108,7 @@ describe("a number beyond its ceiling", function()
   it("is refused before anything is made of it", function()
     local started = os.clock()
     for _, m in ipairs(messages("phi3", function(cfg) cfg.head_dim = 2147483648 end)) do
-      assert.matches("key head_dim is 2147483648, wanted a whole number from 1 to 8192", m[1])
+      assert.matches("key head_dim must be a whole number from 1 to 8192, but is 2147483648", m[1])
       assert.equal("format", m[2])
     end
     assert.is_true(os.clock() - started < 5)
@@ -116,7 +116,7 @@ describe("a number beyond its ceiling", function()
 
   it("is refused where a product overflows", function()
     for _, m in ipairs(messages("zaya-odd", function(cfg) cfg.rope_parameters.hybrid.partial_rotary_factor = 1e308 end)) do
-      assert.matches("partial_rotary_factor is 1e%+308, wanted a number that float32 holds", m[1])
+      assert.matches("partial_rotary_factor must be a number that float32 holds, but is 1e%+308", m[1])
       assert.equal("format", m[2])
     end
   end)

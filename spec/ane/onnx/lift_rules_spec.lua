@@ -185,7 +185,7 @@ describe("lifting tables and products", function()
     gives("linear(x, w48[0+4])", { node("Transpose", { "w48" }, { perm = { 1, 0 } }, "t"), node("MatMul", { "x", "t" }) })
     gives("linear(x, w84'[0+4])",
       { node("Transpose", { "w84" }, nil, "t"), node("Transpose", { "t" }, nil, "u"), node("MatMul", { "x", "u" }) })
-    refused("node y %(MatMul%) has 8 inputs, its weight wants 4", { node("MatMul", { "x", "w48" }) })
+    refused("node y %(MatMul%) has 8 inputs, but its weight needs 4", { node("MatMul", { "x", "w48" }) })
     refused("constant of 3 dimensions", { node("MatMul", { "x", "w184" }) })
     refused("weight that is made in another way", { node("Mul", { "w84", "w84" }, nil, "t"), node("MatMul", { "x", "t" }) })
   end)
@@ -202,7 +202,8 @@ describe("lifting tables and products", function()
     gives("linear(x, nb[0+4])", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
     gives("linear(x, nb[0+4], bias g4[0+4])",
       { node("MatMulNBits", { "x", "nb", "nbs", "", "", "g4" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
-    refused("has N 0, wanted a whole number", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 0, K = 8, block_size = 16 }, nil, MS) })
+    refused("has N 0, but must have a whole number", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 0, K = 8, block_size = 16 }, nil,
+      MS) })
     refused("weights that are not constants", { node("MatMulNBits", { "x", "x", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
     refused("bias that is not a constant", { node("MatMulNBits",
       { "x", "nb", "nbs", "", "", "g8" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
@@ -447,7 +448,7 @@ describe("lifting attention", function()
   it("refuses other GroupQueryAttention", function()
     for pattern, change in pairs {
       ["packed channels for 3 %+ 2 %* 2 heads"] = function(_, at) at.num_heads = 3 end,
-      ["has kv_num_heads 0, wanted a whole number"] = function(_, at) at.kv_num_heads = 0 end,
+      ["has kv_num_heads 0, but must have a whole number"] = function(_, at) at.kv_num_heads = 0 end,
       ["a softmax that no recipe computes"] = function(_, at) at.smooth_softmax = 1 end,
       ["no cache among the inputs"] = function(inputs) inputs[4] = "x" end,
       ["not given back as output present.value"] = function(inputs) inputs[4] = "past.value" end,

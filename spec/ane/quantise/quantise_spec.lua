@@ -171,10 +171,10 @@ describe("ane.quantise", function()
     refused('tensor blk.0.attn_v.weight matches "attn_v" and "blk.0", which ask for fp16 and fp32',
       { weights = "q8_0", mixed = { attn_v = "fp16", ["blk.0"] = "fp32" } })
     refused("option importance: no tensor x", { weights = "q4_k", importance = { x = { 1 } } })
-    refused("importance: blk.0.attn_q.weight has 256 columns, got 3 weights",
+    refused("importance: blk.0.attn_q.weight has 256 columns, but the option has 3 numbers",
       { weights = "q4_k", importance = { ["blk.0.attn_q.weight"] = { 1, 2, 3 } } })
     for _, values in ipairs { { 0 / 0 }, { -1 }, { math.huge }, {}, true } do
-      refused("option importance: x: wanted finite numbers of 0 or more, one for each column",
+      refused("option importance: x: must have a finite number of 0 or more for each column",
         { weights = "q4_k", importance = { x = values } })
     end
     refused("option importance: x%[2%] is not a number", { weights = "q4_k", importance = { x = { 1, "a" } } })
@@ -598,7 +598,7 @@ describe("ane quantise --sweep", function()
     assert.matches(">q4_0</text>", core.read_file(picture))
     code, out, err = command.run { "quantise", tiny.path(), picture, "--sweep", "q4_0", "--on", short }
     assert.same({ 1, "" }, { code, out })
-    assert.matches("^ane quantise: .*short: the text has 1 tokens, wanted 2 or more\n$", err)
+    assert.matches("^ane quantise: .*short: the text has 1 tokens, but must have 2 or more\n$", err)
   end)
 
   it("says what is wrong with its options", function()

@@ -231,7 +231,7 @@ describe("descriptions of tools", function()
     assert.matches("entry 2 has no name", (fault { GET, { type = "function", ["function"] = {} } }))
     assert.matches('name "a b"', (fault { { name = "a b" } }))
     assert.matches("two have the name get", (fault { GET, GET }))
-    assert.matches('f: parameters must be a schema of an object, has the type "string"',
+    assert.matches('f: parameters must be a schema of an object, but has the type "string"',
       (fault { { name = "f", parameters = { type = "string" } } }))
     assert.matches("must be a list of tools", (fault { name = "f" }))
     assert.same({ "unsupported" }, { select(2, fault { { type = "web_search" } }) })

@@ -46,7 +46,7 @@ end
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
-  if kind ~= "folder" then refuse("invalid", "%s: is not a folder, wanted one for the bundle", out) end
+  if kind ~= "folder" then refuse("invalid", "%s: is not a folder: the bundle needs a folder", out) end
   local names = try(core.list_dir(out))
   if #names == 0 then return end
   local text = core.read_file(out .. "/" .. META)

@@ -71,7 +71,7 @@ end
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
-  if kind ~= "folder" then refuse("invalid", "%s: is not a folder, wanted one for the packages", out) end
+  if kind ~= "folder" then refuse("invalid", "%s: is not a folder: the packages need a folder", out) end
   if #try(core.list_dir(out)) == 0 then return end
   local text = core.read_file(out .. "/" .. META)
   local old = text and core.json_decode(text)

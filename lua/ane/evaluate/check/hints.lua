@@ -62,7 +62,7 @@ local function softcap_hint(row)
   if row.shapes or row.cosine ~= row.cosine or row.cosine <= 0.5 then return nil end
   local ours, want = sampled(row.ours), sampled(row.golden)
   local c = cap_of(ours, want)
-  local text = "soft cap: the golden's logits are %.4g tanh(ours / %.4g): cap them behind the head"
+  local text = "soft cap: the golden's logits are %.4g tanh(ours / %.4g): cap them after the head"
   if not c then
     c = cap_of(want, ours)
     text = "soft cap: our logits are %.4g tanh(golden / %.4g): the golden's are not capped"

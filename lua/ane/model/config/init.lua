@@ -56,7 +56,7 @@ local function reader(source)
   -- A GGUF of an architecture for which GGUF defines no keys holds config.json itself (ane.quantise.hf).
   if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
   if name then return require(name) end
-  failure.raise("unsupported", "%s: wanted a GGUF file, or a folder with config.json and safetensors, found %s", source:path(),
+  failure.raise("unsupported", "%s: must be a GGUF file, or a folder with config.json and safetensors, but is %s", source:path(),
     source:format())
 end
 
