@@ -8,10 +8,10 @@
  * one, the joined embedding: row i has row i of each table, one after the other. It has the rows of the first table; those that
  * another table lacks are its row 0. In shards it is one value, that of the first embedding.
  *
- *   LAYERS   Layers first .. last. A layer above the size limit that has experts ends before them. What is above the size limit
- *            without experts is split between nodes into `parts` shards: the fewest that keep the limit, and of those divisions
- *            one whose edges the fewest channels cross (between attention and feed-forward, where that will do). A matrix that is
- *            above the limit by itself stays whole, alone but for vectors.
+ *   LAYERS   Layers first .. last. If a layer with experts is above the size limit, its shard ends before the experts. Without
+ *            experts, a layer above the size limit is split between nodes into `parts` shards: as few as the limit allows, at the
+ *            edges with the fewest channels (between attention and feed-forward, if that is enough). A matrix that is above the
+ *            limit by itself stays whole; its shard has no other matrix.
  *   EXPERTS  Experts [from, to) of the mixture `split` in layer first == last. Each slice adds to the sum of the slice before:
  *            the mixture's result is one of its `ins` if from > 0, and its only one of `outs` if to < the number of experts. The
  *            last slice also holds what follows in the layer, up to the next mixture.

@@ -22,8 +22,8 @@ M.ranks = setmetatable({}, { __index = function(_, name) return require("ane.pip
 M.tools = setmetatable({}, { __index = function(_, name) return require("ane.tools")[name] end })
 
 --- Loads a model.
--- The files are mapped while the model is open. Where another program truncates one, the system ends this process with SIGBUS when the
--- missing part is read. A file that is replaced by renaming a new one over it does no harm.
+-- The files are mapped while the model is open. If another program truncates one, calls that read the missing part fail with the code
+-- io (SECURITY.md). It is safe to replace a file by renaming a new one over it.
 -- @param path a GGUF file; a folder with safetensors and config.json; an ONNX file or bundle; a folder with Core ML packages
 -- @param opts context, threads, weights, mixed, activations, kv, head, engine, recipe, isa, progress, ...: see ane.model
 -- @return a model; or nil, message, code
@@ -84,7 +84,7 @@ function M.gate(a, b, input, opts)
   return require("ane.evaluate.gate").run(a, b, input, opts)
 end
 
---- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.generate.speculate.
+--- Proposes the next tokens of a text from its earlier tokens, for speculative loops outside of generate. See ane.generate.speculate.
 -- @param ids the tokens so far
 -- @param corpus list of more tokens to draft from, or nil
 -- @return a drafter: push(id), draft(max) -> list of at most max tokens and the length of the match that they follow, or nil
@@ -167,7 +167,7 @@ function M.tensor(values, shape)
 end
 
 --- What is running: version, isa (the level in use, after ANE_ISA), isa_list, cpu, cores, memory (bytes).
--- @return a table; or nil, message, code where ANE_ISA asks for a level that is not there
+-- @return a table; or nil, message, code if ANE_ISA names a level that the machine does not have
 function M.info()
   local level, message, code = require("ane.util.isa").choose()
   if not level then return nil, message, code end

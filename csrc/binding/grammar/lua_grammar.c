@@ -166,8 +166,8 @@ static uint32_t *check_ends(lua_State *L, int table, size_t *n) {
 
 /* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of
  * strings), core.grammar("rules", list of rules), core.grammar("parts", list of {from, to, kind, text} with a field ends, a list
- * of states; {lenient=, blanks=}) -> grammar; or nil, message, code. blanks: maximum blanks at each place where JSON allows them;
- * default: at most one space after , and : */
+ * of states; {lenient=, blanks=}) -> grammar; or nil, message, code. blanks: maximum white space at each place where JSON allows
+ * it; default: at most one space after , and : */
 static int grammar_make(lua_State *L) {
   enum { SCHEMA, REGEX, CHOICE, RULES, PARTS };
   static const char *const kinds[] = {"json_schema", "regex", "choice", "rules", "parts", NULL};

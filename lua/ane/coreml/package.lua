@@ -32,10 +32,10 @@ local OPTIONS = {
 -- inlined and integers wider than a byte are int32; dump gives the asset's own program.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
--- operation), threads (default: physical cores), isa, progress (function("load", done, total)); run_memory: bytes (or "2G") that the
--- states and the values of runs may hold together, without the weights; default: half of the memory that is free when more than 256 MiB
--- are wanted. A run that wants more fails with the code memory; backend = "coreml": by Core ML itself, on macOS 15 (never run on
--- hardware, without this limit), where every convolution must be on the Neural Engine, or with anywhere = true not
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total)); run_memory: maximum bytes (or "2G") of
+-- the states and the values of runs together, without the weights; default: half of the memory that is free when a run first needs more
+-- than 256 MiB. A run that needs more fails with the code memory; backend = "coreml": Core ML runs the functions, on macOS 15 (never run
+-- on hardware, without this limit). Every convolution must then be on the Neural Engine, unless anywhere = true
 -- @return package; or nil, message, code
 function M.open(path, opts)
   schema.argument({ type = "string" }, path, "package: path", 2)

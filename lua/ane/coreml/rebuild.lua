@@ -110,7 +110,7 @@ end
 
 -- ---- The source ---------------------------------------------------------------------------------------------------------
 
--- What the builder asks of: shapes first, then the packages' weights too.
+-- What the builder reads from: shapes first, then the packages' weights too.
 local Source = {}
 Source.__index = Source
 

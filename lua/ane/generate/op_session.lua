@@ -1,6 +1,6 @@
 --- Sessions of the engines that run op by op: ONNX graphs and Core ML package sets.
--- Needs ane.core. Both keep the same things for a sequence: its tokens, its states, snapshots of the states that forget, and files.
--- What they do not share is the engine, a table with
+-- Needs ane.core. Both keep for a sequence its tokens, its states, snapshots of the states that forget, and files. They differ in the
+-- engine, a table with
 --   name, fingerprint    whose sessions these are, in files
 --   states               list of {name, grows, count(length)}: a state grows by a row for each token, or it forgets (convolutions,
 --                        sliding windows); count gives its elements, fp32, after `length` tokens
@@ -12,7 +12,7 @@
 --   check(self, s, n)    may n tokens be fed now? true; or nil, message, code
 --   feed(self, s, ids, want)   computes; gives rows: count, logits(self, i), argmax(self, i); or nil, message, code
 --   side(self, total)    optional: a number that tells the rope factors of a sequence of `total` tokens from others
--- A session has the methods that ane.generate.session asks of its core.
+-- A session has the methods that ane.generate.session needs from its core.
 -- Usage: `local s = op_session.open(engine)`
 
 local core = require "ane.core"

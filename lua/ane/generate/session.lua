@@ -1,17 +1,17 @@
---- Sessions: the cached past of one sequence, fed with tokens, asked for logits. The one interface to all engines: generation, chat
--- and all else in Lua that computes with a model know nothing of what lies below.
+--- Sessions: the cached state of one sequence. A session takes tokens and gives logits. It is the only interface to all engines:
+-- generation, chat and the other Lua code that computes with a model do not depend on the engine.
 -- Needs ane.generate, ane.generate.stream, ane.util.methods, ane.util.schema, and a program: of ane.core (recipes), ane.onnx or
 -- ane.coreml.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 --
--- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.
---   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model has not, or more
---                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
---                        stop(), or what a callback raises, leaves the chunks before it in place
+-- The interface. A call that fails gives nil, message, code, and leaves the session unchanged unless stated otherwise; misuse raises.
+--   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model does not have, or more
+--                        tokens than fit in the context, is code "range". Long feeds run in chunks: code "stopped" after
+--                        stop(), or an error that a callback raises, leaves the earlier chunks in place
 --   rows()               rows of the last feed: 1 for want = "last" and "best", one for each token for "all" and "argmax", 0 for "none".
 --                        0 after rewind and in a fork; 1 after restore of a session that is not empty
 --   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
---   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
+--   recall(want)         makes the row of the last token available: nothing is computed if the last feed has left it, else the last
 --                        token is fed again
 --   rewind(n)            removes all tokens from position n on; feeding the same tokens again gives the same rows (see exact)
 --   fork()               a second session with the same past and no rows
@@ -19,15 +19,15 @@
 --                        A file of another model, of other options, of another engine or of another version of the arithmetic is
 --                        code "state", a damaged one "format", one that is longer than the context "range"
 --   stop(), unstop()     ends the feed in progress before its next chunk, or else the next feed; takes that back
---   generate(opts), stream(opts)       continues from what is cached; what the reply holds is cached afterwards
+--   generate(opts), stream(opts)       continue from the cached tokens; the tokens of the reply are cached afterwards
 --   part(n)              of models that see tokens on both sides
 --   kv_bytes(), close()
 --   length, ids, context, closed, stopping, n_ids, searches: see PROPERTIES
---   exact                rows do not depend on how tokens are cut into feeds: to the bit
+--   exact                rows are bit-identical for any division of the tokens into feeds
 --   price                in a pool: function(more) -> what a feed of 1 + more tokens costs, as a multiple of a single one's
 --   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
 --
--- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). What its session() gives, the core below, has
+-- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). Its session() gives the core, which has
 -- feed(ids, want, until, mask), rows, logits, argmax, length, ids, kv_bytes, rewind, part, save(path, note), restore(path, context), fork
 -- and close, for at most max_chunk tokens at a time. want = "best" and masks are only for programs that have mask_size().
 
@@ -159,7 +159,7 @@ end
 
 --- Logits of a row of the last feed, as a tensor of one value per token id (a copy).
 -- @param i row, from 1, or negative from the end; default -1
--- @raise where the last feed did not ask for logits
+-- @raise if the last feed did not request logits
 function Session:logits(i)
   local core = opened(self)
   recall_restored(self, "logits")
@@ -193,7 +193,7 @@ function Session:topk(k, i)
 end
 
 --- Makes the row of the last token available, as row -1. The last token is fed again if the last feed has not left its row (after
--- rewind, in a fork, after want = "none", or after "argmax" if logits are wanted).
+-- rewind, in a fork, after want = "none", or after "argmax" if logits are requested).
 -- @param want "last" (default: logits), or "argmax": the best token is enough
 -- @return true; or nil, message, code: "invalid" if the session is empty, "stopped" after stop(). A failure while the token is fed
 -- again leaves the session one token shorter

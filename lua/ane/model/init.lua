@@ -36,18 +36,18 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
 --     recipe, with the stored weights); default: recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
---   run_memory: for ONNX models and Core ML package sets that run op by op: bytes (or "2G") that the states of all sessions and the
---     values of a run may hold together, without the weights; default: half of the memory that is free when more than 256 MiB are
---     wanted. A call that wants more fails with the code memory
+--   run_memory: for ONNX models and Core ML package sets that run op by op: maximum bytes (or "2G") of the states of all sessions and
+--     the values of a run together, without the weights; default: half of the memory that is free when a run first needs more than
+--     256 MiB. A call that needs more fails with the code memory
 --   precision: for Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
---   verify: true hashes all files of a Core ML package set before opening it; by default only their sizes are checked
+--   verify: true checks the hashes of all files of a Core ML package set before it is opened; by default only their sizes are checked
 --   isa: an upper limit for the kernels' level; default: ANE_ISA from the environment, else the best level of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) runs only
 --     the chosen ones. The results are equal within rounding
 --   adapters: LoRA adapters for all sessions that are not given others: a path, or a list of paths and of {path = ..., scale = ...};
 --     see ane.model.adapters
---   ranks: true, or {cut, fp16, tail}: the layers lie on all ranks of an MPI program, of which this is rank 0. See ane.pipeline
+--   ranks: true, or {cut, fp16, tail}: the layers are divided among all ranks of an MPI program; this process is rank 0. See ane.pipeline
 --   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
 --   transform: "rotate" folds rotations into the weights, which become fp32 unless `weights` names another type. The model computes
 --     the same, and its weights lose less when they are rounded; see ane.quantise.rotate. Default "none"

@@ -3,8 +3,8 @@
 --   local factors = compensate.new(calibration, order, 2 << 30)
 --   local factor = factors:of(compensate.wanted(calibration, {"blk.0.attn_q.weight"}, "q4_0", 576))
 --
--- The moments of all inputs may not fit into memory together. Where the moment of an input is missing, a pass reads the text for it and
--- for as many of those that follow it in `order` as the limit allows.
+-- The moments of all inputs may not fit in memory together. If the moment of an input is missing, a pass reads the text for it and
+-- for as many of the inputs that follow it in `order` as the limit allows.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -15,14 +15,14 @@ local try = failure.try
 
 local M = {}
 
---- Damping of the factors, in means of the diagonal: 0.01, as GPTQ has it.
+--- Damping of the factors, as a multiple of the mean of the diagonal: 0.01, as in GPTQ.
 M.DAMP = 0.01
 
---- The same for a table of the embedding that is also the head. What its rows add to the stream counts as well, and compensation for
--- the inputs of the head alone makes those errors larger.
+--- The same for an embedding table that is also the head. Its rows are also added to the residual stream, and compensation for the inputs
+-- of the head alone makes these errors larger.
 M.TABLE_DAMP = 0.3
 
---- Share of the drift that weights follow, of 1 (alpha of QEP, which csrc/quant/compensate.h names).
+--- Fraction of the drift that weights follow (alpha of QEP, which csrc/quant/compensate.h names).
 M.STRENGTH = 0.5
 
 --- Tokens of the prior of a moment, of each of its columns (csrc/quant/compensate.h).

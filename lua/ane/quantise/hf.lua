@@ -2,9 +2,9 @@
 -- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.overlay, ane.quantise.types,
 -- ane.quantise.vocabulary, ane.recipe, ane.recipe.names and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
--- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
--- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
--- folder's names without the leading "model.": ane.model.config reads that as it reads the folder.
+-- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
+-- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
+-- the folder's names without the leading "model.": ane.model.config reads these files as it reads the folder.
 -- Usage: `local plan = require("ane.quantise.hf").plan(source, out)`; raises {message, code}
 
 local config = require "ane.model.config"

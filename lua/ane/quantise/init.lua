@@ -146,7 +146,7 @@ local function choose_all(plan, opts)
   return #rules > 0
 end
 
--- Where a scheme is asked for and the head is the table of the embedding: makes the head a tensor of its own, since packages hold the
+-- If a scheme is requested and the head is the embedding table: makes the head a tensor of its own, since packages hold the
 -- table as it is and the head by the scheme.
 local function untie(plan, opts)
   local at, head, multiplied
@@ -557,7 +557,7 @@ local function with_samples(model, opts)
   return own
 end
 
--- Does the option ask for another transform than that of the model? Raises if the model's own cannot be undone.
+-- Does the option name another transform than that of the model? Raises if the model's own cannot be undone.
 local function asks_for_another(options, kind, level)
   local own = options and options.transform or "none"
   if kind == nil or kind == own then return false end

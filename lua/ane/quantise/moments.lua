@@ -5,7 +5,7 @@
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
 -- The moment of an input of c columns takes 4 c^2 bytes, so those of a whole model may not fit into memory. collect() reads the text
--- for as many inputs as its caller asks for; several passes over the text then cover the model.
+-- for as many inputs as its caller requests; several passes over the text then cover the model.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"

@@ -1,10 +1,10 @@
---- Inputs of weights in the order of the model: those of the source, and those that a model gives whose earlier weights are rounded.
+--- Inputs of weights in the order of computation: those in the source, and those in the model whose earlier weights are rounded.
 -- Needs ane.core, ane.quantise.overlay and ane.util.failure. Usage:
 --   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
 --
--- The model is cut after each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
--- text, once with the weights of the source and once with those that have been put. What crosses the cuts is kept, so the text passes
--- the model only twice, and only the weights of one stage are in memory.
+-- The model is cut after each of the values. A stage of it (csrc/exec/exec.h) runs from one cut to the next on all windows of the text:
+-- once with the weights of the source, and once with those that have been put. The values that cross the cuts are kept. So the text
+-- passes through the model only twice, and only the weights of one stage are in memory.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -14,7 +14,7 @@ local try = failure.try
 
 local M = {}
 
--- A stage leaves messages of the one before it as garbage. Lua would let it grow to the size of all messages.
+-- The messages of the previous stage become garbage. Without collection it would grow to the size of all messages.
 local GARBAGE <const> = 64 << 20
 
 local Sequence = {}
@@ -82,7 +82,7 @@ local function forget(self, names, step)
 end
 
 -- Runs both models from the last cut to the one after value i.
--- @param skips true: nobody asks for the moment of this value
+-- @param skips true: the moment of this value is not needed
 local function run_stage(self, value, from, to, skips)
   local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
   local garbage = 0

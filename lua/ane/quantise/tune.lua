@@ -1,12 +1,12 @@
---- Tunes the norm weights of a rounded model, so that its predictions as a whole come nearer to those of its source.
+--- Tunes the norm weights of a rounded model, so that its predictions come closer to those of its source.
 -- Needs ane.core, ane.model.loader, ane.quantise.gradient, ane.quantise.overlay and ane.util.failure. Usage:
 --   local changes = tune.run({path = "small.gguf", calibration = c, threads = 2})
 --
--- Rounding layer by layer minimises the error of each product. What remains adds up over the layers, and much of it has a direction that
--- scales of channels take back (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). Here the loss is the KL divergence of the predictions
--- from those of the source on windows of the calibration text. Its gradient with respect to all norm weights (ane.quantise.gradient)
--- is followed by Adam (Kingma and Ba 2015, arXiv 1412.6980), in relative changes of the weights. Some windows are held out: the
--- weights are changed only if the perplexity of these comes nearer to the source's, and their divergence does not rise by more than 5 %.
+-- Rounding layer by layer minimises the error of each product. The remaining errors add up over the layers, and other scales of channels
+-- correct a large part of the sum (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). The loss is the KL divergence of the predictions
+-- from those of the source on windows of the calibration text. Adam (Kingma and Ba 2015, arXiv 1412.6980) follows its gradient with
+-- respect to all norm weights (ane.quantise.gradient), in relative changes of the weights. Some windows are held out: the weights change
+-- only if the perplexity of these comes closer to the source's, and their divergence does not rise by more than 5 %.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -18,14 +18,14 @@ local try = failure.try
 
 local M = {}
 
---- Tokens of a window; windows of a step; most windows that are read; of how many windows one is held out.
+--- Tokens of a window; windows of a step; maximum windows that are read; one of HELD windows is held out.
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
---- Tokens of a text after the calibration that are read if there are so many. A model that is rounded for a text is nearer to its source
--- there than elsewhere, so other text tells more.
+--- Maximum tokens of the text after the calibration that are read. A rounded model is closer to its source on its calibration text than on
+-- other text, so other text shows the errors better.
 M.FURTHER = M.MOST * M.WINDOW
 
---- Least number of windows: fewer say too little.
+--- Minimum number of windows.
 M.LEAST = 16
 
 --- How much the divergence of the held-out windows may rise.

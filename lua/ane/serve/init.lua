@@ -31,7 +31,7 @@ end
 
 local MOST_KEY = 4096 -- bytes
 
---- What is wrong with an API key; nil: nothing. A key that no header can hold would lock everyone out.
+--- Returns what is wrong with an API key, or nil. With a key that cannot be sent in a header, no request would be allowed.
 function M.key_fault(key)
   if key == "" then return "is empty" end
   if key:find "[%c]" then return "has more than one line, or another control character" end
@@ -45,17 +45,17 @@ local function check_names(list)
 end
 
 --- Options.
---   host, port: where it listens; port 0 takes one that is free
---   sessions: replies that are computed at once; queue: requests that may wait for one; more are answered with status 503
+--   host, port: the address to listen on; port 0 chooses a free one
+--   sessions: maximum replies computed at once; queue: maximum requests that wait; further ones get status 503
 --   step_tokens, memory: of the pool (ane.pool)
 --   api_key: what requests must give as bearer token, or as X-API-Key
 --   cert, key: PEM texts of a certificate and its private key, for TLS
---   cors: the origin whose pages may ask, or a list of them, or "*"
---   names: list of names of the model beside that of its file
---   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that do not say (the API's own: 1, 1, and none)
---   time_limit: seconds of a reply, waiting included; it then ends as if max_tokens were reached
---   max_body, max_header: bytes of a request; connections: at once; receive_time: seconds for a request to come in and for a finished
---     answer to be read
+--   cors: the origin whose pages may send requests, or a list of them, or "*"
+--   names: list of names of the model in addition to that of its file
+--   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that have none (the API's own: 1, 1, and none)
+--   time_limit: maximum seconds of a reply, including the time in the queue; it then ends as if max_tokens were reached
+--   max_body, max_header: maximum bytes of a request; connections: maximum at once; receive_time: maximum seconds to receive a request
+--     and to send a finished answer
 --   metrics: true answers /metrics
 --   grace: seconds that replies have to end after stop()
 --   log: function(line), called for each answer; complain: function(line), for faults of the server

@@ -57,7 +57,7 @@ M.openai = fields.merge(M.rules, {
 
 M.most_logprobs = MOST_LOGPROBS
 
---- Throws if a request that asks for no stream has options of one.
+--- Throws if a request without stream has options of a stream.
 function M.check_stream(values)
   if values.stream_options and not values.stream then fields.wrong("stream_options", "needs stream") end
 end

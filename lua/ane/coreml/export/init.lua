@@ -89,7 +89,7 @@ local function residency_of(path)
   return core.mil_judge(package)
 end
 
--- Asks for the factors of matrices that an earlier run has written, so that later ones compensate the same changes.
+-- Requests the factors of matrices that an earlier run has written, so that later ones compensate the same changes.
 local function ask_again(run, weights)
   for _, w in ipairs(weights) do
     local _, cols = run.opts.calibration:input(w.name:match "^[^%[]+")

@@ -1,10 +1,10 @@
---- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the rule that says so.
+--- Plans a model for the Neural Engine: packages, bytes, and the predicted device of each operation, with the rule that predicts it.
 -- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
 -- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
--- partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def). summary adds up. Bytes come
--- from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
+-- partitions the graph (csrc/mil/partition.h) and applies the residency rules to it (residency.def). summary adds up the parts. Bytes
+-- are computed from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
 
 local coreai = require "ane.coreml.plan.coreai"
 local core = require "ane.core"

@@ -378,7 +378,7 @@ local function read_layer_types(self, cfg)
 end
 
 -- Keys that change the result but add no tensor -> the neutral value. Absent, null and false are always neutral. A recipe that
--- computes one of them asks for it with cfg.meta.
+-- computes one of them requests it with cfg.meta.
 local SIGNIFICANT = {
   attn_logit_softcapping = false, final_logit_softcapping = false, logits_soft_cap = false, query_pre_attn_scalar = false,
   attention_multiplier = false, embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1, logit_scale = 1, scale_emb = 1,
@@ -387,7 +387,7 @@ local SIGNIFICANT = {
   rope_interleaved = false, position_embedding_type = "rope", per_layer_config = false,
 }
 
--- Kinds that cfg.meta can ask for.
+-- Kinds that cfg.meta can request.
 local KINDS = {
   number = function(self, key) return self:number(key) end,
   positive = function(self, key) return self:positive(key) end,
