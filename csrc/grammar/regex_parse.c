@@ -428,7 +428,7 @@ static bool counts(struct parser *ps, uint32_t *lo, uint32_t *hi) {
   if (*lo > RE_MAX_REPEAT || (*hi > RE_MAX_REPEAT && *hi != RE_INF))
     fail(ps, ANE_RANGE, "a count above 100000");
   else if (*hi < *lo)
-    fail(ps, ANE_INVALID, "the counts are the wrong way round");
+    fail(ps, ANE_INVALID, "the minimum count is above the maximum");
   return true;
 }
 

@@ -66,10 +66,10 @@ describe("a pickle", function()
   local function pickles(mark)
     local code = ("cposix\nsystem\n(S'touch %s'\ntR."):format(mark)
     return {
-      ["\x80\x02" .. code] = "is a pickle of Python",
-      ["\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." .. code] = "is a pickle",
-      ["\x80\x04\x95\x40\0\0\0\0\0\0\0" .. code] = "is a pickle of Python", ["\x80\x05\x95" .. code] = "is a pickle of Python",
-      [code] = "is a text file", ["PK\3\4\0\0\8\8\0\0archive/data.pkl" .. code] = "is a zip archive, such as a PyTorch checkpoint",
+      ["\x80\x02" .. code] = "is a Python pickle",
+      ["\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." .. code] = "is a Python pickle",
+      ["\x80\x04\x95\x40\0\0\0\0\0\0\0" .. code] = "is a Python pickle", ["\x80\x05\x95" .. code] = "is a Python pickle",
+      [code] = "is a text file", ["PK\3\4\0\0\8\8\0\0archive/data.pkl" .. code] = "is a zip archive (for example a PyTorch checkpoint)",
     }
   end
 

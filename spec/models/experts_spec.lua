@@ -180,12 +180,12 @@ describe("the configuration of a mixture", function()
       { "qwen2_moe-odd", "decoder_sparse_step", 0, P .. "decoder_sparse_step must be a whole number from 1 to 16777216, but is 0" },
       { "qwen2_moe-odd", "mlp_only_layers", { "one" }, P .. "mlp_only_layers[0] must be a number, but is 'one'" },
       { "zaya-odd", "cca_time0", 0.5, P .. "cca_time0 must be a whole number from 1 to 65536, but is 0.5" },
-      { "zaya-odd", "num_experts", nil, "shape: layers.0: the configuration does not say how many experts there are" },
-      { "zaya-odd", "moe_intermediate_size", nil, "shape: layers.0: the configuration does not say how wide the experts are" },
+      { "zaya-odd", "num_experts", nil, "shape: layers.0: the configuration lacks the number of experts" },
+      { "zaya-odd", "moe_intermediate_size", nil, "shape: layers.0: the configuration lacks the width of the experts" },
       { "lfm2-odd", "rope_parameters", { rope_theta = { 1 } }, P .. "rope_parameters.rope_theta must be a number, but is a list" },
       { "lfm2-odd", "rope_parameters", { other = { rope_theta = 1 } }, "shape: rope_parameters names no rope for these layers" },
       { "gemma3_softcap", "final_logit_softcapping", ("x"):rep(3000),
-        P .. "final_logit_softcapping is '" .. ("x"):rep(60) .. "...', but must be a number" },
+        P .. "final_logit_softcapping must be a number, but is '" .. ("x"):rep(60) .. "...'" },
     } do
       assert.equal(case[4], refused(case[1], case[2], case[3]))
     end

@@ -28,7 +28,7 @@ File.__close = File.close
 -- @return a file, to be closed; or nil, message, code
 function M.read(path)
   if core.path_kind(path) == "folder" and not peft.find(path) then
-    return nil, path .. ": the folder has no adapter_config.json, so it is no adapter", "notfound"
+    return nil, path .. ": the folder has no adapter_config.json, so it is not an adapter", "notfound"
   end
   local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
   if not file then return nil, message, code end
@@ -141,8 +141,8 @@ end
 
 -- Raises if a module cannot be added at run time.
 local function check_unmerged(file, place, where, source, m)
-  if m.magnitude then refuse(file, m.magnitude, "is of DoRA, which is computed merged only") end
-  if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "takes the place of a whole weight") end
+  if m.magnitude then refuse(file, m.magnitude, "is a DoRA adapter, which must be merged") end
+  if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "replaces a whole weight") end
   if place.kind == "other" then refuse(file, first_tensor(m), "is for a weight of a fused step or a norm") end
 end
 

@@ -118,7 +118,7 @@ local function check_kind(given, model, kind)
     end
   end
   if given.task and rows.kinds[given.task] ~= kind then
-    return nil, ("%s does not do the task %s"):format(tostring(model), given.task), "unsupported"
+    return nil, ("%s does not support the task %s"):format(tostring(model), given.task), "unsupported"
   end
   return true
 end

@@ -158,7 +158,7 @@ function M.read(asked, row, settings)
   if not asked.request then plain_defaults(task, body, settings) end
   asked.task, asked.body = task, body
   if settings.task_kinds[task] ~= settings.kind then
-    errors.raise(400, ("the model does not do the task %s"):format(task), { code = "unsupported" })
+    errors.raise(400, ("the model does not support the task %s"):format(task), { code = "unsupported" })
   end
   if body.stream == true then fields.unsupported("stream", "is not supported in a batch") end
 end

@@ -381,7 +381,7 @@ function M.run(args)
   if not ok then return nil, message, code end
   if classifier then return run_classifier(model, args, format) end
   if model.config.both_sides then
-    return nil, ("%s: must be a language model or a token classifier, but reads whole texts in both directions"):format(args.model)
+    return nil, ("%s: reads whole texts in both directions, but must be a language model or a token classifier"):format(args.model)
   end
   ok, message, code = check_context(model, args, context)
   if not ok then return nil, message, code end

@@ -83,7 +83,7 @@ local function show(r)
   end
   if r.gate then
     io.stdout:write(tostring(r.gate), "\n")
-    if not r.gate.ok then return nil, "the quality gate is not passed" end
+    if not r.gate.ok then return nil, "the quality gate fails" end
   end
   if r.limits and not r.limits.ok then return nil, r.limits.message end
   return true

@@ -30,7 +30,7 @@ local function target(text)
   if planner.targets[text] then return text end
   local n = megabytes(text)
   if n then return n end
-  return nil, ("'%s' is neither coreml, coreai, coreai-sharded, both nor a number of megabytes"):format(text)
+  return nil, ("'%s' must be coreml, coreai, coreai-sharded, both or a number of megabytes"):format(text)
 end
 
 function M.options(parser)

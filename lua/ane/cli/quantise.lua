@@ -214,7 +214,7 @@ local function check_usage(args)
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
-  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
+  if args.inputs and args.stages then return options.wrong "--stages cannot be combined with --inputs: it is the old form" end
   for _, name in ipairs { "inputs", "stages", "tune" } do
     if args[name] and args.method ~= "gptq" then return options.wrong("--%s needs --method gptq", name) end
   end

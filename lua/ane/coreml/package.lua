@@ -78,7 +78,7 @@ local function flatten(name, v, depth, shape, out)
   if type(v) ~= "table" then
     if type(v) == "boolean" then v = v and 1 or 0 end
     if type(v) ~= "number" then
-      error(("predict: input %s holds %s, no number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
+      error(("predict: input %s has %s, which is not a number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
     end
     if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
     out[#out + 1] = v
@@ -102,13 +102,13 @@ end
 -- The number of elements of a shape.
 local function count_of(name, shape)
   local count = type(shape) == "table" and 1
-  if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, at most 10 are possible"):format(name, #shape), 0) end
+  if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, but must have at most 10"):format(name, #shape), 0) end
   for _, d in ipairs(count and shape or {}) do
     if math.type(d) ~= "integer" or d < 0 then count = nil break end
     if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape has too many elements"):format(name), 0) end
     count = count * d
   end
-  return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
+  return count or error(("predict: input %s: shape must be a list of integers of 0 or more"):format(name), 0)
 end
 
 -- The least and the greatest number of types that the core computes in wider ones. From 65520 on, rounding to fp16 gives infinity.

@@ -225,7 +225,7 @@ end
 local function pairs_of(report, other)
   local mine, theirs = report.by_window, other.by_window
   if type(theirs) ~= "table" or #theirs ~= #mine then
-    return nil, ("the earlier report has %s windows, this one %d: compare with the same text and chunk"):format(
+    return nil, ("the earlier report has %s windows, but this one has %d: compare with the same text and chunk"):format(
       type(theirs) == "table" and #theirs or "no", #mine), "invalid"
   end
   local list = {}
@@ -237,7 +237,7 @@ local function pairs_of(report, other)
       end
     end
     if o.count ~= w.count or math.abs(o.log_a - w.log_a) > 1e-4 * w.count then
-      return nil, ("window %d of the earlier report is of another text or reference"):format(i), "invalid"
+      return nil, ("window %d of the earlier report has another text or reference"):format(i), "invalid"
     end
     list[i] = { count = w.count, kl = w.kl - o.kl, log_b = w.log_b - o.log_b }
   end

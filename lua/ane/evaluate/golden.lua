@@ -112,7 +112,7 @@ local function read_npy(path)
     count = count * shape[#shape]
   end
   local size = #bytes - at + 1
-  if size ~= count * how[2] then return fault(path, ("%d bytes of data, the shape asks for %d"):format(size, count * how[2])) end
+  if size ~= count * how[2] then return fault(path, ("%d bytes of data, but the shape needs %d"):format(size, count * how[2])) end
   if how[1] == "<f" then return core.tensor(shape, bytes:sub(at)) end
   local values = {}
   for i = 1, count do values[i], at = string.unpack(how[1], bytes, at) end

@@ -27,7 +27,7 @@ function M.parse(text)
   for part in (text .. ","):gmatch "([^,]*)," do
     local one, fault = recipe(part)
     if not one then return nil, fault end
-    if seen[part] then return nil, ("%q stands twice"):format(part) end
+    if seen[part] then return nil, ("%q is given twice"):format(part) end
     seen[part], list[#list + 1] = true, one
   end
   return list

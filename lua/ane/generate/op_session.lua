@@ -123,7 +123,7 @@ end
 
 --- Forgets the tokens from n on.
 function Session:rewind(n)
-  if n < 0 or n > self.len then return nil, ("length is %d, not in 0 .. %d"):format(n, self.len), "range" end
+  if n < 0 or n > self.len then return nil, ("length must be 0 .. %d, but is %d"):format(self.len, n), "range" end
   self.results = NO_ROWS
   if n == 0 then self.origin = 0 end
   if n == self.len then return true end

@@ -59,7 +59,7 @@ local function row_of(i, n, what)
   if math.type(i) ~= "integer" then error(("%s: row must be an integer, but is a %s"):format(what, type(i)), 3) end
   local at = i < 0 and n + 1 + i or i
   if at < 1 or at > n then
-    if n == 0 then error(what .. ": the last feed left no rows; ask for them with want = \"last\", \"all\" or \"argmax\"", 3) end
+    if n == 0 then error(what .. ": the last feed left no rows; request them with want = \"last\", \"all\" or \"argmax\"", 3) end
     error(("%s: row %d of %d"):format(what, i, n), 3)
   end
   return at
@@ -279,7 +279,7 @@ local RULES = schema.merge(generate.rules, { details = { type = "boolean", defau
 -- @param level of the public function that was called, as for error()
 -- @return a stream; or nil, message, code
 function M.reply(self, ids, opts, level)
-  if self._replying then error("session: the reply before is not complete; close its stream first", level + 1) end
+  if self._replying then error("session: the previous reply is not complete; close its stream first", level + 1) end
   local host = self._host or {}
   if host.unsupported then return nil, host.unsupported, "unsupported" end
   opts.eos = opts.eos or host.eos_ids

@@ -43,7 +43,7 @@ local function character(self)
   local digits = take(self, "x%x%x") or take(self, "u%x%x%x%x") or take(self, "U%x%x%x%x%x%x%x%x")
   if digits then
     local code = tonumber(digits:sub(2), 16)
-    return is_scalar(code) and utf8.char(code) or fail(self, "an escape of no character")
+    return is_scalar(code) and utf8.char(code) or fail(self, "the escape names no character")
   end
   local c = take(self, ".")
   return SIMPLE[c] or fail(self, "an unknown escape")
@@ -102,7 +102,7 @@ local function repeated(self)
     elseif take(self, "{") then
       local low, comma, high = self.text:match("^%s*(%d+)%s*(,?)%s*(%d*)%s*}", self.at)
       if not low then fail(self, "expected {n}, {n,} or {n,m}") end
-      if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
+      if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the minimum count is above the maximum") end
       take(self, "[^}]*}")
       p = rules.times(p, tonumber(low), comma == "" and tonumber(low) or tonumber(high))
     else return p end

@@ -63,7 +63,7 @@ local function quoted(self)
   if take(self, "%.%.") then
     if not take(self, '"') then fail(self, "expected the end of a range") end
     local last = string_of(self)
-    if utf8.len(text) ~= 1 or utf8.len(last) ~= 1 then fail(self, "a range is of two characters") end
+    if utf8.len(text) ~= 1 or utf8.len(last) ~= 1 then fail(self, "a range must have two characters") end
     return rules.R(text .. last)
   end
   if take(self, "i") then return rules.regex(escaped(text), true) end
@@ -120,7 +120,7 @@ local function atom(self)
 end
 
 local function times(self, p, low, high)
-  if high and high < low then fail(self, "the counts are the wrong way round") end
+  if high and high < low then fail(self, "the minimum count is above the maximum") end
   return rules.times(p, low, high)
 end
 

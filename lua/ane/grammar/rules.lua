@@ -68,7 +68,7 @@ function M.R(...)
       error(('R: range %d must be a string of two characters, such as "az", is %s'):format(i, found_of(range)), 2)
     end
     local first, last = utf8.codepoint(range, 1), utf8.codepoint(range, utf8.offset(range, 2))
-    if first > last then error(("R: range %d is the wrong way round: %q"):format(i, range), 2) end
+    if first > last then error(("R: range %d is reversed: %q"):format(i, range), 2) end
     parts[#parts + 1] = class_character(utf8.char(first)) .. "-" .. class_character(utf8.char(last))
   end
   return M.regex("[" .. table.concat(parts) .. "]")

@@ -94,7 +94,7 @@ local function follow(self, url, opts)
     if not location then return answer end
     local target = target_of(location, url)
     local origin, scheme = origin_of(target)
-    if not origin then return nil, "the hub redirects to what is not an address of HTTP", "format" end
+    if not origin then return nil, "the hub redirects to an address that is not HTTP", "format" end
     if scheme == "http" and url:match "^https:" then return nil, "the hub redirects from HTTPS to HTTP", "format" end
     url = target
   end
@@ -110,10 +110,10 @@ local function refused(self, answer, what)
   if status == 401 and header(answer.headers, "x-error-code") == "GatedRepo" then
     return nil, what .. ": needs a token (HF_TOKEN) of an account that has accepted its licence on the hub's page", "notfound"
   elseif status == 401 then
-    return nil, what .. (self.token and ": the hub does not take the token (HF_TOKEN)"
+    return nil, what .. (self.token and ": the hub does not accept the token (HF_TOKEN)"
       or ": does not exist, or needs a token (HF_TOKEN)"), "notfound"
   elseif status == 403 then
-    return nil, what .. ": the hub refuses it to this account: its licence may have to be accepted on the hub's page", "io"
+    return nil, what .. ": the hub refuses access to this account: its licence may have to be accepted on the hub's page", "io"
   elseif status == 404 then
     return nil, what .. ": is not there", "notfound"
   end
@@ -158,7 +158,7 @@ local function judge(self, answer, opts, what, offset)
   end
   if size and answer.received > size then
     os.remove(opts.path)
-    return nil, ("%s: has more than the %d bytes that the hub names"):format(what, size), "format"
+    return nil, ("%s: has more than the %d bytes that the hub reports"):format(what, size), "format"
   end
   if size and answer.received < size then return "again", ("ended after %d of %d bytes"):format(answer.received, size) end
   return "done"

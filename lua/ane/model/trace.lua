@@ -80,7 +80,7 @@ end
 function M.run(program, ids, names, kv)
   local most = program:max_chunk()
   if #ids < 1 or #ids > most then
-    return nil, ("a trace needs 1 .. %d tokens, but the input has %d: shorten the input"):format(most, #ids), "range"
+    return nil, ("a trace needs 1 .. %d tokens, but the input has %d"):format(most, #ids), "range"
   end
   local session <close>, message, code = program:session { context = math.max(#ids, 1), kv = kv }
   if not session then return nil, message, code end

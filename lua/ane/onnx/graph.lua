@@ -183,7 +183,7 @@ end
 
 local function shape_tensor(self, v, past, tokens)
   local node = self.shape_of[v]
-  local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of something unknown")
+  local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of an unknown value")
   if node.op == "Size" then
     local n = elements(dims)
     return integers("int64", {}, function() return n end, 1)

@@ -102,7 +102,7 @@ end
 --- The lifted value, in layout [.., S, C].
 function Lift:columns(number, node)
   local v = self:value(number)
-  if not M.is_columns(v) then M.refuse(node, "takes values that do not lie as tokens and channels") end
+  if not M.is_columns(v) then M.refuse(node, "takes values that are not [tokens, channels]") end
   return v
 end
 

@@ -52,7 +52,7 @@ local function shift_of(lift, node, v, past, n)
   for i, p in ipairs(list) do
     if p ~= past + i - 1 + shift then refuse(node, "takes other positions than those of the tokens") end
   end
-  return math.tointeger(shift) or refuse(node, "takes positions that are no integers")
+  return math.tointeger(shift) or refuse(node, "takes positions that are not integers")
 end
 
 -- The positions that are looked up in tables of `rows` rows. Those of short texts are the tokens' own. From a length of the whole text

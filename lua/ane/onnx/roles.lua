@@ -58,7 +58,7 @@ end
 -- A field that must be the same in all layers.
 local function share(model, field, value, node)
   if model[field] == nil then model[field] = value end
-  if model[field] ~= value then refuse(node, "has %s %s, a layer before it %s", field, value, model[field]) end
+  if model[field] ~= value then refuse(node, "has %s %s, but an earlier layer has %s", field, value, model[field]) end
 end
 
 local function same_rope(a, b)
@@ -173,7 +173,7 @@ local function residuals(e)
     if not stream(a) then
       local branch_of = { linear = true, rms_norm = true, experts = true }
       local odd = branch_of[a.op] and b or a
-      refuse(odd.node or e.node, "stands in the residual stream, where no recipe has it")
+      refuse(odd.node or e.node, "is in the residual stream, where no recipe has it")
     end
     table.insert(list, 1, { e = b, before = a })
     e = a

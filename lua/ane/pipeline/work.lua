@@ -153,7 +153,7 @@ local function plan(self, job)
   identity, message, code = graph:identity()
   if not identity then return nil, message, code end
   if ("%016x"):format(identity) ~= job.identity then
-    return nil, job.path .. ": is another model than that of rank 0", "invalid"
+    return nil, job.path .. ": has another model than rank 0", "invalid"
   end
   local options = job.options
   options.threads = self.opts.threads

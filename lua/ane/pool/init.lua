@@ -416,7 +416,7 @@ end
 -- @raise inside a callback of one of its requests
 function Pool:step()
   opened(self)
-  if self._stepping then error("step: the pool computes already (called from a callback)", 2) end
+  if self._stepping then error("step: the pool is already computing (a callback called step)", 2) end
   self._stepping = true
   local ok, tokens = pcall(self._step, self)
   self._stepping = nil

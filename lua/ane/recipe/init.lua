@@ -48,7 +48,9 @@ function M.check(r, where)
   local kind = type(r.config)
   if kind ~= "nil" and kind ~= "table" and kind ~= "function" then bad "config must be a table or function(architecture)" end
   if r.version ~= nil and type(r.version) ~= "number" then bad "version must be a number" end
-  if (r.version or 1) > builder.version then bad(("written for recipe API %d, this is %d"):format(r.version, builder.version)) end
+  if (r.version or 1) > builder.version then
+    bad(("written for recipe API %d, but this version has %d"):format(r.version, builder.version))
+  end
   return r
 end
 

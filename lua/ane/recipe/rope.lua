@@ -104,7 +104,7 @@ end
 -- @raise if the scaling is unknown
 function M.frequencies(r)
   if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
-  if r.dims > MOST_DIMS then error(("rope has %s dimensions, at most %d are supported"):format(r.dims, MOST_DIMS), 0) end
+  if r.dims > MOST_DIMS then error(("rope has %s dimensions, but must have at most %d"):format(r.dims, MOST_DIMS), 0) end
   local n, f = r.dims // 2, {}
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
   local magnitude, long
@@ -114,7 +114,7 @@ function M.frequencies(r)
     magnitude, long = scale(f, r, n)
   end
   if r.divisors then
-    if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs %d divisors"):format(n, #r.divisors), 0) end
+    if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs has %d divisors"):format(n, #r.divisors), 0) end
     for t = 1, n do f[t] = f[t] / r.divisors[t] end
   end
   check_finite(f, "frequency")

@@ -127,7 +127,7 @@ end
 function M.new(model, opts, level, version)
   opts = schema.check(M.rules, opts, "serve", (level or 1) + 1)
   local defaults = schema.check(M.defaults, opts.defaults, "serve: defaults", (level or 1) + 1)
-  if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key go together", (level or 1) + 1) end
+  if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key need each other", (level or 1) + 1) end
   local kind = KINDS[model.config.kind] or "text"
   local pool, http, message, code
   if kind == "text" then
@@ -167,7 +167,7 @@ function Server:check_model(name)
   for _, id in ipairs(self.ids) do
     if id == name then return end
   end
-  errors.raise(404, ("the model %q is not here; there is %s"):format(name, table.concat(self.ids, ", ")),
+  errors.raise(404, ("the model %q does not exist; the server has %s"):format(name, table.concat(self.ids, ", ")),
     { param = "model", code = "model_not_found" })
 end
 
@@ -200,7 +200,8 @@ function Server:generate(call, asked, form, stream)
   local opts = self.opts
   if self._replies + #asked > opts.sessions + opts.queue then
     if #asked > opts.sessions + opts.queue then
-      errors.raise(400, ("%d replies are asked for, at most %d are computed"):format(#asked, opts.sessions + opts.queue), { param = "n" })
+      errors.raise(400, ("%d replies are requested, but at most %d are possible"):format(#asked, opts.sessions + opts.queue),
+        { param = "n" })
     end
     reject(self)
   end
@@ -241,7 +242,7 @@ local function check_origin(self, call)
       return
     end
   end
-  errors.raise(403, "pages of other origins may not ask this server", { code = "origin_not_allowed" })
+  errors.raise(403, "pages of other origins may not send requests to this server", { code = "origin_not_allowed" })
 end
 
 local function preflight(call)
@@ -271,7 +272,8 @@ local function check_host(self, call)
   local opts = self.opts
   if opts.api_key or not is_local(opts.host) or opts.host == "0.0.0.0" or opts.host == "::" then return end
   if not is_local(call.exchange:header "Host") then
-    errors.raise(403, "without an API key this server answers to localhost and numeric addresses only", { code = "host_not_allowed" })
+    errors.raise(403, "without an API key this server answers only requests to localhost and numeric addresses",
+      { code = "host_not_allowed" })
   end
 end
 
@@ -333,8 +335,8 @@ local function handle(self, exchange)
   local ok, failure = pcall(answer, self, call)
   if ok then return end
   if not errors.is(failure) then
-    self:complain("a fault while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
-    failure = errors.new(500, "a fault of the server")
+    self:complain("an error while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
+    failure = errors.new(500, "an error of the server")
   end
   call:fail(failure)
 end
@@ -360,7 +362,7 @@ local function step(self)
   if ok then return end
   self:complain("a fault while computing: " .. tostring(raised))
   for i = #self._jobs, 1, -1 do
-    self._jobs[i]:fail(errors.new(500, "a fault of the server"))
+    self._jobs[i]:fail(errors.new(500, "an error of the server"))
     done(self, i)
   end
 end

@@ -200,7 +200,7 @@ function M.of(template)
   if not template:find("tools", 1, true) then
     return nil, "the model's chat template does not support tools", "unsupported"
   end
-  return nil, "the form of tool calls in the model's chat template is not known; where it is one of these, say so with tool_form: "
+  return nil, "the form of tool calls in the model's chat template is not known; name it with the option tool_form if it is one of these: "
     .. table.concat(M.names(), ", "), "unsupported"
 end
 

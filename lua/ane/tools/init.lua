@@ -63,7 +63,7 @@ local function described(tool, i)
   if not is_object(f) then return wrong "has no table under \"function\"" end
   if type(f.name) ~= "string" then return wrong "has no name" end
   if not f.name:match "^[%w_.-]+$" or #f.name > 64 then
-    return wrong(("has the name %q: a name is 1 .. 64 letters, digits, _, - and ."):format(f.name))
+    return wrong(("has the name %q, but a name must be 1 .. 64 letters, digits, _, - and ."):format(f.name))
   end
   local schema, message, code = calls.schema_of(f.parameters)
   if not schema then return nil, ("tools: %s: %s"):format(f.name, message), code end
@@ -86,7 +86,7 @@ function M.check(list)
   for i, tool in ipairs(list) do
     out[i], message, code = described(tool, i)
     if not out[i] then return nil, message, code end
-    if seen[out[i].name] then return nil, ("tools: two have the name %s"):format(out[i].name), "invalid" end
+    if seen[out[i].name] then return nil, ("tools: two tools have the name %s"):format(out[i].name), "invalid" end
     seen[out[i].name] = true
   end
   return out

@@ -115,7 +115,7 @@ describe("LoRA adapters", function()
       assert.equal(both(NOMIC, write(by_file)), (both(NOMIC, write(by_class))))
       local values = { adapters.tensor(stem .. "q_proj.base_layer.weight", { 64, 64 }, 1) }
       add(values, table.unpack(adapters.pair("layers.1.self_attn.q_proj", 64, 64, 4, 5)))
-      fails("unsupported", "q_proj.base_layer.weight is for rows 0 to 63 of encoder.layers.1.attn.Wqkv.weight: only products of such rows "
+      fails("unsupported", "q_proj.base_layer.weight is for rows 0 to 63 of encoder.layers.1.attn.Wqkv.weight: only products of these rows "
         .. "are merged", NOMIC, write(values), { merge = true })
     end)
 
@@ -287,7 +287,7 @@ describe("LoRA adapters", function()
       end
       both(LLAMA, with { name = name, dtype = "F32", shape = shape, data = bytes })
       local other = with(adapters.tensor(name, shape, 3))
-      fails("unsupported", "lm_head%.weight takes the place", LLAMA, other)
+      fails("unsupported", "lm_head%.weight replaces a whole weight", LLAMA, other)
       local model <close> = assert(load(LLAMA, { adapters = { other }, merge = true }))
       assert.is_true(#logits(model) > 0)
     end)

@@ -178,7 +178,7 @@ describe("classify", function()
     local unlabelled <close> = assert(ane.load(path.name))
     spans, message, code = unlabelled:classify { 1, 2, 3 }
     assert.is_nil(spans)
-    assert.matches("has 33 labels %(id2label of config.json%), and its head gives 3 scores per token", message)
+    assert.matches("has 33 labels %(id2label of config.json%), but its head gives 3 scores per token", message)
     assert.equal("format", code)
     local llama <close> = tiny.load()
     spans, message, code = llama:classify "text"

@@ -460,7 +460,7 @@ describe("ane chat", function()
     assert.matches("^ane chat: the context is full: the oldest %d+ messages are forgotten\n", err)
     code, _, err = command.run({ "chat", path, "-n", "4", "-c", "300", "--overflow", "error" }, lines)
     assert.equal(1, code)
-    assert.matches("the conversation has %d+ tokens, the context holds 300: remove messages", err)
+    assert.matches("the conversation has %d+ tokens, but the context has room for 300: remove messages", err)
   end)
 
   it("saves a conversation and goes on with it", function()

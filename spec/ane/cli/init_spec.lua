@@ -114,7 +114,7 @@ describe("the command", function()
       { { "run", path, "--ids", "9999" }, 1, "id 9999 at place 1 is not in 0 .. 1023" },
       { { "run", path, "--ids", "1,99999999999" }, 1, "id 99999999999 at place 2 is not in 0 .. 1023" },
       { { "logits", path, "--ids", "1", "-p", "x" }, 2, "can not be used together" },
-      { { "run", path, "--ids", "1,2,3", "-c", "2" }, 1, "the prompt has 3 tokens, the context holds 2" },
+      { { "run", path, "--ids", "1,2,3", "-c", "2" }, 1, "the prompt has 3 tokens, but the context has room for 2" },
       { { "run", path, "--messages", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "--messages", "Makefile" }, 1, "Makefile: " },
       { { "logits", path }, 2, "give %-%-ids or %-%-prompt" },

@@ -86,12 +86,12 @@ describe("a case that is wrong", function()
   for call, message in pairs {
     ["1"] = "must be an object with `inputs`",
     ['{"inputs": null}'] = "must be an object with `inputs`",
-    ['{"inputs": {"x": {"shape": [1.5], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
-    ['{"inputs": {"x": {"shape": [-1], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
-    ['{"inputs": {"x": {"shape": "a", "data": []}}}'] = "input x: shape must be a list of integers from 0 on",
+    ['{"inputs": {"x": {"shape": [1.5], "data": [1]}}}'] = "input x: shape must be a list of integers of 0 or more",
+    ['{"inputs": {"x": {"shape": [-1], "data": [1]}}}'] = "input x: shape must be a list of integers of 0 or more",
+    ['{"inputs": {"x": {"shape": "a", "data": []}}}'] = "input x: shape must be a list of integers of 0 or more",
     ['{"inputs": {"x": {"shape": [9999999999, 9999999999], "data": [1]}}}'] = "input x: the shape has too many elements",
     ['{"inputs": {"x": {"shape": [1], "data": 1}}}'] = "input x: data is not a list",
-    ['{"inputs": {"x": {"shape": [1], "data": [null]}}}'] = "input x holds null, no number",
+    ['{"inputs": {"x": {"shape": [1], "data": [null]}}}'] = "input x has null, which is not a number",
     ['{"inputs": {"x": X}, "function": 3}'] = "function is not a name",
     ['{"inputs": {"x": X}, "state": {}}'] = "state is not a name",
     ['{"inputs": {"x": X}, "reset_state": "yes"}'] = "reset_state is neither true nor false",
@@ -227,7 +227,7 @@ describe("package:predict", function()
     fails("input x must be ", "shape", with("x", core.tensor { 1, 32 }))
     fails("has no input \"y\"; its inputs are x, ", "notfound", with("y", 1))
     assert.has_error(function() pkg:predict(with("x", { { 1, 2 }, { 3 } })) end, "predict: input x: lists at depth 2 differ in length")
-    assert.has_error(function() pkg:predict(with("x", "text")) end, "predict: input x holds a string, no number")
+    assert.has_error(function() pkg:predict(with("x", "text")) end, "predict: input x has a string, which is not a number")
     assert.has_error(function() pkg:predict(3) end, "predict: inputs must be a table of tensors by name, but is a number")
     local _, message, code = pkg:predict(inputs, nil, { ["function"] = "other" })
     assert.same({ "there is no function \"other\"", "notfound" }, { message, code })

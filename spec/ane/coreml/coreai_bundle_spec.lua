@@ -68,7 +68,7 @@ describe("a bundle", function()
     assert(export(GGUF, { context = 16, fixed_t = { 4 }, layout = "ct1", norm = "fp32", functions = "many", argmax = false }))
     local report, message = export(GGUF, { context = 65536 })
     assert.is_nil(report)
-    assert.matches("option context is 65536: Core AI's runner supports at most 65535 positions", message, 1, true)
+    assert.matches("option context is 65536, but must be at most 65535 for Core AI's runner", message, 1, true)
   end)
 
   it("is reported with what its reader should know", function()

@@ -81,7 +81,7 @@ describe("a package set", function()
     core.memory = function() return { available = 100 } end
     local s, message, code = model:session()
     assert.same({ nil, "memory" }, { s, code })
-    assert.equal("the states of 24 positions take 1.7 kB, and 100 bytes of memory are free: export with a smaller context", message)
+    assert.equal("the states of 24 positions take 1.7 kB, but only 100 bytes of memory are free: export with a smaller context", message)
     core.memory = function() return { available = 0 } end -- not known
     assert(model:session()):close()
   end)
@@ -194,7 +194,7 @@ describe("a wrong package set", function()
   fails("line 1", "format", function() return "{" end)
   fails("format_version is 2, known is 1", "unsupported", function(meta) meta.format_version = 2 end)
   fails("kind is rnn", "format", function(meta) meta.kind = "rnn" end)
-  fails("d_model is nil", "format", function(meta) meta.d_model = nil end)
+  fails("d_model must be a whole number of at least 1, but is nil", "format", function(meta) meta.d_model = nil end)
   fails("packages is empty", "format", function(meta) meta.packages = core.json_array {} end)
   fails("layer_01.mlpackage: layers 1 to 1 are in no package", "format", function(meta)
     meta.packages[2].start, meta.packages[2]["end"] = 2, 2

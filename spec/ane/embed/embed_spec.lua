@@ -95,7 +95,7 @@ describe("embed", function()
     assert.is_true(n > 4500)
     assert.equal(n, m:embed(long, { details = true }).tokens[1])
     for i = 1, 8200 do ids[i] = 5 end
-    assert.same({ nil, "8200 ids, the model takes at most 8192", "range" }, { m:embed(ids) })
+    assert.same({ nil, "8200 ids, but the model takes at most 8192", "range" }, { m:embed(ids) })
     local small <close> = assert(ane.load(folder, { activations = "fp32", threads = 2, context = 4096 }))
     local _, message, code = small:embed { "moon", long }
     assert.equal(("entry 2: %d tokens, the model was loaded with a context of 4096: give the option context a larger number, or max_length "

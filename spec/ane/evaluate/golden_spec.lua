@@ -66,7 +66,7 @@ describe("ane.tensors", function()
       { "no NumPy file", "\147NUMPY\9\0\0\0\0\0\0\0" },
       { "must be little%-endian", npy(">f4", "(1,)", "1234") },
       { "in C order", npy("<f4", "(1,)", "1234", "True") },
-      { "3 bytes of data, the shape asks for 4", npy("<f4", "(1,)", "123") },
+      { "3 bytes of data, but the shape needs 4", npy("<f4", "(1,)", "123") },
       { "must be little", "\147NUMPY\1\0\255\255{}" },
     }
     for _, case in ipairs(cases) do

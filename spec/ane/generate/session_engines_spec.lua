@@ -283,8 +283,8 @@ for name, engine in pairs(ENGINES) do
       local count = 0
       for _ in s:stream { ignore_eos = true } do
         count = count + 1
-        assert.error_matches(function() s:generate() end, "the reply before is not complete; close its stream first")
-        assert.error_matches(function() model:stream({ 1 }, { session = s }) end, "the reply before is not complete")
+        assert.error_matches(function() s:generate() end, "the previous reply is not complete; close its stream first")
+        assert.error_matches(function() model:stream({ 1 }, { session = s }) end, "the previous reply is not complete")
         if count == 3 then break end
       end
       assert.is_true(s.length >= 15)

@@ -218,7 +218,7 @@ describe("config.json", function()
     { "a size with a fraction", { num_attention_heads = 1.5 },
       "key num_attention_heads must be a whole number from 1 to 65536, but is 1.5" },
     { "a size that is a string", { vocab_size = "20" }, "key vocab_size must be a number, but is '20'" },
-    { "a huge size", { hidden_size = 1 << 40 }, "key hidden_size must be a whole number, but is 1099511627776" },
+    { "a huge size", { hidden_size = 1 << 40 }, "key hidden_size must be a whole number from 1 to 1048576, but is 1099511627776" },
     { "no architecture", { model_type = core.null }, "key model_type is missing: it must be the name of an architecture" },
     { "an architecture that is a number", { model_type = 3 }, "key model_type must be a string, but is 3" },
     { "a flag that is a string", { tie_word_embeddings = "yes" }, "key tie_word_embeddings must be true or false, but is 'yes'" },

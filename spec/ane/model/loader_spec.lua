@@ -67,7 +67,8 @@ describe("loading", function()
     { set("llama.attention.head_count"), A .. "attention.head_count is missing" },
     { set("llama.attention.head_count", "uint32", 0), A .. "attention.head_count must be a whole number from 1 to 65536, but is 0" },
     { set("llama.attention.head_count", "array", { "uint32", { 4 } }), A .. "attention.head_count must be a number, but is a table" },
-    { set("llama.attention.head_count_kv", "uint32", 3), A .. "attention.head_count is 4, no multiple of attention.head_count_kv, 3" },
+    { set("llama.attention.head_count_kv", "uint32", 3),
+      A .. "attention.head_count is 4, but must be a multiple of attention.head_count_kv (3)" },
     { set("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } }),
       A .. "attention.head_count_kv has 2 numbers, but must have one for each of 1 layers" },
     { set("llama.embedding_length", "uint32", 18),
@@ -114,7 +115,7 @@ describe("loading", function()
     assert.matches("sliding_window_pattern has 2 entries, but must have one for each of 4 layers", words("array", { "bool", { true,
       true } }))
     assert.matches("sliding_window_pattern%[2%] must be true or false, but is 7", words("array", { "int32", { 0, 1, 7, 0 } }))
-    assert.matches("sliding_window_pattern must be a whole number, but is none", words("string", "none"))
+    assert.matches("sliding_window_pattern must be a whole number from 0 to 16777216, but is none", words("string", "none"))
   end)
 
   it("takes a list of key-value heads that is the same in all layers", function()
@@ -164,8 +165,8 @@ describe("loading", function()
         table.insert(file.tensors, { name = "rope_freqs.weight", dtype = "fp32", shape = { #list }, data = gguf.f32(list) })
       end
     end
-    assert.equal("tensor rope_freqs.weight holds 0.0: divisors are above 0", (fault(divisors { 1, 0 })))
-    assert.matches("rope has 2 frequencies, but rope_freqs 3 divisors", (fault(divisors { 1, 2, 3 })))
+    assert.equal("tensor rope_freqs.weight has the divisor 0.0, but divisors must be above 0", (fault(divisors { 1, 0 })))
+    assert.matches("rope has 2 frequencies, but rope_freqs has 3 divisors", (fault(divisors { 1, 2, 3 })))
   end)
 
   it("refuses scaling that it does not know or cannot compute", function()

@@ -190,7 +190,7 @@ describe("model", function()
     for i = 1, 600 do long[i] = 1 end
     text, message, code = model:generate(long)
     assert.same({ nil, "range" }, { text, code })
-    assert.equal("the prompt has 600 tokens, the context holds 512", message)
+    assert.equal("the prompt has 600 tokens, but the context has room for 512", message)
     assert.same({ nil, "range" }, { (model:stream(long)), (select(3, model:stream(long))) })
     text, message, code = model:generate { 5000 }
     assert.same({ nil, "range" }, { text, code })

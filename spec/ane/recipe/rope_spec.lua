@@ -67,6 +67,6 @@ describe("rope frequencies", function()
     refused("rope: factor 0 must be a finite fp32 number, but is inf", {
       theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1, 1 }, original_context = 1, factor = 8,
     })
-    refused("rope has 2 frequencies, but rope_freqs 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
+    refused("rope has 2 frequencies, but rope_freqs has 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
   end)
 end)

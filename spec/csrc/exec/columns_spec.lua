@@ -83,8 +83,10 @@ describe("conv_causal", function()
     refused("y = conv_causal(x, w, -, -, x) {groups=8}", "state x must be %[1, 8, 2, 1%], but is .*")
     refused("y = conv_causal(x, w, -, -, -) {groups=8}", "the state is absent")
     refused("y = conv_causal(x, -, -, -, s2) {groups=8}", "the weight is absent")
-    refused("y = conv_causal(x, wide, -, -, s2) {groups=8}", "weight wide must be %[N, 1, K >= 2%], but is %[8, 3, 3%]")
-    refused("y = conv_causal(x, one, -, -, s2) {groups=8}", "weight one must be %[N, 1, K >= 2%], but is %[8, 1, 1%]")
+    refused("y = conv_causal(x, wide, -, -, s2) {groups=8}",
+      "weight wide must be %[N, 1, K >= 2%] for 8 channels in 8 groups, but is %[8, 3, 3%]")
+    refused("y = conv_causal(x, one, -, -, s2) {groups=8}",
+      "weight one must be %[N, 1, K >= 2%] for 8 channels in 8 groups, but is %[8, 1, 1%]")
     refused("y = conv_causal(x, w, -, -, s2) {groups=3}", "3 groups do not divide 8 channels")
     refused("y = conv_causal(x, w, -, -, s2) {groups=0}", "0 groups do not divide 8 channels")
     refused("y = conv_causal(x, w, n3, -, s2) {groups=8}", "bias n3 must be %[8%], but is %[3%]")

@@ -60,7 +60,7 @@ M.rules = {
     "apple/coreai-models#55, #205", has "uint4" },
   { "lut4", "risk", "4-bit tables compiled for the engine in reports; not tried here", "apple/coreai-models#205", has "lut4" },
   { "static-corrupt", "risk",
-    "one report has wrong results of a static export whose eager model was exact", "apple/coreai-models#257", always },
+    "one report has a static export with wrong results, although the eager model was exact", "apple/coreai-models#257", always },
   { "size-1gb", "risk",
     "more than 1 GB of weights in one asset: Core ML's compiler failed at that size; --target coreai-sharded "
       .. "makes several assets, --target coreml packages", "laws 4, of Core ML",

@@ -69,7 +69,8 @@ end
 -- Checks that sizes divide one another. A recipe could only report mismatched shapes.
 local function check_heads(source, arch, cfg)
   if cfg.n_head % cfg.n_head_kv ~= 0 then
-    fail(source, "metadata key %s.attention.head_count is %d, no multiple of attention.head_count_kv, %d", arch, cfg.n_head, cfg.n_head_kv)
+    fail(source, "metadata key %s.attention.head_count is %d, but must be a multiple of attention.head_count_kv (%d)", arch, cfg.n_head,
+      cfg.n_head_kv)
   end
   if cfg.head_dim then return end
   if cfg.d_model % cfg.n_head ~= 0 then
@@ -92,7 +93,7 @@ local function divisors(source, cfg, name)
   local list = {}
   for at = 1, #raw, 4 do
     local v = string.unpack("<f", raw, at)
-    if not (v > 0 and v < math.huge) then fail(source, "tensor %s holds %s: divisors are above 0", name, v) end
+    if not (v > 0 and v < math.huge) then fail(source, "tensor %s has the divisor %s, but divisors must be above 0", name, v) end
     list[#list + 1] = v
   end
   cfg.tensors[name] = true
@@ -156,7 +157,7 @@ end
 -- Maps llama.cpp's pooling types to tasks: 1 mean, 2 first token, 3 last token, 4 scores.
 local function task_of(source, arch)
   local type = whole(source, arch, "pooling_type", false, 0) or 0
-  if type > 4 then fail(source, "metadata key %s.pooling_type is %d, known are 0 to 4", arch, type) end
+  if type > 4 then fail(source, "metadata key %s.pooling_type is %d, but must be 0 to 4", arch, type) end
   return type == 4 and "reranker" or type > 0 and "embedding" or nil
 end
 
