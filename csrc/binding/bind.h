@@ -24,7 +24,7 @@ int bind_fail(lua_State *L, const struct ane_error *err);
 lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
 lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
 
-/* A string argument that C reads up to its NUL; raises where it holds another one. */
+/* A string argument that C reads up to its NUL; raises if it holds another one. */
 const char *bind_text(lua_State *L, int arg);
 
 /* The integer sequence at `arg` (a table of ids, or one integer) into a Lua-owned buffer (a userdata pushed on the

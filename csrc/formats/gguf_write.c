@@ -120,7 +120,7 @@ static ane_status set_alignment(struct ane_gguf_writer *w, const struct ane_meta
   return ANE_OK;
 }
 
-/* Copies the name into the arena and adds it to the map. Fails where the map has it. */
+/* Copies the name into the arena and adds it to the map. Fails if the map has it. */
 static ane_status keep_name(struct ane_gguf_writer *w, struct ane_strmap *map, const char **name, uint32_t index, size_t max,
                             struct ane_error *err) {
   size_t len = strlen(*name);

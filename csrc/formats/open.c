@@ -37,7 +37,7 @@ static bool looks_text(const uint8_t *p, uint64_t size) {
 /* The opcode PROTO with a protocol of 2 to 5 (Python's pickletools.py). */
 static bool looks_pickle(const uint8_t *p, uint64_t size) { return size >= 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5; }
 
-/* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL where the
+/* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL if the
  * format is known by sight only, `name` then says what was found. */
 static const struct format {
   const char *name;
@@ -108,7 +108,7 @@ static ane_status no_memory(const char *path, struct ane_error *err) {
   return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
 }
 
-/* The first row of `folders` whose file is there, its path in *file (in the arena); NULL where none is. */
+/* The first row of `folders` whose file is there, its path in *file (in the arena); NULL if none is. */
 static ane_status find_folder(struct ane_source *s, const struct folder **out, char **file, struct ane_error *err) {
   size_t len = strlen(s->path);
   bool slash = len > 0 && s->path[len - 1] == '/';

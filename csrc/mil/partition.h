@@ -35,7 +35,7 @@ struct ane_shard {
   ane_shard_kind kind;
   int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
   int32_t part, parts; /* LAYERS: index of this part of layer first == last, from 0, and number of parts; parts 0: whole layers */
-  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
+  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE if the graph has none */
   int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Resolves an index into n elements. false where it is outside; c->status is then set. */
+/* Resolves an index into n elements. false if it is outside; c->status is then set. */
 static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out) {
   *out = i < 0 ? i + n : i;
   if (*out >= 0 && *out < n) return true;

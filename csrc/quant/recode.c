@@ -105,7 +105,7 @@ static void recode_rows(void *arg, int thread, int threads) {
   }
 }
 
-/* The first number of a vector that is not finite; -1: none, or the tensor is no vector of plain numbers. */
+/* The first number of a vector that is not finite; -1: none, or the tensor is not a vector of plain numbers. */
 static int64_t bad_of_vector(const struct recoding *k, const uint8_t *bytes) {
   const struct ane_tensor *t = k->r->src;
   const struct ane_dtype_info *info = ane_dtype_info(t->dtype);

@@ -155,7 +155,7 @@ end
 -- @return a tensor: get(i, ...), set(i, ..., value), fill(value), t[i] or row(i), slice(dim, from, to), reshape(shape), shape(),
 -- + - * / with tensors and numbers, abs(), sort(), dot(t), topk(k), argmax(), min(), max(), mean(), compare(t), histogram(opts),
 -- heat(opts), totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
--- @raise where the values do not fill the shape
+-- @raise if the values do not fill the shape
 function M.tensor(values, shape)
   local kind = type(values)
   if kind == "string" then return core.tensor(shape or { #values // 4 }, values) end

@@ -143,7 +143,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
   return st;
 }
 
-/* The entry of the overlay for an edit. It fails where the tensor's numbers cannot be decoded; raises where there is no tensor.
+/* The entry of the overlay for an edit. It fails if the tensor's numbers cannot be decoded; raises if there is no tensor.
  */
 static ane_status entry_of(lua_State *L, const struct ane_source *s, const struct edit *e, struct ane_source_tensor *entry,
                            struct ane_error *err) {

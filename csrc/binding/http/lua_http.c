@@ -247,7 +247,7 @@ static int exchange_close(lua_State *L) {
   return 0;
 }
 
-/* http_available() -> true; or nil, message, code where no server can be started. */
+/* http_available() -> true; or nil, message, code if no server can be started. */
 static int http_available(lua_State *L) {
   struct ane_error err;
   if (!ane_http_available(&err)) return bind_fail(L, &err);

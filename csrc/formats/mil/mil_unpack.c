@@ -30,7 +30,7 @@ static ane_status in_name(struct mil_unpack *u, ane_status st, const char *what,
   return st ? ane_fail_in(u->err, st, "%s%s", what, ane_quote(q, s, strlen(s))) : ANE_OK;
 }
 
-/* Fails where a sorted map has a key twice. `step`: bytes from one `const char *` to the next. */
+/* Fails if a sorted map has a key twice. `step`: bytes from one `const char *` to the next. */
 static ane_status check_keys(struct mil_unpack *u, const void *first, size_t n, size_t step, const char *what) {
   const char *last = NULL, *key;
   char q[ANE_QUOTE_TEXT];
@@ -209,7 +209,7 @@ static ane_status unpack_strings(struct mil_unpack *u, const struct held *h, str
   return ANE_OK;
 }
 
-/* int16 and uint16 are stored as int32. Fails where a number does not fit its type. */
+/* int16 and uint16 are stored as int32. Fails if a number does not fit its type. */
 static ane_status check_ints(struct mil_unpack *u, ane_mil_dtype t, const int32_t *values, size_t n) {
   int32_t low = t == ANE_MIL_INT16 ? INT16_MIN : 0, high = t == ANE_MIL_INT16 ? INT16_MAX : UINT16_MAX;
   for (size_t i = 0; t != ANE_MIL_INT32 && i < n; i++)

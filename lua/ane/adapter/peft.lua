@@ -48,7 +48,7 @@ local function check_config(path, config)
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and (type(v) ~= "table" or #v > 0) then
-      raise("format", "%s: %s is no object of modules and numbers", path, key)
+      raise("format", "%s: %s is not an object of modules and numbers", path, key)
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then
@@ -138,7 +138,7 @@ local function parameters_of(path, config, module)
 end
 
 -- The module of a product's tensor and the parameter that it changes: X.base_layer.lora_A belongs to the parameter before that of
--- X.lora_A. The parameter is nil if the module is no target as a parameter.
+-- X.lora_A. The parameter is nil if the module is not a target as a parameter.
 local function target_of(path, config, module, name)
   local plain, depth = module, 0
   while plain:find "%.base_layer$" do plain, depth = plain:sub(1, -12), depth + 1 end

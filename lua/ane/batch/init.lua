@@ -125,7 +125,7 @@ end
 
 -- ---- Settings ------------------------------------------------------------------------------------------------------------------
 
--- The facts about a model that its answers depend on. own: paths that are no files of the model.
+-- The facts about a model that its answers depend on. own: paths that are not files of the model.
 local function model_settings(model, own)
   local info = model:info()
   local out = {

@@ -86,7 +86,7 @@ local function of_plain(value, settings)
     if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
   end
   if value.task ~= nil and not M.kinds[value.task] then
-    fields.wrong("task", "is %s, which is no task: choose %s", core.json_encode(value.task), names_of(M.kinds))
+    fields.wrong("task", "is %s, which is not a task: choose %s", core.json_encode(value.task), names_of(M.kinds))
   end
   local task = value.task or settings.task or DEFAULT[settings.kind] or guess(body)
   if FIELD[task] then FIELD[task](body) end

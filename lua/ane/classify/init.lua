@@ -225,7 +225,7 @@ local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0
 -- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
 -- @param text, base: byte i of the whole text is byte i - base of `text`
 -- @param used the last byte of other spans (nil: none); the bytes begin after it
--- @return start, stop; nil where no bytes are left
+-- @return start, stop; nil if no bytes are left
 function M.bytes(first, last, starts, stops, text, base, used)
   local start, stop
   for t = first, last do

@@ -227,7 +227,7 @@ local function has_states(info, name)
   return false -- predict names the function that is not there
 end
 
--- The set of states for a call of function `name`; nil where the function has none; or nil, message. The first call of a function
+-- The set of states for a call of function `name`; nil if the function has none; or nil, message. The first call of a function
 -- with states makes the set.
 -- @param states {info (of the package), by_key, kept (see references_of)}
 local function state_of(pkg, states, call, name)

@@ -108,7 +108,7 @@ local function with_input(prompts)
   return list
 end
 
--- The list of prompts; nil where there is one, or none; or nil, message, code.
+-- The list of prompts; nil if there is one, or none; or nil, message, code.
 local function prompts_of(args)
   if args.prompts then
     local text, message, code = common.read(args.prompts)

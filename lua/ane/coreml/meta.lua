@@ -214,7 +214,7 @@ local function read_profiles(meta)
 end
 
 -- The packages of the profile with the smallest context that holds the requested one; among equal ones the last. Sets profile, its
--- number; nil where no profile was chosen.
+-- number; nil if no profile was chosen.
 local function choose_profile(meta, context)
   local best, number
   for i, profile in ipairs(context and meta.profiles or {}) do

@@ -105,7 +105,7 @@ local function same_shape(tensor, shape, where, name)
   return tensor
 end
 
--- Dense layers on the states of tokens, and those whose result is no embedding, are of other kinds of models.
+-- Dense layers on the states of tokens, and those whose result is not an embedding, are of other kinds of models.
 local function check_names(config, where)
   for _, key in ipairs { "module_input_name", "module_output_name" } do
     local name = get(config, key, "string", where, "sentence_embedding")

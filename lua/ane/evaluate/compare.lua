@@ -214,14 +214,14 @@ end
 -- @return table: tokens, scored, chunk, windows, kl = {mean, median, p99, max, max_at (index of the token), ci}, top1 (share of
 -- tokens with the same best one), top1_ci, perplexity = {a, b, ratio (b / a), a_ci, b_ci, ratio_ci}, by_window = list of
 -- {count, kl, log_a, log_b} (tokens, and sums over them in nats); or nil, message, code. An interval is
--- {low, high}, 95 %; nil where there are fewer than two windows
+-- {low, high}, 95 %; nil if there are fewer than two windows
 function M.run(a, b, text, opts)
   opts = schema.check(M.rules, opts, "compare", 2)
   schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
   return failure.catch(compare, a, b, text, opts)
 end
 
--- Windows of two reports side by side; or nil, message, code where they are not of the same reference and text.
+-- Windows of two reports side by side; or nil, message, code if they are not of the same reference and text.
 local function pairs_of(report, other)
   local mine, theirs = report.by_window, other.by_window
   if type(theirs) ~= "table" or #theirs ~= #mine then

@@ -20,7 +20,7 @@ Golden.__name = "ane.golden"
 
 local function fault(path, what) return nil, path .. ": " .. what, "format" end
 
--- A list of Lua integers; nil where the value is something else.
+-- A list of Lua integers; nil if the value is something else.
 local function integers(list)
   if type(list) ~= "table" then return nil end
   local out = {}
@@ -70,7 +70,7 @@ function M.open(path, only)
   return self
 end
 
---- A tensor of the golden; nil where it has none of this name. Raises where it cannot be read.
+--- A tensor of the golden; nil if it has none of this name. Raises if it cannot be read.
 function Golden:tensor(name)
   local info = self._source:tensor(name)
   if not info then return nil end

@@ -21,7 +21,7 @@ local function recipe(text)
 end
 
 --- Reads a list of recipes, "TYPE[:METHOD[:TRANSFORM]],...".
--- @return list of {name, weights, method, transform}, the last two nil where the text does not name them; or nil, what is wrong
+-- @return list of {name, weights, method, transform}, the last two nil if the text does not name them; or nil, what is wrong
 function M.parse(text)
   local list, seen = {}, {}
   for part in (text .. ","):gmatch "([^,]*)," do

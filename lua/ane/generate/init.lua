@@ -42,7 +42,7 @@ local PROBED = 32
 
 local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
--- Returns a message if an entry of a corpus is no token id.
+-- Returns a message if an entry of a corpus is not a token id.
 local function check_corpus(list)
   for i = 1, #list do
     if math.type(list[i]) ~= "integer" or list[i] < 0 then

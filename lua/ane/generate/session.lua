@@ -103,7 +103,7 @@ end
 -- searched (of core.mask with mask_size ids); progress = function("prefill", done, total); chunk = maximum tokens at a time;
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
--- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),
+-- @return true; or nil, message, code: "range" where the context is full or an id is not a token (nothing is fed then),
 -- "stopped" after stop() (what was fed before stays: see length)
 function Session:feed(ids, opts)
   local core = opened(self)
@@ -387,7 +387,7 @@ end
 -- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
 -- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
--- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil where the head is never pruned);
+-- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil if the head is never pruned);
 -- mask_size (the ids of a feed's mask; nil: feeds take none).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,

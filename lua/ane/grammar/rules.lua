@@ -175,7 +175,7 @@ function Lowering:fill(rule, p, names)
 end
 
 --- Converts a pattern to rules for core.grammar.
--- @return list; or nil, message, code where a name is not defined or there is no memory
+-- @return list; or nil, message, code if a name is not defined or there is no memory
 function M.lower(pattern)
   local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
   local ok, message = pcall(function() self:fill(new_rule(self), pattern_of(pattern, "rules", 0), {}) end)

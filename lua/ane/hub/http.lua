@@ -12,7 +12,7 @@ local STEP = 0.1 -- seconds of one step: between two of them signals are seen an
 local Client = {}
 Client.__index = Client
 
--- Scheme, host and port of an address; nil where it is none of HTTP.
+-- Scheme, host and port of an address; nil if it is not an HTTP address.
 local function origin_of(url)
   local scheme, authority = url:match "^(%a[%w+.-]*)://([^/?#]+)"
   scheme = scheme and scheme:lower()

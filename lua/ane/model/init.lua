@@ -34,7 +34,7 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win and gives the same result, "full" reads
 --     every row; "auto" (default) prunes heads of 48 MB or more
 --   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
---     recipe, with the stored weights); default: recipe where one matches
+--     recipe, with the stored weights); default: recipe if one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
 --   run_memory: for ONNX models and Core ML package sets that run op by op: maximum bytes (or "2G") of the states of all sessions and
 --     the values of a run together, without the weights; default: half of the memory that is free when a run first needs more than
@@ -619,7 +619,7 @@ function meta:__tostring()
 end
 
 --- Returns the bundle of an open model, for modules that need its internals.
--- @raise at `level`, counted from the caller, if the model is closed or the value is no model
+-- @raise at `level`, counted from the caller, if the model is closed or the value is not a model
 function M.bundle(model, level)
   if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
   return model._bundle or error("model is closed", level + 1)

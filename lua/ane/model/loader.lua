@@ -306,7 +306,7 @@ local function without_weights(path, opts, kind)
   return true
 end
 
--- Refuses options that a model that is no package set cannot have.
+-- Refuses options that a model that is not a package set cannot have.
 -- @param format of its source
 -- @return true; or nil, message, code
 local function without_set(path, opts, format)

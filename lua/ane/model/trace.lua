@@ -95,7 +95,7 @@ function M.values(bundle)
   return program:values()
 end
 
--- The names that match; nil, message, code where a glob matches none.
+-- The names that match; nil, message, code if a glob matches none.
 local function select_names(program, globs)
   local names, seen = {}, {}
   for _, value in ipairs(program:values()) do

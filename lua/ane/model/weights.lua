@@ -126,7 +126,7 @@ function M.bytes(importance)
   return out
 end
 
---- Raises where a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
+--- Raises if a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
 -- number of columns. Parts of tensors ("name[3,:]") come beside the tensors.
 -- @param importance of M.importance
 function M.check_importance(program, source, importance)

@@ -37,7 +37,7 @@ return function(RULES, M)
     return rope(x, head, layout_of(at.interleaved), tab, node)
   end
 
-  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is no constant.
+  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is not a constant.
   function M.rope_term(node, x, by)
     if not M.inner(x) then refuse(node, "multiplies by something that no recipe does") end
     return { e = { op = "rope_term", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }

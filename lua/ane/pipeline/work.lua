@@ -281,7 +281,7 @@ local HANDLE = {
 --- Works until rank 0 ends the work.
 -- @param team of ane.pipeline.team
 -- @param opts threads (default: this rank's share of the cores of its host)
--- @return true; or nil, message, code where this rank or another one has failed
+-- @return true; or nil, message, code if this rank or another one has failed
 function M.run(team, opts)
   local threads = opts.threads or math.max(1, core.cpu_cores() // team.near)
   local self = setmetatable({ team = team, opts = { threads = threads }, sessions = {}, heads = {}, own = {} }, Worker)

@@ -26,7 +26,7 @@ local try = failure.try
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
--- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions are no rope; shared(set, cfg, self) sets
+-- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; shared(set, cfg, self) sets
 -- keys without the architecture's name; ignores = true: what the recipe ignores is left out.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
@@ -115,7 +115,7 @@ end
 function PHI3.values(set, cfg)
   local rope, window = cfg.rope, cfg.sliding_window
   set("rope.dimension_count", "uint32", rope.dims)
-  -- a window as long as the context is no window
+  -- a window as long as the context has no effect
   set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
   set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
   if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
@@ -309,7 +309,7 @@ end
 local Gather = {}
 Gather.__index = Gather
 
--- The description of a weight of the folder; nil where there is none.
+-- The description of a weight of the folder; nil if there is none.
 function Gather:find(name)
   local t = self.source:tensor(name)
   if t then weight_type.check(self.source, name, t.dtype) end

@@ -38,7 +38,7 @@ local Calibration = {}
 Calibration.__index = Calibration
 
 --- What a weight is multiplied by.
--- @return name of the value, its columns; nil where it is unknown
+-- @return name of the value, its columns; nil if it is unknown
 function Calibration:input(name)
   local input = self.inputs[name]
   if input then return input.value, input.cols end

@@ -178,7 +178,7 @@ end
 
 -- ---- Heads ------------------------------------------------------------------------------------------------------------
 
--- Input i of a matrix where no other step uses that constant; nil where one does.
+-- Input i of a matrix where no other step uses that constant; nil if one does.
 local function own_weight(self, node, i)
   local w = weight_of(self, node, i)
   return w and #self.users[node.inputs[i]] == 1 and w or nil

@@ -130,7 +130,7 @@ end
 --- Is the tensor among those that are put, and used after the last cut?
 function Sequence:takes(name) return self.overlay:changes(name) and self.layout.uses[name].last >= self.cut end
 
---- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are no part of it.
+--- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are not part of it.
 function Sequence:state()
   local messages, n = {}, #self.runs
   for i = 1, n do messages[i], messages[n + i] = self.source.messages[i] or "", self.changed.messages[i] or "" end

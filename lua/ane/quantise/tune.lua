@@ -131,7 +131,7 @@ local function zeros(n)
 end
 
 -- The norm weights of the rounded model: name -> {base, change, first, second}; and the edits that replace them. nil, why, where one
--- is no list of fp32 numbers.
+-- is not a list of fp32 numbers.
 local function params_of(source, names)
   local params, edits = {}, {}
   for i, name in ipairs(names) do

@@ -17,7 +17,7 @@ function M.of_gguf(cfg)
 end
 
 --- The limits of the time step in config.json.
--- @return the lower and the upper limit; nil: none. Infinity is no limit.
+-- @return the lower and the upper limit; nil: none. Infinity means no limit.
 function M.limits(cfg)
   local limit = cfg.meta "time_step_limit"
   if limit == nil then return nil, nil end

@@ -67,7 +67,7 @@ end
 
 --- The object in a JSON file; nil when there is no such file.
 -- @param name of the file in messages
--- @raise when the file is no JSON object
+-- @raise when the file is not a JSON object
 function M.read_json(path, name)
   if core.path_kind(path) ~= "file" then return nil end
   local text, message, code = core.read_file(path)

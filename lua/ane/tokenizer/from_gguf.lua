@@ -46,7 +46,7 @@ end
 local function vocabulary(tokens)
   local ids = {}
   for i, token in ipairs(tokens) do
-    if type(token) ~= "string" then refuse("token %d is no text", i - 1) end
+    if type(token) ~= "string" then refuse("token %d is not a text", i - 1) end
     if not utf8.len(token) then refuse("token %d is not UTF-8", i - 1) end
     ids[token] = ids[token] or i - 1
   end

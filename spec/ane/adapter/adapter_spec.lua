@@ -480,7 +480,7 @@ describe("LoRA adapters", function()
       fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
       fails("format", "lora_alpha must be a number, but is null", LLAMA, with(nil, { lora_alpha = ane.null }))
       fails("format", "bias must be none, all or lora_only, but is 'weird'", LLAMA, with(nil, { bias = "weird" }))
-      fails("format", "rank_pattern is no object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
+      fails("format", "rank_pattern is not an object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
       fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
       fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))

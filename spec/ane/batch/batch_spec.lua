@@ -307,7 +307,7 @@ describe("other models", function()
       { id = 3, method = "GET", url = "/v1/completions", body = { prompt = "a" } },
     }, {})
     assert.equal("the model does not support the task rerank", lines[1].error.message)
-    assert.matches('^field task is "foo", which is no task: choose chat, ', lines[2].error.message)
+    assert.matches('^field task is "foo", which is not a task: choose chat, ', lines[2].error.message)
     assert.equal('field method is supported only as "POST", not as "GET"', lines[3].error.message)
   end)
 

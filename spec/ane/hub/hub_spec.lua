@@ -303,7 +303,7 @@ describe("a hub", function()
   it("changes nothing in a cache that has all of a model", function()
     for _, name in ipairs { "hf:org/kept", "hf:org/folder@v1", "hf:org/kept@" .. COMMIT } do assert(pull(name)) end
     local base = folder .. "/hf/hub/models--org--kept"
-    assert.is_nil(core.read_file(base .. "/refs/" .. COMMIT)) -- as the hub's programs do: a commit is no ref
+    assert.is_nil(core.read_file(base .. "/refs/" .. COMMIT)) -- as the hub's programs do: a commit is not a ref
     local real_link, real_write, changes = core.make_link, core.write_file, 0
     core.make_link = function() changes = changes + 1 end
     core.write_file = core.make_link

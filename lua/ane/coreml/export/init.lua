@@ -261,7 +261,7 @@ end
 -- Do the matrices follow what those before them have changed?
 local function follows(opts) return opts.method == "gptq" and opts.inputs == "rounded" and opts.calibration:has_stages() end
 
--- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil where none is wanted. Then what is to be closed, or nil.
+-- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil if none is wanted. Then what is to be closed, or nil.
 local function factor_function(opts)
   if opts.method ~= "gptq" then return nil end
   local compensate = require "ane.quantise.compensate"

@@ -35,8 +35,8 @@ M.rules = {
     "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
     runner(function(f) return f.kv > f.context end) },
   { "context-step", "risk",
-    "a context is no multiple of the tokens of a call: the runner begins calls at multiples of them, and the last one would write beyond "
-      .. "the states", RUNNER, runner(function(f) return f.ragged end) },
+    "a context is not a multiple of the tokens of a call: the runner begins calls at multiples of them, and the last one would "
+      .. "write beyond the states", RUNNER, runner(function(f) return f.ragged end) },
   { "own-host", "risk", "Apple's runner takes one asset: a program of your own calls the assets of a set in order, as runtime_meta.json "
     .. "says", RUNNER, function(f) return f.sharded end },
   { "encoder", "risk", "Apple's runner takes language models only: a program of your own calls the functions of this model", RUNNER,
@@ -82,7 +82,7 @@ end
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
 -- whole sequences), context (the smallest), kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true:
--- the model has some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple
+-- the model has some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is not a multiple
 -- of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)

@@ -10,7 +10,7 @@ local M = {}
 
 -- ---- Numbers -----------------------------------------------------------------------------------------------------------
 
--- The factor r with golden = r * ours everywhere; nil where there is none.
+-- The factor r with golden = r * ours everywhere; nil if there is none.
 local function ratio_of(row)
   if row.shapes or row.cosine ~= row.cosine or row.cosine <= 0.9999 then return nil end
   local r = row.golden:dot(row.ours) / row.ours:dot(row.ours)
@@ -29,7 +29,7 @@ local function scale_hint(row, cfg)
            text = ("%s: the golden's %s is ours times %.5g%s"):format(name, row.name, r, known) }
 end
 
--- The cap c for which y is c * tanh(x / c) everywhere; nil where there is none. x, y: lists.
+-- The cap c for which y is c * tanh(x / c) everywhere; nil if there is none. x, y: lists.
 local function cap_of(x, y)
   local function error_of(c)
     local worst = 0

@@ -85,7 +85,7 @@ local function check_rope_dims(source, arch, rope, head_dim)
   fail(source, "metadata key %s.rope.dimension_count must be an even number up to the head's %d, but is %d", arch, head_dim, rope.dims)
 end
 
--- A small tensor of divisors; nil where there is none.
+-- A small tensor of divisors; nil if there is none.
 local function divisors(source, cfg, name)
   if not source:tensor(name) then return nil end
   local raw, message = source:read(name)

@@ -462,14 +462,14 @@ local function architecture_of(self)
   return name or self:fail("format", "key model_type is missing: it must be the name of an architecture")
 end
 
---- model_type; raises where there is none.
+--- model_type; raises if there is none.
 function M.architecture(source)
   local self = open(source)
   self.raw = text_part(self, source) or self.raw
   return architecture_of(self)
 end
 
---- The configuration (see ane.model.config); raises where a key is wrong or unknown.
+--- The configuration (see ane.model.config); raises if a key is wrong or unknown.
 -- @param defaults nil, or key -> value for keys that config.json lacks, or function(architecture) -> such a table. rope_parameters applies
 -- where neither rope_parameters nor rope_scaling is set; other keys apply unless they are null.
 function M.read(source, defaults)

@@ -1,7 +1,7 @@
 --- One normalised configuration, whatever the file format calls its keys.
 -- Needs ane.model.config.gguf, ane.model.config.hf and ane.util.failure. Usage: `local cfg = config.read(source)`
 --
--- Fields (config.json's word in brackets where it differs); nil where the file does not say, unless a default is named:
+-- Fields (config.json's word in brackets where it differs); nil if the file lacks the key, unless a default is named:
 --   format                    "gguf", "hf" (config.json beside safetensors) or "onnx" (read from the graph: ane.onnx.roles)
 --   architecture, name        general.architecture (model_type); general.name
 --   folder                    hf: where config.json lies
