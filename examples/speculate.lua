@@ -17,7 +17,7 @@ while #ids < wanted do
   assert(session:feed(fed, { want = "argmax" })) -- the weights are read once for all of them
   calls = calls + 1
   for row = 1, #fed do
-    local id = session:argmax(row) -- the token behind the row-th token fed
+    local id = session:argmax(row) -- the token after the row-th token fed
     ids[#ids + 1] = id
     drafter:push(id)
     if id ~= draft[row] or #ids == wanted then break end -- the rest of the draft differs from the model's choice

@@ -79,7 +79,9 @@ local function far_above(b, x, k)
 end
 
 local function feed_forward(b, x, share)
-  if share < 0 or share >= 1 then error(("activation_sparsity_pattern holds %s, wanted 0 up to 1"):format(share), 0) end
+  if share < 0 or share >= 1 then
+    error(("activation_sparsity_pattern has the entry %s, but must have numbers from 0 to below 1"):format(share), 0)
+  end
   if share == 0 then return ffn.gated(b, x, "gelu_tanh") end
   local gate = far_above(b, b:linear(x, "ffn_gate", { bias = false }), quantile(share))
   return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
@@ -114,7 +116,7 @@ end
 function M.build(b, cfg)
   if cfg.format ~= "hf" then error("GGUF files of Gemma 3n are not known here; known are folders", 0) end
   local n, at = cfg.meta("altup_num_inputs", "count"), (cfg.meta("altup_active_idx", "whole") or 0) + 1
-  if at > n then error(("key altup_active_idx is %d, wanted less than altup_num_inputs, %d"):format(at - 1, n), 0) end
+  if at > n then error(("key altup_active_idx must be less than altup_num_inputs (%d), but is %d"):format(n, at - 1), 0) end
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
     { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")

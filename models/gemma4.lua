@@ -33,12 +33,12 @@ local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys of
 local function entry_of(cfg, i)
   for key, entry in pairs(cfg.meta("per_layer_config", "object") or {}) do
     if math.tointeger(tonumber(key)) == i then
-      if type(entry) ~= "table" then error(("key per_layer_config.%s is %s, wanted an object"):format(key, type(entry)), 0) end
+      if type(entry) ~= "table" then error(("key per_layer_config.%s must be an object, but is %s"):format(key, type(entry)), 0) end
       for what, count in pairs(entry) do
         local name = ("per_layer_config.%s.%s"):format(key, what)
         if not OVERRIDES[what] then error(name .. " is not computed", 0) end
         if math.type(count) ~= "integer" or count < 1 then
-          error(("key %s is %s, wanted a whole number of at least 1"):format(name, tostring(count)), 0)
+          error(("key %s must be a whole number of at least 1, but is %s"):format(name, tostring(count)), 0)
         end
       end
       return entry

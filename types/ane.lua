@@ -6,7 +6,7 @@
 ---@field null lightuserdata the value of JSON null
 ---@field grammar ane.grammar_lib grammars for constrained replies
 ---@field tools ane.tools_lib calls of tools in replies
----@field ranks ane.ranks_lib ranks of an MPI program, over which the layers of a model lie
+---@field ranks ane.ranks_lib ranks of an MPI program, among which the layers of a model are divided
 local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int16"|"int8"
@@ -31,7 +31,7 @@ local ane = {}
 ---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned if the head has 48 MB or more
 ---@field engine? "recipe"|"graph" how an ONNX model or a Core ML package set runs: by a recipe, or op by op; default: recipe if one matches, else graph
 ---@field recipe? table|string a recipe or its path, for an architecture that has none in ane.models
----@field run_memory? integer|string ONNX models and package sets that run op by op: maximum bytes, such as "2G", of the states of all sessions and the values of a run, without the weights; default: half of the memory that is free when more than 256 MiB are wanted
+---@field run_memory? integer|string ONNX models and package sets that run op by op: maximum bytes, such as "2G", of the states of all sessions and the values of a run, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
 ---@field precision? "fp32"|"fp16" arithmetic of Core ML package sets; default fp32
 ---@field backend? "cpu"|"coreml" what runs Core ML package sets; coreml: on macOS 15, never run on hardware
 ---@field verify? boolean true: hash all files of a Core ML package set before it is opened; default: sizes only
@@ -44,9 +44,9 @@ local ane = {}
 ---@field progress? ane.progress|boolean true: a progress bar if standard error is a terminal
 
 ---@class ane.ranks_options
----@field cut? integer[] the layers that ranks 1, 2, ... begin with; default: chosen by the speed and the memory of the ranks
+---@field cut? integer[] the first layers of ranks 1, 2, ...; default: chosen for the speed and the memory of the ranks
 ---@field fp16? boolean true: ranks send activations as fp16, which halves the bytes and changes the results; default false
----@field parallel? "pipeline"|"tensor" what the ranks divide: layers (default), or the rows of each matrix, for fast links; the other fields apply to pipelines
+---@field parallel? "pipeline"|"tensor" pipeline (default) divides the layers among the ranks, tensor the rows of each matrix, for fast links; the other fields apply to pipelines
 ---@field tail? number weight of the steps after the last layer's attention when the cut is chosen, without a divided head: 0 for long prompts, 1 for long replies; default 0.5
 
 ---@class ane.ranks_lib
@@ -57,7 +57,7 @@ local ane = {}
 
 ---@class ane.grammar_options
 ---@field strict? boolean false: unknown names of formats are ignored; default true: they are errors. Unknown keywords are always ignored
----@field blanks? integer maximum blanks at each place where JSON allows them; default: at most one space after commas and colons
+---@field blanks? integer maximum white space at each place where JSON allows it; default: at most one space after commas and colons
 
 ---@class ane.grammar
 ---@field kind string
@@ -80,8 +80,8 @@ local ane = {}
 
 ---@class ane.pattern operators: a * b (a, then b), a + b (a or b), a ^ n (n or more times; with -n at most n times)
 
---- Loads a model. Its files are mapped while it is open. If another program truncates one of them, the system ends this process with SIGBUS
---- when the missing part is read. Replacing a file by renaming is safe.
+--- Loads a model. Its files are mapped while it is open. If another program truncates one of them, calls that read the missing
+--- part fail with the code io (SECURITY.md). Replacing a file by renaming is safe.
 ---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle
 ---@param opts? ane.load_options
 ---@return ane.model? model
@@ -91,7 +91,7 @@ function ane.load(path, opts) end
 
 --- Downloads a model from the Hugging Face hub to the hub's cache. Files that are in the cache are not downloaded again.
 ---@param name string "hf:OWNER/NAME", with ":Q4_K_M" or ":FILE" if there are several models, "@REVISION" for another revision than main
----@param opts? { progress?: fun(name: string, done: integer, total: integer), waiting?: fun(why: string, seconds: number), offline?: boolean, fallback?: boolean } waiting: called before the hub is asked again; fallback: use the cache if the hub cannot be reached
+---@param opts? { progress?: fun(name: string, done: integer, total: integer), waiting?: fun(why: string, seconds: number), offline?: boolean, fallback?: boolean } waiting: called before a request to the hub is repeated; fallback: use the cache if the hub cannot be reached
 ---@return string? path of the file or folder, for ane.load
 ---@return { repo: string, commit: string?, files: string[]?, fetched: integer, bytes: integer?, cached: boolean }|string|nil info or the error message
 ---@return ane.code? code
@@ -114,7 +114,7 @@ function ane.drafter(ids, corpus) end
 function ane.tensor(values, shape) end
 
 --- Compares a model with a golden, layer by layer.
----@param model ane.model loaded with activations = "fp32", with which goldens are made
+---@param model ane.model loaded with activations = "fp32", as goldens are computed in fp32
 ---@param golden string path of a golden.json, with its tensors in the safetensors file beside it
 ---@param opts? table prompt: name of the only prompt to compare; hints = false: do not search for causes
 ---@return table? report tostring(report) is a table of the differences
@@ -228,7 +228,7 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package, or a Core AI asset.
 ---@param path string folder of the .mlpackage or .aimodel
----@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when more than 256 MiB are wanted
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
 ---@return ane.package? package tostring(package) is a summary
 ---@return string? message
 ---@return ane.code? code
@@ -398,7 +398,7 @@ local model = {}
 ---@field top_p? number
 ---@field min_p? number
 ---@field repeat_penalty? number
----@field repeat_window? integer number of recent tokens that the penalty applies to; default 64; 0: all
+---@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
 ---@field logit_bias? table<integer, number>
 ---@field seed? integer
 ---@field stop? string|string[]
@@ -406,7 +406,7 @@ local model = {}
 ---@field eos? integer[]
 ---@field ignore_eos? boolean
 ---@field logprobs? integer
----@field prompt_logprobs? integer the same for the tokens of the prompt, which is then computed as a whole
+---@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
 ---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
 ---@field grammar? ane.grammar the grammar that the reply must match
@@ -414,7 +414,7 @@ local model = {}
 ---@field special? boolean true: spellings of control tokens in the prompt are read as those tokens
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of this reply, in place of the model's own; {}: none
 ---@field details? boolean true: generate returns an ane.result
----@field session? ane.session a session of this model, in which model:generate and model:stream compute; it holds prompt and reply afterwards
+---@field session? ane.session a session of this model, which model:generate and model:stream use; it contains prompt and reply afterwards
 ---@field progress? ane.progress
 
 --- Callbacks (`progress`, `logits_processor`) run between C calls: they may yield, and an error that they raise ends the call. A reply

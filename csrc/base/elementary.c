@@ -37,7 +37,7 @@ static double exponential(double x) {
   return polynomial(c, COUNT(c), x - n * LN2_HIGH - n * LN2_LOW) * power_of_2((int64_t)n);
 }
 
-/* ln((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + ...) for |s| <= 3 - sqrt(8) = 0.172; the rest behind s^19 is below 1e-16 of it. */
+/* ln((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + ...) for |s| <= 3 - sqrt(8) = 0.172; the rest after s^19 is below 1e-16 of it. */
 static double twice_atanh(double s) {
   static const double c[] = {2.0, 2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19};
   return s * polynomial(c, COUNT(c), s * s);

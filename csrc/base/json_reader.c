@@ -36,7 +36,7 @@ char ane_json_peek(struct ane_json *j) {
   }
   char c = *j->p;
   if (c && (strchr("{[\"ntf-", c) || (c >= '0' && c <= '9'))) return c;
-  ane_json_fail(j, j->p, "wanted a value");
+  ane_json_fail(j, j->p, "expected a value");
   return '\0';
 }
 
@@ -157,18 +157,18 @@ static bool number_by_copy(struct ane_json *j, const char *start, const char *en
 static const char *number_end(struct ane_json *j, bool *is_float) {
   const char *start = j->p, *p = start + (*start == '-'), *digits = p;
   p = *p == '0' ? p + 1 : skip_digits(p);
-  const char *why = p != digits ? NULL : *start == '-' ? "wanted a digit behind the minus sign" : "wanted a value";
+  const char *why = p != digits ? NULL : *start == '-' ? "expected a digit after the minus sign" : "expected a value";
   *is_float = false;
   if (!why && *p == '.') {
     const char *fraction = ++p;
     *is_float = true;
-    if ((p = skip_digits(p)) == fraction) why = "wanted a digit behind the point";
+    if ((p = skip_digits(p)) == fraction) why = "expected a digit after the point";
   }
   if (!why && (*p == 'e' || *p == 'E')) {
     p++;
     const char *exponent = p += *p == '+' || *p == '-';
     *is_float = true;
-    if ((p = skip_digits(p)) == exponent) why = "wanted a digit in the exponent";
+    if ((p = skip_digits(p)) == exponent) why = "expected a digit in the exponent";
   }
   if (!why) return p;
   ane_json_fail(j, start, why);
@@ -212,7 +212,7 @@ bool ane_json_number_text(struct ane_json *j, const char **s, size_t *len) {
 
 bool ane_json_word(struct ane_json *j, const char *word) {
   size_t n = strlen(word);
-  if (strncmp(j->p, word, n) != 0) return ane_json_fail(j, j->p, "wanted a value");
+  if (strncmp(j->p, word, n) != 0) return ane_json_fail(j, j->p, "expected a value");
   j->p += n;
   return true;
 }
@@ -221,7 +221,7 @@ bool ane_json_word(struct ane_json *j, const char *word) {
 
 bool ane_json_enter(struct ane_json *j, char bracket) {
   skip_blanks(j);
-  if (*j->p != bracket) return ane_json_fail(j, j->p, bracket == '[' ? "wanted an array" : "wanted an object");
+  if (*j->p != bracket) return ane_json_fail(j, j->p, bracket == '[' ? "expected an array" : "expected an object");
   if (j->depth > ANE_JSON_DEPTH) return ane_json_fail(j, j->p, "nested too deeply");
   j->depth++;
   j->p++;
@@ -239,24 +239,24 @@ bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more) {
   }
   if (first && (array || j->p < j->end)) return true;
   if (j->p >= j->end) return ane_json_fail(j, j->p, array ? "the text ends inside an array" : "the text ends inside an object");
-  if (*j->p != ',') return ane_json_fail(j, j->p, array ? "wanted ',' or ']'" : "wanted ',' or '}'");
+  if (*j->p != ',') return ane_json_fail(j, j->p, array ? "expected ',' or ']'" : "expected ',' or '}'");
   j->p++;
   return true;
 }
 
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len) {
   skip_blanks(j);
-  if (*j->p != '"') return ane_json_fail(j, j->p, j->p < j->end ? "wanted a name in quotes" : "the text ends inside an object");
+  if (*j->p != '"') return ane_json_fail(j, j->p, j->p < j->end ? "expected a name in quotes" : "the text ends inside an object");
   if (!ane_json_string(j, s, len)) return false;
   skip_blanks(j);
-  if (*j->p != ':') return ane_json_fail(j, j->p, "wanted ':'");
+  if (*j->p != ':') return ane_json_fail(j, j->p, "expected ':'");
   j->p++;
   return true;
 }
 
 bool ane_json_finish(struct ane_json *j) {
   skip_blanks(j);
-  return j->p == j->end || ane_json_fail(j, j->p, "wanted the end of the text");
+  return j->p == j->end || ane_json_fail(j, j->p, "expected the end of the text");
 }
 
 void ane_json_place(const struct ane_json *j, int *line, int *column) {

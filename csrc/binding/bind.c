@@ -91,7 +91,7 @@ int64_t bind_row(lua_State *L, int arg, int64_t rows) {
 }
 
 int bind_no_row(lua_State *L, int64_t rows) {
-  return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)rows);
+  return luaL_error(L, "the row of logits does not exist: the last feed left %I", (LUAI_UACINT)rows);
 }
 
 /* ---- Fields of tables ------------------------------------------------------------------------------------------------*/
@@ -127,8 +127,8 @@ static lua_Integer pop_integer(lua_State *L, const char *name, lua_Integer lo, l
   int ok;
   lua_Integer v = lua_tointegerx(L, -1, &ok);
   if (!ok || v < lo || v > hi)
-    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
-               (LUAI_UACINT)hi);
+    luaL_error(L, "option %s must be an integer in %I .. %I, but is %s", name, (LUAI_UACINT)lo, (LUAI_UACINT)hi,
+               luaL_tolstring(L, -1, NULL));
   lua_pop(L, 1);
   return v;
 }
@@ -148,14 +148,15 @@ lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Num
   int ok = 1;
   lua_Number v = lua_getfield(L, t, name) == LUA_TNIL ? def : lua_tonumberx(L, -1, &ok);
   if (!ok || !(v >= lo && v <= hi))
-    luaL_error(L, "option %s is %s, wanted a number in %f .. %f", name, luaL_tolstring(L, -1, NULL), lo, hi);
+    luaL_error(L, "option %s must be a number in %f .. %f, but is %s", name, lo, hi, luaL_tolstring(L, -1, NULL));
   lua_pop(L, 1);
   return v;
 }
 
 const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
   int type = lua_getfield(L, t, name);
-  if (type != LUA_TNIL && type != LUA_TSTRING) luaL_error(L, "option %s is a %s, wanted a string", name, lua_typename(L, type));
+  if (type != LUA_TNIL && type != LUA_TSTRING)
+    luaL_error(L, "option %s must be a string, but is a %s", name, lua_typename(L, type));
   const char *s = lua_tostring(L, -1);
   lua_pop(L, 1);
   return s;

@@ -24,7 +24,7 @@ int bind_fail(lua_State *L, const struct ane_error *err);
 lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
 lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
 
-/* A string argument that C reads up to its NUL; raises where it holds another one. */
+/* A string argument that C reads up to its NUL; raises if it holds another one. */
 const char *bind_text(lua_State *L, int arg);
 
 /* The integer sequence at `arg` (a table of ids, or one integer) into a Lua-owned buffer (a userdata pushed on the
@@ -53,7 +53,8 @@ void bind_set_integer(lua_State *L, const char *key, lua_Integer v);
 void bind_set_number(lua_State *L, const char *key, lua_Number v);
 void bind_set_boolean(lua_State *L, const char *key, bool v);
 
-/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, wanted ...". */
+/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, but must be
+ * ...". */
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
 /* The same, `def` where absent. */
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);

@@ -56,11 +56,11 @@ struct ane_stage {
 
 /* One of several programs of the same graph that divide the matrices of linear steps by rows, do the same calls on their sessions
  * in the same order, and exchange rows after each such step. The rows of the head, the last such step of the tail, go to rank 0
- * only: it alone has all logits. On another rank, the logits of rows that it does not hold are zero. Of a run that keeps no
- * logits only the best ids go to rank 0; on another rank, they are the best of its own rows. Attention is divided by heads if the
- * ranks divide the key-value heads and the rows of q, k and v equally; then a rank caches the keys and values of its heads. Each
- * rank has all other weights and states. Matrices that are not stored by rows, or have fewer groups of 16 rows than there are
- * ranks, are not divided. All functions are called on the caller's thread. A failure fails the run, and the sessions of the
+ * only: it alone has all logits. On another rank, the logits of rows that it does not hold are zero. If a run keeps no
+ * logits, only the best ids go to rank 0; on another rank, they are the best of its own rows. Attention is divided by heads if
+ * the ranks divide the key-value heads and the rows of q, k and v equally; then a rank caches the keys and values of its heads.
+ * Each rank has all other weights and states. Matrices that are not stored by rows, or have fewer groups of 16 rows than there
+ * are ranks, are not divided. All functions are called on the caller's thread. A failure fails the run, and the sessions of the
  * programs then differ. */
 struct ane_tensor_parallel {
   int32_t rank, ranks; /* 0 .. ranks - 1 */

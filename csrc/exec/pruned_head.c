@@ -122,7 +122,7 @@ static unsigned allowed(const struct target *x, int64_t g) {
   return x->mask ? x->mask[g / 2] >> (g % 2 * ANE_GROUP) & 0xffffu : 0xffffu;
 }
 
-/* Takes n products, or bounds of products, through the steps behind the head. */
+/* Takes n products, or bounds of products, through the steps after the head. */
 static void apply_steps_behind(const struct thread_ctx *tc, float *y, int64_t n, bool bounds) {
   for (int32_t i = tc->p->pruned_head.step + 1; i < tc->p->n_steps; i++) {
     const struct step *s = &tc->p->steps[i];

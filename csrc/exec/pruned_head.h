@@ -13,7 +13,7 @@ enum { PRUNED_ROWS = 3 };
 
 struct pruned_head {
   const struct ane_packed *matrix; /* NULL: this head is never pruned */
-  int32_t step;                    /* the linear step; steps behind it scale or cap the logits */
+  int32_t step;                    /* the linear step; steps after it scale or cap the logits */
   float *bounds, *bases;           /* [PRUNED_ROWS][groups * 16] each, as the kernel upper_bound fills them */
   struct candidate *candidates;    /* [thread][PRUNED_ROWS] */
   float share;                     /* running mean: cost of a pruned head as a share of the whole product's */
@@ -29,7 +29,7 @@ void pruned_head_free(struct ane_program *p);
 bool pruned_head_applies(struct ane_program *p, const struct run *r);
 /* Prefetches the weights for the bounds. A prefetch_fn. */
 void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
-/* Runs the head's step, those behind it and the choice of the best id. All threads call it. It ends with a barrier, after which
+/* Runs the head's step, those after it and the choice of the best id. All threads call it. It ends with a barrier, after which
  * the result is written. */
 void pruned_head_run(struct thread_ctx *tc);
 

@@ -13,7 +13,7 @@
 enum { ALL_TOKENS = 64 };
 
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
- * pruned_head_run replaces the head's step, the steps behind it, and find_best. */
+ * pruned_head_run replaces the head's step, the steps after it, and find_best. */
 
 /* The program step of pool step `at`; n_steps means find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {

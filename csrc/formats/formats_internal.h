@@ -14,7 +14,7 @@ typedef ane_status (*ane_source_reader)(struct ane_source *s, struct ane_error *
 ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err);
 ane_status ane_onnx_read(struct ane_source *s, struct ane_error *err);
 
-/* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL where it is none. */
+/* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL if it is not one. */
 ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err);
 ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err);
 /* files[0] is the index. The files that the index names, in its folder, replace it. */
@@ -23,7 +23,7 @@ ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *er
 /* Makes one tensor of each pair NAME_blocks, NAME_scales of MXFP4, and indexes again. */
 ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err);
 
-/* Fills by_name. ANE_FORMAT where a name appears twice. */
+/* Fills by_name. ANE_FORMAT if a name appears twice. */
 ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err);
 
 /* An empty source that owns a reference to s and shares its files; NULL: no memory. */
@@ -48,12 +48,12 @@ const char *ane_path_tail(const char *path);
 ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err);
 /* "a string", ...; "missing" for NULL. */
 const char *ane_json_kind(const json_t *v);
-/* False where v is no whole number of at least 0. */
+/* False if v is not a whole number of at least 0. */
 bool ane_json_count(const json_t *v, uint64_t *n);
 
 /* ---- Metadata ----------------------------------------------------------------------------------------------------*/
 
-/* An integer value as a count: false where it is no integer (or an array) or is negative. */
+/* An integer value as a count: false if it is not an integer (or an array) or is negative. */
 bool ane_meta_count(const struct ane_meta *m, uint64_t *n);
 
 #endif

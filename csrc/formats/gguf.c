@@ -7,7 +7,7 @@
  *
  *   string = u64 length, bytes;  array = u32 type, u64 count, elements
  *
- * Nothing is believed before the bytes behind it are known to exist: a count is first held against the bytes left at
+ * A count is used only if the rest of the file can contain so many elements: it is compared with the bytes left at
  * the least size of an element, so an allocation is at most a small multiple of the file. */
 #include "formats/formats_internal.h"
 
@@ -67,7 +67,7 @@ static ane_status no_memory(const struct part *p) { return ane_fail(p->err, ANE_
 static ane_status need(const struct part *p, uint64_t bytes) {
   uint64_t left = ane_reader_left(&p->r);
   if (bytes <= left) return ANE_OK;
-  return ane_fail(p->err, ANE_FORMAT, "the file ends too early: wanted %" PRIu64 " bytes at byte %zu, found %" PRIu64, bytes,
+  return ane_fail(p->err, ANE_FORMAT, "the file ends too early: expected %" PRIu64 " bytes at byte %zu, found %" PRIu64, bytes,
                   p->r.pos, left);
 }
 
@@ -109,7 +109,7 @@ static ane_status read_name(struct part *p, const char **out, size_t max) {
 
 static ane_status check_bools(const struct part *p, const uint8_t *data, uint64_t count) {
   for (uint64_t i = 0; i < count; i++)
-    if (data[i] > 1) return ane_fail(p->err, ANE_FORMAT, "a BOOL must be 0 or 1, found %u", data[i]);
+    if (data[i] > 1) return ane_fail(p->err, ANE_FORMAT, "a BOOL must be 0 or 1, but is %u", data[i]);
   return ANE_OK;
 }
 
@@ -189,9 +189,9 @@ static ane_status read_value(struct part *p, struct ane_meta *out, uint32_t *typ
 }
 
 static ane_status check_alignment(struct part *p, const struct ane_meta *m, uint32_t type) {
-  if (type != TYPE_U32) return ane_fail(p->err, ANE_FORMAT, "wanted a UINT32, found %s", types[type].name);
+  if (type != TYPE_U32) return ane_fail(p->err, ANE_FORMAT, "must be a UINT32, but is %s", types[type].name);
   if (m->u < MIN_ALIGNMENT || (m->u & (m->u - 1)))
-    return ane_fail(p->err, ANE_FORMAT, "wanted a power of two of at least %d, found %" PRIu64, MIN_ALIGNMENT, m->u);
+    return ane_fail(p->err, ANE_FORMAT, "must be a power of two of at least %d, but is %" PRIu64, MIN_ALIGNMENT, m->u);
   p->alignment = m->u;
   return ANE_OK;
 }
@@ -331,10 +331,10 @@ static ane_status read_header(struct part *p) {
   if (st) return st;
   uint32_t version = ane_read_u32(&p->r);
   if (version && !(version & 0xFFFF))
-    return ane_fail(p->err, ANE_UNSUPPORTED, "is a big-endian GGUF file (version %" PRIu32 "), wanted little endian",
+    return ane_fail(p->err, ANE_UNSUPPORTED, "must be little endian, but is a big-endian GGUF file (version %" PRIu32 ")",
                     version >> 24);
   if (version != 2 && version != 3)
-    return ane_fail(p->err, ANE_UNSUPPORTED, "is GGUF version %" PRIu32 " at byte 4, wanted 2 or 3", version);
+    return ane_fail(p->err, ANE_UNSUPPORTED, "the GGUF version at byte 4 must be 2 or 3, but is %" PRIu32, version);
   if ((st = need(p, 16))) return st;
   uint64_t n_tensors = ane_read_u64(&p->r), n_values = ane_read_u64(&p->r);
   if ((st = fits(p, n_tensors, MIN_TENSOR_BYTES, MAX_TENSORS, "tensors"))) return ane_fail_in(p->err, st, "byte 8");
@@ -370,7 +370,7 @@ struct split {
 static ane_status split_key(const struct part *p, const char *key, uint64_t *n) {
   uint32_t i = ane_strmap_get(&p->by_key, key, strlen(key));
   if (i == UINT32_MAX || ane_meta_count(&p->values[i], n)) return ANE_OK;
-  return ane_fail(p->err, ANE_FORMAT, "%s: key %s: wanted a count", ane_path_tail(p->s->files[p->file].path), key);
+  return ane_fail(p->err, ANE_FORMAT, "%s: key %s: must be a count", ane_path_tail(p->s->files[p->file].path), key);
 }
 
 static ane_status split_of(const struct part *p, struct split *out) {
@@ -443,8 +443,9 @@ static ane_status read_further(struct part *p, const struct split *first) {
   struct split sp;
   if ((st = read_part(p)) || (st = split_of(p, &sp))) return st;
   if (sp.no == p->file && sp.count == first->count) return ANE_OK;
-  return ane_fail(p->err, ANE_FORMAT, "%s: says it is part %" PRIu64 " of %" PRIu64 ", wanted part %" PRIu32 " of %" PRIu64,
-                  ane_path_tail(f->path), sp.no + 1, sp.count, p->file + 1, first->count);
+  return ane_fail(p->err, ANE_FORMAT,
+                  "%s: must be part %" PRIu32 " of %" PRIu64 ", but says that it is part %" PRIu64 " of %" PRIu64,
+                  ane_path_tail(f->path), p->file + 1, first->count, sp.no + 1, sp.count);
 }
 
 /* Joins the tensors of all parts in s->tensors. `parts` holds sp->count parts, of which the first has been read. */

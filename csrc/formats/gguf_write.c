@@ -115,12 +115,12 @@ static ane_status put_value(struct ane_buffer *b, const struct ane_meta *m, stru
 static ane_status set_alignment(struct ane_gguf_writer *w, const struct ane_meta *m, struct ane_error *err) {
   bool fits =
       m->kind == ANE_META_UINT && m->dtype == ANE_U32 && m->u >= MIN_ALIGNMENT && m->u <= 1u << 24 && !(m->u & (m->u - 1));
-  if (!fits) return ane_fail(err, ANE_INVALID, "wanted a uint32, a power of two of at least %d", MIN_ALIGNMENT);
+  if (!fits) return ane_fail(err, ANE_INVALID, "must be a uint32 and a power of two of at least %d", MIN_ALIGNMENT);
   w->alignment = (uint32_t)m->u;
   return ANE_OK;
 }
 
-/* Copies the name into the arena and adds it to the map. Fails where the map has it. */
+/* Copies the name into the arena and adds it to the map. Fails if the map has it. */
 static ane_status keep_name(struct ane_gguf_writer *w, struct ane_strmap *map, const char **name, uint32_t index, size_t max,
                             struct ane_error *err) {
   size_t len = strlen(*name);
@@ -251,7 +251,7 @@ static ane_status put_padding(struct ane_gguf_writer *w, uint64_t n, struct ane_
 ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t size, struct ane_error *err) {
   if (!w->begun || w->broken) return ane_fail(err, ANE_INVALID, w->begun ? "an earlier write failed" : "the data has not begun");
   if (size > ane_gguf_wanted(w, NULL, NULL))
-    return ane_fail(err, ANE_RANGE, "%zu bytes where %s wants %" PRIu64, size,
+    return ane_fail(err, ANE_RANGE, "%zu bytes, but %s needs %" PRIu64, size,
                     w->at < w->n_tensors ? w->tensors[w->at].name : "nothing", ane_gguf_wanted(w, NULL, NULL));
   ane_status st = put_bytes(w, data, size, err);
   w->filled += size;

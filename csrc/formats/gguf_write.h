@@ -10,7 +10,7 @@
 struct ane_gguf_writer;
 ane_status ane_gguf_create(struct ane_gguf_writer **out, const char *path, struct ane_error *err);
 /* Adds a value: scalars by their dtype, arrays by that of their elements. key and m are copied. The key general.alignment (a
- * UINT32, a power of two of at least 8) also sets the alignment, which is 32 otherwise. ANE_INVALID where the key was added
+ * UINT32, a power of two of at least 8) also sets the alignment, which is 32 otherwise. ANE_INVALID if the key was added
  * before. */
 ane_status ane_gguf_add_value(struct ane_gguf_writer *w, const char *key, const struct ane_meta *m, struct ane_error *err);
 /* Adds a tensor of rank 1 to 4 with a name of at most 63 bytes (ggml's limit). *bytes (may be NULL) becomes its size. */
@@ -18,10 +18,10 @@ ane_status ane_gguf_add_tensor(struct ane_gguf_writer *w, const char *name, ane_
                                uint64_t *bytes, struct ane_error *err);
 /* Writes all that precedes the data. Values and tensors cannot be added afterwards. */
 ane_status ane_gguf_begin(struct ane_gguf_writer *w, struct ane_error *err);
-/* Writes the next bytes of the current tensor, in any number of calls. ANE_RANGE behind the last tensor, or where the bytes
+/* Writes the next bytes of the current tensor, in any number of calls. ANE_RANGE after the last tensor, or where the bytes
  * exceed the current one. */
 ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Writes other bytes of a complete tensor, all of them. ANE_NOTFOUND where there is none of this name, ANE_RANGE where its size
+/* Writes other bytes of a complete tensor, all of them. ANE_NOTFOUND if there is none of this name, ANE_RANGE if its size
  * differs. */
 ane_status ane_gguf_rewrite(struct ane_gguf_writer *w, const char *name, const void *data, size_t size, struct ane_error *err);
 /* The file as it is so far, under its temporary name: after all tensors are complete it can be opened. */

@@ -115,7 +115,7 @@ ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_
   char quoted[ANE_QUOTE_TEXT];
   size_t from = place > 24 ? place - 24 : 0;
   ane_quote(quoted, (const char *)text + from, place - from);
-  return ane_fail(err, ANE_FORMAT, "the JSON is broken at byte %" PRIu64 ", behind \"%s\": %s", at + place, quoted, j.why);
+  return ane_fail(err, ANE_FORMAT, "the JSON is broken at byte %" PRIu64 ", after \"%s\": %s", at + place, quoted, j.why);
 }
 
 const char *ane_json_kind(const json_t *v) {

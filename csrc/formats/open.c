@@ -37,7 +37,7 @@ static bool looks_text(const uint8_t *p, uint64_t size) {
 /* The opcode PROTO with a protocol of 2 to 5 (Python's pickletools.py). */
 static bool looks_pickle(const uint8_t *p, uint64_t size) { return size >= 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5; }
 
-/* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL where the
+/* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL if the
  * format is known by sight only, `name` then says what was found. */
 static const struct format {
   const char *name;
@@ -53,8 +53,8 @@ static const struct format {
     {"safetensors", NULL, looks_safetensors, ane_safetensors_read},
     {"safetensors", NULL, looks_index, ane_safetensors_read_index},
     {"onnx", NULL, looks_onnx, ane_onnx_read},
-    {"a zip archive (PyTorch checkpoints are such)", "PK\3\4", NULL, NULL},
-    {"a pickle of Python (PyTorch checkpoints are such), which is code and never read", NULL, looks_pickle, NULL},
+    {"a zip archive (for example a PyTorch checkpoint)", "PK\3\4", NULL, NULL},
+    {"a Python pickle (for example a PyTorch checkpoint; ane never reads pickles)", NULL, looks_pickle, NULL},
     {"a gzip archive", "\x1F\x8B", NULL, NULL},
     {"a Git LFS pointer (the model itself was not fetched)", "version https://git-lfs", NULL, NULL},
     {"an HTML page (a failed download?)", "<!DOCTYPE", NULL, NULL},
@@ -108,7 +108,7 @@ static ane_status no_memory(const char *path, struct ane_error *err) {
   return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
 }
 
-/* The first row of `folders` whose file is there, its path in *file (in the arena); NULL where none is. */
+/* The first row of `folders` whose file is there, its path in *file (in the arena); NULL if none is. */
 static ane_status find_folder(struct ane_source *s, const struct folder **out, char **file, struct ane_error *err) {
   size_t len = strlen(s->path);
   bool slash = len > 0 && s->path[len - 1] == '/';
@@ -154,9 +154,9 @@ static ane_status open_folder(struct ane_source *s, struct ane_error *err) {
   st = find_onnx(s, &file, err);
   if (st) return st;
   if (!file && !f)
-    return ane_fail(err, ANE_UNSUPPORTED, "%s: the folder holds no model: wanted model.safetensors or an ONNX model",
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: the folder has no model: it must have model.safetensors or an ONNX model",
                     ane_path_tail(s->path));
-  if (!file) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f->name);
+  if (!file) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, but must be " WANTED, ane_path_tail(s->path), f->name);
   s->path = file; /* the name says what the file is to be: errors then tell what is wrong with it as that */
   s->format = "onnx";
   st = map_first(s, file, err);
@@ -169,7 +169,7 @@ static ane_status refuse_unknown(const struct ane_source *s, struct ane_error *e
   const struct ane_map *m = &s->files[0].map;
   char hex[3 * 8 + 1] = "";
   for (size_t i = 0; i < 8 && i < m->size; i++) sprintf(hex + 3 * i, " %02x", m->data[i]);
-  return ane_fail(err, ANE_UNSUPPORTED, "%s: is not a model file known here, wanted " WANTED "; it begins with the bytes%s",
+  return ane_fail(err, ANE_UNSUPPORTED, "%s: is not a known model file; it must be " WANTED "; it begins with the bytes%s",
                   ane_path_tail(s->path), hex);
 }
 
@@ -181,7 +181,7 @@ static ane_status open_file(struct ane_source *s, struct ane_error *err) {
   if (f && f->read) return f->read(s, err);
   if (named_safetensors(s->path)) return ane_safetensors_read(s, err);
   if (!f) return refuse_unknown(s, err);
-  return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f->name);
+  return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, but must be " WANTED, ane_path_tail(s->path), f->name);
 }
 
 /* ---- Open --------------------------------------------------------------------------------------------------------*/

@@ -50,7 +50,7 @@ static ane_status unknown_dtype(const char *name, struct ane_error *err) {
 
 static ane_status read_dtype(const struct part *p, const json_t *info, ane_dtype *out) {
   const json_t *v = json_object_get(info, "dtype");
-  if (!json_is_string(v)) return ane_fail(p->err, ANE_FORMAT, "dtype is %s, wanted a string", ane_json_kind(v));
+  if (!json_is_string(v)) return ane_fail(p->err, ANE_FORMAT, "dtype must be a string, but is %s", ane_json_kind(v));
   const char *name = json_string_value(v);
   for (int t = 0; t < ANE_DTYPE_COUNT; t++) {
     const char *known = ane_dtype_info((ane_dtype)t)->safetensors;
@@ -63,7 +63,7 @@ static ane_status read_dtype(const struct part *p, const json_t *info, ane_dtype
 
 static ane_status read_shape(const struct part *p, const json_t *info, struct ane_shape *out) {
   const json_t *v = json_object_get(info, "shape");
-  if (!json_is_array(v)) return ane_fail(p->err, ANE_FORMAT, "shape is %s, wanted an array", ane_json_kind(v));
+  if (!json_is_array(v)) return ane_fail(p->err, ANE_FORMAT, "shape must be an array, but is %s", ane_json_kind(v));
   size_t rank = json_array_size(v);
   if (rank > ANE_MAX_RANK)
     return ane_fail(p->err, ANE_UNSUPPORTED, "shape has %zu dimensions, the limit is %d", rank, ANE_MAX_RANK);
@@ -74,7 +74,7 @@ static ane_status read_shape(const struct part *p, const json_t *info, struct an
     if (json_is_integer(d) && json_integer_value(d) < 0)
       return ane_fail(p->err, ANE_FORMAT, "shape[%zu] is %" JSON_INTEGER_FORMAT, i, json_integer_value(d));
     if (!ane_json_count(d, &n))
-      return ane_fail(p->err, ANE_FORMAT, "shape[%zu] is %s, wanted a whole number", i, ane_json_kind(d));
+      return ane_fail(p->err, ANE_FORMAT, "shape[%zu] must be a whole number, but is %s", i, ane_json_kind(d));
     out->dim[i] = (int64_t)n;
   }
   return ANE_OK;
@@ -92,7 +92,7 @@ static ane_status read_offsets(const struct part *p, const json_t *info, uint64_
 }
 
 static ane_status read_tensor(const struct part *p, const json_t *info, struct ane_source_tensor *t) {
-  if (!json_is_object(info)) return ane_fail(p->err, ANE_FORMAT, "is %s, wanted an object", ane_json_kind(info));
+  if (!json_is_object(info)) return ane_fail(p->err, ANE_FORMAT, "must be an object, but is %s", ane_json_kind(info));
   uint64_t begin = 0, end = 0, count;
   ane_status st = read_dtype(p, info, &t->tensor.dtype);
   if (!st) st = read_shape(p, info, &t->tensor.shape);
@@ -188,13 +188,14 @@ static ane_status keep_metadata(const struct part *p, const json_t *meta) {
 static ane_status read_metadata(const struct part *p) {
   const json_t *meta = json_object_get(p->header, "__metadata__");
   if (!meta || json_is_null(meta)) return ANE_OK;
-  if (!json_is_object(meta)) return ane_fail(p->err, ANE_FORMAT, "__metadata__ is %s, wanted an object", ane_json_kind(meta));
+  if (!json_is_object(meta))
+    return ane_fail(p->err, ANE_FORMAT, "__metadata__ must be an object, but is %s", ane_json_kind(meta));
   const char *key;
   json_t *v;
   json_object_foreach((json_t *)(uintptr_t)meta, key, v) {
     char text[ANE_QUOTE_TEXT];
     if (!json_is_string(v))
-      return ane_fail(p->err, ANE_FORMAT, "__metadata__: key %s is %s, wanted a string", ane_quote(text, key, strlen(key)),
+      return ane_fail(p->err, ANE_FORMAT, "__metadata__: key %s must be a string, but is %s", ane_quote(text, key, strlen(key)),
                       ane_json_kind(v));
   }
   return p->file == 0 ? keep_metadata(p, meta) : ANE_OK;
@@ -205,14 +206,15 @@ static ane_status read_metadata(const struct part *p) {
 static ane_status read_header(struct part *p) {
   const struct ane_map *map = &p->s->files[p->file].map;
   if (map->size < 8)
-    return ane_fail(p->err, ANE_FORMAT, "has %" PRIu64 " bytes, wanted at least 8: the length of the header", map->size);
+    return ane_fail(p->err, ANE_FORMAT, "has %" PRIu64 " bytes, but must have at least 8: the length of the header", map->size);
   uint64_t n = ane_load_u64(map->data);
   if (n > MAX_HEADER) return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the limit is %d", n, MAX_HEADER);
   if (n > map->size - 8)
-    return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the file %" PRIu64 " behind its length", n,
+    return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the file %" PRIu64 " after its length", n,
                     map->size - 8);
-  if (n < 2) return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, wanted at least 2", n);
-  if (map->data[8] != '{') return ane_fail(p->err, ANE_FORMAT, "the header begins with byte 0x%02x, wanted '{'", map->data[8]);
+  if (n < 2) return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, but must have at least 2", n);
+  if (map->data[8] != '{')
+    return ane_fail(p->err, ANE_FORMAT, "the header begins with byte 0x%02x, but must begin with '{'", map->data[8]);
   p->data = map->data + 8 + n;
   p->start = 8 + n;
   p->room = map->size - p->start;
@@ -263,11 +265,11 @@ static ane_status list_files(const json_t *map, const char ***out, uint32_t *cou
     char text[ANE_QUOTE_TEXT], value[ANE_QUOTE_TEXT];
     ane_quote(text, key, strlen(key));
     if (!json_is_string(v))
-      return ane_fail(err, ANE_FORMAT, "weight_map: tensor %s is %s, wanted the name of a file", text, ane_json_kind(v));
+      return ane_fail(err, ANE_FORMAT, "weight_map: tensor %s must be the name of a file, but is %s", text, ane_json_kind(v));
     const char *name = json_string_value(v);
     if (!is_plain(name))
-      return ane_fail(err, ANE_FORMAT, "weight_map: tensor %s is in \"%s\", wanted the name of a file in the same folder", text,
-                      ane_quote(value, name, strlen(name)));
+      return ane_fail(err, ANE_FORMAT, "weight_map: tensor %s must be the name of a file in the same folder, but is in \"%s\"",
+                      text, ane_quote(value, name, strlen(name)));
     names[n++] = name;
   }
   qsort(names, n, sizeof *names, by_name);
@@ -368,7 +370,7 @@ ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *er
   else
     st = ane_json_parse(&root, file->data, file->size, 0, err);
   const json_t *map = json_object_get(root, "weight_map");
-  if (!st && !json_is_object(map)) st = ane_fail(err, ANE_FORMAT, "weight_map is %s, wanted an object", ane_json_kind(map));
+  if (!st && !json_is_object(map)) st = ane_fail(err, ANE_FORMAT, "weight_map must be an object, but is %s", ane_json_kind(map));
   if (st)
     st = ane_fail_in(err, st, "%s", ane_path_tail(path));
   else

@@ -14,7 +14,7 @@ static char *stem_of(struct ane_source *s, const char *name, const char *ending)
   return ane_arena_strndup(&s->arena, name, n - cut);
 }
 
-/* The scales of these blocks; NULL where there are none of a fitting shape. */
+/* The scales of these blocks; NULL if there are none of a fitting shape. */
 static const struct ane_source_tensor *scales_of(const struct ane_source *s, const struct ane_source_tensor *blocks,
                                                  const char *stem) {
   for (uint32_t i = 0; i < s->n_tensors; i++) {

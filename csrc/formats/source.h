@@ -70,7 +70,7 @@ struct ane_source {
   const char **keys;       /* NUL-terminated */
   uint32_t n_values;
   struct ane_strmap by_name, by_key; /* to indices of tensors, values */
-  const struct ane_onnx *onnx;       /* the graph; NULL where the format holds none */
+  const struct ane_onnx *onnx;       /* the graph; NULL if the format holds none */
   void (*free_owned)(void *owned);   /* frees what else the source owns, when it is closed; NULL: nothing */
   void *owned;                       /* in the arena */
   uint32_t n_borrowed;               /* the last of the files: their maps belong to `owned` */
@@ -84,7 +84,7 @@ struct ane_source {
  * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
- * name in `list`; the others of the list stand behind all. An entry without data gets zeros of its type and shape, which the
+ * name in `list`; the others of the list come after all. An entry without data gets zeros of its type and shape, which the
  * caller fills; one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);
@@ -93,7 +93,7 @@ void ane_source_close(struct ane_source *s);
 /* Adds an owner. Whoever keeps pointers into the source must be one. Not thread-safe. */
 void ane_source_retain(struct ane_source *s);
 
-/* NULL where there is none. */
+/* NULL if there is none. */
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name);
 const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key);
 

@@ -160,7 +160,7 @@ static ane_status walk_field(struct walk *w, const ProtobufCMessageDescriptor *d
   enum wire each = wire_of(f->type);
   bool packed = f->label == PROTOBUF_C_LABEL_REPEATED && each != WIRE_BYTES && it->wire == WIRE_BYTES;
   if (it->wire != each && !packed) {
-    return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu has wire type %d, wanted %d", d->short_name, f->name,
+    return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu has wire type %d, but must have %d", d->short_name, f->name,
                     (size_t)(it->from - w->base), (int)it->wire, (int)each);
   }
   if (packed && !packed_ok(it, each)) return wrong(w, d, it->from, "packed numbers do not end with their field");

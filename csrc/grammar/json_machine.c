@@ -112,7 +112,7 @@ static bool content(struct json_machine *m, struct json_state *st, uint8_t byte)
 
 /* Adds a character. If that fails, *last is the last character whose UTF-8 begins with the same bytes, up to the refused one. */
 static bool add_char(struct json_machine *m, struct json_state *st, uint32_t c, uint32_t *last) {
-  const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+  const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first */
   static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
   for (int left = tail; left >= 0; left--) {
     const uint32_t bits = c >> 6 * left;

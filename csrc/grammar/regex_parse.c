@@ -258,7 +258,7 @@ static uint32_t escaped(struct parser *ps) {
       else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
         fail(ps, c == 'k' ? ANE_UNSUPPORTED : ANE_INVALID, "an unknown escape");
       else if (ps->at >= ps->len)
-        fail(ps, ANE_INVALID, "the pattern ends behind a backslash");
+        fail(ps, ANE_INVALID, "the pattern ends after a backslash");
       return ps->status ? 0 : character(ps);
   }
 }
@@ -358,7 +358,7 @@ static ane_re group(struct parser *ps) {
     else {
       bool named = take(ps, 'P'); /* Python's spelling */
       if (!take(ps, '<')) return fail(ps, ANE_UNSUPPORTED, named ? "(?P is not supported here" : "this group is not supported");
-      if (peek(ps) == '=' || peek(ps) == '!') return fail(ps, ANE_UNSUPPORTED, "looking behind is not supported");
+      if (peek(ps) == '=' || peek(ps) == '!') return fail(ps, ANE_UNSUPPORTED, "look-behind assertions are not supported");
       while (more(ps) && peek(ps) != '>') ps->at++;
       if (!take(ps, '>')) return fail(ps, ANE_INVALID, "a group's name is not closed");
     }
@@ -428,7 +428,7 @@ static bool counts(struct parser *ps, uint32_t *lo, uint32_t *hi) {
   if (*lo > RE_MAX_REPEAT || (*hi > RE_MAX_REPEAT && *hi != RE_INF))
     fail(ps, ANE_RANGE, "a count above 100000");
   else if (*hi < *lo)
-    fail(ps, ANE_INVALID, "the counts are the wrong way round");
+    fail(ps, ANE_INVALID, "the minimum count is above the maximum");
   return true;
 }
 

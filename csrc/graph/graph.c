@@ -96,7 +96,8 @@ static ane_status copy_attr(struct ane_graph *g, const char *where, const char *
                             struct ane_attr *dst, struct ane_error *err) {
   if (v.type == ANE_ATTR_INT && want == ANE_ATTR_FLOAT) v = (struct ane_attr){.type = ANE_ATTR_FLOAT, .f = (double)v.i};
   if (v.type != want)
-    return ane_fail(err, ANE_INVALID, "%s: attribute %s wants %s, got %s", where, name, type_words[want], type_words[v.type]);
+    return ane_fail(err, ANE_INVALID, "%s: attribute %s must be %s, but is %s", where, name, type_words[want],
+                    type_words[v.type]);
   *dst = v;
   if (want == ANE_ATTR_STRING && !(dst->s = ane_arena_strndup(&g->arena, v.s, strlen(v.s)))) return no_memory(where, err);
   if (want == ANE_ATTR_FLOATS) {

@@ -11,8 +11,8 @@ const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_nod
 
 ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_error *err) {
   char s[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "%s is %s%s, wanted %s", v->name, ane_dtype_info(v->dtype)->name, ane_shape_text(&v->shape, s),
-                  want);
+  return ane_fail(err, ANE_SHAPE, "%s must be %s, but is %s%s", v->name, want, ane_dtype_info(v->dtype)->name,
+                  ane_shape_text(&v->shape, s));
 }
 
 bool infer_is_activation(const struct ane_value *v) {
@@ -28,7 +28,7 @@ ane_status infer_want_activation(const struct ane_value *v, struct ane_error *er
 ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *what, struct ane_error *err) {
   if (!v || (v->shape.rank == 1 && v->shape.dim[0] == n)) return ANE_OK;
   char s[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "%s %s is %s, wanted [%" PRId64 "]", what, v->name, ane_shape_text(&v->shape, s), n);
+  return ane_fail(err, ANE_SHAPE, "%s %s must be [%" PRId64 "], but is %s", what, v->name, n, ane_shape_text(&v->shape, s));
 }
 
 ane_status infer_want_groups(const struct ane_value *x, int64_t groups, struct ane_error *err) {
@@ -40,8 +40,8 @@ ane_status infer_want_matrix(const struct ane_value *v, int64_t cols, struct ane
   if (v && v->shape.rank == 2 && v->shape.dim[1] == cols && v->shape.dim[0] > 0) return ANE_OK;
   if (!v) return ane_fail(err, ANE_SHAPE, "the weight is absent");
   char s[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "weight %s is %s, wanted [N, %" PRId64 "] for an input of %" PRId64 " channels", v->name,
-                  ane_shape_text(&v->shape, s), cols, cols);
+  return ane_fail(err, ANE_SHAPE, "weight %s must be [N, %" PRId64 "] for an input of %" PRId64 " channels, but is %s", v->name,
+                  cols, cols, ane_shape_text(&v->shape, s));
 }
 
 struct infer_out infer_activation(int64_t channels, int64_t tokens) {
@@ -64,7 +64,8 @@ static const infer_fn infers[] = {
 static ane_status check_inputs(const struct ane_graph *g, const struct ane_node *n, struct ane_error *err) {
   const struct ane_op_info *op = ane_op_info(n->op);
   if (n->n_inputs < op->min_inputs || (op->max_inputs >= 0 && n->n_inputs > op->max_inputs))
-    return ane_fail(err, ANE_INVALID, "%s takes %d to %d inputs, got %d", op->name, op->min_inputs, op->max_inputs, n->n_inputs);
+    return ane_fail(err, ANE_INVALID, "%s must have %d to %d inputs, but has %d", op->name, op->min_inputs, op->max_inputs,
+                    n->n_inputs);
   bool rest = n->op == ANE_OP_LINEAR || n->op == ANE_OP_EXPERTS ||
               n->op == ANE_OP_CONV_CAUSAL; /* only x is required here; their shape rules check the rest */
   for (int i = 0; i < n->n_inputs; i++) {

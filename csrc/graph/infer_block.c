@@ -116,8 +116,8 @@ static ane_status check_kv_state(const struct ane_value *s, int64_t kv_heads, in
   if (s && s->kind == ANE_VALUE_STATE && ane_shape_equal(&s->shape, &want)) return ANE_OK;
   if (!s) return ane_fail(err, ANE_SHAPE, "a state is absent");
   char text[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", context, %" PRId64 "]", s->name,
-                  ane_shape_text(&s->shape, text), kv_heads, head_dim);
+  return ane_fail(err, ANE_SHAPE, "state %s must be [1, %" PRId64 ", context, %" PRId64 "], but is %s", s->name, kv_heads,
+                  head_dim, ane_shape_text(&s->shape, text));
 }
 
 ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
@@ -132,7 +132,7 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
                     heads, kv_heads, infer_channels(q));
   int64_t head_dim = infer_channels(q) / heads;
   if (infer_channels(k) != kv_heads * head_dim || infer_channels(v) != kv_heads * head_dim)
-    return ane_fail(err, ANE_SHAPE, "k has %" PRId64 " and v %" PRId64 " channels, wanted %" PRId64 " heads of %" PRId64,
+    return ane_fail(err, ANE_SHAPE, "k has %" PRId64 " and v %" PRId64 " channels, but must have %" PRId64 " heads of %" PRId64,
                     infer_channels(k), infer_channels(v), kv_heads, head_dim);
   if (ane_node_int(n, "window") < 0 || !(ane_node_float(n, "softcap") >= 0))
     return ane_fail(err, ANE_INVALID, "window and softcap must not be negative");

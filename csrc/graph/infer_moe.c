@@ -38,8 +38,8 @@ static ane_status check_expert(const struct ane_graph *g, const struct ane_node 
     return st;
   int64_t inner = gate->shape.dim[0];
   if (up->shape.dim[0] != inner || down->shape.dim[0] != c)
-    return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " rows and %s %" PRId64 ", wanted %" PRId64 " and %" PRId64, up->name,
-                    up->shape.dim[0], down->name, down->shape.dim[0], inner, c);
+    return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " rows and %s %" PRId64 ", but must have %" PRId64 " and %" PRId64,
+                    up->name, up->shape.dim[0], down->name, down->shape.dim[0], inner, c);
   if ((st = infer_want_vector(infer_in(g, n, at + 1), inner, "gate bias", err)) ||
       (st = infer_want_vector(infer_in(g, n, at + 3), inner, "up bias", err)))
     return st;

@@ -8,8 +8,8 @@ static ane_status want_heads(const struct ane_value *v, int64_t heads, const cha
   uint64_t n;
   if (!v || (v->kind == ANE_VALUE_CONST && ane_shape_count(&v->shape, &n) && n == (uint64_t)heads)) return ANE_OK;
   char text[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "%s %s is %s, wanted %" PRId64 " numbers", what, v->name, ane_shape_text(&v->shape, text),
-                  heads);
+  return ane_fail(err, ANE_SHAPE, "%s %s must have %" PRId64 " numbers, but is %s", what, v->name, heads,
+                  ane_shape_text(&v->shape, text));
 }
 
 /* Checks that a state is [1, heads, n, width]. */
@@ -26,7 +26,7 @@ static ane_status want_channels(const struct ane_value *v, const struct ane_valu
   ane_status st = infer_want_activation(v, err);
   if (st) return st;
   if (infer_channels(v) == channels && infer_tokens(v) == infer_tokens(like)) return ANE_OK;
-  return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " channels, wanted %" PRId64 ", for the tokens of %s", v->name,
+  return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " channels, but must have %" PRId64 ", for the tokens of %s", v->name,
                   infer_channels(v), channels, like->name);
 }
 

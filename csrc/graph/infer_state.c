@@ -55,8 +55,8 @@ static ane_status check_ring_state(const struct ane_value *s, int64_t channels, 
   if (s && s->kind == ANE_VALUE_STATE && ane_shape_equal(&s->shape, &want)) return ANE_OK;
   if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
   char text[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", %" PRId64 ", 1]", s->name,
-                  ane_shape_text(&s->shape, text), channels, tokens);
+  return ane_fail(err, ANE_SHAPE, "state %s must be [1, %" PRId64 ", %" PRId64 ", 1], but is %s", s->name, channels, tokens,
+                  ane_shape_text(&s->shape, text));
 }
 
 ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
@@ -72,8 +72,8 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
       (flat ? 1 : w->shape.dim[1]) != c / groups) {
     char text[ANE_SHAPE_TEXT];
     return ane_fail(err, ANE_SHAPE,
-                    "weight %s is %s, wanted [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups", w->name,
-                    ane_shape_text(&w->shape, text), c / groups, c, groups);
+                    "weight %s must be [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups, but is %s",
+                    w->name, c / groups, c, groups, ane_shape_text(&w->shape, text));
   }
   if ((st = infer_want_vector(infer_in(g, n, 2), w->shape.dim[0], "bias", err)) ||
       (st = infer_want_vector(infer_in(g, n, 3), c, "before", err)) ||

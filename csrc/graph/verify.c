@@ -4,7 +4,7 @@
 static ane_status verify_node(const struct ane_graph *g, int32_t index, struct ane_error *err) {
   const struct ane_node *n = &g->nodes[index];
   if (n->n_outputs != graph_outputs(n))
-    return ane_fail(err, ANE_INVALID, "%s has %d outputs, wanted %d", n->name, n->n_outputs, graph_outputs(n));
+    return ane_fail(err, ANE_INVALID, "%s has %d outputs, but must have %d", n->name, n->n_outputs, graph_outputs(n));
   for (int32_t i = 0; i < n->n_inputs; i++) {
     int32_t v = n->inputs[i];
     if (v == ANE_NONE) continue;

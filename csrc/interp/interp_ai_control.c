@@ -62,7 +62,7 @@ static ane_status translate_if(struct translation *t, const struct ane_ai_op *op
   const struct slot **results = ane_arena_array(t->arena, (size_t)op->n_out + 1, sizeof *results);
   if (!blocks || !results) return ai_no_memory(t);
   ane_status st = ANE_OK;
-  if (op->n_in != 1) return ai_fail(t, ANE_FORMAT, "has %u operands, wanted the condition", (unsigned)op->n_in);
+  if (op->n_in != 1) return ai_fail(t, ANE_FORMAT, "has %u operands, but must have the condition", (unsigned)op->n_in);
   for (int k = 0; k < 2 && !st; k++) {
     const struct ane_ai_function *f = &op->regions[k];
     if (f->n_inputs || f->n_outputs != op->n_out) return ai_fail(t, ANE_FORMAT, "its results differ from those of its regions");
@@ -78,7 +78,7 @@ static ane_status translate_if(struct translation *t, const struct ane_ai_op *op
 
 /* A loop of Core AI: `before` gives the condition and the values of this round, `after` makes the operands of `before` from
  * these. A loop of MIL takes the condition from the carried values. So it carries what `before` gives: the condition and the
- * values. `before` is translated twice: ahead of the loop, and behind `after`. */
+ * values. `before` is translated twice: ahead of the loop, and after `after`. */
 struct loop {
   const struct ane_ai_function *before, *after;
   uint32_t n;                  /* carried values: the condition, then the results */
@@ -145,7 +145,7 @@ static ane_status translate_while(struct translation *t, const struct ane_ai_op 
 
 ane_status ai_translate_control(struct translation *t, const struct ane_ai_op *op, const struct slot *const *in, struct slot *out,
                                 struct slot *slots) {
-  if (op->n_regions != 2) return ai_fail(t, ANE_FORMAT, "has %u regions, wanted two", (unsigned)op->n_regions);
+  if (op->n_regions != 2) return ai_fail(t, ANE_FORMAT, "has %u regions, but must have two", (unsigned)op->n_regions);
   for (uint32_t i = 0; i < op->n_out; i++)
     if (op->out[i].type.kind != ANE_AI_TENSOR) return ai_fail(t, ANE_UNSUPPORTED, "its results are not tensors alone");
   return op->id == ANE_AI_IF ? translate_if(t, op, in, out, slots) : translate_while(t, op, in, out, slots);

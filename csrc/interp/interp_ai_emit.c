@@ -109,7 +109,7 @@ static ane_status bind(struct translation *t, const struct param *p, struct ane_
   if (!b) return ai_no_memory(t);
   for (uint32_t i = 0; i < n; i++) {
     const struct slot *s = p->list ? p->list[i] : p->slot;
-    if (s && !s->name) return ai_fail(t, ANE_FORMAT, "an operand is a token, wanted a tensor");
+    if (s && !s->name) return ai_fail(t, ANE_FORMAT, "an operand must be a tensor, but is a token");
     if (s)
       b[i].name = s->name;
     else

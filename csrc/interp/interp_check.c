@@ -36,14 +36,14 @@ static ane_status check_shape(const struct ane_interp *g, int32_t i, const struc
   bool ok = t->rank == io->rank;
   for (int32_t k = 0; ok && k < t->rank; k++) ok = t->dim[k] >= 0 && (io->dim[k] < 0 || io->dim[k] == t->dim[k]);
   if (!ok)
-    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %s", io->name, ane_dyn_text(t, text),
-                    ane_dyn_text(&declared, want));
+    return ane_fail(err, ANE_SHAPE, "input %.100s must be %s, but is %s", io->name, ane_dyn_text(&declared, want),
+                    ane_dyn_text(t, text));
   int32_t axis;
   if (f && f->flexibility == ANE_MIL_RANGE && f->shape.rank == t->rank && !in_range(f, t, &axis)) {
     char most[BOUNDS_TEXT] = "any number";
     if (f->high[axis] >= 0) snprintf(most, sizeof most, "%" PRId64, f->high[axis]);
-    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %" PRId64 " to %s elements along axis %d", io->name,
-                    ane_dyn_text(t, text), f->low[axis], most, (int)axis);
+    return ane_fail(err, ANE_SHAPE, "input %.100s must have %" PRId64 " to %s elements along axis %d, but is %s", io->name,
+                    f->low[axis], most, (int)axis, ane_dyn_text(t, text));
   }
   if (f && f->flexibility == ANE_MIL_ENUMERATED && !is_listed(f, t))
     return ane_fail(err, ANE_SHAPE, "input %.100s is %s, which is none of its %" PRIu32 " shapes", io->name,

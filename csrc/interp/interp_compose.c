@@ -34,7 +34,7 @@ static ane_status only(struct onnx_import *t, const struct ane_onnx_node *n, con
 }
 
 static ane_status wrong_type(struct onnx_import *t, const struct ane_onnx_node *n) {
-  return onnx_node_fail(t, n, ANE_FORMAT, "an attribute is of another type than the op wants");
+  return onnx_node_fail(t, n, ANE_FORMAT, "an attribute has another type than the op needs");
 }
 
 /* ---- Products ------------------------------------------------------------------------------------------------------*/

@@ -45,7 +45,8 @@ static ane_status check_type(const struct ane_lm *m, int32_t input, struct ane_e
   if (input < 0) return ANE_OK;
   const struct ane_onnx_io *io = ane_interp_input(m->graph, input);
   if (io->dtype == ANE_I64 || io->dtype == ANE_I32 || io->dtype == ANE_DTYPE_COUNT) return ANE_OK;
-  return ane_fail(err, ANE_UNSUPPORTED, "input %.100s is %s, wanted int64 or int32", io->name, ane_dtype_info(io->dtype)->name);
+  return ane_fail(err, ANE_UNSUPPORTED, "input %.100s must be int64 or int32, but is %s", io->name,
+                  ane_dtype_info(io->dtype)->name);
 }
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------*/

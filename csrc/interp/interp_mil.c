@@ -100,7 +100,7 @@ ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const ch
   *out = INTERP_NONE;
   if (!a) return ANE_OK;
   if (a->n_bindings != 1)
-    return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, wanted one", name, a->n_bindings);
+    return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, but must have one", name, a->n_bindings);
   return binding(t, op, &a->bindings[0], out);
 }
 
@@ -208,7 +208,7 @@ static ane_status map_op(struct mil_import *t, const struct ane_mil_op *op, cons
   for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = binding(t, op, &many->bindings[i], &in[count++]);
   while (!many && count > 0 && in[count - 1] == INTERP_NONE) count--;
   if (!st && op->n_outputs > (uint32_t)info.max_outputs)
-    st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted at most %d", op->n_outputs, info.max_outputs);
+    st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, but must have at most %d", op->n_outputs, info.max_outputs);
   if (!st) st = mil_outputs(t, op, &out);
   return st ? st : mil_add(t, op, row->prim, row->moves, in, count, out);
 }
@@ -249,7 +249,7 @@ static ane_status control(struct mil_import *t, const struct ane_mil_op *op, boo
   const struct ane_mil_arg *a = ane_mil_op_arg(op, loop ? "loop_vars" : "pred");
   struct interp_node n = {.name = node_name(op), .kind = loop ? INTERP_WHILE : INTERP_IF, .n_out = (int32_t)op->n_outputs};
   if (!a || op->n_blocks != 2 || (!loop && a->n_bindings != 1))
-    return mil_op_fail(t, op, ANE_FORMAT, "wanted %s and two blocks", loop ? "loop_vars" : "pred");
+    return mil_op_fail(t, op, ANE_FORMAT, "must have %s and two blocks", loop ? "loop_vars" : "pred");
   n.n_in = (int32_t)a->n_bindings;
   n.in = ane_arena_array(&t->g->arena, (size_t)a->n_bindings + 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);
@@ -260,7 +260,7 @@ static ane_status control(struct mil_import *t, const struct ane_mil_op *op, boo
     uint32_t in = loop ? a->n_bindings : 0, out = loop && k == 0 ? 1 : op->n_outputs;
     if (b->n_inputs != in || b->n_outputs != out || (loop && op->n_outputs != in))
       return mil_op_fail(t, op, ANE_FORMAT,
-                         "block %d has %" PRIu32 " inputs and %" PRIu32 " outputs, wanted %" PRIu32 " and %" PRIu32, k + 1,
+                         "block %d has %" PRIu32 " inputs and %" PRIu32 " outputs, but must have %" PRIu32 " and %" PRIu32, k + 1,
                          b->n_inputs, b->n_outputs, in, out);
     struct interp_block *to = ane_arena_alloc(&t->g->arena, sizeof *to);
     if (!to) return interp_no_memory(t->err);
@@ -280,7 +280,7 @@ static ane_status state_op(struct mil_import *t, const struct ane_mil_op *op, bo
   struct interp_node n = {.name = node_name(op), .kind = write ? INTERP_WRITE : INTERP_READ, .n_in = write, .n_out = !write};
   if (!s || s->state < 0) return mil_op_fail(t, op, ANE_FORMAT, "parameter input is not a state");
   if (op->n_outputs != (uint32_t)n.n_out)
-    return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted %d", op->n_outputs, (int)n.n_out);
+    return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, but must have %d", op->n_outputs, (int)n.n_out);
   n.at = s->state;
   n.in = ane_arena_array(&t->g->arena, 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);

@@ -7,7 +7,7 @@
 static ane_status last(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in,
                        int32_t n_in) {
   int32_t *out;
-  if (op->n_outputs != 1) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted one", op->n_outputs);
+  if (op->n_outputs != 1) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, but must have one", op->n_outputs);
   ane_status st = mil_outputs(t, op, &out);
   return st ? st : mil_add(t, op, prim, moves, in, n_in, out);
 }

@@ -34,7 +34,7 @@ ane_status mil_const_sparse(struct mil_import *t, const struct ane_mil_op *op) {
   float *all;
   if (!mask || !data || (old && !shape)) return t->err->code;
   if (!old && mask->type.dtype != ANE_MIL_UINT1)
-    return mil_op_fail(t, op, ANE_FORMAT, "mask is %s, wanted uint1", ane_mil_dtype_name(mask->type.dtype));
+    return mil_op_fail(t, op, ANE_FORMAT, "mask must be uint1, but is %s", ane_mil_dtype_name(mask->type.dtype));
   int32_t rank = old ? (int32_t)ANE_MIN(shape->count, (uint64_t)ANE_DYN_RANK + 1) : mask->type.rank;
   if (rank > ANE_DYN_RANK) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%d dimensions", (int)rank);
   for (int32_t i = 0; i < rank; i++) {
@@ -51,7 +51,7 @@ ane_status mil_const_sparse(struct mil_import *t, const struct ane_mil_op *op) {
 /* Output 1 becomes the elements of `all` under the mask, output 0 the mask. */
 static ane_status give_sparse(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask, float *all) {
   uint64_t n = 0;
-  if (op->n_outputs != 2) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted two", op->n_outputs);
+  if (op->n_outputs != 2) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, but must have two", op->n_outputs);
   for (uint64_t i = 0; i < mask->count; i++)
     if (bit(mask, i)) all[n++] = all[i];
   int64_t dim[1] = {(int64_t)n};

@@ -232,7 +232,7 @@ ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
   node.out = ane_arena_array(&t->g->arena, (size_t)n->n_out + 1, sizeof *node.out);
   if (!node.in || !node.out) return interp_no_memory(t->err);
   if (n->n_in != 1 || n->in[0] == INTERP_NONE)
-    return onnx_node_fail(t, n, ANE_FORMAT, "has %d inputs, wanted the condition", (int)n->n_in);
+    return onnx_node_fail(t, n, ANE_FORMAT, "has %d inputs, but must have the condition", (int)n->n_in);
   node.in[0] = n->in[0];
   if (n->n_out) memcpy(node.out, n->out, (size_t)n->n_out * sizeof *n->out);
   for (int k = 0; k < 2; k++) {

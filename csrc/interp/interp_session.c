@@ -112,8 +112,8 @@ static ane_status check_outputs(const struct ane_lm_session *s, const struct ane
   /* analyser: the outputs are those of a run that has not failed. */
   int64_t rows = l->count / m->vocab, least = ane_want_rows(want, n);
   if (l->dtype != ANE_F32 || l->rank < 1 || l->dim[l->rank - 1] != m->vocab || rows < least)
-    return ane_fail(err, ANE_SHAPE, "logits are %s for %" PRId64 " tokens, wanted rows of %" PRId64, ane_dyn_text(l, text), n,
-                    m->vocab);
+    return ane_fail(err, ANE_SHAPE, "logits must be rows of %" PRId64 ", but are %s for %" PRId64 " tokens", m->vocab,
+                    ane_dyn_text(l, text), n);
   for (int32_t i = 0; i < m->n_states; i++) {
     const struct ane_dyn *t = &out[m->states[i].output], *first = &m->states[i].first;
     bool fits = t->dtype == ANE_F32 && t->rank == first->rank;
@@ -157,7 +157,7 @@ static ane_status run(struct ane_lm_session *s, const int32_t *ids, int64_t n, a
 
 ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_error *err) {
   const struct ane_lm *m = s->lm;
-  if (n < 1 || n > m->chunk) return ane_fail(err, ANE_INVALID, "%" PRId64 " tokens at once, wanted 1 .. %" PRId64, n, m->chunk);
+  if (n < 1 || n > m->chunk) return ane_fail(err, ANE_INVALID, "%" PRId64 " tokens at once, expected 1 .. %" PRId64, n, m->chunk);
   if (n > m->context - s->length)
     return ane_fail(err, ANE_RANGE, "%" PRId64 " tokens after %" PRId64 " do not fit in a context of %" PRId64, n, s->length,
                     m->context);

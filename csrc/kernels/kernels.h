@@ -1,5 +1,5 @@
-/* Arithmetic of the CPU executor: one table of functions per ISA level. Kernels know no threads, no malloc and no graph: the
- * caller passes ranges and scratch memory.
+/* Arithmetic of the CPU executor: one table of functions per ISA level. Kernels start no threads, allocate nothing and do not
+ * depend on the graph: the caller passes ranges and scratch memory.
  *
  * The order of every floating-point operation is fixed for each output, whatever the range, the number of tokens T or
  * the level, and is written beside each function. Integer dots are exact. `ref` is the same arithmetic in scalar C with

@@ -22,7 +22,7 @@
  *   Q5_0   0 nibbles   256 fifth     320 scale
  *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
  *   Q8_0   0 codes     512 scale
- *   Q8_0_SPLIT   0 high nibbles   256 scale   288 u8[16] norms; low nibbles and scales lie behind all groups (kernels.h)
+ *   Q8_0_SPLIT   0 high nibbles   256 scale   288 u8[16] norms; low nibbles and scales are stored after all groups (kernels.h)
  *   I8     0 codes
  *   LUT4   0 nibbles
  *   N4     0 nibbles   256 float[16] scales   320 u8[16] zero points

@@ -210,8 +210,7 @@ mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t 
   }
   if (fixed && open >= 0) type.dim[open] = have / rest;
   if (fixed && !b->status && (open < 0 ? rest : type.dim[open] * rest) != have)
-    mil_build_fail(b,
-                   ane_fail(b->err, ANE_SHAPE, "reshape of %s: %" PRId64 " elements do not become such a shape", x->name, have));
+    mil_build_fail(b, ane_fail(b->err, ANE_SHAPE, "reshape of %s: %" PRId64 " elements do not fit the new shape", x->name, have));
   if (ane_mil_type_equal(&type, &x->type)) return x;
   for (int i = 0; i < rank; i++) shape[i] = (int32_t)type.dim[i];
   struct mil_arg args[] = {{"x", x}, {"shape", mil_ints(b, shape, rank)}};

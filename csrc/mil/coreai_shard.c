@@ -72,7 +72,7 @@ ane_status ane_coreai_export_shard(struct ane_mil_export *e, const struct ane_sh
   if (o->fp32) return ane_fail(err, ANE_INVALID, "assets of Core AI compute in fp16");
   for (uint32_t i = 0; i < n; i++)
     if (functions[i].profile.fixed_t < 1)
-      return ane_fail(err, ANE_INVALID, "function %s takes no fixed number of tokens, as Core AI wants", functions[i].name);
+      return ane_fail(err, ANE_INVALID, "function %s needs a fixed number of tokens, which Core AI requires", functions[i].name);
   ane_status st = coreai_begin(e, path, &w, &x.sink, err);
   if (st) return st;
   own.weight = export_provide;

@@ -67,7 +67,7 @@ static ane_status find_sections(struct partitioner *c, struct ane_error *err) {
     if (l == ANE_NONE) continue;
     if (l < layer)
       return ane_fail(err, ANE_UNSUPPORTED,
-                      "%s stands behind nodes of layer %" PRId32 ": layers that are not in order cannot be partitioned", n->name,
+                      "%s comes after nodes of layer %" PRId32 ": layers that are not in order cannot be partitioned", n->name,
                       layer);
     layer = l;
   }

@@ -8,10 +8,10 @@
  * one, the joined embedding: row i has row i of each table, one after the other. It has the rows of the first table; those that
  * another table lacks are its row 0. In shards it is one value, that of the first embedding.
  *
- *   LAYERS   Layers first .. last. A layer above the size limit that has experts ends before them. What is above the size limit
- *            without experts is split between nodes into `parts` shards: the fewest that keep the limit, and of those divisions
- *            one whose edges the fewest channels cross (between attention and feed-forward, where that will do). A matrix that is
- *            above the limit by itself stays whole, alone but for vectors.
+ *   LAYERS   Layers first .. last. If a layer with experts is above the size limit, its shard ends before the experts. Without
+ *            experts, a layer above the size limit is split between nodes into `parts` shards: as few as the limit allows, at the
+ *            edges with the fewest channels (between attention and feed-forward, if that is enough). A matrix that is above the
+ *            limit by itself stays whole; its shard has no other matrix.
  *   EXPERTS  Experts [from, to) of the mixture `split` in layer first == last. Each slice adds to the sum of the slice before:
  *            the mixture's result is one of its `ins` if from > 0, and its only one of `outs` if to < the number of experts. The
  *            last slice also holds what follows in the layer, up to the next mixture.
@@ -35,7 +35,7 @@ struct ane_shard {
   ane_shard_kind kind;
   int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
   int32_t part, parts; /* LAYERS: index of this part of layer first == last, from 0, and number of parts; parts 0: whole layers */
-  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
+  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE if the graph has none */
   int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;

@@ -8,7 +8,7 @@
 
 /* The ops on q or k before the attention. */
 struct before {
-  int32_t x, table, weight; /* ANE_NONE where there is none */
+  int32_t x, table, weight; /* ANE_NONE if there is none */
   int norm;                 /* 0 none, 1 before rope, 2 after */
   struct ane_node *norm_node, *rope_node;
 };

@@ -98,7 +98,7 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
   *w = (struct ane_file_writer){.fd = -1};
   /* A rename would replace a device or a pipe with a file. */
   char kind = ane_path_kind(path);
-  if (kind == 'd') return ane_fail(err, ANE_IO, "%s: is a folder, wanted a file", path);
+  if (kind == 'd') return ane_fail(err, ANE_IO, "%s: must be a file, but is a folder", path);
   if (kind == 'o') return ane_fail(err, ANE_IO, "%s: is not a regular file", path);
   char buf[PATH_MAX];
   const char *target = real_target(path, buf);

@@ -167,7 +167,7 @@ static bool count_one(void *arg, const char *name ANE_UNUSED) { return ++*(int *
 
 ane_status ane_folder_replaceable(const char *path, const char *marker, const char *what, struct ane_error *err) {
   int entries = 0;
-  if (ane_path_kind(path) != 'd') return ANE_OK; /* what is no folder is refused by ane_folder_create */
+  if (ane_path_kind(path) != 'd') return ANE_OK; /* other paths are refused by ane_folder_create */
   size_t room = strlen(path) + strlen(marker) + 2;
   char *known = ane_calloc(1, room);
   if (!known) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", path);

@@ -14,7 +14,7 @@
 static ane_status map_fd(struct ane_map *map, int fd, const char *path, struct ane_error *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return ane_fail(err, ANE_IO, "%s: %s", path, strerror(errno));
-  if (S_ISDIR(st.st_mode)) return ane_fail(err, ANE_IO, "%s: is a folder, wanted a file", path);
+  if (S_ISDIR(st.st_mode)) return ane_fail(err, ANE_IO, "%s: must be a file, but is a folder", path);
   if (!S_ISREG(st.st_mode)) return ane_fail(err, ANE_IO, "%s: is not a regular file", path);
   if (st.st_size == 0) return ANE_OK;
   if ((uint64_t)st.st_size > SIZE_MAX / 2) return ane_fail(err, ANE_IO, "%s: too large to map", path);

@@ -30,7 +30,7 @@ static long landlock_version(void) {
   return syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, LANDLOCK_CREATE_RULESET_VERSION);
 }
 
-/* Allows `rights` below a path. For a file only the rights of files count. true where the path does not exist. */
+/* Allows `rights` below a path. For a file only the rights of files count. true if the path does not exist. */
 static bool allow(int rules, const char *path, uint64_t rights) {
   int fd = ane_fd_open(AT_FDCWD, path, O_PATH, 0);
   if (fd < 0) return errno == ENOENT || errno == ENOTDIR;

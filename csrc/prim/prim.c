@@ -79,11 +79,11 @@ static ane_status check_inputs(struct ane_prim_call *c) {
   int at = 0;
   for (; (p = next_param(&list, &len, &mark)) && mark != '*'; at++)
     if (!mark && (at >= c->n_in || !c->in[at])) return prim_fail(c, ANE_INVALID, "the input %.*s is missing", (int)len, p);
-  if (mark != '*' && c->n_in > at) return prim_fail(c, ANE_INVALID, "has %d inputs, wanted at most %d", c->n_in, at);
+  if (mark != '*' && c->n_in > at) return prim_fail(c, ANE_INVALID, "has %d inputs, but must have at most %d", c->n_in, at);
   for (; at < c->n_in; at++)
     if (!c->in[at]) return prim_fail(c, ANE_INVALID, "the input %d is missing", at + 1);
   if (c->n_out > ops[c->op].max_outputs)
-    return prim_fail(c, ANE_INVALID, "has %d outputs, wanted at most %d", c->n_out, ops[c->op].max_outputs);
+    return prim_fail(c, ANE_INVALID, "has %d outputs, but must have at most %d", c->n_out, ops[c->op].max_outputs);
   return ANE_OK;
 }
 

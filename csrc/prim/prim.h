@@ -86,7 +86,7 @@ struct ane_prim_call {
 /* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED, ANE_NOMEM.
  * The message does not name the node: the caller does. */
 ane_status ane_prim_run(struct ane_prim_call *c);
-/* Checks the constant inputs and packs weights. c->in holds constants only. *state stays NULL where nothing is packed. */
+/* Checks the constant inputs and packs weights. c->in holds constants only. *state stays NULL if nothing is packed. */
 ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **state);
 /* Is input `i` read only by ane_prim_prepare? Its bytes may leave memory once the op is prepared. */
 bool ane_prim_packs(ane_prim op, int i);

@@ -103,7 +103,7 @@ void prim_store(ane_dtype t, void *dst, const int64_t *src, int64_t n) {
 static const struct ane_dyn *scalar(struct ane_prim_call *c, const char *name) {
   const struct ane_dyn *t = prim_in(c, name);
   char text[ANE_DYN_TEXT];
-  if (t && t->count != 1) return prim_fail(c, ANE_SHAPE, "%s is %s, wanted one number", name, ane_dyn_text(t, text)), NULL;
+  if (t && t->count != 1) return prim_fail(c, ANE_SHAPE, "%s must be one number, but is %s", name, ane_dyn_text(t, text)), NULL;
   return t;
 }
 
@@ -138,7 +138,7 @@ int prim_ints(struct ane_prim_call *c, const char *name, int64_t *out, int most)
   char text[ANE_DYN_TEXT];
   if (!t) return -1;
   if (t->rank > 1 || t->count > most) {
-    prim_fail(c, ANE_SHAPE, "%s is %s, wanted a list of at most %d numbers", name, ane_dyn_text(t, text), most);
+    prim_fail(c, ANE_SHAPE, "%s must be a list of at most %d numbers, but is %s", name, most, ane_dyn_text(t, text));
     return -1;
   }
   const int64_t *v = prim_i64(c, t);

@@ -114,7 +114,7 @@ static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, st
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
   bool fits = m->rank <= 4 && prim_broadcast(m->rank, m->dim, 4, full, &rank, dim) && memcmp(dim, full, sizeof full) == 0;
   if (!fits)
-    return prim_fail(c, ANE_SHAPE, "attn_mask is %s, wanted what broadcasts to %s", ane_dyn_text(m, x), ane_dyn_dims(4, full, y));
+    return prim_fail(c, ANE_SHAPE, "attn_mask is %s, but must broadcast to %s", ane_dyn_text(m, x), ane_dyn_dims(4, full, y));
   prim_broadcast_strides(m, 4, full, a->bias_stride);
   if (m->dtype == ANE_BOOL)
     a->mask = m->data;

@@ -170,7 +170,7 @@ ane_status prim_conv(struct ane_prim_call *c) {
   int64_t dim[ANE_DYN_RANK];
   if (read_conv(c, &v)) return c->status;
   if (bias && bias->count != v.out)
-    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, v.out);
+    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, but must have %" PRId64, bias->count, v.out);
   dim[0] = v.batch, dim[1] = v.out;
   memcpy(dim + 2, v.y, sizeof v.y);
   const float *px = prim_f32(c, x), *pb = bias ? prim_f32(c, bias) : NULL;
@@ -354,7 +354,7 @@ ane_status prim_causal_conv(struct ane_prim_call *c) {
   int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1,
           present[3] = {x->dim[0], channels, p};
   if (past && past->count != n * p)
-    return prim_fail(c, ANE_SHAPE, "past is %s, wanted %s", ane_dyn_text(past, a), ane_dyn_dims(3, present, b));
+    return prim_fail(c, ANE_SHAPE, "past must be %s, but is %s", ane_dyn_dims(3, present, b), ane_dyn_text(past, a));
   if (bias && bias->count != channels) return prim_fail(c, ANE_SHAPE, "bias is %s", ane_dyn_text(bias, a));
   const float *v = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL,
               *old = past ? prim_f32(c, past) : NULL;

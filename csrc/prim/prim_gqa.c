@@ -30,8 +30,8 @@ static ane_status read_heads(struct ane_prim_call *c, int64_t *heads, int64_t *k
   if (c->status) return c->status;
   if (*kv_heads < 1 || *heads < 1 || *heads % *kv_heads || *heads > INT32_MAX)
     return prim_fail(c, ANE_INVALID,
-                     "num_heads is %" PRId64 " and kv_num_heads %" PRId64 ", wanted a multiple of a positive number", *heads,
-                     *kv_heads);
+                     "num_heads is %" PRId64 " and kv_num_heads is %" PRId64 ", but num_heads must be a multiple of kv_num_heads",
+                     *heads, *kv_heads);
   if (prim_bool(c, "do_rotary", false) && c->n_in <= ane_prim_param(c->op, "sin_cache"))
     return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
   if (prim_in(c, "q_norm_weight") || prim_in(c, "k_norm_weight"))
@@ -49,7 +49,8 @@ static ane_status read_sizes(struct ane_prim_call *c, struct gqa *g) {
   const struct ane_dyn *q = c->in[0], *k = prim_in(c, "key"), *v = prim_in(c, "value");
   char text[ANE_DYN_TEXT];
   if (read_heads(c, &g->heads, &g->kv_heads)) return c->status;
-  if (q->rank != 3 || !k != !v) return prim_fail(c, ANE_SHAPE, "query is %s, wanted three dimensions", ane_dyn_text(q, text));
+  if (q->rank != 3 || !k != !v)
+    return prim_fail(c, ANE_SHAPE, "query must have three dimensions, but is %s", ane_dyn_text(q, text));
   int64_t parts = k ? g->heads : g->heads + 2 * g->kv_heads;
   g->batch = q->dim[0], g->s = q->dim[1], g->d = q->dim[2] / parts;
   if (g->d < 1 || q->dim[2] % parts) return prim_fail(c, ANE_SHAPE, "query is %s, no whole heads", ane_dyn_text(q, text));
@@ -73,13 +74,13 @@ static ane_status read_past(struct ane_prim_call *c, struct gqa *g) {
     bool fits = t->rank == 4 && t->dim[0] == g->batch && t->dim[1] == g->kv_heads && t->dim[3] == g->d;
     if (i && fits) fits = t->dim[2] == g->past_rows;
     if (!fits)
-      return prim_fail(c, ANE_SHAPE, "%s is %s, wanted %" PRId64 " heads of %" PRId64, i ? "past_value" : "past_key",
-                       ane_dyn_text(t, text), g->kv_heads, g->d);
+      return prim_fail(c, ANE_SHAPE, "%s must have %" PRId64 " heads of %" PRId64 ", but is %s", i ? "past_value" : "past_key",
+                       g->kv_heads, g->d, ane_dyn_text(t, text));
     g->past_rows = t->dim[2];
   }
   g->total = prim_int(c, "total_sequence_length", 0);
   if (valid->count != g->batch)
-    return prim_fail(c, ANE_SHAPE, "seqlens_k is %s, wanted %" PRId64, ane_dyn_text(valid, text), g->batch);
+    return prim_fail(c, ANE_SHAPE, "seqlens_k must have %" PRId64 " elements, but is %s", g->batch, ane_dyn_text(valid, text));
   if (!(g->valid = prim_i64(c, valid)) || c->status) return c->status;
   for (int64_t b = 0; b < g->batch; b++)
     if (g->valid[b] < 0 || g->valid[b] >= g->total || (!g->sliding && before(g, b) > g->past_rows))
@@ -241,7 +242,7 @@ static ane_status run_attention(struct ane_prim_call *c, const struct gqa *g) {
   }
   if (sink) {
     if (sink->count != g->heads)
-      return prim_fail(c, ANE_SHAPE, "head_sink has %" PRId64 " elements, wanted %" PRId64, sink->count, g->heads);
+      return prim_fail(c, ANE_SHAPE, "head_sink has %" PRId64 " elements, but must have %" PRId64, sink->count, g->heads);
     a.sink = prim_f32(c, sink);
   } else if (prim_int(c, "smooth_softmax", -1) > 0) {
     float *zero = prim_temp(c, (uint64_t)g->heads * sizeof *zero);

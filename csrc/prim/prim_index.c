@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Resolves an index into n elements. false where it is outside; c->status is then set. */
+/* Resolves an index into n elements. false if it is outside; c->status is then set. */
 static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out) {
   *out = i < 0 ? i + n : i;
   if (*out >= 0 && *out < n) return true;
@@ -62,7 +62,7 @@ ane_status prim_gather(struct ane_prim_call *c) {
 ane_status prim_gather_columns(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
   int64_t dim[ANE_DYN_RANK + 1];
-  if (x->rank != 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, wanted two", x->rank);
+  if (x->rank != 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, but must have two", x->rank);
   bool direct = ane_dtype_info(x->dtype)->block == 1 && !x->coded;
   ane_dtype t = prim_is_float(x->dtype) ? ANE_F32 : x->dtype;
   const char *v = direct ? x->data : prim_elements(c, x, &t);
@@ -267,7 +267,7 @@ ane_status prim_scatter_nd(struct ane_prim_call *c) {
   for (int i = 0; i + 1 < indices->rank; i++) n *= indices->dim[i];
   for (int i = (int)q; i < data->rank; i++) inner *= data->dim[i];
   if (updates->count != n * inner)
-    return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, wanted %" PRId64, updates->count, n * inner);
+    return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, but must have %" PRId64, updates->count, n * inner);
   const int64_t *index = prim_i64(c, indices);
   if (!index || !begin_scatter(c, data, updates, &s)) return c->status;
   prim_strides(data->rank, data->dim, stride);

@@ -63,7 +63,7 @@ ane_status prim_fail(struct ane_prim_call *c, ane_status code, const char *fmt, 
 
 /* Row-major strides in elements. */
 void prim_strides(int rank, const int64_t *dim, int64_t *stride);
-/* NumPy's broadcasting of two shapes; false where they do not fit. out may be one of them. */
+/* NumPy's broadcasting of two shapes; false if they do not fit. out may be one of them. */
 bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_DYN_RANK]);
 /* Strides of t seen as a tensor of shape (rank, dim) that it broadcasts to: 0 along repeated axes. */
 void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *dim, int64_t *stride);

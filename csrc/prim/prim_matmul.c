@@ -124,7 +124,7 @@ static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, co
   if (x->rank < 1 || k != m->cols)
     return prim_fail(c, ANE_SHAPE, "%s times weights of %" PRId64 " inputs", ane_dyn_text(x, a), m->cols);
   if (bias && bias->count != m->rows)
-    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, m->rows);
+    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, but must have %" PRId64, bias->count, m->rows);
   memcpy(dim, x->dim, sizeof dim);
   dim[x->rank - 1] = m->rows;
   const float *v = prim_f32(c, x), *b = bias ? prim_f32(c, bias) : NULL;
@@ -169,7 +169,7 @@ ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **
 ane_status prim_linear(struct ane_prim_call *c) {
   const struct ane_dyn *w = c->in[1];
   struct ane_prim_state *own = NULL;
-  if (w->rank != 2) return prim_fail(c, ANE_SHAPE, "weight has %d dimensions, wanted two", w->rank);
+  if (w->rank != 2) return prim_fail(c, ANE_SHAPE, "weight has %d dimensions, but must have two", w->rank);
   if (!c->state && prim_prepare_matmul(c, &own)) {
     ane_prim_state_free(own);
     return c->status;

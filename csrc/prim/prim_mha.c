@@ -88,7 +88,7 @@ ane_status prim_multi_head_attention(struct ane_prim_call *c) {
   if (read_sizes(c, &m)) return c->status;
   int64_t hd = m.heads * m.d, hv = m.heads * m.dv, total = m.past + m.new_keys, out[3] = {m.batch, m.s, hv};
   if (bias && bias->count != 2 * hd + hv)
-    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, 2 * hd + hv);
+    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, but must have %" PRId64, bias->count, 2 * hd + hv);
   const float *v = prim_f32(c, c->in[0]), *add = bias ? prim_f32(c, bias) : NULL;
   float *q = prim_temp(c, (uint64_t)(m.batch * m.s * hd) * sizeof *q);
   int64_t *first = prim_temp(c, (uint64_t)(m.batch * m.s) * sizeof *first),

@@ -69,11 +69,11 @@ static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *
   int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : ANE_MAX(cols, 1),
           nb = (cols + each - 1) / each, zero_row = (nb * bits + 7) / 8;
   if (scales->count != n * rows * nb || !prim_is_float(scales->dtype))
-    return prim_fail(c, ANE_SHAPE, "%s_scales has %" PRId64 " elements, wanted %" PRId64, weight_names[w], scales->count,
+    return prim_fail(c, ANE_SHAPE, "%s_scales has %" PRId64 " elements, but must have %" PRId64, weight_names[w], scales->count,
                      n * rows * nb);
   if (zeros && (zeros->dtype != ANE_U8 || zeros->count != n * rows * zero_row))
-    return prim_fail(c, ANE_SHAPE, "%s_zero_points has %" PRId64 " elements, wanted %" PRId64, weight_names[w], zeros->count,
-                     n * rows * zero_row);
+    return prim_fail(c, ANE_SHAPE, "%s_zero_points has %" PRId64 " elements, but must have %" PRId64, weight_names[w],
+                     zeros->count, n * rows * zero_row);
   const float *v = prim_f32(c, scales);
   for (int64_t e = 0; v && e < n && !c->status; e++) {
     struct prim_matrix *m = &s->m[w * n + e];
@@ -94,9 +94,9 @@ ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **st
   int64_t n = 0, bits = prim_int(c, "bits", 4), block = prim_int(c, "block_size", 0);
   bool fc3;
   if (c->status) return c->status;
-  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
+  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits must be 2, 4 or 8, but is %" PRId64, bits);
   if (block < 0 || (block > 0 && (block < 16 || (block & (block - 1)) || block > INT32_MAX)))
-    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+    return prim_fail(c, ANE_INVALID, "block_size must be a power of two of at least 16, but is %" PRId64, block);
   if (count_experts(c, &n, &fc3) || n == 0 || !(*state = prim_state_new(c, (int)(3 * n)))) return c->status;
   for (int w = 0; w < 3 && !c->status; w++) coded_experts(c, *state, w, n, (int)bits, block);
   return c->status;
@@ -147,7 +147,7 @@ static ane_status read_options(struct ane_prim_call *c, struct moe *m) {
   m->limit = prim_float(c, "swiglu_limit", INFINITY);
   m->alpha = prim_float(c, "alpha", 1);
   m->beta = prim_float(c, "beta", 0);
-  if (fusion < 0 || fusion > 2) return prim_fail(c, ANE_INVALID, "swiglu_fusion is %" PRId64 ", wanted 0, 1 or 2", fusion);
+  if (fusion < 0 || fusion > 2) return prim_fail(c, ANE_INVALID, "swiglu_fusion must be 0, 1 or 2, but is %" PRId64, fusion);
   m->fusion = (int)fusion;
   return c->status;
 }

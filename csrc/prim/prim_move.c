@@ -151,7 +151,7 @@ ane_status prim_split(struct ane_prim_call *c) {
     sum += sizes[i];
   }
   if (sum != whole || n != c->n_out)
-    return prim_fail(c, ANE_SHAPE, "%d parts of %" PRId64 " elements in all, wanted %d outputs of %" PRId64, n, sum, c->n_out,
+    return prim_fail(c, ANE_SHAPE, "%d parts of %" PRId64 " elements in total, expected %d outputs of %" PRId64, n, sum, c->n_out,
                      whole);
   int64_t at = 0;
   for (int i = 0; i < n && !c->status; i++) {
@@ -398,7 +398,7 @@ ane_status prim_trilu(struct ane_prim_call *c) {
   int64_t k = prim_int(c, "k", 0);
   bool upper = prim_bool(c, "upper", true);
   ane_dtype t;
-  if (x->rank < 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, wanted two or more", x->rank);
+  if (x->rank < 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, but must have two or more", x->rank);
   const char *v = prim_elements(c, x, &t);
   char *y = v && !c->status ? prim_out(c, 0, t, x->rank, x->dim) : NULL;
   int64_t rows = x->dim[x->rank - 2], cols = x->dim[x->rank - 1];

@@ -83,7 +83,7 @@ static void norm_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED
 static bool is_real(struct ane_prim_call *c, const char *name, const struct ane_dyn *t) {
   char text[ANE_DYN_TEXT];
   if (!t || t->coded || prim_is_float(t->dtype)) return true;
-  prim_fail(c, ANE_INVALID, "%s is %s, wanted floats", name, ane_dyn_text(t, text));
+  prim_fail(c, ANE_INVALID, "%s must be floats, but is %s", name, ane_dyn_text(t, text));
   return false;
 }
 
@@ -91,7 +91,7 @@ static bool fits(struct ane_prim_call *c, const char *name, const struct ane_dyn
   char text[ANE_DYN_TEXT];
   if (!is_real(c, name, t)) return false;
   if (!t || t->count == n) return true;
-  prim_fail(c, ANE_SHAPE, "%s is %s, wanted %lld elements", name, ane_dyn_text(t, text), (long long)n);
+  prim_fail(c, ANE_SHAPE, "%s must have %lld elements, but is %s", name, (long long)n, ane_dyn_text(t, text));
   return false;
 }
 

@@ -33,8 +33,8 @@ static ane_status read_grid(struct ane_prim_call *c, const struct ane_dyn *x, co
   for (int i = axis + 1; i < x->rank; i++) g->inner *= x->dim[i];
   if (block == 0) {
     if (scale->rank == 1 && scale->count == g->n) return c->status;
-    return prim_fail(c, ANE_SHAPE, "scale is %s, wanted %" PRId64 " for axis %d of %s", ane_dyn_text(scale, a), g->n, axis,
-                     ane_dyn_text(x, b));
+    return prim_fail(c, ANE_SHAPE, "scale must have %" PRId64 " elements for axis %d of %s, but is %s", g->n, axis,
+                     ane_dyn_text(x, b), ane_dyn_text(scale, a));
   }
   g->block = block;
   g->blocks = (g->n + block - 1) / block;
@@ -139,7 +139,7 @@ static ane_status times_codes(struct ane_prim_call *c, prim_prepare_fn prepare, 
   if (!c->status && (x->rank < 1 || x->dim[x->rank - 1] != s->m[0].cols))
     prim_fail(c, ANE_SHAPE, "x is %s, the weights have %" PRId64 " inputs", ane_dyn_text(x, text), s->m[0].cols);
   if (!c->status && bias && bias->count != s->m[0].rows)
-    prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, s->m[0].rows);
+    prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, but must have %" PRId64, bias->count, s->m[0].rows);
   if (!c->status) {
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = s->m[0].rows;
@@ -161,7 +161,7 @@ static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zer
   int64_t row = (nb * bits + 7) / 8;
   bool packed = zero->dtype == ANE_U8;
   if (zero->count != (packed ? n * row : n * nb))
-    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, zero->count,
+    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, but must have %" PRId64, zero->count,
                      packed ? n * row : n * nb);
   if (!packed) {
     const float *f = prim_is_float(zero->dtype) ? prim_f32(c, zero) : NULL;
@@ -177,7 +177,7 @@ static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zer
 static ane_status nbits_g_idx(struct ane_prim_call *c, const struct ane_dyn *g, int64_t k, int64_t nb) {
   char text[ANE_DYN_TEXT];
   if (g->dtype != ANE_I32 || g->count < k)
-    return prim_fail(c, ANE_SHAPE, "g_idx is %s, wanted %" PRId64 " elements of int32", ane_dyn_text(g, text), k);
+    return prim_fail(c, ANE_SHAPE, "g_idx must have %" PRId64 " elements of int32, but is %s", k, ane_dyn_text(g, text));
   for (int64_t i = 0; i < k; i++) {
     int32_t v;
     memcpy(&v, (const uint8_t *)g->data + 4 * i, sizeof v);
@@ -191,12 +191,13 @@ static ane_status nbits_matrix(struct ane_prim_call *c, struct prim_matrix *m, c
                                const struct ane_dyn *scales, const struct ane_dyn *zero, int bits, int64_t block, int64_t n,
                                int64_t k) {
   int64_t nb = (k + block - 1) / block, want;
-  if (codes->dtype != ANE_U8) return prim_fail(c, ANE_SHAPE, "codes are %s, wanted uint8", ane_dtype_info(codes->dtype)->name);
+  if (codes->dtype != ANE_U8)
+    return prim_fail(c, ANE_SHAPE, "codes must be uint8, but are %s", ane_dtype_info(codes->dtype)->name);
   if (__builtin_mul_overflow(n * nb, block * bits / 8, &want) || codes->count != want)
     return prim_fail(c, ANE_SHAPE, "codes have %" PRId64 " bytes, N %" PRId64 " and K %" PRId64 " want %" PRId64, codes->count, n,
                      k, want);
   if (scales->count != n * nb || !prim_is_float(scales->dtype))
-    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, scales->count, n * nb);
+    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, but must have %" PRId64, scales->count, n * nb);
   const float *s = prim_f32(c, scales);
   float *own, *zeros;
   if (!s || prim_matrix_scales(c, m, n * nb, zero != NULL, &own, &zeros)) return c->status;
@@ -212,9 +213,9 @@ ane_status prim_prepare_matmul_nbits(struct ane_prim_call *c, struct ane_prim_st
                        *g = prim_in(c, "g_idx");
   int64_t k = prim_int(c, "k", 0), n = prim_int(c, "n", 0), bits = prim_int(c, "bits", 4), block = prim_int(c, "block_size", 0);
   if (c->status) return c->status;
-  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
+  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits must be 2, 4 or 8, but is %" PRId64, bits);
   if (!power_of_two(block) || block < 16)
-    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+    return prim_fail(c, ANE_INVALID, "block_size must be a power of two of at least 16, but is %" PRId64, block);
   if (k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX || block > INT32_MAX)
     return prim_fail(c, ANE_INVALID, "K is %" PRId64 " and N is %" PRId64, k, n);
   if (!codes || !scales) return c->status;
@@ -247,11 +248,11 @@ static ane_status read_table(struct ane_prim_call *c, struct table *t) {
   if (!t->packed && d->dtype != ANE_U4 && d->dtype != ANE_I4)
     return prim_fail(c, ANE_UNSUPPORTED, "data of type %s", ane_dtype_info(d->dtype)->name);
   if (!t->packed) bits = 4;
-  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
+  if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits must be 2, 4 or 8, but is %" PRId64, bits);
   if (!power_of_two(block) || block < 16 || block > INT32_MAX)
-    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+    return prim_fail(c, ANE_INVALID, "block_size must be a power of two of at least 16, but is %" PRId64, block);
   if (ga != 0 || qa != d->rank - 1 || d->rank < 2)
-    return prim_fail(c, ANE_UNSUPPORTED, "gather_axis %d and quantize_axis %d of %d dimensions, wanted the first and the last",
+    return prim_fail(c, ANE_UNSUPPORTED, "gather_axis %d and quantize_axis %d of %d dimensions must be the first and the last",
                      ga, qa, d->rank);
   t->bits = (int)bits;
   t->block = block;
@@ -260,10 +261,10 @@ static ane_status read_table(struct ane_prim_call *c, struct table *t) {
   t->rows = 1;
   for (int i = 0; i + 1 < d->rank; i++) t->rows *= d->dim[i];
   if (t->scales->count != t->rows * t->nb)
-    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, t->scales->count, t->rows * t->nb);
+    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, but must have %" PRId64, t->scales->count, t->rows * t->nb);
   int64_t zeros = t->packed ? t->rows * ((t->nb * bits + 7) / 8) : t->rows * t->nb;
   if (t->zero && (t->zero->count != zeros || t->zero->dtype != d->dtype))
-    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, t->zero->count, zeros);
+    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, but must have %" PRId64, t->zero->count, zeros);
   if (!prim_is_float(t->scales->dtype))
     return prim_fail(c, ANE_UNSUPPORTED, "scales of type %s", ane_dtype_info(t->scales->dtype)->name);
   t->row_scales = prim_temp(c, (uint64_t)t->nb * sizeof *t->row_scales);

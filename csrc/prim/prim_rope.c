@@ -34,7 +34,7 @@ static ane_status read_x(struct ane_prim_call *c, const struct ane_dyn *x, int64
     *r = (struct rope){.batch = x->dim[0], .heads = x->dim[2] / d, .n = x->dim[1], .d = d};
     r->h_stride = d, r->n_stride = x->dim[2];
   } else {
-    return prim_fail(c, ANE_SHAPE, "x is %s, wanted three or four dimensions", ane_dyn_text(x, text));
+    return prim_fail(c, ANE_SHAPE, "x must have three or four dimensions, but is %s", ane_dyn_text(x, text));
   }
   r->b_stride = r->n * r->heads * r->d;
   r->dims = dim > 0 ? dim : ANE_MIN(r->d, 2 * half);
@@ -47,7 +47,7 @@ static ane_status read_x(struct ane_prim_call *c, const struct ane_dyn *x, int64
 static ane_status check_positions(struct ane_prim_call *c, const struct ane_dyn *p, struct rope *r) {
   r->one = p->count == 1 && p->rank <= 1;
   if (!r->one && p->count != r->batch * r->n)
-    return prim_fail(c, ANE_SHAPE, "position_ids has %" PRId64 " elements, wanted %" PRId64, p->count, r->batch * r->n);
+    return prim_fail(c, ANE_SHAPE, "position_ids has %" PRId64 " elements, but must have %" PRId64, p->count, r->batch * r->n);
   if (!(r->positions = prim_i64(c, p))) return c->status;
   for (int64_t i = 0; i < p->count; i++) {
     int64_t last = r->positions[i] + (r->one ? ANE_MAX(r->n - 1, 0) : 0);

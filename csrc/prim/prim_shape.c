@@ -83,7 +83,7 @@ ane_status prim_squeeze(struct ane_prim_call *c) {
   int rank = 0;
   for (int i = 0; i < x->rank; i++) {
     bool drop = mask >> i & 1 && (!all || x->dim[i] == 1);
-    if (drop && x->dim[i] != 1) return prim_fail(c, ANE_SHAPE, "axis %d has %" PRId64 " elements, wanted 1", i, x->dim[i]);
+    if (drop && x->dim[i] != 1) return prim_fail(c, ANE_SHAPE, "axis %d has %" PRId64 " elements, but must have 1", i, x->dim[i]);
     if (!drop) dim[rank++] = x->dim[i];
   }
   return c->status ? c->status : prim_view(c, 0, x, rank, dim);
@@ -96,7 +96,8 @@ ane_status prim_fill(struct ane_prim_call *c) {
   int64_t dim[ANE_DYN_RANK];
   int rank = prim_ints(c, "shape", dim, ANE_DYN_RANK);
   bool floats = !value || prim_is_float(value->dtype);
-  if (value && value->count != 1) return prim_fail(c, ANE_SHAPE, "value has %" PRId64 " elements, wanted one", value->count);
+  if (value && value->count != 1)
+    return prim_fail(c, ANE_SHAPE, "value has %" PRId64 " elements, but must have one", value->count);
   for (int i = 0; i < rank; i++)
     if (dim[i] < 0) return prim_fail(c, ANE_INVALID, "shape holds %" PRId64, dim[i]);
   float f = floats ? prim_float(c, "value", 0) : 0;

@@ -6,18 +6,19 @@
  *
  *     R[j][j]^2 (t_j - v_j)^2,   t_j = w_j + sum over i < j of (w_i - v_i) R[i][j] / R[j][j]
  *
- * so columns are rounded in order, each to what its target t_j asks for, and the choice for a column leaves the terms of the
- * later ones free to be zero. This is GPTQ without the inverse of H (it is Babai's nearest plane: Chen et al. 2025, arXiv
- * 2507.18553), and the weight of column j's rounding error is known when a scale is searched: R[j][j]^2.
+ * so columns are rounded in order, each to the value nearest to its target t_j. The choice for a column does not prevent the
+ * terms of later columns from being zero. This is GPTQ without the inverse of H (it is Babai's nearest plane: Chen et al. 2025,
+ * arXiv 2507.18553), and the weight of column j's rounding error is known when a scale is searched: R[j][j]^2.
  *
- * Where the inputs x of a quantised model differ from those of its source, x + d, the row that fits the outputs of the source
- * best is w + w D (H + damping)^-1, with D the mean of d' x. It is rounded in place of w (GPTAQ: Li et al. 2025, arXiv
+ * If the inputs x of a quantised model differ from those of its source, x + d, the row that fits the outputs of the source
+ * best is w + w D (H + damping)^-1, where D is the mean of d' x. This row is rounded instead of w (GPTAQ: Li et al. 2025, arXiv
  * 2504.02692; QEP: Arai and Ichikawa 2025, arXiv 2504.09629).
  *
- * Correlations in a few tokens are partly chance. A prior of n tokens makes H what it would be if n more tokens of the same mean
- * squares and without correlations had been read: off the diagonal it is times T / (T + n), T the tokens that were read
- * (shrinkage: Schaefer and Strimmer 2005, "A shrinkage approach to large-scale covariance matrix estimation", target D). D is
- * taken in the same way: D as it is with the H of the prior would make rows follow a drift in a few tokens many times over.
+ * Some correlations in a few tokens are due to chance. With a prior of n tokens, H is what it would be if n more tokens with the
+ * same mean squares and without correlations had been read: elements off the diagonal are multiplied by T / (T + n), where T is
+ * the number of tokens that were read (shrinkage: Schaefer and Strimmer 2005, "A shrinkage approach to large-scale covariance
+ * matrix estimation", target D). D is multiplied by the same factor: otherwise rows would follow the drift of a few tokens
+ * several times over.
  *
  * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
 #ifndef ANE_QUANT_COMPENSATE_H
@@ -40,11 +41,11 @@ struct ane_moment {
 /* ANE_NOMEM. Freed by ane_moment_free, also after an error. */
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
 /* Adds x [tokens][cols] on all threads of the pool. source: the inputs of the source [tokens][cols], whose differences to x are
- * added to the drift; NULL: none. Either all calls give one or none does. ANE_NOMEM; ANE_INVALID where x is not finite: pieces of
- * 256 tokens before it are added. */
+ * added to the drift; NULL: none. Either all calls give one or none does. Errors: ANE_NOMEM; ANE_INVALID (x is not finite; the
+ * pieces of 256 tokens before that token are added). */
 ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
                           struct ane_error *err);
-/* Means of squares, to out [cols]. */
+/* Writes the means of squares to out [cols]. */
 void ane_moment_diagonal(const struct ane_moment *m, float *out);
 void ane_moment_free(struct ane_moment *m); /* a zeroed one is fine */
 
@@ -65,11 +66,11 @@ struct ane_factor {
 /* Where the strip of columns 4 p .. 4 p + 3 begins. */
 static inline int64_t ane_factor_strip(int64_t p) { return 8 * p * (p + 1); }
 
-/* Factors m. Columns are ordered by falling mean square (the activation order of GPTQ): groups of `group` columns by their sum,
- * parts of `sub` columns inside a group, columns inside a part. group and sub: 1, or group a multiple of sub and cols one of
- * group. damp: what is added to the diagonal, in means of it; ten times as much is taken, again and again, until there is a
- * factor. The factor is computed in double precision. strength: of the drift, where m has one: 0 (none) .. 1. prior: tokens, 0 or
- * more. ANE_NOMEM; ANE_INVALID where m has no tokens or is not finite. */
+/* Factors m. Columns are ordered by descending mean square (the activation order of GPTQ): groups of `group` columns by their
+ * sum, parts of `sub` columns inside a group, columns inside a part. group and sub are 1, or group is a multiple of sub and cols
+ * a multiple of group. damp: the number added to the diagonal, as a multiple of its mean; it is multiplied by ten until there is
+ * a factor. The factor is computed in double precision. strength: fraction of the drift, if m has one: 0 (none) .. 1. prior:
+ * tokens, 0 or more. Errors: ANE_NOMEM; ANE_INVALID (m has no tokens or is not finite). */
 struct ane_factor_options {
   int32_t group, sub;
   double damp, strength, prior;

@@ -20,7 +20,7 @@ struct attention_call {
 };
 
 /* The values of one head. Blocks: 32 tokens of all channels, [n / 32][d][32]. Panels: 32 channels of all tokens, [d / 32][n][32].
- * What is behind the tokens and channels is 0. */
+ * What follows the tokens and channels is 0. */
 struct head {
   float *q_blocks, *dy_blocks, *k_blocks, *v_blocks, *q_panels, *dy_panels, *k_panels;
   float *p;       /* [32][n]: scores of a block of queries, then their probabilities */
@@ -28,7 +28,7 @@ struct head {
   float *across;  /* [n][32]: the gradients of the scores, transposed */
   float *slopes;  /* [n]: what gradients of a query's scores are multiplied by */
   float *dq;      /* [32][d] */
-  float *dk, *dv; /* [n][d], one behind the other */
+  float *dk, *dv; /* [n][d], one after the other */
 };
 
 static size_t scratch_floats(int64_t n, int64_t d) { return (size_t)(7 * n * d + 3 * QUERIES * n + n + QUERIES * d); }

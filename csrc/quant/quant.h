@@ -13,14 +13,14 @@ typedef void (*ane_decode_fn)(const void *src, float *dst, uint64_t n);
 /* The decoder of a type; plain types included. NULL for types without (bool, int4, uint4, 64-bit integers). */
 ane_decode_fn ane_decoder(ane_dtype t);
 
-/* Encodes n elements (a multiple of the block): NULL where no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4: the plain
+/* Encodes n elements (a multiple of the block): NULL if no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4: the plain
  * rounding rules of the GGUF reference; fp16, bf16: nearest even; Q2_K .. Q6_K, IQ4_NL, IQ4_XS: a search for the scales
  * and minima with the least squared error. */
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
 
 /* Encodes n elements of a row with a weight >= 0 for the squared error of each: importance has n values, such as the mean
- * square of what each column is multiplied by; NULL: all equal. Encoders that do not search ignore it. False where no encoder
+ * square of what each column is multiplied by; NULL: all equal. Encoders that do not search ignore it. False if no encoder
  * exists. */
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
 
@@ -129,8 +129,8 @@ static inline void ane_recode_add(struct ane_recode_error *total, const struct a
 typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, struct ane_error *err);
 
 /* Sends the rows through in order, about a million elements at a time, on all threads of the pool; the sink runs on the
- * caller's thread. Bytes and sums do not depend on the number of threads. ANE_INVALID where an element is not finite or
- * does not fit the new type, ANE_SHAPE where a row is not whole blocks; errors do not name the tensor. */
+ * caller's thread. Bytes and sums do not depend on the number of threads. ANE_INVALID if an element is not finite or
+ * does not fit the new type, ANE_SHAPE if a row is not whole blocks; errors do not name the tensor. */
 ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, ane_recode_sink sink, void *arg,
                            struct ane_recode_error *total, struct ane_error *err);
 

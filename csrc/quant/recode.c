@@ -167,7 +167,8 @@ static ane_status check(const struct ane_recode *r, struct recoding *k, struct a
   if (!ane_dtype_bytes(r->src->dtype, (uint64_t)k->cols, &src_row) || !ane_dtype_bytes(r->dtype, (uint64_t)k->cols, &dst_row))
     return ane_fail(err, ANE_SHAPE, "a row of %" PRId64 " is not whole blocks of %s and %s", k->cols, from->name, to->name);
   if (r->factor && (r->factor->cols != k->cols || r->factor->group != group))
-    return ane_fail(err, ANE_SHAPE, "the factor has %" PRId64 " columns in groups of %d, wanted %" PRId64 " in groups of %d",
+    return ane_fail(err, ANE_SHAPE,
+                    "the factor has %" PRId64 " columns in groups of %d, but must have %" PRId64 " in groups of %d",
                     r->factor->cols, (int)r->factor->group, k->cols, (int)group);
   k->tile = r->fit ? ANE_WEIGHT_TILE : r->factor && !same_bytes(r) ? ANE_COMPENSATE_ROWS : 1;
   if (r->fit && ane_weight_container(r->fit->spec, k->cols) != r->dtype)

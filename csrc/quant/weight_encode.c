@@ -107,7 +107,7 @@ static double weight_per_mean(const float *importance, int64_t cols) {
   return sum > 0 ? 1024.0 * (double)cols / sum : 0;
 }
 
-/* Counts a row in the bins; false where an element is not finite in fp16. */
+/* Counts a row in the bins; false if an element is not finite in fp16. */
 static bool count_row(const float *x, int64_t cols, const float *importance, double per_mean, uint64_t *bins) {
   bool fine = true;
   for (int64_t c = 0; c < cols; c++) {

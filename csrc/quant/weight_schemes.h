@@ -43,7 +43,7 @@ struct ane_weight_spec {
 /* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
 bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
-/* Name i of the list, NULL behind the last. */
+/* Name i of the list, NULL after the last. */
 const char *ane_weight_spec_list(int i);
 
 bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b);
@@ -51,7 +51,7 @@ bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b);
 /* Does each block of `size` columns have a scale? */
 bool ane_weight_has_blocks(struct ane_weight_spec s);
 
-/* The scheme that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is no multiple of
+/* The scheme that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is not a multiple of
  * the block, a block of 64 becomes one of 32, and that one INT8_CHANNEL. Tables must divide the matrix: where `rows` is no
  * multiple of their rows these are halved, down to 8, and then there is one table for all. Idempotent. */
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t rows, int64_t cols);
@@ -90,7 +90,7 @@ struct ane_weight_fit {
 };
 /* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
  * guides INT4_BLOCK, UINT4_BLOCK and LUT; the others ignore it. Reads all rows for INT8 and LUT of size 0, none for the others.
- * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID where an element is not finite. */
+ * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID if an element is not finite. */
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                           struct ane_weight_spec spec, const float *importance, struct ane_error *err);
 
@@ -100,14 +100,14 @@ struct ane_weights {
   int64_t rows, cols;
   uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; codes of b bits: element i in bits b i .. b (i + 1) - 1,
                        lower bits first, two's complement (INT4_BLOCK) or unsigned (UINT4_BLOCK, LUT); unused last bits are 0 */
-  uint16_t *scales; /* fp16: [1], [rows] or, of blocks, [rows, cols / size]; NULL where there are none */
+  uint16_t *scales; /* fp16: [1], [rows] or, of blocks, [rows, cols / size]; NULL if there are none */
   uint16_t *offsets; /* fp16, UINT4_BLOCK: [rows, cols / size]; else NULL */
-  uint16_t *lut;     /* fp16: [rows / size, 2^bits] or [2^bits]; NULL where there is none. Entries ascend */
+  uint16_t *lut;     /* fp16: [rows / size, 2^bits] or [2^bits]; NULL if there is none. Entries ascend */
   struct ane_weight_sizes sizes;
   struct ane_recode_error error; /* against the rows as they were read */
 };
 /* Encodes rows [from, to), to < 0: to the end. With tables of `size` rows, from is a multiple of size, and so is to but at the
- * end. The result is freed by ane_weights_free, also after an error. ANE_NOMEM, ANE_RANGE; ANE_INVALID where an element is not
+ * end. The result is freed by ane_weights_free, also after an error. ANE_NOMEM, ANE_RANGE; ANE_INVALID if an element is not
  * finite, or too large for fp16. */
 ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                               const struct ane_weight_fit *fit, int64_t from, int64_t to, const float *importance,
@@ -141,7 +141,7 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
 /* ---- In GGUF files -------------------------------------------------------------------------------------------------------*/
 
 /* The type that holds the numbers of a scheme exactly: Q8_0 (its scales are those of the row, or the matrix), Q4_0, Q4_1
- * (UINT4_BLOCK), fp16 for tables; fp32 where `cols` is no multiple of 32. */
+ * (UINT4_BLOCK), fp16 for tables; fp32 where `cols` is not a multiple of 32. */
 ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols);
 /* Writes a tile in that type, rows `stride` bytes apart. values: scratch [n, cols]; it gets the decoded tile. */
 void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,

@@ -147,7 +147,8 @@ ane_status ane_saved_need(const struct ane_saved *s, const char *name, uint64_t 
   *data = ane_saved_find(s, name, &has);
   if (!*data) return ane_fail(err, ANE_FORMAT, "%s is damaged: there is no part %s", s->path, name);
   if (has != bytes)
-    return ane_fail(err, ANE_FORMAT, "%s is damaged: part %s has %" PRIu64 " bytes, wanted %" PRIu64, s->path, name, has, bytes);
+    return ane_fail(err, ANE_FORMAT, "%s is damaged: part %s has %" PRIu64 " bytes, but must have %" PRIu64, s->path, name, has,
+                    bytes);
   return ANE_OK;
 }
 

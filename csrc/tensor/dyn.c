@@ -41,7 +41,7 @@ static bool has_room(struct ane_dyn_budget *b, uint64_t bytes) {
 ane_status ane_dyn_budget_check(struct ane_dyn_budget *b, uint64_t bytes, struct ane_error *err) {
   if (has_room(b, bytes)) return ANE_OK;
   return ane_fail(err, ANE_NOMEM,
-                  "%" PRIu64 " bytes are wanted, %" PRIu64 " are in use, and the limit is %" PRIu64 " (option run_memory)", bytes,
+                  "%" PRIu64 " bytes are needed, %" PRIu64 " are in use, and the limit is %" PRIu64 " (option run_memory)", bytes,
                   b->held, b->limit);
 }
 

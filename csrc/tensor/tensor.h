@@ -30,7 +30,7 @@ const struct ane_dtype_info *ane_dtype_info(ane_dtype t);
 ane_dtype ane_dtype_from_gguf(uint32_t id);
 /* The type of this name ("fp16"), or ANE_DTYPE_COUNT. */
 ane_dtype ane_dtype_from_name(const char *name, size_t len);
-/* Bytes of n elements in whole blocks; false where n is no multiple of the block or the size overflows. */
+/* Bytes of n elements in whole blocks; false if n is not a multiple of the block or the size overflows. */
 bool ane_dtype_bytes(ane_dtype t, uint64_t n, uint64_t *bytes);
 
 enum { ANE_MAX_RANK = 5 };
@@ -41,7 +41,7 @@ struct ane_shape {
   int64_t dim[ANE_MAX_RANK];
 };
 
-/* Product of the dimensions; false where one is negative or the product overflows. */
+/* Product of the dimensions; false if one is negative or the product overflows. */
 bool ane_shape_count(const struct ane_shape *s, uint64_t *count);
 bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
 /* "[1, 576, 4, 1]" into out; returns out. Unknown dimensions (negative) print as "?". */

@@ -208,14 +208,14 @@ static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
   for (uint32_t i = 0; i < t->n_decoders; i++) {
     const struct ane_decode_step *s = &t->decoders[i];
     bool over_bytes = s->kind == ANE_DECODE_WORDPIECE || s->kind == ANE_DECODE_SUFFIX || s->kind == ANE_DECODE_BYTE_LEVEL;
-    if (t->byte_runs && over_bytes) return ane_fail(err, ANE_UNSUPPORTED, "a decoder of this kind behind ByteFallback");
+    if (t->byte_runs && over_bytes) return ane_fail(err, ANE_UNSUPPORTED, "a decoder of this kind after ByteFallback");
     if (!fused) t->n_alone = i + 1;
     if (fused && s->kind == ANE_DECODE_STRIP && !t->strip.len) {
       t->strip = s->from;
       t->strip_start = s->start;
       t->strip_stop = s->stop;
     } else if (fused && s->kind != ANE_DECODE_FUSE) {
-      return ane_fail(err, ANE_UNSUPPORTED, "decoders other than one Strip behind Fuse or ByteLevel");
+      return ane_fail(err, ANE_UNSUPPORTED, "decoders other than one Strip after Fuse or ByteLevel");
     }
     if (s->kind == ANE_DECODE_BYTES) t->byte_runs = true;
     if (s->kind == ANE_DECODE_METASPACE && s->start) t->place_first = true;

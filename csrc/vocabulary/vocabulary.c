@@ -71,7 +71,7 @@ static bool read_number(struct ane_json *j, const char *why, bool whole, int64_t
 }
 
 static bool read_ids(struct vocabulary *v, struct ane_json *j) {
-  static const char why[] = "model.vocab: wanted an id, an integer from 0 to 2^31 - 2";
+  static const char why[] = "model.vocab: an id must be an integer from 0 to 2^31 - 2";
   struct vocabulary_entry e = {.type = ANE_TOKEN_NORMAL};
   bool more;
   v->unique = true;
@@ -99,7 +99,7 @@ static bool expect(struct ane_json *j, bool first, bool want, const char *why) {
 }
 
 static bool read_scores(struct vocabulary *v, struct ane_json *j) {
-  static const char why[] = "model.vocab: wanted pairs of a string and a number";
+  static const char why[] = "model.vocab: must have pairs of a string and a number";
   bool more;
   v->scored = true;
   if (!ane_json_enter(j, '[')) return false;
@@ -120,7 +120,7 @@ bool vocabulary_read_tokens(struct vocabulary *v, struct ane_json *j) {
   char c = ane_json_peek(j);
   if (c == '{') return read_ids(v, j);
   if (c == '[') return read_scores(v, j);
-  return c && ane_json_fail(j, j->p, "model.vocab: wanted an object or an array");
+  return c && ane_json_fail(j, j->p, "model.vocab: must be an object or an array");
 }
 
 /* "left right" */
@@ -131,14 +131,14 @@ static bool split_merge(struct vocabulary *v, struct ane_json *j, const char *at
   const char *gap = memchr(s.data, ' ', s.len);
   size_t left = gap ? (size_t)(gap - s.data) : 0;
   if (!gap || memchr(gap + 1, ' ', s.len - left - 1))
-    return ane_json_fail(j, at, "model.merges: wanted two tokens with one space between");
+    return ane_json_fail(j, at, "model.merges: an entry must be two tokens with one space between them");
   return add_merge(v, (struct ane_text){s.data, left}, (struct ane_text){gap + 1, s.len - left - 1}) || no_memory(j);
 }
 
 bool vocabulary_read_merges(struct vocabulary *v, struct ane_json *j) {
-  static const char why[] = "model.merges: wanted strings, or pairs of strings";
+  static const char why[] = "model.merges: must have strings, or pairs of strings";
   bool more;
-  if (ane_json_peek(j) != '[') return j->why ? false : ane_json_fail(j, j->p, "model.merges: wanted an array");
+  if (ane_json_peek(j) != '[') return j->why ? false : ane_json_fail(j, j->p, "model.merges: must be an array");
   if (!ane_json_enter(j, '[')) return false;
   for (bool first = true; ane_json_next(j, '[', first, &more) && more; first = false) {
     struct ane_text a, b;

@@ -24,8 +24,8 @@ M.ranks = setmetatable({}, { __index = function(_, name) return require("ane.pip
 M.tools = setmetatable({}, { __index = function(_, name) return require("ane.tools")[name] end })
 
 --- Loads a model.
--- The files are mapped while the model is open. Where another program truncates one, the system ends this process with SIGBUS when the
--- missing part is read. A file that is replaced by renaming a new one over it does no harm.
+-- The files are mapped while the model is open. If another program truncates one, calls that read the missing part fail with the code
+-- io (SECURITY.md). It is safe to replace a file by renaming a new one over it.
 -- @param path a GGUF file; a folder with safetensors and config.json; an ONNX file or bundle; a folder with Core ML packages
 -- @param opts context, threads, weights, mixed, activations, kv, head, engine, recipe, isa, progress, ...: see ane.model
 -- @return a model; or nil, message, code
@@ -87,7 +87,7 @@ function M.gate(a, b, input, opts)
   return require("ane.evaluate.gate").run(a, b, input, opts)
 end
 
---- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.generate.speculate.
+--- Proposes the next tokens of a text from its earlier tokens, for speculative loops outside of generate. See ane.generate.speculate.
 -- @param ids the tokens so far
 -- @param corpus list of more tokens to draft from, or nil
 -- @return a drafter: push(id), draft(max) -> list of at most max tokens and the length of the match that they follow, or nil
@@ -172,12 +172,12 @@ end
 -- @return a tensor: get(i, ...), set(i, ..., value), fill(value), t[i] or row(i), slice(dim, from, to), reshape(shape), shape(),
 -- + - * / with tensors and numbers, abs(), sort(), dot(t), topk(k), argmax(), min(), max(), mean(), compare(t), histogram(opts),
 -- heat(opts), totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
--- @raise where the values do not fill the shape
+-- @raise if the values do not fill the shape
 function M.tensor(values, shape)
   local kind = type(values)
   if shape ~= nil then shape = schema.argument({ type = "list", of = { type = "integer", min = 0 } }, shape, "tensor: shape", 2) end
   if kind == "string" then return made(shape or { #values // 4 }, values) end
-  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, is a " .. kind, 2) end
+  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, but is a " .. kind, 2) end
   local nested, flat = shape_of(values), {}
   local message = flatten(values, nested, 1, flat)
   if message then error(message, 2) end
@@ -185,7 +185,7 @@ function M.tensor(values, shape)
 end
 
 --- What is running: version, isa (the level in use, after ANE_ISA), isa_list, cpu, cores, memory (bytes).
--- @return a table; or nil, message, code where ANE_ISA asks for a level that is not there
+-- @return a table; or nil, message, code if ANE_ISA names a level that the machine does not have
 function M.info()
   local level, message, code = require("ane.util.isa").choose()
   if not level then return nil, message, code end

@@ -28,7 +28,7 @@ describe("ane", function()
   end)
 
   it("names the argument that is wrong", function()
-    assert.error_matches(function() ane.tensor() end, "tensor: values must be a number, a list or a string, is a nil")
+    assert.error_matches(function() ane.tensor() end, "tensor: values must be a number, a list or a string, but is a nil")
     assert.error_matches(function() ane.drafter() end, "drafter: ids must be a table")
     assert.error_matches(function() ane.drafter({}, 3) end, "drafter: corpus must be a table")
     assert.error_matches(function() ane.package() end, "package: path must be a string")

@@ -66,10 +66,10 @@ describe("a pickle", function()
   local function pickles(mark)
     local code = ("cposix\nsystem\n(S'touch %s'\ntR."):format(mark)
     return {
-      ["\x80\x02" .. code] = "is a pickle of Python",
-      ["\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." .. code] = "is a pickle",
-      ["\x80\x04\x95\x40\0\0\0\0\0\0\0" .. code] = "is a pickle of Python", ["\x80\x05\x95" .. code] = "is a pickle of Python",
-      [code] = "is a text file", ["PK\3\4\0\0\8\8\0\0archive/data.pkl" .. code] = "is a zip archive (PyTorch checkpoints are such)",
+      ["\x80\x02" .. code] = "is a Python pickle",
+      ["\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." .. code] = "is a Python pickle",
+      ["\x80\x04\x95\x40\0\0\0\0\0\0\0" .. code] = "is a Python pickle", ["\x80\x05\x95" .. code] = "is a Python pickle",
+      [code] = "is a text file", ["PK\3\4\0\0\8\8\0\0archive/data.pkl" .. code] = "is a zip archive (for example a PyTorch checkpoint)",
     }
   end
 
@@ -97,7 +97,8 @@ describe("a pickle", function()
 
   it("in a folder is named, and not opened", function()
     for name, wanted in pairs {
-      ["pytorch_model.bin"] = "is a folder with a PyTorch checkpoint, wanted", ["pytorch_model.bin.index.json"] = "PyTorch checkpoint",
+      ["pytorch_model.bin"] = "is a folder with a PyTorch checkpoint, but must be",
+        ["pytorch_model.bin.index.json"] = "PyTorch checkpoint",
       ["model.pt"] = "no model.safetensors", ["consolidated.00.pth"] = "no model.safetensors",
     } do
       local path = copy "hf/llama"
@@ -143,7 +144,7 @@ describe("a name in a file", function()
         index.weight_map[next(index.weight_map)] = name
       end)
       local message, code = fault(path)
-      assert.truthy(message:find("wanted the name of a file", 1, true) or message:find("NUL", 1, true), message)
+      assert.truthy(message:find("must be the name of a file", 1, true) or message:find("NUL", 1, true), message)
       assert.equal("format", code)
     end
   end)
@@ -210,7 +211,7 @@ describe("a name in a file", function()
   it("of genai_config.json is that of a file in the folder", function()
     for _, name in ipairs { "../m1/model.onnx", "/etc/passwd", "..", "a/b.onnx", "a\\b", "c:x", "a\0b" } do
       local message, code = fault(edit(copy "onnx/odd", "genai_config.json", function(v) v.model.decoder.filename = name end))
-      assert.truthy(message:find("wanted the name of a file in the folder", 1, true) or message:find("NUL", 1, true), message)
+      assert.truthy(message:find("must be the name of a file in the folder", 1, true) or message:find("NUL", 1, true), message)
       assert.equal("format", code)
     end
   end)

@@ -25,7 +25,7 @@ describe("a configuration that contradicts the file", function()
         local topk = part.num_experts_per_tok
         if topk and topk > had - 1 then part.num_experts_per_tok = had - 1 end
       end)
-      local what = ("tensor %%S+ holds %d experts, the configuration says %d"):format(had, had - 1)
+      local what = ("tensor %%S+ has %d experts, but must have %d according to the configuration"):format(had, had - 1)
       assert.matches(what, message)
     end
   end)
@@ -33,7 +33,7 @@ describe("a configuration that contradicts the file", function()
   it("has another width than the embedding", function()
     for _, name in ipairs { "gemma3", "smollm3-odd", "qwen3-odd" } do
       local message, code = refusal(name, function(cfg) cfg.hidden_size = cfg.hidden_size + 1 end)
-      assert.matches("the embedding has %d+ columns, the configuration says %d+", message)
+      assert.matches("the embedding has %d+ columns, but must have %d+ according to the configuration", message)
       assert.equal("shape", code)
     end
   end)
@@ -52,7 +52,9 @@ describe("a configuration that contradicts the file", function()
           local path <close> = hf.changed(name, change)
           local model, message = ane.load(path.name)
           assert.equal(has, model == nil, name .. " " .. key)
-          if model then model:close() else assert.matches("tensor %S+ has %d+ rows, the configuration says %d+", message) end
+          if model then
+            model:close() else assert.matches("tensor %S+ has %d+ rows, but must have %d+ according to the configuration", message)
+          end
         end
       end
     end
@@ -60,45 +62,46 @@ describe("a configuration that contradicts the file", function()
 
   it("has lists of another length", function()
     for _, case in ipairs {
-      { "falcon_h1-odd", "ssm_multipliers", "ssm_multipliers has 4 numbers, wanted 5" },
-      { "falcon_h1-odd", "mlp_multipliers", "mlp_multipliers has 1 numbers, wanted 2" },
-      { "gemma3n-odd", "activation_sparsity_pattern", "activation_sparsity_pattern has 4 numbers, wanted one for each of 5 layers" },
-      { "gemma3n-odd", "intermediate_size", "key intermediate_size has 4 numbers, wanted one for each of 5 layers" },
-      { "zaya_original-odd", "swa_layers", "swa_layers has 5 numbers, wanted one for each of 6 layers" },
-      { "falcon_h1_normed-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
-      { "granitemoehybrid_limits-odd", "time_step_limit", "time_step_limit is a list of 1, wanted a list of two numbers" },
+      { "falcon_h1-odd", "ssm_multipliers", "ssm_multipliers has 4 numbers, but must have 5" },
+      { "falcon_h1-odd", "mlp_multipliers", "mlp_multipliers has 1 numbers, but must have 2" },
+      { "gemma3n-odd", "activation_sparsity_pattern", "activation_sparsity_pattern has 4 numbers, but must have one for each of 5 layers" },
+      { "gemma3n-odd", "intermediate_size", "key intermediate_size has 4 numbers, but must have one for each of 5 layers" },
+      { "zaya_original-odd", "swa_layers", "swa_layers has 5 numbers, but must have one for each of 6 layers" },
+      { "falcon_h1_normed-odd", "time_step_limit", "time_step_limit must be a list of two numbers, but is a list of 1" },
+      { "granitemoehybrid_limits-odd", "time_step_limit", "time_step_limit must be a list of two numbers, but is a list of 1" },
     } do
       local name, key, what = table.unpack(case)
       local message = refusal(name, function(cfg) table.remove(cfg[key]) end)
       assert.matches(what, message, 1, true)
     end
-    assert.matches("time_step_limit is a list of 3,", refusal("mamba2_clamp-odd", function(cfg) table.insert(cfg.time_step_limit, 2) end))
+    assert.matches("time_step_limit must be a list of two numbers, but is a list of 3", refusal("mamba2_clamp-odd",
+      function(cfg) table.insert(cfg.time_step_limit, 2) end))
   end)
 
   it("has lists in place of ropes of kinds of layers", function()
     local message = refusal("gemma3n-odd", function(cfg)
       cfg.rope_parameters = { full_attention = { 5000 }, sliding_attention = { 1000 } }
     end)
-    assert.matches("key rope_parameters.%a+_attention is a list, wanted an object", message)
+    assert.matches("key rope_parameters.%a+_attention must be an object, but is a list", message)
     message = refusal("olmo3-odd", function(cfg) cfg.rope_parameters.sliding_attention = { 5000 } end)
-    assert.matches("key rope_parameters.sliding_attention is a list, wanted an object", message, 1, true)
+    assert.matches("key rope_parameters.sliding_attention must be an object, but is a list", message, 1, true)
   end)
 
   it("has values of another kind", function()
     local message = refusal("llama_score-odd", function(cfg) cfg.eos_token_id = core.json_object {} end)
-    assert.matches("key eos_token_id is an object, wanted a list", message)
+    assert.matches("key eos_token_id must be a list, but is an object", message)
     message = refusal("qwen3-odd", function(cfg) cfg.rope_parameters, cfg.rope_scaling = core.json_array { 1 }, core.null end)
-    assert.matches("key rope_parameters is a list, wanted an object or null", message)
+    assert.matches("key rope_parameters must be an object or null, but is a list", message)
     message = refusal("ministral3-odd", function(cfg) cfg.rope_parameters.llama_4_scaling_beta = "0.1" end)
-    assert.matches("key rope_parameters.llama_4_scaling_beta is '0.1', wanted a number", message)
+    assert.matches("key rope_parameters.llama_4_scaling_beta must be a number, but is '0.1'", message)
     message = refusal("ministral3-odd", function(cfg)
       cfg.rope_parameters = { rope_theta = 1e4, original_max_position_embeddings = 1.5 }
     end)
-    assert.matches("key rope_parameters.original_max_position_embeddings is 1.5, wanted a whole number", message)
+    assert.matches("key rope_parameters.original_max_position_embeddings must be a whole number from 1 to 2147483648, but is 1.5", message)
     message = refusal("deepseek_v3-odd", function(cfg)
       cfg.rope_scaling, cfg.rope_parameters = nil, { rope_type = "linear", factor = 2, mscale_all_dim = "1", rope_theta = 1e4 }
     end)
-    assert.matches("key rope_parameters.mscale_all_dim is '1', wanted a number", message)
+    assert.matches("key rope_parameters.mscale_all_dim must be a number, but is '1'", message)
   end)
 
   it("has rows that the tensors lack", function()
@@ -106,7 +109,7 @@ describe("a configuration that contradicts the file", function()
       local part = cfg.text_config or cfg
       part.moe_intermediate_size = 2 * part.moe_intermediate_size
     end)
-    assert.matches("layers.0: tensor %S+experts.gate_up_proj: option from is %d+, wanted an integer in 0 .. %d+", message)
+    assert.matches("layers.0: tensor %S+experts.gate_up_proj: option from must be an integer in 0 .. %d+, but is %d+", message)
     message = refusal("zaya-odd", function(cfg) cfg.head_dim = 2 * cfg.head_dim end)
     assert.matches("layers.0.slice: channels 0 to 96 of layers.0.conv1, which has 72", message)
     message = refusal("qwen3_5-odd", function(cfg)
@@ -119,7 +122,7 @@ describe("a configuration that contradicts the file", function()
   it("has a soft cap of 0, which makes all logits 0", function()
     for _, name in ipairs { "gemma3_softcap", "gemma3n-odd", "gemma4-odd" } do
       local message = refusal(name, function(cfg) (cfg.text_config or cfg).final_logit_softcapping = 0 end)
-      assert.matches("final_logit_softcapping is 0, wanted a number above 0", message)
+      assert.matches("final_logit_softcapping must be a number above 0, but is 0", message)
     end
   end)
 
@@ -135,8 +138,9 @@ describe("a configuration that contradicts the file", function()
     assert.same({ nil, "format" }, { model, code })
     assert.matches(path.name .. "/modules.json: ", message, 1, true)
     for text, what in pairs {
-      ["[1]"] = "/modules.json[0] is 1, wanted an object with a type", ["{}"] = "/modules.json is an object, wanted a list",
-      ['[{"type":3}]'] = "/modules.json[0] is an object, wanted an object with a type", ["3"] = "/modules.json is 3, wanted a list",
+      ["[1]"] = "/modules.json[0] must be an object with a type, but is 1", ["{}"] = "/modules.json must be a list, but is an object",
+      ['[{"type":3}]'] = "/modules.json[0] must be an object with a type, but is an object",
+        ["3"] = "/modules.json must be a list, but is 3",
     } do
       assert(core.write_file(path.name .. "/modules.json", text))
       model, message, code = ane.load(path.name)
@@ -195,6 +199,6 @@ describe("a classifier without numbers", function()
     local model <close> = assert(ane.load(path.name))
     local spans, message, code = model:classify { 3, 4, 5 }
     assert.same({ nil, "invalid" }, { spans, code })
-    assert.matches("no label of token 1 has a score that is a number", message)
+    assert.matches("all scores of token 1 are not numbers", message)
   end)
 end)

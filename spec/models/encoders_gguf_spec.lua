@@ -114,7 +114,7 @@ describe("GGUF of encoders", function()
     values[5][3] = 4000 -- bos_token_id
     assert.matches("tokenizer.ggml.bos_token_id is 4000, the vocabulary has", (select(2, ane.load(converted("bert", "bert", values)))))
     local odd = converted("bert", "bert", { { "bert.pooling_type", "uint32", 9 } })
-    assert.matches("pooling_type is 9, known are 0 to 4", (select(2, ane.load(odd))))
+    assert.matches("pooling_type is 9, but must be 0 to 4", (select(2, ane.load(odd))))
   end)
 
   it("is planned without states, for fixed numbers of tokens", function()

@@ -84,7 +84,7 @@ describe("positions", function()
     local ids = {}
     for i = 1, 65 do ids[i] = 5 end
     local _, message, code = model:embed(ids)
-    assert.equal("65 ids, the model takes at most 64", message)
+    assert.equal("65 ids, but the model takes at most 64", message)
     assert.equal("range", code)
     assert.is_truthy(model:embed(table.move(ids, 1, 64, 1, {})))
     _, message = ane.load(hf.path "xlm_roberta", { context = 65 })

@@ -173,19 +173,19 @@ describe("the configuration of a mixture", function()
     end
     local P = "format: config.json: key "
     for _, case in ipairs {
-      { "lfm2_moe-odd", "num_experts", { 1 }, P .. "num_experts is a list, wanted a number" },
-      { "lfm2_moe-odd", "num_experts_per_tok", "two", P .. "num_experts_per_tok is 'two', wanted a number" },
-      { "lfm2_moe-odd", "norm_topk_prob", 1, P .. "norm_topk_prob is 1, wanted true or false" },
-      { "lfm2-odd", "conv_L_cache", true, P .. "conv_L_cache is true, wanted a number" },
-      { "qwen2_moe-odd", "decoder_sparse_step", 0, P .. "decoder_sparse_step is 0, wanted a whole number from 1 to 16777216" },
-      { "qwen2_moe-odd", "mlp_only_layers", { "one" }, P .. "mlp_only_layers[0] is 'one', wanted a number" },
-      { "zaya-odd", "cca_time0", 0.5, P .. "cca_time0 is 0.5, wanted a whole number from 1 to 65536" },
-      { "zaya-odd", "num_experts", nil, "shape: layers.0: the configuration does not say how many experts there are" },
-      { "zaya-odd", "moe_intermediate_size", nil, "shape: layers.0: the configuration does not say how wide the experts are" },
-      { "lfm2-odd", "rope_parameters", { rope_theta = { 1 } }, P .. "rope_parameters.rope_theta is a list, wanted a number" },
+      { "lfm2_moe-odd", "num_experts", { 1 }, P .. "num_experts must be a number, but is a list" },
+      { "lfm2_moe-odd", "num_experts_per_tok", "two", P .. "num_experts_per_tok must be a number, but is 'two'" },
+      { "lfm2_moe-odd", "norm_topk_prob", 1, P .. "norm_topk_prob must be true or false, but is 1" },
+      { "lfm2-odd", "conv_L_cache", true, P .. "conv_L_cache must be a number, but is true" },
+      { "qwen2_moe-odd", "decoder_sparse_step", 0, P .. "decoder_sparse_step must be a whole number from 1 to 16777216, but is 0" },
+      { "qwen2_moe-odd", "mlp_only_layers", { "one" }, P .. "mlp_only_layers[0] must be a number, but is 'one'" },
+      { "zaya-odd", "cca_time0", 0.5, P .. "cca_time0 must be a whole number from 1 to 65536, but is 0.5" },
+      { "zaya-odd", "num_experts", nil, "shape: layers.0: the configuration lacks the number of experts" },
+      { "zaya-odd", "moe_intermediate_size", nil, "shape: layers.0: the configuration lacks the width of the experts" },
+      { "lfm2-odd", "rope_parameters", { rope_theta = { 1 } }, P .. "rope_parameters.rope_theta must be a number, but is a list" },
       { "lfm2-odd", "rope_parameters", { other = { rope_theta = 1 } }, "shape: rope_parameters names no rope for these layers" },
       { "gemma3_softcap", "final_logit_softcapping", ("x"):rep(3000),
-        P .. "final_logit_softcapping is '" .. ("x"):rep(60) .. "...', wanted a number" },
+        P .. "final_logit_softcapping must be a number, but is '" .. ("x"):rep(60) .. "...'" },
     } do
       assert.equal(case[4], refused(case[1], case[2], case[3]))
     end

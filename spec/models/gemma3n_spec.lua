@@ -45,7 +45,7 @@ describe("Gemma 3n", function()
   end)
 
   it("refuses an active stream that is not there", function()
-    assert.matches("altup_active_idx is 2, wanted less than altup_num_inputs, 2",
+    assert.matches("altup_active_idx must be less than altup_num_inputs (2), but is 2",
       decoders.refusal("gemma3n_second", function(cfg) cfg.altup_active_idx = 2 end), 1, true)
   end)
 end)

@@ -95,7 +95,7 @@ describe("SmolLM2-135M-Instruct", function()
       local best = s:logits()
       for _, pair in ipairs(case.best) do
         local got = best:get(pair[1] + 1)
-        assert.is_true(math.abs(got - pair[2]) <= 0.02, ("id %d is %g, wanted %g"):format(pair[1], got, pair[2]))
+        assert.is_true(math.abs(got - pair[2]) <= 0.02, ("id %d is %g, expected %g"):format(pair[1], got, pair[2]))
       end
     end
   end)

@@ -21,7 +21,7 @@ end
 
 local function refused(name, dtype, result, message, code)
   assert.is_nil(result)
-  local what = ("tensor %s is of type %s, wanted floats or a quantised type"):format(name, dtype)
+  local what = ("tensor %s must be floats or a quantised type, but is of type %s"):format(name, dtype)
   assert.is_truthy(message:find(what, 1, true), message)
   assert.equal("unsupported", code)
 end

@@ -10,7 +10,7 @@ describe("Mamba-2", function()
   for _, case in ipairs(more) do it(table.unpack(case)) end
 
   it("refuses limits of the time step that are no list", function()
-    assert.matches("time_step_limit is 0.5, wanted a list of two numbers",
+    assert.matches("time_step_limit must be a list of two numbers, but is 0.5",
       decoders.refusal("mamba2", function(cfg) cfg.time_step_limit = 0.5 end), 1, true)
   end)
 end)

@@ -25,9 +25,10 @@ describe("SmolLM3", function()
     local other = last(function(cfg) cfg.no_rope_layers, cfg.no_rope_layer_interval = nil, 2 end)
     assert.not_same(listed, other)
     assert.same(other, last(function(cfg) cfg.no_rope_layers = { 1, 0, 1, 0, 1 } end))
-    assert.matches("no_rope_layers has 1 numbers, wanted one for each of 5 layers", last(function(cfg) cfg.no_rope_layers = { 1 } end))
+    assert.matches("no_rope_layers has 1 numbers, but must have one for each of 5 layers",
+      last(function(cfg) cfg.no_rope_layers = { 1 } end))
     local none = last(function(cfg) cfg.no_rope_layers, cfg.no_rope_layer_interval = nil, 0 end)
-    assert.matches("key no_rope_layer_interval is 0, wanted a whole number from 1", none)
+    assert.matches("key no_rope_layer_interval must be a whole number from 1 to 16777216, but is 0", none)
   end)
 
   it("slides in the layers without rope", function()

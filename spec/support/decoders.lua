@@ -116,7 +116,7 @@ function M.like_changed(name, change, want)
   assert(s:feed(ids))
   local got = s:logits():totable()
   for i, x in ipairs(want) do
-    assert(math.abs(got[i] - x) <= 2e-3 * (1 + math.abs(x)), ("logit %d is %g, wanted %g"):format(i, got[i], x))
+    assert(math.abs(got[i] - x) <= 2e-3 * (1 + math.abs(x)), ("logit %d is %g, expected %g"):format(i, got[i], x))
   end
 end
 

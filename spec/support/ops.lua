@@ -81,7 +81,7 @@ end
 function M.apart(got, want, limit)
   if #got ~= #want then return ("%d rows, wanted %d"):format(#got, #want) end
   for t = 1, #want do
-    if #got[t] ~= #want[t] then return ("row %d has %d numbers, wanted %d"):format(t, #got[t], #want[t]) end
+    if #got[t] ~= #want[t] then return ("row %d has %d numbers, but must have %d"):format(t, #got[t], #want[t]) end
     for i = 1, #want[t] do
       local d = math.abs(got[t][i] - want[t][i])
       if d ~= d or d > (limit or 2e-6) * (1 + math.abs(want[t][i])) then

@@ -335,7 +335,8 @@ static const float *numbers_field(lua_State *L, int t, const char *key, size_t c
   lua_getfield(L, t, key);
   const char *data = lua_tolstring(L, -1, &bytes);
   lua_pop(L, 1);
-  if (data && bytes != 4 * count) luaL_error(L, "result.dense: %s has %d bytes, wanted %d", key, (int)bytes, (int)(4 * count));
+  if (data && bytes != 4 * count)
+    luaL_error(L, "result.dense: %s has %d bytes, but must have %d", key, (int)bytes, (int)(4 * count));
   /* analyser: the text holds numbers that were packed as float32. */
   return (const float *)data;
 }

@@ -109,7 +109,7 @@ static int make_link(lua_State *L) {
   return bind_done(L, ane_cache_link(luaL_checkstring(L, 1), luaL_checkstring(L, 2), &err), &err);
 }
 
-/* core.link_target(path) -> where the symbolic link leads; or nil where it is none */
+/* core.link_target(path) -> where the symbolic link leads; or nil if the path is not a link */
 static int link_target(lua_State *L) {
   char target[PATH_MAX];
   if (!ane_cache_link_target(luaL_checkstring(L, 1), target, sizeof target)) return 0;
@@ -123,7 +123,7 @@ static int move_file(lua_State *L) {
   return bind_done(L, ane_cache_move(luaL_checkstring(L, 1), luaL_checkstring(L, 2), &err), &err);
 }
 
-/* core.file_size(path) -> bytes; or nil where it is no regular file. Links are followed */
+/* core.file_size(path) -> bytes; or nil if it is not a regular file. Links are followed */
 static int file_size(lua_State *L) {
   uint64_t n;
   if (!ane_cache_size(luaL_checkstring(L, 1), &n)) return 0;

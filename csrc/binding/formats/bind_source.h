@@ -5,7 +5,7 @@
 #include "binding/bind.h"
 #include "formats/formats.h"
 
-/* The open source at `arg`; raises where it is something else or closed. It lives as long as the Lua value is open: who
+/* The open source at `arg`; raises if it is something else or closed. It lives as long as the Lua value is open: who
  * keeps pointers into it also keeps the value (a user value slot), and expects that it may be closed by its owner. */
 struct ane_source *bind_check_source(lua_State *L, int arg);
 /* Pushes a closed source; what is put there belongs to it. */

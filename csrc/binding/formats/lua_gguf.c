@@ -241,7 +241,7 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
     size_t len;
     const char *bytes = luaL_checklstring(L, -1, &len);
     if (len != (size_t)cols * sizeof(float))
-      luaL_error(L, "send: importance has %I bytes, wanted a float32 for each of %I columns", (LUAI_UACINT)len,
+      luaL_error(L, "send: importance has %I bytes, but must have a float32 for each of %I columns", (LUAI_UACINT)len,
                  (LUAI_UACINT)cols);
     r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
   }

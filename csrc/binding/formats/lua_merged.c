@@ -143,7 +143,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
   return st;
 }
 
-/* The entry of the overlay for an edit. It fails where the tensor's numbers cannot be decoded; raises where there is no tensor.
+/* The entry of the overlay for an edit. It fails if the tensor's numbers cannot be decoded; raises if there is no tensor.
  */
 static ane_status entry_of(lua_State *L, const struct ane_source *s, const struct edit *e, struct ane_source_tensor *entry,
                            struct ane_error *err) {
@@ -212,7 +212,7 @@ static ane_status entries_of(lua_State *L, const struct ane_source *s, int list,
 static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tensor *to) {
   uint8_t *w = (uint8_t *)(uintptr_t)to->data;
   if (e->size != to->bytes)
-    luaL_error(L, "tensor %s has %I bytes, got %I", e->name, (LUAI_UACINT)to->bytes, (LUAI_UACINT)e->size);
+    luaL_error(L, "tensor %s has %I bytes, but must have %I", e->name, (LUAI_UACINT)to->bytes, (LUAI_UACINT)e->size);
   if (!e->head) {
     memcpy(w, e->bytes, e->size);
     return;

@@ -108,7 +108,7 @@ static void push_graph(lua_State *L, const struct ane_onnx_graph *g) {
 
 /* onnx(source) -> {inputs, outputs (lists of {name, value, dtype, shape}; symbols are strings, unknown dimensions -1),
  * nodes (list of {name, op, domain, opset, inputs, outputs (values by number, 0: absent), attrs}), values (list of {name,
- * constant = {dtype, shape, bytes, data} or nil}), producer, opset}; nil where the source holds no graph. Functions are
+ * constant = {dtype, shape, bytes, data} or nil}), producer, opset}; nil if the source holds no graph. Functions are
  * inlined, Constant nodes are constants. */
 static int onnx_tables(lua_State *L) {
   const struct ane_onnx *doc = bind_check_source(L, 1)->onnx;
@@ -127,7 +127,7 @@ static int onnx_tables(lua_State *L) {
   return 1;
 }
 
-/* onnx_io(source) -> inputs, outputs as above, without the rest; nil where the source holds no graph */
+/* onnx_io(source) -> inputs, outputs as above, without the rest; nil if the source holds no graph */
 static int onnx_io(lua_State *L) {
   const struct ane_onnx *doc = bind_check_source(L, 1)->onnx;
   if (!doc) return lua_pushnil(L), 1;

@@ -138,7 +138,7 @@ static void push_dims(lua_State *L, int32_t rank, const int64_t *dim) {
   }
 }
 
-/* {{low, high}, ...}, high nil where there is no bound */
+/* {{low, high}, ...}, high nil if there is no bound */
 static void push_range(lua_State *L, const struct ane_mil_feature *f) {
   lua_createtable(L, f->shape.rank, 0);
   for (int32_t i = 0; i < f->shape.rank; i++) {

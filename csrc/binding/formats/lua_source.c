@@ -101,7 +101,7 @@ static void push_meta(lua_State *L, const struct ane_meta *m) {
   }
 }
 
-/* meta(key) -> number, boolean, string or list; nil where there is no such key */
+/* meta(key) -> number, boolean, string or list; nil if there is no such key */
 static int meth_meta(lua_State *L) {
   const struct ane_meta *m = ane_source_meta(bind_check_source(L, 1), luaL_checkstring(L, 2));
   if (m)
@@ -111,7 +111,7 @@ static int meth_meta(lua_State *L) {
   return 1;
 }
 
-/* meta_len(key) -> length of a list (without building it) or string, 1 for other values; nil where there is no such key */
+/* meta_len(key) -> length of a list (without building it) or string, 1 for other values; nil if there is no such key */
 static int meth_meta_len(lua_State *L) {
   const struct ane_meta *m = ane_source_meta(bind_check_source(L, 1), luaL_checkstring(L, 2));
   if (!m)

@@ -55,7 +55,7 @@ static void catch_signals(struct server *s, bool on) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-/* server:catch_signals(on, last). last: the process ends behind the server's close, and ignores both signals from there on */
+/* server:catch_signals(on, last). last: the process ends after the server's close, and ignores both signals from there on */
 static int server_catch_signals(lua_State *L) {
   struct server *s = open_server(L);
   s->last = lua_toboolean(L, 3);
@@ -247,7 +247,7 @@ static int exchange_close(lua_State *L) {
   return 0;
 }
 
-/* http_available() -> true; or nil, message, code where no server can be started. */
+/* http_available() -> true; or nil, message, code if no server can be started. */
 static int http_available(lua_State *L) {
   struct ane_error err;
   if (!ane_http_available(&err)) return bind_fail(L, &err);

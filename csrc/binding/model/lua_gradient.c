@@ -144,7 +144,7 @@ static int meth_glu(lua_State *L) {
   return u ? 2 : 1;
 }
 
-/* Pushes the sums of the log probabilities of the ids behind row number `from`, by the second and by the first logits: each row
+/* Pushes the sums of the log probabilities of the ids after row number `from`, by the second and by the first logits: each row
  * tells those of the next id. */
 static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
   double got = 0, want = 0;
@@ -161,7 +161,7 @@ static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logit
 
 /* divergence(session, session, from, n [, ids]) -> dy [n, vocab] and the sum of the divergences in nats, of n logits from number
  * `from` (from 1) on: those of the first session are wanted, the second gives others; with the list of ids that both have read,
- * also the sums of the log probabilities of those behind `from`, by the second and by the first; or nil, message, code */
+ * also the sums of the log probabilities of those after `from`, by the second and by the first; or nil, message, code */
 static int meth_divergence(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   struct bind_program_box *box, *other;

@@ -55,7 +55,7 @@ static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) {
 static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
   luaL_checktype(L, arg, LUA_TTABLE);
   lua_Unsigned rank = lua_rawlen(L, arg);
-  if (rank > ANE_MAX_RANK) luaL_error(L, "a shape has at most %d dimensions, got %d", ANE_MAX_RANK, (int)rank);
+  if (rank > ANE_MAX_RANK) luaL_error(L, "a shape has at most %d dimensions, but this one has %d", ANE_MAX_RANK, (int)rank);
   s->rank = (uint32_t)rank;
   for (uint32_t i = 0; i < s->rank; i++) {
     lua_rawgeti(L, arg, (lua_Integer)i + 1);
@@ -126,7 +126,7 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
   struct ane_shape *s = &t->shape;
   if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather) ||
       (t->gather && (t->gather->next || t->gather->table)))
-    luaL_error(L, "such a view of the tensor does not exist");
+    luaL_error(L, "the tensor has no such view");
   struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
   if (!g) luaL_error(L, "not enough memory");
   int64_t rows = transposed ? s->dim[1] : s->dim[0], columns = s->rank < 2 ? 1 : transposed ? s->dim[0] : s->dim[1];
@@ -150,7 +150,7 @@ static void transpose_blocks(lua_State *L, struct bind_graph *ud, int64_t from, 
   if (!g) luaL_error(L, "not enough memory");
   int64_t rows = t->shape.dim[0], cols = t->shape.dim[1];
   *g = (struct ane_gather){.data = t->data, .bytes = t->bytes, .dtype = t->dtype, .decode = ane_decoder(t->dtype)};
-  if (t->gather || t->transposed || !g->decode) luaL_error(L, "such a view of the tensor does not exist");
+  if (t->gather || t->transposed || !g->decode) luaL_error(L, "the tensor has no such view");
   g->row_step = 1;
   g->col_step = cols;
   t->gather = g;
@@ -187,7 +187,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   int64_t part = const_field(L, arg, "part_from", -1, 0, s->rank == 2 ? s->dim[0] - 1 : -1);
   if (part >= 0) { /* stored rows, before they are turned */
     int64_t n = const_field(L, arg, "part_rows", 1, 1, s->dim[0] - part);
-    if (t->gather) luaL_error(L, "such a view of the tensor does not exist");
+    if (t->gather) luaL_error(L, "the tensor has no such view");
     t->bytes /= (uint64_t)s->dim[0];
     t->data = (const char *)t->data + (uint64_t)part * t->bytes;
     t->bytes *= (uint64_t)n;
@@ -196,9 +196,9 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   lua_getfield(L, arg, "transposed");
   bool transposed = lua_toboolean(L, -1);
   lua_pop(L, 1);
-  if (s->rank < 1 || (transposed && s->rank != 2)) luaL_error(L, "such a view of the tensor does not exist");
+  if (s->rank < 1 || (transposed && s->rank != 2)) luaL_error(L, "the tensor has no such view");
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
-  if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
+  if (rows < 1) luaL_error(L, "the tensor has no such view: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
   int64_t step = const_field(L, arg, "step", 1, 1, rows);
   if (step > 1) {
@@ -206,7 +206,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     return;
   }
   if (t->gather) {
-    if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
+    if (transposed || s->rank != 2) luaL_error(L, "the tensor has no such view");
     t->row0 += from;
   } else if (transposed && d->block != 1) {
     transpose_blocks(L, ud, from, t);
@@ -295,7 +295,7 @@ enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
 static int check_inputs(lua_State *L, const struct ane_graph *g, const char *node, int arg, int32_t in[MAX_INPUTS]) {
   luaL_checktype(L, arg, LUA_TTABLE);
   int n = (int)lua_rawlen(L, arg);
-  if (n > MAX_INPUTS) luaL_error(L, "%s: at most %d inputs, got %d", node, MAX_INPUTS, n);
+  if (n > MAX_INPUTS) luaL_error(L, "%s: must have at most %d inputs, but has %d", node, MAX_INPUTS, n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, arg, i + 1);
     in[i] = ANE_NONE;

@@ -38,7 +38,7 @@ void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane
   if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
   lua_getfield(L, arg, "threads");
   lua_Integer threads = luaL_optinteger(L, -1, 1);
-  if (threads < 1 || threads > 1024) luaL_error(L, "option threads is %I, wanted 1 .. 1024", (LUAI_UACINT)threads);
+  if (threads < 1 || threads > 1024) luaL_error(L, "option threads must be 1 .. 1024, but is %I", (LUAI_UACINT)threads);
   o->threads = (int)threads;
   o->run_memory = (uint64_t)bind_opt_integer_option(L, arg, "run_memory", 0, 1, INT64_MAX);
   lua_getfield(L, arg, "progress");

@@ -266,7 +266,7 @@ static int session_put(lua_State *L) {
     if (lua_geti(L, 3, i + 1) != LUA_TNIL) {
       const struct bind_tensor *t = bind_check_tensor(L, -1);
       if ((int64_t)t->count != ane_lm_state_count(m, i, length))
-        return luaL_error(L, "state %s has %I elements, wanted %I", ane_lm_state_name(m, i), (LUAI_UACINT)t->count,
+        return luaL_error(L, "state %s has %I elements, but must have %I", ane_lm_state_name(m, i), (LUAI_UACINT)t->count,
                           (LUAI_UACINT)ane_lm_state_count(m, i, length));
       data[i] = t->data; /* the table keeps it */
     }

@@ -398,7 +398,7 @@ static int meth_run(lua_State *L) {
   ane_want wanted = bind_want(L, 3);
   lua_Unsigned n = lua_rawlen(L, 2);
   struct ane_error err;
-  luaL_argcheck(L, n >= 1 && n <= 4096, 2, "1 .. 4096 items wanted");
+  luaL_argcheck(L, n >= 1 && n <= 4096, 2, "must have 1 .. 4096 items");
   struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
   luaL_checkstack(L, 2 * (int)n + 8, "too many items");
   for (lua_Unsigned i = 0; i < n; i++) {
@@ -419,7 +419,7 @@ static int meth_run(lua_State *L) {
     items[i].n = (int64_t)count;
     if (lua_rawgeti(L, item, 3) != LUA_TNIL) {
       items[i].types = bind_ids(L, lua_gettop(L), &count);
-      luaL_argcheck(L, (int64_t)count == items[i].n, 2, "as many token types as ids wanted");
+      luaL_argcheck(L, (int64_t)count == items[i].n, 2, "must have as many token types as ids");
       lua_replace(L, item + 1); /* ids and types stay on the stack, hence alive */
     }
     lua_copy(L, item + 3, item);

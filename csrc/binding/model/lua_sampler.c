@@ -31,7 +31,8 @@ static void read_bias(lua_State *L, int self, struct ane_sampling *how) {
     lua_Integer id = lua_isinteger(L, -2) ? lua_tointegerx(L, -2, &is_id) : -1;
     double value = lua_tonumberx(L, -1, &is_number);
     if (id < 0 || id > INT32_MAX || !is_number || value != value)
-      luaL_error(L, "logit_bias must map token ids to numbers, has a %s for a %s", luaL_typename(L, -1), luaL_typename(L, -2));
+      luaL_error(L, "logit_bias must map token ids to numbers, but has a %s for a %s", luaL_typename(L, -1),
+                 luaL_typename(L, -2));
     bias[got++] = (struct ane_bias){(int32_t)id, (float)value};
   }
   lua_setiuservalue(L, self, BIAS);

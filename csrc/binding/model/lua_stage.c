@@ -36,8 +36,8 @@ static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_err
   if (st) return st;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
   if (!text || got != bytes)
-    st = ane_fail(err, ANE_INVALID, "the stage before sent %zu bytes, wanted %zu: it has another cut or another build", got,
-                  bytes);
+    st = ane_fail(err, ANE_INVALID, "the stage before sent %zu bytes, but must send %zu: it has another cut or another build",
+                  got, bytes);
   else
     memcpy(data, text, bytes);
   lua_pop(L, 1);
@@ -78,7 +78,7 @@ static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t by
   if (st) return st;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &got) : NULL;
   if (!text || got != bytes)
-    st = ane_fail(err, ANE_INVALID, "rank %d sent %zu bytes, wanted %zu: it has another build", (int)rank, got, bytes);
+    st = ane_fail(err, ANE_INVALID, "rank %d sent %zu bytes, but must send %zu: it has another build", (int)rank, got, bytes);
   else
     memcpy(data, text, bytes);
   lua_pop(L, 1);

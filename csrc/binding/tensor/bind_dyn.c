@@ -45,7 +45,7 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
   lua_getfield(L, -1, "data");
   const char *data = luaL_checklstring(L, -1, &len);
   if (len != ane_dyn_bytes(t))
-    luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
+    luaL_error(L, "input %s: data has %I bytes, but the shape needs %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
   t->data = len ? data : none;
   lua_pop(L, 1); /* the string lives in the caller's table */
 }
@@ -135,7 +135,7 @@ struct results {
   const struct ane_dyn *list;
 };
 
-/* (struct results *) -> table; raises where memory is short */
+/* (struct results *) -> table; raises if memory is short */
 static int push_results(lua_State *L) {
   const struct results *r = lua_touserdata(L, 1);
   lua_createtable(L, 0, r->names->n);

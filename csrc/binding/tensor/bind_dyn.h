@@ -32,7 +32,7 @@ struct ane_dyn *bind_dyn_inputs(lua_State *L, int arg, const struct bind_names *
 /* An empty list for n results, which Lua owns, pushed on the stack. */
 struct ane_dyn *bind_dyn_list(lua_State *L, int32_t n);
 /* After a run: pushes a table of the results by name, or nil, message and code where `st` says that it failed; then drops the
- * results. Returns the number of values. Raises where Lua's memory is short. */
+ * results. Returns the number of values. Raises if Lua's memory is short. */
 int bind_dyn_results(lua_State *L, ane_status st, const struct ane_error *err, const struct bind_names *names,
                      struct ane_dyn *results, struct ane_dyn_memory *memory);
 

@@ -13,7 +13,7 @@ struct bind_tensor {
   float *data;    /* inside the userdata */
 };
 
-/* Pushes a zeroed tensor and returns its data (row-major, alive while the userdata is). Raises where the shape has a
+/* Pushes a zeroed tensor and returns its data (row-major, alive while the userdata is). Raises if the shape has a
  * negative dimension or the memory is not there. */
 float *bind_tensor_new(lua_State *L, const struct ane_shape *shape);
 

@@ -89,7 +89,8 @@ static int meth_add(lua_State *L) {
   if (st) return bind_fail(L, &err);
   struct named_moment *m = find(ud, name);
   if (m->moment.cols != t->shape.dim[1])
-    return luaL_error(L, "%s has %I columns, got %I", name, (LUAI_UACINT)m->moment.cols, (LUAI_UACINT)t->shape.dim[1]);
+    return luaL_error(L, "%s has %I columns, but the inputs have %I", name, (LUAI_UACINT)m->moment.cols,
+                      (LUAI_UACINT)t->shape.dim[1]);
   st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return bind_done(L, st, &err);

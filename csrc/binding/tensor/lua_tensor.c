@@ -23,7 +23,7 @@ float *bind_tensor_new(lua_State *L, const struct ane_shape *shape) {
   return t->data;
 }
 
-/* Raises where the running function is a method of tensors, called with a dot. */
+/* Raises if the running function is a method of tensors, called with a dot. */
 static void check_colon(lua_State *L) {
   lua_Debug ar;
   if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "nf", &ar)) return;
@@ -192,7 +192,7 @@ static int meth_tostring(lua_State *L) {
 
 /* ---- Summaries ---------------------------------------------------------------------------------------------------*/
 
-/* Elements as a count of ids; raises where the tensor is empty or has more than ids can name. */
+/* Elements as a count of ids; raises if the tensor is empty or has more than ids can name. */
 static int32_t check_ids(lua_State *L, const struct bind_tensor *t) {
   if (t->count == 0 || t->count > INT32_MAX) luaL_error(L, "needs a tensor of 1 .. 2147483647 elements");
   return (int32_t)t->count;

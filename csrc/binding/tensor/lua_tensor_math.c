@@ -185,9 +185,9 @@ static double dot_of(const float *a, const float *b, int64_t n) {
 /* times(x) of a matrix [N, C] and a vector [C] -> tensor [N]: the dot product of each row and x */
 static int meth_times(lua_State *L) {
   const struct bind_tensor *m = bind_check_tensor(L, 1), *x = bind_check_tensor(L, 2);
-  luaL_argcheck(L, m->shape.rank == 2, 1, "a matrix wanted");
+  luaL_argcheck(L, m->shape.rank == 2, 1, "must be a matrix");
   int64_t n = m->shape.dim[0], c = m->shape.dim[1];
-  luaL_argcheck(L, x->count == (uint64_t)c, 2, "a vector with an element for each column of the matrix wanted");
+  luaL_argcheck(L, x->count == (uint64_t)c, 2, "must be a vector with an element for each column of the matrix");
   struct ane_shape s = {1, {n}};
   float *out = bind_tensor_new(L, &s);
   for (int64_t i = 0; i < n; i++) out[i] = (float)dot_of(m->data + i * c, x->data, c);

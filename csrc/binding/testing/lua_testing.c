@@ -30,7 +30,7 @@ static const luaL_Reg alloc_functions[] = {
 
 /* ---- Codecs ------------------------------------------------------------------------------------------------------*/
 
-/* decode(dtype, bytes) -> float32 bytes; nil where the type has no decoder */
+/* decode(dtype, bytes) -> float32 bytes; nil if the type has no decoder */
 static int decode(lua_State *L) {
   ane_dtype t = bind_check_dtype(L, 1);
   size_t len;
@@ -58,7 +58,7 @@ static int find_not_finite(lua_State *L) {
   return 1;
 }
 
-/* encode(dtype, float32 bytes [, float32 bytes of the importance]) -> bytes; nil where the type has no encoder */
+/* encode(dtype, float32 bytes [, float32 bytes of the importance]) -> bytes; nil if the type has no encoder */
 static int encode(lua_State *L) {
   ane_dtype t = bind_check_dtype(L, 1);
   size_t len;
@@ -88,7 +88,7 @@ static const luaL_Reg codec_functions[] = {
 
 /* ---- Forms of weights --------------------------------------------------------------------------------------------*/
 
-/* push_weights(weights) -> the result as a table; `values` is what decoding gives. Called in protected mode: it raises where Lua
+/* push_weights(weights) -> the result as a table; `values` is what decoding gives. Called in protected mode: it raises if Lua
  * has no memory. */
 static int push_weights(lua_State *L) {
   const struct ane_weights *w = lua_touserdata(L, 1);

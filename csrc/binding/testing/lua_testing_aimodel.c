@@ -58,7 +58,7 @@ static struct ane_ai_type type(struct writing *w, int i) {
   return ane_ai_tensor(dtype(text(w, i)), n, dim);
 }
 
-/* The same with a layout: a list of interleave factors behind the dimensions. */
+/* The same with a layout: a list of interleave factors after the dimensions. */
 static struct ane_ai_type port_type(struct writing *w, int i) {
   struct ane_ai_type t = type(w, i);
   list(w, i + 2, t.interleave, ANE_AI_RANK);

@@ -20,7 +20,7 @@ static const float *check_floats(lua_State *L, int arg, lua_Integer n, bool opti
   if (optional && lua_isnoneornil(L, arg)) return NULL;
   const char *s = luaL_checklstring(L, arg, &size);
   if (size != (size_t)n * sizeof(float))
-    luaL_error(L, "argument %d: %I floats wanted, %I bytes given", arg, (LUAI_UACINT)n, (LUAI_UACINT)size);
+    luaL_error(L, "argument %d: must have %I floats, but has %I bytes", arg, (LUAI_UACINT)n, (LUAI_UACINT)size);
   return (const float *)(const void *)s;
 }
 

@@ -129,7 +129,7 @@ static void push_activations(lua_State *L, int arg, const struct ane_kernels *k,
     k->convert_bf16(a, x, cols, 0, t);
 }
 
-/* matmul(matrix, level, type, x, t [, g_from, g_to]) -> floats [t][16 * groups + 1], or nil where the level does not offer
+/* matmul(matrix, level, type, x, t [, g_from, g_to]) -> floats [t][16 * groups + 1], or nil if the level does not offer
  * the pair. What the product does not write is -77. */
 static int matmul(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
@@ -238,7 +238,7 @@ static int matmul_half_units(lua_State *L) {
 }
 
 /* matmul_functions(matrix, level, type) -> a text that is the same for two levels only if both run the same functions for
- * activations and product, whose results then need no comparison; nil where the level does not offer the pair */
+ * activations and product, whose results then need no comparison; nil if the level does not offer the pair */
 static int matmul_functions(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);

@@ -169,7 +169,7 @@ static int push_bytes(lua_State *L, struct scratch *s) {
   return 1;
 }
 
-/* decode(ids [, skip_special [, replace]]) -> bytes; replace: U+FFFD for what is no UTF-8 */
+/* decode(ids [, skip_special [, replace]]) -> bytes; replace: U+FFFD for bytes that are not UTF-8 */
 static int meth_decode(lua_State *L) {
   const struct lua_tokenizer *ud = check_tokenizer(L, 1);
   size_t n;
@@ -328,7 +328,7 @@ static int normalise(lua_State *L) {
 }
 
 /* pretokenizer(name) -> {splits = list of patterns whose matches and gaps are pieces, ignore_merges, add_bos, sentence} of a
- * value of tokenizer.ggml.pre. splits is nil where a split is of another kind, ignore_merges where only newlines are never
+ * value of tokenizer.ggml.pre. splits is nil if a split is of another kind, ignore_merges where only newlines are never
  * merged. nil: the name is unknown. */
 static int pretokenizer(lua_State *L) {
   size_t len;

@@ -79,7 +79,7 @@ static ane_status read_sections(struct ai_file *f) {
   s.at = sizeof magic;
   if (!ai_read_number(&s, &version)) return truncated(f, &s, "the header");
   if (version != AI_BYTECODE)
-    return ane_fail(f->err, ANE_UNSUPPORTED, "byte 4: bytecode version %" PRIu64 ", wanted %d", version, AI_BYTECODE);
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte 4: the bytecode version must be %d, but is %" PRIu64, AI_BYTECODE, version);
   const uint8_t *producer = f->data + s.at, *nul = memchr(producer, 0, (size_t)(s.end - s.at));
   if (!nul) return truncated(f, &s, "the producer");
   f->producer = (const char *)producer;

@@ -11,7 +11,7 @@ static ane_status no_memory(const struct ai_file *f) { return ane_fail(f->err, A
 
 /* ---- Types ----------------------------------------------------------------------------------------------------------*/
 
-/* Opens entry `index` of a table: sets *s to its bytes behind the code that they begin with, and *code to that code. at: offset
+/* Opens entry `index` of a table: sets *s to its bytes after the code that they begin with, and *code to that code. at: offset
  * of the index in the file, for messages. */
 static ane_status open_entry(const struct ai_file *f, const struct ai_entry *list, uint32_t n, uint64_t index, const char *what,
                              struct ai_span *s, uint64_t *code, uint64_t at) {
@@ -183,21 +183,21 @@ static ane_status constant(const struct ai_file *f, uint64_t index, const struct
     if (!ai_read_index(&s, f->n_resources, &resource)) return ai_wrong(f, s.last, "a constant of an unknown resource");
     const struct ai_entry *e = &f->resources[resource];
     if (e->size < all)
-      return ai_wrong(f, e->at, "resource %u has %" PRIu64 " bytes, wanted %" PRIu64, (unsigned)resource, e->size, all);
+      return ai_wrong(f, e->at, "resource %u has %" PRIu64 " bytes, but must have %" PRIu64, (unsigned)resource, e->size, all);
     *out = (struct ane_ai_data){f->data + e->at, all, false, (int32_t)resource};
     return ANE_OK;
   }
   if (code != AI_ATTR_ELEMENTS || !ai_read_byte(&s, &splat) || !ai_read_number(&s, &size) || size > s.end - s.at)
     return ai_wrong(f, s.at, "attribute %" PRIu64 " holds no elements", index);
   if (splat > 1 || size < (splat ? one : all) || (!splat && size != all))
-    return ai_wrong(f, s.at, "%" PRIu64 " bytes of elements, wanted %" PRIu64, size, splat ? one : all);
+    return ai_wrong(f, s.at, "%" PRIu64 " bytes of elements, expected %" PRIu64, size, splat ? one : all);
   *out = (struct ane_ai_data){f->data + s.at, splat ? one : all, splat, -1};
   return ANE_OK;
 }
 
 /* ---- Operations -----------------------------------------------------------------------------------------------------*/
 
-/* A region that is being read, with the values and operations so far. Its values are numbered from `first`: behind all values of
+/* A region that is being read, with the values and operations so far. Its values are numbered from `first`: after all values of
  * the region around it, if it uses these, else from 0. */
 struct region {
   struct ane_buffer values; /* of struct ane_ai_value * */
@@ -364,7 +364,7 @@ struct regions {
   bool open;
 };
 
-/* Sets *s to the bytes of an isolated region, which is a section of its own, and *from behind them. */
+/* Sets *s to the bytes of an isolated region, which is a section of its own, and *from after them. */
 static bool open_isolated(const struct ai_file *f, struct ai_span *from, struct ai_span *s) {
   uint64_t size;
   uint8_t id;
@@ -374,7 +374,7 @@ static bool open_isolated(const struct ai_file *f, struct ai_span *from, struct 
   return true;
 }
 
-/* Reads the regions of an operation behind the first `known` values of *outer (NULL: of the asset). */
+/* Reads the regions of an operation after the first `known` values of *outer (NULL: of the asset). */
 static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char *name, struct region *outer, uint32_t known,
                                struct regions *out, int depth) {
   uint64_t n, at = s->at;

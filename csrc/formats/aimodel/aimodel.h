@@ -47,7 +47,7 @@ ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_ty
                             struct ane_error *err);
 /* Appends bytes to the blob, in portions of any size. Errors: ANE_INVALID (more bytes than its type has), ANE_IO. */
 ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Verifies the program, writes it behind the weights, syncs all files and renames the asset into place. A killed process leaves
+/* Verifies the program, writes it after the weights, syncs all files and renames the asset into place. A killed process leaves
  * either the old asset or the new one. The same calls write the same bytes. Frees the writer, also on failure; the old asset is
  * then unchanged. Errors: those of ane_ai_verify, ANE_INVALID (a blob is incomplete, or a resource was not written), ANE_IO,
  * ANE_NOMEM. */

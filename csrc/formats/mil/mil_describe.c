@@ -30,7 +30,7 @@ static ane_status unpack_dims(struct mil_unpack *u, const int64_t *dim, size_t n
   if (n > ANE_MIL_RANK) return ane_fail(u->err, ANE_UNSUPPORTED, "a shape of rank %zu, at most %d is supported", n, ANE_MIL_RANK);
   out->rank = (int32_t)n;
   for (size_t i = 0; i < n; i++) {
-    if (dim[i] < 0) return ane_fail(u->err, ANE_FORMAT, "dimension %zu is %" PRId64 ", wanted 0 or more", i + 1, dim[i]);
+    if (dim[i] < 0) return ane_fail(u->err, ANE_FORMAT, "dimension %zu must be 0 or more, but is %" PRId64, i + 1, dim[i]);
     out->dim[i] = dim[i];
   }
   return mil_count(out->rank, out->dim, &count) ? ANE_OK
@@ -102,7 +102,7 @@ static ane_status unpack_feature(struct mil_unpack *u, const AneMl__FeatureDescr
                  : !!t->int64type + !!t->doubletype + !!t->stringtype + !!t->imagetype + !!t->multiarraytype +
                        !!t->dictionarytype + !!t->sequencetype + !!t->statetype;
   if (kinds != 1) return ane_fail(u->err, ANE_FORMAT, kinds ? "has more than one type" : "has no type");
-  if (state != !!t->statetype) return ane_fail(u->err, ANE_FORMAT, state ? "is not a state" : "is a state, wanted an array");
+  if (state != !!t->statetype) return ane_fail(u->err, ANE_FORMAT, state ? "is not a state" : "must be an array, but is a state");
   out->optional = t->isoptional;
   out->kind = state ? ANE_MIL_ARRAY_STATE : ANE_MIL_ARRAY;
   if (state) return unpack_array(u, t->statetype->arraytype, out);
@@ -205,7 +205,7 @@ static ane_status unpack_model(struct mil_unpack *u, const AneMl__Model *m, stru
                            ? "a neural network of the older kind"
                        : m->pipeline || m->pipelineclassifier || m->pipelineregressor ? "a pipeline of models"
                                                                                       : "a model of another kind";
-    return ane_fail(u->err, ANE_UNSUPPORTED, "is %s, wanted an ML Program", what);
+    return ane_fail(u->err, ANE_UNSUPPORTED, "must be an ML Program, but is %s", what);
   }
   out->version = m->specificationversion;
   if (out->version < ANE_MIL_MIN_VERSION || out->version > ANE_MIL_MAX_VERSION)

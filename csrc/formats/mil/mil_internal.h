@@ -46,7 +46,7 @@ struct mil_pack {
   struct ane_error *err;
 };
 
-/* An initialised message, an array of n pointers; NULL where there is no memory, then p->st says so. */
+/* An initialised message, an array of n pointers; NULL if there is no memory, then p->st says so. */
 void *mil_message(struct mil_pack *p, const ProtobufCMessageDescriptor *d);
 void *mil_list(struct mil_pack *p, size_t n);
 /* Keeps the first failure. */

@@ -113,7 +113,7 @@ static AneMl__NamedValueType *pack_named_type(struct mil_pack *p, const struct a
 
 static AneMl__Value *pack_value(struct mil_pack *p, const struct ane_mil_value *v);
 
-/* A copy of the numbers, `step` bytes each; narrower integers are widened with their sign. NULL where there is no memory. */
+/* A copy of the numbers, `step` bytes each; narrower integers are widened with their sign. NULL if there is no memory. */
 static void *widen(struct mil_pack *p, const struct ane_mil_value *v, size_t step) {
   uint8_t *to = ane_arena_array(&p->arena, v->count ? (size_t)v->count : 1, step);
   size_t size = ane_mil_dtype_bits(v->type.dtype) / 8;

@@ -66,7 +66,7 @@ static AneMl__FeatureDescription *pack_feature(struct mil_pack *p, const struct 
   AneMl__FeatureType *t = mil_message(p, &ane_ml__feature_type__descriptor);
   if (!m || !t) return NULL;
   if (f->kind == ANE_MIL_OTHER)
-    mil_pack_fail(p, ANE_UNSUPPORTED, "is not an array: such models are read, but not written", f->name);
+    mil_pack_fail(p, ANE_UNSUPPORTED, "is not an array: models with it can be read, but not written", f->name);
   m->name = mil_string(f->name);
   m->shortdescription = mil_optional(f->description);
   m->type = t;

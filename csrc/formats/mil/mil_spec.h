@@ -22,7 +22,7 @@ typedef enum {
 #undef ANE_MIL_DTYPE
 } ane_mil_dtype;
 
-/* Name ("fp16"), bits an element (0: string), code in blob records (0: none). "?" and 0 for what is no type. */
+/* Name ("fp16"), bits an element (0: string), code in blob records (0: none). "?" and 0 for other values. */
 const char *ane_mil_dtype_name(ane_mil_dtype t);
 uint32_t ane_mil_dtype_bits(ane_mil_dtype t);
 uint32_t ane_mil_dtype_blob(ane_mil_dtype t);
@@ -136,7 +136,7 @@ struct ane_mil_program {
   uint32_t n_functions, n_attrs;
 };
 
-/* NULL where the operation has none of the name. */
+/* NULL if the operation has none of the name. */
 const struct ane_mil_value *ane_mil_op_attr(const struct ane_mil_op *op, const char *name);
 const struct ane_mil_arg *ane_mil_op_arg(const struct ane_mil_op *op, const char *name);
 
@@ -205,7 +205,7 @@ struct ane_mil_model {
   struct ane_mil_program program;
 };
 
-/* NULL where there is none of the name. */
+/* NULL if there is none of the name. */
 const struct ane_mil_function *ane_mil_function(const struct ane_mil_model *m, const char *name);
 const struct ane_mil_interface *ane_mil_interface(const struct ane_mil_model *m, const char *name);
 const struct ane_mil_feature *ane_mil_feature(const struct ane_mil_feature *list, uint32_t n, const char *name);
@@ -242,7 +242,7 @@ enum { ANE_MIL_OP_TEXT = 200 };
 const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *op);
 
 /* The program as text, an operation a line; the same for the same program, wherever its weights lie (long values and blobs
- * are printed as a hash of their bytes). False where there is no memory. */
+ * are printed as a hash of their bytes). False if there is no memory. */
 bool ane_mil_print(const struct ane_mil_model *m, struct ane_buffer *out);
 
 #endif

@@ -30,7 +30,7 @@ static ane_status in_name(struct mil_unpack *u, ane_status st, const char *what,
   return st ? ane_fail_in(u->err, st, "%s%s", what, ane_quote(q, s, strlen(s))) : ANE_OK;
 }
 
-/* Fails where a sorted map has a key twice. `step`: bytes from one `const char *` to the next. */
+/* Fails if a sorted map has a key twice. `step`: bytes from one `const char *` to the next. */
 static ane_status check_keys(struct mil_unpack *u, const void *first, size_t n, size_t step, const char *what) {
   const char *last = NULL, *key;
   char q[ANE_QUOTE_TEXT];
@@ -209,7 +209,7 @@ static ane_status unpack_strings(struct mil_unpack *u, const struct held *h, str
   return ANE_OK;
 }
 
-/* int16 and uint16 are stored as int32. Fails where a number does not fit its type. */
+/* int16 and uint16 are stored as int32. Fails if a number does not fit its type. */
 static ane_status check_ints(struct mil_unpack *u, ane_mil_dtype t, const int32_t *values, size_t n) {
   int32_t low = t == ANE_MIL_INT16 ? INT16_MIN : 0, high = t == ANE_MIL_INT16 ? INT16_MAX : UINT16_MAX;
   for (size_t i = 0; t != ANE_MIL_INT32 && i < n; i++)
@@ -235,12 +235,12 @@ static ane_status unpack_tensor(struct mil_unpack *u, const AneMl__TensorValue *
   if (h.fields != 1)
     return ane_fail(u->err, ANE_FORMAT, "the value has %s", h.fields ? "its numbers in more than one field" : "no numbers");
   if (h.field != want)
-    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s are in the field %s, wanted %s", ane_mil_dtype_name(dtype),
-                    mil_field_names[h.field], mil_field_names[want]);
+    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s must be in the field %s, but are in %s", ane_mil_dtype_name(dtype),
+                    mil_field_names[want], mil_field_names[h.field]);
   uint64_t wanted = out->count;
   if (want == MIL_BYTES && !ane_mil_bytes(dtype, out->count, &wanted)) wanted = UINT64_MAX;
   if (h.n != wanted)
-    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, its shape wants %" PRIu64, h.n,
+    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, but its shape needs %" PRIu64, h.n,
                     want == MIL_BYTES ? "bytes" : "elements", wanted);
   if (want == MIL_STRINGS) return unpack_strings(u, &h, out);
   ane_status st = want == MIL_INTS ? check_ints(u, dtype, h.values, h.n) : ANE_OK;
@@ -296,7 +296,7 @@ static ane_status check_items(struct mil_unpack *u, const struct ane_mil_value *
                   : t->kind == ANE_MIL_LIST && t->length >= 0 ? (uint64_t)t->length
                                                               : v->count;
   if (v->count != want)
-    return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, its type wants %" PRIu64, v->count, want);
+    return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, but its type needs %" PRIu64, v->count, want);
   for (uint64_t i = 0; i < v->count; i++) {
     const struct ane_mil_type *item = &t->items[t->kind == ANE_MIL_TUPLE ? i : t->kind == ANE_MIL_DICTIONARY ? i % 2 : 0];
     if (!ane_mil_type_equal(item, &v->items[i].type))

@@ -73,7 +73,7 @@ static ane_status verify_const(struct verify *v, const struct ane_mil_op *op) {
   const struct ane_mil_value *val = ane_mil_op_attr(op, "val");
   if (!val) return ane_fail(v->err, ANE_FORMAT, "a constant without the attribute val");
   if (op->n_inputs) return ane_fail(v->err, ANE_FORMAT, "a constant with inputs");
-  if (op->n_outputs != 1) return ane_fail(v->err, ANE_FORMAT, "a constant with %" PRIu32 " outputs, wanted one", op->n_outputs);
+  if (op->n_outputs != 1) return ane_fail(v->err, ANE_FORMAT, "a constant with %" PRIu32 " outputs, expected one", op->n_outputs);
   return ane_mil_type_equal(&val->type, &op->outputs[0].type)
              ? ANE_OK
              : ane_fail(v->err, ANE_FORMAT, "the type of val is not that of the output");
@@ -213,9 +213,9 @@ ane_status ane_mil_verify(const struct ane_mil_model *m, struct ane_error *err) 
   }
   for (uint32_t i = 0; i < m->n_interfaces; i++)
     if (!ane_mil_function(m, m->interfaces[i].name))
-      return fail_name(&v, "is described, but the program has no such function", m->interfaces[i].name);
+      return fail_name(&v, "is described, but the program does not have this function", m->interfaces[i].name);
   if (m->n_interfaces != m->program.n_functions) return ane_fail(err, ANE_FORMAT, "a function is described twice");
   return ane_mil_function(m, m->default_function)
              ? ANE_OK
-             : fail_name(&v, "is the default function, but the program has no such function", m->default_function);
+             : fail_name(&v, "is the default function, but the program does not have this function", m->default_function);
 }

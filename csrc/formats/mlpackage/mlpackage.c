@@ -94,7 +94,7 @@ ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, stru
   ane_folder_restore(path);
   char kind = ane_path_kind(path);
   if (kind && kind != 'd')
-    return ane_fail(err, ANE_UNSUPPORTED, "%s: is a file, wanted a folder: a .mlpackage or an .aimodel", ane_path_tail(path));
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: must be a folder (.mlpackage or .aimodel), but is a file", ane_path_tail(path));
   struct ane_mlpackage *p = ane_calloc(1, sizeof *p);
   if (!p) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   ane_status st = open_into(p, path, err);

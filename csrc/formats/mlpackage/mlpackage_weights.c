@@ -23,19 +23,19 @@ static ane_status check_record(const struct ane_map *map, uint64_t i, uint64_t a
     return ane_fail(err, ANE_FORMAT, "the file ends before blob %" PRIu64 " of those that its header counts", i + 1);
   *r = load_record(map->data + at);
   if (r->sentinel != BLOB_SENTINEL)
-    return ane_fail(err, ANE_FORMAT, "blob %" PRIu64 " at byte %" PRIu64 ": the sentinel is 0x%08" PRIx32 ", wanted 0x%08x",
-                    i + 1, at, r->sentinel, BLOB_SENTINEL);
+    return ane_fail(err, ANE_FORMAT, "blob %" PRIu64 " at byte %" PRIu64 ": the sentinel must be 0x%08x, but is 0x%08" PRIx32,
+                    i + 1, at, BLOB_SENTINEL, r->sentinel);
   if (r->offset != at + BLOB_RECORD)
     return ane_fail(err, ANE_FORMAT,
-                    "blob %" PRIu64 " at byte %" PRIu64 ": its data is said to be at byte %" PRIu64 ", wanted directly behind",
-                    i + 1, at, r->offset);
+                    "blob %" PRIu64 " at byte %" PRIu64 ": its data is at byte %" PRIu64 ", but must follow directly", i + 1, at,
+                    r->offset);
   if (r->bytes > map->size - r->offset)
     return ane_fail(err, ANE_FORMAT,
                     "blob %" PRIu64 " at byte %" PRIu64 ": %" PRIu64 " bytes of data go beyond the %" PRIu64 " bytes of the file",
                     i + 1, at, r->bytes, map->size);
   if (r->padding > 7)
-    return ane_fail(err, ANE_FORMAT, "blob %" PRIu64 " at byte %" PRIu64 ": %" PRIu64 " unused bits, wanted less than 8", i + 1,
-                    at, r->padding);
+    return ane_fail(err, ANE_FORMAT, "blob %" PRIu64 " at byte %" PRIu64 ": %" PRIu64 " unused bits, expected fewer than 8",
+                    i + 1, at, r->padding);
   return ANE_OK;
 }
 
@@ -55,7 +55,7 @@ static ane_status walk_records(const struct ane_map *map, struct ane_buffer *lis
     at += (BLOB_ALIGN - at % BLOB_ALIGN) % BLOB_ALIGN;
   }
   if (at < map->size)
-    return ane_fail(err, ANE_FORMAT, "%" PRIu64 " bytes behind the last of %" PRIu32 " blobs", map->size - at, count);
+    return ane_fail(err, ANE_FORMAT, "%" PRIu64 " bytes after the last of %" PRIu32 " blobs", map->size - at, count);
   return ANE_OK;
 }
 
@@ -65,7 +65,7 @@ ane_status mlpackage_weights_open(struct ane_arena *arena, struct ane_mlpackage_
   size_t skip = strlen(MLPACKAGE_PREFIX);
   ane_quote(q, f->name, strlen(f->name));
   if (strncmp(f->name, MLPACKAGE_PREFIX, skip) != 0)
-    return ane_fail(err, ANE_FORMAT, "blob file \"%s\", wanted one that begins with " MLPACKAGE_PREFIX, q);
+    return ane_fail(err, ANE_FORMAT, "blob file \"%s\" must begin with " MLPACKAGE_PREFIX, q);
   const char *fault = ane_location_fault(f->name + skip);
   if (fault) return ane_fail(err, ANE_FORMAT, "blob file \"%s\" %s", q, fault);
   ane_status st = ane_map_open_beside(&f->map, model_path, f->name + skip, err);
@@ -108,12 +108,12 @@ ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane
     return ane_fail(err, ANE_FORMAT, "there is no blob at %" PRIu64 " in the file of %" PRIu64 " bytes", v->offset, f->map.size);
   struct record r = load_record(f->map.data + v->offset);
   if (r.code != ane_mil_dtype_blob(t))
-    return ane_fail(err, ANE_FORMAT, "the blob at %" PRIu64 " has type code %" PRIu32 ", wanted %" PRIu32 " for %s", v->offset,
-                    r.code, ane_mil_dtype_blob(t), ane_mil_dtype_name(t));
+    return ane_fail(err, ANE_FORMAT, "the blob at %" PRIu64 " has type code %" PRIu32 ", but must have %" PRIu32 " for %s",
+                    v->offset, r.code, ane_mil_dtype_blob(t), ane_mil_dtype_name(t));
   uint64_t bits = v->count * ane_mil_dtype_bits(t); /* no overflow: the type has been checked */
   if (r.bytes != v->bytes || r.padding != v->bytes * 8 - bits)
     return ane_fail(err, ANE_FORMAT,
-                    "the blob at %" PRIu64 " has %" PRIu64 " bytes with %" PRIu64 " unused bits, wanted %" PRIu64
+                    "the blob at %" PRIu64 " has %" PRIu64 " bytes with %" PRIu64 " unused bits, but must have %" PRIu64
                     " with %" PRIu64,
                     v->offset, r.bytes, r.padding, v->bytes, v->bytes * 8 - bits);
   *fresh = !f->used[i];

@@ -56,7 +56,7 @@ static ane_status list_tensors(struct onnx_reader *r) {
   for (size_t i = 0; i < g->n_initializer; i++) { /* values begin with the initialisers, in order */
     const struct ane_onnx_tensor *t = v[i].constant;
     uint64_t nowhere =
-        s->files[0].map.size; /* an offset behind the file: dropping what lies in the arena touches no page of it */
+        s->files[0].map.size; /* an offset beyond the end of the file: dropping what lies in the arena touches no page of it */
     bool mapped = t->file != UINT32_MAX;
     s->tensors[i] = (struct ane_source_tensor){
         v[i].name, {t->dtype, shape_of(t), t->data, t->bytes}, mapped ? t->offset : nowhere, mapped ? t->file : 0};

@@ -93,7 +93,7 @@ struct ane_onnx {
   int64_t ir_version, opset;
 };
 
-/* NULL where the node has no attribute of the name. */
+/* NULL if the node has no attribute of the name. */
 const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const char *name);
 
 #endif

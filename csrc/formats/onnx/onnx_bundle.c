@@ -17,7 +17,7 @@ static ane_status read_filename(const struct ane_map *map, const char *path, cha
   if (!file) file = "model.onnx";
   if (strlen(file) >= room || !*file || strpbrk(file, "/\\:") || strcmp(file, "..") == 0) {
     char q[ANE_QUOTE_TEXT];
-    st = ane_fail(err, ANE_FORMAT, "%s: model.decoder.filename is \"%s\", wanted the name of a file in the folder",
+    st = ane_fail(err, ANE_FORMAT, "%s: model.decoder.filename must be the name of a file in the folder, but is \"%s\"",
                   ane_path_tail(path), ane_quote(q, file, strlen(file)));
   } else {
     snprintf(name, room, "%s", file);

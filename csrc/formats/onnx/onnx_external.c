@@ -52,7 +52,7 @@ ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const 
     if (strcmp(key, "location") == 0)
       location = value;
     else if ((is_offset || strcmp(key, "length") == 0) && !read_number(value, is_offset ? &offset : &length))
-      return onnx_fail(r, ANE_FORMAT, "%s: external data: %s is \"%s\", wanted a decimal number", what, key,
+      return onnx_fail(r, ANE_FORMAT, "%s: external data: %s must be a decimal number, but is \"%s\"", what, key,
                        ane_quote(q, value, strlen(value)));
   }
   const char *fault = ane_location_fault(location);
@@ -74,7 +74,7 @@ ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const 
                      "%s: external data: %" PRIu64 " bytes at %" PRIu64 " go beyond the %" PRIu64 " bytes of the file", what,
                      length, offset, size);
   if (length != bytes)
-    return onnx_fail(r, ANE_FORMAT, "%s: external data has %" PRIu64 " bytes, its shape wants %" PRIu64, what, length, bytes);
+    return onnx_fail(r, ANE_FORMAT, "%s: external data has %" PRIu64 " bytes, but its shape needs %" PRIu64, what, length, bytes);
   out->data = bytes ? r->s->files[file].map.data + offset : (const uint8_t *)"";
   out->file = file;
   out->offset = offset;

@@ -142,7 +142,7 @@ static ane_status add_constant(struct build *b, struct onnx_scope *scope, const 
   char l[LABEL];
   label(scope, n, l);
   if (n_attrs != 1 || n->n_output != 1 || n->n_input)
-    return onnx_fail(b->r, ANE_FORMAT, "node %s: wanted one attribute and one output", l);
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: must have one attribute and one output", l);
   const struct ane_onnx_tensor *t = NULL;
   int32_t value;
   ane_status st = constant_of(b, l, &attrs[0], &t);

@@ -26,7 +26,7 @@ struct onnx_reader {
 /* Error with the file's name before it. */
 ane_status onnx_fail(struct onnx_reader *r, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 ane_status onnx_no_memory(struct onnx_reader *r);
-/* Arena copies; NULL where there is no memory. */
+/* Arena copies; NULL if there is no memory. */
 void *onnx_array(struct onnx_reader *r, size_t n, size_t size);
 const char *onnx_copy(struct onnx_reader *r, const char *s);
 
@@ -48,7 +48,7 @@ struct onnx_scope {
   int32_t n_given;
 };
 
-/* Reads an attribute. *present is false where it refers to one that the caller does not give. Graphs are read in `scope`. */
+/* Reads an attribute. *present is false if it refers to one that the caller does not give. Graphs are read in `scope`. */
 ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
                           struct ane_onnx_attr *out, bool *present);
 ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g, struct ane_onnx_graph *out);

@@ -6,7 +6,7 @@
 
 /* A part of the graph as a source of its own (which keeps s): what the values `want` are made of, up to the values `given`,
  * which become inputs beside those inputs of the graph that are needed. Inputs and outputs are called "v" and their number.
- * Values of subgraphs cannot be asked for. ANE_INVALID where a number is no value. */
+ * Values of subgraphs are not available. Errors: ANE_INVALID (the number is not that of a value). */
 ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const int32_t *want, int32_t n_want, const int32_t *given,
                          int32_t n_given, struct ane_error *err);
 

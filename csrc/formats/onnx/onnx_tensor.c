@@ -73,7 +73,7 @@ static ane_status read_shape(struct onnx_reader *r, const AneOnnx__Tensor *t, co
   out->count = 1;
   for (size_t i = 0; i < t->n_dims; i++) {
     int64_t d = t->dims[i];
-    if (d < 0) return tensor_fail(r, what, ANE_FORMAT, "dimension %zu is %" PRId64 ", wanted 0 or more", i + 1, d);
+    if (d < 0) return tensor_fail(r, what, ANE_FORMAT, "dimension %zu must be 0 or more, but is %" PRId64, i + 1, d);
     if (!ane_mul_u64(room, (uint64_t)ANE_MAX(d, 1), &room) || room > UINT64_C(1) << 57)
       return tensor_fail(r, what, ANE_FORMAT, "dimension %zu is %" PRId64 ": more elements than any file holds", i + 1, d);
     out->dim[i] = d;
@@ -92,7 +92,7 @@ static uint64_t stored_bytes(int32_t id, ane_dtype dtype, uint64_t n) {
 /* ---- Typed fields --------------------------------------------------------------------------------------------------*/
 
 static ane_status wrong_count(struct onnx_reader *r, const char *what, const char *field, uint64_t want, size_t found) {
-  return tensor_fail(r, what, ANE_FORMAT, "%s has %zu numbers, its shape wants %" PRIu64, field, found, want);
+  return tensor_fail(r, what, ANE_FORMAT, "%s has %zu numbers, but its shape needs %" PRIu64, field, found, want);
 }
 
 /* Copies the low `size` bytes of each number (little endian in memory on all machines this runs on). */
@@ -137,7 +137,7 @@ static ane_status find_bytes(struct onnx_reader *r, const AneOnnx__Tensor *t, co
                              struct ane_onnx_tensor *out) {
   bool external = t->data_location == 1;
   if (t->data_location != 0 && !external)
-    return tensor_fail(r, what, ANE_FORMAT, "data_location is %d, wanted 0 (here) or 1 (external)", (int)t->data_location);
+    return tensor_fail(r, what, ANE_FORMAT, "data_location must be 0 (here) or 1 (external), but is %d", (int)t->data_location);
   if (t->segment) return tensor_fail(r, what, ANE_UNSUPPORTED, "is one segment of a tensor");
   if ((external && (t->has_raw_data || has_typed(t))) || (t->has_raw_data && has_typed(t)))
     return tensor_fail(r, what, ANE_FORMAT, "has its numbers in more than one place");
@@ -146,7 +146,7 @@ static ane_status find_bytes(struct onnx_reader *r, const AneOnnx__Tensor *t, co
   if (!t->has_raw_data) return typed_data(r, t, what, bytes, &out->data);
   size_t n;
   out->data = ane_wire_view(&t->raw_data, r->s->files[0].map.data, &n);
-  if (n != bytes) return tensor_fail(r, what, ANE_FORMAT, "raw_data has %zu bytes, its shape wants %" PRIu64, n, bytes);
+  if (n != bytes) return tensor_fail(r, what, ANE_FORMAT, "raw_data has %zu bytes, but its shape needs %" PRIu64, n, bytes);
   out->file = 0;
   out->offset = (uint64_t)(out->data - r->s->files[0].map.data);
   return ANE_OK;

@@ -207,7 +207,7 @@ static ane_status weight(struct weights *w, const struct ane_onnx_weight *from, 
   to->tensor = parts[0];
   to->tensor.shape = from->shape;
   if (to->tensor.gather && from->shape.rank != 2)
-    return fail(w, ANE_UNSUPPORTED, "it is not a matrix, but its rows do not lie as such");
+    return fail(w, ANE_UNSUPPORTED, "it is not a matrix, and its rows are not stored like those of a matrix");
   if (from->n_pieces > 1) to->parts = parts, to->n_parts = from->n_pieces, to->tensor.gather = NULL;
   return ANE_OK;
 }

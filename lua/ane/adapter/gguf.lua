@@ -10,7 +10,7 @@ local M = {}
 
 local function check_meta(path, source)
   local kind, sort = source:meta "general.type", source:meta "adapter.type"
-  if kind ~= "adapter" then raise("format", "%s: general.type is %s, wanted adapter", path, tostring(kind)) end
+  if kind ~= "adapter" then raise("format", "%s: general.type must be adapter, but is %s", path, tostring(kind)) end
   if sort ~= "lora" then raise("unsupported", "%s: adapter.type is %s, only lora is known", path, tostring(sort)) end
   if source:meta "adapter.alora.invocation_tokens" then
     raise("unsupported", "%s: adapter.alora.invocation_tokens is set, which is not supported", path)

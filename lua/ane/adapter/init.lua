@@ -28,7 +28,7 @@ File.__close = File.close
 -- @return a file, to be closed; or nil, message, code
 function M.read(path)
   if core.path_kind(path) == "folder" and not peft.find(path) then
-    return nil, path .. ": the folder has no adapter_config.json, so it is no adapter", "notfound"
+    return nil, path .. ": the folder has no adapter_config.json, so it is not an adapter", "notfound"
   end
   local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
   if not file then return nil, message, code end
@@ -86,7 +86,8 @@ local function check_shape(file, place, source, m)
   for part, wanted in pairs { magnitude = rows, low_bias = rows, values = rows * cols } do
     local n = m[part] and elements(m[part].shape) or wanted
     if n ~= wanted then
-      raise("shape", "%s: tensor %s has %d elements, %s of %s wants %d", file.path, m[part].name, n, place.weight, source:path(), wanted)
+      raise("shape", "%s: tensor %s has %d elements, but must have %d for %s of %s", file.path, m[part].name, n, wanted,
+        place.weight, source:path())
     end
   end
 end
@@ -140,8 +141,8 @@ end
 
 -- Raises if a module cannot be added at run time.
 local function check_unmerged(file, place, where, source, m)
-  if m.magnitude then refuse(file, m.magnitude, "is of DoRA, which is computed merged only") end
-  if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "takes the place of a whole weight") end
+  if m.magnitude then refuse(file, m.magnitude, "is a DoRA adapter, which must be merged") end
+  if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "replaces a whole weight") end
   if place.kind == "other" then refuse(file, first_tensor(m), "is for a weight of a fused step or a norm") end
 end
 
@@ -193,7 +194,7 @@ end
 local function change_of_rows(file, place, where, source, m, blend)
   local t = m.magnitude or m.values
   if t and (m.magnitude or not unchanged(file, place, where, source, t)) then
-    raise("unsupported", "%s: tensor %s is for rows %d to %d of %s: only products of such rows are merged", file.path, t.name, place.from,
+    raise("unsupported", "%s: tensor %s is for rows %d to %d of %s: only products of these rows are merged", file.path, t.name, place.from,
       place.to - 1, place.weight)
   end
   if not m.rank then return nil end

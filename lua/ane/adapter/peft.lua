@@ -39,23 +39,23 @@ local function check_config(path, config)
   for _, key in ipairs { "use_rslora", "use_dora", "fan_in_fan_out", "lora_bias" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and type(v) ~= "boolean" then
-      raise("format", "%s: %s is %s, wanted true or false", path, key, shown(v))
+      raise("format", "%s: %s must be true or false, but is %s", path, key, shown(v))
     end
   end
   if config.bias ~= nil and not BIASES[config.bias] then
-    raise("format", "%s: bias is %s, wanted none, all or lora_only", path, shown(config.bias))
+    raise("format", "%s: bias must be none, all or lora_only, but is %s", path, shown(config.bias))
   end
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and (type(v) ~= "table" or #v > 0) then
-      raise("format", "%s: %s is no object of modules and numbers", path, key)
+      raise("format", "%s: %s is not an object of modules and numbers", path, key)
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then
-    raise("format", "%s: r is %s, wanted a whole number", path, shown(config.r))
+    raise("format", "%s: r must be a whole number, but is %s", path, shown(config.r))
   end
   if type(config.lora_alpha) ~= "number" then
-    raise("format", "%s: lora_alpha is %s, wanted a number", path, shown(config.lora_alpha))
+    raise("format", "%s: lora_alpha must be a number, but is %s", path, shown(config.lora_alpha))
   end
 end
 
@@ -138,7 +138,7 @@ local function parameters_of(path, config, module)
 end
 
 -- The module of a product's tensor and the parameter that it changes: X.base_layer.lora_A belongs to the parameter before that of
--- X.lora_A. The parameter is nil if the module is no target as a parameter.
+-- X.lora_A. The parameter is nil if the module is not a target as a parameter.
 local function target_of(path, config, module, name)
   local plain, depth = module, 0
   while plain:find "%.base_layer$" do plain, depth = plain:sub(1, -12), depth + 1 end

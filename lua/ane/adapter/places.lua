@@ -90,7 +90,7 @@ local function uses_of(b, r)
   return list
 end
 
--- The parameter of transformers that holds a matrix of all experts of a layer, such as layers.0.mlp.experts.gate_up_proj; nil where the
+-- The parameter of transformers that holds a matrix of all experts of a layer, such as layers.0.mlp.experts.gate_up_proj; nil if the
 -- files' names do not say it.
 local function parameter_of(r, cfg, name, place)
   local stack = place.stack
@@ -110,7 +110,7 @@ end
 -- holds all experts -> list of places, interleaved (the rows of gate and up alternate in it), format, output (name of the head's weight
 -- where the model is tied), unused = patterns of names of tensors that the computation does not need}
 function M.of(b, r)
-  local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is no part of the graph, but needed
+  local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is not part of the graph, but needed
   local out = {
     hf = {}, gguf = {}, stacks = {}, interleaved = r.interleaved_experts, format = b.cfg.format, unused = unused,
     architecture = b.cfg.architecture,

@@ -77,7 +77,7 @@ end
 
 --- The fingerprint of a file or folder.
 -- @param path of a model or adapter
--- @param own paths that are no part of it, such as the input and the output of a run
+-- @param own paths that are not part of it, such as the input and the output of a run
 -- @return text
 -- @raise a failure of ane.util.failure if a file cannot be read
 function M.of(path, own)

@@ -60,7 +60,7 @@ M.rules = {
   resume = { type = "boolean", default = false },
   restart = { type = "boolean", default = false },
   shard = { type = "string", check = function(text)
-    if not shard_of(text) then return ("is %s, wanted I/N with I of 1 to N"):format(schema.shown(text)) end
+    if not shard_of(text) then return ("must be I/N with I of 1 to N, but is %s"):format(schema.shown(text)) end
   end },
   max_errors = { type = "integer", min = 0 },
   max_row = { type = "integer", min = 64, max = 1 << 30, default = 16 << 20 },
@@ -87,11 +87,11 @@ end
 -- @return true; or nil, message, code
 function M.check(opts)
   local input, output = opts.input, opts.output
-  if opts.resume and opts.restart then return nil, "option resume does not go with restart", "invalid" end
+  if opts.resume and opts.restart then return nil, "option resume cannot be combined with restart", "invalid" end
   if opts.resume and not is_resumable(output) then return nil, "option resume needs an output file", "invalid" end
   if is_file(input) and not core.path_kind(input) then return nil, ("%s: no such file or folder"):format(input), "io" end
   if not is_file(output) then return true end
-  if core.path_kind(output) == "folder" then return nil, ("%s: is a folder, wanted a file"):format(output), "io" end
+  if core.path_kind(output) == "folder" then return nil, ("%s: must be a file, but is a folder"):format(output), "io" end
   for _, path in pairs(outputs.names(output)) do
     if is_file(input) and core.same_file(input, path) then
       return nil, ("%s: is the input, and would be overwritten as the output %s"):format(input, output), "invalid"
@@ -118,14 +118,14 @@ local function check_kind(given, model, kind)
     end
   end
   if given.task and rows.kinds[given.task] ~= kind then
-    return nil, ("%s does not do the task %s"):format(tostring(model), given.task), "unsupported"
+    return nil, ("%s does not support the task %s"):format(tostring(model), given.task), "unsupported"
   end
   return true
 end
 
 -- ---- Settings ------------------------------------------------------------------------------------------------------------------
 
--- The facts about a model that its answers depend on. own: paths that are no files of the model.
+-- The facts about a model that its answers depend on. own: paths that are not files of the model.
 local function model_settings(model, own)
   local info = model:info()
   local out = {

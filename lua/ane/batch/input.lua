@@ -17,8 +17,8 @@ local FOREIGN = {
   ["\x1F\x8B"] = "is compressed with gzip: decompress it first, as in zcat FILE | ane batch MODEL -",
   ["\x28\xB5\x2F\xFD"] = "is compressed with zstd: decompress it first, as in zstdcat FILE | ane batch MODEL -",
   ["\xFD7zXZ"] = "is compressed with xz: decompress it first, as in xzcat FILE | ane batch MODEL -",
-  ["\xFF\xFE"] = "is UTF-16, wanted UTF-8",
-  ["\xFE\xFF"] = "is UTF-16, wanted UTF-8",
+  ["\xFF\xFE"] = "is UTF-16, but must be UTF-8",
+  ["\xFE\xFF"] = "is UTF-16, but must be UTF-8",
 }
 
 -- ---- Lines -------------------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ local function row_of(self)
   local row = { number = self.number, text = text }
   if self.size > self.most then
     row.text = text:sub(1, self.most)
-    row.fault = ("the line has %d bytes, at most %d are read (max_row)"):format(self.size, self.most)
+    row.fault = ("the line has %d bytes, but must have at most %d (max_row)"):format(self.size, self.most)
   end
   self.parts, self.size, self.kept = {}, 0, 0
   if row.number == 1 and row.text:sub(1, 3) == BOM then row.text = row.text:sub(4) end
@@ -224,7 +224,7 @@ function M.open(opts)
   local kind = core.path_kind(opts.path)
   if not kind then return nil, ("%s: no such file or folder"):format(opts.path), "io" end
   if opts.form == "files" then return files(opts.path, opts.most, opts.own or {}) end
-  if kind == "folder" then return nil, ("%s: is a folder, wanted a file of lines"):format(opts.path), "io" end
+  if kind == "folder" then return nil, ("%s: must be a file of lines, but is a folder"):format(opts.path), "io" end
   return file_lines(opts.path, opts.most)
 end
 

@@ -45,7 +45,7 @@ local function check_shards(paths, all)
     local shard = settings.options and settings.options.shard or "1/1"
     local part, of = shard:match "^(%d+)/(%d+)$"
     n = n or of
-    if of ~= n then return nil, ("%s: is shard %s, the others are of %s"):format(paths[i], shard, n), "invalid" end
+    if of ~= n then return nil, ("%s: is shard %s, but the others are shards of %s"):format(paths[i], shard, n), "invalid" end
     if seen[part] then return nil, ("%s: is shard %s, and so is %s"):format(paths[i], shard, seen[part]), "invalid" end
     seen[part] = paths[i]
   end

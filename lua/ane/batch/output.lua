@@ -110,7 +110,7 @@ local function continue(self, lock, settings)
   reader.close()
   local other = journal.difference(old, settings)
   if other then
-    return nil, ("%s: was made with other settings: %s; option restart begins again"):format(names.journal, other), "invalid"
+    return nil, ("%s: was made with other settings: %s; option restart starts again"):format(names.journal, other), "invalid"
   end
   self.data = data_of(names, old)
   if not core.path_kind(self.data) then return false end -- the earlier run ended before its first line
@@ -262,7 +262,7 @@ local function rewrite(self, last)
   if new then count, message, code = copy_rows(self, index, out, new, last) end
   if not count then return nil, message, code end
   if count ~= self.live then
-    return nil, ("%s: %d of %d rows were found (is the disk full?)"):format(names.index, count, self.live), "io"
+    return nil, ("%s: only %d of %d rows were found (is the disk full?)"):format(names.index, count, self.live), "io"
   end
   ok, message, code = out:sync()
   if ok then ok, message, code = lock:sync() end

@@ -86,7 +86,7 @@ local function of_plain(value, settings)
     if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
   end
   if value.task ~= nil and not M.kinds[value.task] then
-    fields.wrong("task", "is %s, which is no task: choose %s", core.json_encode(value.task), names_of(M.kinds))
+    fields.wrong("task", "is %s, which is not a task: choose %s", core.json_encode(value.task), names_of(M.kinds))
   end
   local task = value.task or settings.task or DEFAULT[settings.kind] or guess(body)
   if FIELD[task] then FIELD[task](body) end
@@ -158,7 +158,7 @@ function M.read(asked, row, settings)
   if not asked.request then plain_defaults(task, body, settings) end
   asked.task, asked.body = task, body
   if settings.task_kinds[task] ~= settings.kind then
-    errors.raise(400, ("the model does not do the task %s"):format(task), { code = "unsupported" })
+    errors.raise(400, ("the model does not support the task %s"):format(task), { code = "unsupported" })
   end
   if body.stream == true then fields.unsupported("stream", "is not supported in a batch") end
 end

@@ -34,7 +34,7 @@ local function ids_of(model, values)
   table.move(own, 1, #own, first, ids)
   if #own == 0 then fields.wrong("text", "has no tokens") end
   if #ids > model.context then
-    errors.raise(400, ("prompt and text have %d tokens, the context holds %d"):format(#ids, model.context),
+    errors.raise(400, ("prompt and text have %d tokens, but the context has room for %d"):format(#ids, model.context),
       { param = "text", code = "context_length_exceeded" })
   end
   return ids, first

@@ -26,7 +26,7 @@ function M.grammar(labels)
       end
       kind[role] = class
     else
-      return nil, ("label '%s' is none of O, B-x, I-x, E-x, S-x: its spans are not known"):format(label), "unsupported"
+      return nil, ("label '%s' must be O, B-x, I-x, E-x or S-x"):format(label), "unsupported"
     end
   end
   if not g.outside then return nil, "there is no label O", "unsupported" end

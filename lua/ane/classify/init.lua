@@ -48,7 +48,7 @@ function M.run(model, opts)
   end
   local scores = bundle.program:vocab()
   if #cfg.labels ~= scores then
-    return nil, ("%s has %d labels (id2label of config.json), and its head gives %d scores per token"):format(tostring(model),
+    return nil, ("%s has %d labels (id2label of config.json), but its head gives %d scores per token"):format(tostring(model),
       #cfg.labels, scores), "format"
   end
   local grammar, message, code = bioes.grammar(cfg.labels)
@@ -94,7 +94,7 @@ local function run_window(self, first, last, upto)
   for t = self.done + 1, upto do
     local row = s:logits(t - first + 1)
     local scores = row:totable()
-    if not has_number(scores) then return nil, ("no label of token %d has a score that is a number"):format(t), "invalid" end
+    if not has_number(scores) then return nil, ("all scores of token %d are not numbers"):format(t), "invalid" end
     self.decoder:push(scores)
     if self.each then self.each(t, row) end
   end
@@ -105,7 +105,7 @@ end
 
 -- Checks that a sequence longer than one run can be divided into windows.
 local function check_window(self)
-  if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
+  if not self.reach then return nil, ("%d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
     local what = "%d tokens need windows of more than %d (margins of %d on both sides), a run takes %d: load the model with more context"
     return nil, what:format(self.n, 2 * self.reach, self.reach, self.window), "range"
@@ -226,7 +226,7 @@ local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0
 -- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
 -- @param text, base: byte i of the whole text is byte i - base of `text`
 -- @param used the last byte of other spans (nil: none); the bytes begin after it
--- @return start, stop; nil where no bytes are left
+-- @return start, stop; nil if no bytes are left
 function M.bytes(first, last, starts, stops, text, base, used)
   local start, stop
   for t = first, last do
@@ -288,7 +288,7 @@ local function read_input(model, input, level)
     return ids, at
   end
   if type(input) ~= "table" then
-    error(("classify: the input must be a text or a list of token ids, is a %s"):format(type(input)), level + 1)
+    error(("classify: the input must be a text or a list of token ids, but is a %s"):format(type(input)), level + 1)
   end
   local fault = list_of.ids_fault(input)
   if fault then error("classify: " .. fault, level + 1) end

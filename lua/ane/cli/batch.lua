@@ -12,34 +12,35 @@ local ranks = require "ane.cli.ranks"
 
 local M = {}
 
-M.summary = "Answer the rows of a file, folder or pipe: one line of JSON each."
+M.summary = "Answer the rows of a file, folder or pipe with one line of JSON each."
 M.needs = { { "merge" } } -- without --adapter it joins outputs
 
 function M.options(parser)
   options.model(parser, true, "join the outputs of all shards, in the order of the rows.")
   parser:argument("inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
     .. "the outputs of all shards."):args "*"
-  parser:option("-o --output", "Output, JSONL; - is standard output."):argname "OUT"
+  parser:option("-o --output", "JSONL file to write; - is standard output."):argname "OUT"
   parser:option("--form", "Form of the rows: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
     .. "and for .txt, .text and .md, else jsonl."):choices(batch.rules.form.choices)
-  parser:option("--task", "Task of plain rows without a task field; default: from the model and the row's fields.")
+  parser:option("--task", "Task of plain rows without a task field; default: it follows from the model and the row's fields.")
     :choices(batch.rules.task.choices)
   parser:option("--body", "JSON object with defaults of the rows' fields; @FILE reads it from a file."):argname "JSON|@FILE"
-  options.add(parser, "-n --max-tokens", "Default of the rows' max_tokens.", generate.rules.max_tokens):argname "N"
-  options.add(parser, "--temperature", "Default of the rows' temperature: 0, and 1 for requests in OpenAI's form.", batch.rules.temperature)
-    :argname "X"
+  options.add(parser, "-n --max-tokens", "max_tokens of rows that have none.", generate.rules.max_tokens):argname "N"
+  options.add(parser, "--temperature", "temperature of rows that have none; default 0, or 1 for rows in OpenAI's form.",
+    batch.rules.temperature):argname "X"
   parser:flag("--ordered", "Write lines in the order of the rows.")
   parser:flag("--resume", "Continue an earlier run.")
-  parser:flag("--restart", "Begin again, and discard an incomplete run.")
-  options.add(parser, "--shard", "Process rows I, I + N, I + 2 N, ... only; I is 1 to N.", batch.rules.shard):argname "I/N"
+  parser:flag("--restart", "Discard an incomplete run and start again.")
+  options.add(parser, "--shard", "Process only rows I, I + N, I + 2 N, ...; I is 1 to N.", batch.rules.shard):argname "I/N"
   options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
   options.add(parser, "--max-row", "Maximum bytes of a row; larger rows fail. Default 16777216.", batch.rules.max_row):argname "N"
-  options.add(parser, "--sessions", "Replies that are computed at the same time. Default 32.", batch.rules.sessions):argname "N"
+  options.add(parser, "--sessions", "Maximum replies computed at once. Default 32.", batch.rules.sessions):argname "N"
   parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
-  parser:flag("--pseudonyms", "For redact: each distinct original of a row gets its own name, [PERSON_1].")
-  parser:option("--key", "For redact: derive names from the original and this secret: the same names in every run."):argname "KEY"
+  parser:flag("--pseudonyms", "For redact: replace each distinct original of a row by its own name, such as [PERSON_1].")
+  parser:option("--key", "For redact: derive names from the original and this secret, so that they are the same in every run.")
+    :argname "KEY"
   parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
     .. "command with several ranks, without --shard.")
   options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
@@ -163,12 +164,12 @@ local function run_merge(args)
   local paths = { args.model, table.unpack(args.inputs) }
   if #paths == 0 then return options.wrong "--merge needs the outputs of shards" end
   for _, name in ipairs(NAMES) do
-    if name ~= "output" and args[name] then return options.wrong("--%s does not go with --merge", (name:gsub("_", "-"))) end
+    if name ~= "output" and args[name] then return options.wrong("--%s cannot be combined with --merge", (name:gsub("_", "-"))) end
   end
   for _, name in ipairs(OF_MODEL) do
-    if args[name] then return options.wrong("--%s does not go with --merge, which loads no model", name) end
+    if args[name] then return options.wrong("--%s cannot be combined with --merge, which loads no model", name) end
   end
-  if args.mixed[1] then return options.wrong "--mixed does not go with --merge, which loads no model" end
+  if args.mixed[1] then return options.wrong "--mixed cannot be combined with --merge, which loads no model" end
   return show(args, require("ane.batch.merge").run(paths, args.output))
 end
 

@@ -10,7 +10,7 @@ local relations = require "ane.cli.relations"
 
 local M = {}
 
-M.summary = "Measure the speed of prefill and decoding; of a token classifier, sentences per second."
+M.summary = "Measure the speed of prefill and decode; for a token classifier, sentences per second."
 M.ranks = true
 M.needs = { { "requests", "pool" }, { "rate", "pool" }, { "shared", "pool" }, { "pool_sessions", "pool" } }
 M.excludes = { { "sequences", "pool" }, { "greedy", "pool", "sequences" }, { "depth", "pool", "sequences" }, { "repetitions", "pool" } }
@@ -40,7 +40,7 @@ function M.options(parser)
   parser:flag("--no-limits", "Do not measure the limits of the machine.")
   parser:mutex(
     parser:option("-o --output", "Format of the results; default text."):choices { "text", "md", "csv", "json" },
-    parser:flag("--json", "Write one JSON object, as --output json."))
+    parser:flag("--json", "Write one JSON object, like --output json."))
   options.add(parser, "--sequences", "Measure several sequences at once: 1,8,32. Each has -p prompt tokens, then -n "
     .. "tokens to decode.", options.integers("number of sequences", 1)):argname "LIST"
   parser:flag("--pool", "Measure a pool end to end: --requests of -p prompt tokens and -n tokens to decode, which arrive at --rate.")
@@ -51,8 +51,8 @@ function M.options(parser)
     :argname "N"
   options.add(parser, "--pool-sessions", "With --pool: replies computed at once. Default 32.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
-  options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence. Default 32.", options.positive):argname "N"
-  options.add(parser, "-b --batch", "Token classifiers: sentences of one run. Default 16.", options.positive):argname "B"
+  options.add(parser, "--sentence-tokens", "For token classifiers: tokens in a sentence. Default 32.", options.positive):argname "N"
+  options.add(parser, "-b --batch", "For token classifiers: sentences in one run. Default 16.", options.positive):argname "B"
 end
 
 -- The parser has no defaults, so a value shows that the option was given.
@@ -358,18 +358,18 @@ local function check_context(model, args, context)
   end
   local own = model.config.context_length
   if args.context or not context or not own or context <= own then return true end
-  return options.wrong("the tests need a context of %d tokens, the model's own is %d: ask for it with --context %d", context, own, context)
+  return options.wrong("the tests need a context of %d tokens, but the model's own is %d: give --context %d", context, own, context)
 end
 
 function M.run(args)
   local o = { prompts = numbers(args, LISTS[1]), gens = numbers(args, LISTS[2]), depths = numbers(args, LISTS[3]) }
   o.longest = math.max(most(o.prompts), most(o.gens))
   if (args.sequences or args.pool) and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
-    return options.wrong("%s takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more",
+    return options.wrong("%s needs one value of --prompt-tokens and one of --gen-tokens, each 1 or more",
       args.pool and "--pool" or "--sequences")
   end
   if args.shared and args.shared >= o.prompts[1] then
-    return options.wrong("--shared must be below --prompt-tokens (%d), is %d", o.prompts[1], args.shared)
+    return options.wrong("--shared must be below --prompt-tokens (%d), but is %d", o.prompts[1], args.shared)
   end
   local context = context_of(args, o)
   local format = args.json and "json" or args.output or "text"
@@ -381,7 +381,7 @@ function M.run(args)
   if not ok then return nil, message, code end
   if classifier then return run_classifier(model, args, format) end
   if model.config.both_sides then
-    return nil, ("%s: reads whole texts in both directions; wanted a language model or a token classifier"):format(args.model)
+    return nil, ("%s: reads whole texts in both directions, but must be a language model or a token classifier"):format(args.model)
   end
   ok, message, code = check_context(model, args, context)
   if not ok then return nil, message, code end

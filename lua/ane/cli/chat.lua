@@ -18,8 +18,8 @@ function M.options(parser)
   parser:option("-p --prompt", "Send this message, print the reply and exit."):argname "TEXT"
   options.max_tokens(parser)
   options.sampling(parser)
-  parser:option("--overflow", "What happens when the context is full: drop forgets the oldest turns (not the system "
-    .. "message), error refuses."):choices {
+  parser:option("--overflow", "When the context is full, drop removes the oldest turns (not the system message), and error ends with "
+    .. "an error."):choices {
     "drop", "error" }:default "drop"
   prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")
@@ -87,7 +87,7 @@ local function read_messages(path, text)
   local list = type(value) == "table" and (value.messages or value)
   for i, m in ipairs(type(list) == "table" and list or { false }) do
     if type(m) ~= "table" or type(m.role) ~= "string" then
-      return nil, ("%s: entry %d is not a message: wanted a list of {\"role\": ..., \"content\": ...}"):format(path, i)
+      return nil, ("%s: entry %d is not a message: the file must be a list of {\"role\": ..., \"content\": ...}"):format(path, i)
     end
   end
   return list
@@ -122,7 +122,7 @@ COMMANDS = {
     for _, row in ipairs(COMMANDS) do
       io.stdout:write(("%-12s %s\n"):format(row[1] .. (row[2] and " " .. row[2] or ""), row[3]))
     end
-    io.stdout:write "A line that ends with a backslash goes on in the next one; a line that begins with // is a text with one slash.\n"
+    io.stdout:write "A line that ends with a backslash continues on the next line; a line that begins with // is a text with one slash.\n"
     io.stdout:write "Ctrl-C ends a reply, or clears the line; a second one ends the program, as Ctrl-D does.\n"
     return true
   end },

@@ -56,7 +56,7 @@ local function calibration_text(args)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
-  if text == "" then return nil, file .. ": is empty, wanted a text", "invalid" end
+  if text == "" then return nil, file .. ": is empty", "invalid" end
   return text
 end
 

@@ -18,18 +18,18 @@ function M.options(parser)
   parser:argument("a", "The reference model.")
   parser:argument("b", "The changed model. It may be the same file with --weights-b.")
   parser:argument("text", "Text file; - is standard input.")
-  options.add(parser, "--chunk", "Tokens of a window, each of which starts with an empty cache; default "
-    .. "512.", compare.rules.chunk):argname "N"
+  options.add(parser, "--chunk", "Tokens in a window; each window starts with an empty cache; default 512.",
+    compare.rules.chunk):argname "N"
   options.add(parser, "--weights-a", "Weights of A in memory: file (as stored, default), int8, fp16, ...", model.rules.weights):argname "W"
   options.add(parser, "--weights-b", "Weights of B in memory.", model.rules.weights):argname "W"
   options.mixed(parser, "--mixed-b", weights.fault)
   parser:option("--calibrate", "Calibration text for int4-block, uint4-block and lut4 of B."):argname "FILE"
-  parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens. It fails below a cosine of 0.97.")
+  parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens: fail below a cosine of 0.97.")
   options.add(parser, "--max-kl", "Fail if the mean KL divergence is above this many nats.", LIMIT):argname "N"
-  options.add(parser, "--max-perplexity", "Fail if the perplexity of B is above that of A by more than this many per cent.",
+  options.add(parser, "--max-perplexity", "Fail if the perplexity of B is more than this many per cent above that of A.",
     LIMIT):argname "P"
-  parser:option("--than", "JSON that this command wrote for another B, with the same A, text and chunk: also give "
-    .. "the difference of the two with its interval."):argname "FILE"
+  parser:option("--than", "Output of --json for another B, with the same A, text and chunk. The command then also shows the difference "
+    .. "of the two B with its interval."):argname "FILE"
   options.activations(parser)
   options.threads(parser)
   options.progress(parser)
@@ -42,10 +42,10 @@ local function limits_of(args, r)
   local faults = {}
   local function check(value, most, what)
     local kept = not most or value <= most -- a NaN is not
-    if not kept then faults[#faults + 1] = what:format(value, most) end
+    if not kept then faults[#faults + 1] = what:format(most, value) end
   end
-  check(r.kl.mean, args.max_kl, "the mean KL is %.6f, wanted at most %g")
-  check(100 * (r.perplexity.ratio - 1), args.max_perplexity, "the perplexity is %+.2f %%, wanted at most %+g %%")
+  check(r.kl.mean, args.max_kl, "the mean KL must be at most %g, but is %.6f")
+  check(100 * (r.perplexity.ratio - 1), args.max_perplexity, "the perplexity must be at most %+g %%, but is %+.2f %%")
   local message = faults[1] and table.concat(faults, "; ")
   return { ok = message == nil, max_kl = args.max_kl, max_perplexity = args.max_perplexity, message = message }
 end
@@ -83,7 +83,7 @@ local function show(r)
   end
   if r.gate then
     io.stdout:write(tostring(r.gate), "\n")
-    if not r.gate.ok then return nil, "the quality gate is not passed" end
+    if not r.gate.ok then return nil, "the quality gate fails" end
   end
   if r.limits and not r.limits.ok then return nil, r.limits.message end
   return true
@@ -96,7 +96,7 @@ local function earlier(path)
   local value
   value, message = require("ane.core").json_decode(text)
   if type(value) == "table" then return value end
-  return nil, path .. ": " .. (message or "an object expected"), "format"
+  return nil, path .. ": " .. (message or "must be a JSON object"), "format"
 end
 
 --- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate and `limits.ok` that of

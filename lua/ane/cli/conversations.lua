@@ -34,7 +34,7 @@ function M.encode(tokenizer, path, text)
       lists[#lists + 1] = ids
     end
   end
-  if #lists == 0 then return nil, path .. ": holds no conversation, wanted one a line", "invalid" end
+  if #lists == 0 then return nil, path .. ": has no conversation, but must have one in each line", "invalid" end
   return lists
 end
 

@@ -7,7 +7,7 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Make an embedding of each line of standard input."
+M.summary = "Compute an embedding of each line of standard input."
 M.excludes = { { "ids", "prompt", "prefix", "max_length", "special" } }
 
 function M.options(parser)
@@ -39,7 +39,7 @@ function M.run(args)
   if not input then
     input, message = common.lines()
     if not input then return nil, message end
-    if #input == 0 then return nil, "standard input: no texts are given; wanted one in each line" end
+    if #input == 0 then return nil, "standard input: has no text, but must have one in each line" end
   end
   local result
   result, message = model:embed(input, {

@@ -92,7 +92,7 @@ end
 
 function M.run(args)
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
-  if args.inputs and args.method ~= "gptq" then return options.wrong "--inputs goes with --method gptq" end
+  if args.inputs and args.method ~= "gptq" then return options.wrong "--inputs needs --method gptq" end
   local opts = packages.read(args)
   opts.inputs = args.inputs
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)

@@ -8,20 +8,20 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Check texts against a JSON Schema, a pattern or a grammar, or measure its masks."
+M.summary = "Check texts against a JSON Schema, a regular expression or a grammar, or measure the time of its masks."
 M.needs = { { "time", "model" }, { "model", "time" }, { "lenient", "json_schema" }, { "blanks", "json_schema" } }
 
 function M.options(parser)
-  parser:option("--json-schema", "JSON Schema."):argname "FILE"
-  parser:option("--regex", "Pattern that matches a whole text (ECMA-262)."):argname "PATTERN"
+  parser:option("--json-schema", "JSON Schema file."):argname "FILE"
+  parser:option("--regex", "Regular expression (ECMA-262) that must match the whole text."):argname "PATTERN"
   parser:option("--gbnf", "GBNF grammar, as in llama.cpp."):argname "FILE"
-  parser:option("--lark", "Grammar in the syntax of Lark."):argname "FILE"
-  parser:option("--instances", "File with a text to check in each line, as a JSON string; default: standard input is "
+  parser:option("--lark", "Lark grammar."):argname "FILE"
+  parser:option("--instances", "File with one text to check in each line, as a JSON string; default: standard input is "
     .. "one text."):argname "FILE"
-  parser:option("--model", "Model, tokenizer.json or folder with the tokens for --time."):argname "MODEL"
-  parser:flag("--time", "Measure the time of the masks along the texts.")
-  parser:flag("--lenient", "Ignore unknown names of formats.")
-  options.add(parser, "--blanks", "Maximum blanks at each place where JSON allows them; default: one space after commas and colons.",
+  parser:option("--model", "Model, tokenizer.json or folder whose tokens --time uses."):argname "MODEL"
+  parser:flag("--time", "Measure the time of the mask at each token of the texts.")
+  parser:flag("--lenient", "Ignore unknown values of the keyword format.")
+  options.add(parser, "--blanks", "Maximum white space at each place where JSON allows it; default: one space after commas and colons.",
     options.natural)
     :argname "N"
   options.json(parser)

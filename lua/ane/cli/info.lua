@@ -202,7 +202,7 @@ function M.run(args)
   if not args.model then return machine(args) end
   if aimodel.found(args.model) then return asset_info(args) end
   if is_package(args.model) then return package_info(args) end
-  if args.program then return nil, args.model .. ": is no .mlpackage or .aimodel, so it has no program to show" end
+  if args.program then return nil, args.model .. ": is not a .mlpackage or .aimodel, so it has no program to show" end
   local info, message = file_facts(args.model, args.keys)
   if not info then return nil, message end
   local model <close>, failed, code = common.load(args)

@@ -26,7 +26,7 @@ function M.decode(text)
   end
   local map = kind == "dict" and value.map or {}
   if type(map.messages) ~= "table" or map.messages.kind ~= "list" then
-    return nil, "a list of messages expected, or an object that has one as \"messages\""
+    return nil, "must be a list of messages, or an object with such a list as \"messages\""
   end
   message = fault(map.messages)
   if message then return nil, message end

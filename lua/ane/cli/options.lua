@@ -87,7 +87,7 @@ end
 
 -- ---- Options that several commands have ----------------------------------------------------------------------------------
 
-local MIXED = "Another type for weights whose names contain PATTERN (* matches any characters, ? any one). "
+local MIXED = "Another type for weights whose names contain PATTERN (* matches any characters, ? any single one). "
   .. "May be given several times; the last match counts."
 
 --- --mixed: PATTERN=TYPE.
@@ -137,8 +137,8 @@ end
 
 --- --inputs of gptq.
 function M.inputs(parser)
-  parser:option("--inputs", "For gptq, the inputs that a weight is rounded for. rounded (default): its inputs when all weights before it "
-    .. "are rounded; half of their difference from the source's is compensated. source: its inputs in the source model.")
+  parser:option("--inputs", "For --method gptq: the inputs for which a weight is rounded. rounded (default): its inputs when all weights "
+    .. "before it are rounded; half of their difference from the source's is compensated. source: its inputs in the source model.")
     :choices { "rounded", "source" }:argname "WHICH"
 end
 
@@ -161,8 +161,8 @@ function M.model(parser, optional, merge)
   local rules = model.rules
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
   M.threads(parser)
-  M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096 (32768 for "
-    .. "embedding models and rerankers), and at most what fits into half of the free memory.",
+  M.add(parser, "-c --context", "Maximum tokens of a session; default: the smallest of the model's own limit, 4096 (32768 for "
+    .. "embedding models and rerankers), and what fits in half of the free memory.",
     rules.context):argname "C"
   M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int8-block, int4-block, uint4-block, "
     .. "lut4, fp16, q8_0, ...",
@@ -193,18 +193,18 @@ function M.sampling(parser)
   M.add(parser, "--temperature", "Temperature of sampling; 0 (default) is greedy.", rules.temperature):argname "X"
   M.add(parser, "--top-k", "Sample only from the K best tokens.", rules.top_k):argname "K"
   M.add(parser, "--top-p", "Sample only from the best tokens whose probabilities add up to P.", rules.top_p):argname "P"
-  M.add(parser, "--min-p", "Sample only from tokens with at least P times the probability of the best one.", rules.min_p):argname "P"
-  M.add(parser, "--repeat-penalty", "Penalty on tokens that occurred recently; 1 (default) is none.", rules.repeat_penalty):argname "X"
+  M.add(parser, "--min-p", "Sample only from tokens with at least P times the probability of the best token.", rules.min_p):argname "P"
+  M.add(parser, "--repeat-penalty", "Penalty on tokens that occurred recently; 1 (default) means none.", rules.repeat_penalty):argname "X"
   M.add(parser, "--seed", "Random seed. The same seed gives the same text.", rules.seed):argname "S"
   M.add(parser, "--stop", "End the reply before this text. May be given several times.", M.text):count "*":argname "TEXT"
   parser:flag("--speculate", "Check several drafted tokens in one call if that is faster. The reply stays the same.")
-  parser:option("--speculate-corpus", "Text file to draft from. Implies --speculate."):argname "FILE"
+  parser:option("--speculate-corpus", "Text file from which tokens are drafted. Implies --speculate."):argname "FILE"
   M.add(parser, "--stop-ngram", "End the reply when the same N tokens occur for the third time.", rules.stop_ngram):argname "N"
 end
 
 --- --max-tokens
 function M.max_tokens(parser)
-  M.add(parser, "-n --max-tokens", "Maximum tokens of a reply; default: up to an end token or the end of the context.",
+  M.add(parser, "-n --max-tokens", "Maximum tokens of a reply; default: until an end token or the end of the context.",
     generate.rules.max_tokens):argname "N"
 end
 

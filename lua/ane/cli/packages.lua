@@ -30,40 +30,42 @@ local function target(text)
   if planner.targets[text] then return text end
   local n = megabytes(text)
   if n then return n end
-  return nil, ("'%s' is neither coreml, coreai, coreai-sharded, both nor a number of megabytes"):format(text)
+  return nil, ("'%s' must be coreml, coreai, coreai-sharded, both or a number of megabytes"):format(text)
 end
 
 function M.options(parser)
   options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ")
-    .. "; default int8, of embedding models and rerankers int8-block.", rules.weights)
+    .. "; default int8, for embedding models and rerankers int8-block.", rules.weights)
     :argname "W"
-  options.add(parser, "--mixed", "Another scheme for weights whose names contain PATTERN (* matches any characters, ? any one). "
+  options.add(parser, "--mixed", "Another scheme for weights whose names contain PATTERN (* matches any characters, ? any single one). "
     .. "May be given several times; the longest match counts.", options.rule(scheme_fault)):count "*":argname "PATTERN=SCHEME"
-  options.add(parser, "-c --context", "Positions that the states hold; default: 512, or the model's own limit if that "
+  options.add(parser, "-c --context", "Number of positions in the states; default: 512, or the model's own limit if that "
     .. "is less.", rules.context)
     :argname "C"
-  options.add(parser, "--max-t", "Maximum tokens of a call of packages; default 4.", rules.max_t):argname "T"
-  options.add(parser, "--fixed-t", "Fixed numbers of tokens, T1,T2,... Each gets packages or functions of its own. Default of classifiers, "
-    .. "embedding models and rerankers: 128,256,512; of other Core AI assets: 8,16,64, of sets of them 1,8,64.",
+  options.add(parser, "--max-t", "Maximum tokens in a call of packages; default 4.", rules.max_t):argname "T"
+  options.add(parser, "--fixed-t", "Fixed numbers of tokens per call: T1,T2,... Each gets its own packages or functions. Default for "
+    .. "classifiers, embedding models and rerankers: 128,256,512; for other Core AI assets: 8,16,64; for sets of assets: 1,8,64.",
     options.counts):argname "LIST"
   parser:option("--functions",
-    "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")
+    "one: each T and context has its own packages; many: each T and context is a function of the same packages, with shared weights and "
+    .. "states.")
     :choices(rules.functions.choices)
-  options.add(parser, "--tiers", "Smaller contexts to export as well: C1,C2,... Default of a Core AI asset: 256 and its doubles below C.",
+  options.add(parser, "--tiers", "Smaller contexts to export as well: C1,C2,... Default for a Core AI asset: 256, 512, 1024, ... below C.",
     options.counts):argname "LIST"
   options.add(parser, "--slices", "Number of slices of the head; default: as few as the residency rules allow.", rules.slices):argname "N"
   options.add(parser, "--layers", "Maximum layers of a package.", rules.layers):argname "N"
   options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
     rules.experts):argname "HOW"
   options.add(parser, "--target", "coreml: packages (default); coreai: one Core AI asset in a bundle; coreai-sharded: a set of assets, "
-    .. "partitioned as packages are; both (plan only). A number: megabytes of weights to aim at for each package.", target):argname "TARGET"
+    .. "partitioned like packages; both: coreml and coreai (plan only). A number: packages with about so many megabytes of weights.",
+    target):argname "TARGET"
   options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks.",
     megabytes):argname "MB"
   options.add(parser, "--law", "Old name of --size-limit.", megabytes):argname "MB"
   options.add(parser, "--chip", "Chip whose limits apply (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
-  parser:option("--layout", "Of packages: order of axes: ct1 is [1, C, T, 1], c1t is [1, C, 1, T]."):choices(rules.layout.choices)
+  parser:option("--layout", "Order of axes in packages: ct1 is [1, C, T, 1], c1t is [1, C, 1, T]."):choices(rules.layout.choices)
   parser:option("--norm", "How RMSNorm is written: as LayerNorm of doubled channels, or in fp32."):choices(rules.norm.choices)
-  parser:option("--rope", "Rope tables: inputs that the host computes, or constants."):choices(rules.rope.choices)
+  parser:option("--rope", "Rope tables: inputs (the host computes them), or constants."):choices(rules.rope.choices)
 end
 
 --- Warns if a context is longer than the one that the model was trained for.

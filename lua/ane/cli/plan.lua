@@ -9,7 +9,7 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
-M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run; or with --ranks, how it is "
+M.summary = "Show the Core ML packages of a model and the device on which each is predicted to run; with --ranks, show how the model is "
   .. "divided among the ranks of mpirun."
 M.needs, M.excludes = {}, {}
 for i, name in ipairs { "network", "latency", "cut", "link", "tail", "kv", "sequences" } do M.needs[i] = { name, "ranks", "hosts" } end
@@ -31,9 +31,9 @@ local function rank_options(parser)
   options.add(parser, "--cut", "With --ranks: first layers of ranks 1, 2, ...: 8,16.", options.integers("layer", 0))
     :argname "LIST"
   parser:option("--link", "With --ranks: type of activations between ranks."):choices { "fp32", "fp16" }
-  options.add(parser, "--tail", "With --ranks: weight of the head when the cut is chosen, as for run.", rules.tail):argname "X"
+  options.add(parser, "--tail", "With --ranks: weight of the head's time in the choice of the cut, as for run.", rules.tail):argname "X"
   parser:option("--kv", "With --ranks: type of cached keys and values."):choices(rules.kv.choices)
-  options.add(parser, "--sequences", "With --ranks: sequences at once. Default: 8 for each rank.", rules.sequences):argname "N"
+  options.add(parser, "--sequences", "With --ranks: number of sequences. Default: 8 for each rank.", rules.sequences):argname "N"
 end
 
 function M.options(parser)

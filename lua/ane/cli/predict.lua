@@ -20,8 +20,9 @@ function M.options(parser)
   parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
     .. '"outputs": expected outputs, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
     .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is an output of call N, counted from 1.')
-  parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
-  parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
+  parser:option("--precision", "fp32 computes without rounding to fp16; fp16 rounds every result of type fp16.")
+    :choices { "fp32", "fp16" }:default "fp32"
+  parser:option("--function", "Function of calls that name none; default: the package's own default."):argname "NAME"
   options.add(parser, "--run-memory", "Maximum memory for the states and values of runs: 2G, 512M; default: half of the free memory.",
     units.bytes_rule):argname "SIZE"
   options.threads(parser)
@@ -50,7 +51,7 @@ local function fault_of_tolerance(case)
   for _, key in ipairs { "tolerance", "tolerance_fp16" } do
     local t = case[key]
     if t ~= nil and t ~= core.null then
-      if type(t) ~= "table" or t[1] ~= nil then return key .. ": wanted {atol, rtol}" end
+      if type(t) ~= "table" or t[1] ~= nil then return key .. ": must be {atol, rtol}" end
       local fault = fault_of_keys(t, TOLERANCE)
       if fault then return ("%s: %s"):format(key, fault) end
       for _, name in ipairs(keys(t)) do
@@ -66,7 +67,7 @@ local function read_case(path)
   local case, fault = core.json_decode(text)
   if case == nil then return nil, ("%s: %s"):format(path, fault) end
   if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
-    return nil, path .. ": wanted an object with a list `calls`"
+    return nil, path .. ": must be an object with a list `calls`"
   end
   fault = fault_of_tolerance(case)
   if fault then return nil, ("%s: %s"):format(path, fault) end
@@ -148,11 +149,11 @@ end
 
 -- What is wrong with the outputs that a call expects, or nil.
 local function fault_of_outputs(outputs)
-  if type(outputs) ~= "table" or outputs[1] ~= nil then return "outputs: wanted an object of {shape, data} by name" end
+  if type(outputs) ~= "table" or outputs[1] ~= nil then return "outputs: must be an object of {shape, data} by name" end
   for name, want in pairs(outputs) do
     local ok = type(want) == "table" and type(want.shape) == "table" and type(want.data) == "table" and all_are("integer", want.shape)
       and all_are("number", want.data)
-    if not ok then return ("output %s: wanted {shape, data} with lists of numbers"):format(name) end
+    if not ok then return ("output %s: must be {shape, data} with lists of numbers"):format(name) end
     local fault = fault_of_keys(want, VALUE)
     if fault then return ("output %s: %s"):format(name, fault) end
   end
@@ -171,9 +172,9 @@ end
 
 -- A call with all its parts of the right type; or nil, message.
 local function read_call(call)
-  if type(call) ~= "table" then return nil, "wanted an object with `inputs`" end
+  if type(call) ~= "table" then return nil, "must be an object with `inputs`" end
   call = without_null(call)
-  if type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
+  if type(call.inputs) ~= "table" then return nil, "must be an object with `inputs`" end
   if call["function"] ~= nil and type(call["function"]) ~= "string" then return nil, "function is not a name" end
   if call.state ~= nil and type(call.state) ~= "string" and type(call.state) ~= "number" then return nil, "state is not a name" end
   for _, key in ipairs { "reset_state", "silent" } do
@@ -207,7 +208,7 @@ local function resolved(inputs, number, kept)
   for name, value in pairs(inputs) do
     if is_reference(value) then
       if math.type(value.call) ~= "integer" or value.call < 1 or value.call >= number or type(value.output) ~= "string" then
-        return nil, ("input %s: wanted {call, output} with the number of an earlier call, from 1, and the name of an output"):format(name)
+        return nil, ("input %s: must be {call, output} with the number of an earlier call, from 1, and the name of an output"):format(name)
       end
       local result = kept[value.call][value.output]
       if result == true then return nil, ("input %s: call %d has no output \"%s\""):format(name, value.call, value.output) end
@@ -226,7 +227,7 @@ local function has_states(info, name)
   return false -- predict names the function that is not there
 end
 
--- The set of states for a call of function `name`; nil where the function has none; or nil, message. The first call of a function
+-- The set of states for a call of function `name`; nil if the function has none; or nil, message. The first call of a function
 -- with states makes the set.
 -- @param states {info (of the package), by_key, kept (see references_of)}
 local function state_of(pkg, states, call, name)
@@ -275,7 +276,7 @@ local function show(calls)
     for _, name in ipairs(keys(call.outputs)) do
       local o = call.outputs[name]
       local verdict = o.ok == nil and "" or (", largest error %.3g: %s"):format(o.max_abs_err, o.ok and "ok" or "too large")
-      if o.wanted_shape then verdict = (", wanted the shape [%s]"):format(table.concat(o.wanted_shape, ", ")) end
+      if o.wanted_shape then verdict = (", but the shape must be [%s]"):format(table.concat(o.wanted_shape, ", ")) end
       local first = {}
       for k = 1, math.min(6, #o.data) do first[k] = ("%.6g"):format(o.data[k]) end
       io.stdout:write(("call %d: %s [%s] = %s%s%s\n"):format(i, name, table.concat(o.shape, ", "), table.concat(first, " "),
@@ -303,7 +304,7 @@ function M.run(args)
   if args.json then return common.print_json { calls = common.list(calls), ok = all } end
   show(calls)
   if all then return true end
-  return nil, "an output is not what the case expects"
+  return nil, "an output differs from the expected one"
 end
 
 return M

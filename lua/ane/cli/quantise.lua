@@ -10,7 +10,7 @@ local types = require "ane.quantise.types"
 local M = {}
 
 M.writes = "out"
-M.summary = "Write a model as GGUF with its weights in another type, and show the errors that this causes."
+M.summary = "Write a model as GGUF with its weights in another type, and show the error of each weight."
 M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" } }
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
@@ -27,7 +27,7 @@ local function size_of(text)
 end
 
 function M.options(parser)
-  parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
+  parser:argument("model", "GGUF file, or folder with safetensors and config.json.")
   parser:argument("out", "The GGUF file to write. It appears when it is complete. With --sweep: the SVG file.")
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
     .. "; or a scheme of Core ML packages, whose values the "
@@ -39,8 +39,8 @@ function M.options(parser)
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
-  options.add(parser, "--bits", "The same for a mean number of bits per weight, such as 4.25. With --size and --bits, the table of the "
-    .. "embedding keeps its type if the head is another tensor, and does not count as a weight.", BITS):argname "N"
+  options.add(parser, "--bits", "Choose the types of weights for this mean number of bits per weight, such as 4.25. With --size and "
+    .. "--bits, the embedding table keeps its type if the head is another tensor; --bits does not count it.", BITS):argname "N"
   parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. The "
     .. "model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
@@ -49,16 +49,16 @@ function M.options(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
-  options.add(parser, "--stages", "Old option: 1 is --inputs source, more is --inputs rounded.",
+  options.add(parser, "--stages", "Old option: 1 means --inputs source, more means --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
-  parser:option("--tune", "For gptq: none (default); norms: at the end, tune the norm weights on the text of --calibrate, if all "
-    .. "operations of the model have gradients. Perplexity comes nearer to the source's; it takes up to twice as long as rounding.")
+  parser:option("--tune", "For --method gptq: none (default); norms: at the end, tune the norm weights on the text of --calibrate, if all "
+    .. "operations of the model have gradients. Perplexity comes closer to the source's. Tuning takes up to twice as long as rounding.")
     :choices { "norms", "none" }:argname "WHAT"
   options.transform(parser, "Transform of the weights before rounding:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
     require("ane.evaluate.sweep").parse):argname "LIST"
-  parser:option("--on", "Text on which --sweep measures. Use another one than for --calibrate."):argname "FILE"
+  parser:option("--on", "Text on which --sweep measures. Do not use the text of --calibrate."):argname "FILE"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
@@ -85,7 +85,7 @@ local function show(report)
   io.stdout:write(("%s: weights %s%s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights, turned,
     common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
   if report.mixed then
-    io.stdout:write(("types chosen: %.3f bits a weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
+    io.stdout:write(("types chosen: %.3f bits per weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
   end
   local tuned = report.tuned
   if tuned then
@@ -119,7 +119,7 @@ local function prepared(source, args, model)
   return made, message, code
 end
 
--- The rules of --mixed behind others.
+-- The rules of --mixed after the others.
 local function with_rules(args, rules)
   local all, own = table.move(rules, 1, #rules, 1, {}), args.mixed or {}
   return table.move(own, 1, #own, #all + 1, all)
@@ -191,7 +191,7 @@ end
 
 -- What is wrong with the options of a sweep, or nil.
 local function sweep_fault(args)
-  if not args.sweep then return args.on and "--on goes with --sweep" end
+  if not args.sweep then return args.on and "--on needs --sweep" end
   if args.weights or args.size or args.bits then return "--sweep names the types: leave out --weights, --size and --bits" end
   if not args.out:find "%.svg$" then return ("--sweep writes a picture: %s does not end with .svg"):format(args.out) end
   if not args.on then return "--sweep measures on a text: give --on FILE" end
@@ -206,17 +206,17 @@ local function check_usage(args)
   local fault = sweep_fault(args)
   if fault then return options.wrong("%s", fault) end
   if args.sweep then return true end
-  if args.size and args.bits then return options.wrong "--size and --bits: choose one" end
+  if args.size and args.bits then return options.wrong "--bits cannot be combined with --size" end
   if (args.size or args.bits) and not args.calibrate then return options.wrong "--size and --bits need a text: give --calibrate FILE" end
   if (args.size or args.bits) and args.transform == "rotate" then
-    return options.wrong "--transform rotate goes with --weights, not with --size or --bits"
+    return options.wrong "--transform rotate needs --weights, and cannot be combined with --size or --bits"
   end
   if not args.weights and not args.size and not args.bits then
     return options.wrong("give --weights: %s", table.concat(types.names, ", "))
   end
-  if args.inputs and args.stages then return options.wrong "--stages is the old form of --inputs: give one of them" end
+  if args.inputs and args.stages then return options.wrong "--stages cannot be combined with --inputs: it is the old form" end
   for _, name in ipairs { "inputs", "stages", "tune" } do
-    if args[name] and args.method ~= "gptq" then return options.wrong("--%s goes with --method gptq", name) end
+    if args[name] and args.method ~= "gptq" then return options.wrong("--%s needs --method gptq", name) end
   end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   return true

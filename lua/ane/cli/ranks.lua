@@ -15,15 +15,15 @@ local LINKS = { "fp32", "fp16" }
 function M.options(parser)
   parser:flag("--mpi", "Run as a rank of an MPI program; the layers of the model are divided among all ranks. Default if mpirun started "
     .. "the command with several ranks.")
-  parser:option("--parallel", "Under mpirun: what the ranks divide: layers (pipeline, default), or the rows of each matrix "
-    .. "(tensor), for fast links."):choices(pipeline.rules.parallel.choices)
-  options.add(parser, "--cut", "Under mpirun: first layers of ranks 1, 2, ...: 8,16. Default: chosen by the speed and the memory of "
+  parser:option("--parallel", "Under mpirun: pipeline (default) divides the layers among the ranks; tensor divides the rows of each "
+    .. "matrix, for fast links."):choices(pipeline.rules.parallel.choices)
+  options.add(parser, "--cut", "Under mpirun: first layers of ranks 1, 2, ...: 8,16. Default: chosen for the speed and the memory of "
     .. "the ranks.", options.integers("layer", 0)):argname "LIST"
   parser:option("--link", "Under mpirun: type of activations between ranks: fp32 (default; results equal those of one process) or fp16 "
     .. "(half the bytes)."):choices(LINKS)
-  options.add(parser, "--tail", "Under mpirun: weight of the head when the cut is chosen: 0 for long prompts, 1 for long replies; "
+  options.add(parser, "--tail", "Under mpirun: weight of the head's time in the choice of the cut: 0 for long prompts, 1 for long replies; "
     .. "default 0.5.", pipeline.rules.tail):argname "X"
-  options.add(parser, "--rank-timeout", "Under mpirun: seconds after which a silent rank counts as lost. Default 300.",
+  options.add(parser, "--rank-timeout", "Under mpirun: seconds after which a silent rank counts as dead. Default 300.",
     { type = "number", above = 0 }):argname "S"
 end
 

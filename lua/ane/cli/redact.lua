@@ -9,7 +9,7 @@ local redact = require "ane.classify.redact"
 
 local M = {}
 
-M.summary = "Replace labelled spans of a text by [LABEL] or by pseudonyms."
+M.summary = "Replace labelled spans of a text with [LABEL] or with pseudonyms."
 M.writes = "output"
 
 -- Bytes read at a time.
@@ -19,7 +19,7 @@ function M.options(parser)
   options.model(parser)
   parser:argument("file", "Text file; - is standard input.")
   parser:option("-o --output", "Write to this file instead of standard output."):argname "OUT"
-  parser:flag("--pseudonyms", "Replace each distinct original by its own name, as [PERSON_1].")
+  parser:flag("--pseudonyms", "Replace each distinct original by its own name, such as [PERSON_1].")
   parser:option("--key", "Derive names from the original and this secret, so that they are the same in every run."):argname "KEY"
   options.add(parser, "--threshold", "Leave spans with a lower score as they are.", redact.rules.threshold):argname "P"
   options.add(parser, "--window", "Maximum tokens of one run.", redact.rules.window):argname "N"

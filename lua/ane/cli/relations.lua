@@ -46,7 +46,7 @@ end
 
 local function exclude_fault(row, args)
   for i = 2, M.given(args, row[1]) and #row or 0 do
-    if M.given(args, row[i]) then return ("%s and %s: choose one"):format(M.spelling(row[1]), M.spelling(row[i])) end
+    if M.given(args, row[i]) then return ("%s cannot be combined with %s"):format(M.spelling(row[1]), M.spelling(row[i])) end
   end
 end
 

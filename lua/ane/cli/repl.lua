@@ -79,7 +79,7 @@ function M.complete(word, env)
 end
 
 -- Reads until the text compiles, or is wrong in a way that more lines cannot mend.
--- @return a function; false where there is none; nil at the end of input
+-- @return a function; false if there is none; nil at the end of input
 local function read_chunk(reader, env, err)
   local text = reader "> "
   if not text then return text end

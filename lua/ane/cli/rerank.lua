@@ -13,7 +13,7 @@ M.excludes = { { "ids", "instruction", "max_length", "special" } }
 function M.options(parser)
   options.model(parser)
   options.add(parser, "-q --query", "The query.", rerank.rules.instruction):argname "TEXT"
-  options.add(parser, "--instruction", "What the query asks for, for models that take an instruction.", rerank.rules.instruction)
+  options.add(parser, "--instruction", "Task description, for models that take an instruction.", rerank.rules.instruction)
     :argname "TEXT"
   options.add(parser, "--ids", "Score these token ids, which hold query and document: 1,2,3. May be given several times.",
     options.ids):count "*":argname "IDS"
@@ -33,7 +33,7 @@ end
 function M.run(args)
   local ids = args.ids and #args.ids > 0 and args.ids
   if not ids and not args.query then return options.wrong "give --query or --ids" end
-  if ids and args.query then return options.wrong "--ids stand for query and document: give no --query" end
+  if ids and args.query then return options.wrong "--ids cannot be combined with --query: the ids contain the query" end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
   local documents = ids

@@ -24,12 +24,13 @@ function M.options(parser)
     parser:option("--prompts", "File with a prompt in each line; - is standard input. The prompts are computed together."):argname "FILE",
     options.add(parser, "--ids", "Token ids to continue: 1,2,3.", options.ids):argname "IDS",
     parser:option("--messages", "JSON file with a list of messages, for the chat template; - is standard input."):argname "FILE")
-  parser:option("-s --system", "System message. The prompt is then a user's message, and both go through the chat template.")
+  parser:option("-s --system", "System message. The prompt is then a user message, and both go through the chat template.")
     :argname "TEXT"
   options.max_tokens(parser)
   parser:flag("--ignore-eos", "Continue after end tokens.")
   parser:flag("--special", "Read the spellings of control tokens in the prompt as those tokens.")
-  options.add(parser, "--logprobs", "With --json: write the log probability of each token and of the N best.", options.natural):argname "N"
+  options.add(parser, "--logprobs", "With --json: write the log probabilities of each token and of the N best tokens.", options.natural)
+    :argname "N"
   options.sampling(parser)
   prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error.")
@@ -63,7 +64,7 @@ end
 -- The prompt as model:generate takes it, and the options that come with it; or nil, message, code.
 local function prompt_of(args)
   if args.messages or args.ids then
-    if args.system then return options.wrong "--system goes with --prompt, --file or standard input" end
+    if args.system then return options.wrong "--system needs --prompt, --file or standard input" end
     if args.ids then return args.ids, {} end
     return read_messages(args.messages)
   end
@@ -107,7 +108,7 @@ local function with_input(prompts)
   return list
 end
 
--- The list of prompts; nil where there is one, or none; or nil, message, code.
+-- The list of prompts; nil if there is one, or none; or nil, message, code.
 local function prompts_of(args)
   if args.prompts then
     local text, message, code = common.read(args.prompts)
@@ -143,7 +144,7 @@ end
 -- Continues all prompts in a pool. Each reply is the one that its prompt has alone. The command fails if one of them fails.
 local function run_many(args, prompts)
   for _, name in ipairs { "profile", "prompt_cache", "timings" } do
-    if args[name] then return options.wrong("%s goes with one prompt", relations.spelling(name)) end
+    if args[name] then return options.wrong("%s cannot be combined with several prompts", relations.spelling(name)) end
   end
   local model <close>, message = common.load(args)
   if not model then return nil, message end

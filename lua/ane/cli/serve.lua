@@ -8,39 +8,39 @@ local serve = require "ane.serve"
 
 local M = {}
 
-M.summary = "Serve a model over HTTP: OpenAI's API and a chat page."
+M.summary = "Serve a model over HTTP, with OpenAI's API and a chat page."
 M.ranks = true
 M.needs = { { "tls_cert", "tls_key" }, { "tls_key", "tls_cert" } }
 
 function M.options(parser)
   options.model(parser)
-  parser:option("--host", "Address to listen on; 0.0.0.0 is all addresses of the machine. Default 127.0.0.1: only this machine.")
+  parser:option("--host", "Address to listen on; 0.0.0.0 means all addresses of the machine. Default 127.0.0.1: only this machine.")
     :argname "ADDRESS"
-  options.add(parser, "--port", "Port; 0 takes a free one. Default 8080.", serve.rules.port):argname "N"
-  options.add(parser, "--sessions", "Replies computed at once. Default 4.", serve.rules.sessions):argname "N"
-  options.add(parser, "--queue", "Requests that may wait; further ones are answered with status 503. Default 64.", serve.rules.queue)
+  options.add(parser, "--port", "Port to listen on; 0 chooses a free one. Default 8080.", serve.rules.port):argname "N"
+  options.add(parser, "--sessions", "Maximum replies computed at once. Default 4.", serve.rules.sessions):argname "N"
+  options.add(parser, "--queue", "Maximum requests that wait; further ones get status 503. Default 64.", serve.rules.queue)
     :argname "N"
-  parser:option("--memory", "Maximum memory for the states of all replies, as 2G or 512M."):argname "SIZE"
-  parser:option("--api-key", "Key that requests must have. @FILE reads it from a file, so that it is not visible in the list of "
-    .. "processes."):argname "KEY|@FILE"
+  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  parser:option("--api-key", "Key that requests must contain. @FILE reads it from a file, so that the list of processes does not show it.")
+    :argname "KEY|@FILE"
   parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
   parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
-  options.add(parser, "--cors", "Origin whose pages may send requests, as https://example.org; * is all. May be given several times.",
-    serve.rules.cors):count "*":argname "ORIGIN"
-  options.add(parser, "--alias", "Another name of the model for clients. May be given several times.", options.text):count "*"
+  options.add(parser, "--cors", "Origin whose pages may send requests, such as https://example.org; * means all. May be given several "
+    .. "times.", serve.rules.cors):count "*":argname "ORIGIN"
+  options.add(parser, "--alias", "Another name that requests may give as model. May be given several times.", options.text):count "*"
     :argname "NAME"
-  options.add(parser, "--temperature", "Temperature of requests that give none; default 1, as in the "
-    .. "API.", serve.defaults.temperature):argname "X"
-  options.add(parser, "--top-p", "top_p of requests that give none.", serve.defaults.top_p):argname "X"
-  options.add(parser, "--top-k", "top_k of requests that give none.", serve.defaults.top_k):argname "N"
-  options.add(parser, "--min-p", "min_p of requests that give none.", serve.defaults.min_p):argname "X"
-  options.add(parser, "--time-limit", "Seconds after which a reply is cut off, waiting included.", serve.rules.time_limit):argname "S"
+  options.add(parser, "--temperature", "temperature of requests that have none; default 1, as in OpenAI's API.",
+    serve.defaults.temperature):argname "X"
+  options.add(parser, "--top-p", "top_p of requests that have none.", serve.defaults.top_p):argname "X"
+  options.add(parser, "--top-k", "top_k of requests that have none.", serve.defaults.top_k):argname "N"
+  options.add(parser, "--min-p", "min_p of requests that have none.", serve.defaults.min_p):argname "X"
+  options.add(parser, "--time-limit", "Maximum seconds of a reply, including the time in the queue.", serve.rules.time_limit):argname "S"
   options.add(parser, "--max-body", "Maximum bytes of a request's body. Default 8388608.", serve.rules.max_body):argname "N"
   options.add(parser, "--connections", "Maximum connections at once. Default 256.", serve.rules.connections):argname "N"
-  options.add(parser, "--grace", "Seconds that replies may still run after SIGTERM or Ctrl-C; a second signal ends them. Default 30.",
+  options.add(parser, "--grace", "Seconds that replies may still take after SIGTERM or Ctrl-C; a second signal ends them. Default 30.",
     serve.rules.grace):argname "S"
-  parser:flag("--metrics", "Answer /metrics, for Prometheus.")
-  parser:flag("--quiet", "Do not log answers on standard error.")
+  parser:flag("--metrics", "Serve /metrics, for Prometheus.")
+  parser:flag("--quiet", "Do not log requests on standard error.")
 end
 
 -- The text of a PEM file; nil without a path; or nil, message, code.

@@ -91,7 +91,7 @@ function M.run(args, write)
   if fault and #report.rows == 0 then return nil, fault, code end
   local shown, why, other = finish(args, report)
   if not shown then return nil, why, other end
-  if fault then return nil, ("%s; %s holds the %d before it"):format(fault, args.out, #report.rows), code end
+  if fault then return nil, ("%s; %s has the %d rows before it"):format(fault, args.out, #report.rows), code end
   return true
 end
 

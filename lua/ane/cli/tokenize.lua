@@ -15,8 +15,8 @@ function M.options(parser)
   parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
   parser:flag("--special", "Read the spellings of control tokens in the text as those tokens.")
   parser:flag("--no-bos", "Add no tokens before or after the text.")
-  parser:flag("--decode", "Turn the ids of --ids, or of standard input, into text. Standard input holds numbers, or the output of this "
-    .. "command, also of --json.")
+  parser:flag("--decode", "Turn the ids of --ids, or of standard input, into text. Standard input may have numbers, or the output of this "
+    .. "command with or without --json.")
   options.add(parser, "--ids", "Token ids for --decode: 1,2,3.", options.ids):argname "IDS"
   options.json(parser)
 end
@@ -42,7 +42,7 @@ local function ids_of_json(text)
   if value == nil then return nil, message end
   local list = type(value) == "table" and (value.ids or value)
   for _, id in ipairs(type(list) == "table" and list or { "" }) do
-    if math.type(id) ~= "integer" or id < 0 then return nil, "wanted a list of token ids, or an object that has one as \"ids\"" end
+    if math.type(id) ~= "integer" or id < 0 then return nil, "must be a list of token ids, or an object with such a list as \"ids\"" end
   end
   return list
 end

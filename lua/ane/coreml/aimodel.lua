@@ -43,7 +43,7 @@ function M.hash(path)
   wanted = wanted or ""
   if #wanted ~= HASH_BYTES then
     local size = #wanted > HASH_BYTES and "more" or tostring(#wanted)
-    return "differs", ("%s: wanted the %d bytes of a SHA-256, found %s"):format(digest, HASH_BYTES, size)
+    return "differs", ("%s: must have the %d bytes of a SHA-256, but has %s"):format(digest, HASH_BYTES, size)
   end
   local found, bytes, code = core.sha256_file(program)
   if not found then return nil, bytes, code end

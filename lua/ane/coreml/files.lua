@@ -75,7 +75,7 @@ local function check_file(folder, path, want)
   local hash, bytes, code = core.sha256_file(folder .. path)
   if not hash then return nil, bytes, code or "io" end
   if hash ~= want.sha256 then
-    local text = "%s: the file is not what was written: SHA-256 %s, wanted %s"
+    local text = "%s: the file differs from the one that was written: its SHA-256 is %s, but must be %s"
     return nil, text:format(path, hash, want.sha256), "format"
   end
   return true
@@ -108,7 +108,8 @@ local function check_packages(folder, meta, progress)
     local bytes, hash, code = M.measure(folder .. p.path)
     if not bytes then return nil, hash, code end
     if hash ~= p.sha256 then
-      return nil, ("%s: the package is not what was written: its hash is %s, wanted %s"):format(p.path, hash, p.sha256), "format"
+      return nil, ("%s: the package differs from the one that was written: its hash must be %s, but is %s"):format(p.path, p.sha256, hash),
+        "format"
     end
     if progress then progress("verify", i, #meta.packages) end
   end

@@ -66,7 +66,8 @@ local whole = M.whole
 
 -- An integer of at least `low` under a key; raises otherwise.
 local function integer(t, key, low, where)
-  return whole(t[key], low) or refuse("format", "%s: %s is %s, wanted a whole number of at least %d", where, key, tostring(t[key]), low)
+  return whole(t[key], low) or refuse("format", "%s: %s must be a whole number of at least %d, but is %s", where, key, low,
+    tostring(t[key]))
 end
 
 local function list(t, key, where, may)
@@ -128,7 +129,7 @@ local function read_package(p, where)
     if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then refuse("format", "%s: experts are not a range", where) end
   end
   if p.kind == "head" and integer(p, "vocab_end", 1, where) <= integer(p, "vocab_start", 0, where) then
-    refuse("format", "%s: vocab_end is not behind vocab_start", where)
+    refuse("format", "%s: vocab_end must be above vocab_start", where)
   end
   integer(p, "bytes", 1, where)
   read_function(p, where)
@@ -213,7 +214,7 @@ local function read_profiles(meta)
 end
 
 -- The packages of the profile with the smallest context that holds the requested one; among equal ones the last. Sets profile, its
--- number; nil where no profile was chosen.
+-- number; nil if no profile was chosen.
 local function choose_profile(meta, context)
   local best, number
   for i, profile in ipairs(context and meta.profiles or {}) do

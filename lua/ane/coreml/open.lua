@@ -176,7 +176,7 @@ local function check_head(meta, p, f)
   if not has.logits and not (has.argmax and has.max) then refuse("format", "%s: gives neither logits nor argmax and max", p.path) end
   local rows = p.kind == "head" and p.vocab_end - p.vocab_start or meta.rows
   if has.logits and has.logits.shape[2] ~= rows then
-    refuse("format", "%s: output %s has %s rows, wanted %d", p.path, has.logits.name, tostring(has.logits.shape[2]), rows)
+    refuse("format", "%s: output %s has %s rows, but must have %d", p.path, has.logits.name, tostring(has.logits.shape[2]), rows)
   end
   meta.argmax = meta.argmax or not has.logits
 end

@@ -34,10 +34,10 @@ local OPTIONS = {
 -- inlined and integers wider than a byte are int32; dump gives the asset's own program.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
--- operation), threads (default: physical cores), isa, progress (function("load", done, total)); run_memory: bytes (or "2G") that the
--- states and the values of runs may hold together, without the weights; default: half of the memory that is free when more than 256 MiB
--- are wanted. A run that wants more fails with the code memory; backend = "coreml": by Core ML itself, on macOS 15 (never run on
--- hardware, without this limit), where every convolution must be on the Neural Engine, or with anywhere = true not
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total)); run_memory: maximum bytes (or "2G") of
+-- the states and the values of runs together, without the weights; default: half of the memory that is free when a run first needs more
+-- than 256 MiB. A run that needs more fails with the code memory; backend = "coreml": Core ML runs the functions, on macOS 15 (never run
+-- on hardware, without this limit). Every convolution must then be on the Neural Engine, unless anywhere = true
 -- @return package; or nil, message, code
 function M.open(path, opts)
   schema.argument({ type = "path" }, path, "package: path", 2)
@@ -80,7 +80,7 @@ local function flatten(name, v, depth, shape, out)
   if type(v) ~= "table" then
     if type(v) == "boolean" then v = v and 1 or 0 end
     if type(v) ~= "number" then
-      error(("predict: input %s holds %s, no number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
+      error(("predict: input %s has %s, which is not a number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
     end
     if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
     out[#out + 1] = v
@@ -104,13 +104,13 @@ end
 -- The number of elements of a shape.
 local function count_of(name, shape)
   local count = type(shape) == "table" and 1
-  if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, at most 10 are possible"):format(name, #shape), 0) end
+  if count and #shape > 10 then error(("predict: input %s: shape has %d dimensions, but must have at most 10"):format(name, #shape), 0) end
   for _, d in ipairs(count and shape or {}) do
     if math.type(d) ~= "integer" or d < 0 then count = nil break end
-    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape wants too many numbers"):format(name), 0) end
+    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape has too many elements"):format(name), 0) end
     count = count * d
   end
-  return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
+  return count or error(("predict: input %s: shape must be a list of integers of 0 or more"):format(name), 0)
 end
 
 -- The least and the greatest number of types that the core computes in wider ones. From 65520 on, rounding to fp16 gives infinity.
@@ -136,7 +136,9 @@ local function input(name, v, dtype)
     local count = count_of(name, shape)
     if type(values) == "string" then return v end
     if type(values) ~= "table" then error(("predict: input %s: data is not a list"):format(name), 0) end
-    if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
+    if #values ~= count then
+      error(("predict: input %s: the shape needs %d numbers, but the list has %d"):format(name, count, #values), 0)
+    end
     local list = {}
     flatten(name, values, 1, {}, list)
     values = list
@@ -185,7 +187,7 @@ end
 -- @return table of names: ane.tensors; of other types than floats {shape, dtype, numbers ...} as a list;
 -- or nil, message, code: what does not fit in the inputs, or the operation that failed
 function Package:predict(inputs, state, opts)
-  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, is a " .. type(inputs), 2) end
+  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, but is a " .. type(inputs), 2) end
   local name = opts and opts["function"]
   local f = function_info(self, name)
   if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end

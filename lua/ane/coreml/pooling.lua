@@ -57,7 +57,7 @@ local function read_dense(folder, layer, where)
   local bytes, message, code = core.read_file(folder .. layer.path)
   if not bytes then refuse(code, "%s", message) end
   local wanted = 4 * rows * (columns + (layer.bias and 1 or 0))
-  if #bytes ~= wanted then refuse("format", "%s: %s has %d bytes, wanted %d", where, layer.path, #bytes, wanted) end
+  if #bytes ~= wanted then refuse("format", "%s: %s has %d bytes, but must have %d", where, layer.path, #bytes, wanted) end
   return {
     weight = core.tensor({ rows, columns }, bytes:sub(1, 4 * rows * columns)), act = ACTIVATIONS[layer.act], kind = "dense",
     bias = layer.bias and core.tensor({ rows }, bytes:sub(4 * rows * columns + 1)) or nil,

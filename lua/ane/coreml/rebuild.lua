@@ -79,7 +79,7 @@ local function options_of(meta)
     rows = 1 << 30, layers = 1, slices = 0,
   }
   for _, p in ipairs(meta.packages) do
-    if p.parts or p.kind == "experts" or p.kind == "whole" then differs("%s: is no package of whole layers or of the head", p.path) end
+    if p.parts or p.kind == "experts" or p.kind == "whole" then differs("%s: is not a package of whole layers or of the head", p.path) end
     if p.kind == "layers" then options.layers = math.max(options.layers, p["end"] - p.start + 1) end
     if p.kind == "head" then options.slices = options.slices + 1 end
     if #p.functions > #most then most = p.functions end
@@ -110,7 +110,7 @@ end
 
 -- ---- The source ---------------------------------------------------------------------------------------------------------
 
--- What the builder asks of: shapes first, then the packages' weights too.
+-- What the builder reads from: shapes first, then the packages' weights too.
 local Source = {}
 Source.__index = Source
 

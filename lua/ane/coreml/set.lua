@@ -25,7 +25,7 @@ local refuse = failure.raise -- caught by load
 
 local function loader() return require "ane.model.loader" end
 
---- The folder of a set, with a trailing slash; nil if the path is no set.
+--- The folder of a set, with a trailing slash; nil if the path is not a set.
 function M.find(path)
   if core.path_kind(path) == "folder" then
     local folder = path:sub(-1) == "/" and path or path .. "/"

@@ -82,7 +82,7 @@ local function states_fit(program)
   for _, entry in ipairs(program.states) do bytes = bytes + 4 * entry.count(program.meta.max_seq_len) end
   local free = core.memory().available
   if free == 0 or bytes + bytes // 3 < free then return true end
-  return nil, ("the states of %d positions take %s, and %s of memory are free: export with a smaller context"):format(
+  return nil, ("the states of %d positions take %s, but only %s of memory are free: export with a smaller context"):format(
     program.meta.max_seq_len, units.bytes(bytes), units.bytes(free)), "memory"
 end
 

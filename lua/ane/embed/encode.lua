@@ -41,7 +41,7 @@ local function check_ids(bundle, ids, level)
     if id >= known then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, known - 1), "range" end
   end
   if #ids == 0 then return nil, "the list of ids is empty", "range" end
-  if #ids > most then return nil, ("%d ids, the model takes at most %d"):format(#ids, most), "range" end
+  if #ids > most then return nil, ("%d ids, but the model takes at most %d"):format(#ids, most), "range" end
   return { ids = ids }
 end
 
@@ -61,7 +61,7 @@ local function one(bundle, input, opts, level)
   local ids, truncated
   ids, truncated, code = tokenizer:_sequence((opts.prefix or "") .. input, { special = opts.special, max_length = opts.max_length })
   if not ids then return nil, truncated, code end
-  if #ids == 0 then return nil, "a text is empty: the model has no tokens to put around it", "range" end
+  if #ids == 0 then return nil, "a text is empty: the model adds no tokens to it", "range" end
   local fits
   fits, message, code = M.fits(bundle, #ids)
   if not fits then return nil, message, code end
@@ -76,7 +76,7 @@ function M.inputs(bundle, input, opts, what, level)
   local kind = type(input)
   local single = kind == "string" or kind == "table" and math.type(input[1]) == "integer"
   if kind ~= "string" and kind ~= "table" then
-    error(("%s must be a text, a list of token ids, or a list of them, is a %s"):format(what, kind), level + 1)
+    error(("%s must be a text, a list of token ids, or a list of them, but is a %s"):format(what, kind), level + 1)
   end
   local fault = not single and list_of.fault(input)
   if fault then error(("%s %s"):format(what, fault), level + 1) end

@@ -188,10 +188,10 @@ local function vectors_of(model, x, opts, level)
     x, message, code = M.embed(model, x, opts, level + 1)
     if not x then return nil, message, code end
   end
-  if type(x) ~= "userdata" or not x.shape then error("similarity: wanted texts or embeddings, got a " .. type(x), level + 1) end
+  if type(x) ~= "userdata" or not x.shape then error("similarity: must be texts or embeddings, but is a " .. type(x), level + 1) end
   local shape = x:shape()
   if #shape < 1 or #shape > 2 or #x == 0 then
-    error(("similarity: embeddings must be a tensor [dims] or [n, dims], are %s"):format(shape_text(shape)), level + 1)
+    error(("similarity: embeddings must be a tensor [dims] or [n, dims], but are %s"):format(shape_text(shape)), level + 1)
   end
   if not steps.is_finite(x) then error("similarity: embeddings must hold finite numbers only", level + 1) end
   if #shape == 1 then return { x }, true end

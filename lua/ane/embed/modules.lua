@@ -99,13 +99,13 @@ local function needed(source, name) return tensor_of(source, name) or fail("form
 local function same_shape(tensor, shape, where, name)
   local got = tensor:shape()
   if #got ~= #shape or got[1] ~= shape[1] or got[2] ~= shape[2] then
-    local what = "%s/model.safetensors: %s has the shape [%s], wanted [%s]"
+    local what = "%s/model.safetensors: %s has the shape [%s], but must have [%s]"
     fail("shape", what, where, name, table.concat(got, ", "), table.concat(shape, ", "))
   end
   return tensor
 end
 
--- Dense layers on the states of tokens, and those whose result is no embedding, are of other kinds of models.
+-- Dense layers on the states of tokens, and those whose result is not an embedding, are of other kinds of models.
 local function check_names(config, where)
   for _, key in ipairs { "module_input_name", "module_output_name" } do
     local name = get(config, key, "string", where, "sentence_embedding")
@@ -232,7 +232,7 @@ local function check_widths(out, width)
   for _, step in ipairs(out.steps) do
     if step.kind == "dense" then
       local rows, cols = table.unpack(step.weight:shape())
-      if cols ~= width then fail("shape", "%s is [%d, %d], wanted %d columns", step.where, rows, cols, width) end
+      if cols ~= width then fail("shape", "%s must have %d columns, but is [%d, %d]", step.where, width, rows, cols) end
       width = rows
     end
   end

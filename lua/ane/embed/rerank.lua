@@ -22,7 +22,7 @@ local M = {}
 --   max_length: pairs are truncated to this number of tokens; default: the model's
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
---   details: the result is a table with scores, order (places of the documents, best first; nil where a document has several scores),
+--   details: the result is a table with scores, order (places of the documents, best first; nil if a document has several scores),
 --     tokens (of each pair) and truncated (number of pairs)
 --   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
 M.rules = {
@@ -157,7 +157,7 @@ end
 -- A reranker of llama.cpp, whose head has only the rows of "yes" and "no".
 local function two_rows(bundle)
   if bundle.program:vocab() ~= 2 then
-    return nil, ("the head has %d rows, wanted those of yes and no"):format(bundle.program:vocab()), "unsupported"
+    return nil, ("the head has %d rows, but must have those of yes and no"):format(bundle.program:vocab()), "unsupported"
   end
   return {
     sequence = template, want = "last",
@@ -179,8 +179,8 @@ end
 
 -- ---- Reranking -------------------------------------------------------------------------------------------------------------
 
--- The scores of a decoder are those of the last token that is no padding (transformers); sets `row` of each sequence. Where a token sees no
--- later ones, those after it are left out.
+-- The scores of a decoder are those of the last token that is not padding (transformers); sets `row` of each sequence. If tokens do
+-- not see later ones, the tokens after it are left out.
 local function find_rows(sequences, how)
   for _, s in ipairs(how.at_end and sequences or {}) do
     local n = #s.ids
@@ -230,7 +230,7 @@ local function best_first(scores)
   return order
 end
 
--- The first document whose score is no finite number; nil: none.
+-- The first document whose score is not a finite number; nil: none.
 local function first_broken(scores)
   for i, score in ipairs(scores) do
     for _, x in ipairs(type(score) == "table" and score or { score }) do

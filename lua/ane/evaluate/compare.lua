@@ -161,7 +161,7 @@ local function check_kind(model)
 end
 
 local function check_length(ids)
-  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, wanted 2 or more", #ids) end
+  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, but must have 2 or more", #ids) end
 end
 
 local function check(model, text)
@@ -214,18 +214,18 @@ end
 -- @return table: tokens, scored, chunk, windows, kl = {mean, median, p99, max, max_at (index of the token), ci}, top1 (share of
 -- tokens with the same best one), top1_ci, perplexity = {a, b, ratio (b / a), a_ci, b_ci, ratio_ci}, by_window = list of
 -- {count, kl, log_a, log_b} (tokens, and sums over them in nats); or nil, message, code. An interval is
--- {low, high}, 95 %; nil where there are fewer than two windows
+-- {low, high}, 95 %; nil if there are fewer than two windows
 function M.run(a, b, text, opts)
   opts = schema.check(M.rules, opts, "compare", 2)
   schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
   return failure.catch(compare, a, b, text, opts)
 end
 
--- Windows of two reports side by side; or nil, message, code where they are not of the same reference and text.
+-- Windows of two reports side by side; or nil, message, code if they are not of the same reference and text.
 local function pairs_of(report, other)
   local mine, theirs = report.by_window, other.by_window
   if type(theirs) ~= "table" or #theirs ~= #mine then
-    return nil, ("the earlier report has %s windows, this one %d: compare with the same text and chunk"):format(
+    return nil, ("the earlier report has %s windows, but this one has %d: compare with the same text and chunk"):format(
       type(theirs) == "table" and #theirs or "no", #mine), "invalid"
   end
   local list = {}
@@ -237,7 +237,7 @@ local function pairs_of(report, other)
       end
     end
     if o.count ~= w.count or math.abs(o.log_a - w.log_a) > 1e-4 * w.count then
-      return nil, ("window %d of the earlier report is of another text or reference"):format(i), "invalid"
+      return nil, ("window %d of the earlier report has another text or reference"):format(i), "invalid"
     end
     list[i] = { count = w.count, kl = w.kl - o.kl, log_b = w.log_b - o.log_b }
   end

@@ -21,7 +21,7 @@ M.OK, M.WARNING = 0.97, 0.999
 --- Options of run.
 --   chunk: tokens read from an empty cache at a time; default 256
 --   tokens: maximum tokens to read
---   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states, or nil where a model has none to show;
+--   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states, or nil if a model has none to show;
 --     default M.hidden, for models that a recipe built
 --   progress: function(stage, done, total)
 M.rules = {
@@ -154,7 +154,7 @@ end
 -- @param input a text, a list of token ids, or a list of texts and lists: each a prompt for an empty cache
 -- @param opts see rules
 -- @return report: ok (cosines of hidden states and logits >= 0.97), warning (below 0.999), verdict ("ok", "warning", "fail"),
--- cosine (the lower one), hidden (nil where a model shows none) and logits = {cosine (mean over tokens), least, least_at (token,
+-- cosine (the lower one), hidden (nil if a model shows none) and logits = {cosine (mean over tokens), least, least_at (token,
 -- from 1), max_abs, count}, argmax = {agree, of, clear_agree, clear (gap above 0.5)}, tokens, runs; it prints as lines; or
 -- nil, message, code
 function M.run(a, b, input, opts)

@@ -22,7 +22,7 @@ Golden.__name = "ane.golden"
 
 local function fault(path, what) return nil, path .. ": " .. what, "format" end
 
--- A list of Lua integers; nil where the value is something else.
+-- A list of Lua integers; nil if the value is something else.
 local function integers(list)
   if type(list) ~= "table" then return nil end
   local out = {}
@@ -62,7 +62,7 @@ function M.open(path, only)
   if not text then return nil, message, code end
   local json
   json, message = core.json_decode(text)
-  if type(json) ~= "table" then return fault(path, message or "wanted an object") end
+  if type(json) ~= "table" then return fault(path, message or "must be an object") end
   local self = setmetatable({ path = path, labels = json.labels, _tensors = {} }, Golden)
   self.prompts, message, code = read_prompts(path, json, only)
   if not self.prompts then return nil, message, code end
@@ -72,7 +72,7 @@ function M.open(path, only)
   return self
 end
 
---- A tensor of the golden; nil where it has none of this name. Raises where it cannot be read.
+--- A tensor of the golden; nil if it has none of this name. Raises if it cannot be read.
 function Golden:tensor(name)
   local info = self._source:tensor(name)
   if not info then return nil end
@@ -106,7 +106,7 @@ local function read_npy(path)
   local how = NPY[head:match "'descr':%s*'([^']*)'"]
   local dims = head:match "'shape':%s*%(([%d,%s]*)%)"
   if not how or not dims or not head:find "'fortran_order':%s*False" then
-    return nil, path .. ": wanted little-endian float32, float64, int32 or int64 in C order", "unsupported"
+    return nil, path .. ": must be little-endian float32, float64, int32 or int64 in C order", "unsupported"
   end
   local shape, count = {}, 1
   for n in dims:gmatch "%d+" do
@@ -114,7 +114,7 @@ local function read_npy(path)
     count = count * shape[#shape]
   end
   local size = #bytes - at + 1
-  if size ~= count * how[2] then return fault(path, ("%d bytes of data, the shape asks for %d"):format(size, count * how[2])) end
+  if size ~= count * how[2] then return fault(path, ("%d bytes of data, but the shape needs %d"):format(size, count * how[2])) end
   if how[1] == "<f" then return core.tensor(shape, bytes:sub(at)) end
   local values = {}
   for i = 1, count do values[i], at = string.unpack(how[1], bytes, at) end

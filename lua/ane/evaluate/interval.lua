@@ -24,7 +24,7 @@ end
 --- The 95 % interval of sum(value) / sum(count).
 -- @param windows list of {count = terms of the window, ...}
 -- @param value function(window) -> the sum of the window's terms
--- @return low, high; nil where there are fewer than two windows
+-- @return low, high; nil if there are fewer than two windows
 function M.of(windows, value)
   local n, total, count = #windows, 0.0, 0
   if n < 2 then return nil end

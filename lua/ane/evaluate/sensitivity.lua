@@ -273,7 +273,7 @@ function Report:mixed(opts)
   end
   if bytes > budget then
     if opts.bits then
-      return nil, ("the smallest types take %.3f bits a weight, more than %g"):format(8 * bytes / self.count, opts.bits), "range"
+      return nil, ("the smallest types take %.3f bits per weight, more than %g"):format(8 * bytes / self.count, opts.bits), "range"
     end
     return nil, ("the smallest types take %.0f bytes, more than %d"):format(bytes + self.rest, opts.size), "range"
   end

@@ -21,13 +21,13 @@ local function recipe(text)
 end
 
 --- Reads a list of recipes, "TYPE[:METHOD[:TRANSFORM]],...".
--- @return list of {name, weights, method, transform}, the last two nil where the text does not name them; or nil, what is wrong
+-- @return list of {name, weights, method, transform}, the last two nil if the text does not name them; or nil, what is wrong
 function M.parse(text)
   local list, seen = {}, {}
   for part in (text .. ","):gmatch "([^,]*)," do
     local one, fault = recipe(part)
     if not one then return nil, fault end
-    if seen[part] then return nil, ("%q stands twice"):format(part) end
+    if seen[part] then return nil, ("%q is given twice"):format(part) end
     seen[part], list[#list + 1] = true, one
   end
   return list

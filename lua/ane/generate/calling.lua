@@ -169,7 +169,7 @@ function M.constraint(plan, grammar, tokenizer, ends)
   return setmetatable({ inner = inner, form = plan.form, tail = "", longest = longest, banned = {} }, Lazy)
 end
 
--- ---- What was said, and what was called ----------------------------------------------------------------------------------
+-- ---- Texts and calls of a reply ----------------------------------------------------------------------------------------
 
 local View = {}
 View.__index = View

@@ -271,7 +271,7 @@ local function restored(model, path, adapters)
   if not ok or type(saved) ~= "table" or type(saved.messages) ~= "table" then
     session:close()
     if not ok then return nil, note, code end
-    return nil, path .. " holds a session without a conversation", "format"
+    return nil, path .. " has a session without a conversation", "format"
   end
   return session, setmetatable(saved.messages, nil)
 end
@@ -315,7 +315,7 @@ end
 local function add(messages, said)
   if said == nil then return 0 end
   if type(said) == "string" then said = { role = "user", content = said } end
-  if type(said) ~= "table" then error("chat: what is said must be a text, a message or a list of messages, is a " .. type(said), 4) end
+  if type(said) ~= "table" then error("chat: what is said must be a text, a message or a list of messages, but is a " .. type(said), 4) end
   local list = said[1] and said or { said }
   for i, message in ipairs(list) do
     if type(message) ~= "table" or message.role == nil then error(("chat: message %d has no role"):format(i), 4) end
@@ -387,7 +387,7 @@ local function prompt(self, opts)
   if ids then
     local what = opts.overflow == "drop" and "its last turn alone does not fit: shorten it, or load the model with a larger context" or
       'remove messages, begin a new chat, load the model with a larger context, or set overflow = "drop", which forgets the oldest turns'
-    message, code = ("the conversation has %d tokens, the context holds %d: %s"):format(#ids, context, what), "range"
+    message, code = ("the conversation has %d tokens, but the context has room for %d: %s"):format(#ids, context, what), "range"
   end
   put_back(messages, dropped)
   return nil, message, code
@@ -399,7 +399,7 @@ end
 local function reply(self, said, opts, what)
   if self._closed then error("chat is closed", 3) end
   if self.model.closed then error("model is closed", 3) end
-  if self._replying then error("chat: the reply before is not complete; close its stream first", 3) end
+  if self._replying then error("chat: the previous reply is not complete; close its stream first", 3) end
   if self.session and self.session._replying then error("chat: its session computes another reply; close that stream first", 3) end
   opts = options(self, opts, what, 3)
   local messages = self.messages
@@ -484,7 +484,7 @@ end
 function Chat:save(path)
   schema.argument({ type = "path" }, path, "save: path", 2)
   if self._closed then error("chat is closed", 2) end
-  if self._replying then error("chat: the reply before is not complete; close its stream first", 2) end
+  if self._replying then error("chat: the previous reply is not complete; close its stream first", 2) end
   if self.model.closed then error("model is closed", 2) end
   local ok, message, code
   local text

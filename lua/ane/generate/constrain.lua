@@ -67,7 +67,7 @@ function Constraint:mask(logits)
   local n, message, code = self.matcher:mask(self.tree, logits, self.ends)
   if not n then return nil, message, code end
   if n == 0 and not (next(self.ends) and self.matcher:accepts()) then
-    return nil, "option grammar: the text so far is not complete, and no token of the vocabulary may continue it", "unsupported"
+    return nil, "option grammar: the text so far is not complete, and no token of the vocabulary can continue it", "unsupported"
   end
   return true
 end

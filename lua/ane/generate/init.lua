@@ -45,7 +45,7 @@ local PROBED = 32
 
 local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
--- Returns a message if an entry of a corpus is no token id.
+-- Returns a message if an entry of a corpus is not a token id.
 local function check_corpus(list)
   for i = 1, #list do
     if math.type(list[i]) ~= "integer" or list[i] < 0 then
@@ -172,7 +172,7 @@ end
 -- Returns what a run needs to draft: {drafter, pace}; or nil, message, code.
 local function ahead_of(session, tokenizer, ids, opt)
   if session.exact == false then
-    return nil, "option speculate: this engine's results depend on how tokens are cut into calls", "unsupported"
+    return nil, "option speculate: this engine's results depend on how tokens are divided into calls", "unsupported"
   end
   opt = opt == true and {} or opt
   local corpus
@@ -193,7 +193,7 @@ end
 function M.start(session, tokenizer, ids, opts)
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
   if #ids > session.context then
-    return nil, ("the prompt has %d tokens, the context holds %d"):format(#ids, session.context), "range"
+    return nil, ("the prompt has %d tokens, but the context has room for %d"):format(#ids, session.context), "range"
   end
   local ahead, message, code
   if opts.speculate then
@@ -357,10 +357,10 @@ end
 local function processed(returned, logits)
   if returned == nil then return logits end
   if (getmetatable(returned) or {}).__name ~= "ane.tensor" then
-    error("logits_processor must return a tensor, or nothing, has returned a " .. type(returned), 0)
+    error("logits_processor must return a tensor or nothing, but has returned a " .. type(returned), 0)
   end
   if #returned ~= #logits then
-    error(("logits_processor must return a tensor of %d numbers, or nothing, has returned one of %d"):format(#logits, #returned), 0)
+    error(("logits_processor must return a tensor of %d numbers or nothing, but has returned one of %d"):format(#logits, #returned), 0)
   end
   return returned
 end
@@ -424,7 +424,7 @@ local function choose(self)
       if not id then return nil, message, code end
       accepted, message, code = self.grammar:accept(id)
     end
-    if not accepted then return nil, message or "option grammar: the chosen token may not come", code or "invalid" end
+    if not accepted then return nil, message or "option grammar: the chosen token is not allowed", code or "invalid" end
   end
   if opts.logprobs then
     if opts.logits_processor or self.grammar then raw = session:logits(self.row) end -- the processor may have changed the first copy

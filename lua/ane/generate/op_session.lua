@@ -1,6 +1,6 @@
 --- Sessions of the engines that run op by op: ONNX graphs and Core ML package sets.
--- Needs ane.core. Both keep the same things for a sequence: its tokens, its states, snapshots of the states that forget, and files.
--- What they do not share is the engine, a table with
+-- Needs ane.core. Both keep for a sequence its tokens, its states, snapshots of the states that forget, and files. They differ in the
+-- engine, a table with
 --   name, fingerprint    whose sessions these are, in files
 --   states               list of {name, grows, count(length)}: a state grows by a row for each token, or it forgets (convolutions,
 --                        sliding windows); count gives its elements, fp32, after `length` tokens
@@ -12,7 +12,7 @@
 --   check(self, s, n)    may n tokens be fed now? true; or nil, message, code
 --   feed(self, s, ids, want)   computes; gives rows: count, logits(self, i), argmax(self, i); or nil, message, code
 --   side(self, total)    optional: a number that tells the rope factors of a sequence of `total` tokens from others
--- A session has the methods that ane.generate.session asks of its core.
+-- A session has the methods that ane.generate.session needs from its core.
 -- Usage: `local s = op_session.open(engine)`
 
 local core = require "ane.core"
@@ -123,7 +123,7 @@ end
 
 --- Forgets the tokens from n on.
 function Session:rewind(n)
-  if n < 0 or n > self.len then return nil, ("length is %d, not in 0 .. %d"):format(n, self.len), "range" end
+  if n < 0 or n > self.len then return nil, ("length must be 0 .. %d, but is %d"):format(self.len, n), "range" end
   self.results = NO_ROWS
   if n == 0 then self.origin = 0 end
   if n == self.len then return true end
@@ -163,7 +163,7 @@ local function row_of(self, i)
   local count = self.results.count
   i = i or -1
   local at = i < 0 and count + 1 + i or i
-  if at < 1 or at > count then error(("no such row of logits: the last feed left %d"):format(count), 3) end
+  if at < 1 or at > count then error(("the row of logits does not exist: the last feed left %d"):format(count), 3) end
   return at
 end
 
@@ -263,7 +263,7 @@ end
 local function floats(chunks, name, count)
   local bytes = chunks[name]
   if not bytes then return nil, "there is no part " .. name end
-  if #bytes ~= 4 * count then return nil, ("part %s has %d bytes, wanted %d"):format(name, #bytes, 4 * count) end
+  if #bytes ~= 4 * count then return nil, ("part %s has %d bytes, but must have %d"):format(name, #bytes, 4 * count) end
   return core.tensor({ count }, bytes)
 end
 

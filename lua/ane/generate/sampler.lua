@@ -11,7 +11,7 @@ local function check_bias(bias)
   for id, value in next, bias do
     if math.type(id) ~= "integer" or id < 0 or type(value) ~= "number" or value ~= value then
       local key = type(id) == "string" and schema.shown(id):sub(2, -2) or schema.shown(id)
-      return ("must map token ids to numbers, has [%s] = %s"):format(key, schema.shown(value))
+      return ("must map token ids to numbers, but has [%s] = %s"):format(key, schema.shown(value))
     end
   end
 end

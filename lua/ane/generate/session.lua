@@ -1,17 +1,17 @@
---- Sessions: the cached past of one sequence, fed with tokens, asked for logits. The one interface to all engines: generation, chat
--- and all else in Lua that computes with a model know nothing of what lies below.
+--- Sessions: the cached state of one sequence. A session takes tokens and gives logits. It is the only interface to all engines:
+-- generation, chat and the other Lua code that computes with a model do not depend on the engine.
 -- Needs ane.generate, ane.generate.stream, ane.util.list, ane.util.methods, ane.util.schema, and a program: of ane.core (recipes),
 -- ane.onnx or ane.coreml.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 --
--- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.
---   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model has not, or more
---                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
---                        stop(), or what a callback raises, leaves the chunks before it in place
+-- The interface. A call that fails gives nil, message, code, and leaves the session unchanged unless stated otherwise; misuse raises.
+--   feed(ids, opts)      adds tokens after the cached ones. Checks all of them first: an id that the model does not have, or more
+--                        tokens than fit in the context, is code "range". Long feeds run in chunks: code "stopped" after
+--                        stop(), or an error that a callback raises, leaves the earlier chunks in place
 --   rows()               rows of the last feed: 1 for want = "last" and "best", one for each token for "all" and "argmax", 0 for "none".
 --                        0 after rewind and in a fork; 1 after restore of a session that is not empty
 --   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
---   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
+--   recall(want)         makes the row of the last token available: nothing is computed if the last feed has left it, else the last
 --                        token is fed again
 --   rewind(n)            removes all tokens from position n on; feeding the same tokens again gives the same rows (see exact)
 --   fork()               a second session with the same past and no rows
@@ -19,15 +19,15 @@
 --                        A file of another model, of other options, of another engine or of another version of the arithmetic is
 --                        code "state", a damaged one "format", one that is longer than the context "range"
 --   stop(), unstop()     ends the feed in progress before its next chunk, or else the next feed; takes that back
---   generate(opts), stream(opts)       continues from what is cached; what the reply holds is cached afterwards
+--   generate(opts), stream(opts)       continue from the cached tokens; the tokens of the reply are cached afterwards
 --   part(n)              of models that see tokens on both sides
 --   kv_bytes(), close()
 --   length, ids, context, closed, stopping, n_ids, searches: see PROPERTIES
---   exact                rows do not depend on how tokens are cut into feeds: to the bit
+--   exact                rows are bit-identical for any division of the tokens into feeds
 --   price                in a pool: function(more) -> what a feed of 1 + more tokens costs, as a multiple of a single one's
 --   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
 --
--- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). What its session() gives, the core below, has
+-- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). Its session() gives the core, which has
 -- feed(ids, want, until, mask), rows, logits, argmax, length, ids, kv_bytes, rewind, part, save(path, note), restore(path, context), fork
 -- and close, for at most max_chunk tokens at a time. want = "best" and masks are only for programs that have mask_size().
 
@@ -68,10 +68,10 @@ end
 -- Returns row i (from 1, or negative from the end) of n; raises like opened.
 local function row_of(i, n, what)
   i = i == nil and -1 or i
-  if math.type(i) ~= "integer" then error(("%s: row must be an integer, is a %s"):format(what, type(i)), 3) end
+  if math.type(i) ~= "integer" then error(("%s: row must be an integer, but is a %s"):format(what, type(i)), 3) end
   local at = i < 0 and n + 1 + i or i
   if at < 1 or at > n then
-    if n == 0 then error(what .. ": the last feed left no rows; ask for them with want = \"last\", \"all\" or \"argmax\"", 3) end
+    if n == 0 then error(what .. ": the last feed left no rows; request them with want = \"last\", \"all\" or \"argmax\"", 3) end
     error(("%s: row %d of %d"):format(what, i, n), 3)
   end
   return at
@@ -80,7 +80,7 @@ end
 -- Returns the ids as a list; nil, message, code if one is not in the model's vocabulary. All chunks are checked before the first is fed.
 local function check_ids(ids, vocab)
   if math.type(ids) == "integer" then ids = { ids } end
-  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
+  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, but is a " .. type(ids), 3) end
   for i = 1, rawlen(ids) do
     local id = ids[i]
     if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, list_of.shown(id)), 3) end
@@ -118,7 +118,7 @@ end
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
 -- @param by the reply in progress, if it feeds
--- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),
+-- @return true; or nil, message, code: "range" where the context is full or an id is not a token (nothing is fed then),
 -- "stopped" after stop() (what was fed before stays: see length)
 function Session:feed(ids, opts, by)
   local core = opened(self)
@@ -176,12 +176,12 @@ end
 
 --- Logits of a row of the last feed, as a tensor of one value per token id (a copy).
 -- @param i row, from 1, or negative from the end; default -1
--- @raise where the last feed did not ask for logits
+-- @raise if the last feed did not request logits
 function Session:logits(i)
   local core = opened(self)
   recall_restored(self, "logits")
   local at = row_of(i, self:rows(), "logits")
-  if self._best_only then error("logits: the last feed wanted \"argmax\", which keeps no logits", 2) end
+  if self._best_only then error("logits: the last feed had want = \"argmax\", which keeps no logits", 2) end
   if self._rows then return self._rows[at].logits end
   return core:logits(at)
 end
@@ -210,7 +210,7 @@ function Session:topk(k, i)
 end
 
 --- Makes the row of the last token available, as row -1. The last token is fed again if the last feed has not left its row (after
--- rewind, in a fork, after want = "none", or after "argmax" if logits are wanted).
+-- rewind, in a fork, after want = "none", or after "argmax" if logits are requested).
 -- @param want "last" (default: logits), or "argmax": the best token is enough
 -- @return true; or nil, message, code: "invalid" if the session is empty, "stopped" after stop(). A failure while the token is fed
 -- again leaves the session one token shorter
@@ -300,7 +300,7 @@ local RULES = schema.merge(generate.rules, { details = { type = "boolean", defau
 -- @param level of the public function that was called, as for error()
 -- @return a stream; or nil, message, code
 function M.reply(self, ids, opts, level)
-  if self._replying then error("session: the reply before is not complete; close its stream first", level + 1) end
+  if self._replying then error("session: the previous reply is not complete; close its stream first", level + 1) end
   local host = self._host or {}
   if host.unsupported then return nil, host.unsupported, "unsupported" end
   opts.eos = opts.eos or host.eos_ids
@@ -410,7 +410,7 @@ end
 -- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
 -- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
--- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil where the head is never pruned);
+-- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil if the head is never pruned);
 -- mask_size (the ids of a feed's mask; nil: feeds take none).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,

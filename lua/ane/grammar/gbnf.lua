@@ -43,7 +43,7 @@ local function character(self)
   local digits = take(self, "x%x%x") or take(self, "u%x%x%x%x") or take(self, "U%x%x%x%x%x%x%x%x")
   if digits then
     local code = tonumber(digits:sub(2), 16)
-    return is_scalar(code) and utf8.char(code) or fail(self, "an escape of no character")
+    return is_scalar(code) and utf8.char(code) or fail(self, "the escape names no character")
   end
   local c = take(self, ".")
   return SIMPLE[c] or fail(self, "an unknown escape")
@@ -101,8 +101,8 @@ local function repeated(self)
     elseif take(self, "%?") then p = rules.times(p, 0, 1)
     elseif take(self, "{") then
       local low, comma, high = self.text:match("^%s*(%d+)%s*(,?)%s*(%d*)%s*}", self.at)
-      if not low then fail(self, "wanted {n}, {n,} or {n,m}") end
-      if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the counts are the wrong way round") end
+      if not low then fail(self, "expected {n}, {n,} or {n,m}") end
+      if tonumber(high) and tonumber(high) < tonumber(low) then fail(self, "the minimum count is above the maximum") end
       take(self, "[^}]*}")
       p = rules.times(p, tonumber(low), comma == "" and tonumber(low) or tonumber(high))
     else return p end
@@ -139,9 +139,9 @@ function M.read(text)
   local ok, why = pcall(function()
     skip(self)
     while self.at <= #self.text do
-      local name = take(self, "[%a][%w_-]*") or fail(self, "wanted the name of a rule")
+      local name = take(self, "[%a][%w_-]*") or fail(self, "expected the name of a rule")
       skip(self)
-      if not take(self, "::=") then fail(self, "wanted ::=") end
+      if not take(self, "::=") then fail(self, "expected ::=") end
       if all[name] then fail(self, "the rule " .. name .. " is there twice") end
       all[name] = alternatives(self)
       skip(self)

@@ -61,9 +61,9 @@ end
 local function quoted(self)
   local text = string_of(self)
   if take(self, "%.%.") then
-    if not take(self, '"') then fail(self, "wanted the end of a range") end
+    if not take(self, '"') then fail(self, "expected the end of a range") end
     local last = string_of(self)
-    if utf8.len(text) ~= 1 or utf8.len(last) ~= 1 then fail(self, "a range is of two characters") end
+    if utf8.len(text) ~= 1 or utf8.len(last) ~= 1 then fail(self, "a range must have two characters") end
     return rules.R(text .. last)
   end
   if take(self, "i") then return rules.regex(escaped(text), true) end
@@ -120,7 +120,7 @@ local function atom(self)
 end
 
 local function times(self, p, low, high)
-  if high and high < low then fail(self, "the counts are the wrong way round") end
+  if high and high < low then fail(self, "the minimum count is above the maximum") end
   return rules.times(p, low, high)
 end
 
@@ -134,12 +134,12 @@ local function repeated(self, lines)
     elseif take(self, "~") then
       skip(self, lines)
       local low, high = self.text:match("^(%d+)%s*%.%.%s*(%d+)", self.at)
-      low = low or self.text:match("^%d+", self.at) or fail(self, "wanted a count behind ~")
+      low = low or self.text:match("^%d+", self.at) or fail(self, "expected a count after ~")
       take(self, high and "%d+%s*%.%.%s*%d+" or "%d+")
       p = times(self, p, tonumber(low), tonumber(high or low))
     elseif self.text:match(COUNTED, self.at) then
       local low, comma, high = take(self, COUNTED:sub(2)):match "^{%s*(%d*)%s*(,?)%s*(%d*)%s*}$"
-      if low == "" and high == "" then fail(self, "wanted {n}, {n,}, {,m} or {n,m}") end
+      if low == "" and high == "" then fail(self, "expected {n}, {n,}, {,m} or {n,m}") end
       p = times(self, p, tonumber(low) or 0, comma == "" and tonumber(low) or tonumber(high))
     else return p end
   end
@@ -187,12 +187,12 @@ local function directive(self, all)
     skip(self)
     if take(self, "%(") then
       while not take(self, "%s*%)") do
-        local name = take(self, "[%s,]*[%a_]+") or fail(self, "wanted a name")
+        local name = take(self, "[%s,]*[%a_]+") or fail(self, "expected a name")
         name = name:match "[%a_]+$"
         all[name] = common(self, name)
       end
     else
-      local name = take(self, "[%a_]+") or fail(self, "wanted a name")
+      local name = take(self, "[%a_]+") or fail(self, "expected a name")
       skip(self)
       local alias = take(self, "%->%s*[%a_][%w_]*")
       all[alias and alias:match "[%a_][%w_]*$" or name] = common(self, name)
@@ -219,19 +219,19 @@ local function read_all(self, all)
   while self.at <= #self.text do
     if take(self, "%%") then directive(self, all)
     else
-      local name = take(self, "[?!]*[%a_][%w_]*") or fail(self, "wanted the name of a rule")
+      local name = take(self, "[?!]*[%a_][%w_]*") or fail(self, "expected the name of a rule")
       name = name:match "[%a_].*$"
       if take(self, "{") then fail(self, "templates are not supported") end
       take(self, "%.%-?%d+")
       skip(self)
       if self.text:match("^%[", self.at) then fail(self, "attributes of rules are not supported") end
       if self.text:match("^::", self.at) then fail(self, "parameters of rules are not supported") end
-      if not take(self, ":") then fail(self, "wanted :") end
+      if not take(self, ":") then fail(self, "expected :") end
       if all[name] then fail(self, "the rule " .. name .. " is there twice") end
       all[name] = alternatives(self)
     end
     skip(self)
-    if self.at <= #self.text and not take(self, "\n") then fail(self, "wanted the end of a line") end
+    if self.at <= #self.text and not take(self, "\n") then fail(self, "expected the end of a line") end
     skip(self, true)
   end
   if not all.start then fail(self, "there is no rule start") end

@@ -41,7 +41,7 @@ local function pattern_of(v, what, level)
   if math.type(v) == "integer" and v >= 0 then return M.regex(("[\\s\\S]{%d}"):format(v)) end
   if type(v) == "table" then return node("grammar", { rules = v }) end
   local found = type(v) == "number" and ("%.14g"):format(v) or "a " .. type(v)
-  error(("%s: must be a string, a number of characters, a pattern or a table of rules, is %s"):format(what, found), level)
+  error(("%s: must be a string, a number of characters, a pattern or a table of rules, but is %s"):format(what, found), level)
 end
 
 --- As LPeg's P: a text matches itself, n matches any n characters, a table is a grammar (its first entry names the first rule).
@@ -54,7 +54,7 @@ local function found_of(v) return type(v) == "string" and ("%q"):format(v) or "a
 
 --- One character of those in a text.
 function M.S(set)
-  if type(set) ~= "string" or not utf8.len(set) then error("S: must be a string of UTF-8, is " .. found_of(set), 2) end
+  if type(set) ~= "string" or not utf8.len(set) then error("S: must be a string of UTF-8, but is " .. found_of(set), 2) end
   local parts = {}
   for _, c in utf8.codes(set) do parts[#parts + 1] = class_character(utf8.char(c)) end
   return M.regex("[" .. table.concat(parts) .. "]")
@@ -68,7 +68,7 @@ function M.R(...)
       error(('R: range %d must be a string of two characters, such as "az", is %s'):format(i, found_of(range)), 2)
     end
     local first, last = utf8.codepoint(range, 1), utf8.codepoint(range, utf8.offset(range, 2))
-    if first > last then error(("R: range %d is the wrong way round: %q"):format(i, range), 2) end
+    if first > last then error(("R: range %d is reversed: %q"):format(i, range), 2) end
     parts[#parts + 1] = class_character(utf8.char(first)) .. "-" .. class_character(utf8.char(last))
   end
   return M.regex("[" .. table.concat(parts) .. "]")
@@ -92,7 +92,7 @@ Pattern.__sub, Pattern.__unm, Pattern.__div, Pattern.__len = no_operator "-", no
 --- p^n: n or more; p^-n: at most n.
 function Pattern.__pow(a, n)
   if math.type(n) ~= "integer" then
-    error("a pattern's exponent must be an integer, is " .. (type(n) == "number" and ("%.14g"):format(n) or found_of(n)), 2)
+    error("a pattern's exponent must be an integer, but is " .. (type(n) == "number" and ("%.14g"):format(n) or found_of(n)), 2)
   end
   if n < 0 then return M.times(M.P(a), 0, -n) end
   return M.times(M.P(a), n, nil)
@@ -196,7 +196,7 @@ function Lowering:fill(rule, p, names)
 end
 
 --- Converts a pattern to rules for core.grammar.
--- @return list; or nil, message, code where a name is not defined or there is no memory
+-- @return list; or nil, message, code if a name is not defined or there is no memory
 function M.lower(pattern)
   local self = setmetatable({ rules = {}, copies = 0, depth = 0, within = {} }, Lowering)
   local ok, message = pcall(function() self:fill(new_rule(self), pattern_of(pattern, "rules", 0), {}) end)

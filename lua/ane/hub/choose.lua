@@ -71,7 +71,7 @@ local function one_gguf(models, quant, missing)
     if next(models) == nil then return nil, "no GGUF file is in the repository, so there is no quantisation " .. quant, "notfound" end
     return nil, ("no file of the quantisation %s: choose %s"):format(quant, listed(sorted(models))), "notfound"
   end
-  return nil, ("several files are of the quantisation %s: name one of %s"):format(quant, listed(list)), "invalid"
+  return nil, ("several files have the quantisation %s: name one of %s"):format(quant, listed(list)), "invalid"
 end
 
 -- Files of a folder that a model is opened from; weights in safetensors, and what else is read.

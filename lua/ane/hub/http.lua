@@ -12,7 +12,7 @@ local STEP = 0.1 -- seconds of one step: between two of them signals are seen an
 local Client = {}
 Client.__index = Client
 
--- Scheme, host and port of an address; nil where it is none of HTTP.
+-- Scheme, host and port of an address; nil if it is not an HTTP address.
 local function origin_of(url)
   local scheme, authority = url:match "^(%a[%w+.-]*)://([^/?#]+)"
   scheme = scheme and scheme:lower()
@@ -29,7 +29,7 @@ M.origin_of = origin_of
 function M.client(opts)
   local endpoint = opts.endpoint:gsub("/+$", "")
   local origin, scheme = origin_of(endpoint)
-  if not origin then return nil, ("HF_ENDPOINT must begin with https:// or http://, is %q"):format(opts.endpoint), "invalid" end
+  if not origin then return nil, ("HF_ENDPOINT must begin with https:// or http://, but is %q"):format(opts.endpoint), "invalid" end
   if opts.token and opts.token:find "[^\33-\126]" then return nil, "the token of the hub has characters that no token has", "invalid" end
   return setmetatable({
     endpoint = endpoint, origin = origin, scheme = scheme, token = opts.token, tries = opts.tries or 5, wait = opts.wait,
@@ -94,7 +94,7 @@ local function follow(self, url, opts)
     if not location then return answer end
     local target = target_of(location, url)
     local origin, scheme = origin_of(target)
-    if not origin then return nil, "the hub redirects to what is not an address of HTTP", "format" end
+    if not origin then return nil, "the hub redirects to an address that is not HTTP", "format" end
     if scheme == "http" and url:match "^https:" then return nil, "the hub redirects from HTTPS to HTTP", "format" end
     url = target
   end
@@ -110,10 +110,10 @@ local function refused(self, answer, what)
   if status == 401 and header(answer.headers, "x-error-code") == "GatedRepo" then
     return nil, what .. ": needs a token (HF_TOKEN) of an account that has accepted its licence on the hub's page", "notfound"
   elseif status == 401 then
-    return nil, what .. (self.token and ": the hub does not take the token (HF_TOKEN)"
+    return nil, what .. (self.token and ": the hub does not accept the token (HF_TOKEN)"
       or ": does not exist, or needs a token (HF_TOKEN)"), "notfound"
   elseif status == 403 then
-    return nil, what .. ": the hub refuses it to this account: its licence may have to be accepted on the hub's page", "io"
+    return nil, what .. ": the hub refuses access to this account: its licence may have to be accepted on the hub's page", "io"
   elseif status == 404 then
     return nil, what .. ": is not there", "notfound"
   end
@@ -158,13 +158,13 @@ local function judge(self, answer, opts, what, offset)
   end
   if size and answer.received > size then
     os.remove(opts.path)
-    return nil, ("%s: has more than the %d bytes that the hub names"):format(what, size), "format"
+    return nil, ("%s: has more than the %d bytes that the hub reports"):format(what, size), "format"
   end
   if size and answer.received < size then return "again", ("ended after %d of %d bytes"):format(answer.received, size) end
   return "done"
 end
 
--- One try. @return as judge, with the answer behind "done", and behind "again" and why the answer, if there was one
+-- One try. @return as judge, with the answer after "done"; after "again" and the reason, the answer if there was one
 local function attempt(self, path, opts, what)
   local offset = opts.path and core.file_size(opts.path) or 0
   local answer, message, code = follow(self, self.endpoint .. path, {

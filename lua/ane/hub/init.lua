@@ -121,13 +121,14 @@ end
 -- Do the bytes of a file have the expected size and hash? Otherwise nil, message, code.
 local function check(path, name, fact)
   if fact.size and core.file_size(path) ~= fact.size then
-    return nil, ("%s: has %d bytes, the hub names %d"):format(name, core.file_size(path) or 0, fact.size), "format"
+    return nil, ("%s: has %d bytes, but must have %d according to the hub"):format(name, core.file_size(path) or 0, fact.size), "format"
   end
   if not fact.sha256 then return true end
   local sum, message, code = core.sha256_file(path)
   if not sum then return nil, message, code end
   if sum ~= fact.sha256 then
-    return nil, ("%s: its SHA-256 is %s, the hub names %s: it was not kept"):format(name, sum, fact.sha256), "format"
+    return nil, ("%s: its SHA-256 is %s, but must be %s according to the hub; the file was removed"):format(name, sum, fact.sha256),
+      "format"
   end
   return true
 end

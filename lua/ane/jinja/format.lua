@@ -212,7 +212,7 @@ local function percent_args(rt, v)
     return item
   end
   function source.finish()
-    local k = value.kind(v) -- types with subscripts, other than str and tuple, may be mappings: leftovers are no error
+    local k = value.kind(v) -- types with subscripts, other than str and tuple, may be mappings: leftovers are not errors
     if args[used + 1] ~= nil and k ~= "dict" and k ~= "list" and k ~= "undefined" and k ~= "range" then
       fail("type", "not all arguments converted during string formatting")
     end

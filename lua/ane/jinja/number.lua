@@ -159,7 +159,7 @@ local function without_underscores(s)
   return (s:gsub("_", ""))
 end
 
--- The value of digits in a base; nil when one is no digit; nil and true beyond 64 bits.
+-- The value of digits in a base; nil when one is not a digit; nil and true beyond 64 bits.
 local function digits_value(digits, base)
   local value, big = 0, false
   for i = 1, #digits do

@@ -36,20 +36,20 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win and gives the same result, "full" reads
 --     every row; "auto" (default) prunes heads of 48 MB or more
 --   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
---     recipe, with the stored weights); default: recipe where one matches
+--     recipe, with the stored weights); default: recipe if one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
---   run_memory: for ONNX models and Core ML package sets that run op by op: bytes (or "2G") that the states of all sessions and the
---     values of a run may hold together, without the weights; default: half of the memory that is free when more than 256 MiB are
---     wanted. A call that wants more fails with the code memory
+--   run_memory: for ONNX models and Core ML package sets that run op by op: maximum bytes (or "2G") of the states of all sessions and
+--     the values of a run together, without the weights; default: half of the memory that is free when a run first needs more than
+--     256 MiB. A call that needs more fails with the code memory
 --   precision: for Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
---   verify: true hashes all files of a Core ML package set before opening it; by default only their sizes are checked
+--   verify: true checks the hashes of all files of a Core ML package set before it is opened; by default only their sizes are checked
 --   isa: an upper limit for the kernels' level; default: ANE_ISA from the environment, else the best level of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) runs only
 --     the chosen ones. The results are equal within rounding
 --   adapters: LoRA adapters for all sessions that are not given others: a path, or a list of paths and of {path = ..., scale = ...};
 --     see ane.model.adapters
---   ranks: true, or {cut, fp16, tail}: the layers lie on all ranks of an MPI program, of which this is rank 0. See ane.pipeline
+--   ranks: true, or {cut, fp16, tail}: the layers are divided among all ranks of an MPI program; this process is rank 0. See ane.pipeline
 --   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
 --   transform: "rotate" folds rotations into the weights, which become fp32 unless `weights` names another type. The model computes
 --     the same, and its weights lose less when they are rounded; see ane.quantise.rotate. Default "none"
@@ -156,7 +156,7 @@ end
 local function check_context(self, context, what)
   local most = self._bundle.program:context()
   if context and context > most then
-    error(("%s: option context must be 1 .. %d (as the model was loaded), is %d"):format(what, most, context), 3)
+    error(("%s: option context must be 1 .. %d (as the model was loaded), but is %d"):format(what, most, context), 3)
   end
 end
 
@@ -213,7 +213,7 @@ local function prompt_ids(self, prompt, opts, level)
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then
-    error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
+    error("the prompt must be a text, a list of token ids or a list of messages, but is a " .. type(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()
@@ -257,7 +257,7 @@ local function prepare(self, prompt, opts, what, rules, level)
   if opts.session and not session.is_of(opts.session, self._sessions) then
     error(what .. ": option session must be an open session of this model", level)
   end
-  if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
+  if opts.session and opts.adapters then error(what .. ": option adapters cannot be combined with session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local fits, why, word = generate.check_ids(opts, self._bundle.program:vocab())
   if not fits then return nil, why, word end
@@ -340,7 +340,7 @@ function Model:pool(opts, opts_level)
     prefixes = bundle.program.prefixes and function() return bundle.program:prefixes(opts.kv or self.kv) end,
     prepare = function(prompt, o, level)
       schema.plain(o, "add", level + 1)
-      if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
+      if o and o.session then error("add: option session cannot be used in a pool, which has its own sessions", level) end
       local ids, checked, fault = prepare(self, prompt, o, "add", POOLED, level + 1)
       if not ids then return nil, checked, fault end
       local chosen, why
@@ -632,7 +632,7 @@ function meta:__tostring()
 end
 
 --- Returns the bundle of an open model, for modules that need its internals.
--- @raise at `level`, counted from the caller, if the model is closed or the value is no model
+-- @raise at `level`, counted from the caller, if the model is closed or the value is not a model
 function M.bundle(model, level)
   if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
   return model._bundle or error("model is closed", level + 1)

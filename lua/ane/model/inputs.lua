@@ -10,7 +10,7 @@ local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
 local function draw(model, count, progress)
   if math.type(count) ~= "integer" or count < 1 or count > MOST_SAMPLES then
-    return nil, ("samples must be an integer, 1 .. %d, is %s"):format(MOST_SAMPLES, tostring(count)), "invalid"
+    return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(MOST_SAMPLES, tostring(count)), "invalid"
   end
   return require("ane.model.samples").draw(model, math.max(2, count), progress)
 end

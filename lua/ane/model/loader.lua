@@ -71,7 +71,7 @@ local function on_ranks(graph, options, cfg, source, opts)
   local team, message, code = require("ane.pipeline").team()
   if not team then return nil, message, code end
   for _, one in ipairs(ALONE) do
-    if opts[one[1]] then return nil, ("option %s does not go with a model on several ranks"):format(one[2]), "unsupported" end
+    if opts[one[1]] then return nil, ("option %s is not supported for a model on several ranks"):format(one[2]), "unsupported" end
   end
   if type(opts.recipe) == "table" then
     return nil, "option recipe must be a path for a model on several ranks, which all read it", "unsupported"
@@ -306,7 +306,7 @@ local function without_weights(path, opts, kind)
   return true
 end
 
--- Refuses options that a model that is no package set cannot have.
+-- Refuses options that a model that is not a package set cannot have.
 -- @param format of its source
 -- @return true; or nil, message, code
 local function without_set(path, opts, format)

@@ -80,7 +80,7 @@ end
 function M.run(program, ids, names, kv)
   local most = program:max_chunk()
   if #ids < 1 or #ids > most then
-    return nil, ("a trace takes 1 .. %d tokens in one run, got %d: shorten the input"):format(most, #ids), "range"
+    return nil, ("a trace needs 1 .. %d tokens, but the input has %d"):format(most, #ids), "range"
   end
   local session <close>, message, code = program:session { context = math.max(#ids, 1), kv = kv }
   if not session then return nil, message, code end
@@ -95,7 +95,7 @@ function M.values(bundle)
   return program:values()
 end
 
--- The names that match; nil, message, code where a glob matches none.
+-- The names that match; nil, message, code if a glob matches none.
 local function select_names(program, globs)
   local names, seen = {}, {}
   for _, value in ipairs(program:values()) do
@@ -129,7 +129,7 @@ function M.globs(patterns, level)
   if patterns == nil then return { "*" } end
   if type(patterns) == "string" then return { patterns } end
   if type(patterns) ~= "table" then
-    error(("trace: patterns must be a glob or a list of them, is a %s"):format(type(patterns)), level + 1)
+    error(("trace: patterns must be a glob or a list of them, but is a %s"):format(type(patterns)), level + 1)
   end
   for i, glob in ipairs(patterns) do schema.argument({ type = "string" }, glob, ("trace: pattern %d"):format(i), level + 1) end
   return patterns

@@ -102,7 +102,7 @@ function M.report(matrices)
   return list
 end
 
-local NUMBERS <const> = "option importance: %s: wanted finite numbers of 0 or more, one for each column"
+local NUMBERS <const> = "option importance: %s: must have a finite number of 0 or more for each column"
 
 --- Option importance with tensors in place of lists. Raises as ane.util.failure does where a key is not a name, or a value is not a list of
 -- finite numbers of 0 or more.
@@ -131,7 +131,7 @@ function M.bytes(importance)
   return out
 end
 
---- Raises where a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
+--- Raises if a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
 -- number of columns. Parts of tensors ("name[3,:]") come beside the tensors.
 -- @param importance of M.importance
 function M.check_importance(program, source, importance)
@@ -143,7 +143,7 @@ function M.check_importance(program, source, importance)
       failure.raise("invalid", "option importance: no tensor %s", name)
     end
     if cols and cols ~= #values then
-      failure.raise("invalid", "option importance: %s has %d columns, got %d weights", name, cols, #values)
+      failure.raise("invalid", "option importance: %s has %d columns, but the option has %d numbers", name, cols, #values)
     end
   end
   return true

@@ -23,12 +23,14 @@ function M.split(model, input, chunk, most)
       if not ids then return nil, message, code end
       one = ids
     end
-    if type(one) ~= "table" then return nil, ("prompt %d is a %s, wanted a text or a list of token ids"):format(i, type(one)), "invalid" end
+    if type(one) ~= "table" then
+      return nil, ("prompt %d must be a text or a list of token ids, but is a %s"):format(i, type(one)), "invalid"
+    end
     wrong = list_of.fault(one)
     if wrong then return nil, ("prompt %d %s"):format(i, wrong), "invalid" end
     for k, id in ipairs(one) do
       if math.type(id) ~= "integer" or id < 0 or id > 0x7fffffff then
-        return nil, ("prompt %d: id %d is %s, wanted a whole number of 0 or more"):format(i, k, list_of.shown(id)), "range"
+        return nil, ("prompt %d: id %d must be a whole number of 0 or more, but is %s"):format(i, k, list_of.shown(id)), "range"
       end
     end
     lists[i] = one

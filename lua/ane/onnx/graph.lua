@@ -12,7 +12,7 @@ Graph.__index = Graph
 
 local M = {}
 
---- Raises where the graph is not what a recipe computes. node may be nil.
+--- Raises if the graph is not what a recipe computes. node may be nil.
 function M.refuse(node, ...)
   local text = (...):format(select(2, ...))
   error({ uncovered = true, message = node and ("node %s (%s) %s"):format(node.name, node.op, text) or text }, 0)
@@ -130,7 +130,7 @@ local function half(bits)
   return sign * (1024 + m) * 2.0 ^ (e - 25)
 end
 
---- The numbers of {dtype, data}: n of them, starting with number `first` (0-based); default all. nil where there are no bytes.
+--- The numbers of {dtype, data}: n of them, starting with number `first` (0-based); default all. nil if there are no bytes.
 function M.numbers(t, first, n)
   if not t or not t.data then return nil end
   local out = {}
@@ -183,7 +183,7 @@ end
 
 local function shape_tensor(self, v, past, tokens)
   local node = self.shape_of[v]
-  local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of something unknown")
+  local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of an unknown value")
   if node.op == "Size" then
     local n = elements(dims)
     return integers("int64", {}, function() return n end, 1)
@@ -195,7 +195,7 @@ local function shape_tensor(self, v, past, tokens)
   return integers("int64", { #part }, function(i) return part[i + 1] end, #part)
 end
 
---- Evaluates a value that is no data, for `tokens` tokens after `past` cached ones.
+--- Evaluates a value that is not data, for `tokens` tokens after `past` cached ones.
 -- @return {dtype, shape, data}
 function Graph:evaluate(v, past, tokens)
   local c = self:constant(v)

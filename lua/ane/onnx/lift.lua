@@ -38,7 +38,7 @@ function M.whole(node, ...)
   for i, name in ipairs { ... } do
     local v = node.attrs[name]
     if math.type(v) ~= "integer" or v < 1 or v > MOST then
-      M.refuse(node, "has %s %s, wanted a whole number from 1 to %d", name, tostring(v), MOST)
+      M.refuse(node, "has %s %s, but must have a whole number from 1 to %d", name, tostring(v), MOST)
     end
     list[i] = v
   end
@@ -102,7 +102,7 @@ end
 --- The lifted value, in layout [.., S, C].
 function Lift:columns(number, node)
   local v = self:value(number)
-  if not M.is_columns(v) then M.refuse(node, "takes values that do not lie as tokens and channels") end
+  if not M.is_columns(v) then M.refuse(node, "takes values that are not [tokens, channels]") end
   return v
 end
 

@@ -29,7 +29,7 @@ return function(RULES, M)
     if #x.dims == 4 then
       head = M.inner(x)
     else
-      if not M.is_columns(x) then refuse(node, "takes values that do not lie as tokens and channels") end
+      if not M.is_columns(x) then refuse(node, "takes values that are not [tokens, channels]") end
       local heads = at.num_heads or 0
       head = heads > 0 and x.e.channels // heads or tab.dims
     end
@@ -37,7 +37,7 @@ return function(RULES, M)
     return rope(x, head, layout_of(at.interleaved), tab, node)
   end
 
-  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is no constant.
+  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is not a constant.
   function M.rope_term(node, x, by)
     if not M.inner(x) then refuse(node, "multiplies by something that no recipe does") end
     return { e = { op = "rope_term", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }
@@ -65,7 +65,7 @@ return function(RULES, M)
     local tokens = x.dims[axis + 1] and M.atoms { x.dims[axis + 1] }
     if not tokens or #tokens ~= 1 or tokens[1].kind ~= "s" or
       (state.rows or 0) ~= 0 then refuse(node, "joins a cache along something else than tokens") end
-    if g:through(g.present[io.name]) ~= node.outputs[1] then refuse(node, "makes a cache that is not given back as output %s",
+    if g:through(g.present[io.name]) ~= node.outputs[1] then refuse(node, "makes a cache that is not returned as output %s",
       state.present) end
     local dims = table.move(x.dims, 1, #x.dims, 1, {})
     dims[axis + 1] = { M.atom("t", M.TOTAL) }
@@ -78,7 +78,7 @@ return function(RULES, M)
     local io = v > 0 and g.inputs[v]
     local state = io and g.past[io.name]
     if not state then refuse(node, "has no cache among the inputs of the graph") end
-    if present <= 0 or g:through(g.present[io.name]) ~= present then refuse(node, "makes a cache that is not given back as output %s",
+    if present <= 0 or g:through(g.present[io.name]) ~= present then refuse(node, "makes a cache that is not returned as output %s",
       state.present) end
   end
 
@@ -181,7 +181,7 @@ return function(RULES, M)
       local plain = n > 1 and ("t c%d rep c1"):format(head) or heads > 1 and ("t c%d c1"):format(head) or "t c1"
       if n > 1 and k.channels == head then plain = "t rep c1" end
       if (order(kv) ~= plain and order(kv) ~= "t c1") or order(vv) ~= order(kv) or repeats(vv) ~= n or k.channels * n ~= q.e.channels then
-        refuse(node, "takes keys or values that do not lie as tokens and heads")
+        refuse(node, "takes keys or values that are not [tokens, heads]")
       end
     end
     local window = probe.mask(lift, node, inputs[6] or 0, (at.unidirectional or 0) ~= 0)
@@ -234,7 +234,7 @@ return function(RULES, M)
     local kv = head and k.channels // head
     local want = head and (kv > 1 and "c" .. head .. " " or "") .. (n > 1 and "rep " or "") .. "t c1"
     if not head or lies ~= want or order(a) ~= (heads > 1 and "c" .. head .. " " or "") .. "s c1" or kv * n ~= heads then
-      refuse(node, "multiplies queries and keys that do not lie as heads and tokens")
+      refuse(node, "multiplies queries and keys that are not [heads, tokens]")
     end
     local out = table.move(a.dims, 1, #a.dims - 1, 1, {})
     out[#a.dims] = { M.atom("t", M.TOTAL) }
@@ -276,7 +276,7 @@ return function(RULES, M)
   function RULES.Softmax(lift, node)
     local x = lift:value(node.inputs[1])
     local axis = node.attrs.axis or (node.opset < 13 and 1 or -1)
-    if x.e.op ~= "scores" or (axis ~= -1 and axis ~= #x.dims - 1) then refuse(node, "is of no attention") end
+    if x.e.op ~= "scores" or (axis ~= -1 and axis ~= #x.dims - 1) then refuse(node, "does not belong to attention") end
     if not x.e.window then refuse(node, "has no mask: every token sees all others") end
     return { e = { op = "probabilities", scores = x.e, channels = x.e.channels }, dims = x.dims }
   end

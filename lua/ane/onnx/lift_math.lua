@@ -81,7 +81,7 @@ return function(RULES, M)
     if maker and maker.op == "DequantizeLinear" then
       local data, shape = reshaped(lift, maker.inputs[1])
       local scales, zeros = g:through(maker.inputs[2]), maker.inputs[3] or 0
-      if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is not a constant matrix") end
+      if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises a value that is not a constant matrix") end
       local axis = maker.attrs.axis or 1
       return {
         kind = "dequantize", data = data, scales = scales, zeros = zeros > 0 and g:through(zeros) or 0,
@@ -95,7 +95,7 @@ return function(RULES, M)
   local function rows_of(piece) return { { piece = piece, from = 0, step = 1, n = piece.rows } } end
 
   local function linear(x, piece, node, bias)
-    if piece.cols ~= x.e.channels then refuse(node, "has %d inputs, its weight wants %d", x.e.channels, piece.cols) end
+    if piece.cols ~= x.e.channels then refuse(node, "has %d inputs, but its weight needs %d", x.e.channels, piece.cols) end
     local e = { op = "linear", node = node, x = x.e, channels = piece.rows, w = rows_of(piece), b = bias }
     local dims = table.move(x.dims, 1, #x.dims - 1, 1, {})
     dims[#x.dims] = { M.atom("c", e.channels) }
@@ -219,7 +219,7 @@ return function(RULES, M)
   RULES.SimplifiedLayerNormalization, RULES.RMSNormalization = simplified, simplified
 
   local function add(a, b, node)
-    if not M.same_dims(a.dims, b.dims) then refuse(node, "adds values that do not lie alike") end
+    if not M.same_dims(a.dims, b.dims) then refuse(node, "adds values with different layouts") end
     return { e = { op = "add", node = node, a = a.e, b = b.e, channels = a.e.channels }, dims = a.dims }
   end
 
@@ -251,7 +251,7 @@ return function(RULES, M)
     local axes, keep = axes_of(lift, node)
     local n = M.inner(x)
     if x.e.op ~= "square" or not n or keep ~= 1 or #axes ~= 1 or (axes[1] ~= -1 and axes[1] ~= #x.dims - 1) then
-      refuse(node, "takes a mean that is of no norm")
+      refuse(node, "takes a mean that does not belong to a norm")
     end
     local dims = table.move(x.dims, 1, #x.dims - 1, 1, {})
     dims[#x.dims] = {}
@@ -260,7 +260,7 @@ return function(RULES, M)
 
   function RULES.Sqrt(lift, node)
     local x = lift:value(node.inputs[1])
-    if x.e.op ~= "mean_square" or not x.e.eps then refuse(node, "takes a root that is of no norm") end
+    if x.e.op ~= "mean_square" or not x.e.eps then refuse(node, "takes a root that does not belong to a norm") end
     return { e = { op = "root", x = x.e.x, n = x.e.n, of = x.e.of, eps = x.e.eps, channels = 1 }, dims = x.dims }
   end
 
@@ -271,7 +271,7 @@ return function(RULES, M)
     end
     if x.e.op == "one_plus_exp_neg" then return { e = { op = "act", act = "sigmoid", x = x.e.x, channels = x.e.channels },
       dims = x.dims } end
-    return refuse(node, "divides in a way that is of no norm")
+    return refuse(node, "divides in a way that does not belong to a norm")
   end
   function RULES.Reciprocal(lift, node) return inverse(lift, node.inputs[1], node) end
 
@@ -313,12 +313,12 @@ return function(RULES, M)
   end
 
   function RULES.Swish(lift, node)
-    if (node.attrs.alpha or 1) ~= 1 then refuse(node, "has another alpha than 1") end
+    if (node.attrs.alpha or 1) ~= 1 then refuse(node, "has an alpha other than 1") end
     return act "silu"(lift, node)
   end
 
   function RULES.QuickGelu(lift, node)
-    if (node.attrs.alpha or 1.702) ~= 1 then refuse(node, "has another alpha than 1, that of silu") end
+    if (node.attrs.alpha or 1.702) ~= 1 then refuse(node, "has an alpha other than 1, that of silu") end
     return act "silu"(lift, node)
   end
 
@@ -352,7 +352,7 @@ return function(RULES, M)
     local x, y = lift:value(a), lift:value(b)
     local made = times(x, y, node) or times(y, x, node) or M.rescale_experts(x, y, node) or M.rescale_experts(y, x, node)
     if made then return made end
-    if not M.same_dims(x.dims, y.dims) then refuse(node, "multiplies values that do not lie alike") end
+    if not M.same_dims(x.dims, y.dims) then refuse(node, "multiplies values with different layouts") end
     return { e = { op = "mul", node = node, a = x.e, b = y.e, channels = x.e.channels }, dims = x.dims }
   end
 

@@ -55,7 +55,7 @@ return function(RULES, M)
 
   function RULES.Log(lift, node)
     local x = lift:value(node.inputs[1])
-    if x.e.op ~= "chosen" then refuse(node, "is of no choice of experts") end
+    if x.e.op ~= "chosen" then refuse(node, "does not belong to a choice of experts") end
     return { e = { op = "log_chosen", route = x.e.route, channels = x.e.channels }, dims = x.dims }
   end
 
@@ -64,7 +64,7 @@ return function(RULES, M)
     local rest = lift.graph.data[node.inputs[1]] and {} or lift.graph:numbers(node.inputs[1], 0, 1)
     if at.e.op ~= "topk" or x.e.op ~= "log_chosen" or x.e.route ~= at.e or not rest[1] or rest[1] > -9999 or
       (node.attrs.reduction or "none") ~= "none" then
-      refuse(node, "is of no choice of experts")
+      refuse(node, "does not belong to a choice of experts")
     end
     local dims = table.move(at.dims, 1, #at.dims, 1, {})
     dims[#dims] = { M.atom("c", at.e.score.channels) }
@@ -79,12 +79,12 @@ return function(RULES, M)
   local function route_of(node, router, k, normalise)
     if router.e.op == "log_routed" then
       local r = router.e.route
-      if r.k ~= k then refuse(node, "takes %d experts, its router chooses %d", k, r.k) end
+      if r.k ~= k then refuse(node, "takes %d experts, but its router chooses %d", k, r.k) end
       -- softmax of log s over the chosen experts is s / sum
       return { op = "route", node = node, k = k, score = "sigmoid", x = r.score.x, bias = r.bias, norm = true, norm_eps = 0.0,
         scale = 1.0, of = r }
     end
-    if not M.is_columns(router) then refuse(node, "has a router that does not lie as tokens and experts") end
+    if not M.is_columns(router) then refuse(node, "has a router whose values are not [tokens, experts]") end
     return { op = "route", node = node, k = k, score = "softmax", x = router.e, norm = normalise, norm_eps = 0.0, scale = 1.0 }
   end
 
@@ -145,7 +145,7 @@ return function(RULES, M)
   function RULES.QMoE(lift, node)
     local at = node.attrs
     local x, router = lift:columns(node.inputs[1], node), lift:value(node.inputs[2])
-    if (node.inputs[15] or 0) > 0 then refuse(node, "has weights of its router apart") end
+    if (node.inputs[15] or 0) > 0 then refuse(node, "has separate weights of its router") end
     no_bias(lift, node, 5)
     no_bias(lift, node, 8)
     local bits = at.expert_weight_bits or 4

@@ -34,13 +34,13 @@ end
 
 -- Is the recipe's constant these segments?
 function Match:weight(e, value, segments, what)
-  if not value then return segments == nil or self:differs(e, "has a %s, the recipe takes none", what) end
-  if not segments then return self:differs(e, "has no %s, the recipe takes one", what) end
+  if not value then return segments == nil or self:differs(e, "has a %s, but the recipe has none", what) end
+  if not segments then return self:differs(e, "has no %s, but the recipe has one", what) end
   local r = self.record[value]
   local w = r and r.weight and self.weights[r.weight]
-  if not w or r.index or r.transposed then return self:differs(e, "has another %s than the recipe takes", what) end
+  if not w or r.index or r.transposed then return self:differs(e, "has another %s than the recipe", what) end
   if r.from or r.to then w = rows(w, r.from or 0, r.to or math.maxinteger) end
-  return identity(w) == identity(segments) or self:differs(e, "has another %s than the recipe takes", what)
+  return identity(w) == identity(segments) or self:differs(e, "has another %s than the recipe", what)
 end
 
 -- Values of the recipe that change nothing here are skipped. Slices of products become products with some of the rows.
@@ -84,7 +84,7 @@ function Match:same(e, value)
     self.reason = nil
     local ok
     if fn then ok = fn(self, e, r)
-    else ok = self:differs(e, "stands where the recipe has %s, which is not known in graphs", r and r.op or "a weight") end
+    else ok = self:differs(e, "is where the recipe has %s, which cannot be matched in graphs", r and r.op or "a weight") end
     entry = { ok = ok, reason = self.reason }
     known[value], self.reason = entry, outer
   end
@@ -93,7 +93,7 @@ function Match:same(e, value)
 end
 
 function Match:op(e, r, op)
-  return e.op == op or self:differs(e, "is not covered: the recipe has %s (%s) there, the graph %s", r.op, r.name, e.op)
+  return e.op == op or self:differs(e, "does not match: the recipe has %s (%s) there, but the graph has %s", r.op, r.name, e.op)
 end
 
 function OPS:embed(e, r) return self:op(e, r, "embed") and self:weight(e, r.inputs[2], e.w, "table") end
@@ -105,7 +105,7 @@ function OPS:conv1x1(e, r)
     local name, bias = self.record[w].weight, b and self.record[b].weight
     w, b = rows(weights[name] or {}, r.from, r.to), bias and rows(weights[bias] or {}, r.from, r.to) or nil
     if identity(w) ~= identity(e.w) or identity(b or {}) ~= identity(e.b or {}) then return self:differs(e,
-      "has another weight than the recipe takes") end
+      "has another weight than the recipe") end
   elseif not self:weight(e, w, e.w, "weight") or not self:weight(e, b, e.b, "bias") then
     return false
   end
@@ -131,11 +131,11 @@ end
 function OPS:rope(e, r)
   if not self:op(e, r, "rope") then return false end
   local tab = self.record[r.inputs[2]].attrs
-  if r.attrs.heads ~= e.heads or r.attrs.layout ~= e.layout then return self:differs(e, "pairs channels otherwise than the recipe") end
+  if r.attrs.heads ~= e.heads or r.attrs.layout ~= e.layout then return self:differs(e, "pairs channels differently from the recipe") end
   local same = same_list(tab.inv_freq, e.rope.inv_freq) and same_list(tab.long_freq or nil, e.rope.long_freq) and
     near(tab.magnitude, e.rope.magnitude, 1e-3)
   if not same or (e.rope.original or 0) ~= (tab.original or 0) or
-    (e.rope.fp16 or false) ~= (tab.fp16 or false) then return self:differs(e, "rotates otherwise than the recipe") end
+    (e.rope.fp16 or false) ~= (tab.fp16 or false) then return self:differs(e, "rotates differently from the recipe") end
   return self:same(e.x, r.inputs[1])
 end
 
@@ -195,7 +195,7 @@ function OPS:route(e, r)
   if not self:op(e, r, "route") then return false end
   if e.k ~= at.k or e.score ~= at.score or (e.norm and 1 or 0) ~= at.norm or not near(e.norm_eps, at.norm_eps, 1e-3) or
     not near(e.scale, at.scale, 1e-4) then
-    return self:differs(e, "weighs its experts otherwise than the recipe")
+    return self:differs(e, "weights its experts differently from the recipe")
   end
   return self:weight(e, r.inputs[2] or nil, e.bias, "bias") and self:same(e.x, r.inputs[1])
 end

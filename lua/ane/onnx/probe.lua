@@ -52,11 +52,11 @@ local function shift_of(lift, node, v, past, n)
   for i, p in ipairs(list) do
     if p ~= past + i - 1 + shift then refuse(node, "takes other positions than those of the tokens") end
   end
-  return math.tointeger(shift) or refuse(node, "takes positions that are no integers")
+  return math.tointeger(shift) or refuse(node, "takes positions that are not integers")
 end
 
 -- The positions that are looked up in tables of `rows` rows. Those of short texts are the tokens' own. From a length of the whole text
--- on, which is the shift, all may be shifted: the table then has the rows of short texts, and behind them those of long ones.
+-- on, which is the shift, all may be shifted: the table then has the rows of short texts, and after them those of long ones.
 -- @param most the greatest length
 -- @return the shift; 0: none
 local function check_positions(lift, node, v, most)

@@ -58,7 +58,7 @@ end
 -- A field that must be the same in all layers.
 local function share(model, field, value, node)
   if model[field] == nil then model[field] = value end
-  if model[field] ~= value then refuse(node, "has %s %s, a layer before it %s", field, value, model[field]) end
+  if model[field] ~= value then refuse(node, "has %s %s, but an earlier layer has %s", field, value, model[field]) end
 end
 
 local function same_rope(a, b)
@@ -173,7 +173,7 @@ local function residuals(e)
     if not stream(a) then
       local branch_of = { linear = true, rms_norm = true, experts = true }
       local odd = branch_of[a.op] and b or a
-      refuse(odd.node or e.node, "stands in the residual stream, where no recipe has it")
+      refuse(odd.node or e.node, "is in the residual stream, where no recipe has it")
     end
     table.insert(list, 1, { e = b, before = a })
     e = a
@@ -215,7 +215,7 @@ function M.find(logits)
   read_embedding(model, bottom)
   model.tied = M.identity(e.w) == M.identity(model.weights.token_embd.w)
   if model.tied then model.weights.output = nil end
-  if #list == 0 or #list % 2 ~= 0 then refuse(x.node, "ends %d branches, wanted two a layer", #list) end
+  if #list == 0 or #list % 2 ~= 0 then refuse(x.node, "ends %d branches, but must end two in each layer", #list) end
   for i, entry in ipairs(list) do
     local layer, half = (i - 1) // 2, (i - 1) % 2 + 1
     local start = branch(model, layer, entry.e, half)

@@ -86,7 +86,7 @@ end
 function M.choose(costs, ranks, opts, head)
   local n = #ranks
   if opts.cut then
-    if #opts.cut ~= n - 1 then return nil, ("option cut has %d layers, %d ranks need %d"):format(#opts.cut, n, n - 1), "invalid" end
+    if #opts.cut ~= n - 1 then return nil, ("option cut has %d layers, but %d ranks need %d"):format(#opts.cut, n, n - 1), "invalid" end
     return M.at_layers(costs, opts.cut)
   end
   local at, read, held = candidates(costs), sums_of(costs, "read"), sums_of(costs, "weights")

@@ -194,7 +194,7 @@ end
 --- Refuses adapters: they work in one process only.
 function Session.adapt(_, list)
   if #list == 0 then return true end
-  return nil, "a model on several ranks takes no adapters", "unsupported"
+  return nil, "a model on several ranks does not support adapters", "unsupported"
 end
 
 function Session.adapters_key() return 0 end
@@ -409,7 +409,7 @@ function Program:run(items, want)
   return self:finish(ticket)
 end
 
-function Program.adapter() return nil, "a model on several ranks takes no adapters", "unsupported" end
+function Program.adapter() return nil, "a model on several ranks does not support adapters", "unsupported" end
 function Program.adapt() end
 
 -- Adds what the other ranks have answered, JSON by rank, to `list`.

@@ -110,7 +110,7 @@ local function ranks_of_file(opts)
   end
   if #list == 0 then return nil, opts.hosts .. ": names no host", "format" end
   if opts.ranks and #list < opts.ranks then
-    return nil, ("%s has %d slots, wanted %d"):format(opts.hosts, #list, opts.ranks), "invalid"
+    return nil, ("%s has %d slots, but must have %d"):format(opts.hosts, #list, opts.ranks), "invalid"
   end
   return table.move(list, 1, opts.ranks or #list, 1, {})
 end

@@ -121,7 +121,7 @@ function M.new(mpi, opts)
     while not one.host do
       local ok, message, code = poll(self, LOOK)
       if not ok then return nil, message, code end
-      if core.clock() > deadline then return nil, ("rank %d has not begun within %g s"):format(other, self.timeout), "io" end
+      if core.clock() > deadline then return nil, ("rank %d has not started within %g s"):format(other, self.timeout), "io" end
     end
     if one.version ~= opts.version then
       return nil, ("%s is of version %s, %s of %s"):format(name_of(self, other), one.version, self:name(rank), opts.version), "invalid"
@@ -139,7 +139,7 @@ function Team:send(rank, kind, text)
     local ok, message, code = poll(self, 0.001, kind)
     if not ok then return nil, message, code end
     if core.clock() - since > self.timeout then
-      return nil, ("%s takes no message for %g s"):format(name_of(self, rank), self.timeout), "io"
+      return nil, ("%s has not received a message for %g s"):format(name_of(self, rank), self.timeout), "io"
     end
   end
   return self.mpi.send(rank, kind, text)
@@ -182,7 +182,7 @@ function Team:take(rank, kind, forever)
     if not busy then ok, message, code = poll(self, LOOK, kind) end
     if not ok then return nil, message, code end
     if not forever and core.clock() - since > self.timeout then
-      return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"
+      return nil, ("%s has not sent a message for %g s"):format(name_of(self, rank), self.timeout), "io"
     end
   end
 end
@@ -192,7 +192,7 @@ end
 -- @return true; or nil, message, code
 function Team:look(rank, seconds)
   if seconds > self.timeout then
-    return nil, ("%s: nothing has come from it for %g s"):format(name_of(self, rank), self.timeout), "io"
+    return nil, ("%s has not sent a message for %g s"):format(name_of(self, rank), self.timeout), "io"
   end
   return poll(self, 0)
 end

@@ -153,7 +153,7 @@ local function plan(self, job)
   identity, message, code = graph:identity()
   if not identity then return nil, message, code end
   if ("%016x"):format(identity) ~= job.identity then
-    return nil, job.path .. ": is another model than that of rank 0", "invalid"
+    return nil, job.path .. ": has another model than rank 0", "invalid"
   end
   local options = job.options
   options.threads = self.opts.threads
@@ -281,7 +281,7 @@ local HANDLE = {
 --- Works until rank 0 ends the work.
 -- @param team of ane.pipeline.team
 -- @param opts threads (default: this rank's share of the cores of its host)
--- @return true; or nil, message, code where this rank or another one has failed
+-- @return true; or nil, message, code if this rank or another one has failed
 function M.run(team, opts)
   local threads = opts.threads or math.max(1, core.cpu_cores() // team.near)
   local self = setmetatable({ team = team, opts = { threads = threads }, sessions = {}, heads = {}, own = {} }, Worker)

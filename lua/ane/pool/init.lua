@@ -40,8 +40,8 @@ local FILE = "/prefixes.ane"
 --- Options of model:pool.
 --   sessions: replies that are computed at once; the others wait
 --   step_tokens: maximum tokens of a step
---   memory: bytes of cached state of all sessions, a number or a text ("2G"); where it runs out the newest reply is put off and computed
---   again later, with the same result
+--   memory: maximum bytes of cached state of all sessions, a number or a text ("2G"); when it is reached, the newest reply is preempted
+--   and recomputed later, with the same result
 --   prefix_memory: bytes of the prefixes that are kept of replies that have ended, within `memory`; default 1G, at most a quarter of
 --   free memory
 --   context, kv: of each session, as for model:session
@@ -342,7 +342,7 @@ local function batch_of(self)
   return items
 end
 
--- Feeds of want "all" or "argmax" that are longer than a share run alone, so that they do not wait for ever.
+-- Feeds of want "all" or "argmax" that are longer than a share run alone, so that they do not wait forever.
 local function alone(self)
   for _, r in ipairs(self._running) do
     if r.item and not r.preempted and not r.under_way then return { part_of(r, math.min(left(r.item), self._step_tokens)) } end
@@ -360,7 +360,7 @@ local function feed(self, part)
   if not ok then part.failed = { message, code } end
 end
 
--- Handles parts that failed for want of memory: while other replies hold states, the newest reply frees its own, and the parts are
+-- Handles parts that failed for lack of memory: while other replies hold states, the newest reply frees its own, and the parts are
 -- tried again in the next step. Nothing begins or returns before a request has ended. A reply that is left alone fails.
 local function make_room(self, items)
   local short = {}

@@ -3,8 +3,8 @@
 --   local factors = compensate.new(calibration, order, 2 << 30)
 --   local factor = factors:of(compensate.wanted(calibration, {"blk.0.attn_q.weight"}, "q4_0", 576))
 --
--- The moments of all inputs may not fit into memory together. Where the moment of an input is missing, a pass reads the text for it and
--- for as many of those that follow it in `order` as the limit allows.
+-- The moments of all inputs may not fit in memory together. If the moment of an input is missing, a pass reads the text for it and
+-- for as many of the inputs that follow it in `order` as the limit allows.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -15,14 +15,14 @@ local try = failure.try
 
 local M = {}
 
---- Damping of the factors, in means of the diagonal: 0.01, as GPTQ has it.
+--- Damping of the factors, as a multiple of the mean of the diagonal: 0.01, as in GPTQ.
 M.DAMP = 0.01
 
---- The same for a table of the embedding that is also the head. What its rows add to the stream counts as well, and compensation for
--- the inputs of the head alone makes those errors larger.
+--- The same for an embedding table that is also the head. Its rows are also added to the residual stream, and compensation for the inputs
+-- of the head alone makes these errors larger.
 M.TABLE_DAMP = 0.3
 
---- Share of the drift that weights follow, of 1 (alpha of QEP, which csrc/quant/compensate.h names).
+--- Fraction of the drift that weights follow (alpha of QEP, which csrc/quant/compensate.h names).
 M.STRENGTH = 0.5
 
 --- Tokens of the prior of a moment, of each of its columns (csrc/quant/compensate.h).
@@ -38,7 +38,7 @@ local function factor_bytes(cols) return (8 + KEPT * 6) * cols * cols end
 local Factors = {}
 Factors.__index = Factors
 
--- The input and those behind it in the order whose moments fit; also as a set.
+-- The input and those after it in the order whose moments fit; also as a set.
 local function values_from(self, input)
   local values, seen, bytes, largest, begun = {}, {}, 0, 0, false
   local function take(w)
@@ -139,7 +139,7 @@ function Following:resume(notes, w)
   self.notes = notes
   local state = w and notes:state()
   if not state then return end
-  for i = 1, state.at do -- a state behind the weight is of no use
+  for i = 1, state.at do -- a state after the weight is of no use
     if self.sequence.values[i] == w.value then return end
   end
   self.sequence:restore(state)
@@ -156,7 +156,7 @@ function Following:close() self.sequence:close() end
 Following.__close = Following.close
 
 -- Factors for the matrices of packages, which are rounded as they are written. What a matrix becomes is computed here too, for those
--- behind it.
+-- after it.
 local Exported = {}
 Exported.__index = Exported
 

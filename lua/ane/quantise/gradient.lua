@@ -121,7 +121,7 @@ local function fault_of(record, path)
   end
 end
 
--- The product behind the logits, and the factor of the logits themselves.
+-- The product after the logits, and the factor of the logits themselves.
 local function head_of(record, result)
   local by = 1.0
   while record[result].op == "scale" do

@@ -2,9 +2,9 @@
 -- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.overlay, ane.quantise.types,
 -- ane.quantise.vocabulary, ane.recipe, ane.recipe.names and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
--- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
--- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
--- folder's names without the leading "model.": ane.model.config reads that as it reads the folder.
+-- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
+-- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
+-- the folder's names without the leading "model.": ane.model.config reads these files as it reads the folder.
 -- Usage: `local plan = require("ane.quantise.hf").plan(source, out)`; raises {message, code}
 
 local config = require "ane.model.config"
@@ -26,7 +26,7 @@ local try = failure.try
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
--- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions are no rope; shared(set, cfg, self) sets
+-- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; shared(set, cfg, self) sets
 -- keys without the architecture's name; ignores = true: what the recipe ignores is left out.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
@@ -115,7 +115,7 @@ end
 function PHI3.values(set, cfg)
   local rope, window = cfg.rope, cfg.sliding_window
   set("rope.dimension_count", "uint32", rope.dims)
-  -- a window as long as the context is no window
+  -- a window as long as the context has no effect
   set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
   set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
   if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
@@ -179,7 +179,9 @@ local function lfm2_kv(cfg)
   elseif cfg.meta("full_attn_idxs", "list") then
     for i = 1, cfg.n_layer do list[i] = 0 end
     for _, i in ipairs(cfg.meta("full_attn_idxs", "list")) do
-      if not list[i + 1] then failure.raise("format", "key full_attn_idxs holds %s, wanted numbers of layers below %d", i, cfg.n_layer) end
+      if not list[i + 1] then
+        failure.raise("format", "key full_attn_idxs has the entry %s, but must have layers below %d", i, cfg.n_layer)
+      end
       list[i + 1] = cfg.n_head_kv
     end
   end
@@ -307,7 +309,7 @@ end
 local Gather = {}
 Gather.__index = Gather
 
--- The description of a weight of the folder; nil where there is none.
+-- The description of a weight of the folder; nil if there is none.
 function Gather:find(name)
   local t = self.source:tensor(name)
   if t then weight_type.check(self.source, name, t.dtype) end

@@ -146,7 +146,7 @@ local function choose_all(plan, opts)
   return #rules > 0
 end
 
--- Where a scheme is asked for and the head is the table of the embedding: makes the head a tensor of its own, since packages hold the
+-- If a scheme is requested and the head is the embedding table: makes the head a tensor of its own, since packages hold the
 -- table as it is and the head by the scheme.
 local function untie(plan, opts)
   local at, head, multiplied
@@ -290,7 +290,7 @@ local function importance_of(opts, t)
   local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
   if #values ~= columns(t) then
-    failure.raise("invalid", "option importance: %s has %d columns, got %d weights", t.name, columns(t), #values)
+    failure.raise("invalid", "option importance: %s has %d columns, but the option has %d numbers", t.name, columns(t), #values)
   end
   return values:tostring()
 end
@@ -448,7 +448,8 @@ local function planner_of(source)
   if format == "gguf" then return require "ane.quantise.gguf" end
   if format == "safetensors" then return require "ane.quantise.hf" end
   if format == "package set" then
-    return nil, ("%s: no GGUF is made of Core ML packages; name the model they were exported from"):format(source:path()), "unsupported"
+    return nil, ("%s: Core ML packages cannot be written as GGUF; name the model from which they were exported"):format(source:path()),
+      "unsupported"
   end
   local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
   return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"
@@ -458,7 +459,7 @@ end
 local function plan_of(source, out)
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
-  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
+  if source:holds(out) then return nil, ("%s: is the model itself; name another file for the output"):format(out), "invalid" end
   local plan
   plan, message, code = failure.border(source:path(), planner.plan, source, out)
   if plan then plan.path, plan.bytes = source:path(), source:bytes() end
@@ -557,13 +558,13 @@ local function with_samples(model, opts)
   return own
 end
 
--- Does the option ask for another transform than that of the model? Raises if the model's own cannot be undone.
+-- Does the option name another transform than that of the model? Raises if the model's own cannot be undone.
 local function asks_for_another(options, kind, level)
   local own = options and options.transform or "none"
   if kind == nil or kind == own then return false end
   schema.argument(M.rules.transform, kind, "quantise: option transform", level + 1)
   if own ~= "none" then
-    error(("quantise: option transform is %s, and the model was loaded with transform %s"):format(kind, own), level + 1)
+    error(("quantise: option transform is %s, but the model was loaded with transform %s"):format(kind, own), level + 1)
   end
   return true
 end

@@ -5,7 +5,7 @@
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
 -- The moment of an input of c columns takes 4 c^2 bytes, so those of a whole model may not fit into memory. collect() reads the text
--- for as many inputs as its caller asks for; several passes over the text then cover the model.
+-- for as many inputs as its caller requests; several passes over the text then cover the model.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -22,7 +22,7 @@ local M = {}
 
 --- Options of open.
 --   tokens: most tokens to read; default 32768
---   further: tokens to keep behind those, for tuning (field `further`, a list of windows); default 0
+--   further: tokens to keep after those, for tuning (field `further`, a list of windows); default 0
 --   chunk: tokens of a window, which is read from an empty cache; default 512
 --   threads: of the sums; default the physical cores
 --   progress: function(stage, done, total)
@@ -38,7 +38,7 @@ local Calibration = {}
 Calibration.__index = Calibration
 
 --- What a weight is multiplied by.
--- @return name of the value, its columns; nil where it is unknown
+-- @return name of the value, its columns; nil if it is unknown
 function Calibration:input(name)
   local input = self.inputs[name]
   if input then return input.value, input.cols end

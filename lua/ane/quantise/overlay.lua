@@ -6,7 +6,7 @@
 -- tensor its numbers, it must not be read.
 --
 -- computed() makes a source whose changed matrices are computed for each use: fill(source, names) before they are read, drop(source,
--- names) behind it. Both take any source and any names, and do nothing where nothing is computed.
+-- names) after it. Both take any source and any names, and do nothing if no matrix of them is computed.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"

@@ -48,7 +48,7 @@ local function refuse(self, what, ...)
   raise("unsupported", "%s: option transform: rotate: " .. what, self.path, ...)
 end
 
--- The whole weight, or rows of it, behind input i of a node; nil for a part of another kind.
+-- The whole weight, or rows of it, at input i of a node; nil for a part of another kind.
 local function weight_of(self, node, i)
   local w = node.inputs[i] and self.record[node.inputs[i]]
   if w and w.weight and not (w.index or w.step or w.transposed) then return w end
@@ -93,10 +93,10 @@ end
 local function add_reader(self, user, norm, factors)
   local node = user.node
   local w = node.op == "conv1x1" and user.at == 1 and weight_of(self, node, 2)
-  if not w then refuse(self, "the step %s reads the residual stream, and is no matrix", node.name) end
-  local name = self.tables[w.weight] and (self.head or refuse(self, "%s has no name for a head of its own", w.weight)) or nil
+  if not w then refuse(self, "the step %s reads the residual stream, but is not a matrix", node.name) end
+  local name = self.tables[w.weight] and (self.head or refuse(self, "%s has no name for a separate head", w.weight)) or nil
   local edit = change(self, node, 2, "columns", { { columns = factors }, { rotate = self.width, seed = SEED } }, name)
-  if edit.norm and edit.norm ~= norm then refuse(self, "tensor %s is behind two norms", w.weight) end
+  if edit.norm and edit.norm ~= norm then refuse(self, "tensor %s follows two norms", w.weight) end
   edit.norm = norm
 end
 
@@ -124,7 +124,7 @@ end
 local function add_writer(self, value)
   local node = self.record[value]
   local w = node.op == "conv1x1" and weight_of(self, node, 2)
-  if not w or w.from then refuse(self, "the step %s writes to the residual stream, and is no matrix", node.name) end
+  if not w or w.from then refuse(self, "the step %s writes to the residual stream, but is not a matrix", node.name) end
   change(self, node, 2, "rows", { { rotate = self.width, seed = SEED, rows = true } })
   if node.inputs[3] then
     if not weight_of(self, node, 3) then refuse(self, "the bias of %s is computed", node.name) end
@@ -178,7 +178,7 @@ end
 
 -- ---- Heads ------------------------------------------------------------------------------------------------------------
 
--- Input i of a matrix where no other step uses that constant; nil where one does.
+-- Input i of a matrix where no other step uses that constant; nil if one does.
 local function own_weight(self, node, i)
   local w = weight_of(self, node, i)
   return w and #self.users[node.inputs[i]] == 1 and w or nil

@@ -1,10 +1,10 @@
---- Inputs of weights in the order of the model: those of the source, and those that a model gives whose earlier weights are rounded.
+--- Inputs of weights in the order of computation: those in the source, and those in the model whose earlier weights are rounded.
 -- Needs ane.core, ane.quantise.overlay, ane.quantise.types and ane.util.failure. Usage:
 --   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
 --
--- The model is cut behind each of the values, and a stage of it (csrc/exec/exec.h) runs from one cut to the next, on all windows of the
--- text, once with the weights of the source and once with those that have been put. What crosses the cuts is kept, so the text passes
--- the model only twice, and only the weights of one stage are in memory.
+-- The model is cut after each of the values. A stage of it (csrc/exec/exec.h) runs from one cut to the next on all windows of the text:
+-- once with the weights of the source, and once with those that have been put. The values that cross the cuts are kept. So the text
+-- passes through the model only twice, and only the weights of one stage are in memory.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -15,7 +15,7 @@ local try = failure.try
 
 local M = {}
 
--- A stage leaves messages of the one before it as garbage. Lua would let it grow to the size of all messages.
+-- The messages of the previous stage become garbage. Without collection it would grow to the size of all messages.
 local GARBAGE <const> = 64 << 20
 
 local Sequence = {}
@@ -38,7 +38,7 @@ local function rules_of(self, side, from, to)
   return rules
 end
 
--- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is behind the body.
+-- Plans the steps [from, to) of a side; the tail too, up to the input of the head, where `to` is after the body.
 local function stage_of(self, side, from, to)
   local current = {}
   local n_body = self.layout.n_body
@@ -63,7 +63,7 @@ local function stage_of(self, side, from, to)
   end }
 end
 
--- Runs a stage on a window. Returns the value behind the cut.
+-- Runs a stage on a window. Returns the value after the cut.
 local function run(side, stage, window, ids, value)
   stage.current.window, stage.current.message = window, nil
   try(stage.session:rewind(0))
@@ -97,8 +97,8 @@ local function forget(self, names, step)
   self.overlay:forget(done)
 end
 
--- Runs both models from the last cut to the one behind value i.
--- @param skips true: nobody asks for the moment of this value
+-- Runs both models from the last cut to the one after value i.
+-- @param skips true: the moment of this value is not needed
 local function run_stage(self, value, from, to, skips)
   local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
   local garbage = 0
@@ -143,10 +143,10 @@ function Sequence:advance(wanted)
   return value
 end
 
---- Is the tensor among those that are put, and used behind the last cut?
+--- Is the tensor among those that are put, and used after the last cut?
 function Sequence:takes(name) return self.overlay:changes(name) and self.layout.uses[name].last >= self.cut end
 
---- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are no part of it.
+--- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are not part of it.
 function Sequence:state()
   local messages, n = {}, #self.runs
   for i = 1, n do messages[i], messages[n + i] = self.source.messages[i] or "", self.changed.messages[i] or "" end

@@ -1,12 +1,12 @@
---- Tunes the norm weights of a rounded model, so that its predictions as a whole come nearer to those of its source.
+--- Tunes the norm weights of a rounded model, so that its predictions come closer to those of its source.
 -- Needs ane.core, ane.model.loader, ane.quantise.gradient, ane.quantise.overlay and ane.util.failure. Usage:
 --   local changes = tune.run({path = "small.gguf", calibration = c, threads = 2})
 --
--- Rounding layer by layer minimises the error of each product. What remains adds up over the layers, and much of it has a direction that
--- scales of channels take back (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). Here the loss is the KL divergence of the predictions
--- from those of the source on windows of the calibration text. Its gradient with respect to all norm weights (ane.quantise.gradient)
--- is followed by Adam (Kingma and Ba 2015, arXiv 1412.6980), in relative changes of the weights. Some windows are held out: the
--- weights are changed only if the perplexity of these comes nearer to the source's, and their divergence does not rise by more than 5 %.
+-- Rounding layer by layer minimises the error of each product. The remaining errors add up over the layers, and other scales of channels
+-- correct a large part of the sum (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). The loss is the KL divergence of the predictions
+-- from those of the source on windows of the calibration text. Adam (Kingma and Ba 2015, arXiv 1412.6980) follows its gradient with
+-- respect to all norm weights (ane.quantise.gradient), in relative changes of the weights. Some windows are held out: the weights change
+-- only if the perplexity of these comes closer to the source's, and their divergence does not rise by more than 5 %.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -18,14 +18,14 @@ local try = failure.try
 
 local M = {}
 
---- Tokens of a window; windows of a step; most windows that are read; of how many windows one is held out.
+--- Tokens of a window; windows of a step; maximum windows that are read; one of HELD windows is held out.
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
---- Tokens of a text behind the calibration that are read if there are so many. A model that is rounded for a text is nearer to its source
--- there than elsewhere, so other text tells more.
+--- Maximum tokens of the text after the calibration that are read. A rounded model is closer to its source on its calibration text than on
+-- other text, so other text shows the errors better.
 M.FURTHER = M.MOST * M.WINDOW
 
---- Least number of windows: fewer say too little.
+--- Minimum number of windows.
 M.LEAST = 16
 
 --- How much the divergence of the held-out windows may rise.
@@ -34,7 +34,7 @@ M.SLACK = 1.05
 --- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
 M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
 
--- Windows of WINDOW tokens, spread evenly over the text behind the calibration, or over that of the calibration if there is too little;
+-- Windows of WINDOW tokens, spread evenly over the text after the calibration, or over that of the calibration if there is too little;
 -- the held-out ones apart.
 local function windows_of(calibration)
   local runs, behind, all = calibration.runs, 0, {}
@@ -55,7 +55,7 @@ end
 local Tuner = {}
 Tuner.__index = Tuner
 
--- A session of a graph, which keeps all values, and the program behind it.
+-- A session of a graph, which keeps all values, and its program.
 local function session_of(self, graph)
   local program = try(core.program(graph, {
     threads = self.threads, int8 = self.int8, head = "full", context = M.WINDOW, chunk = M.WINDOW,
@@ -131,7 +131,7 @@ local function zeros(n)
 end
 
 -- The norm weights of the rounded model: name -> {base, change, first, second}; and the edits that replace them. nil, why, where one
--- is no list of fp32 numbers.
+-- is not a list of fp32 numbers.
 local function params_of(source, names)
   local params, edits = {}, {}
   for i, name in ipairs(names) do
@@ -190,7 +190,7 @@ Tuner.__close = Tuner.close
 function M.run(job)
   local windows, held = windows_of(job.calibration)
   if #windows + #held < M.LEAST then
-    return nil, ("the text has %d windows of %d tokens, wanted %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
+    return nil, ("the text has %d windows of %d tokens, but must have %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
   end
   local tuner, why = open(job)
   if not tuner then return nil, why end

@@ -340,7 +340,7 @@ end
 function M.read(folder, family, size, scratch)
   local tok, why = tokenizer.new(folder)
   if not tok then return nil, why end
-  if #tok > size then return nil, ("the tokenizer has %d tokens, the embedding %d rows"):format(#tok, size) end
+  if #tok > size then return nil, ("the tokenizer has %d tokens, but the embedding has %d rows"):format(#tok, size) end
   local values
   values, why = find_values(tok, folder, family, size, scratch)
   if values then

@@ -17,7 +17,7 @@ local function linear(b, x, fused)
   local rows = b:rows "attn_qkv"
   if rows ~= nq + 2 * nk then
     local heads = ("%d + 2 * %d heads of %d"):format(cfg.n_head, cfg.n_head_kv, cfg.head_dim)
-    error(("attn_qkv has %d rows, wanted %d for %s"):format(rows, nq + 2 * nk, heads), 0)
+    error(("attn_qkv has %d rows, but must have %d for %s"):format(rows, nq + 2 * nk, heads), 0)
   end
   local function part(name, from, n) return b:linear(x, "attn_qkv", { bias = bias, from = from, to = from + n, name = name }) end
   return part("attn_q", 0, nq), part("attn_k", nq, nk), part("attn_v", nq + nk, nk)

@@ -144,7 +144,7 @@ function Builder:number(role, suffix)
   self.used[name] = true
   if self.source.number then return self.source:number(name) end
   local raw, message = self.source:read(name)
-  if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "wanted one number"), 0) end
+  if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "must be one number"), 0) end
   local value = string.unpack("<f", raw)
   self.asked.numbers[name] = value
   return value
@@ -193,7 +193,7 @@ function Builder:embed(role, opts)
   local rows = self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil, table = not opts.by })
   local columns = self.graph:shape(rows)[2]
   if role == "token_embd" and columns and columns ~= self.cfg.d_model then
-    error(("the embedding has %d columns, the configuration says %d"):format(columns, self.cfg.d_model), 0)
+    error(("the embedding has %d columns, but must have %d according to the configuration"):format(columns, self.cfg.d_model), 0)
   end
   return self:_add("embed", role, { list, rows }, { rest = opts.rest and 1 or 0 })
 end
@@ -384,10 +384,10 @@ function Builder:weight(role, opts)
   end
   weight_type.check(self.source, name, info.dtype)
   if opts.count and info.shape[1] ~= opts.count then
-    error(("tensor %s holds %d experts, the configuration says %d"):format(name, info.shape[1], opts.count), 0)
+    error(("tensor %s has %d experts, but must have %d according to the configuration"):format(name, info.shape[1], opts.count), 0)
   end
   if opts.rows and info.shape[1] ~= opts.rows then
-    error(("tensor %s has %d rows, the configuration says %d"):format(name, info.shape[1], opts.rows), 0)
+    error(("tensor %s has %d rows, but must have %d according to the configuration"):format(name, info.shape[1], opts.rows), 0)
   end
   local row = opts.matrix and #info.shape == 1
   if opts.step then

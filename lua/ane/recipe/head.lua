@@ -9,7 +9,7 @@ local M = {}
 -- @param x normed hidden states of the output rows [1, d_model, W, 1]
 -- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none), mean (true: the classifier
 -- reads the mean of the states), bias (true: the matrices have biases; nil: where the file has one). With mean the graph gives the states,
--- and cfg.classifier = {act, dense, norm, output}: an activation, and the stems of the tensors' names; dense and norm are nil where the
+-- and cfg.classifier = {act, dense, norm, output}: an activation, and the stems of the tensors' names; dense and norm are nil if the
 -- file has none.
 -- @return [1, d_model, W, 1]; or [1, labels, W, 1], where the values of the first token are the scores of the sequence
 function M.encoder(b, x, opts)
@@ -51,11 +51,11 @@ local function pooled(b, x)
   return b:has "cls.output" and b:linear(x, "cls.output") or error("no tensor cls.output.weight: the scores of a reranker", 0)
 end
 
--- Raises where the output matrix has other rows than the embedding: the model would choose ids that it cannot read, or never say some.
+-- Raises if the output matrix has other rows than the embedding: the model would choose ids that it cannot read, or never choose some ids.
 local function check_rows(b)
   local rows, ids = b:rows "output", b:rows "token_embd"
   if rows ~= ids then
-    local what = "%s.weight has %d rows, %s.weight %d: wanted one for each token in both"
+    local what = "%s.weight has %d rows and %s.weight has %d, but both must have one row for each token"
     error(what:format(b.names "output", rows, b.names "token_embd", ids), 0)
   end
 end

@@ -36,7 +36,7 @@ end
 -- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
-  if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
+  if type(r) ~= "table" then bad("a recipe must be a table, but is a " .. type(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
@@ -48,7 +48,9 @@ function M.check(r, where)
   local kind = type(r.config)
   if kind ~= "nil" and kind ~= "table" and kind ~= "function" then bad "config must be a table or function(architecture)" end
   if r.version ~= nil and type(r.version) ~= "number" then bad "version must be a number" end
-  if (r.version or 1) > builder.version then bad(("written for recipe API %s, this is %d"):format(r.version, builder.version)) end
+  if (r.version or 1) > builder.version then
+    bad(("written for recipe API %s, but this version has %d"):format(r.version, builder.version))
+  end
   return r
 end
 
@@ -65,7 +67,7 @@ local function models()
     for template in package.path:gmatch "[^;]+" do
       local path = template:gsub("%?", "ane/models/llama")
       if core.path_kind(path) then
-        return nil, ("%s: cannot be opened, for want of memory or of open files; no recipe can be read"):format(path), "io"
+        return nil, ("%s: cannot be opened, because there is no memory or too many files are open"):format(path), "io"
       end
     end
     return nil, "no recipe can be read: ane.models.llama is not below package.path", "io"

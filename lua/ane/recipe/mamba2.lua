@@ -17,12 +17,12 @@ function M.of_gguf(cfg)
 end
 
 --- The limits of the time step in config.json.
--- @return the lower and the upper limit; nil: none. Infinity is no limit.
+-- @return the lower and the upper limit; nil: none. Infinity means no limit.
 function M.limits(cfg)
   local limit = cfg.meta "time_step_limit"
   if limit == nil then return nil, nil end
   local found = type(limit) == "table" and ("a list of %d"):format(#limit) or tostring(limit)
-  if type(limit) ~= "table" or #limit ~= 2 then error(("time_step_limit is %s, wanted a list of two numbers"):format(found), 0) end
+  if type(limit) ~= "table" or #limit ~= 2 then error(("time_step_limit must be a list of two numbers, but is %s"):format(found), 0) end
   return tonumber(limit[1]), tonumber(limit[2])
 end
 

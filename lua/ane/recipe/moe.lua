@@ -15,7 +15,7 @@ local M = {}
 -- groups, ranked by the sum of their group_best best scores)
 -- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
-  if not opts.k then error("the configuration does not say how many experts a token has", 0) end
+  if not opts.k then error("the configuration lacks the number of experts per token", 0) end
   return b:_add("route", "route", { logits, opts.bias or false, opts.factors },
     { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1,
       groups = opts.groups or 1, groups_kept = opts.groups_kept or 1, group_best = opts.group_best or 1 })
@@ -85,8 +85,8 @@ end
 function M.list(b, count, roles, opts)
   opts = opts or {}
   local inner, t, list = opts.inner, opts.transposed, {}
-  if not count then error("the configuration does not say how many experts there are", 0) end
-  if roles.gate_up and not inner then error("the configuration does not say how wide the experts are", 0) end
+  if not count then error("the configuration lacks the number of experts", 0) end
+  if roles.gate_up and not inner then error("the configuration lacks the width of the experts", 0) end
   for e = 0, count - 1 do
     local x = { down = one(b, roles.down, e, count, { transposed = t }) }
     if roles.gate_up then

@@ -39,7 +39,7 @@ end
 function SCALINGS.longrope(f, r, n)
   if not r.short_factors or not r.long_factors then error("rope scaling longrope: the short or the long factors are missing", 0) end
   if #r.short_factors ~= n or #r.long_factors ~= n then
-    error(("rope scaling longrope: %d short and %d long factors, wanted %d"):format(#r.short_factors, #r.long_factors, n), 0)
+    error(("rope scaling longrope: has %d short and %d long factors, but must have %d"):format(#r.short_factors, #r.long_factors, n), 0)
   end
   local original = r.original_context or error("rope scaling longrope: the original context length is missing", 0)
   local long = {}
@@ -91,7 +91,7 @@ local FP32_MOST = 0x1.ffffffp127
 
 local function check_finite(f, what)
   for t, v in ipairs(f) do
-    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d is %s, wanted a finite fp32 number"):format(what, t - 1, v), 0) end
+    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d must be a finite fp32 number, but is %s"):format(what, t - 1, v), 0) end
   end
 end
 
@@ -104,7 +104,7 @@ end
 -- @raise if the scaling is unknown
 function M.frequencies(r)
   if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
-  if r.dims > MOST_DIMS then error(("rope has %s dimensions, at most %d are supported"):format(r.dims, MOST_DIMS), 0) end
+  if r.dims > MOST_DIMS then error(("rope has %s dimensions, but must have at most %d"):format(r.dims, MOST_DIMS), 0) end
   local n, f = r.dims // 2, {}
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
   local magnitude, long
@@ -114,7 +114,7 @@ function M.frequencies(r)
     magnitude, long = scale(f, r, n)
   end
   if r.divisors then
-    if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs %d divisors"):format(n, #r.divisors), 0) end
+    if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs has %d divisors"):format(n, #r.divisors), 0) end
     for t = 1, n do f[t] = f[t] / r.divisors[t] end
   end
   check_finite(f, "frequency")

@@ -132,7 +132,7 @@ end
 -- Options of the request's first reply.
 local function options(server, values)
   local opts = sampling.options(server, values, values.response_format)
-  if values.max_tokens and values.max_completion_tokens then fields.wrong("max_tokens", "does not go with max_completion_tokens") end
+  if values.max_tokens and values.max_completion_tokens then fields.wrong("max_tokens", "cannot be combined with max_completion_tokens") end
   opts.max_tokens = values.max_completion_tokens or values.max_tokens
   sampling.check_stream(values)
   if values.top_logprobs and not values.logprobs then fields.wrong("top_logprobs", "needs logprobs") end

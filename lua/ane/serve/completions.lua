@@ -33,18 +33,18 @@ M.rules = fields.merge(sampling.openai, {
 function M.prompts(prompt, path, n_ids, most)
   local list = prompt
   if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
-  if fields.is_object(prompt) then fields.wrong(path, "must be a text, a list of texts or a list of token ids, is an object") end
+  if fields.is_object(prompt) then fields.wrong(path, "must be a text, a list of texts or a list of token ids, but is an object") end
   if #list == 0 then fields.wrong(path, "is empty") end
   most = most or MOST_PROMPTS
-  if #list > most then fields.wrong(path, "has %d prompts, at most %d are supported", #list, most) end
+  if #list > most then fields.wrong(path, "has %d prompts, but must have at most %d", #list, most) end
   local out = {}
   for i, one in ipairs(list) do
     local at = #list > 1 and ("%s[%d]"):format(path, i - 1) or path
     if type(one) == "table" then
       out[i] = table.move(one, 1, #one, 1, {})
       for _, id in ipairs(one) do
-        if math.type(id) ~= "integer" or id < 0 then fields.wrong(at, "holds what is not a token id") end
-        if n_ids and id >= n_ids then fields.wrong(at, "holds what is not a token id of 0 .. %d", n_ids - 1) end
+        if math.type(id) ~= "integer" or id < 0 then fields.wrong(at, "has an entry that is not a token id") end
+        if n_ids and id >= n_ids then fields.wrong(at, "has an entry that is not a token id of 0 .. %d", n_ids - 1) end
       end
     elseif type(one) == "string" then
       out[i] = one

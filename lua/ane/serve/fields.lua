@@ -56,8 +56,8 @@ end
 local function check_value(rule, value, path)
   if rule.type then value = exact.number(value) end
   if rule.only then return check_only(rule, value, path) or value end
-  if rule.list and not M.is_list(value) then M.wrong(path, "must be a list, is %s", shown(value)) end
-  if rule.object and not M.is_object(value) then M.wrong(path, "must be an object, is %s", shown(value)) end
+  if rule.list and not M.is_list(value) then M.wrong(path, "must be a list, but is %s", shown(value)) end
+  if rule.object and not M.is_object(value) then M.wrong(path, "must be an object, but is %s", shown(value)) end
   if rule.fields then return M.check(rule.fields, value, path) end
   if not rule.type then return value end
   local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)

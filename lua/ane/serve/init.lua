@@ -21,7 +21,7 @@ local M = {}
 local function origin_fault(text)
   if type(text) ~= "string" then return "must be a list of origins" end
   if text == "*" or text == "null" or text:find "^%l[%w+.-]*://[^/%s]+$" then return nil end
-  return ("must be * or an origin such as https://example.org, is %q"):format(text)
+  return ("must be * or an origin such as https://example.org, but is %q"):format(text)
 end
 
 local function cors_fault(given)
@@ -35,7 +35,7 @@ end
 
 local MOST_KEY = 4096 -- bytes
 
---- What is wrong with an API key; nil: nothing. A key that no header can hold would lock everyone out.
+--- Returns what is wrong with an API key, or nil. With a key that cannot be sent in a header, no request would be allowed.
 function M.key_fault(key)
   if key == "" then return "is empty" end
   if key:find "[%c]" then return "has more than one line, or another control character" end
@@ -49,17 +49,17 @@ local function check_names(list)
 end
 
 --- Options.
---   host, port: where it listens; port 0 takes one that is free
---   sessions: replies that are computed at once; queue: requests that may wait for one; more are answered with status 503
+--   host, port: the address to listen on; port 0 chooses a free one
+--   sessions: maximum replies computed at once; queue: maximum requests that wait; further ones get status 503
 --   step_tokens, memory: of the pool (ane.pool)
 --   api_key: what requests must give as bearer token, or as X-API-Key
 --   cert, key: PEM texts of a certificate and its private key, for TLS
---   cors: the origin whose pages may ask, or a list of them, or "*"
---   names: list of names of the model beside that of its file
---   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that do not say (the API's own: 1, 1, and none)
---   time_limit: seconds of a reply, waiting included; it then ends as if max_tokens were reached
---   max_body, max_header: bytes of a request; connections: at once; receive_time: seconds for a request to come in and for a finished
---     answer to be read
+--   cors: the origin whose pages may send requests, or a list of them, or "*"
+--   names: list of names of the model in addition to that of its file
+--   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that have none (the API's own: 1, 1, and none)
+--   time_limit: maximum seconds of a reply, including the time in the queue; it then ends as if max_tokens were reached
+--   max_body, max_header: maximum bytes of a request; connections: maximum at once; receive_time: maximum seconds to receive a request
+--     and to send a finished answer
 --   metrics: true answers /metrics
 --   grace: seconds that replies have to end after stop()
 --   log: function(line), called for each answer; complain: function(line), for faults of the server
@@ -131,7 +131,7 @@ end
 function M.new(model, opts, level, version)
   opts = schema.check(M.rules, opts, "serve", (level or 1) + 1)
   local defaults = schema.check(M.defaults, opts.defaults, "serve: defaults", (level or 1) + 1)
-  if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key go together", (level or 1) + 1) end
+  if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key need each other", (level or 1) + 1) end
   local kind = KINDS[model.config.kind] or "text"
   local pool, http, message, code
   if kind == "text" then
@@ -171,7 +171,7 @@ function Server:check_model(name)
   for _, id in ipairs(self.ids) do
     if id == name then return end
   end
-  errors.raise(404, ("the model %q is not here; there is %s"):format(name, table.concat(self.ids, ", ")),
+  errors.raise(404, ("the model %q does not exist; the server has %s"):format(name, table.concat(self.ids, ", ")),
     { param = "model", code = "model_not_found" })
 end
 
@@ -204,7 +204,8 @@ function Server:generate(call, asked, form, stream)
   local opts = self.opts
   if self._replies + #asked > opts.sessions + opts.queue then
     if #asked > opts.sessions + opts.queue then
-      errors.raise(400, ("%d replies are asked for, at most %d are computed"):format(#asked, opts.sessions + opts.queue), { param = "n" })
+      errors.raise(400, ("%d replies are requested, but at most %d are possible"):format(#asked, opts.sessions + opts.queue),
+        { param = "n" })
     end
     reject(self)
   end
@@ -245,7 +246,7 @@ local function check_origin(self, call)
       return
     end
   end
-  errors.raise(403, "pages of other origins may not ask this server", { code = "origin_not_allowed" })
+  errors.raise(403, "pages of other origins may not send requests to this server", { code = "origin_not_allowed" })
 end
 
 local function preflight(call)
@@ -275,7 +276,8 @@ local function check_host(self, call)
   local opts = self.opts
   if opts.api_key or not is_local(opts.host) or opts.host == "0.0.0.0" or opts.host == "::" then return end
   if not is_local(call.exchange:header "Host") then
-    errors.raise(403, "without an API key this server answers to localhost and numeric addresses only", { code = "host_not_allowed" })
+    errors.raise(403, "without an API key this server answers only requests to localhost and numeric addresses",
+      { code = "host_not_allowed" })
   end
 end
 
@@ -289,7 +291,7 @@ local function read_body(call)
   end
   local coding = call.exchange:header "Content-Encoding"
   if coding and coding:lower() ~= "identity" then
-    errors.raise(415, ("the Content-Encoding must be absent or identity, is %q"):format(coding), { code = "unsupported_media_type" })
+    errors.raise(415, ("the Content-Encoding must be absent or identity, but is %q"):format(coding), { code = "unsupported_media_type" })
   end
   local body, message = core.json_decode(call.body, { exact = true })
   if body == nil then errors.raise(400, "the body is not JSON: " .. message, { code = "invalid_json" }) end
@@ -300,7 +302,7 @@ local function find_route(call)
   local route, id, allowed, known = routes.find(call.method, call.path)
   call.known = route and route[2] or known
   if route then return route, id end
-  if #allowed == 0 then errors.raise(404, "there is no such path", { code = "not_found" }) end
+  if #allowed == 0 then errors.raise(404, "the path does not exist", { code = "not_found" }) end
   errors.raise(405, ("the method must be %s"):format(table.concat(allowed, " or ")),
     { code = "method_not_allowed", headers = { Allow = table.concat(allowed, ", ") } })
 end
@@ -337,8 +339,8 @@ local function handle(self, exchange)
   local ok, failure = pcall(answer, self, call)
   if ok then return end
   if not errors.is(failure) then
-    self:complain("a fault while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
-    failure = errors.new(500, "a fault of the server")
+    self:complain("an error while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
+    failure = errors.new(500, "an error of the server")
   end
   call:fail(failure)
 end
@@ -364,7 +366,7 @@ local function step(self)
   if ok then return end
   self:complain("a fault while computing: " .. tostring(raised))
   for i = #self._jobs, 1, -1 do
-    self._jobs[i]:fail(errors.new(500, "a fault of the server"))
+    self._jobs[i]:fail(errors.new(500, "an error of the server"))
     done(self, i)
   end
 end

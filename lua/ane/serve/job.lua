@@ -21,7 +21,7 @@ end
 -- The field that a message of the pool is about.
 local function param_of(message)
   message = tostring(message)
-  return message:match "^(tool_choice) " or message:match "^(tools): " or message:find("takes no tools", 1, true) and "tools" or nil
+  return message:match "^(tool_choice) " or message:match "^(tools): " or message:find("does not support tools", 1, true) and "tools" or nil
 end
 
 -- Adds a request; throws if the pool refuses it.

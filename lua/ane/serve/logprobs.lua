@@ -36,7 +36,7 @@ end
 
 --- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
 -- @param offset characters of text before the first entry
--- @return the form; characters of text behind the last entry
+-- @return the form; characters of text after the last entry
 function M.completion(tokenizer, entries, first, last, offset)
   local out = {
     tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),

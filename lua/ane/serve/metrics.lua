@@ -78,7 +78,7 @@ end
 
 --- GET /metrics, if the option metrics is true.
 function M.handle(server, call)
-  if not server.opts.metrics then errors.raise(404, "metrics are off: --metrics turns them on", { code = "not_found" }) end
+  if not server.opts.metrics then errors.raise(404, "metrics are off: --metrics enables them", { code = "not_found" }) end
   local lines = {}
   for _, row in ipairs(ROWS) do
     head(lines, row[1], row[2], row[3])

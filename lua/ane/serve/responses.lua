@@ -81,7 +81,7 @@ end
 
 function Form:piece(_, _, text) self.output:text(text) end
 
--- Passes on what was told of calls since the last step.
+-- Sends the parts of calls that were generated since the last step.
 function Form:after()
   local deltas = self.deltas
   if #deltas == 0 then return end

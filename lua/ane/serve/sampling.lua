@@ -57,7 +57,7 @@ M.openai = fields.merge(M.rules, {
 
 M.most_logprobs = MOST_LOGPROBS
 
---- Throws if a request that asks for no stream has options of one.
+--- Throws if a request without stream has options of a stream.
 function M.check_stream(values)
   if values.stream_options and not values.stream then fields.wrong("stream_options", "needs stream") end
 end
@@ -142,7 +142,7 @@ function M.options(server, values, format, format_path)
   if values.logit_bias then opts.logit_bias = bias_of(server, values.logit_bias) end
   opts.grammar = M.grammar_of(format, format_path or "response_format")
   if values.grammar then
-    if opts.grammar then fields.wrong("grammar", "does not go with %s", format_path or "response_format") end
+    if opts.grammar then fields.wrong("grammar", "cannot be combined with %s", format_path or "response_format") end
     opts.grammar = gbnf(values.grammar)
   end
   return opts

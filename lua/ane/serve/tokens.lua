@@ -21,7 +21,7 @@ local function tokenizer_of(server)
   return server.model.tokenizer or errors.raise(400, "the model has no tokenizer", { code = "unsupported" })
 end
 
---- POST /tokenize: {"tokens": [ids]}, or with with_pieces [{"id", "piece"}]; a piece that is no UTF-8 is a list of bytes.
+--- POST /tokenize: {"tokens": [ids]}, or with with_pieces [{"id", "piece"}]; a piece that is not UTF-8 is a list of bytes.
 function M.tokenize(server, call, body)
   local values = fields.check(TOKENIZE, body)
   server:check_model(values.model)

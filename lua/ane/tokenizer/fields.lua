@@ -27,7 +27,7 @@ local KINDS = {
 --- Raise unless a value is of a kind of KINDS.
 -- @return the value
 function M.check(value, kind, path)
-  if not KINDS[kind][2](value) then M.fail("format", "%s: wanted %s, found %s", path, KINDS[kind][1], json_value.shown(value)) end
+  if not KINDS[kind][2](value) then M.fail("format", "%s: must be %s, but is %s", path, KINDS[kind][1], json_value.shown(value)) end
   return value
 end
 
@@ -50,7 +50,7 @@ M.NONE = setmetatable({}, { __name = "none" })
 --- A member that is a string of one character.
 function M.character(object, key, path)
   local s = M.get(object, key, "string", path)
-  if utf8.len(s) ~= 1 then M.fail("format", "%s.%s: wanted one character", path, key) end
+  if utf8.len(s) ~= 1 then M.fail("format", "%s.%s: must be one character", path, key) end
   return s
 end
 
@@ -67,7 +67,7 @@ end
 
 --- The object in a JSON file; nil when there is no such file.
 -- @param name of the file in messages
--- @raise when the file is no JSON object
+-- @raise when the file is not a JSON object
 function M.read_json(path, name)
   if core.path_kind(path) ~= "file" then return nil end
   local text, message, code = core.read_file(path)

@@ -106,7 +106,7 @@ local function more_tokens(side)
   for key, token in pairs(config and fields.get(config, "added_tokens_decoder", "object", "tokenizer_config.json", {}) or {}) do
     local path = "tokenizer_config.json: added_tokens_decoder." .. tostring(key)
     local id = math.tointeger(tonumber(key))
-    if not id or id < 0 or id >= 0x7fffffff then fail("format", "%s: wanted an id from 0 to 2^31 - 2 as key", path) end
+    if not id or id < 0 or id >= 0x7fffffff then fail("format", "%s: keys must be ids from 0 to 2^31 - 2", path) end
     fields.check(token, "object", path)
     local content = fields.get(token, "content", "string", path)
     seen[id] = true
@@ -115,7 +115,7 @@ local function more_tokens(side)
   end
   for content, id in pairs(plain or {}) do
     fields.check(id, "natural", "added_tokens.json: " .. content)
-    if id >= 0x7fffffff then fail("format", "added_tokens.json: %s: is %d, wanted an id from 0 to 2^31 - 2", content, id) end
+    if id >= 0x7fffffff then fail("format", "added_tokens.json: %s: must be an id from 0 to 2^31 - 2, but is %d", content, id) end
     if not seen[id] then out[#out + 1] = { id = id, content = content, special = false, flags = 0 } end
   end
   table.sort(out, function(a, b) return a.id < b.id end)

@@ -46,7 +46,7 @@ end
 local function vocabulary(tokens)
   local ids = {}
   for i, token in ipairs(tokens) do
-    if type(token) ~= "string" then refuse("token %d is no text", i - 1) end
+    if type(token) ~= "string" then refuse("token %d is not a text", i - 1) end
     if not utf8.len(token) then refuse("token %d is not UTF-8", i - 1) end
     ids[token] = ids[token] or i - 1
   end
@@ -86,7 +86,7 @@ local function byte_level(source, tokens, words)
   local name = source:meta(KEY .. "pre")
   local pre = type(name) == "string" and core.pretokenizer(name)
   if not pre then refuse("the pre-tokenizer %s is unknown", tostring(name)) end
-  if not pre.splits or pre.ignore_merges == nil or pre.sentence then refuse("the pre-tokenizer %s has no such form", name) end
+  if not pre.splits or pre.ignore_merges == nil or pre.sentence then refuse("the pre-tokenizer %s cannot be written in this form", name) end
   local steps = {}
   for i, pattern in ipairs(pre.splits) do
     if pattern:find("(*", 1, true) then refuse("the pre-tokenizer %s has a pattern that the library cannot read", name) end
@@ -152,7 +152,7 @@ local function files(source)
   local kind, tokens = source:meta(KEY .. "model"), list(source, "tokens")
   local kinds, words = source:meta(KEY .. "token_type") or {}, vocabulary(tokens)
   local make = ({ gpt2 = byte_level, llama = sentence_pieces })[kind]
-  if not make then refuse("a vocabulary of the kind %s has no such form", tostring(kind)) end
+  if not make then refuse("a vocabulary of the kind %s cannot be written in this form", tostring(kind)) end
   local found = make(source, tokens, words, kinds)
   found.version, found.added_tokens = "1.0", added_tokens(tokens, kinds)
   local ids = kind == "llama" and LLAMA_IDS or {}

@@ -239,7 +239,7 @@ local function check_id(id, size, what)
   if math.type(id) ~= "integer" or id < 0 or id >= size then
     local shown = type(id) == "number" and tostring(id) or schema.shown(id)
     what = type(what) == "number" and ("ids[%d]"):format(what) or what
-    error(("decode: %s is %s, the ids of the vocabulary are 0 to %d"):format(what, shown, size - 1), 3)
+    error(("decode: %s is %s, but ids must be 0 to %d"):format(what, shown, size - 1), 3)
   end
 end
 

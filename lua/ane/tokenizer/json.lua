@@ -48,7 +48,7 @@ end
 local function mapped(vocabulary, scored)
   local n, _, has_scores = vocabulary:counts()
   if n == 0 then fail("format", "model.vocab has no tokens") end
-  if has_scores ~= scored then fail("format", scored and "model.vocab: wanted an array" or "model.vocab: wanted an object") end
+  if has_scores ~= scored then fail("format", scored and "model.vocab: must be an array" or "model.vocab: must be an object") end
 end
 
 function MODELS.BPE(model, vocabulary, d)

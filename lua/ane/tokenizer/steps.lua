@@ -66,7 +66,7 @@ end
 
 function NORMALISERS.Precompiled(object, path, out)
   local blob = core.base64_decode(get(object, "precompiled_charsmap", "string", path))
-  if not blob then fail("format", "%s.precompiled_charsmap: wanted base64", path) end
+  if not blob then fail("format", "%s.precompiled_charsmap: must be base64", path) end
   out[#out + 1] = { kind = "charsmap_clusters", from = blob, place = path .. ".precompiled_charsmap" }
 end
 
@@ -258,7 +258,7 @@ local function pair_of(object, path, tokens)
     local inner = get(part, is_text and "Sequence" or "SpecialToken", "object", place)
     local name, kind = get(inner, "id", "string", place), get(inner, "type_id", "natural", place, 0)
     if is_text then
-      list[#list + 1] = { text = TEXTS[name] or fail("format", "%s: wanted sequence A or B", place), type = kind }
+      list[#list + 1] = { text = TEXTS[name] or fail("format", "%s: must be sequence A or B", place), type = kind }
     else
       local ids = {}
       append_ids(ids, get(get(tokens, name, "object", path .. ".special_tokens"), "ids", "array", path), path .. ".special_tokens." .. name)
@@ -277,7 +277,7 @@ function PROCESSORS.TemplateProcessing(object, path, out)
     fields.check(part, "object", place)
     if part.Sequence ~= nil then
       if seen then fail("unsupported", "%s: the template has the text twice", place) end
-      if get(get(part, "Sequence", "object", place), "id", "string", place) ~= "A" then fail("format", "%s: wanted sequence A", place) end
+      if get(get(part, "Sequence", "object", place), "id", "string", place) ~= "A" then fail("format", "%s: must be sequence A", place) end
       seen = true
     else
       local name = get(get(part, "SpecialToken", "object", place), "id", "string", place .. ".SpecialToken")

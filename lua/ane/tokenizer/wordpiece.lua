@@ -26,7 +26,7 @@ local function vocabulary(source)
   local vocab, added, cased = {}, {}, false
   for i, token in ipairs(tokens) do
     if type(token) ~= "string" then
-      fields.fail("format", "metadata key tokenizer.ggml.tokens holds a %s at index %d, wanted strings", type(token), i - 1)
+      fields.fail("format", "metadata key tokenizer.ggml.tokens has a %s at index %d, but must have strings", type(token), i - 1)
     end
     local word = token:sub(1, #MARK) == MARK and token:sub(#MARK + 1)
     if kinds[i] == CONTROL then
@@ -52,7 +52,7 @@ local function flag(source, name, usual)
   local v = source:meta("tokenizer.ggml.normalizer." .. name)
   if v == nil then return usual end
   if type(v) ~= "boolean" then
-    fields.fail("format", "metadata key tokenizer.ggml.normalizer.%s is %s, wanted true or false", name, tostring(v))
+    fields.fail("format", "metadata key tokenizer.ggml.normalizer.%s must be true or false, but is %s", name, tostring(v))
   end
   return v
 end

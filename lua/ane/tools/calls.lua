@@ -32,11 +32,11 @@ end
 -- @return a table; or nil, message, code
 function M.schema_of(parameters)
   if parameters == nil or parameters == core.null then parameters = {} end
-  if type(parameters) ~= "table" then return nil, "parameters must be a schema of an object, is a " .. type(parameters), "invalid" end
+  if type(parameters) ~= "table" then return nil, "parameters must be a schema of an object, but is a " .. type(parameters), "invalid" end
   local schema = objects.with(parameters, empty_object)
   if schema.type == nil then schema.type = "object" end
   if schema.type ~= "object" then
-    return nil, ('parameters must be a schema of an object, has the type %s'):format(core.json_encode(schema.type)), "invalid"
+    return nil, ('parameters must be a schema of an object, but has the type %s'):format(core.json_encode(schema.type)), "invalid"
   end
   if not is_open(schema) then schema.additionalProperties = false end
   if schema.properties == nil and not is_open(parameters) then schema.properties = empty_object() end

@@ -34,7 +34,7 @@ end
 --   mark      the byte with which all that may follow the name begins, where that is not one text
 --   bare      a second form that models of the family fall into, a row of its own
 --   tools     function(form, names) -> a form with triggers made of the names of tools
---   says      text before a reply that is no call
+--   says      text before a reply that is not a call
 --   channels  replies are messages of channels, as ane.tools.channels reads them; the control tokens they are written with
 --   writes    the template does not write calls of earlier turns: they are put into the content of their messages
 --   texts     the template takes the arguments of earlier calls as JSON text
@@ -179,7 +179,7 @@ function M.names()
   return names
 end
 
---- The row of a name; nil where there is none.
+--- The row of a name; nil if there is none.
 function M.named(name)
   for _, row in ipairs(M.rows) do
     if row.name == name then return row end
@@ -198,9 +198,9 @@ function M.of(template)
     if spells(template, row.has) and spells_none(template, row.lacks) then return row end
   end
   if not template:find("tools", 1, true) then
-    return nil, "the model's chat template takes no tools", "unsupported"
+    return nil, "the model's chat template does not support tools", "unsupported"
   end
-  return nil, "the form of tool calls in the model's chat template is not known; where it is one of these, say so with tool_form: "
+  return nil, "the form of tool calls in the model's chat template is not known; name it with the option tool_form if it is one of these: "
     .. table.concat(M.names(), ", "), "unsupported"
 end
 

@@ -60,7 +60,7 @@ local function is_object(v) return type(v) == "table" and getmetatable(v) ~= get
 -- The description of a tool: {name, schema}; or nil, message, code.
 local function described(tool, i)
   local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
-  if type(tool) ~= "table" then return wrong("must be a table, is a " .. type(tool)) end
+  if type(tool) ~= "table" then return wrong("must be a table, but is a " .. type(tool)) end
   if tool.type ~= nil and tool.type ~= "function" and tool["function"] == nil and tool.parameters == nil then
     return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, core.json_encode(tool.type)), "unsupported"
   end
@@ -68,7 +68,7 @@ local function described(tool, i)
   if not is_object(f) then return wrong "has no table under \"function\"" end
   if type(f.name) ~= "string" then return wrong "has no name" end
   if not f.name:match "^[%w_.-]+$" or #f.name > 64 then
-    return wrong(("has the name %s: a name is 1 .. 64 letters, digits, _, - and ."):format(schema_of.shown(f.name)))
+    return wrong(("has the name %s, but a name must be 1 .. 64 letters, digits, _, - and ."):format(schema_of.shown(f.name)))
   end
   local schema, message, code = calls.schema_of(f.parameters)
   if not schema then return nil, ("tools: %s: %s"):format(f.name, message), code end
@@ -94,7 +94,7 @@ function M.check(list)
   for i, tool in ipairs(list) do
     out[i], message, code = described(tool, i)
     if not out[i] then return nil, message, code end
-    if seen[out[i].name] then return nil, ("tools: two have the name %s"):format(out[i].name), "invalid" end
+    if seen[out[i].name] then return nil, ("tools: two tools have the name %s"):format(out[i].name), "invalid" end
     seen[out[i].name] = true
   end
   return out
@@ -214,7 +214,7 @@ function M.parse(text, opts)
   if not opts.form and not opts.template then return nil, "parse: the options need form or template", "invalid" end
   if opts.form then form = forms.named(opts.form) else form, message, code = forms.of(opts.template) end
   if not form then
-    message = message or ("form must be one of %s, is %s"):format(table.concat(forms.names(), ", "), schema_of.shown(opts.form))
+    message = message or ("form must be one of %s, but is %s"):format(table.concat(forms.names(), ", "), schema_of.shown(opts.form))
     return nil, message, code or "invalid"
   end
   local list

@@ -30,7 +30,7 @@ local function resolved(schema, root)
   return schema
 end
 
--- The types that a schema names: a list; nil where it names none.
+-- The types that a schema names: a list; nil if it names none.
 local function types_of(schema)
   if type(schema.type) == "table" then return schema.type end
   if schema.type then return { schema.type } end
@@ -141,7 +141,7 @@ end
 
 --- Length of the arguments at the beginning of a text.
 -- @param tail the text that ends them
--- @return bytes; nil: they are incomplete; false: these are no arguments
+-- @return bytes; nil: they are incomplete; false: these are not arguments
 function M.last_of(text, form, tail)
   local at = 1
   while true do

@@ -26,7 +26,7 @@ local function results(place, ok, value, ...)
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
   if not place or type(value) ~= "string" or value:find("interrupted!", 1, true) then error(value, 0) end
   if M.code(value) == "memory" then return nil, place .. ": out of memory", "memory" end
-  return nil, ("%s: holds what nobody expected (%s)"):format(place, value), "format"
+  return nil, ("%s: has unexpected contents (%s)"):format(place, value), "format"
 end
 
 --- Calls a function.

@@ -7,7 +7,7 @@ local M = {}
 
 --- The name of the level to use.
 -- @param name "ref", "avx2", ...; nil: ANE_ISA, and where that is unset or empty the best level
--- @return the name; or nil, message, code where the level is unknown or this machine cannot run it
+-- @return the name; or nil, message, code if the level is unknown or this machine cannot run it
 function M.choose(name)
   local from = "isa"
   if name == nil then

@@ -1,4 +1,4 @@
---- Progress of long work: a bar on standard error where that is a terminal, nothing elsewhere.
+--- Progress of long work: a bar on standard error if that is a terminal, nothing elsewhere.
 -- Needs ane.core. A `progress` option is a function(stage, done, total); this module makes one.
 -- Usage: `ane.load(path, {progress = progress.bar()})`
 
@@ -20,7 +20,7 @@ local function remaining(elapsed, done, left)
   return ("  %-14s"):format(("%d:%02d left"):format(left // 60, left % 60)) -- as wide as the one before it
 end
 
---- A progress function that draws a bar, or one that does nothing if standard error is no terminal.
+--- A progress function that draws a bar, or one that does nothing if standard error is not a terminal.
 -- @param out a file to draw to; default io.stderr (and then only where that is a terminal)
 function M.bar(out)
   if not out then

@@ -94,7 +94,7 @@ function fault(rule, v)
   local ok, wanted = fits(rule, v)
   if not ok then return misfit(rule, v, wanted) end
   if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max or rule.above and v <= rule.above) then
-    return ("must be %s, is %s"):format(range_of(rule), shown(v))
+    return ("must be %s, but is %s"):format(range_of(rule), shown(v))
   end
   if rule.choices then
     local list = {}
@@ -168,7 +168,7 @@ local function read(rule, text)
 end
 
 --- Parses and checks an option given as text, as on a command line.
--- @return the value; or nil, the fault: "must be 0 .. 1, is 1.5"
+-- @return the value; or nil, the fault: "must be 0 .. 1, but is 1.5"
 function M.parse(rule, text)
   local value = read(rule, text)
   local message = fault(rule, value)

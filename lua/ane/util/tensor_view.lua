@@ -29,7 +29,7 @@ local HEAT = {
   ascii = { type = "boolean" },
 }
 
--- Least and greatest finite element; nil where there is none.
+-- Least and greatest finite element; nil if there is none.
 local function range(t)
   local low, high = math.huge, -math.huge
   if #t > 0 then low, high = t:min(), t:max() end

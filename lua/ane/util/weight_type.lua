@@ -18,7 +18,7 @@ function M.is_data(dtype) return dtype == "bool" or dtype:find "^u?int%d+$" ~= n
 -- @raise {message, code}
 function M.check(source, name, dtype)
   if not dtype or not M.is_data(dtype) then return end
-  local what = "%s: tensor %s is of type %s, wanted floats or a quantised type"
+  local what = "%s: tensor %s must be floats or a quantised type, but is of type %s"
   failure.raise("unsupported", what, source:path(), name, dtype)
 end
 

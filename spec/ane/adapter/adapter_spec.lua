@@ -115,7 +115,7 @@ describe("LoRA adapters", function()
       assert.equal(both(NOMIC, write(by_file)), (both(NOMIC, write(by_class))))
       local values = { adapters.tensor(stem .. "q_proj.base_layer.weight", { 64, 64 }, 1) }
       add(values, table.unpack(adapters.pair("layers.1.self_attn.q_proj", 64, 64, 4, 5)))
-      fails("unsupported", "q_proj.base_layer.weight is for rows 0 to 63 of encoder.layers.1.attn.Wqkv.weight: only products of such rows "
+      fails("unsupported", "q_proj.base_layer.weight is for rows 0 to 63 of encoder.layers.1.attn.Wqkv.weight: only products of these rows "
         .. "are merged", NOMIC, write(values), { merge = true })
     end)
 
@@ -229,7 +229,7 @@ describe("LoRA adapters", function()
       fails("unsupported", "lora_magnitude_vector.*merge = true", LLAMA, adapter)
       for _, key in ipairs { "use_dora", "use_rslora", "fan_in_fan_out" } do
         local wrong = keep(adapters.peft { tensors = { pair[1], pair[2] }, config = { [key] = 1 } })
-        fails("format", key .. " is 1, wanted true or false", LLAMA, wrong)
+        fails("format", key .. " must be true or false, but is 1", LLAMA, wrong)
       end
       local merged = assert(require("ane.model.loader")).merged
       local r, cfg = require("ane.model.loader").identify(source, LLAMA, {})
@@ -287,7 +287,7 @@ describe("LoRA adapters", function()
       end
       both(LLAMA, with { name = name, dtype = "F32", shape = shape, data = bytes })
       local other = with(adapters.tensor(name, shape, 3))
-      fails("unsupported", "lm_head%.weight takes the place", LLAMA, other)
+      fails("unsupported", "lm_head%.weight replaces a whole weight", LLAMA, other)
       local model <close> = assert(load(LLAMA, { adapters = { other }, merge = true }))
       assert.is_true(#logits(model) > 0)
     end)
@@ -478,9 +478,9 @@ describe("LoRA adapters", function()
       fails("format", "base_model%.model%.model%.layers%.0%.lora_C is none", LLAMA, with(c))
       fails("notfound", "the folder has no adapter_config.json", LLAMA, LLAMA)
       fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
-      fails("format", "lora_alpha is null, wanted a number", LLAMA, with(nil, { lora_alpha = ane.null }))
-      fails("format", "bias is 'weird', wanted none, all or lora_only", LLAMA, with(nil, { bias = "weird" }))
-      fails("format", "rank_pattern is no object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
+      fails("format", "lora_alpha must be a number, but is null", LLAMA, with(nil, { lora_alpha = ane.null }))
+      fails("format", "bias must be none, all or lora_only, but is 'weird'", LLAMA, with(nil, { bias = "weird" }))
+      fails("format", "rank_pattern is not an object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
       fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
       fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))
@@ -515,7 +515,7 @@ describe("LoRA adapters", function()
       assert.error_matches(function() load(LLAMA, { adapters = { { path = "x", strength = 1 } } }) end, "has no field strength")
       local model <close> = assert(load(LLAMA))
       local session <close> = assert(model:session())
-      assert.error_matches(function() model:generate(IDS, { session = session, adapters = {} }) end, "does not go with a session")
+      assert.error_matches(function() model:generate(IDS, { session = session, adapters = {} }) end, "cannot be combined with session")
     end)
   end)
 end)

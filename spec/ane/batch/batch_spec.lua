@@ -154,8 +154,8 @@ describe("broken rows", function()
 
   it("name the number that is beyond the range of numbers", function()
     local lines = answers { '{"prompt":"a","max_tokens":1e400}', '{"prompt":"a","max_tokens":12345678901234567890}', '{"prompt":1e400}' }
-    assert.matches("max_tokens must be an integer, is inf", lines[1].error.message)
-    assert.matches("max_tokens must be an integer, is 1%.23", lines[2].error.message)
+    assert.matches("max_tokens must be an integer, but is inf", lines[1].error.message)
+    assert.matches("max_tokens must be an integer, but is 1%.23", lines[2].error.message)
     assert.matches("prompt .* is inf", lines[3].error.message)
   end)
 
@@ -306,8 +306,8 @@ describe("other models", function()
       { id = 1, query = "a", documents = { "b" } }, { id = 2, task = "foo", text = "b" },
       { id = 3, method = "GET", url = "/v1/completions", body = { prompt = "a" } },
     }, {})
-    assert.equal("the model does not do the task rerank", lines[1].error.message)
-    assert.matches('^field task is "foo", which is no task: choose chat, ', lines[2].error.message)
+    assert.equal("the model does not support the task rerank", lines[1].error.message)
+    assert.matches('^field task is "foo", which is not a task: choose chat, ', lines[2].error.message)
     assert.equal('field method is supported only as "POST", not as "GET"', lines[3].error.message)
   end)
 
@@ -368,7 +368,7 @@ describe("other models", function()
     local summary, message, code = run(write("in", "{}"), folder .. "/out", { task = "embed" })
     assert.is_nil(summary)
     assert.equal("unsupported", code)
-    assert.matches("does not do the task embed", message)
+    assert.matches("does not support the task embed", message)
   end)
 
   it("refuse options that have no effect on their rows", function()

@@ -178,7 +178,7 @@ describe("classify", function()
     local unlabelled <close> = assert(ane.load(path.name))
     spans, message, code = unlabelled:classify { 1, 2, 3 }
     assert.is_nil(spans)
-    assert.matches("has 33 labels %(id2label of config.json%), and its head gives 3 scores per token", message)
+    assert.matches("has 33 labels %(id2label of config.json%), but its head gives 3 scores per token", message)
     assert.equal("format", code)
     local llama <close> = tiny.load()
     spans, message, code = llama:classify "text"
@@ -194,7 +194,7 @@ describe("classify", function()
     spans, message = model:classify { 512 }
     assert.is_nil(spans)
     assert.matches("id 512 .*0 %.%. 511", message)
-    assert.error_matches(function() model:classify(7) end, "the input must be a text or a list of token ids, is a number")
+    assert.error_matches(function() model:classify(7) end, "the input must be a text or a list of token ids, but is a number")
     assert.error_matches(function() model:classify("a", { treshold = 1 }) end, "unknown option \"treshold\"")
   end)
 end)

@@ -113,7 +113,7 @@ describe("ane batch", function()
     for _, words in ipairs { { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" } } do
       local wrong, _, err = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-", table.unpack(words) }
       assert.equal(2, wrong)
-      assert.equal("ane batch: " .. words[1] .. " does not go with --merge\n", err)
+      assert.equal("ane batch: " .. words[1] .. " cannot be combined with --merge\n", err)
     end
   end)
 end)

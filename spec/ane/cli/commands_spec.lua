@@ -151,7 +151,7 @@ describe("ane run --profile", function()
     assert.same({ 0, "\n" }, { code, text })
     assert.matches("^prefill\nblock .-attn_output.-\ntotal .-\ndecode\nblock ", err)
     code, text, err = command.run { "run", path, "-p", "Hello", "--profile", "--json" }
-    assert.same({ 2, "", "ane run: --profile and --json: choose one\n" }, { code, text, err })
+    assert.same({ 2, "", "ane run: --profile cannot be combined with --json\n" }, { code, text, err })
   end)
 end)
 
@@ -356,7 +356,7 @@ describe("ane bench", function()
       assert.equal(2, code)
       assert.truthy(message:find(what, 1, true), message)
     end
-    wrong("--shared must be below --prompt-tokens (4), is 4", "--shared", "4")
+    wrong("--shared must be below --prompt-tokens (4), but is 4", "--shared", "4")
     wrong("--pool-sessions must be 1 .. 1024", "--pool-sessions", "1025")
     wrong("--context 5 is too small: the tests need 6 tokens", "--context", "5")
     local _, text = command.run { "bench", path, "--pool", "--requests", "2", "-p", "4", "-n", "1", "--no-limits" }
@@ -391,7 +391,7 @@ describe("ane bench", function()
     local own = command.json({ "info", path }).config.context_length
     local code, out, err = command.run { "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits" }
     assert.same({ 2, "" }, { code, out })
-    assert.matches(("^ane bench: the tests need a context of %d tokens, the model's own is %d: ask for it with %%-%%-context %d\n$")
+    assert.matches(("^ane bench: the tests need a context of %d tokens, but the model's own is %d: give %%-%%-context %d\n$")
       :format(own + 1, own, own + 1), err)
     code, out, err = command.run {
       "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits", "-c", tostring(own + 1),
@@ -460,7 +460,7 @@ describe("ane chat", function()
     assert.matches("^ane chat: the context is full: the oldest %d+ messages are forgotten\n", err)
     code, _, err = command.run({ "chat", path, "-n", "4", "-c", "300", "--overflow", "error" }, lines)
     assert.equal(1, code)
-    assert.matches("the conversation has %d+ tokens, the context holds 300: remove messages", err)
+    assert.matches("the conversation has %d+ tokens, but the context has room for 300: remove messages", err)
   end)
 
   it("saves a conversation and goes on with it", function()

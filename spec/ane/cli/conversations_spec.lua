@@ -51,9 +51,9 @@ describe("conversations for calibration", function()
     local model <close> = tiny.load()
     local function refused(text) return select(2, conversations.encode(model.tokenizer, "c.jsonl", text)) end
     assert.matches("^c%.jsonl:2: ", refused '[{"role": "user", "content": "Hi"}]\n[{"role":')
-    assert.equal('c.jsonl:1: a list of messages expected, or an object that has one as "messages"', refused '{"text": "Hi"}')
+    assert.equal('c.jsonl:1: must be a list of messages, or an object with such a list as "messages"', refused '{"text": "Hi"}')
     assert.matches("^c%.jsonl:1: .*messages", refused "[[]]")
-    assert.equal("c.jsonl: holds no conversation, wanted one a line", refused "\n \n")
+    assert.equal("c.jsonl: has no conversation, but must have one in each line", refused "\n \n")
     assert.same({ nil, "c.jsonl:1: the model has no tokenizer, so no chat template: give token ids", "unsupported" },
       { conversations.encode(nil, "c.jsonl", '[{"role": "user", "content": "Hi"}]') })
   end)

@@ -91,7 +91,7 @@ describe("ane export", function()
     for _, name in ipairs { "plan", "size" } do
       local failed, _, why = command.run { name, out }
       assert.equal(1, failed)
-      assert.matches("is a set of Core ML packages or Core AI assets, wanted a GGUF, safetensors or ONNX file", why)
+      assert.matches("is a set of Core ML packages or Core AI assets, but must be a GGUF, safetensors or ONNX file", why)
     end
     os.execute(("rm -rf '%s/layer_02.mlpackage'"):format(out))
     local failed, _, why = command.run { "info", out }

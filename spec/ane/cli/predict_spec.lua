@@ -57,7 +57,7 @@ describe("ane predict", function()
     f:flush()
     local out = command.json { "predict", path .. "/model.mlpackage", file }
     local code, text, message = command.run { "predict", path .. "/model.mlpackage", file }
-    assert.same({ 1, "ane predict: an output is not what the case expects\n" }, { code, message })
+    assert.same({ 1, "ane predict: an output differs from the expected one\n" }, { code, message })
     assert.matches("too large", text)
     os.remove(file)
     assert.is_false(out.ok)
@@ -72,7 +72,7 @@ describe("a case that is wrong", function()
   local function predict(case) return command.run({ "predict", FOLDER .. "mlp_fp16/model.mlpackage", "-" }, case) end
 
   for tolerance, message in pairs {
-    ['5'] = "tolerance: wanted {atol, rtol}",
+    ['5'] = "tolerance: must be {atol, rtol}",
     ['{"atl": 1}'] = 'tolerance: unknown key "atl"; known are: atol, rtol',
     ['{"atol": "1"}'] = "tolerance: atol is not a number",
   } do
@@ -84,14 +84,14 @@ describe("a case that is wrong", function()
   end
 
   for call, message in pairs {
-    ["1"] = "wanted an object with `inputs`",
-    ['{"inputs": null}'] = "wanted an object with `inputs`",
-    ['{"inputs": {"x": {"shape": [1.5], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
-    ['{"inputs": {"x": {"shape": [-1], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
-    ['{"inputs": {"x": {"shape": "a", "data": []}}}'] = "input x: shape must be a list of integers from 0 on",
-    ['{"inputs": {"x": {"shape": [9999999999, 9999999999], "data": [1]}}}'] = "input x: the shape wants too many numbers",
+    ["1"] = "must be an object with `inputs`",
+    ['{"inputs": null}'] = "must be an object with `inputs`",
+    ['{"inputs": {"x": {"shape": [1.5], "data": [1]}}}'] = "input x: shape must be a list of integers of 0 or more",
+    ['{"inputs": {"x": {"shape": [-1], "data": [1]}}}'] = "input x: shape must be a list of integers of 0 or more",
+    ['{"inputs": {"x": {"shape": "a", "data": []}}}'] = "input x: shape must be a list of integers of 0 or more",
+    ['{"inputs": {"x": {"shape": [9999999999, 9999999999], "data": [1]}}}'] = "input x: the shape has too many elements",
     ['{"inputs": {"x": {"shape": [1], "data": 1}}}'] = "input x: data is not a list",
-    ['{"inputs": {"x": {"shape": [1], "data": [null]}}}'] = "input x holds null, no number",
+    ['{"inputs": {"x": {"shape": [1], "data": [null]}}}'] = "input x has null, which is not a number",
     ['{"inputs": {"x": X}, "function": 3}'] = "function is not a name",
     ['{"inputs": {"x": X}, "state": {}}'] = "state is not a name",
     ['{"inputs": {"x": X}, "reset_state": "yes"}'] = "reset_state is neither true nor false",
@@ -103,13 +103,13 @@ describe("a case that is wrong", function()
     ['{"inputs": {"x": {"call": 1, "output": "y", "row": 1}}}'] = "input x: unknown key \"row\"; known are: call, output",
     ['{"inputs": {"x": X}, "outputs": {"y": {"shape": [1], "data": [1], "atol": 1}}}'] = "output y: unknown key \"atol\"; known are: "
       .. "data, dtype, shape",
-    ['{"inputs": {"x": {"call": 1, "output": "y"}}}'] = "input x: wanted {call, output} with the number of an earlier call, from 1",
-    ['{"inputs": {"x": {"call": 0, "output": "y"}}}'] = "input x: wanted {call, output}",
-    ['{"inputs": {"x": {"call": "a"}}}'] = "input x: wanted {call, output}",
-    ['{"inputs": {"x": X}, "outputs": 3}'] = "outputs: wanted an object",
-    ['{"inputs": {"x": X}, "outputs": [3]}'] = "outputs: wanted an object",
-    ['{"inputs": {"x": X}, "outputs": {"y": 3}}'] = "output y: wanted {shape, data} with lists of numbers",
-    ['{"inputs": {"x": X}, "outputs": {"y": {"shape": [1], "data": ["a"]}}}'] = "output y: wanted {shape, data} with lists of numbers",
+    ['{"inputs": {"x": {"call": 1, "output": "y"}}}'] = "input x: must be {call, output} with the number of an earlier call, from 1",
+    ['{"inputs": {"x": {"call": 0, "output": "y"}}}'] = "input x: must be {call, output}",
+    ['{"inputs": {"x": {"call": "a"}}}'] = "input x: must be {call, output}",
+    ['{"inputs": {"x": X}, "outputs": 3}'] = "outputs: must be an object",
+    ['{"inputs": {"x": X}, "outputs": [3]}'] = "outputs: must be an object",
+    ['{"inputs": {"x": X}, "outputs": {"y": 3}}'] = "output y: must be {shape, data} with lists of numbers",
+    ['{"inputs": {"x": X}, "outputs": {"y": {"shape": [1], "data": ["a"]}}}'] = "output y: must be {shape, data} with lists of numbers",
     ['{"inputs": {"x": X}, "outputs": {"z": {"shape": [1], "data": [1]}}}'] = 'the package has no output "z"',
   } do
     it("is told: " .. call, function()
@@ -129,7 +129,7 @@ describe("a case that is wrong", function()
     for _, case in ipairs { "{}", "[]", "false", '{"calls": {}}', '{"calls": "x"}' } do
       local code, _, text = predict(case)
       assert.equal(1, code)
-      assert.matches("wanted an object with a list `calls`", text)
+      assert.matches("must be an object with a list `calls`", text)
     end
   end)
 
@@ -137,7 +137,7 @@ describe("a case that is wrong", function()
     assert.equal(0, (predict(('{"calls": [{"inputs": {"x": %s}, "function": null, "outputs": null, "state": null}]}'):format(x))))
     local code, out = predict(('{"calls": [{"inputs": {"x": %s}, "outputs": {"y": {"shape": [96], "data": [1]}}}]}'):format(x))
     assert.equal(1, code)
-    assert.matches("wanted the shape %[96%]", out)
+    assert.matches("but the shape must be %[96%]", out)
   end)
 end)
 
@@ -222,13 +222,13 @@ describe("package:predict", function()
       assert.equal(code, got)
     end
     fails("input x is missing", "invalid", with("x", nil))
-    fails("input x is fp32[1, 31, 1, 1], wanted fp16[1, 32, -1, 1]", "shape", with("x", core.tensor { 1, 31, 1, 1 }))
-    fails("input x is fp32[1, 32, 5, 1], wanted 1 to 4 elements along axis 2", "shape", with("x", core.tensor { 1, 32, 5, 1 }))
-    fails("input x is fp32[1, 32], wanted", "shape", with("x", core.tensor { 1, 32 }))
+    fails("input x must be fp16[1, 32, -1, 1], but is fp32[1, 31, 1, 1]", "shape", with("x", core.tensor { 1, 31, 1, 1 }))
+    fails("input x must have 1 to 4 elements along axis 2, but is fp32[1, 32, 5, 1]", "shape", with("x", core.tensor { 1, 32, 5, 1 }))
+    fails("input x must be ", "shape", with("x", core.tensor { 1, 32 }))
     fails("has no input \"y\"; its inputs are x, ", "notfound", with("y", 1))
     assert.has_error(function() pkg:predict(with("x", { { 1, 2 }, { 3 } })) end, "predict: input x: lists at depth 2 differ in length")
-    assert.has_error(function() pkg:predict(with("x", "text")) end, "predict: input x holds a string, no number")
-    assert.has_error(function() pkg:predict(3) end, "predict: inputs must be a table of tensors by name, is a number")
+    assert.has_error(function() pkg:predict(with("x", "text")) end, "predict: input x has a string, which is not a number")
+    assert.has_error(function() pkg:predict(3) end, "predict: inputs must be a table of tensors by name, but is a number")
     local _, message, code = pkg:predict(inputs, nil, { ["function"] = "other" })
     assert.same({ "there is no function \"other\"", "notfound" }, { message, code })
   end)

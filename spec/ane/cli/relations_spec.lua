@@ -71,7 +71,7 @@ for _, name in ipairs(cli.commands) do
             assert(all[one] and all[one].default == nil, one)
             give(words, one, all[one])
           end
-          refused(name, words, ("%s and %s: choose one"):format(relations.spelling(row[1]), relations.spelling(row[i])))
+          refused(name, words, ("%s cannot be combined with %s"):format(relations.spelling(row[1]), relations.spelling(row[i])))
         end
       end
     end)

@@ -190,7 +190,7 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
 
   it("is shown as a program or as JSON, not both", function()
     local code, text, err = command.run { "info", APPLE, "--program", "--json" }
-    assert.same({ 2, "", "ane info: --program and --json: choose one\n" }, { code, text, err })
+    assert.same({ 2, "", "ane info: --program cannot be combined with --json\n" }, { code, text, err })
   end)
 
   it("has a hash that is checked", function()
@@ -216,7 +216,7 @@ private function]], aimodel.summary(assert(aimodel.contents(APPLE))):match "^(.-
       assert(core.write_file(asset .. "/main.hash", ("x"):rep(bytes)))
       state, message = aimodel.hash(asset)
       assert.equal("differs", state)
-      assert.matches("main.hash: wanted the 32 bytes of a SHA%-256, found " .. found, message)
+      assert.matches("main.hash: must have the 32 bytes of a SHA%-256, but has " .. found, message)
     end
     assert(ane.package(asset)):close() -- does not read it
 

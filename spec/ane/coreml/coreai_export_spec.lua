@@ -107,7 +107,7 @@ describe("a model as a Core AI asset", function()
   it("refuses an ONNX file, and says what can be exported", function()
     local report, message, code = exporter.of_path("spec/fixtures/onnx/odd", dir, { target = "coreai" })
     assert.same({ nil, "unsupported" }, { report, code })
-    assert.matches("odd/model.onnx: wanted a GGUF file, or a folder with config.json and safetensors, found onnx", message, 1, true)
+    assert.matches("odd/model.onnx: must be a GGUF file, or a folder with config.json and safetensors, but is onnx", message, 1, true)
   end)
 
   it("drops the padding of a call that reaches past the context", function()
@@ -219,7 +219,7 @@ describe("a model as a Core AI asset", function()
       local code, _, err = command.run { "export", MODELS .. "llama", dir, "--target", "coreai", "--context", "16", "--fixed-t", "4",
         "--weights", scheme }
       assert.equal(0, code, err)
-      assert.equal(risky, err:find("linear int4 compiled in silence to an asset for the GPU only", 1, true) ~= nil)
+      assert.equal(risky, err:find("linear int4 compiled without a warning to an asset for the GPU only", 1, true) ~= nil)
       local types = false
       for _, r in ipairs(rules.judge { bytes = 1, context = 16, kv = 8, tokens = 4, rows = 8, weights = scheme }) do
         types = types or r.id == "types"

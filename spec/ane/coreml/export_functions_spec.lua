@@ -261,7 +261,7 @@ describe("export with many functions", function()
     assert.equal("t1 t4", names(model:plan({ functions = "many", context = 100 }).packages[1].functions))
     assert.equal("t1_4_c64 t1_4_c16", names(model:plan({ functions = "many", context = 64, tiers = { 16 } }).packages[1].functions))
     local plan, message, code = model:plan { context = 64, tiers = { 64 } }
-    assert.same({ nil, "option tiers: 64 is not below the context of 64", "invalid" }, { plan, message, code })
+    assert.same({ nil, "option tiers: 64 must be below the context of 64", "invalid" }, { plan, message, code })
     assert.error_matches(function() model:plan { functions = "several" } end, "option functions is \"several\"")
     assert.error_matches(function() model:plan { tiers = { 32, 16 } } end, "tiers must ascend")
     local classifier <close> = assert(ane.load(HF .. "privacy_filter-odd"))

@@ -95,7 +95,7 @@ describe("embed", function()
     assert.is_true(n > 4500)
     assert.equal(n, m:embed(long, { details = true }).tokens[1])
     for i = 1, 8200 do ids[i] = 5 end
-    assert.same({ nil, "8200 ids, the model takes at most 8192", "range" }, { m:embed(ids) })
+    assert.same({ nil, "8200 ids, but the model takes at most 8192", "range" }, { m:embed(ids) })
     local small <close> = assert(ane.load(folder, { activations = "fp32", threads = 2, context = 4096 }))
     local _, message, code = small:embed { "moon", long }
     assert.equal(("entry 2: %d tokens, the model was loaded with a context of 4096: give the option context a larger number, or max_length "
@@ -249,7 +249,7 @@ describe("embed", function()
     assert.equal("unsupported", code)
     assert.matches("leads out of the folder", (refused { ["modules.json"] = { pooling, { path = "../x", type = "x.Dense" } } }))
     assert.matches("pooling_mode 'median' is not known", (refused { ["1_Pooling/config.json"] = { pooling_mode = "median" } }))
-    assert.matches("pooling_mode_mean_tokens: wanted true or false",
+    assert.matches("pooling_mode_mean_tokens: must be true or false",
       (refused { ["1_Pooling/config.json"] = { pooling_mode_mean_tokens = 1 } }))
     for _, config in ipairs { { pooling_mode = core.json_array {} }, { pooling_mode_mean_tokens = false } } do
       assert.matches("1_Pooling/config.json: no pooling mode is chosen", (refused { ["1_Pooling/config.json"] = config }), 1, true)
@@ -262,7 +262,7 @@ describe("embed", function()
     config.bias = "x"
     local m <close> = changed("embedding_gemma", { [path] = config })
     local _, message = m:embed(IDS)
-    assert.matches("2_Dense/config.json.bias: wanted true or false", message, 1, true)
+    assert.matches("2_Dense/config.json.bias: must be true or false", message, 1, true)
   end)
 
   it("refuses empty lists, ids beyond the vocabulary and, without a tokenizer, texts", function()
@@ -276,7 +276,8 @@ describe("embed", function()
   end)
 
   it("raises where an argument is of a wrong type", function()
-    assert.has_error(function() model:embed(7) end, "embed: the input must be a text, a list of token ids, or a list of them, is a number")
+    assert.has_error(function() model:embed(7) end,
+      "embed: the input must be a text, a list of token ids, or a list of them, but is a number")
     assert.has_error(function() model:embed { "a", true } end, "embed: the input: entry 2 is a boolean, not a text or a list of token ids")
     assert.has_error(function() model:embed { 1, 2.5 } end, "entry 2 of the ids is 2.5, not a token id")
     assert.error_matches(function() model:embed("a", { dim = 3 }) end, 'unknown option "dim"')

@@ -165,13 +165,13 @@ describe("modules after the pooling", function()
     local weight = tensor("linear.weight", { 16, 64 }, 1)
     assert.matches("activation_function torch.nn.Mish is not known; known are GELU, Identity, ReLU, SiLU, Sigmoid, Tanh",
       (refused(dense(16, 64, { activation_function = "torch.nn.Mish" }), { weight })))
-    assert.matches("out_features: wanted an integer of 0 or more, found null",
+    assert.matches("out_features: must be an integer of 0 or more, but is null",
       (refused(dense(16, 64, { out_features = core.null }), { weight })))
     assert.matches("module_input_name is 'token_embeddings', known is sentence_embedding",
       (refused(dense(16, 64, { module_input_name = "token_embeddings" }), { weight })))
-    assert.matches("linear.bias has the shape %[8%], wanted %[16%]",
+    assert.matches("linear.bias has the shape %[8%], but must have %[16%]",
       (refused(dense(16, 64, {}), { weight, tensor("linear.bias", { 8 }, 1) })))
-    assert.matches("2_Dense/model.safetensors: linear.weight is %[16, 63%], wanted 64 columns",
+    assert.matches("2_Dense/model.safetensors: linear.weight must have 64 columns, but is %[16, 63%]",
       (refused(dense(16, 63, {}), { tensor("linear.weight", { 16, 63 }, 1) })))
     assert.matches("no tensor residual.weight", (refused(dense(16, 64, { use_residual = true }), { weight })))
     assert.matches("no tensor linear.weight", (refused(dense(16, 64, {}), { tensor("linear.bias", { 8 }, 1) })))
@@ -184,9 +184,9 @@ describe("modules after the pooling", function()
       local _ <close> = m
       return (select(2, m:embed(IDS)))
     end
-    assert.matches("/modules.json is empty, wanted a list of modules", fault { ["modules.json"] = "[]" })
-    assert.matches("/modules.json is an object, wanted a list", fault { ["modules.json"] = "{}" })
-    assert.matches("pooling_mode_cls_token: wanted true or false, found 'yes'",
+    assert.matches("/modules.json must be a list of modules, but is empty", fault { ["modules.json"] = "[]" })
+    assert.matches("/modules.json must be a list, but is an object", fault { ["modules.json"] = "{}" })
+    assert.matches("pooling_mode_cls_token: must be true or false, but is 'yes'",
       fault { ["1_Pooling/config.json"] = { pooling_mode_cls_token = "yes" } })
   end)
 end)

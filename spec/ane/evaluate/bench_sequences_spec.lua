@@ -45,6 +45,6 @@ describe("a benchmark of several sequences", function()
   it("refuses lists of sizes, and none at all", function()
     local status, _, message = command.run { "bench", tiny.path(), "--sequences", "2", "-p", "4,8", "-n", "2" }
     assert.not_equal(0, status)
-    assert.matches("%-%-sequences takes one number", message)
+    assert.matches("%-%-sequences needs one value", message)
   end)
 end)

@@ -64,10 +64,10 @@ describe("ane.tensors", function()
     local cases = {
       { "no NumPy file", "hello" },
       { "no NumPy file", "\147NUMPY\9\0\0\0\0\0\0\0" },
-      { "wanted little%-endian", npy(">f4", "(1,)", "1234") },
+      { "must be little%-endian", npy(">f4", "(1,)", "1234") },
       { "in C order", npy("<f4", "(1,)", "1234", "True") },
-      { "3 bytes of data, the shape asks for 4", npy("<f4", "(1,)", "123") },
-      { "wanted little", "\147NUMPY\1\0\255\255{}" },
+      { "3 bytes of data, but the shape needs 4", npy("<f4", "(1,)", "123") },
+      { "must be little", "\147NUMPY\1\0\255\255{}" },
     }
     for _, case in ipairs(cases) do
       local t, message = read(case[2])

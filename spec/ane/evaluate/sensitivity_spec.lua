@@ -61,7 +61,7 @@ describe("ane.sensitivity", function()
     assert.equal(0.0, last)
     local none, message, code = report:mixed { bits = 4 }
     assert.same({ nil, "range" }, { none, code })
-    assert.matches("^the smallest types take 4%.500 bits a weight, more than 4$", message)
+    assert.matches("^the smallest types take 4%.500 bits per weight, more than 4$", message)
     assert.matches("^the smallest types take %d+ bytes, more than 9$", select(2, report:mixed { size = 9 }))
   end)
 
@@ -156,7 +156,7 @@ describe("ane quantise --bits", function()
     for _, budget in ipairs { { "--bits", "5" }, { "--weights", "q4_0", "--method", "gptq" }, { "--weights", "q4_k" } } do
       for _, case in ipairs {
         { "/none/x.gguf", "q8_0", "/none/x.gguf: cannot create: No such file or directory" },
-        { tiny.path(), "q8_0", tiny.path() .. ": is the model that is read; name another file" },
+        { tiny.path(), "q8_0", tiny.path() .. ": is the model itself; name another file for the output" },
         { out, "nothing=q8_0", '--mixed: no tensor that can change its type matches "nothing"' },
       } do
         local args = { "quantise", tiny.path(), case[1], "--calibrate", text, "--mixed", case[2]:find "=" and case[2] or "attn=q8_0" }
@@ -176,7 +176,7 @@ describe("ane quantise --bits", function()
 
   it("says what is missing", function()
     for _, case in ipairs {
-      { "--size and --bits: choose one", { "--size", "1M", "--bits", "4" } },
+      { "--bits cannot be combined with --size", { "--size", "1M", "--bits", "4" } },
       { "--size and --bits need a text: give --calibrate FILE", { "--size", "1M" } },
       { "--size: '1Q' is not a size like 90M", { "--size", "1Q" } },
     } do

@@ -163,7 +163,7 @@ describe("replies with tools", function()
       assert.is_nil(got)
       return message, code
     end
-    assert.same({ "the model's chat template takes no tools", "unsupported" }, { fault { tools = TOOLS, template = "plain" } })
+    assert.same({ "the model's chat template does not support tools", "unsupported" }, { fault { tools = TOOLS, template = "plain" } })
     local message, code = fault { tools = TOOLS, template = "other" }
     assert.equal("unsupported", code)
     assert.matches("tool_form", message)

@@ -167,7 +167,7 @@ describe("a conversation", function()
     local long = ("word "):rep(2000)
     local text, message, code = c:say(long)
     assert.same({ nil, "range" }, { text, code })
-    assert.matches("the context holds 512", message)
+    assert.matches("but the context has room for 512", message)
     assert.same({}, c.messages)
     assert.is_string(c:say "Hello")
     c:close()
@@ -256,7 +256,7 @@ describe("a saved conversation", function()
     do
       local pieces <close> = c:stream "And?"
       pieces:next()
-      assert.error_matches(function() c.session:generate() end, "the reply before is not complete")
+      assert.error_matches(function() c.session:generate() end, "the previous reply is not complete")
     end
     do
       local pieces <close> = c.session:stream { max_tokens = 4 }
@@ -285,7 +285,7 @@ describe("a saved conversation", function()
     assert(s:feed { 1, 2, 3 })
     for _, note in ipairs { false, "text", '{"messages": 3}' } do
       assert(s:save(path, note or nil))
-      assert.same({ nil, path .. " holds a session without a conversation", "format" }, { model:chat { restore = path } })
+      assert.same({ nil, path .. " has a session without a conversation", "format" }, { model:chat { restore = path } })
     end
     local c, _, code = model:chat { restore = "/nowhere/at/all" }
     assert.same({ nil, "io" }, { c, code })
@@ -308,7 +308,8 @@ describe("the end of the context", function()
       text, message, code = ask(c, i)
     until not text
     assert.equal("range", code)
-    assert.matches("the conversation has %d+ tokens, the context holds 300: remove messages, .* or set overflow = \"drop\"", message)
+    assert.matches("the conversation has %d+ tokens, but the context has room for 300: remove messages, .* or set overflow = \"drop\"",
+      message)
     assert.equal("assistant", c.messages[#c.messages].role)
     assert.is_string(c:say("Shorter?", { overflow = "drop" }))
     assert.is_true(c.last.dropped > 0)

@@ -57,7 +57,7 @@ describe("generate", function()
     local session = scripted.session("x", { context = 3 })
     local r, message, code = generate.start(session, nil, { 1, 2, 3, 4 }, opts)
     assert.is_nil(r)
-    assert.equal("the prompt has 4 tokens, the context holds 3", message)
+    assert.equal("the prompt has 4 tokens, but the context has room for 3", message)
     assert.equal("range", code)
     assert.same({ nil, "invalid" }, { (generate.start(session, nil, {}, opts)), (select(3, generate.start(session, nil, {}, opts))) })
   end)
@@ -223,12 +223,12 @@ describe("generate", function()
     assert.error_matches(wrong { temprature = 1 }, "unknown option")
     assert.error_matches(wrong { logits_processor = 1 }, "logits_processor must be a function")
     for _, value in ipairs { 3, "x", {}, true } do
-      assert.error_matches(wrong { logits_processor = function() return value end }, "must return a tensor, or nothing, has returned a")
+      assert.error_matches(wrong { logits_processor = function() return value end }, "must return a tensor or nothing, but has returned a")
     end
     for _, length in ipairs { 0, 3, 301 } do
       local processor = function() return require("ane.core").tensor { length } end
       assert.error_matches(wrong { logits_processor = processor },
-        "logits_processor must return a tensor of 300 numbers, or nothing, has returned one of " .. length .. "$")
+        "logits_processor must return a tensor of 300 numbers or nothing, but has returned one of " .. length .. "$")
     end
   end)
 end)

@@ -101,7 +101,7 @@ for name, engine in pairs(ENGINES) do
       assert(s:feed(part(1, 5), { want = "argmax" }))
       assert.equal(5, s:rows())
       for i = 1, 5 do assert.same(all[i], { s:argmax(i) }) end
-      assert.error_matches(function() s:logits() end, 'wanted "argmax", which keeps no logits')
+      assert.error_matches(function() s:logits() end, 'want = "argmax", which keeps no logits')
       assert(s:feed(ids[6], { want = "none" }))
       assert.equal(0, s:rows())
       assert.error_matches(function() s:argmax() end, "the last feed left no rows")
@@ -114,7 +114,7 @@ for name, engine in pairs(ENGINES) do
       local beyond = small.n_ids
       assert.same({ nil, ("id %d at place 2 is not in 0 .. %d"):format(beyond, beyond - 1), "range" }, { small:feed { 1, beyond } })
       assert.same({ 2, 1 }, { small.length, small:rows() })
-      assert.error_matches(function() small:rewind(3) end, "rewind: length must be %-2 .. 2, is 3")
+      assert.error_matches(function() small:rewind(3) end, "rewind: length must be %-2 .. 2, but is 3")
       assert.same({ nil, "this model sees all of the past: a part of a sequence cannot be fed alone", "unsupported" },
         { small:part(3) })
     end)
@@ -283,8 +283,8 @@ for name, engine in pairs(ENGINES) do
       local count = 0
       for _ in s:stream { ignore_eos = true } do
         count = count + 1
-        assert.error_matches(function() s:generate() end, "the reply before is not complete; close its stream first")
-        assert.error_matches(function() model:stream({ 1 }, { session = s }) end, "the reply before is not complete")
+        assert.error_matches(function() s:generate() end, "the previous reply is not complete; close its stream first")
+        assert.error_matches(function() model:stream({ 1 }, { session = s }) end, "the previous reply is not complete")
         if count == 3 then break end
       end
       assert.is_true(s.length >= 15)

@@ -21,24 +21,24 @@ describe("patterns that join", function()
 
   it("are refused at the line that makes them wrongly", function()
     local function fault(f, ...) return (select(2, pcall(f, ...)):gsub("^%S+%.lua:%d+: ", "HERE: ")) end
-    local wanted = "must be a string, a number of characters, a pattern or a table of rules, is "
+    local wanted = "must be a string, a number of characters, a pattern or a table of rules, but is "
     assert.equal("HERE: operand of *: " .. wanted .. "a nil", fault(function() return P "a" * nil end))
     assert.equal("HERE: operand of +: " .. wanted .. "1.5", fault(function() return 1.5 + P "a" end))
-    assert.equal("HERE: a pattern's exponent must be an integer, is 1.5", fault(function() return P "a" ^ 1.5 end))
+    assert.equal("HERE: a pattern's exponent must be an integer, but is 1.5", fault(function() return P "a" ^ 1.5 end))
     assert.equal("HERE: patterns have no operator -: they combine with * + ^", fault(function() return P "a" - "b" end))
     assert.equal('R: range 2 must be a string of two characters, such as "az", is "a-z"', fault(R, "09", "a-z"))
-    assert.equal('R: range 1 is the wrong way round: "za"', fault(R, "za"))
-    assert.equal("S: must be a string of UTF-8, is a nil", fault(S))
+    assert.equal('R: range 1 is reversed: "za"', fault(R, "za"))
+    assert.equal("S: must be a string of UTF-8, but is a nil", fault(S))
     assert.same({ nil, "a table of rules must have the name of its first rule as entry 1", "invalid" }, { grammar.rules { a = "x" } })
     assert.same({ nil, "rule a: " .. wanted .. "5.5", "invalid" }, { grammar.rules { "a", a = 5.5 } })
-    assert.equal("choice: entry 2 of the list must be a string, is 1", fault(grammar.choice, { "a", 1 }))
+    assert.equal("choice: entry 2 of the list must be a string, but is 1", fault(grammar.choice, { "a", 1 }))
   end)
 
   it("take no counts that are the wrong way round", function()
     local gbnf, lark = grammar.gbnf, grammar.lark
     for _, made in ipairs { { gbnf 'root ::= "a"{5,2}' }, { lark 'start: "a"~5..2' }, { lark 'start: "a"{5,2}' } } do
       assert.is_nil(made[1])
-      assert.matches("the counts are the wrong way round", made[2])
+      assert.matches("the minimum count is above the maximum", made[2])
     end
   end)
 
@@ -114,12 +114,12 @@ describe("GBNF", function()
   it("is refused with its place", function()
     for text, why in pairs {
       ['root ::= "a'] = 'line 1, column 12: a " is not closed', ["a ::= b"] = "there is no rule root",
-      ["root = a"] = "column 6: wanted ::=",
+      ["root = a"] = "column 6: expected ::=",
       ['root ::= "a"\nroot ::= "b"'] = "the rule root is there twice",
       ["root ::= b"] = "rule b is not defined",
       ["root ::= (" .. ("("):rep(60000)] = "groups are nested more than 200 deep",
-      ["root ::= [\\uD800]"] = "an escape of no character", ['root ::= "\\UFFFFFFFF"'] = "an escape of no character",
-      ["root ::= [a-\\U00110000]"] = "an escape of no character",
+      ["root ::= [\\uD800]"] = "the escape names no character", ['root ::= "\\UFFFFFFFF"'] = "the escape names no character",
+      ["root ::= [a-\\U00110000]"] = "the escape names no character",
       ["root ::= [\xED\xA0\x80]"] = "line 1, column 14: the text is not UTF-8", ["root ::= [a-\xF8\x88\x80]"] = "the text is not UTF-8",
     } do
       local g, message, code = grammar.gbnf(text)
@@ -166,7 +166,7 @@ describe("Lark's form", function()
       ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
       ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
       ["start: /a/x"] = "flags other than",
-      ['start: "a"{}'] = "line 1, column 13: wanted {n}, {n,}, {,m} or {n,m}",
+      ['start: "a"{}'] = "line 1, column 13: expected {n}, {n,}, {,m} or {n,m}",
       ['start: a\na: %json {"type": "null"}'] = "line 2, column 4: %json is not supported here",
       ["start: <|end|>"] = "special tokens are not supported", ["start: A\nA: ~/a/"] = "complements are not supported",
       ["start: A\nA: /a/ & /b/"] = "intersections are not supported", ["start: a\na[stop=\"x\"]: /a/"] = "attributes of rules",

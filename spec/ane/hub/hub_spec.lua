@@ -223,7 +223,7 @@ describe("a hub", function()
   it("keeps nothing that is not what was promised", function()
     local path, message, code = pull "hf:org/wrong"
     assert.same({ nil, "format" }, { path, code })
-    assert.matches("^only.gguf: its SHA%-256 is %x+, the hub names %x+: it was not kept$", message)
+    assert.matches("^only.gguf: its SHA%-256 is %x+, but must be %x+ according to the hub; the file was removed$", message)
     assert.same({}, core.list_dir(folder .. "/hf/hub/models--org--wrong/blobs"))
     path, message = pull "hf:org/long"
     assert.is_nil(path)
@@ -262,7 +262,8 @@ describe("a hub", function()
     env.HF_TOKEN = "a b"
     assert.matches("characters that no token has", select(2, pull "hf:org/private"))
     env.HF_TOKEN = nil
-    for name, want in pairs { gated = "licence may have to be accepted", leaks = "not an address of HTTP", loops = "more than 10 times",
+    for name, want in pairs { gated = "licence may have to be accepted", leaks = "an address that is not HTTP",
+      loops = "more than 10 times",
       absent = "org/absent: is not there", ["gguf@v9"] = "org/gguf@v9: is not there", empty = "the repository has no files",
       licence = "only.gguf: needs a token %(HF_TOKEN%) of an account that has accepted its licence",
       partless = "part 2 of 3 is not in the repository", waits = "asks to wait 3600 seconds",
@@ -302,7 +303,7 @@ describe("a hub", function()
   it("changes nothing in a cache that has all of a model", function()
     for _, name in ipairs { "hf:org/kept", "hf:org/folder@v1", "hf:org/kept@" .. COMMIT } do assert(pull(name)) end
     local base = folder .. "/hf/hub/models--org--kept"
-    assert.is_nil(core.read_file(base .. "/refs/" .. COMMIT)) -- as the hub's programs do: a commit is no ref
+    assert.is_nil(core.read_file(base .. "/refs/" .. COMMIT)) -- as the hub's programs do: a commit is not a ref
     local real_link, real_write, changes = core.make_link, core.write_file, 0
     core.make_link = function() changes = changes + 1 end
     core.write_file = core.make_link

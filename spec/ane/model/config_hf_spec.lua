@@ -214,13 +214,14 @@ describe("config.json", function()
   --- what, keys, message, code ("format" where not given)
   local faults = {
     { "a missing size", { hidden_size = core.null }, "key hidden_size is missing" },
-    { "a size of 0", { num_hidden_layers = 0 }, "key num_hidden_layers is 0, wanted a whole number from 1 to 4096" },
-    { "a size with a fraction", { num_attention_heads = 1.5 }, "key num_attention_heads is 1.5, wanted a whole number" },
-    { "a size that is a string", { vocab_size = "20" }, "key vocab_size is '20', wanted a number" },
-    { "a huge size", { hidden_size = 1 << 40 }, "key hidden_size is 1099511627776, wanted a whole number" },
-    { "no architecture", { model_type = core.null }, "key model_type is missing: wanted the name of an architecture" },
-    { "an architecture that is a number", { model_type = 3 }, "key model_type is 3, wanted a string" },
-    { "a flag that is a string", { tie_word_embeddings = "yes" }, "key tie_word_embeddings is 'yes', wanted true or false" },
+    { "a size of 0", { num_hidden_layers = 0 }, "key num_hidden_layers must be a whole number from 1 to 4096, but is 0" },
+    { "a size with a fraction", { num_attention_heads = 1.5 },
+      "key num_attention_heads must be a whole number from 1 to 65536, but is 1.5" },
+    { "a size that is a string", { vocab_size = "20" }, "key vocab_size must be a number, but is '20'" },
+    { "a huge size", { hidden_size = 1 << 40 }, "key hidden_size must be a whole number from 1 to 1048576, but is 1099511627776" },
+    { "no architecture", { model_type = core.null }, "key model_type is missing: it must be the name of an architecture" },
+    { "an architecture that is a number", { model_type = 3 }, "key model_type must be a string, but is 3" },
+    { "a flag that is a string", { tie_word_embeddings = "yes" }, "key tie_word_embeddings must be true or false, but is 'yes'" },
     { "an unknown activation", { hidden_act = "relu2" },
       "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_fast, gelu_new, gelu_python, gelu_pytorch_tanh, relu, silu, "
         .. "swish", "unsupported" },
@@ -228,29 +229,30 @@ describe("config.json", function()
       "key quantization_config: weights quantised by 'gptq' are not known; known are mxfp4 and plain weights", "unsupported" },
     { "images besides text", { text_config = { hidden_size = 3 } }, "key text_config: 'llama' takes more than text", "unsupported" },
     { "layer types for other layers", { layer_types = { "full_attention", "full_attention" } },
-      "key layer_types has 2 words, wanted one for each of 1 layers" },
-    { "layer types that are not words", { layer_types = { 1 } }, "key layer_types[0] is 1, wanted a string" },
+      "key layer_types has 2 words, but must have one for each of 1 layers" },
+    { "layer types that are not words", { layer_types = { 1 } }, "key layer_types[0] must be a string, but is 1" },
     { "an unknown rope type", { rope_scaling = { type = "sphere" } },
       "key rope_scaling.type: rope type 'sphere' is not known; known are: default, " .. known,
       "unsupported" },
     { "an unknown rope type of a kind of layer", { rope_parameters = { full_attention = { rope_type = "mrope" } } },
       "key rope_parameters.full_attention.rope_type: rope type 'mrope' is not known; known are: default, " .. known, "unsupported" },
-    { "a rope that is a string", { rope_scaling = "linear" }, "key rope_scaling is 'linear', wanted an object or null" },
-    { "a rope type that is a number", { rope_scaling = { type = 3 } }, "key rope_scaling.type is 3, wanted a string" },
+    { "a rope that is a string", { rope_scaling = "linear" }, "key rope_scaling must be an object or null, but is 'linear'" },
+    { "a rope type that is a number", { rope_scaling = { type = 3 } }, "key rope_scaling.type must be a string, but is 3" },
     { "linear without a factor", { rope_scaling = { type = "linear" } }, "key rope_scaling.factor is missing" },
     { "llama3 without bounds", { rope_scaling = { type = "llama3", factor = 8, low_freq_factor = 1 } },
       "key rope_scaling.high_freq_factor is missing" },
     { "longrope without factors", { rope_scaling = { type = "longrope", short_factor = { 1, 1 } } },
       "key rope_scaling.long_factor is missing" },
     { "longrope with too many factors", { rope_scaling = { type = "longrope", short_factor = { 1, 1 }, long_factor = { 1, 1, 1 } } },
-      "key rope_scaling.long_factor has 3 numbers, wanted 2: half the rotary dimensions" },
+      "key rope_scaling.long_factor has 3 numbers, but must have 2: half the rotary dimensions" },
     { "longrope with factors that are none", { rope_scaling = { type = "longrope", short_factor = { 1, "x" }, long_factor = { 1, 1 } } },
-      "key rope_scaling.short_factor[1] is 'x', wanted a number" },
-    { "no epsilon of the norms", { rms_norm_eps = core.null }, "key rms_norm_eps is null, wanted a number above 0" },
-    { "heads that do not divide", { num_key_value_heads = 3 }, "key num_attention_heads is 4, wanted a multiple of num" },
-    { "a negative epsilon of the norms", { rms_norm_eps = -1e-5 }, "key rms_norm_eps is -1e-05, wanted a number above 0" },
-    { "an end token with a fraction", { eos_token_id = { 1.5 } }, "key eos_token_id holds 1.5, wanted whole numbers" },
-    { "an end token that is a string", { eos_token_id = "</s>" }, "key eos_token_id is '</s>', wanted a number" },
+      "key rope_scaling.short_factor[1] must be a number, but is 'x'" },
+    { "no epsilon of the norms", { rms_norm_eps = core.null }, "key rms_norm_eps must be a number above 0, but is null" },
+    { "heads that do not divide", { num_key_value_heads = 3 },
+      "key num_attention_heads must be a multiple of num_key_value_heads (3), but is 4" },
+    { "a negative epsilon of the norms", { rms_norm_eps = -1e-5 }, "key rms_norm_eps must be a number above 0, but is -1e-05" },
+    { "an end token with a fraction", { eos_token_id = { 1.5 } }, "key eos_token_id has the entry 1.5, but must have whole numbers" },
+    { "an end token that is a string", { eos_token_id = "</s>" }, "key eos_token_id must be a number, but is '</s>'" },
   }
   for _, case in ipairs(faults) do
     it("refuses " .. case[1], function()
@@ -283,7 +285,7 @@ describe("config.json", function()
   it("has to be there", function()
     local cfg, message, code = read(function(_, files) files["config.json"] = nil end)
     assert.is_nil(cfg)
-    assert.matches("no configuration .*wanted a config.json beside the weights", message)
+    assert.matches("no configuration .*a config.json must be beside the weights", message)
     assert.equal("notfound", code)
   end)
 end)
@@ -457,8 +459,8 @@ describe("GGUF metadata with one number a layer", function()
   it("is refused where the lists do not fit", function()
     for _, case in ipairs {
       { { 0, 0, 0 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv is 0 for all layers" },
-      { { 2, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv has 2 numbers, wanted one for each of 3 layers" },
-      { { 2, -1, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv[1] is -1, wanted a whole number from 0 to 65536" },
+      { { 2, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv has 2 numbers, but must have one for each of 3 layers" },
+      { { 2, -1, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv[1] must be a whole number from 0 to 65536, but is -1" },
       { { 2, 2, 2 }, { 8, 0 }, "metadata key many.feed_forward_length has 2 numbers" },
     } do
       local cfg, message, code = open(case[1], case[2])

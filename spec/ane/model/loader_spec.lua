@@ -49,7 +49,7 @@ describe("loading", function()
 
   it("refuses a head with other rows than the embedding", function()
     for _, rows in ipairs { 10, 24 } do
-      assert.equal(("output.weight has %d rows, token_embd.weight 20: wanted one for each token in both"):format(rows),
+      assert.equal(("output.weight has %d rows and token_embd.weight has 20, but both must have one row for each token"):format(rows),
         (fault(shape("output.weight", rows, 16))))
     end
     assert.equal(20, assert(load(write(shape("output.weight", 20, 16)))).program:vocab())
@@ -58,28 +58,29 @@ describe("loading", function()
   local A = "metadata key llama."
   local keys = {
     { set("llama.block_count"), A .. "block_count is missing" },
-    { set("llama.block_count", "uint32", 0), A .. "block_count is 0, wanted a whole number from 1 to 4096" },
-    { set("llama.block_count", "string", "2"), A .. "block_count is a string, wanted a number" },
-    { set("llama.block_count", "float32", 1.5), A .. "block_count is 1.5, wanted a whole number from 1 to 4096" },
-    { set("llama.block_count", "uint32", 4000000000), A .. "block_count is 4000000000, wanted a whole number from 1 to 4096" },
-    { set("llama.block_count", "int32", -1), A .. "block_count is -1, wanted a whole number from 1 to 4096" },
+    { set("llama.block_count", "uint32", 0), A .. "block_count must be a whole number from 1 to 4096, but is 0" },
+    { set("llama.block_count", "string", "2"), A .. "block_count must be a number, but is a string" },
+    { set("llama.block_count", "float32", 1.5), A .. "block_count must be a whole number from 1 to 4096, but is 1.5" },
+    { set("llama.block_count", "uint32", 4000000000), A .. "block_count must be a whole number from 1 to 4096, but is 4000000000" },
+    { set("llama.block_count", "int32", -1), A .. "block_count must be a whole number from 1 to 4096, but is -1" },
     { set("llama.embedding_length"), A .. "embedding_length is missing" },
     { set("llama.attention.head_count"), A .. "attention.head_count is missing" },
-    { set("llama.attention.head_count", "uint32", 0), A .. "attention.head_count is 0, wanted a whole number from 1 to 65536" },
-    { set("llama.attention.head_count", "array", { "uint32", { 4 } }), A .. "attention.head_count is a table, wanted a number" },
-    { set("llama.attention.head_count_kv", "uint32", 3), A .. "attention.head_count is 4, no multiple of attention.head_count_kv, 3" },
+    { set("llama.attention.head_count", "uint32", 0), A .. "attention.head_count must be a whole number from 1 to 65536, but is 0" },
+    { set("llama.attention.head_count", "array", { "uint32", { 4 } }), A .. "attention.head_count must be a number, but is a table" },
+    { set("llama.attention.head_count_kv", "uint32", 3),
+      A .. "attention.head_count is 4, but must be a multiple of attention.head_count_kv (3)" },
     { set("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } }),
-      A .. "attention.head_count_kv has 2 numbers, wanted one for each of 1 layers" },
+      A .. "attention.head_count_kv has 2 numbers, but must have one for each of 1 layers" },
     { set("llama.embedding_length", "uint32", 18),
       A .. "embedding_length is 18, no multiple of attention.head_count, 4, and attention.key_length is missing" },
     { set("llama.attention.layer_norm_rms_epsilon",
-      "float32", -1), A .. "attention.layer_norm_rms_epsilon is -1.0, wanted a number above 0" },
+      "float32", -1), A .. "attention.layer_norm_rms_epsilon must be a number above 0, but is -1.0" },
     { set "llama.attention.layer_norm_rms_epsilon",
       A .. "attention.layer_norm_rms_epsilon is missing (or, of LayerNorm, attention.layer_norm_epsilon)" },
-    { set("llama.rope.freq_base", "float32", 0), A .. "rope.freq_base is 0.0, wanted a number above 0" },
-    { set("llama.rope.scaling.factor", "float32", 0), A .. "rope.scaling.factor is 0.0, wanted a number above 0" },
-    { set("llama.rope.dimension_count", "uint32", 3), A .. "rope.dimension_count is 3, wanted an even number up to the head's 4" },
-    { set("llama.rope.dimension_count", "uint32", 6), A .. "rope.dimension_count is 6, wanted an even number up to the head's 4" },
+    { set("llama.rope.freq_base", "float32", 0), A .. "rope.freq_base must be a number above 0, but is 0.0" },
+    { set("llama.rope.scaling.factor", "float32", 0), A .. "rope.scaling.factor must be a number above 0, but is 0.0" },
+    { set("llama.rope.dimension_count", "uint32", 3), A .. "rope.dimension_count must be an even number up to the head's 4, but is 3" },
+    { set("llama.rope.dimension_count", "uint32", 6), A .. "rope.dimension_count must be an even number up to the head's 4, but is 6" },
     { set("general.architecture"), "metadata key general.architecture is missing: this file holds no model" },
     { set("general.architecture", "uint32", 3), "metadata key general.architecture is missing: this file holds no model" },
   }
@@ -111,9 +112,10 @@ describe("loading", function()
     assert.equal("sliding sliding sliding sliding", (words("uint32", 0)))
     assert.equal("full sliding sliding full", (words("array", { "bool", { false, true, true, false } })))
     assert.equal("full sliding sliding full", (words("array", { "int32", { 0, 1, 1, 0 } })))
-    assert.matches("sliding_window_pattern has 2 entries, wanted one for each of 4 layers", words("array", { "bool", { true, true } }))
-    assert.matches("sliding_window_pattern%[2%] is 7, wanted true or false", words("array", { "int32", { 0, 1, 7, 0 } }))
-    assert.matches("sliding_window_pattern is none, wanted a whole number", words("string", "none"))
+    assert.matches("sliding_window_pattern has 2 entries, but must have one for each of 4 layers", words("array", { "bool", { true,
+      true } }))
+    assert.matches("sliding_window_pattern%[2%] must be true or false, but is 7", words("array", { "int32", { 0, 1, 7, 0 } }))
+    assert.matches("sliding_window_pattern must be a whole number from 0 to 16777216, but is none", words("string", "none"))
   end)
 
   it("takes a list of key-value heads that is the same in all layers", function()
@@ -134,14 +136,14 @@ describe("loading", function()
   end)
 
   local shapes = {
-    { shape("blk.0.attn_q.weight", 16, 12), "weight blk.0.attn_q.weight is [16, 12], wanted [N, 16] for an input of 16 channels" },
-    { shape("blk.0.attn_k.weight", 12, 16), "k has 12 and v 8 channels, wanted 2 heads of 4" },
-    { shape("blk.0.attn_norm.weight", 15), "weight blk.0.attn_norm.weight is [15], wanted [16]" },
-    { shape("blk.0.attn_q.bias", 5), "bias blk.0.attn_q.bias is [5], wanted [16]" },
+    { shape("blk.0.attn_q.weight", 16, 12), "weight blk.0.attn_q.weight must be [N, 16] for an input of 16 channels, but is [16, 12]" },
+    { shape("blk.0.attn_k.weight", 12, 16), "k has 12 and v 8 channels, but must have 2 heads of 4" },
+    { shape("blk.0.attn_norm.weight", 15), "weight blk.0.attn_norm.weight must be [16], but is [15]" },
+    { shape("blk.0.attn_q.bias", 5), "bias blk.0.attn_q.bias must be [16], but is [5]" },
     { shape("blk.0.ffn_up.weight", 23, 16), "layers.0.ffn_gate is [1, 24, ?, 1] but layers.0.ffn_up is [1, 23, ?, 1]" },
     { shape("blk.0.ffn_down.weight", 15, 24), "layers.0.add is [1, 16, ?, 1] but layers.0.ffn_down is [1, 15, ?, 1]" },
-    { shape("output_norm.weight", 4), "weight output_norm.weight is [4], wanted [16]" },
-    { shape("token_embd.weight", 320), "token_embd.weight is fp32[320], wanted a table [V, C]" },
+    { shape("output_norm.weight", 4), "weight output_norm.weight must be [16], but is [4]" },
+    { shape("token_embd.weight", 320), "token_embd.weight must be a table [V, C], but is fp32[320]" },
     { shape("blk.0.attn_v.weight"), "no tensor blk.0.attn_v.weight in " },
     { shape("token_embd.weight"), "no tensor token_embd.weight in " },
     { shape("blk.0.attn_extra.weight", 3),
@@ -163,8 +165,8 @@ describe("loading", function()
         table.insert(file.tensors, { name = "rope_freqs.weight", dtype = "fp32", shape = { #list }, data = gguf.f32(list) })
       end
     end
-    assert.equal("tensor rope_freqs.weight holds 0.0: divisors are above 0", (fault(divisors { 1, 0 })))
-    assert.matches("rope has 2 frequencies, but rope_freqs 3 divisors", (fault(divisors { 1, 2, 3 })))
+    assert.equal("tensor rope_freqs.weight has the divisor 0.0, but divisors must be above 0", (fault(divisors { 1, 0 })))
+    assert.matches("rope has 2 frequencies, but rope_freqs has 3 divisors", (fault(divisors { 1, 2, 3 })))
   end)
 
   it("refuses scaling that it does not know or cannot compute", function()
@@ -211,7 +213,7 @@ describe("a recipe", function()
 
   it("in a broken file is told", function()
     assert.matches("unexpected symbol", (fault(nil, { recipe = file "return +" })))
-    assert.matches("a recipe is a table, got a number", (fault(nil, { recipe = file "return 3" })))
+    assert.matches("a recipe must be a table, but is a number", (fault(nil, { recipe = file "return 3" })))
     assert.matches("lost", (fault(nil, { recipe = file "error 'lost'" })))
     assert.matches("No such file", (fault(nil, { recipe = "/nowhere/recipe.lua" })))
   end)

@@ -25,7 +25,7 @@ describe("load", function()
   it("raises on misuse, naming the option, at the caller's line", function()
     local cases = {
       { { thread = 1 }, 'unknown option "thread"; the options are activations, adapters, backend, context,' },
-      { { threads = 0 }, "threads must be 1 .. 1024, is 0" },
+      { { threads = 0 }, "threads must be 1 .. 1024, but is 0" },
       { { weights = "int9" }, 'weights is "int9": choose file, int8' },
       { { activations = "fp16" }, "choose int8, fp32" },
       { { kv = 8 }, "kv must be a string" },
@@ -190,7 +190,7 @@ describe("model", function()
     for i = 1, 600 do long[i] = 1 end
     text, message, code = model:generate(long)
     assert.same({ nil, "range" }, { text, code })
-    assert.equal("the prompt has 600 tokens, the context holds 512", message)
+    assert.equal("the prompt has 600 tokens, but the context has room for 512", message)
     assert.same({ nil, "range" }, { (model:stream(long)), (select(3, model:stream(long))) })
     text, message, code = model:generate { 5000 }
     assert.same({ nil, "range" }, { text, code })

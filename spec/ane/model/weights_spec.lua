@@ -96,10 +96,10 @@ describe("weights at load", function()
       assert.matches(pattern, message, 1, true)
     end
     refused("option importance: no tensor foo", { foo = { 1 } })
-    refused("option importance: " .. name .. " has 64 columns, got 2 weights", { [name] = { 1, 2 } })
+    refused("option importance: " .. name .. " has 64 columns, but the option has 2 numbers", { [name] = { 1, 2 } })
     local numbers = {}
     for i = 1, 64 do numbers[i] = i == 9 and 0 / 0 or 1 end
-    refused("option importance: " .. name .. ": wanted finite numbers of 0 or more", { [name] = numbers })
+    refused("option importance: " .. name .. ": must have a finite number of 0 or more", { [name] = numbers })
     numbers[9] = 3
     assert(ane.load(HF .. "llama", { weights = "int4-block", importance = { [name] = numbers }, context = 32 })):close()
   end)

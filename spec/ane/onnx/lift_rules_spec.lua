@@ -185,7 +185,7 @@ describe("lifting tables and products", function()
     gives("linear(x, w48[0+4])", { node("Transpose", { "w48" }, { perm = { 1, 0 } }, "t"), node("MatMul", { "x", "t" }) })
     gives("linear(x, w84'[0+4])",
       { node("Transpose", { "w84" }, nil, "t"), node("Transpose", { "t" }, nil, "u"), node("MatMul", { "x", "u" }) })
-    refused("node y %(MatMul%) has 8 inputs, its weight wants 4", { node("MatMul", { "x", "w48" }) })
+    refused("node y %(MatMul%) has 8 inputs, but its weight needs 4", { node("MatMul", { "x", "w48" }) })
     refused("constant of 3 dimensions", { node("MatMul", { "x", "w184" }) })
     refused("weight that is made in another way", { node("Mul", { "w84", "w84" }, nil, "t"), node("MatMul", { "x", "t" }) })
   end)
@@ -202,7 +202,8 @@ describe("lifting tables and products", function()
     gives("linear(x, nb[0+4])", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
     gives("linear(x, nb[0+4], bias g4[0+4])",
       { node("MatMulNBits", { "x", "nb", "nbs", "", "", "g4" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
-    refused("has N 0, wanted a whole number", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 0, K = 8, block_size = 16 }, nil, MS) })
+    refused("has N 0, but must have a whole number", { node("MatMulNBits", { "x", "nb", "nbs" }, { N = 0, K = 8, block_size = 16 }, nil,
+      MS) })
     refused("weights that are not constants", { node("MatMulNBits", { "x", "x", "nbs" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
     refused("bias that is not a constant", { node("MatMulNBits",
       { "x", "nb", "nbs", "", "", "g8" }, { N = 4, K = 8, block_size = 16 }, nil, MS) })
@@ -241,7 +242,7 @@ describe("lifting norms", function()
     gives("rms_norm(" .. sum:format ", bias g8[0+8]" .. ", g8[0+8], eps=1e-05, groups=1)", { m, skip { "x", "m", "g8", "g8" } })
     refused("bias to something else than a product", { skip { "x", "x", "g8", "g8" } })
     refused("bias that is not a constant", { m, skip { "x", "m", "g8", "g4" } })
-    refused("adds values that do not lie alike", { node("MatMul", { "x", "w84" }, nil, "m"), skip { "x", "m", "g8" } })
+    refused("adds values with different layouts", { node("MatMul", { "x", "w84" }, nil, "m"), skip { "x", "m", "g8" } })
   end)
 
   -- x^2, its mean, + eps, root
@@ -263,10 +264,10 @@ describe("lifting norms", function()
 
   it("refuses what is no norm", function()
     refused("another power than 2", { node("Pow", { "x", "three" }) })
-    refused("mean that is of no norm", { node("ReduceMean", { "x", "im1" }) })
-    refused("mean that is of no norm", { node("Pow", { "x", "two" }, nil, "p"), node("ReduceMean", { "p", "i1" }) })
-    refused("root that is of no norm", { node("Sqrt", { "x" }) })
-    refused("divides in a way that is of no norm", { node("Reciprocal", { "x" }) })
+    refused("mean that does not belong to a norm", { node("ReduceMean", { "x", "im1" }) })
+    refused("mean that does not belong to a norm", { node("Pow", { "x", "two" }, nil, "p"), node("ReduceMean", { "p", "i1" }) })
+    refused("root that does not belong to a norm", { node("Sqrt", { "x" }) })
+    refused("divides in a way that does not belong to a norm", { node("Reciprocal", { "x" }) })
     refused("divides in a way that no recipe does", { node("Div", { "x", "nought" }) })
     refused("divides in a way that no recipe does", { node("Div", { "two", "x" }) })
   end)
@@ -282,8 +283,8 @@ describe("lifting activation functions", function()
       gives("act(x, act=" .. case[1] .. ")", { case[2] })
     end
     refused("has a bias", { node("FastGelu", { "x", "g8" }, nil, nil, MS) })
-    refused("another alpha than 1", { node("Swish", { "x" }, { alpha = 2.0 }) })
-    refused("another alpha than 1, that of silu", { node("QuickGelu", { "x" }, nil, nil, MS) })
+    refused("an alpha other than 1", { node("Swish", { "x" }, { alpha = 2.0 }) })
+    refused("an alpha other than 1, that of silu", { node("QuickGelu", { "x" }, nil, nil, MS) })
   end)
 
   it("takes silu spelled out", function()
@@ -325,8 +326,8 @@ describe("lifting activation functions", function()
     local m, n = node("MatMul", { "x", "w84" }, nil, "m"), node("MatMul", { "x", "w88" }, nil, "n")
     gives("mul(x, linear(x, w88'[0+8]))", { n, node("Mul", { "x", "n" }) })
     gives("add(linear(x, w88'[0+8]), x)", { n, node("Add", { "n", "x" }) })
-    refused("multiplies values that do not lie alike", { m, node("Mul", { "x", "m" }) })
-    refused("adds values that do not lie alike", { m, node("Add", { "x", "m" }) })
+    refused("multiplies values with different layouts", { m, node("Mul", { "x", "m" }) })
+    refused("adds values with different layouts", { m, node("Add", { "x", "m" }) })
   end)
 
   it("takes constants that are added", function()
@@ -447,10 +448,10 @@ describe("lifting attention", function()
   it("refuses other GroupQueryAttention", function()
     for pattern, change in pairs {
       ["packed channels for 3 %+ 2 %* 2 heads"] = function(_, at) at.num_heads = 3 end,
-      ["has kv_num_heads 0, wanted a whole number"] = function(_, at) at.kv_num_heads = 0 end,
+      ["has kv_num_heads 0, but must have a whole number"] = function(_, at) at.kv_num_heads = 0 end,
       ["a softmax that no recipe computes"] = function(_, at) at.smooth_softmax = 1 end,
       ["no cache among the inputs"] = function(inputs) inputs[4] = "x" end,
-      ["not given back as output present.value"] = function(inputs) inputs[4] = "past.value" end,
+      ["not returned as output present.value"] = function(inputs) inputs[4] = "past.value" end,
       ["lacks its lengths"] = function(inputs) inputs[6] = "" end,
       ["other lengths than those of the tokens"] = function(inputs) inputs[6] = "total_sequence_length" end,
       ["the input attention_bias, which no recipe takes"] = function(inputs)
@@ -502,7 +503,7 @@ describe("lifting attention", function()
     refused("an attribute that no recipe knows", rotary { scale = 2.0 })
     refused("rotates 6 channels by a table for 4", rotary { rotary_embedding_dim = 6 })
     refused("rotates 4 channels of heads of 2", rotary { num_heads = 4 })
-    refused("do not lie as tokens and channels", {
+    refused("are not %[tokens, channels%]", {
       node("Squeeze", { "x", "i0" }, nil, "f"), node("Transpose", { "f" }, nil, "t"), node("RotaryEmbedding",
         { "t", "position_ids", "cos", "sin" },
         { num_heads = 2 }, nil, MS),
@@ -511,7 +512,7 @@ describe("lifting attention", function()
 
   it("refuses parts of a spelled-out attention that stand alone", function()
     refused("multiplies two activations", { node("Transpose", { "x" }, { perm = { 0, 2, 1 } }, "t"), node("MatMul", { "x", "t" }) })
-    refused("is of no attention", { node("Softmax", { "x" }) })
+    refused("does not belong to attention", { node("Softmax", { "x" }) })
     refused("multiplies by something that no recipe does", {
       node("Transpose", { "x" }, { perm = { 0, 2, 1 } }, "t"), node("Cast", { "position_ids" }, { to = 1 }, "f"), node("Mul", { "t", "f" }),
     })
@@ -586,7 +587,7 @@ describe("lifting mixtures of experts", function()
     refused("weights that are not constants", moe(nil, { "x", "logits3", "x", "", "fc2" }))
     refused("weights of an unknown shape", moe(nil, { "x", "logits3", "w84", "", "fc2" }))
     refused("weights of an unknown shape", { ROUTER, node("QMoE", { "x", "logits3", "q84", "q1s", "", "q2", "q2s" }, attrs(), nil, MS) })
-    refused("weights of its router apart", { ROUTER,
+    refused("separate weights of its router", { ROUTER,
       node("QMoE", { "x", "logits3", "q1", "q1s", "", "q2", "q2s", "", "", "", "", "", "", "", "x" }, attrs(), nil, MS) })
   end)
 
@@ -620,10 +621,10 @@ describe("lifting mixtures of experts", function()
     refused("is not a sum of chosen scores", sigmoid_route { [6] = node("ReduceSum", { "s", "im1" }, nil, "sum") })
     refused("divides in a way that no recipe does", sigmoid_route { [8] = node("Div", { "sum", "sum" }, nil, "share") })
     refused("bounds activations", sigmoid_route { [10] = node("Clip", { "chosen", "half" }, nil, "clipped") })
-    refused("Log%) is of no choice", sigmoid_route { [11] = node("Log", { "s" }, nil, "log") })
-    refused("ScatterElements%) is of no choice", sigmoid_route { [12] = node("ScatterElements",
+    refused("Log%) does not belong to a choice", sigmoid_route { [11] = node("Log", { "s" }, nil, "log") })
+    refused("ScatterElements%) does not belong to a choice", sigmoid_route { [12] = node("ScatterElements",
       { "half", "index", "log" }, { axis = -1 }, "routed") })
-    refused("takes 1 experts, its router chooses 2", sigmoid_route { [13] = node("MoE",
+    refused("takes 1 experts, but its router chooses 2", sigmoid_route { [13] = node("MoE",
       { "x", "routed", "fc1", "", "fc2" }, attrs { k = 1 }, "e", MS) })
   end)
 end)

@@ -53,7 +53,7 @@ describe("an attribute that counts", function()
     for _, v in ipairs { 0, -1, 2.5, 2147483648, math.maxinteger, "8" } do
       local ok, raised = whole(v)
       assert.is_false(ok)
-      assert.matches("node gqa %(GroupQueryAttention%) has kv_num_heads .*, wanted a whole number from 1 to 1048576", raised.message)
+      assert.matches("node gqa %(GroupQueryAttention%) has kv_num_heads .*, but must have a whole number from 1 to 1048576", raised.message)
     end
     assert.is_false((whole(nil)))
   end)

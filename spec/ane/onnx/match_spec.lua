@@ -46,18 +46,18 @@ describe("a match", function()
     assert.is_true(same(slice, part))
     local ok, reason = same(slice)
     assert.is_nil(ok)
-    assert.matches("node n3 %(MatMul%) has another weight than the recipe takes", reason)
+    assert.matches("node n3 %(MatMul%) has another weight than the recipe", reason)
   end)
 
   it("fails with the node and the reason", function()
     for _, case in ipairs {
-      { nil, function(y) y.w = segments(9, 6, 4) end, "node n3 %(MatMul%) has another weight than the recipe takes" },
-      { nil, function(y) y.b = segments(4, 6, 1) end, "node n3 %(MatMul%) has a bias, the recipe takes none" },
+      { nil, function(y) y.w = segments(9, 6, 4) end, "node n3 %(MatMul%) has another weight than the recipe" },
+      { nil, function(y) y.b = segments(4, 6, 1) end, "node n3 %(MatMul%) has a bias, but the recipe has none" },
       { nil, function(y) y.x.eps = 1e-3 end, "node n2 %(SimplifiedLayerNormalization%) has epsilon 0.001, the recipe 1e%-05" },
-      { nil, function(y) y.op = "act" end, "node n3 %(MatMul%) is not covered: the recipe has conv1x1 %(y%) there, the graph act" },
+      { nil, function(y) y.op = "act" end, "node n3 %(MatMul%) does not match: the recipe has conv1x1 %(y%) there, but the graph has act" },
       { function(r) r.h.attrs.groups = 2 end, nil, "norms 1 groups, the recipe 2" },
-      { function(r) r.w.transposed = true end, nil, "has another weight than the recipe takes" },
-      { function(r) r.y.op = "delay" end, nil, "stands where the recipe has delay" },
+      { function(r) r.w.transposed = true end, nil, "has another weight than the recipe" },
+      { function(r) r.y.op = "delay" end, nil, "is where the recipe has delay" },
     } do
       local ok, reason = same(case[1], case[2])
       assert.is_nil(ok)

@@ -257,7 +257,7 @@ describe("mpirun ane", function()
   it("names the rank that has another model, or none", function()
     if missing() then return pending(missing()) end
     for _, case in ipairs {
-      { "llama-q8_0.gguf", "is another model than that of rank 0" },
+      { "llama-q8_0.gguf", "has another model than rank 0" },
       { "no-such.gguf", "No such file" },
     } do
       local each = ([[ mkdir -p $rank; cd $rank; ln -s '%s' m.gguf ]])

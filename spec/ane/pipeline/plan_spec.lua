@@ -115,7 +115,7 @@ describe("a plan over ranks", function()
     for _, case in ipairs {
       { "a slots=x\n", "line 1: slots=x", "format" }, { "\na read=-1\n", "line 2: read=-1", "format" },
       { "a slots=2\nb has two\n", "line 2: 'has' is not KEY=VALUE", "format" },
-      { "a slots=2 read=1 compute=1\n", "2 slots, wanted 5", "invalid" },
+      { "a slots=2 read=1 compute=1\n", "2 slots, but must have 5", "invalid" },
       { "a slots=9 read=1 compute=1 memory=0.000001\n", "do not fit", "memory" },
     } do
       local file <close> = hosts(case[1])

@@ -305,7 +305,7 @@ describe("a pool", function()
       again:finish()
     end)
     assert.is_false(ok)
-    assert.matches("computes already", message)
+    assert.matches("is already computing", message)
   end)
 
   it("takes turns with other code: an iterator, a coroutine, a call that is told of work", function()
@@ -368,7 +368,7 @@ describe("a pool", function()
     local r = assert(pool:add(draws.ids(draws.numbers(1), 65, model.vocab)))
     local _, message, why = r:finish()
     assert.equal("range", why)
-    assert.matches("65 tokens, the context holds 64", message)
+    assert.matches("65 tokens, but the context has room for 64", message)
     assert.has_error(function() pool:add({ 1 }, { priorities = 1 }) end)
     assert.has_error(function() model:pool { memory = "lots" } end)
     pool:close()
@@ -419,7 +419,7 @@ describe("a pool", function()
     local long = ("One, two. "):rep(40)
     local status, text, message = command.run { "run", tiny.path(), "-p", "One", "-p", long, "-n", "3", "-c", "16" }
     assert.equal(1, status)
-    local why = text:match "^%-%- 1 of 2\n.-\n%-%- 2 of 2\n%((the prompt has %d+ tokens, the context holds 16)%)\n$"
+    local why = text:match "^%-%- 1 of 2\n.-\n%-%- 2 of 2\n%((the prompt has %d+ tokens, but the context has room for 16)%)\n$"
     assert.equal("ane run: 1 of 2 prompts failed: 2: " .. why .. "\n", message)
     status, text = command.run { "run", tiny.path(), "-p", "One", "-p", long, "-n", "3", "-c", "16", "--json" }
     assert.equal(1, status)

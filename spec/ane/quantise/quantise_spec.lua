@@ -171,10 +171,10 @@ describe("ane.quantise", function()
     refused('tensor blk.0.attn_v.weight matches "attn_v" and "blk.0", which ask for fp16 and fp32',
       { weights = "q8_0", mixed = { attn_v = "fp16", ["blk.0"] = "fp32" } })
     refused("option importance: no tensor x", { weights = "q4_k", importance = { x = { 1 } } })
-    refused("importance: blk.0.attn_q.weight has 256 columns, got 3 weights",
+    refused("importance: blk.0.attn_q.weight has 256 columns, but the option has 3 numbers",
       { weights = "q4_k", importance = { ["blk.0.attn_q.weight"] = { 1, 2, 3 } } })
     for _, values in ipairs { { 0 / 0 }, { -1 }, { math.huge }, {}, true } do
-      refused("option importance: x: wanted finite numbers of 0 or more, one for each column",
+      refused("option importance: x: must have a finite number of 0 or more for each column",
         { weights = "q4_k", importance = { x = values } })
     end
     refused("option importance: x%[2%] is not a number", { weights = "q4_k", importance = { x = { 1, "a" } } })
@@ -227,7 +227,7 @@ describe("ane.quantise", function()
       local source <close> = assert(core.open(path "in.gguf"))
       local report, message, code = quantise.run(source, path(name), { weights = "q8_0" })
       assert.same({ nil, "invalid" }, { report, code })
-      assert.matches("is the model that is read", message)
+      assert.matches("is the model itself", message)
     end
     assert.equal(bytes, core.read_file(path "in.gguf"))
   end)
@@ -362,9 +362,9 @@ describe("ane quantise", function()
       { 2, "give %-%-weights: fp32, fp16", {} },
       { 2, "int9.*: choose fp32", { "--weights", "int9" } },
       { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
-      { 2, "%-%-stages goes with %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
-      { 2, "%-%-inputs goes with %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
-      { 2, "%-%-stages is the old form of %-%-inputs", { "--weights", "q4_0", "--stages", "1", "--inputs", "rounded" } },
+      { 2, "%-%-stages needs %-%-method gptq", { "--weights", "q4_0", "--stages", "2" } },
+      { 2, "%-%-inputs needs %-%-method gptq", { "--weights", "q4_0", "--inputs", "source" } },
+      { 2, "%-%-stages cannot be combined with %-%-inputs", { "--weights", "q4_0", "--stages", "1", "--inputs", "rounded" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
@@ -376,7 +376,7 @@ describe("ane quantise", function()
     end
     local code, _, err = command.run { "quantise", tiny.path(), tiny.path(), "--weights", "q8_0" }
     assert.equal(1, code)
-    assert.matches("is the model that is read", err)
+    assert.matches("is the model itself", err)
   end)
 end)
 
@@ -609,11 +609,11 @@ describe("ane quantise --sweep", function()
     local code, out, err = command.run { "quantise", gemma, picture, "--sweep", "q4_0,int8:rtn:rotate,q8_0", "--on", text }
     assert.equal(1, code)
     assert.matches("\nq4_0 +rtn .*sweep%.svg: %d+ tokens scored\n$", out)
-    assert.matches("^ane quantise: recipe int8:rtn:rotate: .*; .*sweep%.svg holds the 1 before it\n$", err)
+    assert.matches("^ane quantise: recipe int8:rtn:rotate: .*; .*sweep%.svg has the 1 rows before it\n$", err)
     assert.matches(">q4_0</text>", core.read_file(picture))
     code, out, err = command.run { "quantise", tiny.path(), picture, "--sweep", "q4_0", "--on", short }
     assert.same({ 1, "" }, { code, out })
-    assert.matches("^ane quantise: .*short: the text has 1 tokens, wanted 2 or more\n$", err)
+    assert.matches("^ane quantise: .*short: the text has 1 tokens, but must have 2 or more\n$", err)
   end)
 
   it("says what is wrong with its options", function()
@@ -624,7 +624,7 @@ describe("ane quantise --sweep", function()
     end
     fails("does not end with %.svg", path(), "--sweep", "q4_0", "--on", "t")
     fails("give %-%-on FILE", "x.svg", "--sweep", "q4_0")
-    fails("goes with %-%-sweep", "x.gguf", "--weights", "q4_0", "--on", "t")
+    fails("needs %-%-sweep", "x.gguf", "--weights", "q4_0", "--on", "t")
     fails("leave out %-%-weights", "x.svg", "--sweep", "q4_0", "--on", "t", "--weights", "q4_0")
     fails("q4_0:gptq needs a text", "x.svg", "--sweep", "q4_0:gptq", "--on", "t")
     fails("a type is \"q9\": choose", "x.svg", "--sweep", "q4_0,q9", "--on", "t")
@@ -635,7 +635,7 @@ describe("ane quantise --sweep", function()
     assert.same({ turned, { name = "q8_0", weights = "q8_0" } }, sweep.parse "q4_k:gptq:rotate,q8_0")
     for text, pattern in pairs {
       [""] = "is not TYPE", ["q4_0:x"] = "method \"x\": choose", ["q4_0:rtn:x"] = "transform \"x\"", ["q4_0:rtn:none:y"] = "is not TYPE",
-      ["q4_0,q4_0"] = "stands twice",
+      ["q4_0,q4_0"] = "is given twice",
     } do
       local list, fault = sweep.parse(text)
       assert.is_nil(list)

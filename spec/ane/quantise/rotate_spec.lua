@@ -216,6 +216,6 @@ describe("a rotated model", function()
       'option transform is "turn": choose none, rotate')
     local turned <close> = tiny.load(nil, { transform = "rotate" })
     assert.error_matches(function() turned:quantise(temp(), { weights = "q8_0", transform = "none" }) end,
-      "option transform is none, and the model was loaded with transform rotate")
+      "option transform is none, but the model was loaded with transform rotate")
   end)
 end)

@@ -190,14 +190,14 @@ describe("a quantised model whose norms are tuned", function()
     for _, id in ipairs { 1 << 40, -4, 4.5 } do
       local report, message, code = model:quantise(scratch(), { weights = "int8", method = "gptq", calibrate = { { 3, id } } })
       assert.same({ nil, "range" }, { report, code })
-      assert.equal(("prompt 1: id 2 is %s, wanted a whole number of 0 or more"):format(id), message)
+      assert.equal(("prompt 1: id 2 must be a whole number of 0 or more, but is %s"):format(id), message)
     end
   end)
 
   it("says why it is as it was", function()
     local model <close> = tiny.load()
     local report = assert(model:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = ids_of(300, 1) }))
-    assert.equal(("the text has 1 windows of %d tokens, wanted %d or more"):format(tune.WINDOW, tune.LEAST), report.untuned)
+    assert.equal(("the text has 1 windows of %d tokens, but must have %d or more"):format(tune.WINDOW, tune.LEAST), report.untuned)
     local moe <close> = assert(ane.load(HF .. "lfm2_moe-odd"))
     local lists = {}
     for i = 1, 20 do lists[i] = ids_of(256, i) end

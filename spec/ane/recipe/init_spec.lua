@@ -25,7 +25,7 @@ describe("a recipe", function()
     os.remove(script)
     assert.is_true(ok, text)
     local full, missing, free = text:match "^(.-)\n(.-)\n(.-)\n$"
-    assert.matches("/ane/models/llama.lua: cannot be opened, for want of memory or of open files; no recipe can be read\tio$", full)
+    assert.matches("/ane/models/llama.lua: cannot be opened, because there is no memory or too many files are open\tio$", full)
     assert.equal("nil\tno recipe can be read: ane.models.llama is not below package.path\tio", missing)
     assert.equal("table", free)
   end)

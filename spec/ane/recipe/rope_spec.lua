@@ -58,15 +58,15 @@ describe("rope frequencies", function()
     refused("rope scaling linear: the factor is missing", { theta = 1e4, dims = 4, scaling = "linear" })
     refused("rope scaling yarn: the factor is missing", { theta = 1e4, dims = 4, scaling = "yarn", original_context = 64 })
     refused("rope scaling longrope: the short or the long factors are missing", { theta = 1e4, dims = 4, scaling = "longrope" })
-    refused("rope scaling longrope: 2 short and 1 long factors, wanted 2",
+    refused("rope scaling longrope: has 2 short and 1 long factors, but must have 2",
       { theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1 } })
     refused("rope scaling longrope: the original context length is missing",
       { theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1, 1 } })
     refused("rope scaling yarn: the original context length is missing", { theta = 1e4, dims = 4, scaling = "yarn", factor = 2 })
-    refused("rope: frequency 1 is 1e+150, wanted a finite fp32 number", { theta = 1e-300, dims = 4 })
-    refused("rope: factor 0 is inf, wanted a finite fp32 number", {
+    refused("rope: frequency 1 must be a finite fp32 number, but is 1e+150", { theta = 1e-300, dims = 4 })
+    refused("rope: factor 0 must be a finite fp32 number, but is inf", {
       theta = 1e4, dims = 4, scaling = "longrope", short_factors = { 1, 1 }, long_factors = { 1, 1 }, original_context = 1, factor = 8,
     })
-    refused("rope has 2 frequencies, but rope_freqs 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
+    refused("rope has 2 frequencies, but rope_freqs has 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
   end)
 end)

@@ -60,9 +60,9 @@ describe("POST /v1/chat/completions", function()
     local message = http.post(server, "/v1/chat/completions", chat { wrong = 1 }).json.error.message
     assert.matches("^unknown field wrong; the fields are .*temperature", message)
     for _, name in ipairs { "functions", "function_call", "prediction", "verbosity" } do assert.is_nil(message:find(name, 1, true)) end
-    assert.equal('field messages must be a list, is "hi"',
+    assert.equal('field messages must be a list, but is "hi"',
       http.post(server, "/v1/chat/completions", { messages = "hi" }).json.error.message)
-    assert.equal("field prompt must be a text, a list of texts or a list of token ids, is an object",
+    assert.equal("field prompt must be a text, a list of texts or a list of token ids, but is an object",
       http.post(server, "/v1/completions", { prompt = { a = 1 } }).json.error.message)
     error = http.post(server, "/v1/completions", { prompt = ("a "):rep(5000) }).json.error
     assert.equal("context_length_exceeded", error.code)

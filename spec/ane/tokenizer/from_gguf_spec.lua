@@ -92,8 +92,8 @@ describe("tokenizer.json of a GGUF vocabulary", function()
     end
     local function kind(name) return { "tokenizer.ggml.model", "string", name } end
     local function pre(name) return { "tokenizer.ggml.pre", "string", name } end
-    assert.equal("a vocabulary of the kind bert has no such form", why(kind "bert"))
-    assert.equal("a vocabulary of the kind nil has no such form", why())
+    assert.equal("a vocabulary of the kind bert cannot be written in this form", why(kind "bert"))
+    assert.equal("a vocabulary of the kind nil cannot be written in this form", why())
     assert.equal("tokenizer.ggml.scores is missing", why(kind "llama"))
     assert.equal("the pre-tokenizer nil is unknown", why(kind "gpt2"))
     assert.equal("the pre-tokenizer none-such is unknown", why(kind "gpt2", pre "none-such"))

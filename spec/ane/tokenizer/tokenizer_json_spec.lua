@@ -84,7 +84,7 @@ describe("ane.tokenizer, of a tokenizer.json", function()
     } do
       assert.equal("unsupported", refused(part, fields), part)
     end
-    assert.equal("format", refused("normalizer: wanted an object", { normalizer = "NFC" }))
+    assert.equal("format", refused("normalizer: must be an object", { normalizer = "NFC" }))
     assert.equal("format", refused("added_tokens[0].id", { added_tokens = { { id = -1, content = "x" } } }))
     assert.equal("format", refused("added_tokens: ", { added_tokens = { { id = 3, content = "nobody" } } }))
   end)

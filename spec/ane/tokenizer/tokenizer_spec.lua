@@ -50,7 +50,7 @@ describe("ane.tokenizer", function()
     } do
       local ok, message = pcall(t.decode, t, ids)
       assert.is_false(ok, shown)
-      assert.is_truthy(message:find("decode: " .. shown .. ", the ids of the vocabulary are 0 to 1023", 1, true), message)
+      assert.is_truthy(message:find("decode: " .. shown .. ", but ids must be 0 to 1023", 1, true), message)
     end
     assert.equal("!", t:decode { 0.0 })
     assert.equal("", t:decode {})

@@ -72,10 +72,10 @@ describe("the form of calls", function()
     for _, text in ipairs { "{{ tools }}<|tool_calls_section_begin|>", "{{ tools }}<minimax:tool_call><invoke name=", "{{ tools }}" } do
       local form, message, code = forms.of(text)
       assert.same({ nil, "unsupported" }, { form, code })
-      assert.matches("not known; where it is one of these, say so with tool_form: hermes, qwen3%-coder, glm", message)
+      assert.matches("not known; name it with the option tool_form if it is one of these: hermes, qwen3%-coder, glm", message)
     end
     local form, message, code = forms.of "{{ messages }}"
-    assert.same({ nil, "the model's chat template takes no tools", "unsupported" }, { form, message, code })
+    assert.same({ nil, "the model's chat template does not support tools", "unsupported" }, { form, message, code })
   end)
 end)
 
@@ -230,8 +230,8 @@ describe("descriptions of tools", function()
     assert.matches("entry 1 must be a table", (fault { "f" }))
     assert.matches("entry 2 has no name", (fault { GET, { type = "function", ["function"] = {} } }))
     assert.matches('name "a b"', (fault { { name = "a b" } }))
-    assert.matches("two have the name get", (fault { GET, GET }))
-    assert.matches('f: parameters must be a schema of an object, has the type "string"',
+    assert.matches("two tools have the name get", (fault { GET, GET }))
+    assert.matches('f: parameters must be a schema of an object, but has the type "string"',
       (fault { { name = "f", parameters = { type = "string" } } }))
     assert.matches("must be a list of tools", (fault { name = "f" }))
     assert.same({ "unsupported" }, { select(2, fault { { type = "web_search" } }) })

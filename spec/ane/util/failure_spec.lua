@@ -29,7 +29,7 @@ describe("failure", function()
     assert.same({ nil, "x", "io" }, { failure.border("f", function() failure.raise("io", "x") end) })
     local value, message, code = failure.border("f.json", function() return #nil end)
     assert.same({ nil, "format" }, { value, code })
-    assert.matches("^f%.json: holds what nobody expected %(.*attempt to get length of a nil value.*%)$", message)
+    assert.matches("^f%.json: has unexpected contents %(.*attempt to get length of a nil value.*%)$", message)
     assert.same({ nil, "f: out of memory", "memory" }, { failure.border("f", error, "not enough memory", 0) })
   end)
 

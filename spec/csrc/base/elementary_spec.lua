@@ -34,7 +34,7 @@ describe("elementary functions", function()
       local got, want = testing.elementary(name, x), fn(x)
       if got ~= rounded(want) then
         wrong = wrong + 1
-        assert(math.abs(got - want) <= allowed(want), ("%s(%.9g) is %.9g, wanted %.9g"):format(name, x, got, want))
+        assert(math.abs(got - want) <= allowed(want), ("%s(%.9g) is %.9g, expected %.9g"):format(name, x, got, want))
       end
     end
     return wrong

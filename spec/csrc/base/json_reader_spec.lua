@@ -32,15 +32,17 @@ describe("the JSON reader", function()
 
   it("names what is wrong, with line and column in characters", function()
     local cases = {
-      { "", "the text ends where a value should be", 1, 1 }, { "[1,\n é]", "wanted a value", 2, 2 }, { '["é", x]', "wanted a value", 1, 7 },
+      { "", "the text ends where a value should be", 1, 1 }, { "[1,\n é]", "expected a value", 2, 2 }, { '["é", x]', "expected a value", 1,
+        7 },
       { '"abc', "the text ends inside a string", 1, 5 }, { '"a\nb"', "control character in a string", 1, 3 },
       { '"\\x"', "unknown escape", 1, 2 },
       { '"\\ud800"', "malformed \\u escape", 1, 2 }, { '"\\udc00\\ud800"', "malformed \\u escape", 1, 2 },
       { '"\\u12"', "malformed \\u escape", 1, 2 },
       { '"\xC0\x80"', "invalid UTF-8", 1, 2 }, { '"\xED\xA0\x80"', "invalid UTF-8", 1, 2 }, { '"a\xE2\x82"', "invalid UTF-8", 1, 3 },
-      { "-", "wanted a digit behind the minus sign", 1, 1 }, { "[1.]", "wanted a digit behind the point", 1, 2 },
-      { "1e+", "wanted a digit in the exponent", 1, 1 }, { "1e999", "the number is too large", 1, 1 }, { "nul", "wanted a value", 1, 1 },
-      { "1 2", nil, 1, 3 }, { "[1 2]", nil, 1, 4 }, { "[1,]", "wanted a value", 1, 4 }, { '{"a" 1}', nil, 1, 6 }, { "{1:2}", nil, 1, 2 },
+      { "-", "expected a digit after the minus sign", 1, 1 }, { "[1.]", "expected a digit after the point", 1, 2 },
+      { "1e+", "expected a digit in the exponent", 1, 1 }, { "1e999", "the number is too large", 1, 1 }, { "nul", "expected a value", 1,
+        1 },
+      { "1 2", nil, 1, 3 }, { "[1 2]", nil, 1, 4 }, { "[1,]", "expected a value", 1, 4 }, { '{"a" 1}', nil, 1, 6 }, { "{1:2}", nil, 1, 2 },
       { '{"a":1,}', nil, 1, 8 }, { "01", nil, 1, 2 }, { "[", nil, 1, 2 },
     }
     for _, case in ipairs(cases) do

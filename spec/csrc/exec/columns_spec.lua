@@ -79,17 +79,19 @@ describe("conv_causal", function()
       assert.is_false(ok)
       assert.matches(pattern, message)
     end
-    refused("y = conv_causal(x, w, -, -, s3) {groups=8}", "state s3 is %[1, 8, 3, 1%], wanted %[1, 8, 2, 1%]")
-    refused("y = conv_causal(x, w, -, -, x) {groups=8}", "state x is .*, wanted %[1, 8, 2, 1%]")
+    refused("y = conv_causal(x, w, -, -, s3) {groups=8}", "state s3 must be %[1, 8, 2, 1%], but is %[1, 8, 3, 1%]")
+    refused("y = conv_causal(x, w, -, -, x) {groups=8}", "state x must be %[1, 8, 2, 1%], but is .*")
     refused("y = conv_causal(x, w, -, -, -) {groups=8}", "the state is absent")
     refused("y = conv_causal(x, -, -, -, s2) {groups=8}", "the weight is absent")
-    refused("y = conv_causal(x, wide, -, -, s2) {groups=8}", "weight wide is %[8, 3, 3%], wanted %[N, 1, K >= 2%]")
-    refused("y = conv_causal(x, one, -, -, s2) {groups=8}", "weight one is %[8, 1, 1%], wanted %[N, 1, K >= 2%]")
+    refused("y = conv_causal(x, wide, -, -, s2) {groups=8}",
+      "weight wide must be %[N, 1, K >= 2%] for 8 channels in 8 groups, but is %[8, 3, 3%]")
+    refused("y = conv_causal(x, one, -, -, s2) {groups=8}",
+      "weight one must be %[N, 1, K >= 2%] for 8 channels in 8 groups, but is %[8, 1, 1%]")
     refused("y = conv_causal(x, w, -, -, s2) {groups=3}", "3 groups do not divide 8 channels")
     refused("y = conv_causal(x, w, -, -, s2) {groups=0}", "0 groups do not divide 8 channels")
-    refused("y = conv_causal(x, w, n3, -, s2) {groups=8}", "bias n3 is %[3%], wanted %[8%]")
-    refused("y = conv_causal(x, w, -, n3, s2) {groups=8}", "before n3 is %[3%], wanted %[8%]")
-    refused("y = delay(x, s2)", "state s2 is %[1, 8, 2, 1%], wanted %[1, 8, 1, 1%]")
+    refused("y = conv_causal(x, w, n3, -, s2) {groups=8}", "bias n3 must be %[8%], but is %[3%]")
+    refused("y = conv_causal(x, w, -, n3, s2) {groups=8}", "before n3 must be %[8%], but is %[3%]")
+    refused("y = delay(x, s2)", "state s2 must be %[1, 8, 1, 1%], but is %[1, 8, 2, 1%]")
     local g <close> = graphs.parse(HEAD .. [[
       y = conv_causal(x, w, -, -, s2) {groups=8}
       z = conv_causal(y, w, -, -, s2) {groups=8}
@@ -259,11 +261,11 @@ describe("channels", function()
   it("are checked where they are built", function()
     for text, pattern in pairs {
       ["y = l2_norm(x) {groups=3}"] = "3 groups do not divide 8 channels",
-      ["y = l2_norm(x, n3) {groups=2}"] = "weight n3 is %[3%], wanted %[2%]",
+      ["y = l2_norm(x, n3) {groups=2}"] = "weight n3 must be %[2%], but is %[3%]",
       ["y = repeat_heads(x) {heads=3}"] = "3 heads, 1 times, do not fit 8 channels",
       ["y = mean_heads(x) {heads=4 times=3}"] = "4 heads, 3 times, do not fit 8 channels",
-      ["y = repeat_heads(x) {heads=2 times=0}"] = "2 heads, 0 times", ["y = affine(x, n3)"] = "bias n3 is %[3%], wanted %[8%]",
-      ["y = affine(x, -, n3)"] = "scale n3 is %[3%], wanted %[8%]",
+      ["y = repeat_heads(x) {heads=2 times=0}"] = "2 heads, 0 times", ["y = affine(x, n3)"] = "bias n3 must be %[8%], but is %[3%]",
+      ["y = affine(x, -, n3)"] = "scale n3 must be %[8%], but is %[3%]",
       ["t = gather(x, out_rows)\ny = concat(x, t)"] = "x and t have different tokens",
     } do
       local ok, message = pcall(graphs.parse, "input ids: int32[1, T]\ninput out_rows: int32[1, W]\nconst table: fp32[9, 8]\n" ..
@@ -412,7 +414,7 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
     assert.matches("ahead must not be negative", message)
     local g = make_attention { sinks = true }
     g.head, g.c.sinks = g.head:gsub("sinks: fp32%[3%]", "sinks: fp32[2]"), { 1, 2 }
-    assert.error_matches(function() ops.program(g, {}) end, "sinks sinks is %[2%], wanted %[3%]")
+    assert.error_matches(function() ops.program(g, {}) end, "sinks sinks must be %[3%], but is %[2%]")
   end)
 end)
 

@@ -68,9 +68,9 @@ describe("a plan", function()
       for k, v in pairs(o) do all[k] = v end
       return select(2, pcall(core.program, g, all))
     end
-    assert.matches("option threads is 0, wanted an integer in 1 .. 1024", try { threads = 0 })
-    assert.matches("option chunk is 32769, wanted an integer in 1 .. 32768", try { chunk = 32769 })
-    assert.matches("option context is 1.5, wanted an integer", try { context = 1.5 })
+    assert.matches("option threads must be an integer in 1 .. 1024, but is 0", try { threads = 0 })
+    assert.matches("option chunk must be an integer in 1 .. 32768, but is 32769", try { chunk = 32769 })
+    assert.matches("option context must be an integer in 1 .. 2147483647, but is 1.5", try { context = 1.5 })
     assert.matches("option isa is neon9, no ISA level", try { isa = "neon9" })
     assert.matches("option weights is q9; known are: file, fp16, int8, int8%-channel, int8%-block, int4%-block", try { weights = "q9" })
     local p, message, code = core.program(g, { threads = 1, context = 10, chunk = 8, weights = "iq2_s" })

@@ -189,7 +189,7 @@ describe("stages of a pipeline", function()
     local message
     ok, message = second:feed(ids_of(4, 1), "last")
     assert.equal(nil, ok)
-    assert.matches("wanted", message)
+    assert.matches("but must send", message)
     assert.equal(0, second:length())
   end)
 

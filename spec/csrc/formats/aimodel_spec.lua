@@ -179,7 +179,7 @@ function main
       return code .. message:match "mlirb(.*)"
     end
     assert.equal("format: byte 0: is not MLIR bytecode", fault "MLxx")
-    assert.equal("unsupported: byte 4: bytecode version 7, wanted 6", fault(bytes:sub(1, 4) .. "\15" .. bytes:sub(6)))
+    assert.equal("unsupported: byte 4: the bytecode version must be 6, but is 7", fault(bytes:sub(1, 4) .. "\15" .. bytes:sub(6)))
     assert.equal("format: byte 5: the producer is truncated, or a number in it is too large", fault(bytes:sub(1, 7)))
     for n = 9, #bytes - 1, 7 do assert.truthy(fault(bytes:sub(1, n)):find "^format: byte %d+: ") end
   end)

@@ -153,9 +153,9 @@ end)
 local malformed = {
   { "an empty file", function() return "" end, "the file is empty" },
   { "three bytes", function() return "GGU" end, "is a text file", "unsupported" },
-  { "only the magic", function() return "GGUF" end, "ends too early: wanted 4 bytes at byte 4, found 0" },
-  { "version 1", function(f) f.version = 1 end, "is GGUF version 1 at byte 4, wanted 2 or 3", "unsupported" },
-  { "version 4", function(f) f.version = 4 end, "is GGUF version 4 at byte 4", "unsupported" },
+  { "only the magic", function() return "GGUF" end, "ends too early: expected 4 bytes at byte 4, found 0" },
+  { "version 1", function(f) f.version = 1 end, "the GGUF version at byte 4 must be 2 or 3, but is 1", "unsupported" },
+  { "version 4", function(f) f.version = 4 end, "version at byte 4 must be 2 or 3, but is 4", "unsupported" },
   { "big endian", function(f) f.version = "\0\0\0\3" end, "big%-endian GGUF file %(version 3%)", "unsupported" },
 
   { "2^64 - 1 tensors", function(f) f.n_tensors = -1 end, "byte 8: 18446744073709551615 tensors, the limit is" },
@@ -169,15 +169,15 @@ local malformed = {
   { "a key with a NUL", function(f) f.values[3][1] = "a\0b" end, "key 3 of 7 at byte %d+: the name a%?b holds a NUL" },
   { "a key of 65,536 bytes", function(f) f.values[3][1] = ("k"):rep(65536) end, "k%.%.%. has 65536 bytes, the limit is 65535" },
   { "a key longer than the file", function(f) f.values[3].key_len = 1 << 40 end, "key 3 of 7 at byte %d+: the file ends too early" },
-  { "a key length of 2^64 - 1", function(f) f.values[3].key_len = -1 end, "wanted 18446744073709551615 bytes at byte" },
+  { "a key length of 2^64 - 1", function(f) f.values[3].key_len = -1 end, "expected 18446744073709551615 bytes at byte" },
   { "a key twice", function(f) f.values[4] = { "llama.block_count", "uint32", 2 } end,
     "key llama.block_count at byte %d+: the key appears twice" },
   { "an escape sequence in a key", function(f) f.values[3][1], f.values[3].type_id = "a\27[31mb", 99 end, "key a%?%[31mb at byte" },
   { "an unknown value type", function(f) f.values[3].type_id = 13 end, "key llama.block_count at byte %d+: unknown value type 13" },
   { "a string longer than the file", function(f) f.values[1].raw = string.pack("<I8", 1 << 62) end,
-    "key general.architecture at byte 24: the file ends too early: wanted 4611686018427387904 bytes" },
-  { "a BOOL of 2", function(f) f.values[3] = { "flag", "bool", 2 } end, "key flag at byte %d+: a BOOL must be 0 or 1, found 2" },
-  { "a BOOL of 2 in an array", function(f) f.values[3] = { "flags", "array", { "bool", { true, 2 } } } end, "found 2" },
+    "key general.architecture at byte 24: the file ends too early: expected 4611686018427387904 bytes" },
+  { "a BOOL of 2", function(f) f.values[3] = { "flag", "bool", 2 } end, "key flag at byte %d+: a BOOL must be 0 or 1, but is 2" },
+  { "a BOOL of 2 in an array", function(f) f.values[3] = { "flags", "array", { "bool", { true, 2 } } } end, "but is 2" },
 
   { "an unknown element type", function(f) f.values[6][3].type_id = 77 end, "unknown element type 77" },
   { "2^60 numbers", function(f) f.values[6][3].count = 1 << 60 end, "token_type at byte %d+: 1152921504606846976 elements do not fit" },
@@ -198,18 +198,19 @@ local malformed = {
   end, "key a at byte 24: the file ends too early" },
   { "2^60 empty arrays", function(f) f.values[7].raw = string.pack("<I4I8", 9, 1 << 60) end, "1152921504606846976 elements, the limit" },
 
-  { "alignment 0", function(f) f.values[2][3] = 0 end, "key general.alignment at byte %d+: wanted a power of two of at least 8, found 0" },
-  { "alignment 4", function(f) f.values[2][3] = 4 end, "at least 8, found 4" },
-  { "alignment 48", function(f) f.values[2][3] = 48 end, "found 48" },
+  { "alignment 0", function(f) f.values[2][3] = 0 end,
+    "key general.alignment at byte %d+: must be a power of two of at least 8, but is 0" },
+  { "alignment 4", function(f) f.values[2][3] = 4 end, "at least 8, but is 4" },
+  { "alignment 48", function(f) f.values[2][3] = 48 end, "but is 48" },
   { "alignment 2^32 - 1", function(f) f.values[2] = { "general.alignment", "uint32", 1, raw = "\xff\xff\xff\xff" } end,
-    "found 4294967295" },
+    "but is 4294967295" },
   { "alignment beyond the file", function(f)
     f.values[2] = { "general.alignment", "uint32", 1, raw = "\0\0\0\x80" }
     f.tensors[2].offset = 0
   end, "the file has 0 bytes of data" },
-  { "alignment as INT32", function(f) f.values[2] = { "general.alignment", "int32", 32 } end, "wanted a UINT32, found INT32" },
-  { "alignment as UINT64", function(f) f.values[2] = { "general.alignment", "uint64", 32 } end, "wanted a UINT32, found UINT64" },
-  { "alignment as a string", function(f) f.values[2] = { "general.alignment", "string", "32" } end, "wanted a UINT32, found STRING" },
+  { "alignment as INT32", function(f) f.values[2] = { "general.alignment", "int32", 32 } end, "must be a UINT32, but is INT32" },
+  { "alignment as UINT64", function(f) f.values[2] = { "general.alignment", "uint64", 32 } end, "must be a UINT32, but is UINT64" },
+  { "alignment as a string", function(f) f.values[2] = { "general.alignment", "string", "32" } end, "must be a UINT32, but is STRING" },
 
   { "a tensor without a name", function(f) f.tensors[2].name = "" end, "tensor 2 of 2 at byte %d+: the name is empty" },
   { "a tensor name with a NUL", function(f) f.tensors[2].name = "a\0" end, "holds a NUL byte" },
@@ -252,7 +253,8 @@ local malformed = {
 
   { "a file that begins like an ONNX model", function() return "\8\10\18\7pytorch" .. ("x"):rep(50) end, "holds no graph", "format" },
   { "a zip archive", function() return "PK\3\4\20\0\0\0" end, "is a zip archive", "unsupported" },
-  { "a text", function() return "hello\nworld\n" end, "is a text file, wanted a GGUF, safetensors or ONNX file, or", "unsupported" },
+  { "a text", function() return "hello\nworld\n" end, "is a text file, but must be a GGUF, safetensors or ONNX file, or",
+    "unsupported" },
   { "a web page", function() return "<!DOCTYPE html><html>" end, "is an HTML page", "unsupported" },
   { "a Git LFS pointer", function() return "version https://git-lfs.github.com/spec/v1\n" end, "is a Git LFS pointer", "unsupported" },
   { "an old GGML file", function() return "tjgg\3\0\0\0" end, "from before GGUF", "unsupported" },
@@ -325,7 +327,7 @@ describe("opening", function()
   it("names what a folder is", function()
     local source, message, code = core.open "spec"
     assert.is_nil(source)
-    assert.equal("spec: the folder holds no model: wanted model.safetensors or an ONNX model", message)
+    assert.equal("spec: the folder has no model: it must have model.safetensors or an ONNX model", message)
     assert.equal("unsupported", code)
   end)
 
@@ -389,15 +391,17 @@ describe("a split GGUF file", function()
   --- what, changes, part to open, message, code
   local cases = {
     { "opened by another part", {}, 2, "is part 2 of 3; open the first part, .*%-00001%-of%-00003%.gguf$" },
-    { "parts in the wrong order", { [2] = values(2, "split.no", "uint16", 2) }, 1, "00002.*says it is part 3 of 3, wanted part 2 of 3" },
-    { "parts of another split", { [3] = values(3, "split.count", "uint16", 4) }, 1, "says it is part 3 of 4, wanted part 3 of 3" },
-    { "a part that is not a split", { [2] = function(f) f.values = {} end }, 1, "says it is part 1 of 1, wanted part 2 of 3" },
+    { "parts in the wrong order", { [2] = values(2, "split.no", "uint16", 2) }, 1,
+      "00002.*must be part 2 of 3, but says that it is part 3 of 3" },
+    { "parts of another split", { [3] = values(3, "split.count", "uint16", 4) }, 1,
+      "must be part 3 of 3, but says that it is part 3 of 4" },
+    { "a part that is not a split", { [2] = function(f) f.values = {} end }, 1, "must be part 2 of 3, but says that it is part 1 of 1" },
     { "tensors missing", { [3] = function(f) f.tensors = {} end }, 1, "split.tensors.count is 4, the 3 parts hold 3" },
     { "a tensor in two parts", { [3] = function(f) f.tensors[1].name = "t1" end }, 1, "00003.*tensor t1 .* appears twice.*00001" },
-    { "a count that is a string", { values(1, "split.count", "string", "3") }, 1, "key split.count: wanted a count" },
+    { "a count that is a string", { values(1, "split.count", "string", "3") }, 1, "key split.count: must be a count" },
     { "a number beyond the count", { values(1, "split.no", "uint16", 9) }, 1, "split.no 9 of split.count 3 is out of range" },
     { "a count of 65535", { values(1, "split.count", "uint16", 65535) }, 1, "its name must end in %-00001%-of%-65535%.gguf" },
-    { "a malformed part", { [2] = function(f) f.version = 9 end }, 1, "00002.*is GGUF version 9", "unsupported" },
+    { "a malformed part", { [2] = function(f) f.version = 9 end }, 1, "00002.*version at byte 4 must be 2 or 3, but is 9", "unsupported" },
   }
   for _, case in ipairs(cases) do
     local what, changes, part, message, code = table.unpack(case)

@@ -53,9 +53,10 @@ describe("patterns", function()
 
   it("that cannot be followed exactly are refused by name and place", function()
     for text, why in pairs {
-      ["(a)\\1"] = "back references are not supported at character 5", ["(?<=a)b"] = "looking behind is not supported at character 4",
+      ["(a)\\1"] = "back references are not supported at character 5",
+        ["(?<=a)b"] = "look-behind assertions are not supported at character 4",
       ["(a"] = "( is not closed at character 3", ["a)"] = ") has no ( at character 2", ["*a"] = "nothing to repeat at character 1",
-      ["[b-a]"] = "a range is the wrong way round", ["[a"] = "[ is not closed", ["a{2,1}"] = "the counts are the wrong way round",
+      ["[b-a]"] = "a range is the wrong way round", ["[a"] = "[ is not closed", ["a{2,1}"] = "the minimum count is above the maximum",
       ["a++"] = "possessive repetition is not supported", ["\\q"] = "an unknown escape", ["\\p{Script=Greek}"] = "general category",
       ["\\ud800"] = "half a surrogate pair", ["a{100001}"] = "a count above 100000", ["\xff"] = "not UTF-8",
         ["[^\\s\\S]"] = "no text fulfils",

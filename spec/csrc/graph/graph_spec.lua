@@ -33,22 +33,22 @@ end
 describe("shape inference", function()
   local cases = {
     { "embed", { "ids", "table" }, nil, "1, 8, T, 1" },
-    { "embed", { "positions", "n" }, nil, "node: n is fp32[8], wanted a table [V, C]" },
-    { "embed", { "x", "table" }, nil, "node: x is fp32[1, 8, ?, 1], wanted ids int32[1, T]" },
+    { "embed", { "positions", "n" }, nil, "node: n must be a table [V, C], but is fp32[8]" },
+    { "embed", { "x", "table" }, nil, "node: x must be ids int32[1, T], but is fp32[1, 8, ?, 1]" },
     { "conv1x1", { "x", "w" }, nil, "1, 6, T, 1" },
     { "conv1x1", { "t", "w" }, nil, "1, 6, W, 1" },
-    { "conv1x1", { "x", "wide" }, nil, "node: weight wide is [6, 9], wanted [N, 8] for an input of 8 channels" },
-    { "conv1x1", { "x", "w", "n" }, nil, "node: bias n is [8], wanted [6]" },
-    { "conv1x1", { "ids", "w" }, nil, "node: ids is int32[1, ?], wanted an activation fp32[1, C, T, 1]" },
+    { "conv1x1", { "x", "wide" }, nil, "node: weight wide must be [N, 8] for an input of 8 channels, but is [6, 9]" },
+    { "conv1x1", { "x", "w", "n" }, nil, "node: bias n must be [6], but is [8]" },
+    { "conv1x1", { "ids", "w" }, nil, "node: ids must be an activation fp32[1, C, T, 1], but is int32[1, ?]" },
     { "conv1x1", { "x", false }, nil, "node: input 2 of conv1x1 is not a value" },
-    { "conv1x1", { "x" }, nil, "node: conv1x1 takes 2 to 3 inputs, got 1" },
+    { "conv1x1", { "x" }, nil, "node: conv1x1 must have 2 to 3 inputs, but has 1" },
     { "rms_norm", { "x", "n" }, { eps = 1 }, "1, 8, T, 1" },
     { "rms_norm", { "x", "n4" }, { groups = 2 }, "1, 8, T, 1" },
-    { "rms_norm", { "x", "n" }, { groups = 2 }, "node: weight n is [8], wanted [4]" },
+    { "rms_norm", { "x", "n" }, { groups = 2 }, "node: weight n must be [4], but is [8]" },
     { "rms_norm", { "x" }, { groups = 3 }, "node: 3 groups do not divide 8 channels" },
     { "rms_norm", { "x" }, { groups = 0 }, "node: 0 groups do not divide 8 channels" },
     { "layer_norm", { "x", false, "n" }, nil, "1, 8, T, 1" },
-    { "layer_norm", { "x", false, "n4" }, nil, "node: bias n4 is [4], wanted [8]" },
+    { "layer_norm", { "x", false, "n4" }, nil, "node: bias n4 must be [8], but is [4]" },
     { "rope_table", { "positions" }, { inv_freq = { 1, 2, 3 } }, "1, 6, T, 1" },
     { "rope_table", { "positions" }, nil, "node: inv_freq is empty" },
     { "rope", { "x", "r" }, { heads = 2 }, "1, 8, T, 1" },
@@ -57,12 +57,14 @@ describe("shape inference", function()
     { "rope", { "x", "r" }, { heads = 2, layout = "neox" }, "node: rope layout neox is unknown; known are: half, interleaved" },
     { "rope", { "t", "r" }, { heads = 2 }, "node: t [1, 8, ?, 1] and r [1, 4, ?, 1] have different tokens" },
     { "attention", { "x", "k", "k", "ks", "vs" }, { heads = 2, kv_heads = 1 }, "1, 8, T, 1" },
-    { "attention", { "x", "x", "k", "ks", "vs" }, { heads = 2, kv_heads = 1 }, "node: k has 8 and v 4 channels, wanted 1 heads of 4" },
+    { "attention", { "x", "x", "k", "ks", "vs" }, { heads = 2, kv_heads = 1 },
+      "node: k has 8 and v 4 channels, but must have 1 heads of 4" },
     { "attention", { "x", "k", "k", "ks", "vs" }, { heads = 2, kv_heads = 3 },
       "node: 2 heads and 3 kv heads do not fit each other or 8 channels" },
     { "attention", { "x", "k", "k", "ks", "odd" }, { heads = 2, kv_heads = 1 },
-      "node: state odd is [1, 2, ?, 4], wanted [1, 1, context, 4]" },
-    { "attention", { "x", "k", "k", "ks", "x" }, { heads = 2, kv_heads = 1 }, "node: state x is [1, 8, ?, 1], wanted [1, 1, context, 4]" },
+      "node: state odd must be [1, 1, context, 4], but is [1, 2, ?, 4]" },
+    { "attention", { "x", "k", "k", "ks", "x" }, { heads = 2, kv_heads = 1 },
+      "node: state x must be [1, 1, context, 4], but is [1, 8, ?, 1]" },
     { "attention", { "x", "k", "k", "ks", "vs" }, { heads = 2, kv_heads = 1, window = -1 },
       "node: window and softcap must not be negative" },
     { "attention", { "t", "k", "k", "ks", "vs" }, { heads = 2, kv_heads = 1 },
@@ -79,16 +81,16 @@ describe("shape inference", function()
     { "slice", { "x" }, { from = 5, to = 9 }, "node: channels 5 to 9 of x, which has 8" },
     { "slice", { "x" }, { from = 3, to = 3 }, "node: channels 3 to 3 of x, which has 8" },
     { "gather", { "x", "out_rows" }, nil, "1, 8, W, 1" },
-    { "gather", { "x", "w" }, nil, "node: w is fp32[6, 8], wanted positions int32[1, W]" },
+    { "gather", { "x", "w" }, nil, "node: w must be positions int32[1, W], but is fp32[6, 8]" },
     { "linear", { "x", false, false, "w", false }, nil, "1, 6, T, 1" },
     { "linear", { "x", "y", "n", "w", false }, { norm = 1 }, "1, 6, T, 1" },
-    { "linear", { "x", "x", false, "w", false }, nil, "node: x is fp32[1, 8, ?, 1], wanted a residual of the output's shape" },
+    { "linear", { "x", "x", false, "w", false }, nil, "node: x must be a residual of the output's shape, but is fp32[1, 8, ?, 1]" },
     { "linear", { "x", false, false, "w", false }, { count = 2, outputs = 2 }, "node: linear of 2 matrices with 5 inputs and 2 outputs" },
     { "linear", { "x", false, false, "w", false, "table", false }, { count = 2, act = "silu" },
       "node: weight table has 16 rows, its gate 6" },
     { "linear", { "x", false, false, "w", false }, { outputs = 9 }, "node: 9 outputs, not 1 .. 8" },
     { "fused_attention", { "x", "k", "k", "ks", "vs", false, "r", false, "n" }, { heads = 2, kv_heads = 1, norm = 1 },
-      "node: k norm n is [8], wanted [4]" },
+      "node: k norm n must be [4], but is [8]" },
   }
 
   for i, case in ipairs(cases) do
@@ -100,9 +102,10 @@ describe("the builder", function()
   it("names the node and the choices of an attribute", function()
     assert.equal("node: rms_norm has no attribute epsilon; it has: eps, groups, offset", add("rms_norm", { "x" }, { epsilon = 1 }))
     assert.equal("node: add has no attribute by; it has: none", add("add", { "x", "x" }, { by = 1 }))
-    assert.equal("node: attribute heads wants an integer, got a number", add("rope", { "x", "r" }, { heads = 2.5 }))
-    assert.equal("node: attribute inv_freq wants a list of numbers, got a string", add("rope_table", { "positions" }, { inv_freq = "1" }))
-    assert.equal("node: attribute act wants a string, got an integer", add("act", { "x" }, { act = 1 }))
+    assert.equal("node: attribute heads must be an integer, but is a number", add("rope", { "x", "r" }, { heads = 2.5 }))
+    assert.equal("node: attribute inv_freq must be a list of numbers, but is a string",
+      add("rope_table", { "positions" }, { inv_freq = "1" }))
+    assert.equal("node: attribute act must be a string, but is an integer", add("act", { "x" }, { act = 1 }))
     assert.equal("attribute inv_freq: entry 2 is not a number", add("rope_table", { "positions" }, { inv_freq = { 1, "x" } }))
     assert.equal("node: no op softmax", add("softmax", { "x" }))
   end)
@@ -135,7 +138,7 @@ describe("the builder", function()
     local g <close> = assert(core.graph "g")
     assert.error(function() g:input("a", "int32", { 1, "S" }) end, "dimension S is not a symbol; known are: T, W, context")
     assert.error(function() g:input("a", "int32", { 1, -1 }) end, "dimension 2 of the shape is negative")
-    assert.error(function() g:input("a", "int32", { 1, 1, 1, 1, 1, 1 }) end, "a shape has at most 5 dimensions, got 6")
+    assert.error(function() g:input("a", "int32", { 1, 1, 1, 1, 1, 1 }) end, "a shape has at most 5 dimensions, but this one has 6")
     assert.error_matches(function() g:input("a", "float", { 1 }) end, "is not a dtype")
     assert.same({ 1, "T", "W", "context" }, g:shape(g:input("b", "int32", { 1, "T", "W", "context" })))
   end)

@@ -39,12 +39,12 @@ end
 local function fault(name, got, want, tolerance, rows)
   if not got then return name .. " is missing" end
   local a, b = numbers(FORMATS[got.dtype], got.data), numbers(want.dtype, want.data)
-  if #a ~= #b then return ("%s has %d elements, wanted %d"):format(name, #a, #b) end
+  if #a ~= #b then return ("%s has %d elements, but must have %d"):format(name, #a, #b) end
   rows = name:find "present" and rows
   for i, y in ipairs(b) do
     local x = a[i]
     local same = x == y or x ~= x and y ~= y or math.abs(x - y) <= tolerance * (1 + math.abs(y))
-    if not same and valid(i - 1, want.shape, rows) then return ("%s[%d] is %g, wanted %g"):format(name, i, x, y) end
+    if not same and valid(i - 1, want.shape, rows) then return ("%s[%d] is %g, expected %g"):format(name, i, x, y) end
   end
 end
 

@@ -64,7 +64,7 @@ describe("core.write_file and core.read_file", function()
       assert.equal("io", code)
     end
     refused("no/such/a: cannot create: No such file or directory", folder .. "/no/such/a")
-    refused("is a folder, wanted a file", folder)
+    refused("must be a file, but is a folder", folder)
     refused("/dev/null: is not a regular file", "/dev/null") -- must not become a file
     assert.equal("other", core.path_kind "/dev/null")
     assert.same({}, list())

@@ -83,8 +83,8 @@ describe("MatMulNBits", function()
 
   it("refuses sizes that do not fit", function()
     for message, change in pairs {
-      ["bits is 3, wanted 2, 4 or 8"] = function(at) at.bits = 3 end,
-      ["block_size is 24, wanted a power of two of at least 16"] = function(at) at.block_size = 24 end,
+      ["bits must be 2, 4 or 8, but is 3"] = function(at) at.bits = 3 end,
+      ["block_size must be a power of two of at least 16, but is 24"] = function(at) at.block_size = 24 end,
       ["codes have 32 bytes"] = function(at) at.N = 5 end,
     } do
       local attrs = { N = 4, K = 16, bits = 4, block_size = 16 }
@@ -257,7 +257,8 @@ describe("MoE", function()
     local w = onnx.floats({ 2, 4, 4 }, numbers(32, 1))
     for message, attrs in pairs {
       ["activation is \"tanh\"; known are"] = { activation_type = "tanh" }, ["k is 3 of 2 experts"] = { k = 3 },
-      ["swiglu_fusion is 3"] = { swiglu_fusion = 3 }, ["do not fit x of 4"] = { activation_type = "swiglu", swiglu_fusion = 1 },
+      ["swiglu_fusion must be 0, 1 or 2, but is 3"] = { swiglu_fusion = 3 }, ["do not fit x of 4"] = { activation_type = "swiglu",
+        swiglu_fusion = 1 },
     } do
       local out, text = onnx.run("MoE", { x, router, w, false, w }, { domain = MS, attrs = attrs })
       assert.is_nil(out)

@@ -117,15 +117,15 @@ describe("a norm", function()
       assert.matches("node node %(.*" .. what, message)
     end
     for _, op in ipairs { "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization" } do
-      refused("x is int32%[2, 2%], wanted floats", op, { ints, ones })
-      refused("gamma is int32%[2%], wanted floats", op, { reals, whole })
+      refused("x must be floats, but is int32%[2, 2%]", op, { ints, ones })
+      refused("gamma must be floats, but is int32%[2%]", op, { reals, whole })
       refused("is missing", op, { reals })
-      refused("gamma is fp32%[0%], wanted 2 elements", op, { reals, onnx.floats({ 0 }, {}) })
+      refused("gamma must have 2 elements, but is fp32%[0%]", op, { reals, onnx.floats({ 0 }, {}) })
     end
-    refused("beta is int32%[2%], wanted floats", "LayerNormalization", { reals, ones, whole })
+    refused("beta must be floats, but is int32%[2%]", "LayerNormalization", { reals, ones, whole })
     for _, op in ipairs { "SkipLayerNormalization", "SkipSimplifiedLayerNormalization" } do
       refused("is missing", op, { reals, reals }, "com.microsoft")
-      refused("gamma is int32%[2%], wanted floats", op, { reals, reals, whole }, "com.microsoft")
+      refused("gamma must be floats, but is int32%[2%]", op, { reals, reals, whole }, "com.microsoft")
     end
   end)
 end)

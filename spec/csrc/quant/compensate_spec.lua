@@ -438,7 +438,7 @@ describe("compensated rounding", function()
     assert.same({ nil, "no second moment of y", "notfound" }, { moments:factor("y", 1, 1, 0.01) })
     assert.same({ nil, "x: 64 columns in groups of 48 and 16", "shape" }, { moments:factor("x", 48, 16, 0.01) })
     assert.error_matches(function() moments:factor("x", 1, 1, 0) end, "no positive number")
-    assert.error_matches(function() moments:add("x", core.tensor({ 1, 3 }, { 1, 2, 3 })) end, "x has 64 columns, got 3")
+    assert.error_matches(function() moments:add("x", core.tensor({ 1, 3 }, { 1, 2, 3 })) end, "x has 64 columns, but the inputs have 3")
     assert.same({ nil, "z: an input of the layer is not finite", "invalid" },
       { moments:add("z", core.tensor({ 1, 2 }, { 1, 0 / 0 })) })
     local factor = assert(moments:factor("x", 1, 1, 0.01))

@@ -46,7 +46,7 @@ end
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
-  if kind ~= "folder" then refuse("invalid", "%s: is not a folder, wanted one for the bundle", out) end
+  if kind ~= "folder" then refuse("invalid", "%s: is not a folder: the bundle needs a folder", out) end
   local names = try(core.list_dir(out))
   if #names == 0 then return end
   local text = core.read_file(out .. "/" .. META)
@@ -193,7 +193,7 @@ end
 local function warnings_of(run, weights, full, why)
   local list = errors.warnings(weights, run.opts, true)
   if not run.encoder and rules.ragged(full, run.opts) then
-    list[#list + 1] = "a context is no multiple of the tokens of a call: Apple's runner would write beyond the states"
+    list[#list + 1] = "a context is not a multiple of the tokens of a call: Apple's runner would write beyond the states"
   end
   if core.path_kind(run.folder:path() .. "/tokenizer/tokenizer.json") ~= "file" then
     list[#list + 1] = "the bundle has no tokenizer.json: " .. (why or "the model's folder has none")

@@ -71,7 +71,7 @@ end
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
-  if kind ~= "folder" then refuse("invalid", "%s: is not a folder, wanted one for the packages", out) end
+  if kind ~= "folder" then refuse("invalid", "%s: is not a folder: the packages need a folder", out) end
   if #try(core.list_dir(out)) == 0 then return end
   local text = core.read_file(out .. "/" .. META)
   local old = text and core.json_decode(text)
@@ -89,7 +89,7 @@ local function residency_of(path)
   return core.mil_judge(package)
 end
 
--- Asks for the factors of matrices that an earlier run has written, so that later ones compensate the same changes.
+-- Requests the factors of matrices that an earlier run has written, so that later ones compensate the same changes.
 local function ask_again(run, weights)
   for _, w in ipairs(weights) do
     local _, cols = run.opts.calibration:input(w.name:match "^[^%[]+")
@@ -261,7 +261,7 @@ end
 -- Do the matrices follow what those before them have changed?
 local function follows(opts) return opts.method == "gptq" and opts.inputs == "rounded" and opts.calibration:has_stages() end
 
--- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil where none is wanted. Then what is to be closed, or nil.
+-- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil if none is wanted. Then what is to be closed, or nil.
 local function factor_function(opts)
   if opts.method ~= "gptq" then return nil end
   local compensate = require "ane.quantise.compensate"

@@ -1,4 +1,4 @@
---- What a recipe asked of its source and configuration, so that it can build the same graph from a package set.
+--- What a recipe read from its source and configuration, so that it can build the same graph from a package set.
 -- Needs ane.coreml.plan. Usage: `local graph, record = recipe.graph(bundle); meta.recipe = recipe.section(bundle, record, options)`
 --
 -- The section `recipe` of runtime_meta.json:

@@ -25,8 +25,8 @@ M.rules = {
     function(f) return lacks "int4" (f) and lacks "uint4" (f) end },
   { "conv", "engine", "projections are 1x1 convolutions, not linear layers", RULES, always },
   { "mask", "engine", "masks are finite (-40000; in a set, those of the host), never minus infinity", RULES, always },
-  { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules want a last axis of 32 or more", RULES, always },
-  { "heads", "risk", "attention is computed for all heads in one product; Apple's rules want one product a head", RULES,
+  { "last-axis", "risk", "activations are [1, C, T, 1]: Apple's rules require a last axis of 32 or more", RULES, always },
+  { "heads", "risk", "attention is computed for all heads in one product; Apple's rules require one product per head", RULES,
     function(f) return f.attention end },
   { "layout", "risk", "states have no interleaved layout (channels by 8), which Apple's own exports ask for", RUNNER, runner(always) },
   { "chunk", "risk",
@@ -35,8 +35,8 @@ M.rules = {
     "the context is below kv heads x head dim: the runner takes the largest dimension of key_cache as the context", RUNNER,
     runner(function(f) return f.kv > f.context end) },
   { "context-step", "risk",
-    "a context is no multiple of the tokens of a call: the runner begins calls at multiples of them, and the last one would write beyond "
-      .. "the states", RUNNER, runner(function(f) return f.ragged end) },
+    "a context is not a multiple of the tokens of a call: the runner begins calls at multiples of them, and the last one would "
+      .. "write beyond the states", RUNNER, runner(function(f) return f.ragged end) },
   { "own-host", "risk", "Apple's runner takes one asset: a program of your own calls the assets of a set in order, as runtime_meta.json "
     .. "says", RUNNER, function(f) return f.sharded end },
   { "encoder", "risk", "Apple's runner takes language models only: a program of your own calls the functions of this model", RUNNER,
@@ -45,7 +45,7 @@ M.rules = {
     .. "differ in width, need a program of your own", RUNNER, runner(function(f) return f.own_states end) },
   { "embeddings", "risk", "the rows of several embeddings are one row of embedding_table, which no known asset of Apple's has", RUNNER,
     runner(function(f) return (f.embeddings or 1) > 1 end) },
-  { "recurrent", "risk", "no document speaks of recurrent layers: here a chunk of tokens is products of matrices, exp and softplus, and "
+  { "recurrent", "risk", "no document mentions recurrent layers: here a chunk of tokens is products of matrices, exp and softplus, and "
     .. "the state is fp16", "none", function(f) return f.recurrent end },
   { "experts", "risk", "every expert runs for every token, and no source says where the choice of the best ones runs", "none",
     function(f) return f.experts end },
@@ -54,13 +54,13 @@ M.rules = {
     .. "each token of the vocabulary", "FluidInference/FluidAudio#121, of Core ML", runner(function(f) return f.rows > 65536 end) },
   { "background", "risk",
     "iOS 27 restricts the engine for apps in the background", "reported of iOS 27, by no document that can be named", always },
-  { "int4-block", "risk", "linear int4 compiled in silence to an asset for the GPU only; tables (lut4) compiled for the engine",
+  { "int4-block", "risk", "linear int4 compiled without a warning to an asset for the GPU only; tables (lut4) compiled for the engine",
     "apple/coreai-models#55, #205", has "int4" },
-  { "uint4-block", "risk", "linear 4 bits with an offset: nobody has tried; linear int4 compiled in silence to an asset for the GPU only",
+  { "uint4-block", "risk", "linear 4 bits with an offset: not tested; linear int4 compiled without a warning to an asset for the GPU only",
     "apple/coreai-models#55, #205", has "uint4" },
   { "lut4", "risk", "4-bit tables compiled for the engine in reports; not tried here", "apple/coreai-models#205", has "lut4" },
   { "static-corrupt", "risk",
-    "one report has wrong results of a static export whose eager model was exact", "apple/coreai-models#257", always },
+    "one report has a static export with wrong results, although the eager model was exact", "apple/coreai-models#257", always },
   { "size-1gb", "risk",
     "more than 1 GB of weights in one asset: Core ML's compiler failed at that size; --target coreai-sharded "
       .. "makes several assets, --target coreml packages", "laws 4, of Core ML",
@@ -82,7 +82,7 @@ end
 --- The rules that hold, the worst verdicts first.
 -- @param facts bytes (weights and embedding; of a set, of its largest asset), sharded (true: a set), encoder (true: a model that takes
 -- whole sequences), context (the smallest), kv (channels of the widest state of keys), own_states, attention, recurrent, experts (true:
--- the model has some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is no multiple
+-- the model has some), embeddings (their number), rows (of the head), tokens (maximum of a call), ragged (true: a context is not a multiple
 -- of the tokens of a call), weights (scheme)
 -- @return list of {id, verdict, text, source}
 function M.judge(facts)

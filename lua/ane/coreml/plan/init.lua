@@ -1,10 +1,10 @@
---- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the rule that says so.
+--- Plans a model for the Neural Engine: packages, bytes, and the predicted device of each operation, with the rule that predicts it.
 -- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
 -- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
--- partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def). summary adds up. Bytes come
--- from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
+-- partitions the graph (csrc/mil/partition.h) and applies the residency rules to it (residency.def). summary adds up the parts. Bytes
+-- are computed from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
 
 local coreai = require "ane.coreml.plan.coreai"
 local core = require "ane.core"
@@ -126,7 +126,7 @@ function M.check_target(given)
     end
   end
   if one and (given.context or 0) > M.asset_context then
-    return nil, ("option context is %d: Core AI's runner supports at most %d positions"):format(given.context, M.asset_context), "invalid"
+    return nil, ("option context is %d, but must be at most %d for Core AI's runner"):format(given.context, M.asset_context), "invalid"
   end
   return true
 end
@@ -291,13 +291,13 @@ function M.variants(cfg, opts)
   local whole, list = M.takes_whole(cfg), {}
   local profiles = M.profiles(cfg, opts)
   if opts.tiers and whole then
-    return nil, "option tiers: this model sees the tokens of one call, its contexts are those of fixed_t", "unsupported"
+    return nil, "option tiers: this model sees only the tokens of one call, so option fixed_t sets its contexts", "unsupported"
   end
   for i = 1, math.max(#profiles, 1) do
     local full = M.context(cfg, opts, profiles[i])
     local contexts = table.move(opts.tiers or {}, 1, #(opts.tiers or {}), 1, {})
     if contexts[1] and contexts[#contexts] >= full then
-      return nil, ("option tiers: %d is not below the context of %d"):format(contexts[#contexts], full), "invalid"
+      return nil, ("option tiers: %d must be below the context of %d"):format(contexts[#contexts], full), "invalid"
     end
     contexts[#contexts + 1] = full
     for _, context in ipairs(contexts) do

@@ -1,4 +1,4 @@
---- Figures that others have reported for models on real Macs (M4 Max unless said otherwise). A plan shows them for comparison.
+--- Figures that users have reported for models on real Macs (M4 Max unless stated otherwise). A plan shows them for comparison.
 -- Nothing is computed from them.
 -- Needs nothing. A row: match = fields of the configuration that must be equal; reported, why (the plan's bytes come from shapes).
 

@@ -10,7 +10,7 @@ local M = {}
 
 -- ---- Numbers -----------------------------------------------------------------------------------------------------------
 
--- The factor r with golden = r * ours everywhere; nil where there is none.
+-- The factor r with golden = r * ours everywhere; nil if there is none.
 local function ratio_of(row)
   if row.shapes or row.cosine ~= row.cosine or row.cosine <= 0.9999 then return nil end
   local r = row.golden:dot(row.ours) / row.ours:dot(row.ours)
@@ -29,7 +29,7 @@ local function scale_hint(row, cfg)
            text = ("%s: the golden's %s is ours times %.5g%s"):format(name, row.name, r, known) }
 end
 
--- The cap c for which y is c * tanh(x / c) everywhere; nil where there is none. x, y: lists.
+-- The cap c for which y is c * tanh(x / c) everywhere; nil if there is none. x, y: lists.
 local function cap_of(x, y)
   local function error_of(c)
     local worst = 0
@@ -62,7 +62,7 @@ local function softcap_hint(row)
   if row.shapes or row.cosine ~= row.cosine or row.cosine <= 0.5 then return nil end
   local ours, want = sampled(row.ours), sampled(row.golden)
   local c = cap_of(ours, want)
-  local text = "soft cap: the golden's logits are %.4g tanh(ours / %.4g): cap them behind the head"
+  local text = "soft cap: the golden's logits are %.4g tanh(ours / %.4g): cap them after the head"
   if not c then
     c = cap_of(want, ours)
     text = "soft cap: our logits are %.4g tanh(golden / %.4g): the golden's are not capped"

@@ -47,7 +47,7 @@ end
 function Report:__tostring()
   local limit = self.limits.scaled and ("|d| <= %g (1 + |golden|)"):format(self.limits.scaled)
     or ("cosine >= %g"):format(self.limits.cosine)
-  local lines = { ("%s against %s, %s activations, wanted %s"):format(self.model or "model", self.golden, self.activations, limit) }
+  local lines = { ("%s against %s, %s activations, required: %s"):format(self.model or "model", self.golden, self.activations, limit) }
   if #self.layers > 0 then lines[#lines + 1] = header "layer" end
   for _, row in ipairs(self.layers) do lines[#lines + 1] = line_of(row) end
   add_blocks(lines, self.blocks, self.first_block)

@@ -211,7 +211,7 @@ local function head_variants(list, cfg)
     end
   end }
   list[#list + 1] = { kind = "softcap", install = move_softcap,
-                      text = "soft cap in the wrong place: it belongs behind the head, on the logits" }
+                      text = "soft cap in the wrong place: it belongs after the head, on the logits" }
   local cap = cfg.meta and cfg.meta "final_logit_softcapping"
   if cap then
     list[#list + 1] = { kind = "softcap", text = ("soft cap: logits go through %g tanh(x / %g) (softcap of head.lm)"):format(cap, cap),

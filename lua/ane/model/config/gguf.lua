@@ -21,8 +21,8 @@ local function number(source, arch, key, required)
   local name = arch .. "." .. key
   local v = source:meta(name)
   if v == nil and required then fail(source, "metadata key %s is missing", name) end
-  if v ~= nil and type(v) ~= "number" then fail(source, "metadata key %s is a %s, wanted a number", name, type(v)) end
-  if v and not ceilings.fits(v) then fail(source, "metadata key %s is %s, wanted a number that float32 holds", name, v) end
+  if v ~= nil and type(v) ~= "number" then fail(source, "metadata key %s must be a number, but is a %s", name, type(v)) end
+  if v and not ceilings.fits(v) then fail(source, "metadata key %s must be a number that float32 holds, but is %s", name, v) end
   return v
 end
 
@@ -30,7 +30,7 @@ end
 local function check_whole(source, name, v, least)
   local i, most = type(v) == "number" and math.tointeger(v), ceilings.of(name:match "^[^.]*%.(.-)%[?%d*%]?$" or name)
   if not i or i < least or i > most then
-    fail(source, "metadata key %s is %s, wanted a whole number from %d to %d", name, v, least, most)
+    fail(source, "metadata key %s must be a whole number from %d to %d, but is %s", name, least, most, v)
   end
   return i
 end
@@ -43,7 +43,7 @@ end
 -- A number greater than zero, or nil.
 local function positive(source, arch, key)
   local v = number(source, arch, key)
-  if v and v <= 0 then fail(source, "metadata key %s.%s is %s, wanted a number above 0", arch, key, v) end
+  if v and v <= 0 then fail(source, "metadata key %s.%s must be a number above 0, but is %s", arch, key, v) end
   return v
 end
 
@@ -54,7 +54,7 @@ local function per_layer(source, cfg, field, key, none)
   local list = source:meta(name)
   if type(list) ~= "table" then return whole(source, cfg.architecture, key, false, 1) end
   if #list ~= cfg.n_layer then
-    fail(source, "metadata key %s has %d numbers, wanted one for each of %d layers", name, #list, cfg.n_layer)
+    fail(source, "metadata key %s has %d numbers, but must have one for each of %d layers", name, #list, cfg.n_layer)
   end
   local most, out, differ = 0, {}, false
   for i, v in ipairs(list) do
@@ -69,7 +69,8 @@ end
 -- Checks that sizes divide one another. A recipe could only report mismatched shapes.
 local function check_heads(source, arch, cfg)
   if cfg.n_head % cfg.n_head_kv ~= 0 then
-    fail(source, "metadata key %s.attention.head_count is %d, no multiple of attention.head_count_kv, %d", arch, cfg.n_head, cfg.n_head_kv)
+    fail(source, "metadata key %s.attention.head_count is %d, but must be a multiple of attention.head_count_kv (%d)", arch, cfg.n_head,
+      cfg.n_head_kv)
   end
   if cfg.head_dim then return end
   if cfg.d_model % cfg.n_head ~= 0 then
@@ -81,10 +82,10 @@ end
 
 local function check_rope_dims(source, arch, rope, head_dim)
   if rope.dims % 2 == 0 and rope.dims <= head_dim then return end
-  fail(source, "metadata key %s.rope.dimension_count is %d, wanted an even number up to the head's %d", arch, rope.dims, head_dim)
+  fail(source, "metadata key %s.rope.dimension_count must be an even number up to the head's %d, but is %d", arch, head_dim, rope.dims)
 end
 
--- A small tensor of divisors; nil where there is none.
+-- A small tensor of divisors; nil if there is none.
 local function divisors(source, cfg, name)
   if not source:tensor(name) then return nil end
   local raw, message = source:read(name)
@@ -92,7 +93,7 @@ local function divisors(source, cfg, name)
   local list = {}
   for at = 1, #raw, 4 do
     local v = string.unpack("<f", raw, at)
-    if not (v > 0 and v < math.huge) then fail(source, "tensor %s holds %s: divisors are above 0", name, v) end
+    if not (v > 0 and v < math.huge) then fail(source, "tensor %s has the divisor %s, but divisors must be above 0", name, v) end
     list[#list + 1] = v
   end
   cfg.tensors[name] = true
@@ -127,13 +128,15 @@ local function read_layer_types(source, cfg)
   if v == nil then return nil end
   local list, period = {}, type(v) ~= "table" and check_whole(source, name, v, 0) or nil
   if not period and #v ~= cfg.n_layer then
-    fail(source, "metadata key %s has %d entries, wanted one for each of %d layers", name, #v, cfg.n_layer)
+    fail(source, "metadata key %s has %d entries, but must have one for each of %d layers", name, #v, cfg.n_layer)
   end
   for i = 1, cfg.n_layer do
     local slides
     if period then slides = period == 0 or i % period ~= 0 else slides = v[i] end
     if slides == 0 or slides == 1 then slides = slides == 1 end
-    if type(slides) ~= "boolean" then fail(source, "metadata key %s[%d] is %s, wanted true or false", name, i - 1, tostring(slides)) end
+    if type(slides) ~= "boolean" then
+      fail(source, "metadata key %s[%d] must be true or false, but is %s", name, i - 1, tostring(slides))
+    end
     list[i] = slides and "sliding_attention" or "full_attention"
   end
   return list
@@ -154,7 +157,7 @@ end
 -- Maps llama.cpp's pooling types to tasks: 1 mean, 2 first token, 3 last token, 4 scores.
 local function task_of(source, arch)
   local type = whole(source, arch, "pooling_type", false, 0) or 0
-  if type > 4 then fail(source, "metadata key %s.pooling_type is %d, known are 0 to 4", arch, type) end
+  if type > 4 then fail(source, "metadata key %s.pooling_type is %d, but must be 0 to 4", arch, type) end
   return type == 4 and "reranker" or type > 0 and "embedding" or nil
 end
 
@@ -214,7 +217,7 @@ function M.read(source)
     local v = source:meta(arch .. "." .. key)
     local wanted = kind == "flag" and "boolean" or kind == "list" and "table"
     if wanted and v ~= nil and type(v) ~= wanted then
-      fail(source, "metadata key %s.%s is %s, wanted a %s", arch, key, tostring(v), kind)
+      fail(source, "metadata key %s.%s must be a %s, but is %s", arch, key, kind, tostring(v))
     end
     return v
   end

@@ -57,7 +57,7 @@ local function open(source)
     text = core.read_file(folder .. "/config.json")
   end
   if not text then
-    failure.raise("notfound", "%s: no configuration (%s): wanted a config.json beside the weights", path, message)
+    failure.raise("notfound", "%s: no configuration (%s): a config.json must be beside the weights", path, message)
   end
   path = folder .. "/config.json"
   return setmetatable({ path = path, folder = folder, raw = decode(path, text) }, Reader)
@@ -69,9 +69,9 @@ local function present(v) if v ~= core.null then return v end end
 
 function Reader:number(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s is %s, wanted a number", where or "", key, shown(v)) end
+  if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s must be a number, but is %s", where or "", key, shown(v)) end
   if v and not ceilings.fits(v) then
-    self:fail("format", "key %s%s is %s, wanted a number that float32 holds", where or "", key, v)
+    self:fail("format", "key %s%s must be a number that float32 holds, but is %s", where or "", key, v)
   end
   return v
 end
@@ -81,7 +81,7 @@ function Reader:whole(key, least, from, where)
   if v == nil then return nil end
   local i, most = math.tointeger(v), ceilings.of(key)
   if not i or i < least or i > most then
-    self:fail("format", "key %s%s is %s, wanted a whole number from %d to %d", where or "", key, v, least, most)
+    self:fail("format", "key %s%s must be a whole number from %d to %d, but is %s", where or "", key, least, most, v)
   end
   return i
 end
@@ -89,7 +89,7 @@ end
 -- A number above 0 that fits float32; nil where absent.
 function Reader:positive(key, from, where)
   local v = self:number(key, from, where)
-  if v and v <= 0 then self:fail("format", "key %s%s is %s, wanted a number above 0", where or "", key, v) end
+  if v and v <= 0 then self:fail("format", "key %s%s must be a number above 0, but is %s", where or "", key, v) end
   return v
 end
 
@@ -99,13 +99,13 @@ end
 
 function Reader:flag(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "boolean" then self:fail("format", "key %s%s is %s, wanted true or false", where or "", key, shown(v)) end
+  if v ~= nil and type(v) ~= "boolean" then self:fail("format", "key %s%s must be true or false, but is %s", where or "", key, shown(v)) end
   return v
 end
 
 function Reader:string(key, from, where)
   local v = present((from or self.raw)[key])
-  if v ~= nil and type(v) ~= "string" then self:fail("format", "key %s%s is %s, wanted a string", where or "", key, shown(v)) end
+  if v ~= nil and type(v) ~= "string" then self:fail("format", "key %s%s must be a string, but is %s", where or "", key, shown(v)) end
   return v
 end
 
@@ -114,12 +114,12 @@ function Reader:list(key, of, from, where)
   local v = present((from or self.raw)[key])
   if v == nil then return nil end
   if type(v) ~= "table" or is_object(v) then
-    self:fail("format", "key %s%s is %s, wanted a list", where or "", key, shown(v))
+    self:fail("format", "key %s%s must be a list, but is %s", where or "", key, shown(v))
   end
   local out = {}
   for i, entry in ipairs(v) do
     if type(entry) ~= of or of == "number" and not ceilings.fits(entry) then
-      self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, shown(entry), of)
+      self:fail("format", "key %s%s[%d] must be a %s, but is %s", where or "", key, i - 1, of, shown(entry))
     end
     out[i] = entry
   end
@@ -129,7 +129,7 @@ end
 -- An object; nil where absent.
 function Reader:object(key)
   local v = present(self.raw[key])
-  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s is %s, wanted an object", key, shown(v)) end
+  if v ~= nil and (type(v) ~= "table" or is_array(v)) then self:fail("format", "key %s must be an object, but is %s", key, shown(v)) end
   return v
 end
 
@@ -165,8 +165,8 @@ function SCALINGS.llama3(self, rope, p, where)
     rope[key] = self:positive(key, p, where) or self:fail("format", "key %s%s is missing", where, key)
   end
   if rope.low_freq_factor >= rope.high_freq_factor then
-    local what = "key %slow_freq_factor is %s, wanted less than high_freq_factor, %s"
-    self:fail("format", what, where, rope.low_freq_factor, rope.high_freq_factor)
+    local what = "key %slow_freq_factor must be less than high_freq_factor (%s), but is %s"
+    self:fail("format", what, where, rope.high_freq_factor, rope.low_freq_factor)
   end
 end
 
@@ -188,7 +188,7 @@ function SCALINGS.longrope(self, rope, p, where)
   for field, key in pairs { short_factors = "short_factor", long_factors = "long_factor" } do
     rope[field] = self:list(key, "number", p, where) or self:fail("format", "key %s%s is missing", where, key)
     if #rope[field] ~= rope.dims // 2 then
-      self:fail("format", "key %s%s has %d numbers, wanted %d: half the rotary dimensions", where, key, #rope[field], rope.dims // 2)
+      self:fail("format", "key %s%s has %d numbers, but must have %d: half the rotary dimensions", where, key, #rope[field], rope.dims // 2)
     end
   end
   rope.factor = self:positive("factor", p, where) or stretch_of(self, rope)
@@ -210,7 +210,7 @@ end
 function SCALINGS.proportional(self, rope, p, where)
   local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
   for i, layer in pairs(self:object "per_layer_config" or {}) do
-    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s is %s, wanted an object", i, shown(layer)) end
+    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s must be an object, but is %s", i, shown(layer)) end
     d = self:whole("head_dim", 1, layer, "per_layer_config.") or d
   end
   rope.rotated = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
@@ -227,7 +227,7 @@ end
 -- Converts one dict to a rope. In old files its missing keys are at the top level of config.json.
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
-  if partial > 1 then self:fail("format", "key partial_rotary_factor is %s, wanted at most 1", partial) end
+  if partial > 1 then self:fail("format", "key partial_rotary_factor must be at most 1, but is %s", partial) end
   local rope = {
     theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
     local_theta = self:positive "rope_local_base_freq", mscale_all_dim = self:number("mscale_all_dim", p, where),
@@ -279,10 +279,10 @@ local function read_ropes(self, cfg)
   local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
   local p = present(self.raw[key])
   if p == nil then p = {} end
-  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s is %s, wanted an object or null", key, shown(p)) end
+  if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s must be an object or null, but is %s", key, shown(p)) end
   for word, inner in pairs(p) do
     if type(inner) == "table" and is_array(inner) and names_layers(cfg, word) then
-      self:fail("format", "key %s.%s is a list, wanted an object", key, word)
+      self:fail("format", "key %s.%s must be an object, but is a list", key, word)
     end
   end
   if not is_nested(p) then
@@ -294,7 +294,7 @@ local function read_ropes(self, cfg)
     -- Keys of a rope beside those of the kinds of layers have no meaning. The published ZAYA1 holds such keys, and transformers writes
     -- them when it saves an OLMo 3 that was made with a single rope.
     if inner ~= core.null and not BESIDE[layer] then
-      if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, shown(inner)) end
+      if type(inner) ~= "table" then self:fail("format", "key %s.%s must be an object, but is %s", key, layer, shown(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
     end
   end
@@ -339,7 +339,7 @@ local function read_ends(self)
     if v == nil then return end
     local list = type(v) == "table" and reader:list("eos_token_id", "number") or { (reader:whole("eos_token_id", -1)) }
     for _, id in ipairs(list) do
-      local i = math.tointeger(id) or reader:fail("format", "key eos_token_id holds %s, wanted whole numbers", id)
+      local i = math.tointeger(id) or reader:fail("format", "key eos_token_id has the entry %s, but must have whole numbers", id)
       if i >= 0 and not seen[i] then -- -1: none
         seen[i] = true
         ids[#ids + 1] = i
@@ -360,7 +360,7 @@ local function read_width(self, cfg)
   local most
   local list = self:list("intermediate_size", "number")
   if #list ~= cfg.n_layer then
-    self:fail("format", "key intermediate_size has %d numbers, wanted one for each of %d layers", #list, cfg.n_layer)
+    self:fail("format", "key intermediate_size has %d numbers, but must have one for each of %d layers", #list, cfg.n_layer)
   end
   for i in ipairs(list) do
     local n = self:whole(i, 1, self.raw.intermediate_size, "intermediate_size.")
@@ -372,13 +372,13 @@ end
 local function read_layer_types(self, cfg)
   local list = self:list("layer_types", "string")
   if list and #list ~= cfg.n_layer then
-    self:fail("format", "key layer_types has %d words, wanted one for each of %d layers", #list, cfg.n_layer)
+    self:fail("format", "key layer_types has %d words, but must have one for each of %d layers", #list, cfg.n_layer)
   end
   return list
 end
 
 -- Keys that change the result but add no tensor -> the neutral value. Absent, null and false are always neutral. A recipe that
--- computes one of them asks for it with cfg.meta.
+-- computes one of them requests it with cfg.meta.
 local SIGNIFICANT = {
   attn_logit_softcapping = false, final_logit_softcapping = false, logits_soft_cap = false, query_pre_attn_scalar = false,
   attention_multiplier = false, embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1, logit_scale = 1, scale_emb = 1,
@@ -387,7 +387,7 @@ local SIGNIFICANT = {
   rope_interleaved = false, position_embedding_type = "rope", per_layer_config = false,
 }
 
--- Kinds that cfg.meta can ask for.
+-- Kinds that cfg.meta can request.
 local KINDS = {
   number = function(self, key) return self:number(key) end,
   positive = function(self, key) return self:positive(key) end,
@@ -426,12 +426,12 @@ local function task_of(self)
   if text then modules, fault = core.json_decode(text) end
   if fault then failure.raise("format", "%s/modules.json: %s", self.folder, fault) end
   if text and (type(modules) ~= "table" or not is_array(modules)) then
-    failure.raise("format", "%s/modules.json is %s, wanted a list", self.folder, shown(modules))
+    failure.raise("format", "%s/modules.json must be a list, but is %s", self.folder, shown(modules))
   end
-  if text and not modules[1] then failure.raise("format", "%s/modules.json is empty, wanted a list of modules", self.folder) end
+  if text and not modules[1] then failure.raise("format", "%s/modules.json must be a list of modules, but is empty", self.folder) end
   for i, module in ipairs(modules or {}) do
     if type(module) ~= "table" or type(module.type) ~= "string" then
-      failure.raise("format", "%s/modules.json[%d] is %s, wanted an object with a type", self.folder, i - 1, shown(module))
+      failure.raise("format", "%s/modules.json[%d] must be an object with a type, but is %s", self.folder, i - 1, shown(module))
     end
     if module.type:find "Pooling$" then return "embedding" end
   end
@@ -459,17 +459,17 @@ end
 
 local function architecture_of(self)
   local name = self:string "model_type"
-  return name or self:fail("format", "key model_type is missing: wanted the name of an architecture")
+  return name or self:fail("format", "key model_type is missing: it must be the name of an architecture")
 end
 
---- model_type; raises where there is none.
+--- model_type; raises if there is none.
 function M.architecture(source)
   local self = open(source)
   self.raw = text_part(self, source) or self.raw
   return architecture_of(self)
 end
 
---- The configuration (see ane.model.config); raises where a key is wrong or unknown.
+--- The configuration (see ane.model.config); raises if a key is wrong or unknown.
 -- @param defaults nil, or key -> value for keys that config.json lacks, or function(architecture) -> such a table. rope_parameters applies
 -- where neither rope_parameters nor rope_scaling is set; other keys apply unless they are null.
 function M.read(source, defaults)
@@ -501,12 +501,12 @@ function M.read(source, defaults)
   cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
   if cfg.n_head % cfg.n_head_kv ~= 0 then
-    self:fail("format", "key num_attention_heads is %d, wanted a multiple of num_key_value_heads, %d", cfg.n_head, cfg.n_head_kv)
+    self:fail("format", "key num_attention_heads must be a multiple of num_key_value_heads (%d), but is %d", cfg.n_head_kv, cfg.n_head)
   end
   -- With latent attention, rope rotates only a part of a head.
   cfg.head_dim = self:whole("qk_rope_head_dim", 1) or self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
   if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then
-    self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
+    self:fail("format", "hidden_size %d of %d heads gives head dimension %d, but it must be 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
       ceilings.of "head_dim")
   end
   cfg.d_ff, cfg.vocab_size = read_width(self, cfg), self:whole("vocab_size", 1)
@@ -514,7 +514,7 @@ function M.read(source, defaults)
   cfg.norm_eps = self:positive "rms_norm_eps" or self:positive "norm_eps" or self:positive "norm_epsilon"
     or self:positive "layer_norm_eps" or self:positive "layer_norm_epsilon"
   if not cfg.norm_eps and self.raw.rms_norm_eps == core.null then
-    self:fail("format", "key rms_norm_eps is null, wanted a number above 0")
+    self:fail("format", "key rms_norm_eps must be a number above 0, but is null")
   end
   cfg.act = read_act(self, present(self.raw.hidden_activation) and "hidden_activation" or "hidden_act")
   cfg.classifier_act = read_act(self, "classifier_activation")

@@ -1,7 +1,7 @@
 --- One normalised configuration, whatever the file format calls its keys.
 -- Needs ane.model.config.gguf, ane.model.config.hf and ane.util.failure. Usage: `local cfg = config.read(source)`
 --
--- Fields (config.json's word in brackets where it differs); nil where the file does not say, unless a default is named:
+-- Fields (config.json's word in brackets where it differs); nil if the file lacks the key, unless a default is named:
 --   format                    "gguf", "hf" (config.json beside safetensors) or "onnx" (read from the graph: ane.onnx.roles)
 --   architecture, name        general.architecture (model_type); general.name
 --   folder                    hf: where config.json lies
@@ -56,7 +56,7 @@ local function reader(source)
   -- A GGUF of an architecture for which GGUF defines no keys holds config.json itself (ane.quantise.hf).
   if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
   if name then return require(name) end
-  failure.raise("unsupported", "%s: wanted a GGUF file, or a folder with config.json and safetensors, found %s", source:path(),
+  failure.raise("unsupported", "%s: must be a GGUF file, or a folder with config.json and safetensors, but is %s", source:path(),
     source:format())
 end
 
