@@ -54,7 +54,7 @@ local function first_position(cfg)
   local pad, most = cfg.pad_id or 1, cfg.vocab_size
   if not is_roberta(cfg) then return 0 end
   if pad < 0 or most and pad >= most then
-    error(("key pad_token_id is %d, wanted a token id: positions are counted after it"):format(pad), 0)
+    error(("key pad_token_id must be a token id, since positions are counted after it, but is %d"):format(pad), 0)
   end
   return pad + 1
 end

@@ -178,10 +178,10 @@ describe("lists", function()
     for message, messages in pairs {
       ["messages must be a list, but has no entry 2"] = { said, nil, said },
       ["messages must be a list, but has the key x"] = { said, x = said },
-      ["messages[2] must be a table with role and content, is 5"] = { said, 5 },
-      ["messages[1] must have a text as role, has none"] = { { content = "a" } },
-      ["messages[1] must have a text or a list of parts as content, has 5"] = { { role = "user", content = 5 } },
-      ["messages[1] has a content whose part 1 must be a text or a table, is true"] = { { role = "user", content = { true } } },
+      ["messages[2] must be a table with role and content, but is 5"] = { said, 5 },
+      ["messages[1] must have a text as role, but has none"] = { { content = "a" } },
+      ["messages[1] must have a text or a list of parts as content, but has 5"] = { { role = "user", content = 5 } },
+      ["messages[1] has a content whose part 1 must be a text or a table, but is true"] = { { role = "user", content = { true } } },
     } do
       local text, why, code = model:generate(messages, OPTS)
       assert.same({ nil, message, "invalid" }, { text, why, code })
@@ -230,8 +230,8 @@ it("ids beyond the vocabulary are refused with its size", function()
       assert.matches("option " .. name .. ": id 1024 .*is not in 0 .. 1023", results[2])
     end
   end
-  assert.error_matches(function() model:generate(PROMPT, { eos = { 1.5 } }) end, "eos has the entry 1, which must be an integer, is 1.5")
-  assert.error_matches(function() model:generate(PROMPT, { eos = { -1 } }) end, "eos has the entry 1, which must be 0 or more, is %-1")
+  assert.error_matches(function() model:generate(PROMPT, { eos = { 1.5 } }) end, "eos has the entry 1, which must be an integer, but is 1.5")
+  assert.error_matches(function() model:generate(PROMPT, { eos = { -1 } }) end, "eos has the entry 1, which must be 0 or more, but is %-1")
 end)
 
 it("paths are not empty and hold no NUL byte", function()
@@ -311,7 +311,7 @@ it("files whose keys contradict their tensors are refused by file and key", func
   for key, case in pairs {
     ["llama.feed_forward_length"] = { "uint32", 32, "is 32, but tensor blk.0.ffn_down.weight has 24 columns" },
     ["llama.attention.value_length"] = { "uint32", 8, "is 8, but tensor blk.0.attn_v.weight has 8 rows for 2 heads" },
-    ["tokenizer.chat_template"] = { "uint32", 5, "is 5, wanted a string" },
+    ["tokenizer.chat_template"] = { "uint32", 5, "must be a string, but is 5" },
   } do
     local path = tiny_llama.write(function(_, set)
       local tokens, types = {}, {}

@@ -403,7 +403,7 @@ local function reply(self, said, opts, what)
   if self.session and self.session._replying then error("chat: its session computes another reply; close that stream first", 3) end
   opts = options(self, opts, what, 3)
   local messages = self.messages
-  if type(messages) ~= "table" then error("chat: messages must be a list, is " .. schema.shown(messages), 3) end
+  if type(messages) ~= "table" then error("chat: messages must be a list, but is " .. schema.shown(messages), 3) end
   local fits, why, word = generate.check_ids(opts, self.model.vocab)
   if not fits then return nil, why, word end
   local added = add(messages, said)

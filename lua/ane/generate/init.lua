@@ -68,7 +68,7 @@ local function check_speculate(v)
     elseif type(value) ~= "string" and type(value) ~= "table" then
       return "must have a text file's path or a list of token ids as corpus"
     elseif type(value) == "string" and value:find("\0", 1, true) then
-      return "must have a path without a NUL byte as corpus, has " .. schema.shown(value)
+      return "must have a path without a NUL byte as corpus, but has " .. schema.shown(value)
     elseif type(value) == "table" then
       local wrong = check_corpus(value)
       if wrong then return wrong end

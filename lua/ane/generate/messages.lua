@@ -30,17 +30,17 @@ local PLAIN = { number = true, boolean = true }
 
 local function part_fault(part)
   if type(part) == "string" then return nil end
-  if type(part) ~= "table" or kind_of(part) == "list" then return "must be a text or a table, is " .. schema.shown(part) end
+  if type(part) ~= "table" or kind_of(part) == "list" then return "must be a text or a table, but is " .. schema.shown(part) end
   local text = get(part, "text")
-  if get(part, "type") == "text" and type(text) ~= "string" then return "must have a text as text, has " .. schema.shown(text) end
+  if get(part, "type") == "text" and type(text) ~= "string" then return "must have a text as text, but has " .. schema.shown(text) end
 end
 
 -- The fault of a content, as the end of "messages[1] "; nil: none.
 local function content_fault(content)
   local kind = type(content)
   if kind == "string" or is_null(content) or kind ~= "table" and not PLAIN[kind] then return nil end -- ane.jinja names the other kinds
-  if kind ~= "table" then return "must have a text or a list of parts as content, has " .. schema.shown(content) end
-  if kind_of(content) == "dict" then return "must have a text or a list of parts as content, has a table with keys" end
+  if kind ~= "table" then return "must have a text or a list of parts as content, but has " .. schema.shown(content) end
+  if kind_of(content) == "dict" then return "must have a text or a list of parts as content, but has a table with keys" end
   local fault = list_of.fault(content)
   if fault then return "has a content that " .. fault end
   for i, part in ipairs(content) do
@@ -50,22 +50,22 @@ local function content_fault(content)
 end
 
 local function calls_fault(calls)
-  if type(calls) ~= "table" then return "must have a list as tool_calls, has " .. schema.shown(calls) end
+  if type(calls) ~= "table" then return "must have a list as tool_calls, but has " .. schema.shown(calls) end
   local fault = list_of.fault(calls)
   if fault then return "has tool_calls that " .. fault end
   for i, call in ipairs(calls) do
-    if type(call) ~= "table" then return ("has tool_calls whose entry %d must be a table, is %s"):format(i, schema.shown(call)) end
+    if type(call) ~= "table" then return ("has tool_calls whose entry %d must be a table, but is %s"):format(i, schema.shown(call)) end
   end
 end
 
 local function message_fault(message)
   if type(message) ~= "table" or kind_of(message) == "list" then
-    return "must be a table with role and content, is " .. schema.shown(message)
+    return "must be a table with role and content, but is " .. schema.shown(message)
   end
   local fault = nested.fault(message)
   if fault then return fault end
   local role = get(message, "role")
-  if type(role) ~= "string" then return "must have a text as role, has " .. (role == nil and "none" or schema.shown(role)) end
+  if type(role) ~= "string" then return "must have a text as role, but has " .. (role == nil and "none" or schema.shown(role)) end
   local calls = get(message, "tool_calls")
   fault = not is_null(calls) and calls_fault(calls)
   if fault then return fault end
@@ -73,9 +73,9 @@ local function message_fault(message)
 end
 
 --- What is wrong with a list of messages.
--- @return a text such as "messages[2] must have a text as role, has none"; nil: nothing
+-- @return a text such as "messages[2] must have a text as role, but has none"; nil: nothing
 function M.fault(messages)
-  if type(messages) ~= "table" then return "messages must be a list, is " .. schema.shown(messages) end
+  if type(messages) ~= "table" then return "messages must be a list, but is " .. schema.shown(messages) end
   local fault = list_of.fault(messages)
   if fault then return "messages " .. fault end
   for i, message in ipairs(messages) do

@@ -42,7 +42,7 @@ local M = {}
 local Session = {}
 
 local function mask_fault(v)
-  if (getmetatable(v) or {}).__name ~= "ane.mask" then return "must be a mask of core.mask, is " .. schema.shown(v) end
+  if (getmetatable(v) or {}).__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
 end
 
 local FEED = {

@@ -62,7 +62,7 @@ end
 
 --- Appends the next token of the text.
 function Drafter:push(id)
-  if math.type(id) ~= "integer" then error("push: id must be an integer, is " .. schema.shown(id), 2) end
+  if math.type(id) ~= "integer" then error("push: id must be an integer, but is " .. schema.shown(id), 2) end
   push(self, id)
 end
 
@@ -94,7 +94,7 @@ end
 -- @param most maximum number of tokens, 1 or more
 -- @return list of 1 .. most tokens and the number of tokens of agreement before it; or nil if nothing agrees
 function Drafter:draft(most)
-  if math.type(most) ~= "integer" or most < 1 then error("draft: the maximum must be 1 or more, is " .. schema.shown(most), 2) end
+  if math.type(most) ~= "integer" or most < 1 then error("draft: the maximum must be 1 or more, but is " .. schema.shown(most), 2) end
   local place, agreed = best_place(self)
   if not place then return nil end
   local ids, draft = self.ids, {}

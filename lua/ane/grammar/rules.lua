@@ -76,7 +76,7 @@ end
 
 --- A reference to the rule of that name.
 function M.V(name)
-  if type(name) ~= "string" and math.type(name) ~= "integer" then error("V: must be the name of a rule, is " .. found_of(name), 2) end
+  if type(name) ~= "string" and math.type(name) ~= "integer" then error("V: must be the name of a rule, but is " .. found_of(name), 2) end
   return M.reference(name)
 end
 

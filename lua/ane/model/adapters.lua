@@ -21,7 +21,7 @@ local function is_adapter(v) return getmetatable(v) == meta end
 
 local function path_fault(path)
   if path == "" then return "must have paths that are not empty" end
-  if path:find("\0", 1, true) then return "must have paths without a NUL byte, has " .. schema.shown(path) end
+  if path:find("\0", 1, true) then return "must have paths without a NUL byte, but has " .. schema.shown(path) end
 end
 
 -- Returns what is wrong with one entry of a list, or nil. handles: an entry may be an adapter instead of a path.
@@ -40,7 +40,7 @@ local function entry_fault(entry, handles)
   if type(what) ~= "string" and not (handles and is_adapter(what)) then return "must name a path in each entry" end
   local scale = entry.scale
   if scale ~= nil and (type(scale) ~= "number" or scale ~= scale or math.abs(scale) == math.huge) then
-    return "must have a finite number as scale, has " .. schema.shown(scale)
+    return "must have a finite number as scale, but has " .. schema.shown(scale)
   end
   return type(what) == "string" and path_fault(what) or nil
 end

@@ -477,7 +477,7 @@ end
 -- @param level of errors for misuse, as error()'s
 function Pool:_step(level)
   if not self._engine then error("pool is closed", level + 1) end
-  if self._stepping then error("step: the pool computes already (called from a callback)", level + 1) end
+  if self._stepping then error("step: the pool is already computing (a callback called step)", level + 1) end
   self._stepping = true
   local ok, tokens = pcall(one_step, self)
   self._stepping = nil

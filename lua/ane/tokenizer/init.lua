@@ -83,7 +83,7 @@ local function from_source(source)
   local wordpiece = require "ane.tokenizer.wordpiece"
   local template = source:meta "tokenizer.chat_template"
   if template ~= nil and type(template) ~= "string" then
-    return nil, ("%s: metadata key tokenizer.chat_template is %s, wanted a string"):format(source:path(), schema.shown(template)), "format"
+    return nil, ("%s: metadata key tokenizer.chat_template must be a string, but is %s"):format(source:path(), schema.shown(template)), "format"
   end
   if wordpiece.is_in(source) then
     local found, why, word = wordpiece.open(source)
@@ -151,8 +151,8 @@ local MOST = 0x7fffffff -- the largest id
 -- The id, for methods that take ids beyond the vocabulary. Raises at the level of the method's caller.
 local function id_of(what, id)
   local whole = type(id) == "number" and math.tointeger(id)
-  if not whole then error(("%s: id must be an integer, is %s"):format(what, schema.shown(id)), 3) end
-  if whole < 0 or whole > MOST then error(("%s: id must be 0 .. %d, is %d"):format(what, MOST, whole), 3) end
+  if not whole then error(("%s: id must be an integer, but is %s"):format(what, schema.shown(id)), 3) end
+  if whole < 0 or whole > MOST then error(("%s: id must be 0 .. %d, but is %d"):format(what, MOST, whole), 3) end
   return whole
 end
 

@@ -242,7 +242,7 @@ function M.arguments(call)
   end
   local value, message, code = core.json_decode(text)
   if type(value) == "table" then return value end
-  if value ~= nil then message, code = "arguments: the text must be a JSON object, is " .. schema_of.shown(text), "format" end
+  if value ~= nil then message, code = "arguments: the text must be a JSON object, but is " .. schema_of.shown(text), "format" end
   return nil, message, code
 end
 

@@ -75,8 +75,8 @@ local function misfit(rule, v, wanted)
   if rule.type == "list" and type(v) == "table" then return list_of.fault(v) end
   local of = type(rule.type) == "table" and table.concat(rule.type, " ") or rule.type
   if of:find "path" and v == "" then return "is empty" end
-  if of:find "path" and type(v) == "string" then return ("must be a path without a NUL byte, is %s"):format(shown(v)) end
-  return ("must be %s, is %s"):format(wanted, shown(v))
+  if of:find "path" and type(v) == "string" then return ("must be a path without a NUL byte, but is %s"):format(shown(v)) end
+  return ("must be %s, but is %s"):format(wanted, shown(v))
 end
 
 local fault
