@@ -126,7 +126,7 @@ describe("a session with a reply in progress", function()
   it("computes no piece within a callback of the reply", function()
     local pieces
     pieces = model:stream(PROMPT, opts { logits_processor = function() pieces:next() end })
-    assert.error_matches(function() pieces:next() end, "the reply computes already")
+    assert.error_matches(function() pieces:next() end, "the reply is already computing")
   end)
 end)
 
@@ -149,7 +149,7 @@ it("a server may be closed by a callback of it, which takes effect at the end of
         assert.error_matches(function() server[name](server) end, "server is closed", nil, name)
       end
     else
-      assert.matches("turn: the server computes already", told)
+      assert.matches("turn: the server is already computing", told)
     end
     server:close()
   end
@@ -230,7 +230,8 @@ it("ids beyond the vocabulary are refused with its size", function()
       assert.matches("option " .. name .. ": id 1024 .*is not in 0 .. 1023", results[2])
     end
   end
-  assert.error_matches(function() model:generate(PROMPT, { eos = { 1.5 } }) end, "eos has the entry 1, which must be an integer, but is 1.5")
+  assert.error_matches(function() model:generate(PROMPT, { eos = { 1.5 } }) end,
+    "eos has the entry 1, which must be an integer, but is 1.5")
   assert.error_matches(function() model:generate(PROMPT, { eos = { -1 } }) end, "eos has the entry 1, which must be 0 or more, but is %-1")
 end)
 

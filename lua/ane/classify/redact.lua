@@ -58,7 +58,7 @@ end
 
 -- The text that a replacer has returned.
 local function text_of(v)
-  if type(v) ~= "string" and type(v) ~= "number" then error("redact: option replace must return a text, but has returned a " .. type(v), 0) end
+  if type(v) ~= "string" and type(v) ~= "number" then error("redact: option replace must return a text, but returned a " .. type(v), 0) end
   return tostring(v)
 end
 

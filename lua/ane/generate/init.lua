@@ -549,7 +549,7 @@ end
 -- message, code on failure.
 function Run:next()
   if self.done then return nil end
-  if self.computing then error("the reply computes already (called from a callback)", 0) end
+  if self.computing then error("the reply is already computing (a callback asked for its next piece)", 0) end
   if self.session.closed then
     self.done = true
     return nil, "the session was closed while the reply was in progress", "state"

@@ -23,7 +23,7 @@ end
 function Stream:next()
   local run = self.run
   while not self._closed do
-    if run.computing then error("stream: the reply computes already (called from a callback)", 2) end
+    if run.computing then error("stream: the reply is already computing (a callback asked for its next piece)", 2) end
     local piece, message, code = run:next()
     if not piece then
       self:close()

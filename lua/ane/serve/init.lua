@@ -443,7 +443,7 @@ local WAIT = { type = "number", min = 0 }
 function Server:turn(wait)
   opened(self)
   if wait ~= nil then schema.argument(WAIT, wait, "turn: wait", 2) end
-  if self._turning then error("turn: the server computes already (called from a callback)", 2) end
+  if self._turning then error("turn: the server is already computing (a callback called it)", 2) end
   self._turning = true
   local ok, more = pcall(turn, self, wait)
   self._turning = nil

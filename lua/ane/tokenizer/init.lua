@@ -83,7 +83,8 @@ local function from_source(source)
   local wordpiece = require "ane.tokenizer.wordpiece"
   local template = source:meta "tokenizer.chat_template"
   if template ~= nil and type(template) ~= "string" then
-    return nil, ("%s: metadata key tokenizer.chat_template must be a string, but is %s"):format(source:path(), schema.shown(template)), "format"
+    local message = "%s: metadata key tokenizer.chat_template must be a string, but is %s"
+    return nil, message:format(source:path(), schema.shown(template)), "format"
   end
   if wordpiece.is_in(source) then
     local found, why, word = wordpiece.open(source)
