@@ -30,16 +30,24 @@ static const luaL_Reg alloc_functions[] = {
 
 /* ---- Codecs ------------------------------------------------------------------------------------------------------*/
 
-/* decode(dtype, bytes) -> float32 bytes; nil if the type has no decoder */
-static int decode(lua_State *L) {
-  ane_dtype t = bind_check_dtype(L, 1);
+/* The dtype and the bytes of arguments 1 and 2. n: their elements. */
+static const char *check_blocks(lua_State *L, ane_dtype *t, uint64_t *n) {
+  *t = bind_check_dtype(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
-  const struct ane_dtype_info *info = ane_dtype_info(t);
+  const struct ane_dtype_info *info = ane_dtype_info(*t);
   luaL_argcheck(L, len % info->bytes == 0, 2, "not whole blocks");
+  *n = len / info->bytes * info->block;
+  return bytes;
+}
+
+/* decode(dtype, bytes) -> float32 bytes; nil if the type has no decoder */
+static int decode(lua_State *L) {
+  ane_dtype t;
+  uint64_t n;
+  const char *bytes = check_blocks(L, &t, &n);
   ane_decode_fn fn = ane_decoder(t);
   if (!fn) return lua_pushnil(L), 1;
-  uint64_t n = len / info->bytes * info->block;
   luaL_Buffer b;
   float *out = (float *)(void *)luaL_buffinitsize(L, &b, n * sizeof *out);
   if (n) fn(bytes, out, n);
@@ -49,12 +57,10 @@ static int decode(lua_State *L) {
 
 /* find_not_finite(dtype, bytes) -> index of the first element that is not finite, or -1 */
 static int find_not_finite(lua_State *L) {
-  ane_dtype t = bind_check_dtype(L, 1);
-  size_t len;
-  const char *bytes = luaL_checklstring(L, 2, &len);
-  const struct ane_dtype_info *info = ane_dtype_info(t);
-  luaL_argcheck(L, len % info->bytes == 0, 2, "not whole blocks");
-  lua_pushinteger(L, ane_find_not_finite(t, bytes, len / info->bytes * info->block));
+  ane_dtype t;
+  uint64_t n;
+  const char *bytes = check_blocks(L, &t, &n);
+  lua_pushinteger(L, ane_find_not_finite(t, bytes, n));
   return 1;
 }
 

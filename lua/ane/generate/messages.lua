@@ -28,6 +28,16 @@ local SAYS = { user = true, system = true, developer = true, assistant = true }
 
 local PLAIN = { number = true, boolean = true }
 
+-- The fault of a list and its entries; nil: none. as_list, as_entry: formats of the fault of the list, and of entry %d with its fault.
+local function entries_fault(list, as_list, as_entry, fault_of)
+  local fault = list_of.fault(list)
+  if fault then return as_list:format(fault) end
+  for i, entry in ipairs(list) do
+    fault = fault_of(entry)
+    if fault then return as_entry:format(i, fault) end
+  end
+end
+
 local function part_fault(part)
   if type(part) == "string" then return nil end
   if type(part) ~= "table" or kind_of(part) == "list" then return "must be a text or a table, but is " .. schema.shown(part) end
@@ -41,21 +51,16 @@ local function content_fault(content)
   if kind == "string" or is_null(content) or kind ~= "table" and not PLAIN[kind] then return nil end -- ane.jinja names the other kinds
   if kind ~= "table" then return "must have a text or a list of parts as content, but has " .. schema.shown(content) end
   if kind_of(content) == "dict" then return "must have a text or a list of parts as content, but has a table with keys" end
-  local fault = list_of.fault(content)
-  if fault then return "has a content that " .. fault end
-  for i, part in ipairs(content) do
-    fault = part_fault(part)
-    if fault then return ("has a content whose part %d %s"):format(i, fault) end
-  end
+  return entries_fault(content, "has a content that %s", "has a content whose part %d %s", part_fault)
+end
+
+local function call_fault(call)
+  if type(call) ~= "table" then return "must be a table, but is " .. schema.shown(call) end
 end
 
 local function calls_fault(calls)
   if type(calls) ~= "table" then return "must have a list as tool_calls, but has " .. schema.shown(calls) end
-  local fault = list_of.fault(calls)
-  if fault then return "has tool_calls that " .. fault end
-  for i, call in ipairs(calls) do
-    if type(call) ~= "table" then return ("has tool_calls whose entry %d must be a table, but is %s"):format(i, schema.shown(call)) end
-  end
+  return entries_fault(calls, "has tool_calls that %s", "has tool_calls whose entry %d %s", call_fault)
 end
 
 local function message_fault(message)
@@ -76,12 +81,7 @@ end
 -- @return a text such as "messages[2] must have a text as role, but has none"; nil: nothing
 function M.fault(messages)
   if type(messages) ~= "table" then return "messages must be a list, but is " .. schema.shown(messages) end
-  local fault = list_of.fault(messages)
-  if fault then return "messages " .. fault end
-  for i, message in ipairs(messages) do
-    fault = message_fault(message)
-    if fault then return ("messages[%d] %s"):format(i, fault) end
-  end
+  return entries_fault(messages, "messages %s", "messages[%d] %s", message_fault)
 end
 
 return M

@@ -1,6 +1,6 @@
 --- The waiting requests of a pool, by rank: a binary heap. Adding and taking one takes logarithmic time, removing one constant time on
 -- average.
--- Needs nothing. Usage: `local q = queue.new(before); q:push(r); local first = q:pop(); q:remove(r); for r in q:each() do ... end`
+-- Needs nothing. Usage: `local q = queue.new(before); q:push(r); local first = q:pop(); q:remove(r); local rest = q:list()`
 
 local M = {}
 

@@ -347,7 +347,6 @@ function M.run(bundle, out, opts, level)
   schema.argument({ type = "path" }, out, "export: path", level + 1)
   local given = opts or {}
   opts = schema.check(M.rules, opts, "export", level + 1)
-  if out == "" then error("export: path is empty", level + 1) end
   if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
   opts.threads = opts.threads or core.cpu_cores()
   local target
