@@ -311,13 +311,15 @@ static bool thread_layout(struct packing *k) {
   return k->thread_bytes < SIZE_MAX / 2048;
 }
 
+static ane_status fail_row(const struct packing *k, int64_t row, struct ane_error *err) {
+  return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name, row);
+}
+
 static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, struct ane_error *err) {
   const struct ane_packed *w = &k->m->packed;
   for (int64_t i = 0; i < n; i++) {
     const struct ane_measure *e = &k->errors[i];
-    if (e->bad >= 0)
-      return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name,
-                      i * rows + e->bad / w->cols);
+    if (e->bad >= 0) return fail_row(k, i * rows + e->bad / w->cols, err);
     ane_recode_add(&k->m->error, e, (uint64_t)(ANE_MIN(rows, w->rows - i * rows) * w->cols));
   }
   k->m->recoded = true;
@@ -369,8 +371,7 @@ static ane_status pack_recoded(struct packing *k, struct ane_error *err) {
 
 static ane_status check_bad(const struct packing *k, struct ane_error *err) {
   int64_t row = atomic_load(&k->bad);
-  if (row == INT64_MAX) return ANE_OK;
-  return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name, row);
+  return row == INT64_MAX ? ANE_OK : fail_row(k, row, err);
 }
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
