@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stdatomic.h>
 
-enum { PIECE = 256 }; /* tokens that are added at a time: panels of them stay in the cache */
+/* Tokens that are added at a time: their sums do not exceed 32 bits, and two panels of them stay in the first cache. */
+enum { PIECE = ANE_CODE_TOKENS };
 
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err) {
   *m = (struct ane_moment){.cols = cols, .padded = (cols + ANE_PANEL - 1) / ANE_PANEL * ANE_PANEL};
@@ -30,54 +31,92 @@ void ane_moment_diagonal(const struct ane_moment *m, float *out) {
   for (int64_t c = 0; c < m->cols; c++) out[c] = m->sum[c * m->padded + c] / (float)ANE_MAX(m->tokens, 1);
 }
 
+/* Codes of n tokens: panels of 32 columns, [padded / 32][pairs][32][2]; two tokens of a column are side by side. */
+struct codes {
+  int16_t *code;
+  float *scale; /* [padded]: a number is code * scale */
+};
+
 struct adding {
   struct ane_moment *m;
-  const float *x;      /* [n][cols] */
-  const float *source; /* [n][cols], or NULL */
-  float *panels;       /* [padded / 32][n][32] */
-  float *drifts;       /* the same of source - x, or NULL */
-  int64_t n;           /* tokens */
+  const float *x;              /* [n][cols] */
+  const float *source;         /* [n][cols], or NULL */
+  struct codes inputs, drifts; /* of x, and of source - x */
+  int64_t n, pairs;            /* tokens; pairs of them, the last one with zeros */
   int64_t n_panels;
   _Atomic int64_t next; /* panel to fill, or row of panels */
   _Atomic int bad;
 };
 
-/* Columns [from, from + 32) of x, to [n][32]; less: what is subtracted, or NULL. False: a number is not finite. */
-static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, float *to) {
-  int64_t width = ANE_MIN(k->m->cols - from, ANE_PANEL);
-  float peak = 0;
-  for (int64_t t = 0; t < k->n; t++, to += ANE_PANEL) {
-    memcpy(to, x + t * k->m->cols + from, (size_t)width * sizeof *to);
-    memset(to + width, 0, (size_t)(ANE_PANEL - width) * sizeof *to);
-    for (int64_t c = 0; less && c < width; c++) to[c] -= less[t * k->m->cols + from + c];
-    for (int64_t c = 0; c < width; c++) peak += fabsf(to[c]);
+/* Columns [from, from + 32) of token t of x - less, zeros after the last one; less: NULL for none. */
+ANE_ALWAYS_INLINE void read_token(const struct adding *k, const float *x, const float *less, int64_t t, int64_t from, float *to) {
+  int64_t width = t < k->n ? ANE_MIN(k->m->cols - from, ANE_PANEL) : 0, at = t * k->m->cols + from;
+  for (int64_t c = 0; c < width; c++) to[c] = less ? x[at + c] - less[at + c] : x[at + c];
+  for (int64_t c = width; c < ANE_PANEL; c++) to[c] = 0;
+}
+
+/* The nearest integer of a number of at most 2^22: the sum's last bits have it. */
+ANE_ALWAYS_INLINE uint32_t nearest(float v) {
+  float sum = v + 12582912.0f; /* 1.5 * 2^23 */
+  uint32_t bits;
+  memcpy(&bits, &sum, sizeof bits);
+  return bits - 0x4b400000u;
+}
+
+/* The scales of 32 columns, and 1 / scale, 0 for columns of zeros. False: a number is not finite. */
+ANE_WIDE static bool find_scales(const struct adding *k, const float *x, const float *less, int64_t from, float *scale,
+                                 float *inverse) {
+  float row[ANE_PANEL], peak[ANE_PANEL] = {0}, none[ANE_PANEL] = {0}; /* none: 0, or NaN after a number that is not finite */
+  bool fine = true;
+  for (int64_t t = 0; t < k->n; t++) {
+    read_token(k, x, less, t, from, row);
+    for (int c = 0; c < ANE_PANEL; c++) peak[c] = fabsf(row[c]) > peak[c] ? fabsf(row[c]) : peak[c];
+    for (int c = 0; c < ANE_PANEL; c++) none[c] += row[c] * 0.0f;
   }
-  return isfinite(peak);
+  for (int c = 0; c < ANE_PANEL; c++) {
+    fine &= none[c] == 0;
+    scale[c] = peak[c] / ANE_CODE_MOST;
+    inverse[c] = peak[c] > 1e-30f ? ANE_CODE_MOST / peak[c] : 0;
+  }
+  return fine;
+}
+
+/* Codes of columns [from, from + 32) of x - less. False: a number is not finite. */
+ANE_WIDE static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, struct codes *to) {
+  float inverse[ANE_PANEL], even[ANE_PANEL], odd[ANE_PANEL];
+  if (!find_scales(k, x, less, from, to->scale + from, inverse)) return false;
+  char *at = (char *)(to->code + from * k->pairs * 2);
+  for (int64_t t = 0; t < k->n; t += 2, at += sizeof even) {
+    uint32_t both[ANE_PANEL];
+    read_token(k, x, less, t, from, even);
+    read_token(k, x, less, t + 1, from, odd);
+    for (int c = 0; c < ANE_PANEL; c++) both[c] = (nearest(even[c] * inverse[c]) & 0xffff) | nearest(odd[c] * inverse[c]) << 16;
+    memcpy(at, both, sizeof both);
+  }
+  return true;
 }
 
 static void fill_panels(void *arg, int thread, int threads) {
   struct adding *k = arg;
   (void)thread, (void)threads;
   for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) {
-    int64_t at = p * k->n * ANE_PANEL;
-    bool fine = fill_panel(k, k->x, NULL, p * ANE_PANEL, k->panels + at);
-    if (k->source) fine &= fill_panel(k, k->source, k->x, p * ANE_PANEL, k->drifts + at);
+    bool fine = fill_panel(k, k->x, NULL, p * ANE_PANEL, &k->inputs);
+    if (k->source) fine &= fill_panel(k, k->source, k->x, p * ANE_PANEL, &k->drifts);
     if (!fine) atomic_store(&k->bad, 1);
   }
 }
 
 /* Rows [32 p, 32 p + 32) of a sum, from the panel `first` on: the panels of `left` times those of x. The sums of the next strip
  * are prefetched, since all of them do not stay in the cache. */
-static void add_rows(const struct adding *k, const float *left, float *sum, int64_t p, int64_t first) {
-  const float *a = left + p * k->n * ANE_PANEL;
-  const int64_t ld = k->m->padded;
+static void add_rows(const struct adding *k, const struct codes *left, float *sum, int64_t p, int64_t first) {
+  const int64_t ld = k->m->padded, size = k->pairs * 2 * ANE_PANEL;
   for (int64_t q = first; q < k->n_panels; q++) {
-    const float *b = k->panels + q * k->n * ANE_PANEL;
     float *to = sum + p * ANE_PANEL * ld + q * ANE_PANEL;
     for (int64_t r = 0; r < ANE_PANEL; r += ANE_STRIP) {
       const float *next = r + ANE_STRIP < ANE_PANEL ? to + (r + ANE_STRIP) * ld : to + ANE_PANEL;
       for (int i = 0; i < ANE_STRIP; i++) ane_prefetch_to_write(next + i * ld, ANE_PANEL * sizeof *next);
-      ane_strip(to + r * ld, ld, a + r, ANE_PANEL, b, k->n);
+      ane_strip_codes(to + r * ld, ld, left->code + p * size + 2 * r, left->scale + p * ANE_PANEL + r, k->inputs.code + q * size,
+                      k->inputs.scale + q * ANE_PANEL, k->pairs);
     }
   }
 }
@@ -86,24 +125,25 @@ static void add_panels(void *arg, int thread, int threads) {
   struct adding *k = arg;
   (void)thread, (void)threads;
   for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) {
-    add_rows(k, k->panels, k->m->sum, p, p);
-    if (k->source) add_rows(k, k->drifts, k->m->drift, p, 0);
+    add_rows(k, &k->inputs, k->m->sum, p, p);
+    if (k->source) add_rows(k, &k->drifts, k->m->drift, p, 0);
   }
 }
 
 ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
                           struct ane_error *err) {
   struct adding k = {.m = m, .n_panels = m->padded / ANE_PANEL};
-  size_t panels = (size_t)(m->padded * ANE_MIN(tokens, PIECE)), all = (size_t)m->padded * (size_t)m->padded;
-  if (source && !m->drift) m->drift = ane_calloc(all, sizeof *m->drift);
-  k.panels = ane_malloc((source ? 2 : 1) * panels * sizeof *k.panels);
-  if (!k.panels || (source && !m->drift)) {
-    ane_free(k.panels);
+  const size_t cols = (size_t)m->padded, codes = cols * (size_t)(ANE_MIN(tokens, PIECE) + 1) / 2 * 2;
+  if (source && !m->drift) m->drift = ane_calloc(cols * cols, sizeof *m->drift);
+  float *memory = ane_malloc(2 * (cols * sizeof *memory + codes * sizeof *k.inputs.code));
+  if (!memory || (source && !m->drift)) {
+    ane_free(memory);
     return ane_fail(err, ANE_NOMEM, "no memory for panels of %" PRId64 " columns", m->cols);
   }
-  k.drifts = k.panels + panels;
+  k.inputs.scale = memory, k.drifts.scale = memory + cols;
+  k.inputs.code = (int16_t *)(void *)(memory + 2 * cols), k.drifts.code = k.inputs.code + codes;
   for (int64_t t = 0; t < tokens && !k.bad; t += k.n) {
-    k.n = ANE_MIN(tokens - t, PIECE);
+    k.n = ANE_MIN(tokens - t, PIECE), k.pairs = (k.n + 1) / 2;
     k.x = x + t * m->cols, k.source = source ? source + t * m->cols : NULL;
     atomic_store(&k.next, 0);
     ane_pool_run(pool, fill_panels, &k);
@@ -112,6 +152,6 @@ ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const flo
     ane_pool_run(pool, add_panels, &k);
     m->tokens += (uint64_t)k.n;
   }
-  ane_free(k.panels);
+  ane_free(memory);
   return k.bad ? ane_fail(err, ANE_INVALID, "an input of the layer is not finite") : ANE_OK;
 }

@@ -29,6 +29,12 @@ enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
 
 /* acc[ld_acc k + l] += sum over t in 0 .. n - 1 of a[lda t + k] * b[32 t + l], k < 4, l < 32. */
 void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n);
+/* Codes of 16 bits: at most ANE_CODE_MOST, so that the sum of ANE_CODE_TOKENS products stays below 2^31. */
+enum { ANE_CODE_MOST = 2895, ANE_CODE_TOKENS = 256 };
+/* acc[ld_acc k + l] += a_scale[k] b_scale[l] * sum over p < pairs, i < 2 of a[64 p + 2 k + i] * b[64 p + 2 l + i], k < 4, l < 32.
+ * pairs <= ANE_CODE_TOKENS / 2. The sum is exact, and is rounded once to fp32. */
+void ane_strip_codes(float *acc, int64_t ld_acc, const int16_t *a, const float *a_scale, const int16_t *b, const float *b_scale,
+                     int64_t pairs);
 /* acc[ld_acc k + l] -= sum over t in 0 .. n - 1 of a[ld t + k] * b[ld t + l], k < 4, l < 16. */
 void ane_strip_d(double *acc, int64_t ld_acc, const double *a, const double *b, int64_t ld, int64_t n);
 

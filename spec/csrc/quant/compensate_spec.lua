@@ -25,6 +25,18 @@ local function inputs(tokens, cols, seed)
   return x
 end
 
+-- Inputs as moments have them, at most 256 tokens: rounded to 1/2895 of the largest number of each column.
+local function coded(x)
+  local list = {}
+  for t = 1, #x do list[t] = {} end
+  for c = 1, #x[1] do
+    local peak = 0
+    for _, row in ipairs(x) do peak = math.max(peak, math.abs(row[c])) end
+    for t, row in ipairs(x) do list[t][c] = math.floor(row[c] * 2895 / peak + 0.5) * peak / 2895 end
+  end
+  return list
+end
+
 local function flat(x)
   local values = {}
   for _, row in ipairs(x) do table.move(row, 1, #row, #values + 1, values) end
@@ -201,11 +213,46 @@ local function total(rows, out, h)
   return sum
 end
 
+describe("moments", function()
+  it("sum up rounded inputs exactly, and the largest input of a column sets its step", function()
+    for _, case in ipairs { { 1, 1 }, { 3, 33 }, { 256, 40 }, { 255, 70 } } do
+      local tokens, cols = table.unpack(case)
+      local x = inputs(tokens, cols, 40 + cols)
+      x[1][1] = 1e4 -- an outlier
+      if cols > 2 then
+        for t = 1, tokens do x[t][2], x[t][3] = 0, x[t][3] * 1e-15 end
+      end
+      local moments <close> = moments_of(x)
+      local got, want = moments:diagonal("x"):totable(), coded(x)
+      for c = 1, cols do
+        local sum = 0
+        for t = 1, tokens do sum = sum + want[t][c] ^ 2 end
+        if c == 2 then sum = 0 end
+        assert.is_true(math.abs(got[c] - sum / tokens) <= 1e-6 * sum / tokens, ("column %d: %g, wanted %g"):format(c, got[c], sum / tokens))
+      end
+    end
+  end)
+
+  it("are the same with vectors of each width, pieces of the text and threads", function()
+    local most, got = core.testing.wide_most(), {}
+    finally(function() core.testing.wide_most(most) end)
+    local x, wanted = inputs(600, 75, 31), inputs(600, 75, 32)
+    for i, width in ipairs { 16, 32, 64 } do
+      core.testing.wide_most(width)
+      local moments <close> = assert(core.moments(i))
+      assert(moments:add("x", core.tensor({ 600, 75 }, flat(x)), core.tensor({ 600, 75 }, flat(wanted))))
+      got[i] = moments:diagonal("x"):tostring()
+    end
+    assert.are.equal(got[1], got[2])
+    assert.are.equal(got[1], got[3])
+  end)
+end)
+
 describe("compensated rounding", function()
   it("gives the values of the published algorithm", function()
     for _, case in ipairs { { 37, 45, 60 }, { 3, 1, 4 }, { 33, 70, 40 }, { 1, 131, 200 } } do
       local n_rows, cols, tokens = table.unpack(case)
-      local x, rows = inputs(tokens, cols, cols), weights(n_rows, cols, 5)
+      local x, rows = coded(inputs(tokens, cols, cols)), weights(n_rows, cols, 5)
       local moments <close> = moments_of(x)
       local factor = assert(moments:factor("x", 1, 1, 0.01))
       local got = write(rows, { scheme = "int8-channel" }, factor)
