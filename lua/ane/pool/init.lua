@@ -94,6 +94,8 @@ function M.new(engine, opts)
   return setmetatable({
     _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _running = {},
     _waiting = queue.new(by_rank), _sessions = held, _price = price.new(),
+    _limited = 0, _stopped = 0, -- unfinished requests that have a time limit; that are to be stopped
+    _ended = nil, -- a list: requests that end are added to it
     _last = 0, _depth = program.depth and program:depth() or 1, _flights = {},
     _stats = {
       steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
@@ -123,6 +125,7 @@ function Pool:add(prompt, opts, level)
     ids = ids, opts = checked, priority = checked.priority, number = self._count,
     deadline = checked.time_limit and core.clock() + checked.time_limit,
   })
+  if made.deadline then self._limited = self._limited + 1 end
   self._waiting:push(made)
   if not idle or not self._opts.on_work then return made end
   local ok, raised = pcall(self._opts.on_work, self)
@@ -147,6 +150,9 @@ end
 function Pool:_released(r)
   self._waiting:remove(r)
   remove(self._running, r)
+  if r.deadline then self._limited = self._limited - 1 end
+  if r.stopping then self._stopped = self._stopped - 1 end
+  if self._ended then table.insert(self._ended, r) end
   if r.session then
     r.session:_compute_with(nil, nil)
     self._sessions:give_back(r.session, r.preempted)
@@ -158,11 +164,20 @@ function Pool:_released(r)
   end
 end
 
--- Ends requests that were stopped or have exceeded their time limit.
+-- Lets the next sweep end a request that is not done.
+function Pool:_stop(r)
+  r.stopping, self._stopped = true, self._stopped + 1
+end
+
+-- Ends requests that were stopped or have exceeded their time limit. It looks at all of them only if there are any such requests.
 local function sweep(self)
+  if self._stopped == 0 and self._limited == 0 then return end
   local now, ending = core.clock(), {}
   local function look(r)
-    if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
+    if r.deadline and now > r.deadline and not r.stopping then
+      self:_stop(r)
+      r.timed_out = true
+    end
     if r.stopping and not r.under_way then ending[#ending + 1] = r end
   end
   for r in pairs(self._waiting.held) do look(r) end

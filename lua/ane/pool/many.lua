@@ -9,6 +9,8 @@ local POOL = { sessions = true, step_tokens = true, memory = true, prefix_memory
 -- Level of the caller of generate_many, as Pool:add and Model:pool count it.
 local ADD_LEVEL, POOL_LEVEL = 5, 4
 
+local function by_number(a, b) return a.number < b.number end
+
 --- Runs all prompts. Model:generate_many calls it, and has the comments.
 function M.run(model, prompts, opts)
   local of_pool, of_request, on_reply = {}, {}, nil
@@ -17,34 +19,28 @@ function M.run(model, prompts, opts)
   end
   local pool <close>, why, word = model:pool(of_pool, POOL_LEVEL)
   if not pool then return nil, why, word end
-  local replies, failed, requests = {}, nil, {}
+  local replies, failed, index = {}, nil, {}
   local function settle(i, message, code)
     failed = failed or {}
     replies[i], failed[i] = false, { message, code }
   end
   for i, prompt in ipairs(prompts) do
     local request, message, code = pool:add(prompt, of_request, ADD_LEVEL)
-    requests[i] = request or false
-    if not request then settle(i, message, code) end
+    if request then index[request] = i else settle(i, message, code) end
   end
-  local left = #prompts
-  while left > 0 do
+  repeat
+    local ended = {}
+    pool._ended = ended
     local busy = pool:step()
-    left = 0
-    for i, request in ipairs(requests) do
-      if request and request.done then
-        requests[i] = false
-        if request.raised then error(request.message, 0) end
-        local result = request.result
-        replies[i] = of_request.details and result or result.text or result.ids
-        if request.message then settle(i, request.message, request.code) end
-        if on_reply then on_reply(i, result) end
-      elseif request then
-        left = left + 1
-      end
+    table.sort(ended, by_number)
+    for _, request in ipairs(ended) do
+      local i, result = index[request], request.result
+      if request.raised then error(request.message, 0) end
+      replies[i] = of_request.details and result or result.text or result.ids
+      if request.message then settle(i, request.message, request.code) end
+      if on_reply then on_reply(i, result) end
     end
-    if not busy then break end
-  end
+  until not busy
   return replies, failed
 end
 

@@ -166,7 +166,7 @@ end
 
 --- Ends the reply before its next computation: result.stop is then "stopped".
 function Request:stop()
-  self.stopping = true
+  if not self.done and not self.stopping then self.pool:_stop(self) end
 end
 
 --- Ends the reply now. A reply that was not complete has result.stop = "closed".
