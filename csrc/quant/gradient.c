@@ -1,5 +1,6 @@
 /* Gradients of products, norms, ropes, activations and logits. */
 #include "quant/gradient.h"
+#include "quant/exponential.h"
 #include "quant/quant.h"
 #include "quant/wide.h"
 
@@ -31,39 +32,29 @@ void ane_gradient_space_free(struct ane_gradient_space *s) {
 
 /* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
-/* Rows of W that are decoded together; columns of a task; floats of a cache line. */
-enum { CHUNK = 256, COLUMNS = 96, LINE = 16 };
+/* Rows of W that are multiplied together: their sums do not exceed 32 bits (wide.h). Floats of a cache line. */
+enum { CHUNK = ANE_CODE_TOKENS, LINE = 16 };
 
-/* The sums are dx': panels of 32 tokens, [cols][32] each, which the strips of wide.h add to. */
+/* dx' = W' dy': panels of 32 tokens, whose sums are [cols][32] each. Both factors are codes, with a scale for each column of W
+ * and each token in a chunk of rows. */
 struct product {
   const struct ane_tensor *w;
   ane_decode_fn decode;
   const float *dy;
   float *dx;
-  int64_t tokens, rows, cols, padded, panels; /* padded: cols, to whole strips */
-  float *weights;                             /* [CHUNK][padded] */
-  float *left;                                /* dy': [panels][rows][32] */
+  int64_t tokens, rows, cols, padded, panels; /* padded: cols, to whole panels */
+  float *weights, *weight_scales;             /* [CHUNK][padded], [padded] */
+  float *left, *left_scales;                  /* of each panel of tokens: rows of dy' [CHUNK][32]; [32] */
   float *sums;                                /* [panels][padded][32] */
+  int16_t *weight_codes;                      /* [padded / 32][CHUNK / 2][32][2] */
+  int16_t *left_codes;                        /* [panels][CHUNK / 2][32][2] */
   uint8_t *stored;                            /* [CHUNK][row_bytes]: rows as they are stored */
   size_t row_bytes;
   int64_t from, n; /* rows of W of this step */
   _Atomic int64_t next;
 };
 
-static void transpose_in(void *arg, int thread, int threads) {
-  struct product *p = arg;
-  (void)thread, (void)threads;
-  for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < p->panels;) {
-    float *to = p->left + q * p->rows * ANE_PANEL;
-    const float *dy = p->dy + q * ANE_PANEL * p->rows;
-    int64_t n = ANE_MIN(p->tokens - q * ANE_PANEL, ANE_PANEL);
-    if (n < ANE_PANEL) memset(to, 0, (size_t)(p->rows * ANE_PANEL) * sizeof *to);
-    for (int64_t from = 0; from < p->rows; from += LINE)
-      for (int64_t l = 0; l < n; l++)
-        for (int64_t r = from; r < ANE_MIN(from + LINE, p->rows); r++) to[r * ANE_PANEL + l] = dy[l * p->rows + r];
-    memset(p->sums + q * p->padded * ANE_PANEL, 0, (size_t)(p->padded * ANE_PANEL) * sizeof *p->sums);
-  }
-}
+enum { PANEL_CODES = CHUNK * ANE_PANEL };
 
 static void decode_rows(void *arg, int thread, int threads) {
   struct product *p = arg;
@@ -74,19 +65,56 @@ static void decode_rows(void *arg, int thread, int threads) {
       ane_gather_floats(p->w, p->from + r, to);
     else
       p->decode(ane_tensor_rows(p->w, p->from + r, 1, p->row_bytes, p->stored + (size_t)r * p->row_bytes), to, (uint64_t)p->cols);
-    memset(to + p->cols, 0, (size_t)(p->padded - p->cols) * sizeof *to);
+  }
+}
+
+/* Rows [from, from + n) of dy' of a panel of tokens. */
+static void transpose_in(const struct product *p, int64_t panel, float *to) {
+  const float *dy = p->dy + panel * ANE_PANEL * p->rows + p->from;
+  const int64_t tokens = ANE_MIN(p->tokens - panel * ANE_PANEL, ANE_PANEL);
+  for (int64_t from = 0; from < p->n; from += LINE)
+    for (int64_t l = 0; l < tokens; l++)
+      for (int64_t r = from; r < ANE_MIN(from + LINE, p->n); r++) to[r * ANE_PANEL + l] = dy[l * p->rows + r];
+}
+
+/* Numbers that are not finite make all sums of their panel NaN. */
+static void mark(bool fine, float *scales) {
+  for (int i = 0; !fine && i < ANE_PANEL; i++) scales[i] = NAN;
+}
+
+static void make_codes(void *arg, int thread, int threads) {
+  struct product *p = arg;
+  const int64_t of_weights = p->padded / ANE_PANEL;
+  (void)thread, (void)threads;
+  for (int64_t q; (q = atomic_fetch_add(&p->next, 1)) < of_weights + p->panels;) {
+    if (q < of_weights) {
+      const int64_t c = q * ANE_PANEL;
+      mark(ane_codes_of(p->weights + c, NULL, p->padded, p->n, ANE_MIN(p->cols - c, ANE_PANEL), p->weight_codes + q * PANEL_CODES,
+                        p->weight_scales + c),
+           p->weight_scales + c);
+    } else {
+      const int64_t panel = q - of_weights;
+      float *left = p->left + panel * PANEL_CODES, *scales = p->left_scales + panel * ANE_PANEL;
+      transpose_in(p, panel, left);
+      mark(ane_codes_of(left, NULL, ANE_PANEL, p->n, ANE_MIN(p->tokens - panel * ANE_PANEL, ANE_PANEL),
+                        p->left_codes + panel * PANEL_CODES, scales),
+           scales);
+    }
   }
 }
 
 static void add_products(void *arg, int thread, int threads) {
   struct product *p = arg;
+  const int64_t parts = p->padded / ANE_PANEL;
   (void)thread, (void)threads;
-  int64_t parts = (p->padded + COLUMNS - 1) / COLUMNS;
   for (int64_t task; (task = atomic_fetch_add(&p->next, 1)) < parts * p->panels;) {
-    int64_t q = task / parts, first = task % parts * COLUMNS, end = ANE_MIN(first + COLUMNS, p->padded);
-    const float *b = p->left + (q * p->rows + p->from) * ANE_PANEL;
-    for (int64_t c = first; c < end; c += ANE_STRIP)
-      ane_strip(p->sums + (q * p->padded + c) * ANE_PANEL, ANE_PANEL, p->weights + c, p->padded, b, p->n);
+    const int64_t q = task / parts, c = task % parts;
+    const int16_t *w = p->weight_codes + c * PANEL_CODES, *left = p->left_codes + q * PANEL_CODES;
+    float *sums = p->sums + (q * p->padded + c * ANE_PANEL) * ANE_PANEL;
+    if (p->from == 0) memset(sums, 0, ANE_PANEL * ANE_PANEL * sizeof *sums);
+    for (int k = 0; k < ANE_PANEL; k += ANE_STRIP)
+      ane_strip_codes(sums + k * ANE_PANEL, ANE_PANEL, w + 2 * k, p->weight_scales + c * ANE_PANEL + k, left,
+                      p->left_scales + q * ANE_PANEL, (p->n + 1) / 2);
   }
 }
 
@@ -109,32 +137,50 @@ static void run_step(struct ane_pool *pool, struct product *p, ane_pool_fn fn) {
 }
 
 static void multiply_all(struct ane_pool *pool, struct product *p) {
-  run_step(pool, p, transpose_in);
   for (p->from = 0; p->from < p->rows; p->from += CHUNK) {
     p->n = ANE_MIN(p->rows - p->from, CHUNK);
     run_step(pool, p, decode_rows);
+    run_step(pool, p, make_codes);
     run_step(pool, p, add_products);
   }
   run_step(pool, p, transpose_out);
+}
+
+/* The parts of a block of floats; returns its size. at: NULL to learn the size. */
+static size_t place(struct product *p, float *at) {
+  const size_t padded = (size_t)p->padded, panels = (size_t)p->panels;
+  const size_t counts[] = {CHUNK * padded,
+                           padded,
+                           panels * PANEL_CODES,
+                           panels * ANE_PANEL,
+                           panels * padded * ANE_PANEL,
+                           CHUNK * padded / 2,
+                           panels * PANEL_CODES / 2,
+                           CHUNK * p->row_bytes / sizeof(float) + 1};
+  float *parts[8] = {0};
+  size_t size = 0;
+  for (int i = 0; i < 8; size += counts[i++])
+    if (at) parts[i] = at + size;
+  p->weights = parts[0], p->weight_scales = parts[1], p->left = parts[2], p->left_scales = parts[3], p->sums = parts[4];
+  p->weight_codes = (int16_t *)(void *)parts[5], p->left_codes = (int16_t *)(void *)parts[6];
+  p->stored = (uint8_t *)(void *)parts[7];
+  return size;
 }
 
 ane_status ane_gradient_product(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_tensor *w,
                                 const float *dy, int64_t tokens, float *dx, struct ane_error *err) {
   struct product p = {.w = w, .dy = dy, .dx = dx, .tokens = tokens, .rows = w->shape.dim[0], .cols = w->shape.dim[1]};
   uint64_t bytes;
+  float *memory = NULL;
   p.decode = ane_decoder(w->dtype);
-  p.padded = (p.cols + ANE_STRIP - 1) / ANE_STRIP * ANE_STRIP;
+  p.padded = (p.cols + ANE_PANEL - 1) / ANE_PANEL * ANE_PANEL;
   p.panels = (tokens + ANE_PANEL - 1) / ANE_PANEL;
   if (!p.decode || !ane_dtype_bytes(w->dtype, (uint64_t)p.cols, &bytes))
     return ane_fail(err, ANE_UNSUPPORTED, "no gradient of products with %s", ane_dtype_info(w->dtype)->name);
   p.row_bytes = (size_t)bytes;
-  const size_t weights = (size_t)(CHUNK * p.padded), left = (size_t)(p.panels * p.rows * ANE_PANEL),
-               sums = (size_t)(p.panels * p.padded * ANE_PANEL), stored = CHUNK * p.row_bytes / sizeof(float) + 1;
-  ane_status st = ane_gradient_take(space, weights + left + sums + stored, &p.weights, err);
+  ane_status st = ane_gradient_take(space, place(&p, NULL), &memory, err);
   if (st) return st;
-  p.left = p.weights + weights;
-  p.sums = p.left + left;
-  p.stored = (uint8_t *)(void *)(p.sums + sums);
+  place(&p, memory);
   multiply_all(pool, &p);
   return ANE_OK;
 }
@@ -227,20 +273,20 @@ static float act_at(int act, float x, float *slope) {
   double v = x, s;
   switch (act) {
     case SILU:
-      s = 1 / (1 + exp(-v));
+      s = 1 / (1 + ane_exp(-v));
       *slope = (float)(s * (1 + v * (1 - s)));
       return (float)(v * s);
     case SIGMOID:
-      s = 1 / (1 + exp(-v));
+      s = 1 / (1 + ane_exp(-v));
       *slope = (float)(s * (1 - s));
       return (float)s;
     case GELU_TANH:
-      s = tanh(root * (v + cubic * v * v * v));
+      s = ane_tanh(root * (v + cubic * v * v * v));
       *slope = (float)(0.5 * (1 + s) + 0.5 * v * (1 - s * s) * root * (1 + 3 * cubic * v * v));
       return (float)(0.5 * v * (1 + s));
     case GELU_ERF:
       s = 0.5 * (1 + erf(v * 0.7071067811865476));
-      *slope = (float)(s + v * exp(-0.5 * v * v) * 0.3989422804014327);
+      *slope = (float)(s + v * ane_exp(-0.5 * v * v) * 0.3989422804014327);
       return (float)(v * s);
     default: *slope = x > 0 ? 1 : 0; return x > 0 ? x : 0;
   }
@@ -278,12 +324,8 @@ void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const floa
 /* out = exp(x - the largest x). Returns ln of the sum of exp(x); *scale is what makes `out` a distribution. */
 static double exponentials(const float *x, int64_t n, float *out, double *scale) {
   float most = x[0];
-  double sum = 0;
   for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
-  for (int64_t i = 0; i < n; i++) {
-    out[i] = expf(x[i] - most);
-    sum += out[i];
-  }
+  const double sum = ane_exp_row(x, n, most, out);
   *scale = 1 / sum;
   return log(sum) + most;
 }

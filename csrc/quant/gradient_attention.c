@@ -1,6 +1,7 @@
 /* The gradient of attention. The queries of a head are taken in blocks of 32: their scores are computed again, and not kept. All
  * products run over the panels of wide.h. */
 #include "quant/gradient.h"
+#include "quant/exponential.h"
 #include "quant/wide.h"
 
 #include <math.h>
@@ -100,18 +101,15 @@ static void normalise(const struct ane_gradient_attention *a, int64_t head, floa
     float s = p[j] * a->scale;
     slopes[j] = a->scale;
     if (a->softcap > 0) {
-      float t = tanhf(s / a->softcap);
+      float t = (float)ane_tanh((double)s / a->softcap);
       s = a->softcap * t;
       slopes[j] *= 1 - t * t;
     }
     p[j] = s;
     most = s > most ? s : most;
   }
-  double sum = a->sinks ? exp((double)(a->sinks[head] - most)) : 0;
-  for (int64_t j = from; j < to; j++) {
-    p[j] = expf(p[j] - most);
-    sum += p[j];
-  }
+  double sum = a->sinks ? ane_exp((double)(a->sinks[head] - most)) : 0;
+  sum += ane_exp_row(p + from, to - from, most, p + from);
   for (int64_t j = from; j < to; j++) p[j] = (float)(p[j] / sum);
 }
 

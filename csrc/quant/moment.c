@@ -48,52 +48,11 @@ struct adding {
   _Atomic int bad;
 };
 
-/* Columns [from, from + 32) of token t of x - less, zeros after the last one; less: NULL for none. */
-ANE_ALWAYS_INLINE void read_token(const struct adding *k, const float *x, const float *less, int64_t t, int64_t from, float *to) {
-  int64_t width = t < k->n ? ANE_MIN(k->m->cols - from, ANE_PANEL) : 0, at = t * k->m->cols + from;
-  for (int64_t c = 0; c < width; c++) to[c] = less ? x[at + c] - less[at + c] : x[at + c];
-  for (int64_t c = width; c < ANE_PANEL; c++) to[c] = 0;
-}
-
-/* The nearest integer of a number of at most 2^22: the sum's last bits have it. */
-ANE_ALWAYS_INLINE uint32_t nearest(float v) {
-  float sum = v + 12582912.0f; /* 1.5 * 2^23 */
-  uint32_t bits;
-  memcpy(&bits, &sum, sizeof bits);
-  return bits - 0x4b400000u;
-}
-
-/* The scales of 32 columns, and 1 / scale, 0 for columns of zeros. False: a number is not finite. */
-ANE_WIDE static bool find_scales(const struct adding *k, const float *x, const float *less, int64_t from, float *scale,
-                                 float *inverse) {
-  float row[ANE_PANEL], peak[ANE_PANEL] = {0}, none[ANE_PANEL] = {0}; /* none: 0, or NaN after a number that is not finite */
-  bool fine = true;
-  for (int64_t t = 0; t < k->n; t++) {
-    read_token(k, x, less, t, from, row);
-    for (int c = 0; c < ANE_PANEL; c++) peak[c] = fabsf(row[c]) > peak[c] ? fabsf(row[c]) : peak[c];
-    for (int c = 0; c < ANE_PANEL; c++) none[c] += row[c] * 0.0f;
-  }
-  for (int c = 0; c < ANE_PANEL; c++) {
-    fine &= none[c] == 0;
-    scale[c] = peak[c] / ANE_CODE_MOST;
-    inverse[c] = peak[c] > 1e-30f ? ANE_CODE_MOST / peak[c] : 0;
-  }
-  return fine;
-}
-
-/* Codes of columns [from, from + 32) of x - less. False: a number is not finite. */
-ANE_WIDE static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, struct codes *to) {
-  float inverse[ANE_PANEL], even[ANE_PANEL], odd[ANE_PANEL];
-  if (!find_scales(k, x, less, from, to->scale + from, inverse)) return false;
-  char *at = (char *)(to->code + from * k->pairs * 2);
-  for (int64_t t = 0; t < k->n; t += 2, at += sizeof even) {
-    uint32_t both[ANE_PANEL];
-    read_token(k, x, less, t, from, even);
-    read_token(k, x, less, t + 1, from, odd);
-    for (int c = 0; c < ANE_PANEL; c++) both[c] = (nearest(even[c] * inverse[c]) & 0xffff) | nearest(odd[c] * inverse[c]) << 16;
-    memcpy(at, both, sizeof both);
-  }
-  return true;
+/* Codes of columns [from, from + 32) of x - less; less: NULL for none. False: a number is not finite. */
+static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, const struct codes *to) {
+  const int64_t cols = k->m->cols;
+  return ane_codes_of(x + from, less ? less + from : NULL, cols, k->n, ANE_MIN(cols - from, ANE_PANEL),
+                      to->code + from * k->pairs * 2, to->scale + from);
 }
 
 static void fill_panels(void *arg, int thread, int threads) {

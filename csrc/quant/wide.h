@@ -5,6 +5,7 @@
 
 #include "base/attr.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -31,6 +32,10 @@ enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
 void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n);
 /* Codes of 16 bits: at most ANE_CODE_MOST, so that the sum of ANE_CODE_TOKENS products stays below 2^31. */
 enum { ANE_CODE_MOST = 2895, ANE_CODE_TOKENS = 256 };
+/* The codes of a panel of 32 columns of x - less, n numbers each: code [(n + 1) / 2][32][2], and a scale for each column; a
+ * number is near code * scale. x, less [n] rows of ld, of which `width` <= 32 columns are read; the other columns are zeros, and
+ * so is the partner of the last of an odd n. less: NULL for none. False: a number is not finite, and there are no codes. */
+bool ane_codes_of(const float *x, const float *less, int64_t ld, int64_t n, int64_t width, int16_t *code, float *scale);
 /* acc[ld_acc k + l] += a_scale[k] b_scale[l] * sum over p < pairs, i < 2 of a[64 p + 2 k + i] * b[64 p + 2 l + i], k < 4, l < 32.
  * pairs <= ANE_CODE_TOKENS / 2. The sum is exact, and is rounded once to fp32. */
 void ane_strip_codes(float *acc, int64_t ld_acc, const int16_t *a, const float *a_scale, const int16_t *b, const float *b_scale,

@@ -2,9 +2,97 @@
 #include "quant/wide.h"
 #include "quant/compensate.h"
 
+#include <math.h>
+
 #ifdef ANE_WIDE_X86
 #include <immintrin.h>
 #endif
+
+/* ---- Codes -------------------------------------------------------------------------------------------------------------*/
+
+/* A panel of x - less (ane_codes_of). */
+struct panel {
+  const float *x, *less;
+  int64_t ld, n, width;
+};
+
+enum { VECTORS = ANE_PANEL / 8 };
+
+/* Row t of a panel, zeros after the last column and after the last row. */
+ANE_ALWAYS_INLINE void read_row(const struct panel *p, int64_t t, ane_f8x to[VECTORS]) {
+  const int64_t count = t < p->n ? p->width : 0, at = t * p->ld;
+  if (count == ANE_PANEL) {
+    ane_f8x less[VECTORS];
+    memcpy(to, p->x + at, sizeof less);
+    if (!p->less) return;
+    memcpy(less, p->less + at, sizeof less);
+    for (int i = 0; i < VECTORS; i++) to[i] -= less[i];
+  } else {
+    float row[ANE_PANEL] = {0};
+    for (int64_t c = 0; c < count; c++) row[c] = p->less ? p->x[at + c] - p->less[at + c] : p->x[at + c];
+    memcpy(to, row, sizeof row);
+  }
+}
+
+/* The scales, and 1 / scale, 0 for columns of zeros. False: a number is not finite. */
+ANE_WIDE static bool find_scales(const struct panel *p, float *scale, float *inverse) {
+  ane_f8x v[VECTORS], none[VECTORS] = {0}; /* none: 0, or NaN after a number that is not finite */
+  ane_i8x most[VECTORS] = {0};             /* the bits of the largest sizes, which have the order of the numbers */
+  for (int64_t t = 0; t < p->n; t++) {
+    read_row(p, t, v);
+    for (int i = 0; i < VECTORS; i++) {
+      ane_i8x size, more;
+      memcpy(&size, &v[i], sizeof size);
+      size &= 0x7fffffff;
+      more = size > most[i];
+      most[i] = (size & more) | (most[i] & ~more);
+      none[i] += v[i] * 0.0f;
+    }
+  }
+  float peak[ANE_PANEL], zero[ANE_PANEL];
+  bool fine = true;
+  memcpy(peak, most, sizeof peak), memcpy(zero, none, sizeof zero);
+  for (int c = 0; c < ANE_PANEL; c++) {
+    fine &= zero[c] == 0;
+    scale[c] = peak[c] / ANE_CODE_MOST;
+    inverse[c] = peak[c] > 1e-30f ? ANE_CODE_MOST / peak[c] : 0;
+  }
+  return fine;
+}
+
+/* The nearest integers of numbers of at most 2^22: the last bits of the sums have them. */
+ANE_ALWAYS_INLINE void nearest(const ane_f8x *v, ane_i8x *to) {
+  ane_f8x sum = *v + 12582912.0f; /* 1.5 * 2^23 */
+  memcpy(to, &sum, sizeof sum);
+  *to -= 0x4b400000;
+}
+
+ANE_WIDE static void make_codes(const struct panel *p, const float *inverse, int16_t *code) {
+  ane_f8x even[VECTORS], odd[VECTORS], factor[VECTORS];
+  memcpy(factor, inverse, sizeof factor);
+  for (int64_t t = 0; t < p->n; t += 2, code += 2 * ANE_PANEL) {
+    ane_i8x both[VECTORS], high;
+    read_row(p, t, even);
+    read_row(p, t + 1, odd);
+    for (int i = 0; i < VECTORS; i++) {
+      even[i] *= factor[i], odd[i] *= factor[i];
+      nearest(&even[i], &both[i]);
+      nearest(&odd[i], &high);
+      both[i] = (both[i] & 0xffff) | high << 16;
+    }
+    memcpy(code, both, sizeof both);
+  }
+}
+
+bool ane_codes_of(const float *x, const float *less, int64_t ld, int64_t n, int64_t width, int16_t *code, float *scale) {
+  const struct panel p = {x, less, ld, n, width};
+  float inverse[ANE_PANEL];
+  if (!find_scales(&p, scale, inverse)) return false;
+  make_codes(&p, inverse, code);
+  return true;
+}
+
+/* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
 /* Adds the sums of a row of 32 columns. */
 static void add_scaled(float *acc, const int32_t *sum, float a_scale, const float *b_scale) {

@@ -99,10 +99,13 @@ local function read(self, windows, sums)
   return kl / n, apart / n
 end
 
+-- Without the last bits, in which C libraries differ.
+local function rounded(x) return math.floor(x * 1e9 + 0.5) / 1e9 end
+
 -- One step of Adam.
 local function follow(self, sums, tokens, step, steps)
-  local rate = M.RATE * 0.5 * (1 + math.cos(math.pi * (step - 1) / steps))
-  local scale_first, scale_second = 1 / (1 - M.FIRST ^ step), 1 / (1 - M.SECOND ^ step)
+  local rate = M.RATE * rounded(0.5 * (1 + math.cos(math.pi * (step - 1) / steps)))
+  local scale_first, scale_second = 1 / rounded(1 - M.FIRST ^ step), 1 / rounded(1 - M.SECOND ^ step)
   for name, dw in pairs(sums) do
     local p, d = self.params[name], dw:totable()
     for i, w in ipairs(p.base) do

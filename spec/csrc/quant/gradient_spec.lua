@@ -180,6 +180,22 @@ describe("gradients", function()
     end
   end)
 
+  it("of activations far from zero and of NaN", function()
+    local far, ones = { -3e38, -1000, -90, -20, 20, 90, 1000, 3e38 }, {}
+    for i = 1, #far do ones[i] = 1 end
+    for name, slope in pairs {
+      silu = function(v) return v > 0 and 1 or v > -50 and (1 + v) * math.exp(v) or 0 end,
+      sigmoid = function(v) return math.abs(v) < 50 and math.exp(-math.abs(v)) or 0 end,
+      gelu_tanh = function(v) return v > 0 and 1 or 0 end,
+    } do
+      local want = {}
+      for i, v in ipairs(far) do want[i] = slope(v) end
+      near(want, (own:glu(name, tensor(far, 1, #far), nil, tensor(ones, 1, #far))))
+      local none = own:glu(name, tensor({ 0 / 0 }, 1, 1), nil, tensor({ 1 }, 1, 1)):totable()[1]
+      assert.is_true(none ~= none, name)
+    end
+  end)
+
   it("refuse other shapes, and say when they are closed", function()
     local x = core.tensor { 2, 4 }
     assert.error_matches(function() own:norm({ groups = 3 }, x, nil, x) end, "another size")

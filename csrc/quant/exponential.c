@@ -1,0 +1,66 @@
+/* exp: x = n ln 2 + r, |r| <= ln(2) / 2, and the series of exp(r) up to r^9 / 9!, whose remainder is below 1e-11. */
+#include "quant/exponential.h"
+#include "quant/wide.h"
+
+typedef double lanes __attribute__((vector_size(32)));
+typedef int64_t bits __attribute__((vector_size(32)));
+typedef float floats __attribute__((vector_size(16)));
+enum { LANES = 4 };
+
+#define MAGIC 0x1.8p52 /* the low bits of x + MAGIC are the nearest integer of x */
+
+/* exp of |x| <= 700. */
+ANE_ALWAYS_INLINE void exponentiate(lanes *x) {
+  const lanes t = *x * 0x1.71547652b82fep+0 + MAGIC, n = t - MAGIC; /* 1 / ln 2 */
+  const lanes r = *x - n * 0x1.62e42fefa39efp-1;                    /* ln 2 */
+  lanes p = r * (1.0 / 362880) + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  bits power;
+  memcpy(&power, &t, sizeof power);
+  power = (power << 52) + 0x3ff0000000000000; /* 2^n */
+  lanes scale;
+  memcpy(&scale, &power, sizeof scale);
+  *x = p * scale;
+}
+
+double ane_exp(double x) {
+  lanes v = {x < -700 ? -700 : x > 700 ? 700 : x};
+  exponentiate(&v);
+  return v[0];
+}
+
+double ane_tanh(double x) { return 1 - 2 / (1 + ane_exp(2 * x)); }
+
+/* out[i] = exp(x[i] - less), i < n <= LANES; the results are added to sum. */
+ANE_ALWAYS_INLINE void few(const float *x, int64_t n, float less, float *out, lanes *sum) {
+  const size_t size = (size_t)n * sizeof *x;
+  floats in = {less, less, less, less}, rounded;
+  bits kept;
+  memcpy(&in, x, size);
+  lanes v = __builtin_convertvector(in - less, lanes);
+  const bits hidden = v < -104;
+  exponentiate(&v);
+  memcpy(&kept, &v, sizeof kept);
+  kept &= ~hidden;
+  memcpy(&v, &kept, sizeof v);
+  rounded = __builtin_convertvector(v, floats);
+  memcpy(out, &rounded, size);
+  v = __builtin_convertvector(rounded, lanes);
+  for (int64_t l = n; l < LANES; l++) v[l] = 0;
+  *sum += v;
+}
+
+ANE_WIDE double ane_exp_row(const float *x, int64_t n, float less, float *out) {
+  lanes sum = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) few(x + i, LANES, less, out + i, &sum);
+  if (i < n) few(x + i, n - i, less, out + i, &sum);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
