@@ -33,7 +33,7 @@ local function show(result)
 end
 
 function M.run(args)
-  local model <close>, message = common.load(args)
+  local model <close>, message = common.load(args, nil, nil, embed.prepare)
   if not model then return nil, message end
   local input = args.ids[1] and args.ids
   if not input then

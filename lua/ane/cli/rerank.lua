@@ -34,7 +34,7 @@ function M.run(args)
   local ids = args.ids and #args.ids > 0 and args.ids
   if not ids and not args.query then return options.wrong "give --query or --ids" end
   if ids and args.query then return options.wrong "--ids cannot be combined with --query: the ids contain the query" end
-  local model <close>, message = common.load(args)
+  local model <close>, message = common.load(args, nil, nil, rerank.prepare)
   if not model then return nil, message end
   local documents = ids
   if not documents then

@@ -46,6 +46,13 @@ local function modules_of(model, bundle)
   return bundle.modules
 end
 
+--- Reads all files of a model that embed reads. Later calls open none.
+-- @return true; or nil, message, code
+function M.prepare(model)
+  local made, message, code = modules_of(model, require("ane.model").bundle(model, 2))
+  return made and true, message, code
+end
+
 local function names(prompts)
   local list = {}
   for name in pairs(prompts) do list[#list + 1] = name end

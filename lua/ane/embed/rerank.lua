@@ -250,19 +250,37 @@ local function detailed(scores, sequences)
   return out
 end
 
+-- How a model scores pairs, and the maximum tokens of a pair (length_of). Its files are read once.
+-- @return {how, most}; or nil, message, code
+local function settings_of(model, bundle)
+  if not bundle.rerank then
+    local how, message, code = fields.try(scorer, model, bundle)
+    if not how then return nil, message, code end
+    local most
+    most, message, code = length_of(bundle)
+    if code then return nil, message, code end
+    bundle.rerank = { how = how, most = most }
+  end
+  return bundle.rerank
+end
+
+--- Reads all files of a model that rerank reads. Later calls open none.
+-- @return true; or nil, message, code
+function M.prepare(model)
+  local made, message, code = settings_of(model, require("ane.model").bundle(model, 2))
+  return made and true, message, code
+end
+
 --- Scores documents. See Model:rerank.
 function M.rerank(model, query, documents, opts, level)
   opts = schema.check(M.rules, opts, "rerank", level + 1)
   if query ~= nil then schema.argument({ type = "string" }, query, "rerank: the query", level + 1) end
   schema.argument({ type = "list" }, documents, "rerank: the documents", level + 1)
   local bundle = require("ane.model").bundle(model, level + 1)
-  local how, message, code = fields.try(scorer, model, bundle)
-  if not how then return nil, message, code end
-  local most
-  most, message, code = length_of(bundle)
-  if code then return nil, message, code end
-  opts.max_length = encode.length(bundle, opts.max_length, most)
-  local sequences
+  local made, message, code = settings_of(model, bundle)
+  if not made then return nil, message, code end
+  local how, sequences = made.how, nil
+  opts.max_length = encode.length(bundle, opts.max_length, made.most)
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end
   local tell = opts.progress and function(done) opts.progress("rerank", done, #sequences) end

@@ -68,6 +68,13 @@ describe("a sandbox", function()
     same "run spec/fixtures/hf/llama --ids 1,2,3 --max-tokens 4"
     same(("logits %s --ids 1,2,3"):format(tiny.path()))
     same(("chat %s --prompt Hello --max-tokens 4"):format(tiny.path()))
+    for _, name in ipairs { "bert", "embedding_gemma", "nomic_bert", "qwen3_embedding" } do
+      same("embed spec/fixtures/hf/" .. name .. " --ids 1,2,3")
+    end
+    for _, name in ipairs { "cross_encoder", "cross_encoder_xlmr", "llama_score-odd" } do
+      same("rerank spec/fixtures/hf/" .. name .. " --ids 1,2,3")
+    end
+    same "classify spec/fixtures/hf/privacy_filter --ids 1,2,3"
     assert(core.write_file(folder .. "/in.jsonl", '{"id": 1, "prompt": "Once", "max_tokens": 2}\n'))
     local batch = "%s batch %s %s/in.jsonl -o %s/out.jsonl --sandbox --no-progress"
     ok, text = tree.run(batch:format(command.path(), tiny.path(), folder, folder))
