@@ -71,15 +71,6 @@ local function undo(messages)
   end
 end
 
--- Writes the conversation: its messages as JSON if the name ends with .json; otherwise with its session, so that nothing is computed
--- again.
-local function save(talk, path)
-  local chat = talk.chat
-  if not path:find "%.json$" then return chat:save(path) end
-  local text = core.json_encode({ messages = core.json_array(chat.messages) }, { sort = true })
-  return core.write_file(path, text .. "\n")
-end
-
 -- Messages of a JSON text: a list, or an object with `messages`.
 local function read_messages(path, text)
   local value, message = core.json_decode(text)
@@ -91,6 +82,23 @@ local function read_messages(path, text)
     end
   end
   return list
+end
+
+-- Writes the conversation: its messages as JSON if the name ends with .json; otherwise with its session, so that nothing is computed
+-- again. A file with something else stays as it is.
+local function save(talk, path)
+  local chat, is_json = talk.chat, path:find "%.json$"
+  if core.path_kind(path) == "file" then
+    local is_foreign = prompt_cache.is_foreign(path)
+    if is_json then
+      local text = core.read_file(path)
+      is_foreign = not (text and read_messages(path, text))
+    end
+    if is_foreign then return nil, path .. ": is not a conversation, and would be overwritten; name another file" end
+  end
+  if not is_json then return chat:save(path) end
+  local text = core.json_encode({ messages = core.json_array(chat.messages) }, { sort = true })
+  return core.write_file(path, text .. "\n")
 end
 
 -- Continues the conversation of a file that /save wrote, or messages in JSON.
@@ -229,7 +237,8 @@ function M.run(args)
   local talk = { model = model, opts = opts, chat = chat }
   local ok, code
   if args.prompt then ok, message, code = answer(chat, args.prompt, args) else ok, message, code = converse(talk, args) end
-  prompt_cache.save(args, talk.chat.session)
+  local saved, why, word = prompt_cache.save(args, talk.chat.session)
+  if ok and not saved then return nil, why, word end
   return ok, message, code
 end
 

@@ -81,10 +81,12 @@ local function show(r)
     io.stdout:write(("than the other B     KL %+.6f%s  perplexity x %.4f\n"):format(d.kl.mean,
       d.kl.ci and (" (95 %% %+.6f .. %+.6f)"):format(d.kl.ci[1], d.kl.ci[2]) or "", d.perplexity.ratio))
   end
-  if r.gate then
-    io.stdout:write(tostring(r.gate), "\n")
-    if not r.gate.ok then return nil, "the quality gate fails" end
-  end
+  if r.gate then io.stdout:write(tostring(r.gate), "\n") end
+end
+
+-- true; or nil and why the comparison fails.
+local function verdict(r)
+  if r.gate and not r.gate.ok then return nil, "the quality gate fails" end
   if r.limits and not r.limits.ok then return nil, r.limits.message end
   return true
 end
@@ -99,8 +101,8 @@ local function earlier(path)
   return nil, path .. ": " .. (message or "must be a JSON object"), "format"
 end
 
---- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate and `limits.ok` that of
--- --max-kl and --max-perplexity; without, a gate that is not passed, or a limit that is exceeded, is a failure.
+--- A gate that is not passed, or a limit that is exceeded, is a failure, whose exit code is 1. With --json the report is written too:
+-- `gate.ok` is the verdict of the quality gate, `limits.ok` that of --max-kl and --max-perplexity, and `ok` that of both.
 function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end
@@ -124,8 +126,10 @@ function M.run(args)
     report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })
     if not report.gate then return nil, message end
   end
-  if args.json then return common.print_json(report) end
-  return show(report)
+  local ok, why = verdict(report)
+  if report.gate or report.limits then report.ok = ok or false end
+  if args.json then common.print_json(report) else show(report) end
+  return ok, why
 end
 
 return M

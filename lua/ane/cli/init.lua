@@ -146,6 +146,8 @@ local function run_with_model(command, args)
   if message then return nil, message, code end
   args.model = path
   local done
+  done, message, code = require("ane.cli.outputs").check(command, args)
+  if not done then return nil, message, code end
   done, message, code = ranks.run(command, args)
   return done, message, code
 end

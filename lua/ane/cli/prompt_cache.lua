@@ -18,8 +18,8 @@ function M.option(parser)
     options.text):argname "FILE"
 end
 
--- Does the file hold something other than a saved session, whole or cut short?
-local function is_foreign(path)
+--- Does the file hold something other than a saved session, whole or cut short?
+function M.is_foreign(path)
   local file <close> = core.path_kind(path) == "file" and io.open(path, "rb") or nil
   local head = file and file:read(#MAGIC)
   return head ~= nil and head ~= MAGIC:sub(1, #head)
@@ -27,12 +27,16 @@ end
 
 --- Opens a session with the contents of the file.
 -- @return a session; false without the option; or nil, message, code: "invalid" for a file of another kind, which the session would
--- replace
+-- replace; "io" if the file's folder does not exist
 function M.open(args, model)
   local path = args.prompt_cache
   if not path then return false end
-  if is_foreign(path) then
+  if M.is_foreign(path) then
     return nil, path .. ": is not a saved session, and --prompt-cache would replace it; name another file", "invalid"
+  end
+  local folder = path:match "^(.+)/[^/]*$"
+  if folder and core.path_kind(folder) ~= "folder" then
+    return nil, ("--prompt-cache %s: there is no folder %s"):format(path, folder), "io"
   end
   local session, message, code = model:session()
   if not session then return nil, message, code end
@@ -43,11 +47,11 @@ function M.open(args, model)
   return session
 end
 
---- Writes the contents of the session. A failure is only reported on standard error, because the reply is complete.
+--- Writes the contents of the session.
+-- @return true; or nil, message, code
 function M.save(args, session)
-  if not args.prompt_cache or not session or session.closed or session.length == 0 then return end
-  local ok, message = session:save(args.prompt_cache)
-  if not ok then common.remark(args, "%s", message) end
+  if not args.prompt_cache or not session or session.closed or session.length == 0 then return true end
+  return session:save(args.prompt_cache)
 end
 
 return M

@@ -132,6 +132,26 @@ local function size_with(args, source, rules)
   })
 end
 
+local function too_small(args, size)
+  return nil, ("--size must be at least %s, the size with the smallest types, but is %s"):format(common.bytes(size),
+    common.bytes(args.size)), "range"
+end
+
+-- Is the budget enough for the smallest types? Says so before anything is measured. Returns true; or nil, message, code.
+local function check_budget(args, source, model)
+  local rules, least, code = require("ane.evaluate.sensitivity").smallest(model)
+  if not rules then return nil, least, code end
+  if args.bits then
+    local what = "--bits must be at least %.3f, the bits per weight of the smallest types, but is %g"
+    return args.bits >= least.bits or nil, what:format(least.bits, args.bits), "range"
+  end
+  local size, message
+  size, message, code = size_with(args, source, rules)
+  if not size then return nil, message, code end
+  if size > args.size then return too_small(args, size) end
+  return true
+end
+
 -- Chooses types for --size. The file may have other bytes than the report expects: metadata, --mixed, and what a folder's tensors
 -- become.
 local function choose_by_size(args, source, report)
@@ -145,9 +165,7 @@ local function choose_by_size(args, source, report)
     local size, message, code = size_with(args, source, mixed)
     if not size then return nil, message, code end
     if size <= args.size then return mixed, expected end
-    if is_least then
-      return nil, ("--size %d: with the smallest types the file has %d bytes"):format(args.size, size), "range"
-    end
+    if is_least then return too_small(args, size) end
     budget = budget - (size - args.size)
   end
 end
@@ -161,6 +179,9 @@ local function choose(args, source)
   })
   if not loaded then return nil, message, code end
   local model <close> = loaded
+  local enough
+  enough, message, code = check_budget(args, source, model)
+  if not enough then return nil, message, code end
   local input
   input, message, code = common.calibration_input(args, model)
   if not input then return nil, message, code end

@@ -9,6 +9,7 @@ local redact = require "ane.classify.redact"
 
 local M = {}
 
+M.in_place = "file"
 M.summary = "Replace labelled spans of a text with [LABEL] or with pseudonyms."
 M.writes = "output"
 

@@ -105,12 +105,20 @@ local function execute(codes, env)
   return true
 end
 
+-- As Lua's print, which does not say that the output is full.
+local function print_checked(...)
+  local words = table.pack(...)
+  for i = 1, words.n do words[i] = tostring(words[i]) end
+  io.stdout:write(table.concat(words, "\t"), "\n")
+  io.stdout:flush()
+end
+
 local function load_model(args)
   if args.model then return common.load(args) end
 end
 
 function M.run(args)
-  local env = setmetatable({ ane = require "ane" }, { __index = _G })
+  local env = setmetatable({ ane = require "ane", print = print_checked }, { __index = _G })
   local model <close>, message = load_model(args)
   if message then return nil, message end
   env.model = model

@@ -234,7 +234,7 @@ function M.run(args)
   opts.session = session or nil
   local ok
   ok, message = reply(model, prompt, opts, args)
-  if ok then prompt_cache.save(args, session) end
+  if ok then ok, message = prompt_cache.save(args, session) end
   return ok, message
 end
 

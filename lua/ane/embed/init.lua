@@ -91,7 +91,7 @@ local function joined(list)
   return core.tensor({ #all }, all)
 end
 
--- The embedding of a sequence, from the rows in its session.
+-- The embedding of a sequence, from the rows in its session; nil, its width, where that is less than the option dims.
 local function vector_of(made, session, from, opts)
   local parts = {}
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end
@@ -102,6 +102,7 @@ local function vector_of(made, session, from, opts)
     v = v:slice(1, 1, made.truncate)
     return opts.normalise and steps.normalised(v) or v
   end
+  if opts.dims and opts.dims > #v then return nil, #v end
   if opts.dims and opts.dims < #v then v = v:slice(1, 1, opts.dims) end
   local normalise = opts.normalise
   if normalise == nil then normalise = made.normalise end
@@ -119,13 +120,14 @@ end
 local function run(model, bundle, made, sequences, from, opts)
   local tell = opts.progress and function(done) opts.progress("embed", done, #sequences) end
   local runs <close> = batch.new(bundle, model.kv, tell)
-  local want, vectors, broken = rows_needed(made), {}, nil
+  local want, vectors, broken, width = rows_needed(made), {}, nil, nil
   local ok, message, code = runs:each(sequences, want, function(i, session)
     local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1
-    vectors[i] = vector_of(made, session, first, opts)
-    if not steps.is_finite(vectors[i]) then broken = math.min(broken or i, i) end
+    vectors[i], width = vector_of(made, session, first, opts)
+    if vectors[i] and not steps.is_finite(vectors[i]) then broken = math.min(broken or i, i) end
   end)
   if not ok then return nil, message, code end
+  if width then return nil, ("dims must be at most %d, the width of the model's vectors, but is %d"):format(width, opts.dims), "range" end
   if broken then return nil, ("entry %d: the model gives numbers that are not finite"):format(broken), "invalid" end
   return vectors
 end

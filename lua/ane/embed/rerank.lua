@@ -279,8 +279,9 @@ function M.rerank(model, query, documents, opts, level)
   local bundle = require("ane.model").bundle(model, level + 1)
   local made, message, code = settings_of(model, bundle)
   if not made then return nil, message, code end
-  local how, sequences = made.how, nil
+  local how = made.how
   opts.max_length = encode.length(bundle, opts.max_length, made.most)
+  local sequences
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end
   local tell = opts.progress and function(done) opts.progress("rerank", done, #sequences) end

@@ -328,6 +328,23 @@ local function sensitivity(bundle, model, input, opts)
   return setmetatable({ weights = run.weights, kept = kept, rest = rest, count = count, tokens = #logits }, Report)
 end
 
+--- What the smallest type of each weight gives. Measures nothing.
+-- @param model, opts as run takes them
+-- @return as mixed(), with kl = 0
+function M.smallest(model, opts)
+  opts = schema.check(M.rules, opts, "sensitivity", 2)
+  local bundle = model_of.bundle(model, 2)
+  return failure.catch(function()
+    local self, chosen = { count = 0 }, {}
+    self.weights, self.rest, self.kept = weights_of(bundle.source, opts.types or DEFAULT, model:weights_report())
+    for i, w in ipairs(self.weights) do
+      chosen[i] = { type = w.choices[1].type, bytes = w.choices[1].bytes, kl = 0 }
+      self.count = self.count + w.count
+    end
+    return rules_of(self, chosen)
+  end)
+end
+
 --- Measures the weights of a model.
 -- @param model built by a recipe, of one file or folder
 -- @param input a text, a list of token ids, a list of texts and lists, {samples = N} or {chats = list} (ane.model.inputs)

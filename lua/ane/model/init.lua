@@ -210,6 +210,11 @@ local function prompt_ids(self, prompt, opts, level)
       local why = self._bundle.tokenizer_error
       return nil, "the model has no tokenizer: give token ids instead of text" .. (why and " (" .. why .. ")" or ""), "unsupported"
     end
+    local lost = tokenizer:_lost(prompt)
+    if lost then
+      return nil, ("byte %d of the prompt is \\x%02x, which is not UTF-8, and the vocabulary has no token for it"):format(lost,
+        prompt:byte(lost)), "format"
+    end
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then

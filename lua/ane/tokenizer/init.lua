@@ -69,7 +69,7 @@ local STREAM = { skip_special = { type = "boolean", default = false } }
 
 local function make(raw, special, ends, templates)
   return setmetatable({
-    _raw = raw,
+    _raw = raw, _has_byte = {},
     bos = special.bos, eos = special.eos, eot = special.eot, eom = special.eom, unk = special.unk, pad = special.pad,
     add_bos = special.add_bos, add_eos = special.add_eos,
     _head = special.head or { special.add_bos and special.bos or nil }, _tail = special.tail or { special.add_eos and special.eos or nil },
@@ -147,6 +147,22 @@ function Tokenizer:encode(text, opts)
   return ids, spans
 end
 
+local function body_of(self, text, special) return self:encode(text, { special = special, bos = false, eos = false }) end
+
+--- The first byte of a text that is not UTF-8 and that encode() leaves out, as the tokenizers of Hugging Face do.
+-- @return its position, or nil
+function Tokenizer:_lost(text)
+  local count, at = utf8.len(text)
+  while not count do
+    local byte = text:sub(at, at)
+    if self._has_byte[byte] == nil then
+      self._has_byte[byte] = #(body_of(self, byte) or byte) > #(body_of(self, "") or "")
+    end
+    if not self._has_byte[byte] then return at end
+    count, at = utf8.len(text, at + 1)
+  end
+end
+
 local MOST = 0x7fffffff -- the largest id
 
 -- The id, for methods that take ids beyond the vocabulary. Raises at the level of the method's caller.
@@ -162,7 +178,6 @@ local AROUND = {
   max_length = { type = "integer", min = 1 },
 }
 
-local function body_of(self, text, special) return self:encode(text, { special = special, bos = false, eos = false }) end
 
 -- The first n of a list.
 local function cut(list, n) return #list > n and table.move(list, 1, math.max(n, 0), 1, {}) or list end

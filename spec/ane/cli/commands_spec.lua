@@ -274,6 +274,11 @@ describe("--prompt-cache", function()
     end
     os.remove(cache)
     assert.equal(2, (command.run { "run", path, "-p", "a", "-p", "b", "--prompt-cache", cache }))
+    for _, name in ipairs { "run", "chat" } do
+      local code, out, err = command.run { name, path, "-p", "Once", "-n", "2", "--prompt-cache", cache .. "-none/x" }
+      assert.same({ 1, "", ("ane %s: --prompt-cache %s-none/x: there is no folder %s-none\n"):format(name, cache, cache) },
+        { code, out, err })
+    end
   end)
 
   it("does not replace a file that is no saved session", function()
@@ -446,6 +451,18 @@ describe("ane chat", function()
     for line, fault in pairs { ["/save"] = "/save needs a FILE", ["/reset x"] = "/reset takes no argument" } do
       code, _, err = command.run({ "chat", path, "-n", "2" }, line)
       assert.same({ 1, "ane chat: " .. fault .. "\n" }, { code, err })
+    end
+    local other = os.tmpname()
+    for _, name in ipairs { other, other .. ".json" } do
+      assert(core.write_file(name, "something else"))
+      code, _, err = command.run({ "chat", path, "-n", "2" }, "/save " .. name .. "\n")
+      assert.same({ 1, ("ane chat: %s: is not a conversation, and would be overwritten; name another file\n"):format(name) }, { code, err })
+      assert.equal("something else", core.read_file(name))
+      os.remove(name)
+      for _ = 1, 2 do -- a new file, and then its own
+        assert.equal(0, (command.run({ "chat", path, "-n", "2" }, "Hi\n/save " .. name .. "\n")))
+      end
+      os.remove(name)
     end
     local out
     code, out = command.run({ "chat", path, "-n", "2" }, "//foo\n/prompt\n")

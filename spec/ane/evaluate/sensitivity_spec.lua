@@ -149,7 +149,7 @@ describe("ane quantise --bits", function()
     assert.is_true(big.bytes_after <= 290000)
     local code, _, err = command.run { "quantise", tiny.path(), out, "--size", "215K", "--mixed", "token_embd=fp16", "--calibrate", text }
     assert.equal(1, code)
-    assert.equal("ane quantise: --size 215000: with the smallest types the file has 264192 bytes\n", err)
+    assert.equal("ane quantise: --size must be at least 264.2 kB, the size with the smallest types, but is 215.0 kB\n", err)
   end)
 
   it("finds a wrong output or --mixed before it reads the text", function()
@@ -184,8 +184,15 @@ describe("ane quantise --bits", function()
       assert.equal(2, code)
       assert.equal("ane quantise: " .. case[1], err:sub(1, #case[1] + 14))
     end
-    local code, _, err = command.run { "quantise", tiny.path(), out, "--bits", "1", "--calibrate", text }
-    assert.equal(1, code)
-    assert.matches("the smallest types take", err)
+    local sensitivity = require "ane.evaluate.sensitivity"
+    local run = sensitivity.run
+    finally(function() sensitivity.run = run end)
+    sensitivity.run = function() error "the budget is checked before" end
+    for option, wanted in pairs { ["--bits"] = "--bits must be at least 4%.%d+, the bits per weight of the smallest types, but is 1",
+                                  ["--size"] = "--size must be at least %S+ kB, the size with the smallest types, but is 1 bytes" } do
+      local code, _, err = command.run { "quantise", tiny.path(), out, option, "1", "--calibrate", text }
+      assert.equal(1, code)
+      assert.matches(wanted, err)
+    end
   end)
 end)

@@ -1,4 +1,5 @@
 -- tokenizer.json against the `tokenizers` library: spec/golden/tokenizer_pipelines.py made the fixture.
+local core = require "ane.core"
 local pipelines = require "support.pipelines"
 
 describe("ane.tokenizer, of a tokenizer.json", function()
@@ -87,5 +88,24 @@ describe("ane.tokenizer, of a tokenizer.json", function()
     assert.equal("format", refused("normalizer: must be an object", { normalizer = "NFC" }))
     assert.equal("format", refused("added_tokens[0].id", { added_tokens = { { id = -1, content = "x" } } }))
     assert.equal("format", refused("added_tokens: ", { added_tokens = { { id = 3, content = "nobody" } } }))
+  end)
+
+  it("finds bytes that are not UTF-8 and have no token", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    assert(core.make_folder(folder))
+    local level = { type = "ByteLevel", add_prefix_space = false, trim_offsets = true, use_regex = false }
+    local json = core.json_encode {
+      model = { type = "BPE", vocab = { a = 0, b = 1, ["\u{c3}"] = 2, ["\u{100}"] = 3 }, merges = core.json_array() }, -- a, b, 0xc3, 0x00
+      pre_tokenizer = level, decoder = level,
+    }
+    assert(core.write_file(folder .. "/tokenizer.json", json))
+    local t = assert(require("ane.tokenizer").new(folder))
+    os.execute("rm -r " .. folder)
+    assert.same({ 0, 1 }, t:encode "a\xffb")
+    for text, at in pairs { ["a\xffb"] = 2, ["a\xc3b\xfe"] = 4, ["\xc3\xc3\xff\xff"] = 3, ["\xed\xa0\x80"] = 1 } do
+      assert.equal(at, t:_lost(text))
+    end
+    for _, text in ipairs { "", "abz\u{e9}", "a\xc3", "\xc3\xc3" } do assert.is_nil(t:_lost(text)) end
   end)
 end)

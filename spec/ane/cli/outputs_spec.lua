@@ -1,0 +1,65 @@
+-- Outputs that are an input of the same command.
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+local tree = require "support.tree"
+
+describe("an output of a command", function()
+  local folder
+  before_each(function() folder = tree.folder() end)
+  after_each(function() tree.remove(folder) end)
+
+  -- A copy of a file; returns its path.
+  local function copy(from, name)
+    local path = folder .. "/" .. (name or "model.gguf")
+    assert(core.write_file(path, assert(core.read_file(from))))
+    return path
+  end
+
+  local function refused(path, args)
+    local before = assert(core.read_file(path))
+    local code, _, err = command.run(args)
+    assert.equal(1, code)
+    assert.matches("name another file for the output", err)
+    assert.matches(path, err, 1, true)
+    assert.equal(before, core.read_file(path))
+  end
+
+  local function text(name, content)
+    local path = folder .. "/" .. name
+    assert(core.write_file(path, content))
+    return path
+  end
+
+  it("is not the model", function()
+    local model = copy(tiny.path())
+    assert(os.execute(("ln -s %s %s/link.gguf"):format(model, folder)))
+    local rows = text("rows.jsonl", '{"prompt": "Once", "max_tokens": 1}\n')
+    refused(model, { "batch", model, rows, "-o", model })
+    refused(folder .. "/link.gguf", { "batch", model, rows, "-o", folder .. "/link.gguf" })
+    refused(model, { "plan", model, "--svg", model })
+    refused(model, { "plan", model, "--dot", model })
+    refused(model, { "quantise", model, model, "--weights", "q8_0" })
+    refused(model, { "run", model, "-p", "Once", "-n", "1", "--prompt-cache", model })
+  end)
+
+  it("is not a file of a model folder, but may be beside them", function()
+    local source, bert = "spec/fixtures/hf/bert", folder .. "/bert"
+    assert(os.execute(("cp -rL %s %s"):format(source, bert)))
+    local rows = text("rows.jsonl", '{"input": [1, 2]}\n')
+    refused(bert .. "/config.json", { "batch", bert, rows, "-o", bert .. "/config.json" })
+    refused(bert .. "/config.json", { "quantise", bert, bert .. "/config.json", "--weights", "q8_0" })
+    refused(bert .. "/model.safetensors", { "plan", bert, "--svg", bert .. "/model.safetensors" })
+    text("bert/plan.svg", "old")
+    assert.equal(0, (command.run { "plan", bert, "--svg", bert .. "/plan.svg" }))
+  end)
+
+  it("is not another input", function()
+    local model = copy(tiny.path())
+    local rows, body = text("rows.jsonl", '{"prompt": "Once", "max_tokens": 1}\n'), text("body.json", '{"max_tokens": 1}')
+    local sample = text("sample.txt", ("Once upon a time "):rep(40))
+    refused(rows, { "batch", model, rows, "-o", rows })
+    refused(body, { "batch", model, rows, "-o", body, "--body", "@" .. body })
+    refused(sample, { "quantise", model, sample, "--weights", "iq4_nl", "--calibrate", sample })
+  end)
+end)
