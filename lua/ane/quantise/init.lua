@@ -44,8 +44,9 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   inputs: of gptq: "rounded" (default): each weight is rounded for the inputs that it gets when those before it are rounded, and
 --     compensates how they differ from the source's; the tensors of the file are then in the order of the model. "source": for the
 --     inputs that the source gives
---   tune: of gptq: "none" (default), or "norms": at the end the norm weights are tuned on the text, where the model's operations have
---     gradients (ane.quantise.tune)
+--   tune: of gptq: "norms": at the end the norm weights are tuned on the text, where the model's operations have gradients
+--     (ane.quantise.tune); "auto" (default): they are if the matrices have at most 5 bits per weight, there is text after the
+--     calibration's, and it takes little time; "none"
 --   stages: an earlier form of inputs: 1 for "source", more for "rounded"
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
@@ -61,7 +62,7 @@ M.rules = {
   calibration = { type = "table", made_of = "calibrate, tokens" },
   transform = { type = "string", choices = held.transforms, default = "none" },
   inputs = { type = "string", choices = { "rounded", "source" } },
-  tune = { type = "string", choices = { "norms", "none" }, default = "none" },
+  tune = { type = "string", choices = { "auto", "norms", "none" }, default = "auto" },
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
@@ -357,8 +358,8 @@ local function write_tensor(run, i)
   return row, is_old
 end
 
--- Mean bits per weight of the matrices, those of schemes as packages hold them; without a table of the embedding that a scheme leaves
--- as it is. nil: there is no matrix.
+-- Mean bits per weight of the matrices, those of schemes as packages hold them, and their number of weights; without a table of the
+-- embedding that a scheme leaves as it is. nil, 0: there is no matrix.
 local function bits_of(tensors)
   local bytes, count = 0, 0
   for _, t in ipairs(tensors) do
@@ -366,7 +367,7 @@ local function bits_of(tensors)
       bytes, count = bytes + (t.scheme_bytes or t.bytes_after), count + types.elements(t.shape)
     end
   end
-  return count > 0 and 8 * bytes / count or nil
+  return count > 0 and 8 * bytes / count or nil, count
 end
 
 -- Writes all tensors. Returns their rows, and how many of them an earlier run has rounded.
@@ -382,9 +383,12 @@ end
 
 -- Tunes the norm weights of the file, which is complete but not yet in its place. Returns what came of it, or why nothing did.
 local function tune_norms(run, rows)
-  local opts = run.opts
-  local result, why = require("ane.quantise.tune").run {
+  local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"
+  local bits, count = bits_of(run.plan.tensors)
+  if auto and (bits or 0) > tune.BITS_AUTO then return nil, ("the matrices have %.3g bits per weight"):format(bits) end
+  local result, why = tune.run {
     path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
+    auto = auto, count = count,
   }
   if not result then return nil, why end
   for _, row in ipairs(rows) do
@@ -432,11 +436,11 @@ local function write_all(plan, source, out, opts)
   }
   report.tensors, report.kept = write_tensors(run)
   for _, t in ipairs(plan.tensors) do report.bytes_before = report.bytes_before + (t.bytes or 0) end
-  if factors and opts.tune == "norms" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
+  if factors and opts.tune ~= "none" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
   try(writer:commit())
   if notes then notes:finish() end
   report.warning = warning_of(plan, opts, report.bytes_after)
-  report.bits = bits_of(plan.tensors)
+  report.bits = (bits_of(plan.tensors))
   report.passes, report.inputs = factors and factors.passes, factors and factors.inputs
   report.seconds = core.clock() - started
   return report

@@ -135,7 +135,7 @@ function M.open(model, input, opts, level)
 end
 
 --- The option `further` of open for an option `tune` of quantise.
-function M.further(tune) return tune == "norms" and require("ane.quantise.tune").FURTHER or nil end
+function M.further(tune) return tune ~= "none" and require("ane.quantise.tune").FURTHER or nil end
 
 --- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
 -- @param opts any value; other options are not checked

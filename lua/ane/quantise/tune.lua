@@ -21,6 +21,12 @@ local M = {}
 --- Tokens of a window; windows of a step; maximum windows that are read; one of HELD windows is held out.
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
+--- Maximum windows with the option auto, and numbers of weights times windows: then tuning a small model takes less time than rounding it.
+M.MOST_AUTO, M.WORK_AUTO = 96, 5e10
+
+--- Maximum bits per weight with the option auto. Models with more are near enough to their source.
+M.BITS_AUTO = 5
+
 --- Maximum tokens of the text after the calibration that are read. A rounded model is closer to its source on its calibration text than on
 -- other text, so other text shows the errors better.
 M.FURTHER = M.MOST * M.WINDOW
@@ -34,17 +40,18 @@ M.SLACK = 1.05
 --- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
 M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
 
--- Windows of WINDOW tokens, spread evenly over the text after the calibration, or over that of the calibration if there is too little;
--- the held-out ones apart.
-local function windows_of(calibration)
-  local runs, behind, all = calibration.runs, 0, {}
-  for _, ids in ipairs(calibration.further) do behind = behind + #ids // M.WINDOW end
-  if behind >= M.LEAST then runs = calibration.further end
+-- Windows of WINDOW tokens, `most` of them, spread evenly over the text after the calibration, or over that of the calibration if there
+-- is too little; the held-out ones apart.
+-- @param auto true: only the text after the calibration
+local function windows_of(calibration, most, auto)
+  local runs, after, all = auto and {} or calibration.runs, 0, {}
+  for _, ids in ipairs(calibration.further) do after = after + #ids // M.WINDOW end
+  if after >= M.LEAST then runs = calibration.further end
   for _, ids in ipairs(runs) do
     for from = 1, #ids - M.WINDOW + 1, M.WINDOW do all[#all + 1] = table.move(ids, from, from + M.WINDOW - 1, 1, {}) end
   end
   local read, held = {}, {}
-  local count = math.min(#all, M.MOST)
+  local count = math.min(#all, most)
   for i = 1, count do
     local list = i % M.HELD == 0 and held or read
     list[#list + 1] = all[1 + (i - 1) * #all // count]
@@ -186,14 +193,18 @@ end
 Tuner.__close = Tuner.close
 
 --- Tunes the norms of a file.
--- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil)
+-- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil), auto (true: only
+-- if it takes little time and there is text that the calibration has not read), count (of the model's weights, for auto)
 -- @return {weights = name -> bytes (fp32), before, after = {kl (nats), perplexity (relative to the source's)} of the windows that are
 -- held out, windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
 -- ane.util.failure does
 function M.run(job)
-  local windows, held = windows_of(job.calibration)
+  local most = job.auto and math.min(M.MOST_AUTO, M.WORK_AUTO // job.count) or M.MOST
+  if most < M.LEAST then return nil, "the model is large" end
+  local windows, held = windows_of(job.calibration, most, job.auto)
   if #windows + #held < M.LEAST then
-    return nil, ("the text has %d windows of %d tokens, but must have %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
+    return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(job.auto and " after the calibration's" or "",
+      #windows + #held, M.WINDOW, M.LEAST)
   end
   local tuner, why = open(job)
   if not tuner then return nil, why end

@@ -135,7 +135,7 @@ describe("a quantised model whose norms are tuned", function()
     local most = core.testing.wide_most()
     finally(function() core.testing.wide_most(most) end)
     local kl, files, lists, other = {}, {}, samples_of(model)
-    for i, opts in ipairs { {}, { threads = 1, tune = "norms" }, { threads = 2, tune = "norms" } } do
+    for i, opts in ipairs { { tune = "none" }, { threads = 1, tune = "norms" }, { threads = 2, tune = "norms" } } do
       local path = scratch()
       core.testing.wide_most(i == 2 and 16 or 64)
       opts.weights, opts.method, opts.calibrate = "int4-block", "gptq", lists
@@ -179,7 +179,7 @@ describe("a quantised model whose norms are tuned", function()
     for form, tuned in pairs { ["int4-block"] = "norms", ["lut4-g16"] = false } do
       local path, folder = scratch(), os.tmpname()
       os.remove(folder)
-      assert(model:quantise(path, { weights = form, method = "gptq", calibrate = lists, tune = tuned or nil }))
+      assert(model:quantise(path, { weights = form, method = "gptq", calibrate = lists, tune = tuned or "none" }))
       local small <close> = assert(ane.load(path))
       local report = assert(small:export(folder, { weights = form, context = 64 }))
       os.execute("rm -rf " .. folder)
@@ -208,5 +208,25 @@ describe("a quantised model whose norms are tuned", function()
     assert.matches("^no gradient of layers", report.untuned)
     report = assert(model:quantise(scratch(), { weights = "q4_0" }))
     assert.same({ nil, nil }, { report.tuned, report.untuned })
+  end)
+
+  it("is by default one of few bits and few weights, with text after the calibration's", function()
+    local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    local work, lists = tune.WORK_AUTO, samples_of(model)
+    finally(function() tune.WORK_AUTO = work end)
+    local function write(type, tokens)
+      local path = scratch()
+      return assert(model:quantise(path, { weights = type, method = "gptq", calibrate = lists, tokens = tokens })), core.read_file(path)
+    end
+    local report, bytes = write("int4-block", 2048)
+    assert.is_true(report.tuned.windows > 12) -- besides those that are held out
+    assert.is_true(report.tuned.changed)
+    local again = select(2, write("int4-block", 2048))
+    assert.equal(core.sha256(bytes), core.sha256(again))
+    local few = ("the text after the calibration's has 0 windows of 256 tokens, but must have %d or more"):format(tune.LEAST)
+    assert.equal(few, write("int4-block").untuned)
+    assert.equal("the matrices have 8.5 bits per weight", write("q8_0", 2048).untuned)
+    tune.WORK_AUTO = 1e5
+    assert.equal("the model is large", write("int4-block", 2048).untuned)
   end)
 end)
