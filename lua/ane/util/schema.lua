@@ -14,6 +14,9 @@ local function is_callable(v)
   return type(v) == "function" or type(mt) == "table" and mt.__call ~= nil
 end
 
+--- Is a value a function, or can it be called like one?
+M.is_callable = is_callable
+
 -- For each type: its check, and its name in messages.
 local TYPES = {
   integer = { function(v) return math.type(v) == "integer" end, "an integer" },
