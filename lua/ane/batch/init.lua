@@ -291,7 +291,9 @@ local function summary(self)
     ok = not self:too_many(), rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens,
     seconds = core.clock() - self.started,
   }
-  if not out.ok then out.message = ("%d rows failed, option max_errors is %d"):format(self.errors, self.opts.max_errors) end
+  if not out.ok then
+    out.message = ("%d %s failed, option max_errors is %d"):format(self.errors, self.errors == 1 and "row" or "rows", self.opts.max_errors)
+  end
   return out
 end
 

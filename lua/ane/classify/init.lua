@@ -288,7 +288,7 @@ local function read_input(model, input, level)
     return ids, at
   end
   if type(input) ~= "table" then
-    error(("classify: the input must be a text or a list of token ids, but is a %s"):format(type(input)), level + 1)
+    error(("classify: the input must be a text or a list of token ids, but is %s"):format(list_of.kind(input)), level + 1)
   end
   local fault = list_of.ids_fault(input)
   if fault then error("classify: " .. fault, level + 1) end

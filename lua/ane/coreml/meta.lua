@@ -245,7 +245,7 @@ function M.read(folder, context)
   if not text then refuse(code, "%s", message) end
   local meta, fault = core.json_decode(text)
   if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
-  if meta.format_version ~= 1 then refuse("unsupported", "format_version is %s, known is 1", tostring(meta.format_version)) end
+  if meta.format_version ~= 1 then refuse("unsupported", "format_version must be 1, but is %s", tostring(meta.format_version)) end
   if not MODELS[meta.kind] then refuse("format", "kind is %s", tostring(meta.kind)) end
   for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
   meta.n_layers = integer(meta, "n_layers", 0, "the model")

@@ -233,7 +233,7 @@ local function prompt_ids(self, prompt, opts, level)
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then
-    error("the prompt must be a text, a list of token ids or a list of messages, but is a " .. type(prompt), level)
+    error("the prompt must be a text, a list of token ids or a list of messages, but is " .. list_of.kind(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()
@@ -655,7 +655,7 @@ end
 --- Returns the bundle of an open model, for modules that need its internals.
 -- @raise at `level`, counted from the caller, if the model is closed or the value is not a model
 function M.bundle(model, level)
-  if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
+  if getmetatable(model) ~= meta then error("no model given: " .. list_of.kind(model), level + 1) end
   return model._bundle or error("model is closed", level + 1)
 end
 

@@ -38,7 +38,7 @@ end
 -- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
-  if type(r) ~= "table" then bad("a recipe must be a table, but is a " .. type(r)) end
+  if type(r) ~= "table" then bad("a recipe must be a table, but is " .. list_of.kind(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end

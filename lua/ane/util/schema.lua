@@ -45,7 +45,7 @@ local function shown(v)
   end
   if v ~= v then return "NaN" end
   if type(v) == "number" or type(v) == "boolean" then return tostring(v) end
-  return "a " .. type(v)
+  return list_of.kind(v)
 end
 
 --- A value as messages show it: numbers and short texts as they are, other values by their type.
