@@ -87,7 +87,7 @@ end
 -- @return true; or nil, message, code
 function M.check(opts)
   local input, output = opts.input, opts.output
-  if opts.resume and opts.restart then return nil, "option resume cannot be combined with restart", "invalid" end
+  if opts.resume and opts.restart then return nil, "option resume cannot be combined with option restart", "invalid" end
   if opts.resume and not is_resumable(output) then return nil, "option resume needs an output file", "invalid" end
   if is_file(input) and not core.path_kind(input) then return nil, ("%s: no such file or folder"):format(input), "io" end
   if not is_file(output) then return true end

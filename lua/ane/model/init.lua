@@ -396,6 +396,7 @@ end
 -- @return a chat; or nil, message, code
 function Model:chat(opts)
   opened(self)
+  if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local made, message, code = chat.new(self, opts, 2)
   return made, message, code -- no tail call: error levels count this function
 end

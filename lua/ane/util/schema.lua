@@ -1,7 +1,8 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
--- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit
--- that is itself too low), choices (list), aliases = {old name = choice}, of (the rule of each entry of a list), check = function(value)
--- that gives a message where the value is wrong, made_of (the options that users give in its place, as they are listed).
+-- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, wanted (the names of these types in
+-- messages, where others say more), default, min, max, above (a limit that is itself too low), choices (list), aliases = {old name =
+-- choice}, of (the rule of each entry of a list), check = function(value) that gives a message where the value is wrong, made_of (the
+-- options that users give in its place, as they are listed).
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -63,7 +64,7 @@ local function fits(rule, v)
   for _, kind in ipairs(kinds) do
     if TYPES[kind][1](v) then return true end
   end
-  return false, names_of(kinds)
+  return false, rule.wanted or names_of(kinds)
 end
 
 local function range_of(rule)

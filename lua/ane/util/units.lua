@@ -26,7 +26,9 @@ end
 M.bytes_rule = {
   type = { "integer", "string" },
   check = function(v)
-    if not M.read_bytes(v) then return ("must be a number of bytes, or a text like \"2G\" or \"512M\", but is %s"):format(list_of.shown(v)) end
+    if not M.read_bytes(v) then
+      return ("must be a number of bytes, or a text like \"2G\" or \"512M\", but is %s"):format(list_of.shown(v))
+    end
   end,
 }
 
