@@ -58,7 +58,7 @@ function M.run(model, opts)
   session, message, code = model:session()
   if not session then return nil, message, code end
   return setmetatable({
-    session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each, progress = opts.progress,
+    session = session, window = math.min(opts.window or most, most), most = most, reach = cfg.reach, each = opts.each, progress = opts.progress,
     decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by index; tokens pushed; tokens with labels
   }, Run)
 end
@@ -107,7 +107,11 @@ end
 local function check_window(self)
   if not self.reach then return nil, ("%d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
-    local what = "%d tokens need windows of more than %d (margins of %d on both sides), a run takes %d: load the model with more context"
+    local what = "%d tokens need windows of more than %d (margins of %d on both sides), but a run takes %d: load the model with more context"
+    if self.window < self.most then
+      what = "option window must be more than %d for %d tokens (margins of %d on both sides), but is %d"
+      return nil, what:format(2 * self.reach, self.n, self.reach, self.window), "range"
+    end
     return nil, what:format(self.n, 2 * self.reach, self.reach, self.window), "range"
   end
   return true

@@ -292,8 +292,10 @@ end
 -- @param what "3 of 4 replies are"; default "the reply is"
 function M.check_cut(args, result, model, what)
   if result.stop ~= "context" then return end
-  local context, own = model.context, model.config.context_length
-  local more = own and context < own and ("--context gives up to %d"):format(own) or "the model's own is no longer"
+  local held = require("ane.model").bundle(model).most_context -- by packages
+  local context, own = model.context, held or model.config.context_length
+  local more = own and context < own and ("--context gives up to %d"):format(own)
+    or held and "the packages hold no more" or "the model's own is no longer"
   M.remark(args, "%s cut off: the context of %d tokens is full; %s", what or "the reply is", context, more)
 end
 

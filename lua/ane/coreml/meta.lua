@@ -204,12 +204,15 @@ local function read_ropes(meta)
   end
 end
 
+-- Sets most_context, the positions of the profile that holds most.
 local function read_profiles(meta)
+  meta.most_context = meta.max_seq_len
   for i, profile in ipairs(list(meta, "profiles", "the set", true)) do
     local where = ("profiles[%d]"):format(i)
     if type(profile) ~= "table" then refuse("format", "%s is not an object", where) end
     if profile.max_seq_len ~= nil then profile.max_seq_len = integer(profile, "max_seq_len", 1, where) end
     for k, p in ipairs(list(profile, "packages", where)) do read_package(p, ("%s.packages[%d]"):format(where, k)) end
+    if #profile.packages > 0 then meta.most_context = math.max(meta.most_context, profile.max_seq_len or 0) end
   end
 end
 

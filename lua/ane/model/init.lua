@@ -95,12 +95,12 @@ end
 
 -- The options with a progress function that ends the work where it closes the model.
 local function watched(self, opts)
-  local progress = type(opts) == "table" and rawget(opts, "progress")
-  if not schema.is_callable(progress) then return opts end
+  local show = type(opts) == "table" and rawget(opts, "progress")
+  if not schema.is_callable(show) then return opts end
   local own = setmetatable({}, getmetatable(opts))
   for key, value in next, opts do own[key] = value end
   function own.progress(...)
-    progress(...)
+    show(...)
     if not self._bundle then failure.raise("state", "the model was closed by a callback") end
   end
   return own

@@ -145,7 +145,7 @@ describe("a package set", function()
     assert.is_true(worst > 0 and worst < 0.05)
     assert.same({ nil, "unsupported" }, { ane.load(SET, { weights = "int8" }), (select(3, ane.load(SET, { weights = "int8" }))) })
     local model_, message, code = ane.load(SET, { context = 25 })
-    local text = SET .. "/runtime_meta.json: option context is 25, the states hold 24 positions"
+    local text = SET .. "/runtime_meta.json: option context must be 1 .. 24, the positions that the states hold, but is 25"
     assert.same({ nil, text, "unsupported" }, { model_, message, code })
     local info = model:info()
     assert.same({ "packages", "fp32", 43 }, { info.engine, info.activations, info.vocab })
