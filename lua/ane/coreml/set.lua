@@ -122,7 +122,8 @@ local function common(folder, meta, opts)
   if tokenizer then tokenizer.eos_ids = eos end
   return {
     tokenizer = tokenizer, tokenizer_error = tokenizer_error, eos_ids = eos, context = opts.context or meta.max_seq_len,
-    packages = listed(meta), most_context = meta.most_context, modules = meta.kind == "embedding" and pooling.read(folder, meta.pooling) or nil,
+    packages = listed(meta), most_context = meta.most_context,
+    modules = meta.kind == "embedding" and pooling.read(folder, meta.pooling) or nil,
   }
 end
 
