@@ -153,7 +153,7 @@ describe("ane redact", function()
     assert.matches("none.txt", err)
     code, _, err = command.run { "redact", filter.path, folder .. "/in.txt", "-o", folder .. "/gone.txt", "--window", "5" }
     assert.equal(2, code)
-    assert.matches("^ane redact: %-%-window must be more than 64 for ", err)
+    assert.matches("^ane redact: %-%-window must be 65 or more for ", err)
     code, _, err = command.run { "redact", filter.path, folder, "-o", folder .. "/gone.txt" }
     assert.equal(1, code)
     assert.matches("cannot read: Is a directory", err)
