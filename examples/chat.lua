@@ -3,6 +3,11 @@
 
 local ane = require "ane"
 
+if not arg[1] then
+  io.stderr:write 'usage: lua5.4 examples/chat.lua MODEL.gguf ["System message"]\n'
+  os.exit(2)
+end
+
 local model <close> = assert(ane.load(arg[1], { progress = true }))
 local chat <close> = assert(model:chat { system = arg[2], temperature = 0.7, max_tokens = 256 })
 

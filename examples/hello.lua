@@ -3,6 +3,11 @@
 
 local ane = require "ane"
 
+if not arg[1] then
+  io.stderr:write 'usage: lua5.4 examples/hello.lua MODEL.gguf ["Text to continue"]\n'
+  os.exit(2)
+end
+
 local path, text = arg[1], arg[2] or "The capital of France is"
 local model <close> = assert(ane.load(path))
 

@@ -11,6 +11,11 @@ local ane = require "ane"
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 
+if not arg[1] then
+  io.stderr:write "usage: lua5.4 examples/port_a_model.lua FOLDER\n"
+  os.exit(2)
+end
+
 local folder = arg[1]
 
 -- The differences from llama are a table here, so that the steps below can change them. Your recipe is plain code.

@@ -8,7 +8,7 @@ local MOST, FOUND = 120, 5 -- words of a passage; passages that are shown
 
 if not arg[3] then
   io.stderr:write 'usage: lua5.4 examples/search.lua MODEL FOLDER "a question" [RERANKER]\n'
-  os.exit(1)
+  os.exit(2)
 end
 
 -- Passages of a text: its paragraphs. A heading of Markdown goes with what follows; long ones are divided.

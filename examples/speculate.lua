@@ -4,6 +4,11 @@
 
 local ane = require "ane"
 
+if not arg[1] then
+  io.stderr:write 'usage: lua5.4 examples/speculate.lua MODEL.gguf ["Text to continue"]\n'
+  os.exit(2)
+end
+
 local path, text = arg[1], arg[2] or "One two three four. One two three four. One two"
 local model <close> = assert(ane.load(path, { context = 512 }))
 local session <close> = assert(model:session())

@@ -3,6 +3,11 @@
 
 local ane = require "ane"
 
+if not arg[1] then
+  io.stderr:write 'usage: lua5.4 examples/stream.lua MODEL.gguf ["Text to continue"]\n'
+  os.exit(2)
+end
+
 local path, text = arg[1], arg[2] or "Once upon a time"
 local model <close> = assert(ane.load(path, { progress = true }))
 local opts = { temperature = 0.8, top_p = 0.95, seed = 1, max_tokens = 64, stop = "\n\n" }

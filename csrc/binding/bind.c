@@ -153,6 +153,8 @@ lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Num
   return v;
 }
 
+const char *bind_kind(lua_State *L, int i) { return lua_isnil(L, i) ? "nil" : lua_pushfstring(L, "a %s", luaL_typename(L, i)); }
+
 const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
   int type = lua_getfield(L, t, name);
   if (type != LUA_TNIL && type != LUA_TSTRING)

@@ -59,6 +59,8 @@ lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integ
 /* The same, `def` where absent. */
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);
 lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Number def, lua_Number lo, lua_Number hi);
+/* The type of a value, as messages name it: "a table", or "nil". Pushes a text. */
+const char *bind_kind(lua_State *L, int i);
 /* NULL where absent. The table keeps the text alive. */
 const char *bind_opt_text_option(lua_State *L, int t, const char *name);
 /* false where absent. */

@@ -177,7 +177,9 @@ function M.tensor(values, shape)
   local kind = type(values)
   if shape ~= nil then shape = schema.argument({ type = "list", of = { type = "integer", min = 0 } }, shape, "tensor: shape", 2) end
   if kind == "string" then return made(shape or { #values // 4 }, values) end
-  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, but is a " .. kind, 2) end
+  if kind ~= "table" and kind ~= "number" then
+    error("tensor: values must be a number, a list or a string, but is " .. list_of.kind(values), 2)
+  end
   local nested, flat = shape_of(values), {}
   local message = flatten(values, nested, 1, flat)
   if message then error(message, 2) end

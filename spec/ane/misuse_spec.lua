@@ -130,6 +130,34 @@ describe("a session with a reply in progress", function()
   end)
 end)
 
+describe("a model that a callback closes", function()
+  local closed = { nil, "the model was closed by a callback", "state" }
+
+  for name, act in pairs {
+    quantise = function(own, close) return own:quantise(os.tmpname(), { weights = "q4_0", progress = close }) end,
+    samples = function(own, close)
+      return own:quantise(os.tmpname(), { weights = "q4_0", method = "gptq", calibrate = { samples = 4 }, progress = close })
+    end,
+    callable = function(own, close)
+      local progress = setmetatable({}, { __call = close })
+      return own:quantise(os.tmpname(), { weights = "q4_0", progress = progress })
+    end,
+    generate_many = function(own, close)
+      return own:generate_many({ PROMPT, PROMPT }, opts { sessions = 1, on_reply = close })
+    end,
+  } do
+    it("ends " .. name, function()
+      local own = tiny.load("llama-q8_0", { context = 256, threads = 1 })
+      assert.same(closed, { act(own, function() own:close() end) })
+    end)
+  end
+
+  it("gives the replies that are complete", function()
+    local own = tiny.load("llama-q8_0", { context = 256, threads = 1 })
+    assert.same({ want }, assert(own:generate_many({ PROMPT }, opts { on_reply = function() own:close() end })))
+  end)
+end)
+
 it("a server may be closed by a callback of it, which takes effect at the end of the turn", function()
   local http = require "support.http"
   if not http.available then return pending "no server, or no lua-socket" end

@@ -32,6 +32,15 @@ local function run(name, args, input)
 end
 
 describe("examples", function()
+  it("say how they are called where arguments are missing", function()
+    for _, path in ipairs(tree.files("examples", "lua")) do
+      local lua = ("LUA_PATH='%s' LUA_CPATH='%s' lua5.4"):format(package.path, package.cpath)
+      local ok, text = tree.run(("%s %s 2>&1; test $? = 2"):format(lua, path))
+      assert.is_true(ok, path)
+      assert.matches("^usage: lua5.4 " .. path:gsub("%p", "%%%0") .. " %u", text)
+    end
+  end)
+
   it("hello", function()
     local out = run("hello", { tiny.path(), "Hello" })
     assert.matches("^model %(llama", out)

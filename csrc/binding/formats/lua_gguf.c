@@ -121,7 +121,7 @@ static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t
       struct ane_meta s = {.kind = ANE_META_STRING};
       size_t len;
       if (lua_type(L, -1) != LUA_TSTRING)
-        luaL_error(L, "set: entry %I is a %s, not a string", (LUAI_UACINT)(i + 1), luaL_typename(L, -1));
+        luaL_error(L, "set: entry %I is %s, not a string", (LUAI_UACINT)(i + 1), bind_kind(L, -1));
       s.s.data = lua_tolstring(L, -1, &len);
       s.s.len = len;
       memcpy(data + i * size, &s, sizeof s);

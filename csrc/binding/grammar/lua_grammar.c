@@ -51,7 +51,7 @@ static struct ane_bytes *check_texts(lua_State *L, int arg, size_t *n) {
   struct ane_bytes *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < *n; i++) {
     lua_rawgeti(L, arg, (lua_Integer)i + 1);
-    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "entry %d must be a string, but is a %s", (int)i + 1, luaL_typename(L, -1));
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "entry %d must be a string, but is %s", (int)i + 1, bind_kind(L, -1));
     list[i].data = lua_tolstring(L, -1, &list[i].len);
     lua_pop(L, 1);
   }
@@ -81,7 +81,7 @@ static struct ane_rule_symbol check_symbol(lua_State *L) {
   size_t n = 0;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
   if (n == 0 || !strchr("=/~", *text))
-    luaL_error(L, "a symbol must be the number of a rule or a text with its kind, but is a %s", luaL_typename(L, -1));
+    luaL_error(L, "a symbol must be the number of a rule or a text with its kind, but is %s", bind_kind(L, -1));
   s.kind = *text == '=' ? ANE_RULE_LITERAL : *text == '/' ? ANE_RULE_PATTERN : ANE_RULE_PATTERN_NO_CASE;
   s.text = (struct ane_bytes){text + 1, n - 1};
   return s;

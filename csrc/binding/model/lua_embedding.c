@@ -24,8 +24,8 @@ static int embedding_open(lua_State *L) {
   if (ane_map_open_beside(&ud->map, beside, location, &err)) return bind_fail(L, &err);
   uint64_t want = (uint64_t)rows * (uint64_t)width * 2;
   if (ud->map.size != want) {
-    ane_fail(&err, ANE_FORMAT, "%.200s has %" PRIu64 " bytes, %" PRId64 " rows of %" PRId64 " halves are %" PRIu64, location,
-             ud->map.size, rows, width, want);
+    ane_fail(&err, ANE_FORMAT, "%.200s must have %" PRIu64 " bytes for %" PRId64 " rows of %" PRId64 " numbers, but has %" PRIu64,
+             location, want, rows, width, ud->map.size);
     return bind_fail(L, &err);
   }
   ud->rows = rows, ud->width = width;

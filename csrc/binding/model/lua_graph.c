@@ -302,7 +302,7 @@ static int check_inputs(lua_State *L, const struct ane_graph *g, const char *nod
     if (lua_isboolean(L, -1) && !lua_toboolean(L, -1))
       in[i] = ANE_NONE;
     else if (!lua_isinteger(L, -1))
-      luaL_error(L, "%s: input %d is a %s, not a value", node, i + 1, luaL_typename(L, -1));
+      luaL_error(L, "%s: input %d is %s, not a value", node, i + 1, bind_kind(L, -1));
     else if (lua_tointeger(L, -1) < 1 || lua_tointeger(L, -1) > g->n_values)
       luaL_error(L, "%s: input %d is %I; the values of the graph are 1 .. %d", node, i + 1, (LUAI_UACINT)lua_tointeger(L, -1),
                  (int)g->n_values);

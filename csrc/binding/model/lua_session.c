@@ -136,7 +136,7 @@ static struct trace *check_names(lua_State *L, int arg) {
   if (!t->names || !t->values) luaL_error(L, "no memory for a trace of %d values", n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, arg, i + 1);
-    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "name %d of the trace is a %s", i + 1, luaL_typename(L, -1));
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "name %d of the trace is %s", i + 1, bind_kind(L, -1));
     t->names[i] = lua_tostring(L, -1);
     lua_pop(L, 1);
   }

@@ -110,7 +110,7 @@ static ane_status on_wait(void *arg, int32_t rank, double seconds, struct ane_er
 /* Makes a reference to a function of the table at `t`. */
 static int function_field(lua_State *L, int t, const char *option, const char *name) {
   if (lua_getfield(L, t, name) != LUA_TFUNCTION)
-    luaL_error(L, "option %s: %s is a %s, not a function", option, name, luaL_typename(L, -1));
+    luaL_error(L, "option %s: %s is %s, not a function", option, name, bind_kind(L, -1));
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
 

@@ -35,7 +35,7 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
     t->data = tensor->data;
     return;
   }
-  if (!lua_istable(L, -1)) luaL_error(L, "input %s is a %s, no tensor", name, luaL_typename(L, -1));
+  if (!lua_istable(L, -1)) luaL_error(L, "input %s is %s, no tensor", name, bind_kind(L, -1));
   lua_getfield(L, -1, "dtype");
   const char *dtype = luaL_optlstring(L, -1, "", &len);
   t->dtype = ane_dtype_from_name(dtype, len);

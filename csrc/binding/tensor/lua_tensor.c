@@ -100,7 +100,7 @@ static int tensor_make(lua_State *L) {
       int ok;
       lua_rawgeti(L, 2, (lua_Integer)i + 1);
       data[i] = (float)lua_tonumberx(L, -1, &ok);
-      if (!ok) return luaL_error(L, "value %I is a %s, not a number", (LUAI_UACINT)(i + 1), luaL_typename(L, -1));
+      if (!ok) return luaL_error(L, "value %I is %s, not a number", (LUAI_UACINT)(i + 1), bind_kind(L, -1));
       lua_pop(L, 1);
     }
   }

@@ -87,7 +87,7 @@ end
 -- @return true; or nil, message, code
 function M.check(opts)
   local input, output = opts.input, opts.output
-  if opts.resume and opts.restart then return nil, "option resume cannot be combined with restart", "invalid" end
+  if opts.resume and opts.restart then return nil, "option resume cannot be combined with option restart", "invalid" end
   if opts.resume and not is_resumable(output) then return nil, "option resume needs an output file", "invalid" end
   if is_file(input) and not core.path_kind(input) then return nil, ("%s: no such file or folder"):format(input), "io" end
   if not is_file(output) then return true end
@@ -291,7 +291,9 @@ local function summary(self)
     ok = not self:too_many(), rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens,
     seconds = core.clock() - self.started,
   }
-  if not out.ok then out.message = ("%d rows failed, option max_errors is %d"):format(self.errors, self.opts.max_errors) end
+  if not out.ok then
+    out.message = ("%d %s failed, option max_errors is %d"):format(self.errors, self.errors == 1 and "row" or "rows", self.opts.max_errors)
+  end
   return out
 end
 

@@ -58,7 +58,8 @@ function M.run(model, opts)
   session, message, code = model:session()
   if not session then return nil, message, code end
   return setmetatable({
-    session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each, progress = opts.progress,
+    session = session, most = most, window = math.min(opts.window or most, most), reach = cfg.reach,
+    each = opts.each, progress = opts.progress,
     decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by index; tokens pushed; tokens with labels
   }, Run)
 end
@@ -105,12 +106,15 @@ end
 
 -- Checks that a sequence longer than one run can be divided into windows.
 local function check_window(self)
-  if not self.reach then return nil, ("%d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
-  if self.window <= 2 * self.reach then
-    local what = "%d tokens need windows of more than %d (margins of %d on both sides), a run takes %d: load the model with more context"
-    return nil, what:format(self.n, 2 * self.reach, self.reach, self.window), "range"
+  local least = self.reach and 2 * self.reach + 1 or self.n
+  if self.window >= least then return true end
+  if self.window < self.most then
+    local what = "option window must be %d or more for %d tokens, but is %d"
+    return nil, what:format(least, self.n, self.window), "range"
   end
-  return true
+  if not self.reach then return nil, ("%d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
+  local what = "%d tokens need windows of %d or more (margins of %d on both sides), but a run takes %d: load the model with more context"
+  return nil, what:format(self.n, least, self.reach, self.window), "range"
 end
 
 -- Runs the windows that are complete; with `final`, at the end of the text, all of them.
@@ -288,7 +292,7 @@ local function read_input(model, input, level)
     return ids, at
   end
   if type(input) ~= "table" then
-    error(("classify: the input must be a text or a list of token ids, but is a %s"):format(type(input)), level + 1)
+    error(("classify: the input must be a text or a list of token ids, but is %s"):format(list_of.kind(input)), level + 1)
   end
   local fault = list_of.ids_fault(input)
   if fault then error("classify: " .. fault, level + 1) end

@@ -27,6 +27,8 @@ end
 
 -- Writes one reply as it is generated. Ctrl-C ends the reply. Ctrl-C while nothing is computed ends the program.
 local function answer(chat, said, args)
+  local fault = common.utf8_fault(said, "the text")
+  if fault then return nil, fault end
   local pieces, message
   local ok, raised = core.interruptible(function()
     pieces, message = chat:stream(said)
@@ -223,6 +225,8 @@ local function converse(talk, args)
 end
 
 function M.run(args)
+  local fault = args.system and common.utf8_fault(args.system, "--system") or args.prompt and common.utf8_fault(args.prompt, "--prompt")
+  if fault then return options.wrong("%s", fault) end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
   local opts = options.generation(args)

@@ -56,7 +56,7 @@ local function calibration_text(args)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
-  if text == "" then return nil, file .. ": is empty", "invalid" end
+  if text == "" then return nil, M.name_of(file) .. ": is empty", "invalid" end
   return text
 end
 
@@ -180,6 +180,7 @@ end
 -- @return path; or nil, message, code
 function M.path(args, name)
   local hub = require "ane.hub"
+  if name == "" then return nil, "the name of the model is empty", "usage" end
   if not hub.is_name(name) then return name end
   local path, info, code = hub.pull(name, { progress = M.progress(args), waiting = M.waiting(args), fallback = true })
   if not path then return nil, info, code end
@@ -224,6 +225,16 @@ end
 
 -- ---- Input and output ----------------------------------------------------------------------------------------------------
 
+--- The name of a file for messages: "standard input" for "-".
+function M.name_of(path) return path == "-" and "standard input" or path end
+
+--- What is wrong with a text that goes through a chat template, which takes UTF-8; nil: nothing.
+-- @param name of the option or file that it comes from
+function M.utf8_fault(text, name)
+  local _, bad = utf8.len(text)
+  return bad and ("%s must be UTF-8, but has an invalid byte at %d"):format(name, bad) or nil
+end
+
 --- Reads a whole file, or standard input if path is "-".
 -- @return its bytes; or nil, message, code
 function M.read(path)
@@ -244,13 +255,14 @@ function M.list(values)
   return core.json_array(values)
 end
 
---- Reads the lines of standard input.
+--- Reads the lines of standard input. There must be one.
 -- @return a list of texts without their line ends; or nil, message, code
 function M.lines()
   local list = {}
   while true do
     local line, message = io.stdin:read "l"
     if message then return nil, "standard input: cannot read: " .. message, "io" end
+    if not line and #list == 0 then return nil, "standard input: has no text, but must have one in each line", "invalid" end
     if not line then return list end
     list[#list + 1] = line
   end
@@ -280,8 +292,10 @@ end
 -- @param what "3 of 4 replies are"; default "the reply is"
 function M.check_cut(args, result, model, what)
   if result.stop ~= "context" then return end
-  local context, own = model.context, model.config.context_length
-  local more = own and context < own and ("--context gives up to %d"):format(own) or "the model's own is no longer"
+  local held = require("ane.model").bundle(model).most_context -- by packages
+  local context, own = model.context, held or model.config.context_length
+  local more = own and context < own and ("--context gives up to %d"):format(own)
+    or held and "the packages hold no more" or "the model's own is no longer"
   M.remark(args, "%s cut off: the context of %d tokens is full; %s", what or "the reply is", context, more)
 end
 

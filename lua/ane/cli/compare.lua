@@ -115,7 +115,7 @@ function M.run(args)
   local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
   local report, code
   report, message, code = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
-  if not report then return nil, code == "invalid" and args.text .. ": " .. message or message end
+  if not report then return nil, code == "invalid" and common.name_of(args.text) .. ": " .. message or message end
   if other then
     report.than, message = compare.difference(report, other)
     if not report.than then return nil, args.than .. ": " .. message end

@@ -39,7 +39,6 @@ function M.run(args)
   if not input then
     input, message = common.lines()
     if not input then return nil, message end
-    if #input == 0 then return nil, "standard input: has no text, but must have one in each line" end
   end
   local result
   result, message = model:embed(input, {

@@ -58,7 +58,9 @@ local function read_texts(path)
   for line in all:gmatch "[^\n]+" do
     local text
     text, message = core.json_decode(line)
-    if type(text) ~= "string" then return nil, ("%s: line %d: %s"):format(path, #list + 1, message or "must be a JSON string") end
+    if type(text) ~= "string" then
+      return nil, ("%s: line %d: %s"):format(common.name_of(path), #list + 1, message or "must be a JSON string")
+    end
     list[#list + 1] = text
   end
   return list

@@ -147,7 +147,7 @@ local function machine(args)
   local info, message = require("ane").info()
   if not info then return nil, message end
   if args.json then return common.print_json(info) end
-  write("ane %s; %s, %d cores; kernels: %s of %s; memory %s free", info.version, info.cpu, info.cores, info.isa,
+  write("ane %s; %s, %d cores; kernels %s (this machine has %s); memory %s free", info.version, info.cpu, info.cores, info.isa,
     table.concat(info.isa_list, ", "), common.bytes(info.memory.available))
   return true
 end

@@ -6,6 +6,7 @@ local M = {}
 
 -- Returns what is wrong with a list of messages, or nil.
 local function fault(list)
+  if #list == 0 then return "has no message" end
   for i, one in ipairs(list) do
     if type(one) ~= "table" or one.kind ~= "dict" then return ("messages[%d] is not an object"):format(i) end
   end

@@ -157,6 +157,7 @@ end
 --- The model and the options of loading it.
 -- @param optional true: the model may be left out
 -- @param merge what --merge does without --adapter, or nil
+-- @return the flag --sandbox
 function M.model(parser, optional, merge)
   local rules = model.rules
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
@@ -182,9 +183,11 @@ function M.model(parser, optional, merge)
   M.add(parser, "--run-memory", "Maximum memory for the states and values of an ONNX model or a package set that runs op by op: 2G, "
     .. "512M; default: half of the free memory.", rules.run_memory):argname "SIZE"
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
-  parser:flag("--sandbox", "Restrict the process: it opens only the model and the files named in the command, starts no program and "
-    .. "uses no network. After loading it cannot open the model either. Needs Linux with Landlock.")
+  local sandbox = parser:flag("--sandbox", "Restrict the process, after the download of a model by name: it opens only the model and "
+    .. "the files named in the command, starts no program and uses no network. After loading it cannot open the model either. Needs "
+    .. "Linux with Landlock.")
   M.progress(parser)
+  return sandbox
 end
 
 --- Options of sampling, named as in Lua with dashes.

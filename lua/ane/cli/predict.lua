@@ -62,15 +62,16 @@ local function fault_of_tolerance(case)
 end
 
 local function read_case(path)
+  local name = common.name_of(path)
   local text, message = common.read(path)
   if not text then return nil, message end
   local case, fault = core.json_decode(text)
-  if case == nil then return nil, ("%s: %s"):format(path, fault) end
+  if case == nil then return nil, ("%s: %s"):format(name, fault) end
   if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
-    return nil, path .. ": must be an object with a list `calls`"
+    return nil, name .. ": must be an object with a list `calls`"
   end
   fault = fault_of_tolerance(case)
-  if fault then return nil, ("%s: %s"):format(path, fault) end
+  if fault then return nil, ("%s: %s"):format(name, fault) end
   return case
 end
 
@@ -297,7 +298,7 @@ function M.run(args)
   local states = { info = pkg:info(), by_key = {}, kept = references_of(case.calls) }
   for i, call in ipairs(case.calls) do
     local outputs, why = run_call(pkg, call, i, states, args, tolerance)
-    if not outputs then return nil, ("call %d: %s"):format(i, why) end
+    if not outputs then return nil, ("%s: call %d: %s"):format(common.name_of(args.case), i, why) end
     for _, o in pairs(outputs) do all = all and o.ok ~= false end
     calls[i] = { outputs = outputs }
   end

@@ -27,17 +27,17 @@ function M.run(args)
   local jinja = require "ane.jinja"
   local source, message = common.read(args.template)
   if not source then return nil, message end
-  local text, vars, template
+  local text, vars, template, code, place, _
   text, message = common.read(args.vars)
   if not text then return nil, message end
   vars, message = jinja.decode(text)
-  if vars == nil then return nil, args.vars .. ": " .. message end
-  if type(vars) ~= "table" or vars.kind ~= "dict" then return nil, args.vars .. ": is not a JSON object" end
-  template, message = jinja.compile(source, { name = args.template })
+  if vars == nil then return nil, common.name_of(args.vars) .. ": " .. message end
+  if type(vars) ~= "table" or vars.kind ~= "dict" then return nil, common.name_of(args.vars) .. ": is not a JSON object" end
+  template, message = jinja.compile(source, { name = common.name_of(args.template) })
   if not template then return nil, message end
   local now = args.now ~= "" and args.now or nil
-  text, message = template:render(vars, { now = now })
-  if not text then return nil, message end
+  text, message, code, _, place = template:render(vars, { now = now })
+  if not text then return nil, code == "template" and ("%s: the template raises: %s"):format(place, message) or message end
   if args.json then return common.print_json { text = text } end
   io.stdout:write(text)
   return true

@@ -46,7 +46,7 @@ local function read_text(path)
   if not text then return nil, message, code end
   text = text:gsub("\r?\n$", "")
   if text == "" then
-    return options.wrong("%s is empty: give one of --prompt, --file, --ids, --messages", path == "-" and "standard input" or path)
+    return options.wrong("%s is empty: give one of --prompt, --file, --ids, --messages", common.name_of(path))
   end
   return text
 end
@@ -57,7 +57,7 @@ local function read_messages(path)
   if not text then return nil, message, code end
   local value
   value, message = require("ane.cli.messages").decode(text)
-  if not value then return nil, path .. ": " .. message end
+  if not value then return nil, common.name_of(path) .. ": " .. message end
   return value.messages, { tools = value.tools_text, documents = value.documents, template_vars = value.template_vars }
 end
 
@@ -75,6 +75,9 @@ local function prompt_of(args)
   if not text or text == "-" then text, message, code = read_text(args.file or "-") end
   if not text then return nil, message, code end
   if not args.system then return text, {} end
+  local from = args.prompt[1] and args.prompt[1] ~= "-" and "--prompt" or common.name_of(args.file or "-")
+  message = common.utf8_fault(args.system, "--system") or common.utf8_fault(text, from)
+  if message then return options.wrong("%s", message) end
   return { { role = "system", content = args.system }, { role = "user", content = text } }, {}
 end
 
@@ -115,7 +118,7 @@ local function prompts_of(args)
     if not text then return nil, message, code end
     local list = {}
     for line in text:gmatch "[^\r\n]+" do list[#list + 1] = line end
-    if #list == 0 then return options.wrong("%s has no line with a prompt", args.prompts == "-" and "standard input" or args.prompts) end
+    if #list == 0 then return options.wrong("%s has no line with a prompt", common.name_of(args.prompts)) end
     return list
   end
   if #args.prompt > 1 then return with_input(args.prompt) end
@@ -212,6 +215,10 @@ local function reply(model, prompt, opts, args)
 end
 
 function M.run(args)
+  if not (args.mpi or core.path_kind(args.model)) then -- a prompt on standard input is not waited for
+    local model <close>, missing = common.load(args)
+    if not model then return nil, missing end
+  end
   local prompts, more, code = prompts_of(args)
   if more then return nil, more, code end
   if prompts then return run_many(args, prompts) end
@@ -234,6 +241,7 @@ function M.run(args)
   opts.session = session or nil
   local ok
   ok, message = reply(model, prompt, opts, args)
+  if not ok and args.messages and message:find "^messages" then message = ("%s: %s"):format(common.name_of(args.messages), message) end
   if ok then ok, message = prompt_cache.save(args, session) end
   return ok, message
 end

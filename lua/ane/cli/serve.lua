@@ -13,7 +13,7 @@ M.ranks = true
 M.needs = { { "tls_cert", "tls_key" }, { "tls_key", "tls_cert" } }
 
 function M.options(parser)
-  options.model(parser)
+  options.model(parser):hidden(true) -- --sandbox, which is refused: a server needs the network
   parser:option("--host", "Address to listen on; 0.0.0.0 means all addresses of the machine. Default 127.0.0.1: only this machine.")
     :argname "ADDRESS"
   options.add(parser, "--port", "Port to listen on; 0 chooses a free one. Default 8080.", serve.rules.port):argname "N"

@@ -204,12 +204,15 @@ local function read_ropes(meta)
   end
 end
 
+-- Sets most_context, the positions of the profile that holds most.
 local function read_profiles(meta)
+  meta.most_context = meta.max_seq_len
   for i, profile in ipairs(list(meta, "profiles", "the set", true)) do
     local where = ("profiles[%d]"):format(i)
     if type(profile) ~= "table" then refuse("format", "%s is not an object", where) end
     if profile.max_seq_len ~= nil then profile.max_seq_len = integer(profile, "max_seq_len", 1, where) end
     for k, p in ipairs(list(profile, "packages", where)) do read_package(p, ("%s.packages[%d]"):format(where, k)) end
+    if #profile.packages > 0 then meta.most_context = math.max(meta.most_context, profile.max_seq_len or 0) end
   end
 end
 
@@ -245,7 +248,7 @@ function M.read(folder, context)
   if not text then refuse(code, "%s", message) end
   local meta, fault = core.json_decode(text)
   if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
-  if meta.format_version ~= 1 then refuse("unsupported", "format_version is %s, known is 1", tostring(meta.format_version)) end
+  if meta.format_version ~= 1 then refuse("unsupported", "format_version must be 1, but is %s", tostring(meta.format_version)) end
   if not MODELS[meta.kind] then refuse("format", "kind is %s", tostring(meta.kind)) end
   for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
   meta.n_layers = integer(meta, "n_layers", 0, "the model")

@@ -1,11 +1,12 @@
 --- Core ML packages (.mlpackage), and Core AI assets (.aimodel) as the ML Programs that they are run as: their contents, their
 -- programs as text, their constants; and their functions, which run here.
--- Needs ane.core, ane.coreml.aimodel, ane.util.isa, ane.util.methods, ane.util.schema and ane.util.units.
+-- Needs ane.core, ane.coreml.aimodel, ane.util.isa, ane.util.list, ane.util.methods, ane.util.schema and ane.util.units.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
 local aimodel = require "ane.coreml.aimodel"
 local core = require "ane.core"
 local isa = require "ane.util.isa"
+local list_of = require "ane.util.list"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 local units = require "ane.util.units"
@@ -80,7 +81,7 @@ local function flatten(name, v, depth, shape, out)
   if type(v) ~= "table" then
     if type(v) == "boolean" then v = v and 1 or 0 end
     if type(v) ~= "number" then
-      error(("predict: input %s has %s, which is not a number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
+      error(("predict: input %s has %s, which is not a number"):format(name, v == core.null and "null" or list_of.kind(v)), 0)
     end
     if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
     out[#out + 1] = v
@@ -187,7 +188,7 @@ end
 -- @return table of names: ane.tensors; of other types than floats {shape, dtype, numbers ...} as a list;
 -- or nil, message, code: what does not fit in the inputs, or the operation that failed
 function Package:predict(inputs, state, opts)
-  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, but is a " .. type(inputs), 2) end
+  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, but is " .. list_of.kind(inputs), 2) end
   local name = opts and opts["function"]
   local f = function_info(self, name)
   if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end

@@ -122,7 +122,8 @@ local function common(folder, meta, opts)
   if tokenizer then tokenizer.eos_ids = eos end
   return {
     tokenizer = tokenizer, tokenizer_error = tokenizer_error, eos_ids = eos, context = opts.context or meta.max_seq_len,
-    packages = listed(meta), modules = meta.kind == "embedding" and pooling.read(folder, meta.pooling) or nil,
+    packages = listed(meta), most_context = meta.most_context,
+    modules = meta.kind == "embedding" and pooling.read(folder, meta.pooling) or nil,
   }
 end
 
@@ -148,6 +149,7 @@ local function by_recipe(folder, meta, opts)
     refuse(code, "%s", message)
   end
   bundle.engine, bundle.packages, bundle.eos_ids, bundle.modules = "recipe", facts.packages, facts.eos_ids, facts.modules
+  bundle.most_context = facts.most_context
   return bundle
 end
 
@@ -173,7 +175,8 @@ local function load(folder, opts)
   check_options(opts)
   local meta, text = read(folder, opts.context)
   if opts.context and opts.context > meta.max_seq_len then
-    refuse("unsupported", "option context is %d, the states hold %d positions", opts.context, meta.max_seq_len)
+    local what = "option context must be 1 .. %d, the positions that the states hold, but is %d"
+    refuse("unsupported", what, meta.most_context, opts.context)
   end
   local whole_set, message, code = files.check(folder, meta, opts)
   if not whole_set then refuse(code, "%s", message) end

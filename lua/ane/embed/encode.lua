@@ -76,7 +76,7 @@ function M.inputs(bundle, input, opts, what, level)
   local kind = type(input)
   local single = kind == "string" or kind == "table" and math.type(input[1]) == "integer"
   if kind ~= "string" and kind ~= "table" then
-    error(("%s must be a text, a list of token ids, or a list of them, but is a %s"):format(what, kind), level + 1)
+    error(("%s must be a text, a list of token ids, or a list of them, but is %s"):format(what, list_of.kind(input)), level + 1)
   end
   local fault = not single and list_of.fault(input)
   if fault then error(("%s %s"):format(what, fault), level + 1) end

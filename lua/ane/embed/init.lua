@@ -197,7 +197,7 @@ local function vectors_of(model, x, opts, level)
     x, message, code = M.embed(model, x, opts, level + 1)
     if not x then return nil, message, code end
   end
-  if type(x) ~= "userdata" or not x.shape then error("similarity: must be texts or embeddings, but is a " .. type(x), level + 1) end
+  if type(x) ~= "userdata" or not x.shape then error("similarity: must be texts or embeddings, but is " .. schema.shown(x), level + 1) end
   local shape = x:shape()
   if #shape < 1 or #shape > 2 or #x == 0 then
     error(("similarity: embeddings must be a tensor [dims] or [n, dims], but are %s"):format(shape_text(shape)), level + 1)

@@ -146,7 +146,7 @@ function M.render(tokenizer, messages, opts)
   vars, message, code = failure.catch(filled, tokenizer, messages, opts, source)
   if not vars then return nil, message, code == "unsupported" and code or "invalid" end
   vars, message = require("ane.jinja").from_lua(vars, "chat")
-  if not vars then return nil, message, "invalid" end
+  if not vars then return nil, (message:gsub("^chat%.", "")), "invalid" end
   local text, item
   text, message, code, item = template:render(vars, { track = "messages" })
   if not text then return template_fault(message, code, item) end

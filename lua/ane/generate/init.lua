@@ -24,10 +24,13 @@ local function check_strings(v)
 end
 
 local function check_ngram(v)
-  if type(v) == "number" then return (math.type(v) ~= "integer" or v < 1) and "must be a positive integer" or nil end
+  if math.type(v) == "integer" and v > 0 then return nil end
+  if type(v) == "number" then return "must be an integer of 1 or more, but is " .. v end
   for key, n in pairs(v) do
     if key ~= "size" and key ~= "times" then return ("has no field %s: choose size, times"):format(list_of.shown(key)) end
-    if math.type(n) ~= "integer" or n < 1 then return ("must have a positive integer as %s"):format(key) end
+    if math.type(n) ~= "integer" or n < 1 then
+      return ("must have an integer of 1 or more as %s, but has %s"):format(key, schema.shown(n))
+    end
   end
   if not v.size then return "must have a size" end
 end

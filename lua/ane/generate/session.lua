@@ -68,11 +68,11 @@ end
 -- Returns row i (from 1, or negative from the end) of n; raises like opened.
 local function row_of(i, n, what)
   i = i == nil and -1 or i
-  if math.type(i) ~= "integer" then error(("%s: row must be an integer, but is a %s"):format(what, type(i)), 3) end
+  if math.type(i) ~= "integer" then error(("%s: row must be an integer, but is %s"):format(what, list_of.shown(i)), 3) end
   local at = i < 0 and n + 1 + i or i
   if at < 1 or at > n then
     if n == 0 then error(what .. ": the last feed left no rows; request them with want = \"last\", \"all\" or \"argmax\"", 3) end
-    error(("%s: row %d of %d"):format(what, i, n), 3)
+    error(("%s: row must be 1 .. %d, or -%d .. -1 from the end, but is %d"):format(what, n, n, i), 3)
   end
   return at
 end
@@ -80,7 +80,7 @@ end
 -- Returns the ids as a list; nil, message, code if one is not in the model's vocabulary. All chunks are checked before the first is fed.
 local function check_ids(ids, vocab)
   if math.type(ids) == "integer" then ids = { ids } end
-  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, but is a " .. type(ids), 3) end
+  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, but is " .. list_of.kind(ids), 3) end
   for i = 1, rawlen(ids) do
     local id = ids[i]
     if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, list_of.shown(id)), 3) end

@@ -1,9 +1,10 @@
 --- Patterns that combine as in LPeg, and their conversion to rules of the core.
--- Needs ane.util.failure. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as
+-- Needs ane.util.failure and list. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as
 -- core.grammar takes them. Repetition is left recursion, which the core reads in constant time a step.
 -- Usage: `local P, S, V = rules.P, rules.S, rules.V; local g = rules.lower({ "list", list = P "[" * V "list"^0 * P "]" })`
 
 local failure = require "ane.util.failure"
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -40,7 +41,7 @@ local function pattern_of(v, what, level)
   if type(v) == "string" then return M.literal(v) end
   if math.type(v) == "integer" and v >= 0 then return M.regex(("[\\s\\S]{%d}"):format(v)) end
   if type(v) == "table" then return node("grammar", { rules = v }) end
-  local found = type(v) == "number" and ("%.14g"):format(v) or "a " .. type(v)
+  local found = type(v) == "number" and ("%.14g"):format(v) or list_of.kind(v)
   error(("%s: must be a string, a number of characters, a pattern or a table of rules, but is %s"):format(what, found), level)
 end
 
@@ -50,7 +51,7 @@ function M.P(v) return pattern_of(v, "P", 2) end
 -- Escapes a character for use inside [...] of a pattern.
 local function class_character(c) return ("\\u{%x}"):format(utf8.codepoint(c)) end
 
-local function found_of(v) return type(v) == "string" and ("%q"):format(v) or "a " .. type(v) end
+local function found_of(v) return type(v) == "string" and ("%q"):format(v) or list_of.kind(v) end
 
 --- One character of those in a text.
 function M.S(set)

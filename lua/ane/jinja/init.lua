@@ -64,6 +64,7 @@ end
 -- nil, message, code of a fault that pcall caught. The message of raise_exception stays as the template wrote it.
 -- @param at the byte of the source where the fault happened, if the fault does not name it
 -- @param item the tracked item of that time as "messages[2]", or nil
+-- @return nil, message, code, and the place of raise_exception as "NAME:LINE:COLUMN"
 -- @raise an interrupt, as it was caught
 local function failure(name, source, caught, at, item)
   if type(caught) == "string" and caught:find "interrupted!$" then error(caught, 0) end -- Ctrl-C
@@ -72,11 +73,10 @@ local function failure(name, source, caught, at, item)
     caught = { code = code, message = code == "limit" and "nested too deeply" or tostring(caught) }
   end
   at = caught.at or at
-  if caught.code == "template" then return nil, caught.message, caught.code end
+  local place = at and ("%s:%d:%d"):format(name, grammar.position(source, at)) or name
+  if caught.code == "template" then return nil, caught.message, caught.code, place end
   local message = item and item .. ": " .. caught.message or caught.message
-  if not at then return nil, ("%s: %s"):format(name, message), caught.code end
-  local line, column = grammar.position(source, at)
-  return nil, ("%s:%d:%d: %s"):format(name, line, column, message), caught.code
+  return nil, ("%s: %s"):format(place, message), caught.code
 end
 
 local Template = {}
@@ -128,8 +128,9 @@ end
 -- @param vars a table of template variables, or a dict from decode(); it does not change
 -- @param options now ("2026-03-07T14:05:09", the time of strftime_now; default: the time of the host), limits (steps, depth,
 -- output, memory: see ane.jinja.limits), track (the name of a list among vars: a fault names the item that a loop was at)
--- @return the text; or nil, message, code, item. The message begins "NAME:LINE:COLUMN: ", and "track[i]: " where an item is
--- known; with the code "template" it is the message of raise_exception as the template wrote it. item is "track[i]" or nil
+-- @return the text; or nil, message, code, item, place. The message begins "NAME:LINE:COLUMN: ", and "track[i]: " where an item is
+-- known; with the code "template" it is the message of raise_exception as the template wrote it. item is "track[i]" or nil;
+-- place, with the code "template", is "NAME:LINE:COLUMN" of raise_exception
 function Template:render(vars, options)
   options = check_options(options, { now = "string", limits = "table", track = "string" }, "options")
   local rt = limits.new(check_options(options.limits, LIMITS, "limits"))
@@ -147,8 +148,8 @@ function Template:render(vars, options)
   end)
   if ok then return result end
   local item = rt.position and ("%s[%d]"):format(options.track, rt.position) or nil
-  local nothing, message, code = failure(self.name, self.source, result, rt.at, item)
-  return nothing, message, code, item
+  local nothing, message, code, place = failure(self.name, self.source, result, rt.at, item)
+  return nothing, message, code, item, place
 end
 
 return M

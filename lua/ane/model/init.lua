@@ -1,11 +1,12 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, list, loader, methods, progress, schema, session, stream, units and
--- weights.
+-- Needs ane.model.adapters, ane.generate.chat, core, failure, generate, isa, list, loader, methods, progress, schema, session, stream,
+-- units and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local adapters = require "ane.model.adapters"
 local chat = require "ane.generate.chat"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local generate = require "ane.generate"
 local isa = require "ane.util.isa"
 local list_of = require "ane.util.list"
@@ -86,9 +87,23 @@ local SESSION = {
 
 local Model = {}
 
--- Returns the bundle of an open model; raises at the level of the method's caller.
-local function opened(self)
-  return self._bundle or error("model is closed", 3)
+-- Returns the bundle of an open model.
+-- @param level of the error, as error()'s, seen from the caller of opened; default: that of the method's caller
+local function opened(self, level)
+  return self._bundle or error("model is closed", (level or 2) + 1)
+end
+
+-- The options with a progress function that ends the work where it closes the model.
+local function watched(self, opts)
+  local show = type(opts) == "table" and rawget(opts, "progress")
+  if not schema.is_callable(show) then return opts end
+  local own = setmetatable({}, getmetatable(opts))
+  for key, value in next, opts do own[key] = value end
+  function own.progress(...)
+    show(...)
+    if not self._bundle then failure.raise("state", "the model was closed by a callback") end
+  end
+  return own
 end
 
 -- Opens a model for load() and unplanned(), whose options are checked.
@@ -218,7 +233,7 @@ local function prompt_ids(self, prompt, opts, level)
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then
-    error("the prompt must be a text, a list of token ids or a list of messages, but is a " .. type(prompt), level)
+    error("the prompt must be a text, a list of token ids or a list of messages, but is " .. list_of.kind(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()
@@ -257,7 +272,7 @@ end
 
 -- Returns the ids of a prompt and the checked options of its reply; or nil, message, code. Raises at `level`; level 1 is this function.
 local function prepare(self, prompt, opts, what, rules, level)
-  opened(self)
+  opened(self, level)
   opts = schema.check(rules, opts, what, level)
   if opts.session and not session.is_of(opts.session, self._sessions) then
     error(what .. ": option session must be an open session of this model", level)
@@ -381,6 +396,7 @@ end
 -- @return a chat; or nil, message, code
 function Model:chat(opts)
   opened(self)
+  if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local made, message, code = chat.new(self, opts, 2)
   return made, message, code -- no tail call: error levels count this function
 end
@@ -412,7 +428,8 @@ end
 -- stages, transform, memory, threads, progress
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
-  local report, message, code = require("ane.quantise").of_model(self, opened(self).source, out, opts, 2)
+  local source = opened(self).source
+  local report, message, code = require("ane.quantise").of_model(self, source, out, watched(self, opts), 2)
   return report, message, code -- no tail call: error levels count this function
 end
 
@@ -434,7 +451,7 @@ end
 -- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
   local bundle = opened(self)
-  local own, calibration, code = require("ane.quantise.moments").from_options(self, opts, "export", 2)
+  local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts), "export", 2)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message
@@ -639,7 +656,7 @@ end
 --- Returns the bundle of an open model, for modules that need its internals.
 -- @raise at `level`, counted from the caller, if the model is closed or the value is not a model
 function M.bundle(model, level)
-  if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
+  if getmetatable(model) ~= meta then error("no model given: " .. list_of.kind(model), level + 1) end
   return model._bundle or error("model is closed", level + 1)
 end
 

@@ -28,19 +28,25 @@ function M.run(model, prompts, opts)
     local request, message, code = pool:add(prompt, of_request, ADD_LEVEL)
     if request then index[request] = i else settle(i, message, code) end
   end
+  local cut = false
   repeat
     local ended = {}
     pool._ended = ended
-    local busy = pool:step()
+    local busy = not model.closed and pool:step()
     table.sort(ended, by_number)
     for _, request in ipairs(ended) do
       local i, result = index[request], request.result
       if request.raised then error(request.message, 0) end
+      if result.stop == "closed" then
+        cut = true
+        break
+      end
       replies[i] = of_request.details and result or result.text or result.ids
       if request.message then settle(i, request.message, request.code) end
       if on_reply then on_reply(i, result) end
     end
-  until not busy
+  until not busy or cut
+  if cut then return nil, "the model was closed by a callback", "state" end
   return replies, failed
 end
 

@@ -547,7 +547,7 @@ local function pooling_of(cfg)
   if not type and lacks[1] then
     return nil, ("GGUF has no key for %s of modules.json: the file gives other embeddings, or none"):format(lacks[1])
   end
-  return type, lacks[1] and "of the folder's embeddings the file has no " .. table.concat(lacks, ", ")
+  return type, lacks[1] and ("the file does not keep these settings of the folder's embeddings: %s"):format(table.concat(lacks, ", "))
 end
 
 local function with_pooling(values, architecture, type)

@@ -1,5 +1,6 @@
 --- Finds the recipe of an architecture and builds its graph.
--- Needs ane.core, ane.recipe.builder, names and ane.util.failure. Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
+-- Needs ane.core, ane.recipe.builder, names, ane.util.failure and ane.util.list.
+-- Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
 -- A recipe is a table. Required fields: architectures = list of the names it serves, from GGUF and config.json; build = function(b, cfg) ->
 -- logits; version = the recipe API version it is written for (builder.version; default 1). Optional fields:
@@ -18,6 +19,7 @@
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local list_of = require "ane.util.list"
 local names = require "ane.recipe.names"
 
 local M = {}
@@ -36,7 +38,7 @@ end
 -- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
-  if type(r) ~= "table" then bad("a recipe must be a table, but is a " .. type(r)) end
+  if type(r) ~= "table" then bad("a recipe must be a table, but is " .. list_of.kind(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
@@ -269,8 +271,8 @@ function M.build(r, cfg, source, examine)
   if not fine then return nil, message, code end
   local given, complaint = pcall(b.graph.results, b.graph, result)
   if not given then
-    local what = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
-    return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), failure.code(complaint, "invalid")
+    local what = "%s: build of the recipe for %s must return the value of its logits, but returns %s"
+    return nil, what:format(source:path(), cfg.architecture, list_of.shown(result)), failure.code(complaint, "invalid")
   end
   fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end

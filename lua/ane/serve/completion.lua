@@ -9,7 +9,7 @@ local M = {}
 
 --- The fields of a request.
 M.rules = fields.merge(sampling.rules, {
-  prompt = { type = { "string", "table" }, required = true },
+  prompt = { type = { "string", "table" }, wanted = "a string or a list", required = true },
   n_predict = { type = "integer", min = -1, default = -1 },
   json_schema = {},
   cache_prompt = { only = { true } },

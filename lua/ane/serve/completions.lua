@@ -17,7 +17,7 @@ M.most_embedded = 2048
 
 --- The fields of a request.
 M.rules = fields.merge(sampling.openai, {
-  prompt = { type = { "string", "table" }, required = true },
+  prompt = { type = { "string", "table" }, wanted = "a string or a list", required = true },
   max_tokens = { type = "integer", min = 0, default = 16 },
   logprobs = { type = "integer", min = 0, max = sampling.most_logprobs },
   echo = { type = "boolean", default = false },

@@ -61,7 +61,10 @@ local function check_value(rule, value, path)
   if rule.fields then return M.check(rule.fields, value, path) end
   if not rule.type then return value end
   local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)
-  if not ok then errors.raise(400, result, { param = path, code = "invalid_value" }) end
+  if not ok then
+    if type(value) == "table" then result = result:gsub("but is a table$", M.is_list(value) and "but is a list" or "but is an object") end
+    errors.raise(400, result, { param = path, code = "invalid_value" })
+  end
   return result
 end
 

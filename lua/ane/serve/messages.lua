@@ -20,7 +20,7 @@ local CALL = {
 
 local MESSAGE = {
   role = { type = "string", choices = ROLES, required = true },
-  content = { type = { "string", "table" } },
+  content = { type = { "string", "table" }, wanted = "a string or a list" },
   name = { type = "string" },
   tool_call_id = { type = "string" },
   tool_calls = { list = true },

@@ -17,7 +17,8 @@ local CALL = {
 }
 
 local OUTPUT = {
-  type = {}, call_id = { type = "string", required = true }, output = { type = { "string", "table" }, required = true },
+  type = {}, call_id = { type = "string", required = true },
+  output = { type = { "string", "table" }, wanted = "a string or a list", required = true },
   id = { unused = true }, status = { unused = true },
 }
 

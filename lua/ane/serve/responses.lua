@@ -18,7 +18,7 @@ local FORMAT = {
 --- The fields of a request.
 M.rules = {
   model = { type = "string" },
-  input = { type = { "string", "table" }, required = true },
+  input = { type = { "string", "table" }, wanted = "a string or a list", required = true },
   instructions = { type = "string" },
   max_output_tokens = { type = "integer", min = 1 },
   temperature = sampling.rules.temperature,

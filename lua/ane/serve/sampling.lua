@@ -41,7 +41,7 @@ M.rules = {
   frequency_penalty = { only = { 0 } },
   presence_penalty = { only = { 0 } },
   seed = { type = "integer" },
-  stop = { type = { "string", "table" }, check = check_stop },
+  stop = { type = { "string", "table" }, wanted = "a string or a list", check = check_stop },
   logit_bias = { object = true },
   ignore_eos = { type = "boolean" },
   grammar = { type = "string" },

@@ -8,7 +8,7 @@ local M = {}
 --- The fields.
 M.rules = {
   tools = { list = true },
-  tool_choice = { type = { "string", "table" } },
+  tool_choice = { type = { "string", "table" }, wanted = "a string or an object" },
   parallel_tool_calls = { type = "boolean" },
 }
 

@@ -13,7 +13,7 @@ local M = {}
 --- The fields of POST /v1/embeddings.
 M.embedding_rules = {
   model = { type = "string" },
-  input = { type = { "string", "table" }, required = true },
+  input = { type = { "string", "table" }, wanted = "a string or a list", required = true },
   dimensions = { type = "integer", min = 1 },
   encoding_format = { type = "string", choices = { "float", "base64" }, default = "float" },
   prompt_name = { type = "string" },

@@ -255,7 +255,7 @@ local function check_id(id, size, what)
   if math.type(id) ~= "integer" or id < 0 or id >= size then
     local shown = type(id) == "number" and tostring(id) or schema.shown(id)
     what = type(what) == "number" and ("ids[%d]"):format(what) or what
-    error(("decode: %s is %s, but ids must be 0 to %d"):format(what, shown, size - 1), 3)
+    error(("decode: %s must be 0 .. %d, but is %s"):format(what, size - 1, shown), 3)
   end
 end
 
@@ -273,7 +273,7 @@ function Tokenizer:decode(ids, opts)
     local fault = list_of.stray(ids)
     if fault then error("decode: ids " .. fault, 2) end
   else
-    check_id(ids, size, "ids")
+    check_id(ids, size, "id")
   end
   return self._raw:decode(ids, opts.skip_special, opts.utf8 == "replace")
 end

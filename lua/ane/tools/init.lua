@@ -60,7 +60,7 @@ local function is_object(v) return type(v) == "table" and getmetatable(v) ~= get
 -- The description of a tool: {name, schema}; or nil, message, code.
 local function described(tool, i)
   local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
-  if type(tool) ~= "table" then return wrong("must be a table, but is a " .. type(tool)) end
+  if type(tool) ~= "table" then return wrong("must be a table, but is " .. schema_of.shown(tool)) end
   if tool.type ~= nil and tool.type ~= "function" and tool["function"] == nil and tool.parameters == nil then
     return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, core.json_encode(tool.type)), "unsupported"
   end
@@ -68,7 +68,8 @@ local function described(tool, i)
   if not is_object(f) then return wrong "has no table under \"function\"" end
   if type(f.name) ~= "string" then return wrong "has no name" end
   if not f.name:match "^[%w_.-]+$" or #f.name > 64 then
-    return wrong(("has the name %s, but a name must be 1 .. 64 letters, digits, _, - and ."):format(schema_of.shown(f.name)))
+    local what = "tools: the name of a tool must be 1 .. 64 letters, digits, _, - and ., but is %s"
+    return nil, what:format(schema_of.shown(f.name)), "invalid"
   end
   local schema, message, code = calls.schema_of(f.parameters)
   if not schema then return nil, ("tools: %s: %s"):format(f.name, message), code end

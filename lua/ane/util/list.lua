@@ -12,6 +12,9 @@ local function shown(key)
 end
 M.shown = shown
 
+--- The type of a value, as messages name it: "a table", or "nil".
+function M.kind(v) return v == nil and "nil" or "a " .. type(v) end
+
 -- The fault of a table that has more than the keys 1 .. n.
 local function stray(t, n)
   local key = next(t)

@@ -1,7 +1,8 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
--- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, default, min, max, above (a limit
--- that is itself too low), choices (list), aliases = {old name = choice}, of (the rule of each entry of a list), check = function(value)
--- that gives a message where the value is wrong, made_of (the options that users give in its place, as they are listed).
+-- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, wanted (the names of these types in
+-- messages, where others say more), default, min, max, above (a limit that is itself too low), choices (list), aliases = {old name =
+-- choice}, of (the rule of each entry of a list), check = function(value) that gives a message where the value is wrong, made_of (the
+-- options that users give in its place, as they are listed).
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -13,6 +14,9 @@ local function is_callable(v)
   local mt = getmetatable(v)
   return type(v) == "function" or type(mt) == "table" and mt.__call ~= nil
 end
+
+--- Is a value a function, or can it be called like one?
+M.is_callable = is_callable
 
 -- For each type: its check, and its name in messages.
 local TYPES = {
@@ -42,7 +46,7 @@ local function shown(v)
   end
   if v ~= v then return "NaN" end
   if type(v) == "number" or type(v) == "boolean" then return tostring(v) end
-  return "a " .. type(v)
+  return list_of.kind(v)
 end
 
 --- A value as messages show it: numbers and short texts as they are, other values by their type.
@@ -60,7 +64,7 @@ local function fits(rule, v)
   for _, kind in ipairs(kinds) do
     if TYPES[kind][1](v) then return true end
   end
-  return false, names_of(kinds)
+  return false, rule.wanted or names_of(kinds)
 end
 
 local function range_of(rule)

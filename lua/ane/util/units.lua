@@ -1,5 +1,7 @@
 --- Numbers of bytes, to and from text.
--- Needs nothing. Usage: `print(units.bytes(1500000))` -- 1.5 MB
+-- Needs ane.util.list. Usage: `print(units.bytes(1500000))` -- 1.5 MB
+
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -24,7 +26,9 @@ end
 M.bytes_rule = {
   type = { "integer", "string" },
   check = function(v)
-    if not M.read_bytes(v) then return "must be a number of bytes, or a text like \"2G\" or \"512M\"" end
+    if not M.read_bytes(v) then
+      return ("must be a number of bytes, or a text like \"2G\" or \"512M\", but is %s"):format(list_of.shown(v))
+    end
   end,
 }
 

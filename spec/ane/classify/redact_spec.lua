@@ -152,8 +152,8 @@ describe("ane redact", function()
     assert.equal(1, code)
     assert.matches("none.txt", err)
     code, _, err = command.run { "redact", filter.path, folder .. "/in.txt", "-o", folder .. "/gone.txt", "--window", "5" }
-    assert.equal(1, code)
-    assert.matches("windows of more than 64", err)
+    assert.equal(2, code)
+    assert.matches("^ane redact: %-%-window must be 65 or more for ", err)
     code, _, err = command.run { "redact", filter.path, folder, "-o", folder .. "/gone.txt" }
     assert.equal(1, code)
     assert.matches("cannot read: Is a directory", err)

@@ -4,6 +4,21 @@ local tree = require "support.tree"
 
 local cli = require "ane.cli"
 
+local files = {}
+
+-- The path of a new file with a text.
+local function file(text)
+  local name = os.tmpname()
+  files[#files + 1] = name
+  local f <close> = assert(io.open(name, "w"))
+  f:write(text)
+  return name
+end
+
+teardown(function()
+  for _, name in ipairs(files) do os.remove(name) end
+end)
+
 describe("the command", function()
   it("has help for each of its commands", function()
     local code, out = command.run { "--help" }
@@ -97,9 +112,24 @@ describe("the command", function()
       { { "run", path, "-p", "x", "-c", "0" }, 2, "%-%-context must be 1 .. " },
       { { "run", path, "-p", "x", "--logprobs", "2" }, 2, "%-%-logprobs needs %-%-json" },
       { { "run", path, "--ids", "1", "--system", "x" }, 2, "%-%-system needs %-%-prompt" },
-      { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be" },
+      { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be an integer of 1 or more, but is 0 " },
       { { "run", path, "-f", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "-p", "-" }, 2, "standard input is empty" },
+      { { "run", "/nonexistent" }, 1, "/nonexistent: No such file" },
+      { { "info", "" }, 2, "the name of the model is empty" },
+      { { "run", path, "--messages", file "[]" }, 1, "/.*: has no message" },
+      { { "run", path, "--messages", file "[5]" }, 1, "/.*: messages%[1%] is not an object" },
+      { { "run", path, "--messages", "-" }, 1, "standard input: json: line 1" },
+      { { "run", path, "-p", "x\xff", "-s", "x" }, 2, "%-%-prompt must be UTF%-8, but has an invalid byte at 2" },
+      { { "run", path, "-p", "x", "-s", "\xff" }, 2, "%-%-system must be UTF%-8, but has an invalid byte at 1" },
+      { { "chat", path, "-p", "\xff" }, 2, "%-%-prompt must be UTF%-8, but has an invalid byte at 1" },
+      { { "chat", "spec/fixtures/hf/bert", "-p", "x" }, 1, "is an embedding model: it makes vectors of texts %(embed%)" },
+      { { "batch", path, "x", "-o", "build/x", "--resume", "--restart" }, 2, "%-%-resume cannot be combined with %-%-restart" },
+      { { "predict", "spec/fixtures/mlpackage/flow.mlpackage", file '{"calls": [5]}' }, 1, "/.*: call 1: must be an object with" },
+      { { "predict", path, "x", "--run-memory", "1X" }, 2, "%-%-run%-memory must be a number of bytes, .*, but is 1X" },
+      { { "render", file "{{ raise_exception('boo') }}", file "{}" }, 1, "/.*:1:19: the template raises: boo" },
+      { { "render", "Makefile", "-" }, 1, "standard input: json: line 1" },
+      { { "rerank", "spec/fixtures/hf/cross_encoder", "-q", "x" }, 1, "standard input: has no text, but must have one in each line" },
       { { "run", path, "-p", "x", "--verify" }, 1, "%-%-verify is for package sets" },
       { { "run", path, "-p", "x", "--engine", "graph" }, 1, '%-%-engine is "graph", which is for ONNX models and package sets' },
       { { "quantise", path, "/nonexistent/x" }, 2, "give %-%-weights: " },
@@ -126,8 +156,8 @@ describe("the command", function()
       { { "chat", "spec/fixtures/gguf/llama-kquants.gguf" }, 1, "no tokenizer" },
       { { "render", "Makefile", "-", "--now", "noon" }, 2, "%-%-now: YYYY%-MM%-DDTHH:MM:SS expected, got noon" },
       { { "compare", path, path, "-", "--mixed-b", "x=q8_0" }, 1, "%-%-mixed%-b: no weight matches \"x\"" },
-      { { "compare", path, path, "-" }, 1, "%-: the text has 0 tokens, but must have 2 or more" },
-      { { "quantise", path, "build/x.gguf", "--weights", "q4_k", "--calibrate", "-" }, 1, "%-: is empty" },
+      { { "compare", path, path, "-" }, 1, "standard input: the text has 0 tokens, but must have 2 or more" },
+      { { "quantise", path, "build/x.gguf", "--weights", "q4_k", "--calibrate", "-" }, 1, "standard input: is empty" },
       { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--calibrate", "-" }, 1, "/nonexistent/x: cannot create" },
       { { "bench", "spec/fixtures/hf/bert", "-p", "8", "-n", "0" }, 1, "hf/bert: reads whole texts in both directions" },
       { { "plan", path, "--ranks", "2", "--network", "0" }, 2, "%-%-network must be above 0, but is 0" },

@@ -83,6 +83,8 @@ describe("a sandbox", function()
   end)
 
   it("is refused where a command needs the network", function()
+    assert.not_matches("%-%-sandbox", select(2, tree.run(command.path() .. " serve --help")))
+    assert.matches("%-%-sandbox", select(2, tree.run(command.path() .. " run --help")))
     ok, text = tree.run(("%s serve %s --sandbox"):format(command.path(), tiny.path()))
     assert.is_false(ok)
     assert.matches("ane serve: %-%-sandbox: this command needs the network", text)

@@ -121,9 +121,14 @@ describe("profiles of a package set", function()
       local got = model:generate(ids, { max_tokens = 11, ignore_eos = true, details = true }).ids
       assert.same(table.move(want, 1, #got, 1, {}), got)
     end
+    for context, hint in pairs { [16] = "%-%-context gives up to 64", [64] = "the packages hold no more" } do
+      local status, _, err = command.run { "run", out, "--ids", "1,2", "--ignore-eos", "--context", tostring(context) }
+      assert.equal(0, status)
+      assert.matches(("the context of %d tokens is full; %s\n$"):format(context, hint), err)
+    end
     local model, message, code = ane.load(out, { context = 65 })
     assert.same({ nil, "unsupported" }, { model, code })
-    assert.matches("the states hold 64", message, 1, true)
+    assert.matches("option context must be 1 .. 64, the positions that the states hold, but is 65", message, 1, true)
     -- the head does not depend on the context: one package for all
     local heads = io.popen(("ls -d %s/lm_head*"):format(out)):read "a"
     assert.equal(1, select(2, heads:gsub("\n", "")))

@@ -145,7 +145,7 @@ describe("a package set", function()
     assert.is_true(worst > 0 and worst < 0.05)
     assert.same({ nil, "unsupported" }, { ane.load(SET, { weights = "int8" }), (select(3, ane.load(SET, { weights = "int8" }))) })
     local model_, message, code = ane.load(SET, { context = 25 })
-    local text = SET .. "/runtime_meta.json: option context is 25, the states hold 24 positions"
+    local text = SET .. "/runtime_meta.json: option context must be 1 .. 24, the positions that the states hold, but is 25"
     assert.same({ nil, text, "unsupported" }, { model_, message, code })
     local info = model:info()
     assert.same({ "packages", "fp32", 43 }, { info.engine, info.activations, info.vocab })
@@ -192,7 +192,7 @@ describe("a wrong package set", function()
     return function(meta) meta.packages[i][key] = value end
   end
   fails("line 1", "format", function() return "{" end)
-  fails("format_version is 2, known is 1", "unsupported", function(meta) meta.format_version = 2 end)
+  fails("format_version must be 1, but is 2", "unsupported", function(meta) meta.format_version = 2 end)
   fails("kind is rnn", "format", function(meta) meta.kind = "rnn" end)
   fails("d_model must be a whole number of at least 1, but is nil", "format", function(meta) meta.d_model = nil end)
   fails("packages is empty", "format", function(meta) meta.packages = core.json_array {} end)
@@ -231,7 +231,7 @@ describe("a wrong package set", function()
     local f <close> = assert(io.open(folder .. "/layer_00.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "a"))
     f:write "x"
   end)
-  fails("embed.bin has 1377 bytes, 43 rows of 16 halves are 1376", "format", nil, function(folder)
+  fails("embed.bin must have 1376 bytes for 43 rows of 16 numbers, but has 1377", "format", nil, function(folder)
     local f <close> = assert(io.open(folder .. "/embed.bin", "a"))
     f:write "x"
   end)

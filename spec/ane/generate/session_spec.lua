@@ -148,7 +148,7 @@ describe("session", function()
       { "ids must be a list", function() s:feed "text" end },
       { "not a token id", function() s:feed { "x" } end },
       { "left no rows", function() s:logits() end },
-      { "row 2 of 1", function()
+      { "row must be 1 %.%. 1, or %-1 %.%. %-1 from the end, but is 2", function()
         s:feed(1)
         s:logits(2)
       end },

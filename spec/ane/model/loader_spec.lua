@@ -198,8 +198,9 @@ describe("a recipe", function()
     { { architectures = { "x" }, build = llama.build, version = 99 }, "option recipe: written for recipe API 99" },
     { { architectures = { "x" }, build = llama.build, version = "two" }, "option recipe: version must be a number" },
     { { architectures = { "x" }, build = llama.build, ignore = "a" }, "option recipe: ignore must be a list of patterns" },
-    { { architectures = { "x" }, build = function() end }, "gives nil, not the value of its logits" },
-    { { architectures = { "x" }, build = function() return 99 end }, "gives 99, not the value of its logits" },
+    { { architectures = { "x" }, build = function() end }, "build of the recipe for llama must return the value of its logits, but "
+      .. "returns nil" },
+    { { architectures = { "x" }, build = function() return 99 end }, "must return the value of its logits, but returns 99" },
     { { architectures = { "x" }, build = function() error "my own mistake" end }, "my own mistake" },
     { { architectures = { "x" }, build = function(b) b:layer(3, function() error "inside" end) end }, "layers.3: inside" },
     { { architectures = { "x" }, build = function(b) return b:embed "token_embd" end }, "is not used by the recipe" },

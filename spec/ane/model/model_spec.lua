@@ -225,7 +225,8 @@ describe("a closed model", function()
     assert.is_true(model.closed and s.closed)
     assert.equal("model (closed)", tostring(model))
     for _, method in ipairs { "generate", "stream", "session", "info", "chat", "stop" } do
-      assert.error_matches(function() model[method](model, method == "chat" and {} or "x") end, "model is closed")
+      local _, raised = pcall(function() model[method](model, method == "chat" and {} or "x") end)
+      assert.matches("model_spec.lua:%d+: model is closed", raised)
     end
     assert.error_matches(function() pieces() end, "closed")
     pieces:close()

@@ -108,7 +108,7 @@ describe("BERT as GGUF", function()
   it("names a limit of tokens that the file does not say", function()
     assert.is_nil((write(HF .. "bert").note or ""):find "max_seq_length")
     local report = write(changed { ["sentence_bert_config.json"] = { max_seq_length = 17 } })
-    assert.matches("the file has no .*max_seq_length", report.note)
+    assert.matches("the file does not keep .*: max_seq_length", report.note)
   end)
 end)
 

@@ -64,6 +64,19 @@ describe("POST /v1/chat/completions", function()
       http.post(server, "/v1/chat/completions", { messages = "hi" }).json.error.message)
     assert.equal("field prompt must be a text, a list of texts or a list of token ids, but is an object",
       http.post(server, "/v1/completions", { prompt = { a = 1 } }).json.error.message)
+    for text, body in pairs {
+      ["field prompt must be a string or a list, but is 5"] = { prompt = 5 },
+      ["field stop must be a string or a list, but is 5"] = { prompt = "a", stop = 5 },
+      ["field model must be a string, but is an object"] = { prompt = "a", model = { x = 1 } },
+      ["field model must be a string, but is a list"] = { prompt = "a", model = { 1 } },
+    } do
+      assert.equal(text, http.post(server, "/v1/completions", body).json.error.message)
+    end
+    local tool = { type = "function", ["function"] = { name = "a b" } }
+    assert.equal('tools: the name of a tool must be 1 .. 64 letters, digits, _, - and ., but is "a b"',
+      http.post(server, "/v1/chat/completions", chat { tools = { tool } }).json.error.message)
+    assert.equal("field tool_choice must be a string or an object, but is 5",
+      http.post(server, "/v1/chat/completions", chat { tool_choice = 5 }).json.error.message)
     error = http.post(server, "/v1/completions", { prompt = ("a "):rep(5000) }).json.error
     assert.equal("context_length_exceeded", error.code)
     assert.matches("^this model's maximum context length is %d+ tokens, the prompt has %d+$", error.message)

@@ -229,7 +229,7 @@ describe("descriptions of tools", function()
   it("are checked", function()
     assert.matches("entry 1 must be a table", (fault { "f" }))
     assert.matches("entry 2 has no name", (fault { GET, { type = "function", ["function"] = {} } }))
-    assert.matches('name "a b"', (fault { { name = "a b" } }))
+    assert.matches('tools: the name of a tool must be 1 .. 64 letters, digits, _, %- and %., but is "a b"', (fault { { name = "a b" } }))
     assert.matches("two tools have the name get", (fault { GET, GET }))
     assert.matches('f: parameters must be a schema of an object, but has the type "string"',
       (fault { { name = "f", parameters = { type = "string" } } }))
