@@ -31,7 +31,7 @@ extern int ane_wide_most;
 
 /* ---- Second moments ----------------------------------------------------------------------------------------------------*/
 
-/* Sum of x' x over tokens, in float32. x has codes of 12 bits: in each piece of 256 tokens, the step of a column is 1 / 2895 of
+/* Sum of x' x over tokens, in float32. x has codes of 13 bits: in each piece of 128 tokens, the step of a column is 1 / 4095 of
  * its largest number, so the products of a piece are summed up exactly in 32 bits (wide.h). */
 struct ane_moment {
   int64_t cols, padded; /* padded: the next multiple of 32 */
@@ -43,7 +43,7 @@ struct ane_moment {
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
 /* Adds x [tokens][cols] on all threads of the pool. source: the inputs of the source [tokens][cols], whose differences to x are
  * added to the drift; NULL: none. Either all calls give one or none does. Errors: ANE_NOMEM; ANE_INVALID (x is not finite; the
- * pieces of 256 tokens before that token are added). */
+ * pieces of 128 tokens before that token are added). */
 ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
                           struct ane_error *err);
 /* Writes the means of squares to out [cols]. */

@@ -31,7 +31,7 @@ enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
 /* acc[ld_acc k + l] += sum over t in 0 .. n - 1 of a[lda t + k] * b[32 t + l], k < 4, l < 32. */
 void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n);
 /* Codes of 16 bits: at most ANE_CODE_MOST, so that the sum of ANE_CODE_TOKENS products stays below 2^31. */
-enum { ANE_CODE_MOST = 2895, ANE_CODE_TOKENS = 256 };
+enum { ANE_CODE_MOST = 4095, ANE_CODE_TOKENS = 128 };
 /* The codes of a panel of 32 columns of x - less, n numbers each: code [(n + 1) / 2][32][2], and a scale for each column; a
  * number is near code * scale. x, less [n] rows of ld, of which `width` <= 32 columns are read; the other columns are zeros, and
  * so is the partner of the last of an odd n. less: NULL for none. False: a number is not finite, and there are no codes. */

@@ -95,8 +95,16 @@ bool ane_codes_of(const float *x, const float *less, int64_t ld, int64_t n, int6
 /* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
 /* Adds the sums of a row of 32 columns. */
-static void add_scaled(float *acc, const int32_t *sum, float a_scale, const float *b_scale) {
-  for (int l = 0; l < ANE_PANEL; l++) acc[l] += (float)sum[l] * (a_scale * b_scale[l]);
+ANE_ALWAYS_INLINE void add_scaled(float *acc, const int32_t *sum, float a_scale, const float *b_scale) {
+  for (int l = 0; l < ANE_PANEL; l += 8) {
+    ane_i8x sums;
+    ane_f8x to, scale;
+    memcpy(&sums, sum + l, sizeof sums);
+    memcpy(&scale, b_scale + l, sizeof scale);
+    memcpy(&to, acc + l, sizeof to);
+    to += __builtin_convertvector(sums, ane_f8x) * (a_scale * scale);
+    memcpy(acc + l, &to, sizeof to);
+  }
 }
 
 static void strip_plain(float *acc, int64_t ld_acc, const int16_t *a, const float *a_scale, const int16_t *b,

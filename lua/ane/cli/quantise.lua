@@ -51,8 +51,8 @@ function M.options(parser)
   options.inputs(parser)
   options.add(parser, "--stages", "Old option: 1 means --inputs source, more means --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
-  parser:option("--tune", "For --method gptq: norms: at the end, tune the norm weights on the text of --calibrate, if all operations of the "
-    .. "model have gradients. Perplexity comes closer to the source's. auto (default): do so if the matrices have at most 5 bits per "
+  parser:option("--tune", "For --method gptq: norms: at the end, tune the norm weights on the text of --calibrate, if all operations of "
+    .. "the model have gradients. Perplexity comes closer to the source's. auto (default): do so if the matrices have at most 5 bits per "
     .. "weight, the text goes on after the tokens that calibrate, and the model is small; none: never.")
     :choices { "auto", "norms", "none" }:argname "WHAT"
   options.transform(parser, "Transform of the weights before rounding:", true)

@@ -22,7 +22,7 @@ local M = {}
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
 --- Maximum windows with the option auto, and numbers of weights times windows: then tuning a small model takes less time than rounding it.
-M.MOST_AUTO, M.WORK_AUTO = 96, 5e10
+M.MOST_AUTO, M.WORK_AUTO = 40, 5e10
 
 --- Maximum bits per weight with the option auto. Models with more are near enough to their source.
 M.BITS_AUTO = 5
