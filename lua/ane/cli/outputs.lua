@@ -11,7 +11,7 @@ local WRITTEN = { "out", "output", "dot", "svg", "prompt_cache" }
 -- Ends of the names of files that a model folder has.
 local OF_MODELS = { json = true, safetensors = true, model = true, txt = true, jinja = true, bin = true, onnx = true, gguf = true }
 
--- Calls fn with each path among the values of an argument: texts, lists of texts, @FILE, and DIR=SCALE of adapters.
+-- Calls fn with each path among the values of an argument: texts, lists of texts, and FILE of @FILE.
 local function each_path(value, fn)
   if type(value) == "table" then
     for _, inner in pairs(value) do each_path(inner, fn) end
