@@ -57,10 +57,12 @@ ANE_ALWAYS_INLINE void few(const float *x, int64_t n, float less, float *out, la
   *sum += v;
 }
 
-ANE_WIDE double ane_exp_row(const float *x, int64_t n, float less, float *out) {
+static ANE_WIDE double exp_row(const float *x, int64_t n, float less, float *out) {
   lanes sum = {0};
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) few(x + i, LANES, less, out + i, &sum);
   if (i < n) few(x + i, n - i, less, out + i, &sum);
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
+
+double ane_exp_row(const float *x, int64_t n, float less, float *out) { return exp_row(x, n, less, out); }

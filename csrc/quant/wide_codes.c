@@ -35,7 +35,7 @@ ANE_ALWAYS_INLINE void read_row(const struct panel *p, int64_t t, ane_f8x to[VEC
 }
 
 /* The scales, and 1 / scale, 0 for columns of zeros. False: a number is not finite. */
-ANE_WIDE static bool find_scales(const struct panel *p, float *scale, float *inverse) {
+static ANE_WIDE bool find_scales(const struct panel *p, float *scale, float *inverse) {
   ane_f8x v[VECTORS], none[VECTORS] = {0}; /* none: 0, or NaN after a number that is not finite */
   ane_i8x most[VECTORS] = {0};             /* the bits of the largest sizes, which have the order of the numbers */
   for (int64_t t = 0; t < p->n; t++) {
@@ -67,7 +67,7 @@ ANE_ALWAYS_INLINE void nearest(const ane_f8x *v, ane_i8x *to) {
   *to -= 0x4b400000;
 }
 
-ANE_WIDE static void make_codes(const struct panel *p, const float *inverse, int16_t *code) {
+static ANE_WIDE void make_codes(const struct panel *p, const float *inverse, int16_t *code) {
   ane_f8x even[VECTORS], odd[VECTORS], factor[VECTORS];
   memcpy(factor, inverse, sizeof factor);
   for (int64_t t = 0; t < p->n; t += 2, code += 2 * ANE_PANEL) {
