@@ -6,7 +6,6 @@
 #include "base/prefetch.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdatomic.h>
 
 /* Tokens that are added at a time: their sums do not exceed 32 bits, and two panels of them stay in the first cache. */
@@ -94,13 +93,13 @@ ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const flo
   struct adding k = {.m = m, .n_panels = m->padded / ANE_PANEL};
   const size_t cols = (size_t)m->padded, codes = cols * (size_t)(ANE_MIN(tokens, PIECE) + 1) / 2 * 2;
   if (source && !m->drift) m->drift = ane_calloc(cols * cols, sizeof *m->drift);
-  float *memory = ane_malloc(2 * (cols * sizeof *memory + codes * sizeof *k.inputs.code));
+  float *memory = ane_malloc((source ? 2 : 1) * (cols * sizeof *memory + codes * sizeof *k.inputs.code));
   if (!memory || (source && !m->drift)) {
     ane_free(memory);
     return ane_fail(err, ANE_NOMEM, "no memory for panels of %" PRId64 " columns", m->cols);
   }
-  k.inputs.scale = memory, k.drifts.scale = memory + cols;
-  k.inputs.code = (int16_t *)(void *)(memory + 2 * cols), k.drifts.code = k.inputs.code + codes;
+  k.inputs.scale = memory, k.drifts.scale = memory + cols; /* the drifts' are used only with a source */
+  k.inputs.code = (int16_t *)(void *)(memory + (source ? 2 : 1) * cols), k.drifts.code = k.inputs.code + codes;
   for (int64_t t = 0; t < tokens && !k.bad; t += k.n) {
     k.n = ANE_MIN(tokens - t, PIECE), k.pairs = (k.n + 1) / 2;
     k.x = x + t * m->cols, k.source = source ? source + t * m->cols : NULL;

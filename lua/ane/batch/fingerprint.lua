@@ -1,9 +1,10 @@
 --- A hash by which a batch tells its model and adapters from others. It covers the names, sizes and first bytes of all files, and samples
 -- of the other bytes, so that it takes no longer for a large model.
--- Needs ane.core, ane.util.failure. Usage: `local hash = fingerprint.of(model:info().path, { "in.jsonl", "out.jsonl" })`
+-- Needs ane.core, ane.util.failure and ane.util.paths. Usage: `local hash = fingerprint.of(model:info().path, { "in.jsonl", "out.jsonl" })`
 
 local core = require "ane.core"
 local failures = require "ane.util.failure"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -45,7 +46,7 @@ end
 -- The files of a model: those of its folder, all parts of a split GGUF, or one file. ONNX may have weights in files beside it.
 local function files_of(path, skip)
   if core.path_kind(path) == "folder" then return walk(path, "", skip, {}, 1) end
-  if path:find "%.onnx$" then return walk(path:match "^(.*)/[^/]*$" or ".", "", skip, {}, 1) end
+  if path:find "%.onnx$" then return walk(paths.folder_of(path), "", skip, {}, 1) end
   local base, count = path:match "^(.*)%-%d%d%d%d%d%-of%-(%d%d%d%d%d)%.gguf$"
   if not base then return { { name = "", path = path } } end
   local list = {}

@@ -191,7 +191,7 @@ end
 --- Loads the model of the options.
 -- @param extra options of load that override those of the command line
 -- @param silent true: the caller calls show_warnings
--- @param prepare function(model) -> true; or nil, message, code: what else reads files of the model
+-- @param prepare function(model) -> true or a table; or nil, message, code: what else reads files of the model
 -- @return a model; or nil, message, code
 function M.load(args, extra, silent, prepare)
   local importance
@@ -212,10 +212,10 @@ function M.load(args, extra, silent, prepare)
   local model
   model, message, code = require("ane.model").load(args.model, opts)
   if not model then return nil, message, code end
-  confined = not (prepare and args.sandbox)
-  if not confined then confined, message, code = prepare(model) end
-  if confined then confined, message, code = sandbox.enter(args, false) end
-  if not confined then
+  local ready = true
+  if prepare and args.sandbox then ready, message, code = prepare(model) end
+  if ready then ready, message, code = sandbox.enter(args, false) end
+  if not ready then
     model:close()
     return nil, message, code
   end

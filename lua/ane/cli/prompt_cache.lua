@@ -1,11 +1,12 @@
 --- `--prompt-cache FILE`: keeps the session of a run or a conversation in a file, for the next one with the same beginning.
--- Needs ane.cli.common, ane.cli.options and ane.core. The file is that of session:save: it names model, options and arithmetic, has a
--- checksum and appears whole or not at all. One that does not fit or is damaged is named on standard error and not used.
+-- Needs ane.cli.common, ane.cli.options, ane.core and ane.util.paths. The file is that of session:save: it names model, options and
+-- arithmetic, has a checksum and appears whole or not at all. One that does not fit or is damaged is named on standard error and not used.
 -- Usage: `local session = assert(cache.open(args, model)); ...; cache.save(args, session)`
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -34,8 +35,8 @@ function M.open(args, model)
   if M.is_foreign(path) then
     return nil, path .. ": is not a saved session, and --prompt-cache would replace it; name another file", "invalid"
   end
-  local folder = path:match "^(.+)/[^/]*$"
-  if folder and core.path_kind(folder) ~= "folder" then
+  local folder = paths.folder_of(path)
+  if folder ~= "" and core.path_kind(folder) ~= "folder" then
     return nil, ("--prompt-cache %s: there is no folder %s"):format(path, folder), "io"
   end
   local session, message, code = model:session()

@@ -133,28 +133,25 @@ local function size_with(args, source, rules)
   })
 end
 
-local function too_small(args, size)
-  return nil, ("--size must be at least %s, the size with the smallest types, but is %s"):format(common.bytes(size),
-    common.bytes(args.size)), "range"
-end
-
 -- Is the budget enough for the smallest types? Says so before anything is measured. Returns true; or nil, message, code.
 local function check_budget(args, source, model)
   local rules, least, code = require("ane.evaluate.sensitivity").smallest(model)
   if not rules then return nil, least, code end
   if args.bits then
+    if args.bits >= least.bits then return true end
     local what = "--bits must be at least %.3f, the bits per weight of the smallest types, but is %g"
-    return args.bits >= least.bits or nil, what:format(least.bits, args.bits), "range"
+    return nil, what:format(least.bits, args.bits), "range"
   end
   local size, message
   size, message, code = size_with(args, source, rules)
   if not size then return nil, message, code end
-  if size > args.size then return too_small(args, size) end
-  return true
+  if size <= args.size then return true end
+  local what = "--size must be at least %s, the size with the smallest types, but is %s"
+  return nil, what:format(common.bytes(size), common.bytes(args.size)), "range"
 end
 
 -- Chooses types for --size. The file may have other bytes than the report expects: metadata, --mixed, and what a folder's tensors
--- become.
+-- become. The smallest types fit (check_budget).
 local function choose_by_size(args, source, report)
   local tensors = 0
   for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end
@@ -165,8 +162,7 @@ local function choose_by_size(args, source, report)
     if is_least then mixed, expected = report:smallest() end
     local size, message, code = size_with(args, source, mixed)
     if not size then return nil, message, code end
-    if size <= args.size then return mixed, expected end
-    if is_least then return too_small(args, size) end
+    if is_least or size <= args.size then return mixed, expected end
     budget = budget - (size - args.size)
   end
 end

@@ -1,29 +1,29 @@
 --- The option --sandbox: a command opens its model and the files of its command line, and nothing else.
--- Needs ane.core. Usage: `assert(sandbox.enter(args, true)); ...load...; assert(sandbox.enter(args, false))`
+-- Needs ane.core, ane.cli.outputs and ane.util.paths.
+-- Usage: `assert(sandbox.enter(args, true)); ...load...; assert(sandbox.enter(args, false))`
 --
 -- Two steps. Before the model is opened the process gives up programs, sockets and all files but the model, what the command line
 -- names, and the program's own modules. After the load it gives up the model too, unless the command is batch, whose journal holds
 -- the hash of the model.
 
 local core = require "ane.core"
+local outputs = require "ane.cli.outputs"
+local paths = require "ane.util.paths"
 
 local M = {}
 
--- Arguments that name what the load reads, what the command reads later, and what it writes.
+-- Arguments that name what the load reads, and what the command reads later.
 local LOADED = { model = true, recipe = true, adapter = true, calibrate = true }
 local READ = {
   file = true, prompts = true, messages = true, golden = true, inputs = true, json_schema = true, gbnf = true, lark = true, tools = true,
   speculate_corpus = true,
 }
-local WRITTEN = { output = true, prompt_cache = true }
-
-local function folder_of(path) return path:match "^(.*)/[^/]*$" or "." end
 
 -- A single GGUF file needs nothing beside it. Other models have files beside the one that is named.
 local function add_model(list, path)
   list[#list + 1] = path
   if core.path_kind(path) ~= "file" then return end
-  if not path:find "%.gguf$" or path:find "%-%d+%-of%-%d+%.gguf$" then list[#list + 1] = folder_of(path) end
+  if not path:find "%.gguf$" or path:find "%-%d+%-of%-%d+%.gguf$" then list[#list + 1] = paths.folder_of(path) end
   if path:find "/snapshots/" then list[#list + 1] = path:match "^(.*)/snapshots/" .. "/blobs" end -- where links of the cache lead
 end
 
@@ -40,7 +40,7 @@ end
 -- The recipes. In the source tree a symbolic link leads to them.
 local function add_recipes(list)
   local llama = package.searchpath("ane.models.llama", package.path)
-  if llama then list[#list + 1] = folder_of(llama) end
+  if llama then list[#list + 1] = paths.folder_of(llama) end
 end
 
 -- What the system tells about the machine and the terminal.
@@ -51,13 +51,6 @@ local MACHINE = {
 
 -- Modules in shared libraries, which may be links to other folders. They are loaded before.
 local LIBRARIES = { "lpeg", "readline" }
-
-local function each_text(value, fn)
-  if type(value) == "string" then fn(value) end
-  if type(value) == "table" then
-    for _, inner in pairs(value) do each_text(inner, fn) end
-  end
-end
 
 --- Gives up rights, if the command has the option.
 -- @param args of the command line
@@ -71,9 +64,9 @@ function M.enter(args, loads)
   add_modules(reads)
   add_recipes(reads)
   for name, value in pairs(args) do
-    each_text(value, function(path)
-      if WRITTEN[name] then
-        if path ~= "-" and args.command ~= "bench" then writes[#writes + 1] = folder_of(path) end
+    outputs.each_text(value, function(path)
+      if outputs.is_written(args, name) then
+        if path ~= "-" then writes[#writes + 1] = paths.folder_of(path) end
       elseif LOADED[name] then
         if (loads or args.command == "batch") and core.path_kind(path) then add_model(reads, path) end
       elseif READ[name] and core.path_kind(path) then

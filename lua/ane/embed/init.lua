@@ -47,11 +47,8 @@ local function modules_of(model, bundle)
 end
 
 --- Reads all files of a model that embed reads. Later calls open none.
--- @return true; or nil, message, code
-function M.prepare(model)
-  local made, message, code = modules_of(model, require("ane.model").bundle(model, 2))
-  return made and true, message, code
-end
+-- @return what they say; or nil, message, code
+function M.prepare(model) return modules_of(model, require("ane.model").bundle(model, 2)) end
 
 local function names(prompts)
   local list = {}

@@ -265,11 +265,8 @@ local function settings_of(model, bundle)
 end
 
 --- Reads all files of a model that rerank reads. Later calls open none.
--- @return true; or nil, message, code
-function M.prepare(model)
-  local made, message, code = settings_of(model, require("ane.model").bundle(model, 2))
-  return made and true, message, code
-end
+-- @return what they say; or nil, message, code
+function M.prepare(model) return settings_of(model, require("ane.model").bundle(model, 2)) end
 
 --- Scores documents. See Model:rerank.
 function M.rerank(model, query, documents, opts, level)

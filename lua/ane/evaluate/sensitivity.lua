@@ -296,6 +296,17 @@ function Report:smallest()
   return rules_of(self, chosen)
 end
 
+-- A report without measurements: all divergences are 0.
+local function unmeasured(bundle, model, opts)
+  local self = { count = 0 }
+  self.weights, self.rest, self.kept = weights_of(bundle.source, opts.types or DEFAULT, model:weights_report())
+  for _, w in ipairs(self.weights) do
+    self.count = self.count + w.count
+    for _, c in ipairs(w.choices) do c.kl = 0.0 end
+  end
+  return setmetatable(self, Report)
+end
+
 function Report:__tostring()
   local lines = {}
   for _, w in ipairs(self.weights) do
@@ -317,15 +328,15 @@ local function sensitivity(bundle, model, input, opts)
     context = math.min(opts.chunk, model.context),
   }
   run.runs = try(windows.split(model, try(inputs.resolve(model, input, opts.progress)), run.context, opts.tokens))
-  local matrices = model:weights_report()
-  local rest, kept
-  run.weights, rest, kept = weights_of(bundle.source, opts.types or DEFAULT, matrices)
+  local report = unmeasured(bundle, model, opts)
+  run.weights = report.weights
   local reference <close> = load(run)
-  local logits, most, count = logits_of(reference, run.runs), 0, 0
-  for _, w in ipairs(run.weights) do most, count = math.max(most, #w.choices), count + w.count end
+  local logits, most = logits_of(reference, run.runs), 0
+  for _, w in ipairs(run.weights) do most = math.max(most, #w.choices) end
   for r = 1, most do measure_errors(run, r) end
   probe(run, logits)
-  return setmetatable({ weights = run.weights, kept = kept, rest = rest, count = count, tokens = #logits }, Report)
+  report.tokens = #logits
+  return report
 end
 
 --- What the smallest type of each weight gives. Measures nothing.
@@ -334,15 +345,7 @@ end
 function M.smallest(model, opts)
   opts = schema.check(M.rules, opts, "sensitivity", 2)
   local bundle = model_of.bundle(model, 2)
-  return failure.catch(function()
-    local self, chosen = { count = 0 }, {}
-    self.weights, self.rest, self.kept = weights_of(bundle.source, opts.types or DEFAULT, model:weights_report())
-    for i, w in ipairs(self.weights) do
-      chosen[i] = { type = w.choices[1].type, bytes = w.choices[1].bytes, kl = 0 }
-      self.count = self.count + w.count
-    end
-    return rules_of(self, chosen)
-  end)
+  return failure.catch(function() return unmeasured(bundle, model, opts):smallest() end)
 end
 
 --- Measures the weights of a model.

@@ -95,7 +95,6 @@ function M.new(engine, opts)
     _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _running = {},
     _waiting = queue.new(by_rank), _sessions = held, _price = price.new(),
     _limited = 0, _stopped = 0, -- unfinished requests that have a time limit; that are to be stopped
-    _ended = nil, -- a list: requests that end are added to it
     _last = 0, _depth = program.depth and program:depth() or 1, _flights = {},
     _stats = {
       steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
@@ -152,7 +151,7 @@ function Pool:_released(r)
   remove(self._running, r)
   if r.deadline then self._limited = self._limited - 1 end
   if r.stopping then self._stopped = self._stopped - 1 end
-  if self._ended then table.insert(self._ended, r) end
+  if self._ended then table.insert(self._ended, r) end -- set by ane.pool.many
   if r.session then
     r.session:_compute_with(nil, nil)
     self._sessions:give_back(r.session, r.preempted)

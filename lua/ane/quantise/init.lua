@@ -382,9 +382,9 @@ local function write_tensors(run)
 end
 
 -- Tunes the norm weights of the file, which is complete but not yet in its place. Returns what came of it, or why nothing did.
-local function tune_norms(run, rows)
+-- @param bits, count of bits_of
+local function tune_norms(run, rows, bits, count)
   local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"
-  local bits, count = bits_of(run.plan.tensors)
   if auto and (bits or 0) > tune.BITS_AUTO then return nil, ("the matrices have %.3g bits per weight"):format(bits) end
   local result, why = tune.run {
     path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
@@ -436,11 +436,12 @@ local function write_all(plan, source, out, opts)
   }
   report.tensors, report.kept = write_tensors(run)
   for _, t in ipairs(plan.tensors) do report.bytes_before = report.bytes_before + (t.bytes or 0) end
-  if factors and opts.tune ~= "none" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
+  local count
+  report.bits, count = bits_of(plan.tensors)
+  if factors and opts.tune ~= "none" then report.tuned, report.untuned = tune_norms(run, report.tensors, report.bits, count) end
   try(writer:commit())
   if notes then notes:finish() end
   report.warning = warning_of(plan, opts, report.bytes_after)
-  report.bits = (bits_of(plan.tensors))
   report.passes, report.inputs = factors and factors.passes, factors and factors.inputs
   report.seconds = core.clock() - started
   return report

@@ -1,5 +1,5 @@
 --- The tokenizer of a folder in Hugging Face layout, with its special tokens and chat templates.
--- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.sentencepiece.
+-- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json, ane.tokenizer.sentencepiece and ane.util.paths.
 --
 -- The pipeline is in tokenizer.json, or in tokenizer.model (SentencePiece) when there is no tokenizer.json. Special tokens are
 -- in tokenizer_config.json, special_tokens_map.json and added_tokens.json. The ids that end a reply are in
@@ -10,6 +10,7 @@
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
 local json = require "ane.tokenizer.json"
+local paths = require "ane.util.paths"
 local sentencepiece = require "ane.tokenizer.sentencepiece"
 
 local M = {}
@@ -235,7 +236,7 @@ end
 -- post-processor, or nil), chat_templates (texts by name)}; or nil, message, code: "notfound" when there is no tokenizer
 function M.open(path)
   local folder = path
-  if core.path_kind(path) == "file" then folder = path:match "^(.*)/[^/]*$" or "." end
+  if core.path_kind(path) == "file" then folder = paths.folder_of(path) end
   local result, message, code = fields.try(open, folder)
   if not result then return nil, ("%s: %s"):format(folder, message), code end
   return result

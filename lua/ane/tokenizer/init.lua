@@ -178,7 +178,6 @@ local AROUND = {
   max_length = { type = "integer", min = 1 },
 }
 
-
 -- The first n of a list.
 local function cut(list, n) return #list > n and table.move(list, 1, math.max(n, 0), 1, {}) or list end
 

@@ -1,4 +1,4 @@
---- Paths that files name.
+--- Paths: those that files name, and their folders.
 -- Needs ane.core. Usage: `if not paths.is_inside(path) then ... end`
 
 local core = require "ane.core"
@@ -13,6 +13,9 @@ function M.is_inside(path)
   end
   return true
 end
+
+--- The folder of a path, "." if it names none; "" for the root.
+function M.folder_of(path) return path:match "^(.*)/[^/]*$" or "." end
 
 --- Returns whether a folder, or one above it, is a symbolic link.
 -- @param folder path, without a slash at its end

@@ -1,5 +1,6 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core, ane.model.config.ceilings, ane.recipe.rope, ane.util.failure, ane.util.json_value and ane.util.keys.
+-- Needs ane.core, ane.model.config.ceilings, ane.recipe.rope, ane.util.failure, ane.util.json_value, ane.util.keys and
+-- ane.util.paths.
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
@@ -11,6 +12,7 @@ local core = require "ane.core"
 local failure = require "ane.util.failure"
 local json_value = require "ane.util.json_value"
 local keys = require "ane.util.keys"
+local paths = require "ane.util.paths"
 local magnitude = require("ane.recipe.rope").yarn_magnitude
 
 local is_array, is_object, shown = json_value.is_array, json_value.is_object, json_value.shown
@@ -48,12 +50,12 @@ local function open(source)
     path = source:config_path()
     text, message = core.read_file(path)
     if not text then failure.raise("io", "%s: %s", path, message) end
-    return setmetatable({ path = path, folder = path:match "^(.*)/[^/]*$" or ".", raw = decode(path, text) }, Reader)
+    return setmetatable({ path = path, folder = paths.folder_of(path), raw = decode(path, text) }, Reader)
   end
   text, message = core.read_file(folder .. "/config.json")
   if not text and core.path_kind(folder .. "/config.json") == "file" then failure.raise("io", "%s", message) end
   if not text then
-    folder = path:match "^(.*)/[^/]*$" or "."
+    folder = paths.folder_of(path)
     text = core.read_file(folder .. "/config.json")
   end
   if not text then
