@@ -96,6 +96,19 @@ V_FN void pair_end(const int rows, const int vecs, const int end, const vi (*sum
   }
 }
 
+/* Adds the products of pair k of each row of a and the pairs b. */
+V_FN void pair_step(const int rows, const int vecs, vi (*sum)[MAX_VECS], const int16_t *a, int64_t lda, const int16_t *b) {
+  vpairs w[MAX_VECS];
+#pragma GCC unroll 8
+  for (int x = 0; x < vecs; x++) w[x] = v_load_pairs(b + 2 * x * VL);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+    const vpairs f = v_set_pair(a + r * lda);
+#pragma GCC unroll 8
+    for (int x = 0; x < vecs; x++) sum[r][x] = v_dot(sum[r][x], w[x], f);
+  }
+}
+
 /* c[r][x] = sum over k of a[r][2 k .. 2 k + 1] times the pair b[k][x], for `rows` rows and `vecs` vectors of x. */
 V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, const int16_t *a, int64_t lda, const int16_t *b,
                      int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
@@ -105,18 +118,13 @@ V_FN void pair_block(const int rows, const int vecs, const int end, int64_t n, c
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) sum[r][x] = vi_zero();
-  for (int64_t k = 0; k < n; k++, b += ldb) {
-    vpairs w[MAX_VECS];
-#pragma GCC unroll 8
-    for (int x = 0; x < vecs; x++) w[x] = v_load_pairs(b + 2 * x * VL);
-    fetch_row(&e->fetch, k, far);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-      const vpairs f = v_set_pair(a + r * lda + 2 * k);
-#pragma GCC unroll 8
-      for (int x = 0; x < vecs; x++) sum[r][x] = v_dot(sum[r][x], w[x], f);
+  if (e->fetch.at)
+    for (int64_t k = 0; k < n; k++) {
+      fetch_row(&e->fetch, k, far);
+      pair_step(rows, vecs, sum, a + 2 * k, lda, b + k * ldb);
     }
-  }
+  else
+    for (int64_t k = 0; k < n; k++) pair_step(rows, vecs, sum, a + 2 * k, lda, b + k * ldb);
   if (end == VALUES && e->kept)
     pair_end(rows, vecs, end, (const vi(*)[MAX_VECS])sum, c, ldc, true, e);
   else
@@ -159,17 +167,19 @@ PAIR_BLOCKS_OF(pair_values_joined, VALUES)
 /* Computes the product for any number of vectors, in blocks of nearly equal size. */
 static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_t n, const int16_t *a, int64_t lda,
                          const int16_t *b, int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
-  const int64_t parts = (vecs + VECS_FOR(rows) - 1) / VECS_FOR(rows);
+  const uint32_t most = VECS_FOR(rows), parts = ((uint32_t)vecs + most - 1) / most;
   if (parts == 1) {
     fn[vecs - 1](rows, n, a, lda, b, ldb, c, ldc, e);
     return;
   }
   struct code_ending part = *e;
-  for (int64_t i = 0; i < parts; i++) {
-    const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    part.fetch = fetch_part(e->fetch, i, parts);
-    if (e->scale) part.scale = e->scale + from * VL, part.plus = e->plus + from * VL;
-    fn[to - from - 1](rows, n, a, lda, b + 2 * from * VL, ldb, c + from * VL, ldc, &part);
+  for (uint32_t i = 0, some; i < parts; i++, vecs -= some) {
+    some = (uint32_t)vecs / (parts - i);
+    if (e->fetch.at) part.fetch = fetch_part(e->fetch, i, parts);
+    fn[some - 1](rows, n, a, lda, b, ldb, c, ldc, &part);
+    if (e->scale) part.scale += some * VL, part.plus += some * VL;
+    b += 2 * some * VL;
+    c += some * VL;
   }
 }
 

@@ -75,7 +75,11 @@ V_FN vpairs v_set_pair(const int16_t *p) {
   __builtin_memcpy(&pair, p, 4);
   return _mm256_set1_epi32(pair);
 }
-V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) {
+  const __m256i products = _mm256_madd_epi16(a, b);
+  __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(products));
+  return sum;
+}
 V_FN vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
 V_FN void v_store_pairs(int16_t *p, vf a, vf b) {
   const __m256i high = _mm256_slli_epi32(_mm256_castps_si256(b), 16);
