@@ -4,6 +4,7 @@
 #include "quant/blocks.h"
 #include "quant/exact_line.h"
 #include "quant/quant_internal.h"
+#include "quant/wide.h"
 #include "tensor/half.h"
 
 #include <math.h>
@@ -126,49 +127,79 @@ static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 static const int8_t e2m1[15] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12};
 static const uint8_t e2m1_code[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
 
-static int nearest(const struct ane_rounding *f, float v) {
-  int lo = 0, hi = f->top; /* the nearest entry is in lo .. hi */
-  while (lo < hi) {
-    int k = (lo + hi) / 2;
-    if (v > 0.5f * (float)(f->table[k] + f->table[k + 1]))
-      lo = k + 1;
-    else
-      hi = k;
-  }
-  return lo;
+enum { TABLE_GROUP = 32, TABLE_PARTS = TABLE_GROUP / 8 }; /* elements with one scale, of all types with tables */
+
+static float sum_of(const ane_f8x *v) {
+  float sum = 0;
+  for (int i = 0; i < 8; i++) sum += (*v)[i];
+  return sum;
 }
 
-/* Weighted squared error at a scale; *better: the least squares scale for the codes. */
-static float table_error(const struct ane_rounding *f, const float *x, const float *w, int n, float scale, float *better) {
-  float inv = inverse(scale), error = 0, tt = 0, xt = 0;
-  for (int i = 0; i < n; i++) {
-    float t = scale != 0 ? (float)f->table[nearest(f, x[i] * inv)] : 0, d = x[i] - scale * t;
-    error += w[i] * d * d, tt += w[i] * t * t, xt += w[i] * x[i] * t;
+/* The middle of values i and i + 1 of the table. */
+static float middle(const struct ane_rounding *f, int i) { return 0.5f * (float)(f->table[i] + f->table[i + 1]); }
+
+/* k[i] = the index of the value that is nearest to v[i]; of two, the smaller one. */
+static ANE_WIDE void nearest_each(const struct ane_rounding *f, const float *v, int32_t *k) {
+  ane_f8x u[TABLE_PARTS];
+  ane_i8x n[TABLE_PARTS] = {{0}};
+  memcpy(u, v, sizeof u);
+  for (int i = 0; i < f->top; i++) {
+    const float m = middle(f, i);
+#pragma GCC unroll 4
+    for (int p = 0; p < TABLE_PARTS; p++) n[p] -= u[p] > m;
   }
-  *better = tt > 0 ? xt / tt : scale;
-  return error;
+  memcpy(k, n, sizeof n);
+}
+
+/* Weighted squared error of TABLE_GROUP elements at a scale; *better: the least squares scale for the codes. */
+static ANE_WIDE float table_error(const struct ane_rounding *f, const float *x, const float *w, float scale, float *better) {
+  const float inv = inverse(scale);
+  ane_f8x u[TABLE_PARTS], t[TABLE_PARTS], error = {0}, tt = {0}, xt = {0};
+#pragma GCC unroll 4
+  for (int p = 0; p < TABLE_PARTS; p++) {
+    memcpy(&u[p], x + 8 * p, sizeof u[p]);
+    u[p] *= inv;
+    t[p] = (ane_f8x){0} + (scale != 0 ? (float)f->table[0] : 0);
+  }
+  for (int i = 0; i < f->top && scale != 0; i++) { /* from value to value, as long as the next one is nearer */
+    const float m = middle(f, i);
+    const ane_f8x step = (ane_f8x){0} + (float)(f->table[i + 1] - f->table[i]);
+#pragma GCC unroll 4
+    for (int p = 0; p < TABLE_PARTS; p++) t[p] += (ane_f8x)((ane_i8x)step & (u[p] > m));
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < TABLE_PARTS; p++) {
+    ane_f8x xs, ws;
+    memcpy(&xs, x + 8 * p, sizeof xs);
+    memcpy(&ws, w + 8 * p, sizeof ws);
+    const ane_f8x d = xs - scale * t[p];
+    error += ws * d * d, tt += ws * t[p] * t[p], xt += ws * xs * t[p];
+  }
+  const float squares = sum_of(&tt);
+  *better = squares > 0 ? sum_of(&xt) / squares : scale;
+  return sum_of(&error);
 }
 
 /* A scale, of either sign, with nearly the least error. Tries scales around those that map the largest element to an end of the
  * table.
  */
-static float table_scale(const struct ane_rounding *f, const float *x, const float *w, int n) {
+static float table_scale(const struct ane_rounding *f, const float *x, const float *w) {
   float far = 0, best = 0, least = INFINITY, better;
-  for (int i = 0; i < n; i++)
+  for (int i = 0; i < TABLE_GROUP; i++)
     if (fabsf(x[i]) > fabsf(far)) far = x[i];
   if (far == 0) return 0;
   for (int end = 0; end < 2; end++)
     for (int k = -2; k <= 3; k++) {
       float scale = far / ((float)f->table[end ? f->top : 0] * (1 + 0.07f * (float)k));
-      table_error(f, x, w, n, scale, &better);
-      float error = table_error(f, x, w, n, better, &scale);
+      table_error(f, x, w, scale, &better);
+      float error = table_error(f, x, w, better, &scale);
       if (error < least) least = error, best = better;
     }
   return best;
 }
 
 static void fit_table(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
-  c->scale = in_half(table_scale(f, x, w, f->group));
+  c->scale = in_half(table_scale(f, x, w));
   c->offset = 0;
 }
 
@@ -195,7 +226,7 @@ static void fit_mxfp4(const struct ane_rounding *f, const float *x, const float 
   if (far == 0) return;
   int at = exponent_of(far / 12);
   for (int e = ANE_MAX(at - 1, 0); e <= ANE_MIN(at + 2, 254); e++) {
-    float error = table_error(f, x, w, f->group, power_of(e), &ignored);
+    float error = table_error(f, x, w, power_of(e), &ignored);
     if (error < least) least = error, c->scale = power_of(e);
   }
 }
@@ -257,7 +288,7 @@ static void pack_k(const struct ane_rounding *f, struct ane_block_params *c, con
 static void fit_iq4_xs(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float want[8], far = 0;
   for (int j = 0; j < 8; j++) {
-    want[j] = table_scale(f, x + 32 * j, w + 32 * j, 32);
+    want[j] = table_scale(f, x + 32 * j, w + 32 * j);
     if (fabsf(want[j]) > fabsf(far)) far = want[j];
   }
   c->k.d = in_half(far / -32);
@@ -333,11 +364,14 @@ static float mxfp4_plain(const float *x, int n) {
   return far > 0 ? power_of(between(e + 124, 0, 254)) : 0;
 }
 
-/* The code of the nearest value; for MXFP4 a tie goes to the smaller magnitude, as in the reference encoder. */
-static uint8_t code_of(const struct ane_rounding *f, float v) {
-  if (!f->code) return (uint8_t)nearest(f, v);
-  int k = nearest(f, fabsf(v));
-  return f->code[v < 0 ? f->top - k : k];
+/* The codes of the nearest values of TABLE_GROUP numbers; for MXFP4 a tie goes to the smaller magnitude, as in the reference
+ * encoder. */
+static void code_each(const struct ane_rounding *f, const float *v, uint8_t *code) {
+  float size[TABLE_GROUP];
+  int32_t k[TABLE_GROUP];
+  for (int i = 0; i < TABLE_GROUP; i++) size[i] = f->code ? fabsf(v[i]) : v[i];
+  nearest_each(f, size, k);
+  for (int i = 0; i < TABLE_GROUP; i++) code[i] = f->code ? f->code[v[i] < 0 ? f->top - k[i] : k[i]] : (uint8_t)k[i];
 }
 
 /* Encodes rows without compensation: fits each block, then rounds each element. */
@@ -353,9 +387,11 @@ static void encode(ane_dtype t, const float *src, const float *importance, void 
       c.scale = mxfp4_plain(src + at, f->group);
     else
       f->fit(f, src + at, w, &c);
-    for (int i = 0; i < f->group; i++) {
-      struct ane_line l = f->line(f, &c, i / f->sub, 0);
-      q[i] = code_of(f, l.scale != 0 ? src[at + (uint64_t)i] / l.scale : 0);
+    for (int i = 0; i < f->group; i += TABLE_GROUP) {
+      const struct ane_line l = f->line(f, &c, i / f->sub, 0);
+      float v[TABLE_GROUP];
+      for (int j = 0; j < TABLE_GROUP; j++) v[j] = l.scale != 0 ? src[at + (uint64_t)(i + j)] / l.scale : 0;
+      code_each(f, v, q + i);
     }
     f->pack(f, &c, q, to);
   }
