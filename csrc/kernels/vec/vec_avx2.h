@@ -75,7 +75,7 @@ V_FN vpairs v_set_pair(const int16_t *p) {
   __builtin_memcpy(&pair, p, 4);
   return _mm256_set1_epi32(pair);
 }
-V_FN vi v_dot(vi sum, vpairs a, vpairs b) {
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic, GCC 12 gives each sum a second register, and spills */
   const __m256i products = _mm256_madd_epi16(a, b);
   __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(products));
   return sum;
