@@ -191,6 +191,23 @@ describe("the documents", function()
     end
   end)
 
+  it("name functions and files as the sources do, where they say how to add something", function()
+    local sources = { table.concat(tree.files "", "\n") }
+    for _, folder in ipairs { "csrc", "lua" } do
+      for _, kind in ipairs { "[ch]", "def", "lua" } do
+        for _, path in ipairs(tree.files(folder, kind)) do sources[#sources + 1] = tree.read(path) end
+      end
+    end
+    local all = table.concat(sources, "\n")
+    for _, path in ipairs(PAGES) do
+      if path:find "^docs/adding%-" then
+        for name in tree.read(path):gmatch "`(%l[%l%d]*_[%l%d_]+)`" do
+          assert.is_truthy(all:find("%f[%w_]" .. name .. "%f[^%w_]"), path .. " names " .. name)
+        end
+      end
+    end
+  end)
+
   it("name each error code", function()
     for code in tree.read("csrc/base/status.h"):gmatch 'X%([%u]+, "(%l+)"%)' do
       if code ~= "ok" then assert.is_truthy(tree.read("docs/guide.md"):find("`" .. code .. "`", 1, true), "code: " .. code) end

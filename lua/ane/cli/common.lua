@@ -244,6 +244,14 @@ function M.read(path)
   return text
 end
 
+--- Reads a text without its last newline: editors and echo add one that no prompt or instance means.
+-- @return the text; or nil, message, code
+function M.read_text(path)
+  local text, message, code = M.read(path)
+  if not text then return nil, message, code end
+  return (text:gsub("\r?\n$", ""))
+end
+
 --- Writes a value as one line of JSON, keys sorted.
 function M.print_json(value)
   io.stdout:write(core.json_encode(value, { sort = true }), "\n")

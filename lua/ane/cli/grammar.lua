@@ -17,7 +17,7 @@ function M.options(parser)
   parser:option("--gbnf", "GBNF grammar, as in llama.cpp."):argname "FILE"
   parser:option("--lark", "Lark grammar."):argname "FILE"
   parser:option("--instances", "File with one text to check in each line, as a JSON string; default: standard input is "
-    .. "one text."):argname "FILE"
+    .. "one text, without its last newline."):argname "FILE"
   parser:option("--model", "Model, tokenizer.json or folder whose tokens --time uses."):argname "MODEL"
   parser:flag("--time", "Measure the time of the mask at each token of the texts.")
   parser:flag("--lenient", "Ignore unknown values of the keyword format.")
@@ -51,8 +51,11 @@ local function maker(args)
 end
 
 local function read_texts(path)
-  local all, message = common.read(path or "-")
-  if not path then return all and { all }, message end
+  if not path then
+    local text, message = common.read_text "-"
+    return text and { text }, message
+  end
+  local all, message = common.read(path)
   if not all then return nil, message end
   local list = {}
   for line in all:gmatch "[^\n]+" do

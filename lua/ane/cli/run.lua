@@ -40,11 +40,9 @@ end
 
 -- ---- The prompt ----------------------------------------------------------------------------------------------------------
 
--- Text of a file without its last newline: editors and echo add one that no prompt means.
 local function read_text(path)
-  local text, message, code = common.read(path)
+  local text, message, code = common.read_text(path)
   if not text then return nil, message, code end
-  text = text:gsub("\r?\n$", "")
   if text == "" then
     return options.wrong("%s is empty: give one of --prompt, --file, --ids, --messages", common.name_of(path))
   end

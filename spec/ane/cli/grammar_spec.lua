@@ -20,6 +20,14 @@ describe("ane grammar", function()
     assert.same({ ok = true, accepted = { true, false, false, true } }, out)
   end)
 
+  it("drops the last newline of standard input, which echo and editors add", function()
+    local schema = file_of '{"type": "string"}'
+    local function accepted(text) return command.json({ "grammar", "--json-schema", schema }, text).accepted end
+    assert.same({ true }, accepted '"a"\n')
+    assert.same({ true }, accepted '"a"')
+    assert.same({ false }, accepted '"a"\n\n')
+  end)
+
   it("needs one grammar", function()
     local code, _, message = command.run({ "grammar" }, "1")
     assert.same({ 2, "ane grammar: give one of --json-schema, --regex, --gbnf, --lark\n" }, { code, message })
