@@ -70,10 +70,10 @@ local function check_speculate(v)
       return ("has no field %s: choose max, corpus"):format(list_of.shown(key))
     elseif type(value) ~= "string" and type(value) ~= "table" then
       return "must have a text file's path or a list of token ids as corpus"
-    elseif type(value) == "string" and value:find("\0", 1, true) then
+    elseif type(value) == "string" and (value == "" or value:find("\0", 1, true)) then
       return "must have a path without a NUL byte as corpus, but has " .. schema.shown(value)
     elseif type(value) == "table" then
-      local wrong = check_corpus(value)
+      local wrong = list_of.gives_more(value) and "has a corpus that " .. list_of.MORE or check_corpus(value)
       if wrong then return wrong end
     end
   end
