@@ -47,7 +47,7 @@ end
 
 local FEED = {
   want = { type = "string", choices = { "last", "all", "argmax", "best", "none" }, default = "last" },
-  mask = { type = "any", check = mask_fault },
+  mask = { type = "any", check = mask_fault, internal = true },
   chunk = { type = "integer", min = 1 },
   progress = { type = "callable" },
   each = { type = "callable" },
