@@ -402,7 +402,7 @@ end
 function Model:chat(opts)
   opened(self)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
-  local made, message, code = chat.new(self, opts, 2)
+  local made, message, code = chat.new(self, opts, 2, adapters.rule)
   return made, message, code -- no tail call: error levels count this function
 end
 
