@@ -116,7 +116,7 @@ function ane.tensor(values, shape) end
 --- Compares a model with a golden, layer by layer.
 ---@param model ane.model loaded with activations = "fp32", as goldens are computed in fp32
 ---@param golden string path of a golden.json, with its tensors in the safetensors file beside it
----@param opts? table prompt: name of the only prompt to compare; hints = false: do not search for causes
+---@param opts? { prompt?: string, hints?: boolean } prompt: name of the only prompt to compare; hints = false: do not search for causes
 ---@return table? report tostring(report) is a table of the differences
 ---@return string? message
 ---@return ane.code? code
@@ -380,7 +380,7 @@ local model = {}
 ---@field parse fun(text: string, opts: { form?: string, template?: string, tools?: ane.tool[]|string }): string?, ane.tool_call[]|string, ane.code? splits a reply: the text outside calls, and the calls
 ---@field arguments fun(call: ane.tool_call): table?, string?, ane.code? the arguments of a call as a table
 
----@class ane.template_options
+---@class ane.template_options: ane.reply_options
 ---@field tools? ane.tool[]|string tools that the reply may call: a list, or its JSON text, which keeps the order of keys for the template
 ---@field tool_choice? "auto"|"none"|"required"|string|table "auto" (default): text or calls; "none": no calls; "required": calls; a name: one call of this tool
 ---@field parallel_tool_calls? boolean false: at most one call
@@ -392,30 +392,10 @@ local model = {}
 ---@field special_in_messages? boolean true: spellings of control tokens in messages are read as those tokens
 
 ---@class ane.generate_options: ane.template_options
----@field max_tokens? integer
----@field temperature? number 0 (default) is greedy
----@field top_k? integer
----@field top_p? number
----@field min_p? number
----@field repeat_penalty? number
----@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
----@field logit_bias? table<integer, number>
----@field seed? integer
----@field stop? string|string[]
----@field stop_ngram? integer|{ size: integer, times?: integer }
----@field eos? integer[]
----@field ignore_eos? boolean
----@field logprobs? integer
----@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
----@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
----@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
----@field grammar? ane.grammar the grammar that the reply must match
----@field skip_special? boolean
 ---@field special? boolean true: spellings of control tokens in the prompt are read as those tokens
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of this reply, in place of the model's own; {}: none
 ---@field details? boolean true: generate returns an ane.result
 ---@field session? ane.session a session of this model, which model:generate and model:stream use; it contains prompt and reply afterwards
----@field progress? ane.progress
 
 --- Callbacks (`progress`, `logits_processor`) run between C calls: they may yield, and an error that they raise ends the call. A reply
 --- ends early by pieces:stop(), by model:stop(), when the loop is left, or when a callback raises an error. The computed tokens stay
@@ -468,7 +448,7 @@ function model:generate(prompt, opts) end
 ---@return ane.code? code
 function model:stream(prompt, opts) end
 
----@class ane.say_options: ane.generate_options
+---@class ane.say_options: ane.template_options
 ---@field overflow? "error"|"drop" if the messages do not fit in the context: fail (default), or drop the oldest turns until the rest fills at most three quarters of the context. Leading system messages and the last turn stay. `dropped` of the result is the number of dropped messages
 
 ---@class ane.chat_options: ane.say_options
@@ -515,7 +495,7 @@ function model:pool(opts) end
 
 --- Continues many prompts in a pool. Each reply equals the one that generate returns for its prompt.
 ---@param prompts ane.prompt[]
----@param opts? table options of generate for all prompts; sessions, step_tokens, memory, context and kv of the pool; on_reply = function(i, result)
+---@param opts? ane.many_options for all prompts
 ---@return table? replies for each prompt the result of generate; false if it failed
 ---@return table<integer, { [1]: string, [2]: ane.code? }>|string|nil failed {message, code} by index of the prompt; or the error message
 ---@return ane.code? code
@@ -624,7 +604,7 @@ function model:quantise(out, opts) end
 ---@return ane.code? code
 function model:plan(opts) end
 
----@class ane.export_options : ane.plan_options
+---@class ane.export_options: ane.plan_options
 ---@field argmax? boolean true: the head returns the best row and its value instead of logits
 ---@field importance? table<string, ane.tensor> importance of the input columns, by name of the weight
 ---@field method? "rtn"|"gptq" as for quantise
@@ -675,7 +655,7 @@ function model:embed(input, opts) end
 --- Computes the similarity of texts or embeddings, with the function that the model's files name; default cosine.
 ---@param a string|string[]|ane.tensor
 ---@param b string|string[]|ane.tensor
----@param opts? ane.embed_options for texts
+---@param opts? { prompt?: string, prefix?: string, dims?: integer, normalise?: boolean, max_length?: integer, special?: boolean, progress?: ane.progress } for texts, as of embed
 ---@return number|ane.tensor|nil similarity a tensor [#a, #b] if a or b is a list
 ---@return string? message
 ---@return ane.code? code
@@ -781,7 +761,7 @@ function chat:say(said, opts) end
 function chat:stream(said, opts) end
 
 --- Returns the prompt that the template makes from the messages.
----@param opts? ane.generate_options
+---@param opts? ane.say_options
 ---@return string? prompt
 ---@return string? message
 ---@return ane.code? code
