@@ -465,7 +465,7 @@ function M.open(program, opts, owner, host)
   local context = opts.context or program:context()
   local core, message, code = program:session { context = context, kv = opts.kv, prefixes = opts.prefixes }
   if not core then return nil, message, code end
-  if opts.adapters then
+  if opts.adapters and (#opts.adapters > 0 or core.adapt) then -- an engine without adapters has none to replace by {}
     local ok
     ok, message, code = core:adapt(opts.adapters)
     if not ok then
