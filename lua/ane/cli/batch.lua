@@ -17,9 +17,9 @@ M.needs = { { "merge" } } -- without --adapter it joins outputs
 
 function M.options(parser)
   options.model(parser, true, "join the outputs of all shards, in the order of the rows.")
-  parser:argument("inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
+  options.file(parser, "inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
     .. "the outputs of all shards."):args "*"
-  parser:option("-o --output", "JSONL file to write; - is standard output."):argname "OUT"
+  options.add(parser, "-o --output", "JSONL file to write; - is standard output.", options.path):argname "OUT"
   parser:option("--form", "Form of the rows: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
     .. "and for .txt, .text and .md, else jsonl."):choices(batch.rules.form.choices)
   parser:option("--task", "Task of plain rows without a task field; default: it follows from the model and the row's fields.")
