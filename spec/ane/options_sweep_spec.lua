@@ -8,6 +8,7 @@ local tree = require "support.tree"
 local wrong = require "support.wrong_values"
 
 local MODEL = "spec/fixtures/gguf/llama-q8_0.gguf"
+local ONNX = "spec/fixtures/onnx/mixed"
 local PACKAGE = "spec/fixtures/mlpackage/attn_state_rangedim/model.mlpackage"
 local PROMPT, TEXT = { 1, 5, 7 }, ("The quick brown fox jumps over the lazy dog. "):rep(3)
 local MESSAGES = { { role = "user", content = "hi" } }
@@ -44,7 +45,7 @@ local VALUES = {
 
 -- ---- Calls -----------------------------------------------------------------------------------------------------------------
 
-local folder, model, encoder, reranker, classifier, base, package_, session, chat, pool, tensor, report, server
+local folder, exported, model, graph, packages, encoder, reranker, classifier, base, package_, session, chat, pool, tensor, report, server
 setup(function()
   folder = tree.folder()
   model = assert(ane.load(MODEL, { context = 1024, threads = 1 }))
@@ -52,6 +53,11 @@ setup(function()
   reranker = assert(ane.load("spec/fixtures/hf/cross_encoder", { context = 64 }))
   classifier = filter.load()
   base = assert(ane.load("spec/fixtures/hf/llama", { context = 64, activations = "fp32" }))
+  graph = assert(ane.load(ONNX, { context = 32, engine = "graph" }))
+  exported = os.tmpname()
+  os.remove(exported)
+  assert(model:export(exported, { weights = "int8", context = 32, max_t = 8 }))
+  packages = assert(ane.load(exported, { engine = "graph" }))
   package_ = assert(ane.package(PACKAGE))
   pool = assert(model:pool())
   tensor = ane.tensor { { 1, 2 }, { 3, 4 } }
@@ -59,8 +65,9 @@ setup(function()
 end)
 
 teardown(function()
-  for _, m in ipairs { model, encoder, reranker, classifier, base, package_ } do m:close() end
+  for _, m in ipairs { model, graph, packages, encoder, reranker, classifier, base, package_ } do m:close() end
   tree.remove(folder)
+  tree.remove(exported)
 end)
 
 -- The options with others that keep the call short.
@@ -155,6 +162,24 @@ local CALLS = {
   ["tensor:heat"] = function(opts) return tensor:heat(opts) end,
 }
 
+-- Calls of the same functions where another engine reads the options.
+local ENGINES = {}
+for name, of in pairs {
+  ["an ONNX model"] = function() return graph, ONNX end, ["a package set"] = function() return packages, exported end,
+} do
+  ENGINES[#ENGINES + 1] = { "ane.load", name, function(opts)
+    local _, path = of()
+    return ane.load(path, with(opts, { threads = 1, context = 32 }))
+  end }
+  ENGINES[#ENGINES + 1] = { "model:session", name, function(opts) return (of()):session(opts) end }
+  ENGINES[#ENGINES + 1] = { "model:generate", name, function(opts) return (of()):generate(PROMPT, with(opts, { max_tokens = 1 })) end }
+  ENGINES[#ENGINES + 1] = { "model:pool", name, function(opts) return (of()):pool(opts) end }
+  ENGINES[#ENGINES + 1] = { "session:feed", name, function(opts)
+    local own <close> = assert((of()):session())
+    return own:feed({ 1, 2, 3 }, opts)
+  end }
+end
+
 -- ---- Judgement -------------------------------------------------------------------------------------------------------------
 
 -- Does the text name the option?
@@ -227,6 +252,19 @@ local function listed(call)
   return set((message:match "the options are (.*)$":gsub(",", "")))
 end
 
+-- Calls with each value of each option; returns what is wrong.
+local function faults_of(call, options)
+  local faults = {}
+  for _, option in ipairs(options) do
+    sweep(faults, call, option.name, option, function(v) return { [option.name] = v } end, { option.name })
+    for _, field in ipairs(option.nested) do
+      sweep(faults, call, option.name .. "." .. field.name, field, function(v) return { [option.name] = field.wrap(v) } end,
+        { option.name, field.name })
+    end
+  end
+  return table.concat(faults, "\n")
+end
+
 for _, f in ipairs(documented.functions()) do
   describe("options of " .. f.name, function()
     local call = CALLS[f.name]
@@ -251,15 +289,13 @@ for _, f in ipairs(documented.functions()) do
     end)
 
     it("are refused with their name, or are of the documented type", function()
-      local faults = {}
-      for _, option in ipairs(f.options) do
-        sweep(faults, call, option.name, option, function(v) return { [option.name] = v } end, { option.name })
-        for _, field in ipairs(option.nested) do
-          sweep(faults, call, option.name .. "." .. field.name, field, function(v) return { [option.name] = field.wrap(v) } end,
-            { option.name, field.name })
-        end
-      end
-      assert.equal("", table.concat(faults, "\n"))
+      assert.equal("", faults_of(call, f.options))
     end)
+
+    for _, engine in ipairs(ENGINES) do
+      if engine[1] == f.name then
+        it("are so for " .. engine[2] .. " too", function() assert.equal("", faults_of(engine[3], f.options)) end)
+      end
+    end
   end)
 end
