@@ -35,7 +35,7 @@ function M.options(parser)
   options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
   options.add(parser, "--max-row", "Maximum bytes of a row; larger rows fail. Default 16777216.", batch.rules.max_row):argname "N"
   options.add(parser, "--sessions", "Maximum replies computed at once. Default 32.", batch.rules.sessions):argname "N"
-  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--memory", "Maximum memory for the state of all replies: 2G, 512M.", batch.rules.memory):argname "SIZE"
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "For redact: replace each distinct original of a row by its own name, such as [PERSON_1].")

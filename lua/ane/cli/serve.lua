@@ -20,7 +20,7 @@ function M.options(parser)
   options.add(parser, "--sessions", "Maximum replies computed at once. Default 4.", serve.rules.sessions):argname "N"
   options.add(parser, "--queue", "Maximum requests that wait; further ones get status 503. Default 64.", serve.rules.queue)
     :argname "N"
-  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--memory", "Maximum memory for the state of all replies: 2G, 512M.", serve.rules.memory):argname "SIZE"
   parser:option("--api-key", "Key that requests must contain. @FILE reads it from a file, so that the list of processes does not show it.")
     :argname "KEY|@FILE"
   options.add(parser, "--tls-cert", "PEM file of a certificate, for HTTPS.", options.path):argname "FILE"
