@@ -299,3 +299,12 @@ for _, f in ipairs(documented.functions()) do
     end
   end)
 end
+
+describe("fields of the server's requests", function()
+  it("have the limits of generate", function()
+    local own, other = require("ane.serve.sampling").rules, require("ane.generate.sampler").rules
+    for _, name in ipairs { "top_p", "top_k", "min_p", "repeat_penalty" } do
+      assert.same({ other[name].type, other[name].min, other[name].max }, { own[name].type, own[name].min, own[name].max }, name)
+    end
+  end)
+end)
