@@ -22,7 +22,7 @@ local ane = {}
 
 ---@class ane.load_options
 ---@field context? integer maximum tokens of a session; default: the smallest of the model's own context, 4096 (32768 for embedding models and rerankers), and what fits in half of the free memory
----@field threads? integer default: the physical cores
+---@field threads? integer 1 .. 1024; default: the physical cores
 ---@field weights? ane.weights default: "file", as stored
 ---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block, uint4-block and lut4
@@ -47,17 +47,17 @@ local ane = {}
 ---@field cut? integer[] the first layers of ranks 1, 2, ...; default: chosen for the speed and the memory of the ranks
 ---@field fp16? boolean true: ranks send activations as fp16, which halves the bytes and changes the results; default false
 ---@field parallel? "pipeline"|"tensor" pipeline (default) divides the layers among the ranks, tensor the rows of each matrix, for fast links; the other fields apply to pipelines
----@field tail? number weight of the steps after the last layer's attention when the cut is chosen, without a divided head: 0 for long prompts, 1 for long replies; default 0.5
+---@field tail? number 0 .. 16: weight of the steps after the last layer's attention when the cut is chosen, without a divided head: 0 for long prompts, 1 for long replies; default 0.5
 
 ---@class ane.ranks_lib
 ---@field join fun(opts?: { timeout?: number }): integer?, integer|string, ane.code? joins the processes that mpirun has started; returns the number of this rank, from 0, and the number of ranks. timeout: seconds after which a silent rank counts as lost; default 300
----@field work fun(opts?: { threads?: integer }): boolean?, string?, ane.code? on every rank except 0: loads the rank's layers and computes until rank 0 leaves
+---@field work fun(opts?: { threads?: integer }): boolean?, string?, ane.code? on every rank except 0, after join: loads the rank's layers and computes until rank 0 leaves. threads: 1 .. 1024
 ---@field size fun(): integer number of ranks; 1 before join
 ---@field leave fun() on rank 0, at its end: ends the work of the other ranks
 
 ---@class ane.grammar_options
 ---@field strict? boolean false: unknown names of formats are ignored; default true: they are errors. Unknown keywords are always ignored
----@field blanks? integer maximum white space at each place where JSON allows it; default: at most one space after commas and colons
+---@field blanks? integer 0 .. 1000: maximum white space at each place where JSON allows it; default: at most one space after commas and colons
 
 ---@class ane.grammar
 ---@field kind string
@@ -65,7 +65,7 @@ local ane = {}
 
 ---@class ane.grammar_lib
 ---@field json_schema fun(schema: string|table|boolean, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? JSON texts that are valid under a JSON Schema
----@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text
+---@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text; blanks: 0 .. 1000
 ---@field parts fun(list: table, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? sequences of literals, patterns and JSON values: a list of edges {from, to, kind, text} of an automaton, with the field ends, a list of its accepting states
 ---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
@@ -156,7 +156,7 @@ function ane.calibrate(model, input, opts) end
 local sensitivity_report = {}
 
 --- Chooses a type for each weight within a budget. Bytes go first where they reduce the divergence most.
----@param opts { size?: integer, bits?: number } maximum bytes of all tensors, or mean bits per weight
+---@param opts { size?: integer, bits?: number } maximum bytes of all tensors, or mean bits per weight, 0.5 .. 32
 ---@return string[][]? mixed list of {name, type}, for quantise
 ---@return table|string chosen bytes, bits and expected kl; or the error message
 ---@return ane.code? code
@@ -169,7 +169,7 @@ function sensitivity_report:smallest() end
 --- Measures the sensitivity of each weight: the KL divergence of the predictions when this weight alone is rounded.
 ---@param model ane.model
 ---@param input ane.calibration_input
----@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress }
+---@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress } tokens, chunk: 2 or more; threads: 1 .. 1024
 ---@return ane.sensitivity_report?
 ---@return string? message
 ---@return ane.code? code
@@ -228,7 +228,7 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package, or a Core AI asset.
 ---@param path string folder of the .mlpackage or .aimodel
----@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } threads: 1 .. 1024; run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
 ---@return ane.package? package tostring(package) is a summary
 ---@return string? message
 ---@return ane.code? code
@@ -471,8 +471,8 @@ function model:stream(prompt, opts) end
 function model:chat(opts) end
 
 ---@class ane.pool_options
----@field sessions? integer maximum replies that are computed at once; the others wait; default 32
----@field step_tokens? integer maximum tokens of a step; default 256
+---@field sessions? integer 1 .. 1024: maximum replies that are computed at once; the others wait; default 32
+---@field step_tokens? integer 16 .. 512: maximum tokens of a step; default 256
 ---@field memory? integer|string maximum bytes of the cached state of all sessions, such as "2G"; at the limit the newest reply is preempted and computed again later
 ---@field prefix_memory? integer|string maximum bytes of the prefixes kept from finished replies, within memory; default 1G, at most a quarter of free memory
 ---@field context? integer maximum tokens of each session
@@ -560,13 +560,13 @@ function model:weights_report() end
 ---@field transform? "none"|"rotate" rotate: rotates the weights before they are rounded (docs/quantising.md); default: the transform of the loaded model. Another one loads the model again, for this call
 ---@field inputs? "rounded"|"source" for gptq, the inputs that a weight is rounded for. rounded (default): those of a model in which all earlier weights are rounded; source: those of the source
 ---@field tune? "auto"|"norms"|"none" for gptq: norms tunes the norm weights on the text of `calibrate` at the end, if all operations of the model have gradients; auto (default) does so if the matrices have at most 5 bits per weight, the text goes on after the tokens that calibrate, and the model is small
----@field stages? integer earlier form of inputs: 1 is "source", more is "rounded"
+---@field stages? integer 1 .. 1024: earlier form of inputs: 1 is "source", more is "rounded"
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB. If they need more, the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field resume? boolean true: write progress to `OUT.journal` and `OUT.part`, and resume an interrupted run of the same model, text and options from them; default false
 ---@field fallback? ane.gguf_type type of weights whose rows are not a multiple of a block; default: the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns, by tensor name
----@field threads? integer
+---@field threads? integer 1 .. 1024
 ---@field progress? fun(stage: string, done: integer, total: integer)
 
 --- Writes the model as GGUF with its weights in another type.
@@ -612,7 +612,7 @@ function model:plan(opts) end
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 32768
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB
----@field threads? integer
+---@field threads? integer 1 .. 1024
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)
 
 --- Writes the model as Core ML packages for the Neural Engine. With target = "coreai" it writes one Core AI asset in a bundle, with
@@ -672,7 +672,7 @@ function model:rerank(query, documents, opts) end
 
 --- Finds the spans that a token classifier labels.
 ---@param input string|integer[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
 ---@return ane.span[]|table|nil spans with details a table: spans, ids, labels, path, logits
 ---@return string? message
 ---@return ane.code? code
@@ -680,7 +680,7 @@ function model:classify(input, opts) end
 
 --- Finds the spans of many inputs, several in each run. The spans equal those of classify.
 ---@param inputs (string|integer[])[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
 ---@return (ane.span[]|table|false)[]? spans of each input; false if it failed
 ---@return table<integer, table>|string|nil failed {message, code} by index of the input; or the error message
 ---@return ane.code? code
@@ -688,7 +688,7 @@ function model:classify_many(inputs, opts) end
 
 --- Replaces the spans that a token classifier labels.
 ---@param text string
----@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer, progress?: ane.progress }
+---@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer, progress?: ane.progress } threshold: 0 .. 1; segment: 16 or more
 ---@return string? text
 ---@return ane.span[]|string|nil spans or the error message
 ---@return ane.code? code

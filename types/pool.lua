@@ -6,8 +6,8 @@
 ---@field time_limit? number seconds from the call of add, after which the reply ends with stop = "time"
 
 ---@class ane.many_options: ane.request_options
----@field sessions? integer of the pool, as the next five
----@field step_tokens? integer
+---@field sessions? integer 1 .. 1024: of the pool, as the next five
+---@field step_tokens? integer 16 .. 512
 ---@field memory? integer|string
 ---@field prefix_memory? integer|string
 ---@field context? integer

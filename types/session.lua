@@ -6,9 +6,9 @@
 ---@field max_tokens? integer
 ---@field temperature? number 0 (default) is greedy
 ---@field top_k? integer
----@field top_p? number
----@field min_p? number
----@field repeat_penalty? number
+---@field top_p? number 0 .. 1
+---@field min_p? number 0 .. 1
+---@field repeat_penalty? number 0.000001 .. 1000000
 ---@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
 ---@field logit_bias? table<integer, number>
 ---@field seed? integer
@@ -18,7 +18,7 @@
 ---@field ignore_eos? boolean
 ---@field logprobs? integer
 ---@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
----@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
+---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] } max: 1 .. 7 drafted tokens of a run
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
 ---@field grammar? ane.grammar the grammar that the reply must match
 ---@field skip_special? boolean

@@ -1,5 +1,6 @@
 -- Every option that types/ documents, of every function, with hostile values. What refuses a value names the option and leaves no file.
--- What is accepted is of the documented type and, unless a list below says so, no negative number, no zero and no infinite one.
+-- What is accepted is of the documented type and, unless a list below says so, no negative number, no zero and no infinite one. Limits that
+-- messages name are documented.
 local ane = require "ane"
 local core = require "ane.core"
 local documented = require "support.documented"
@@ -49,19 +50,19 @@ local folder, exported, model, graph, packages, encoder, reranker, classifier, b
 setup(function()
   folder = tree.folder()
   model = assert(ane.load(MODEL, { context = 1024, threads = 1 }))
-  encoder = assert(ane.load("spec/fixtures/hf/bert", { context = 64 }))
-  reranker = assert(ane.load("spec/fixtures/hf/cross_encoder", { context = 64 }))
-  classifier = filter.load()
-  base = assert(ane.load("spec/fixtures/hf/llama", { context = 64, activations = "fp32" }))
-  graph = assert(ane.load(ONNX, { context = 32, engine = "graph" }))
+  encoder = assert(ane.load("spec/fixtures/hf/bert", { context = 64, threads = 1 }))
+  reranker = assert(ane.load("spec/fixtures/hf/cross_encoder", { context = 64, threads = 1 }))
+  classifier = filter.load { threads = 1 }
+  base = assert(ane.load("spec/fixtures/hf/llama", { context = 64, activations = "fp32", threads = 1 }))
+  graph = assert(ane.load(ONNX, { context = 32, engine = "graph", threads = 1 }))
   exported = os.tmpname()
   os.remove(exported)
-  assert(model:export(exported, { weights = "int8", context = 32, max_t = 8 }))
-  packages = assert(ane.load(exported, { engine = "graph" }))
-  package_ = assert(ane.package(PACKAGE))
+  assert(model:export(exported, { weights = "int8", context = 32, max_t = 8, threads = 1 }))
+  packages = assert(ane.load(exported, { engine = "graph", threads = 1 }))
+  package_ = assert(ane.package(PACKAGE, { threads = 1 }))
   pool = assert(model:pool())
   tensor = ane.tensor { { 1, 2 }, { 3, 4 } }
-  report = assert(ane.sensitivity(model, TEXT, { tokens = 8, types = { "q4_0" } }))
+  report = assert(ane.sensitivity(model, TEXT, { tokens = 8, types = { "q4_0" }, threads = 1 }))
 end)
 
 teardown(function()
@@ -103,7 +104,7 @@ local CALLS = {
   ["ane.pull"] = function(opts) return ane.pull("hf:a/b", with(opts, { offline = true })) end,
   ["ane.check"] = function(opts) return ane.check(base, "spec/fixtures/check/llama.golden.json", opts) end,
   ["ane.calibrate"] = function(opts) return ane.calibrate(model, PROMPT, opts) end,
-  ["ane.sensitivity"] = function(opts) return ane.sensitivity(model, TEXT, with(opts, { tokens = 4, types = { "q4_0" } })) end,
+  ["ane.sensitivity"] = function(opts) return ane.sensitivity(model, TEXT, with(opts, { tokens = 4, types = { "q4_0" }, threads = 1 })) end,
   ["ane.gate"] = function(opts) return ane.gate(model, model, PROMPT, opts) end,
   ["ane.serve"] = function(opts) return ane.serve(model, with(opts, { port = 0 })) end,
   ["ane.batch"] = function(opts)
@@ -112,7 +113,7 @@ local CALLS = {
     if type(output) == "string" and output:find "^[^%z]+$" then own.output = folder .. "/" .. output end
     return ane.batch(model, own)
   end,
-  ["ane.package"] = function(opts) return ane.package(PACKAGE, opts) end,
+  ["ane.package"] = function(opts) return ane.package(PACKAGE, with(opts, { threads = 1 })) end,
   ["ane.ranks_lib.join"] = function(opts) return ane.ranks.join(opts) end,
   ["ane.ranks_lib.work"] = function(opts) return ane.ranks.work(opts) end,
   ["ane.grammar_lib.json_schema"] = function(opts) return ane.grammar.json_schema("{}", opts) end,
@@ -197,12 +198,23 @@ local function message_of(ok, value, message)
   return not ok and value or value == nil and message or nil
 end
 
+-- The limits that a message names, as types/ should give them; nil: none, or so wide that nobody needs to know.
+local function limit_of(text)
+  if text:find "as the model was loaded" then return nil end
+  local low, high = text:match "must be (%S+) %.%. ([%w.+]+)"
+  if low and tonumber(high) < 1000000 then return ("%s .. %s"):format(low, high) end
+  local least = text:match "must be ([%d.]+) or more"
+  return least and tonumber(least) ~= 0 and tonumber(least) ~= 1 and least .. " or more" or nil
+end
+
 -- What is wrong with the results of pcall; nil: nothing. names_of: names, one of which a message must contain. without: the message without
 -- the option, or nil.
 local function judge(option, v, names_of, without, ok, value, message, code)
   local fault = wrong.judge(ok, value, message, code)
   if fault then return fault end
   local text = message_of(ok, value, message)
+  local limit = text and limit_of(text)
+  if limit and not option.text:find(limit, 1, true) then return ("must be %s, as is not documented"):format(limit) end
   if text and text ~= without and not (OPEN[option.name] and text:find "mine$") then
     for _, name in ipairs(names_of) do
       if names(text, name) then return nil end

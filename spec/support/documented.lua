@@ -73,7 +73,7 @@ local function fields_of_class(class)
     local last = part_end(field.text, 1, " ")
     while field.text:sub(last, last):find "[:,|]" do last = part_end(field.text, last + 2, " ") end
     local name = field.name:gsub("%?$", "")
-    out[#out + 1] = { name = name, optional = name ~= field.name, type = field.text:sub(1, last) }
+    out[#out + 1] = { name = name, optional = name ~= field.name, type = field.text:sub(1, last), text = field.text:sub(last + 2) }
   end
   return out
 end
@@ -158,7 +158,7 @@ local function nested(text)
     if entry then entry = aliases[entry] or entry:match "^%((.*)%)$" or entry end
     for _, inner in ipairs(entry and members(entry) or { member }) do
       for _, field in ipairs(record(inner) or {}) do
-        out[#out + 1] = { name = field.name, type = field.type, wrap = function(v)
+        out[#out + 1] = { name = field.name, type = field.type, text = field.text, wrap = function(v)
           local t = { [field.name] = v }
           return entry and { t } or t
         end }
@@ -168,31 +168,39 @@ local function nested(text)
   return out
 end
 
--- Options of a type that is written in the place of `opts`.
-local function options_of(text)
+-- Options of a type that is written in the place of `opts`; rest: what is said of them.
+local function options_of(text, rest)
   local out = record(text)
-  for _, option in ipairs(out or {}) do option.nested = nested(option.type) end
+  for _, option in ipairs(out or {}) do
+    option.text = option.text or rest
+    option.nested = nested(option.type)
+    for _, field in ipairs(option.nested) do field.text = field.text or option.text end
+  end
   return out
 end
 
 --- The functions that take options.
--- @return list of {name, options}: the name as in types/, "model:generate"; the options a list of {name, type, optional, nested}, nil where
--- the type only says that it is a table
+-- @return list of {name, options}: the name as in types/, "model:generate"; the options a list of {name, type, optional, text, nested}, nil
+-- where the type only says that it is a table. text: what is said of the option; nested: its fields, {name, type, text, wrap}
 function M.functions()
   local out = {}
   for _, class in ipairs(list) do
     for _, f in ipairs(class.functions) do
       for _, note in ipairs(f.notes) do
         if note.kind == "param" and note.name:gsub("%?$", "") == "opts" then
-          local text = note.text:sub(1, part_end(note.text, 1, " "))
-          out[#out + 1] = { name = f.object .. f.separator .. f.name, options = options_of(text) }
+          local last = part_end(note.text, 1, " ")
+          local options = options_of(note.text:sub(1, last), note.text:sub(last + 2))
+          out[#out + 1] = { name = f.object .. f.separator .. f.name, options = options }
         end
       end
     end
     for _, field in ipairs(class.fields) do
       local at = select(2, field.text:find "^fun%(.-opts%??: ")
-      local text = at and field.text:sub(at + 1, part_end(field.text, at + 1, ","))
-      if text then out[#out + 1] = { name = class.name .. "." .. field.name, options = options_of(text) } end
+      if at then
+        local last = part_end(field.text, at + 1, ",")
+        local options = options_of(field.text:sub(at + 1, last), field.text:sub(last + 1))
+        out[#out + 1] = { name = class.name .. "." .. field.name, options = options }
+      end
     end
   end
   return out
