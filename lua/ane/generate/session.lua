@@ -42,7 +42,8 @@ local M = {}
 local Session = {}
 
 local function mask_fault(v)
-  if (getmetatable(v) or {}).__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
+  local mt = getmetatable(v)
+  if type(mt) ~= "table" or mt.__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
 end
 
 local FEED = {
