@@ -22,7 +22,7 @@ local ane = {}
 
 ---@class ane.load_options
 ---@field context? integer maximum tokens of a session; default: the smallest of the model's own context, 4096 (32768 for embedding models and rerankers), and what fits in half of the free memory
----@field threads? integer default: the physical cores
+---@field threads? integer 1 .. 1024; default: the physical cores
 ---@field weights? ane.weights default: "file", as stored
 ---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block, uint4-block and lut4
@@ -47,17 +47,17 @@ local ane = {}
 ---@field cut? integer[] the first layers of ranks 1, 2, ...; default: chosen for the speed and the memory of the ranks
 ---@field fp16? boolean true: ranks send activations as fp16, which halves the bytes and changes the results; default false
 ---@field parallel? "pipeline"|"tensor" pipeline (default) divides the layers among the ranks, tensor the rows of each matrix, for fast links; the other fields apply to pipelines
----@field tail? number weight of the steps after the last layer's attention when the cut is chosen, without a divided head: 0 for long prompts, 1 for long replies; default 0.5
+---@field tail? number 0 .. 16: weight of the steps after the last layer's attention when the cut is chosen, without a divided head: 0 for long prompts, 1 for long replies; default 0.5
 
 ---@class ane.ranks_lib
 ---@field join fun(opts?: { timeout?: number }): integer?, integer|string, ane.code? joins the processes that mpirun has started; returns the number of this rank, from 0, and the number of ranks. timeout: seconds after which a silent rank counts as lost; default 300
----@field work fun(opts?: { threads?: integer }): boolean?, string?, ane.code? on every rank except 0: loads the rank's layers and computes until rank 0 leaves
+---@field work fun(opts?: { threads?: integer }): boolean?, string?, ane.code? on every rank except 0, after join: loads the rank's layers and computes until rank 0 leaves. threads: 1 .. 1024
 ---@field size fun(): integer number of ranks; 1 before join
 ---@field leave fun() on rank 0, at its end: ends the work of the other ranks
 
 ---@class ane.grammar_options
 ---@field strict? boolean false: unknown names of formats are ignored; default true: they are errors. Unknown keywords are always ignored
----@field blanks? integer maximum white space at each place where JSON allows it; default: at most one space after commas and colons
+---@field blanks? integer 0 .. 1000: maximum white space at each place where JSON allows it; default: at most one space after commas and colons
 
 ---@class ane.grammar
 ---@field kind string
@@ -65,7 +65,7 @@ local ane = {}
 
 ---@class ane.grammar_lib
 ---@field json_schema fun(schema: string|table|boolean, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? JSON texts that are valid under a JSON Schema
----@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text
+---@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text; blanks: 0 .. 1000
 ---@field parts fun(list: table, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? sequences of literals, patterns and JSON values: a list of edges {from, to, kind, text} of an automaton, with the field ends, a list of its accepting states
 ---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
@@ -116,7 +116,7 @@ function ane.tensor(values, shape) end
 --- Compares a model with a golden, layer by layer.
 ---@param model ane.model loaded with activations = "fp32", as goldens are computed in fp32
 ---@param golden string path of a golden.json, with its tensors in the safetensors file beside it
----@param opts? table prompt: name of the only prompt to compare; hints = false: do not search for causes
+---@param opts? { prompt?: string, hints?: boolean } prompt: name of the only prompt to compare; hints = false: do not search for causes
 ---@return table? report tostring(report) is a table of the differences
 ---@return string? message
 ---@return ane.code? code
@@ -156,7 +156,7 @@ function ane.calibrate(model, input, opts) end
 local sensitivity_report = {}
 
 --- Chooses a type for each weight within a budget. Bytes go first where they reduce the divergence most.
----@param opts { size?: integer, bits?: number } maximum bytes of all tensors, or mean bits per weight
+---@param opts { size?: integer, bits?: number } maximum bytes of all tensors, or mean bits per weight, 0.5 .. 32
 ---@return string[][]? mixed list of {name, type}, for quantise
 ---@return table|string chosen bytes, bits and expected kl; or the error message
 ---@return ane.code? code
@@ -169,7 +169,7 @@ function sensitivity_report:smallest() end
 --- Measures the sensitivity of each weight: the KL divergence of the predictions when this weight alone is rounded.
 ---@param model ane.model
 ---@param input ane.calibration_input
----@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress }
+---@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress } tokens, chunk: 2 or more; threads: 1 .. 1024
 ---@return ane.sensitivity_report?
 ---@return string? message
 ---@return ane.code? code
@@ -228,7 +228,7 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package, or a Core AI asset.
 ---@param path string folder of the .mlpackage or .aimodel
----@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean, run_memory?: integer|string } threads: 1 .. 1024; run_memory: maximum bytes, such as "2G", of states and of the values of runs, without the weights; default: half of the memory that is free when a run first needs more than 256 MiB
 ---@return ane.package? package tostring(package) is a summary
 ---@return string? message
 ---@return ane.code? code
@@ -380,7 +380,7 @@ local model = {}
 ---@field parse fun(text: string, opts: { form?: string, template?: string, tools?: ane.tool[]|string }): string?, ane.tool_call[]|string, ane.code? splits a reply: the text outside calls, and the calls
 ---@field arguments fun(call: ane.tool_call): table?, string?, ane.code? the arguments of a call as a table
 
----@class ane.template_options
+---@class ane.template_options: ane.reply_options
 ---@field tools? ane.tool[]|string tools that the reply may call: a list, or its JSON text, which keeps the order of keys for the template
 ---@field tool_choice? "auto"|"none"|"required"|string|table "auto" (default): text or calls; "none": no calls; "required": calls; a name: one call of this tool
 ---@field parallel_tool_calls? boolean false: at most one call
@@ -392,30 +392,10 @@ local model = {}
 ---@field special_in_messages? boolean true: spellings of control tokens in messages are read as those tokens
 
 ---@class ane.generate_options: ane.template_options
----@field max_tokens? integer
----@field temperature? number 0 (default) is greedy
----@field top_k? integer
----@field top_p? number
----@field min_p? number
----@field repeat_penalty? number
----@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
----@field logit_bias? table<integer, number>
----@field seed? integer
----@field stop? string|string[]
----@field stop_ngram? integer|{ size: integer, times?: integer }
----@field eos? integer[]
----@field ignore_eos? boolean
----@field logprobs? integer
----@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
----@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
----@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
----@field grammar? ane.grammar the grammar that the reply must match
----@field skip_special? boolean
 ---@field special? boolean true: spellings of control tokens in the prompt are read as those tokens
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of this reply, in place of the model's own; {}: none
 ---@field details? boolean true: generate returns an ane.result
 ---@field session? ane.session a session of this model, which model:generate and model:stream use; it contains prompt and reply afterwards
----@field progress? ane.progress
 
 --- Callbacks (`progress`, `logits_processor`) run between C calls: they may yield, and an error that they raise ends the call. A reply
 --- ends early by pieces:stop(), by model:stop(), when the loop is left, or when a callback raises an error. The computed tokens stay
@@ -468,7 +448,7 @@ function model:generate(prompt, opts) end
 ---@return ane.code? code
 function model:stream(prompt, opts) end
 
----@class ane.say_options: ane.generate_options
+---@class ane.say_options: ane.template_options
 ---@field overflow? "error"|"drop" if the messages do not fit in the context: fail (default), or drop the oldest turns until the rest fills at most three quarters of the context. Leading system messages and the last turn stay. `dropped` of the result is the number of dropped messages
 
 ---@class ane.chat_options: ane.say_options
@@ -491,8 +471,8 @@ function model:stream(prompt, opts) end
 function model:chat(opts) end
 
 ---@class ane.pool_options
----@field sessions? integer maximum replies that are computed at once; the others wait; default 32
----@field step_tokens? integer maximum tokens of a step; default 256
+---@field sessions? integer 1 .. 1024: maximum replies that are computed at once; the others wait; default 32
+---@field step_tokens? integer 16 .. 512: maximum tokens of a step; default 256
 ---@field memory? integer|string maximum bytes of the cached state of all sessions, such as "2G"; at the limit the newest reply is preempted and computed again later
 ---@field prefix_memory? integer|string maximum bytes of the prefixes kept from finished replies, within memory; default 1G, at most a quarter of free memory
 ---@field context? integer maximum tokens of each session
@@ -515,7 +495,7 @@ function model:pool(opts) end
 
 --- Continues many prompts in a pool. Each reply equals the one that generate returns for its prompt.
 ---@param prompts ane.prompt[]
----@param opts? table options of generate for all prompts; sessions, step_tokens, memory, context and kv of the pool; on_reply = function(i, result)
+---@param opts? ane.many_options for all prompts
 ---@return table? replies for each prompt the result of generate; false if it failed
 ---@return table<integer, { [1]: string, [2]: ane.code? }>|string|nil failed {message, code} by index of the prompt; or the error message
 ---@return ane.code? code
@@ -580,13 +560,13 @@ function model:weights_report() end
 ---@field transform? "none"|"rotate" rotate: rotates the weights before they are rounded (docs/quantising.md); default: the transform of the loaded model. Another one loads the model again, for this call
 ---@field inputs? "rounded"|"source" for gptq, the inputs that a weight is rounded for. rounded (default): those of a model in which all earlier weights are rounded; source: those of the source
 ---@field tune? "auto"|"norms"|"none" for gptq: norms tunes the norm weights on the text of `calibrate` at the end, if all operations of the model have gradients; auto (default) does so if the matrices have at most 5 bits per weight, the text goes on after the tokens that calibrate, and the model is small
----@field stages? integer earlier form of inputs: 1 is "source", more is "rounded"
+---@field stages? integer 1 .. 1024: earlier form of inputs: 1 is "source", more is "rounded"
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB. If they need more, the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field resume? boolean true: write progress to `OUT.journal` and `OUT.part`, and resume an interrupted run of the same model, text and options from them; default false
 ---@field fallback? ane.gguf_type type of weights whose rows are not a multiple of a block; default: the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns, by tensor name
----@field threads? integer
+---@field threads? integer 1 .. 1024
 ---@field progress? fun(stage: string, done: integer, total: integer)
 
 --- Writes the model as GGUF with its weights in another type.
@@ -624,7 +604,7 @@ function model:quantise(out, opts) end
 ---@return ane.code? code
 function model:plan(opts) end
 
----@class ane.export_options : ane.plan_options
+---@class ane.export_options: ane.plan_options
 ---@field argmax? boolean true: the head returns the best row and its value instead of logits
 ---@field importance? table<string, ane.tensor> importance of the input columns, by name of the weight
 ---@field method? "rtn"|"gptq" as for quantise
@@ -632,7 +612,7 @@ function model:plan(opts) end
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 32768
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB
----@field threads? integer
+---@field threads? integer 1 .. 1024
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)
 
 --- Writes the model as Core ML packages for the Neural Engine. With target = "coreai" it writes one Core AI asset in a bundle, with
@@ -675,7 +655,7 @@ function model:embed(input, opts) end
 --- Computes the similarity of texts or embeddings, with the function that the model's files name; default cosine.
 ---@param a string|string[]|ane.tensor
 ---@param b string|string[]|ane.tensor
----@param opts? ane.embed_options for texts
+---@param opts? { prompt?: string, prefix?: string, dims?: integer, normalise?: boolean, max_length?: integer, special?: boolean, progress?: ane.progress } for texts, as of embed
 ---@return number|ane.tensor|nil similarity a tensor [#a, #b] if a or b is a list
 ---@return string? message
 ---@return ane.code? code
@@ -692,7 +672,7 @@ function model:rerank(query, documents, opts) end
 
 --- Finds the spans that a token classifier labels.
 ---@param input string|integer[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
 ---@return ane.span[]|table|nil spans with details a table: spans, ids, labels, path, logits
 ---@return string? message
 ---@return ane.code? code
@@ -700,7 +680,7 @@ function model:classify(input, opts) end
 
 --- Finds the spans of many inputs, several in each run. The spans equal those of classify.
 ---@param inputs (string|integer[])[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress }
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
 ---@return (ane.span[]|table|false)[]? spans of each input; false if it failed
 ---@return table<integer, table>|string|nil failed {message, code} by index of the input; or the error message
 ---@return ane.code? code
@@ -708,7 +688,7 @@ function model:classify_many(inputs, opts) end
 
 --- Replaces the spans that a token classifier labels.
 ---@param text string
----@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer, progress?: ane.progress }
+---@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer, progress?: ane.progress } threshold: 0 .. 1; segment: 16 or more
 ---@return string? text
 ---@return ane.span[]|string|nil spans or the error message
 ---@return ane.code? code
@@ -781,7 +761,7 @@ function chat:say(said, opts) end
 function chat:stream(said, opts) end
 
 --- Returns the prompt that the template makes from the messages.
----@param opts? ane.generate_options
+---@param opts? ane.say_options
 ---@return string? prompt
 ---@return string? message
 ---@return ane.code? code

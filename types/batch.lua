@@ -12,13 +12,13 @@
 ---@field restart? boolean true: starts again and discards an incomplete run
 ---@field shard? string "2/8": processes rows 2, 10, 18, ... only
 ---@field max_errors? integer ends the run when more rows have failed
----@field max_row? integer maximum bytes of a row; larger rows fail; default 16777216
----@field sessions? integer of the pool
----@field step_tokens? integer of the pool
+---@field max_row? integer 64 .. 1073741824: maximum bytes of a row; larger rows fail; default 16777216
+---@field sessions? integer of the pool: 1 .. 1024
+---@field step_tokens? integer of the pool: 16 .. 512
 ---@field memory? integer|string of the pool
 ---@field prefix_memory? integer|string of the pool; default a sixteenth of the weights' bytes, at least 32 MiB
----@field temperature? number default temperature of requests in OpenAI's form: 1; plain rows are greedy
----@field threshold? number of classify and redact
+---@field temperature? number 0 .. 2: default temperature of requests in OpenAI's form: 1; plain rows are greedy
+---@field threshold? number 0 .. 1: of classify and redact
 ---@field window? integer of classify and redact
 ---@field pseudonyms? boolean of redact
 ---@field key? string of redact

@@ -5,6 +5,15 @@
 ---@field priority? integer requests with a higher priority go first; default 0
 ---@field time_limit? number seconds from the call of add, after which the reply ends with stop = "time"
 
+---@class ane.many_options: ane.request_options
+---@field sessions? integer 1 .. 1024: of the pool, as the next five
+---@field step_tokens? integer 16 .. 512
+---@field memory? integer|string
+---@field prefix_memory? integer|string
+---@field context? integer
+---@field kv? ane.kv
+---@field on_reply? fun(i: integer, result: ane.result) called when a reply ends
+
 --- Computes many sequences with one model. A step computes the next token, or a draft, of every running reply and parts of waiting prompts.
 ---@class ane.pool
 local pool = {}

@@ -3,22 +3,22 @@
 
 ---@class ane.serve_options
 ---@field host? string address to listen on; default "127.0.0.1"
----@field port? integer 0: a free port; default 8080
----@field sessions? integer maximum replies that are computed at once; default 4
----@field queue? integer maximum requests that wait; default 64
----@field step_tokens? integer of the pool
+---@field port? integer 0 .. 65535; 0: a free port; default 8080
+---@field sessions? integer 1 .. 1024: maximum replies that are computed at once; default 4
+---@field queue? integer 0 .. 1048576: maximum requests that wait; default 64
+---@field step_tokens? integer of the pool: 16 .. 512
 ---@field memory? integer|string of the pool
 ---@field api_key? string key that requests must send as bearer token or as X-API-Key
 ---@field cert? string PEM text of a certificate, for TLS
 ---@field key? string PEM text of its private key
 ---@field cors? string|string[] origins whose pages may send requests; "*": all
 ---@field names? string[] further names of the model
----@field defaults? { temperature?: number, top_p?: number, top_k?: integer, min_p?: number, repeat_penalty?: number } sampling options of requests that name none; temperature is 1 by default
----@field time_limit? number maximum seconds of a reply, waiting included
----@field max_body? integer maximum bytes of a request's body; default 8388608
----@field max_header? integer maximum bytes of a request's header; default 16384
----@field connections? integer maximum connections at once; default 256
----@field receive_time? number seconds in which a client must send a request and read a finished answer; default 60
+---@field defaults? { temperature?: number, top_p?: number, top_k?: integer, min_p?: number, repeat_penalty?: number } sampling options of requests that name none; temperature is 0 .. 2, 1 by default; top_p, min_p: 0 .. 1
+---@field time_limit? number 0.001 or more: maximum seconds of a reply, waiting included
+---@field max_body? integer 1024 .. 1073741824: maximum bytes of a request's body; default 8388608
+---@field max_header? integer 1024 .. 1048576: maximum bytes of a request's header; default 16384
+---@field connections? integer 1 .. 65535: maximum connections at once; default 256
+---@field receive_time? number 0.1 .. 86400: seconds in which a client must send a request and read a finished answer; default 60
 ---@field metrics? boolean true: answer /metrics
 ---@field grace? number seconds that replies may still run after stop(); default 30
 ---@field log? fun(line: string) called for each answer

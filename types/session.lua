@@ -1,6 +1,32 @@
 ---@meta ane
 -- Types of sessions: the state of one sequence. See types/ane.lua.
 
+--- Options of every reply.
+---@class ane.reply_options
+---@field max_tokens? integer
+---@field temperature? number 0 (default) is greedy
+---@field top_k? integer
+---@field top_p? number 0 .. 1
+---@field min_p? number 0 .. 1
+---@field repeat_penalty? number 0.000001 .. 1000000
+---@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
+---@field logit_bias? table<integer, number>
+---@field seed? integer
+---@field stop? string|string[]
+---@field stop_ngram? integer|{ size: integer, times?: integer }
+---@field eos? integer[]
+---@field ignore_eos? boolean
+---@field logprobs? integer
+---@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
+---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] } max: 1 .. 7 drafted tokens of a run
+---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
+---@field grammar? ane.grammar the grammar that the reply must match
+---@field skip_special? boolean
+---@field progress? ane.progress
+
+---@class ane.continue_options: ane.reply_options
+---@field details? boolean true: generate returns an ane.result
+
 --- The state of one sequence. While a reply is in progress in it, methods that change its tokens raise. Sessions of all engines have the same methods, messages and codes.
 ---@class ane.session
 ---@field length integer number of cached tokens
@@ -56,14 +82,14 @@ function session:recall(want) end
 --- assert(s:feed(model.tokenizer:encode "The sky is"))
 --- print(s:generate { max_tokens = 8 }, s:generate { max_tokens = 8, temperature = 0.8 })
 --- ```
----@param opts? ane.generate_options
+---@param opts? ane.continue_options
 ---@return string|integer[]|ane.result|nil reply
 ---@return string? message
 ---@return ane.code? code
 function session:generate(opts) end
 
 --- Continues the cached tokens, and returns the reply piece by piece.
----@param opts? ane.generate_options
+---@param opts? ane.continue_options
 ---@return ane.pieces? pieces
 ---@return string? message
 ---@return ane.code? code

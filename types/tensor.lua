@@ -165,12 +165,12 @@ function tensor:bins(n, low, high) end
 function tensor:pool(rows, columns) end
 
 --- Returns a histogram as text.
----@param opts? { bins?: integer, width?: integer, ascii?: boolean }
+---@param opts? { bins?: integer, width?: integer, ascii?: boolean } bins: 1 .. 4096; width: 1 .. 1000
 ---@return string
 function tensor:histogram(opts) end
 
 --- Returns a heat map as text.
----@param opts? { width?: integer, height?: integer, ascii?: boolean }
+---@param opts? { width?: integer, height?: integer, ascii?: boolean } width, height: 1 .. 1000
 ---@return string
 function tensor:heat(opts) end
 

@@ -17,9 +17,9 @@ M.needs = { { "merge" } } -- without --adapter it joins outputs
 
 function M.options(parser)
   options.model(parser, true, "join the outputs of all shards, in the order of the rows.")
-  parser:argument("inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
+  options.file(parser, "inputs", "JSONL file (in OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
     .. "the outputs of all shards."):args "*"
-  parser:option("-o --output", "JSONL file to write; - is standard output."):argname "OUT"
+  options.add(parser, "-o --output", "JSONL file to write; - is standard output.", options.path):argname "OUT"
   parser:option("--form", "Form of the rows: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
     .. "and for .txt, .text and .md, else jsonl."):choices(batch.rules.form.choices)
   parser:option("--task", "Task of plain rows without a task field; default: it follows from the model and the row's fields.")
@@ -35,7 +35,7 @@ function M.options(parser)
   options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
   options.add(parser, "--max-row", "Maximum bytes of a row; larger rows fail. Default 16777216.", batch.rules.max_row):argname "N"
   options.add(parser, "--sessions", "Maximum replies computed at once. Default 32.", batch.rules.sessions):argname "N"
-  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--memory", "Maximum memory for the state of all replies: 2G, 512M.", batch.rules.memory):argname "SIZE"
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "For redact: replace each distinct original of a row by its own name, such as [PERSON_1].")

@@ -10,7 +10,7 @@ M.summary = "Compare a model with a golden, layer by layer, and show where and w
 
 function M.options(parser)
   options.model(parser)
-  parser:argument("golden", "golden.json, or the folder that holds it. Its tensors are in the safetensors file beside it.")
+  options.file(parser, "golden", "golden.json, or the folder that holds it. Its tensors are in the safetensors file beside it.")
   parser:option("--prompt", "Use only this prompt of the golden."):argname "NAME"
   parser:flag("--no-hints", "Do not search for causes.")
   options.json(parser)

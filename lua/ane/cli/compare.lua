@@ -15,21 +15,21 @@ M.summary = "Compare the predictions of two models on a text: KL divergence, top
 M.needs = { { "calibrate", "weights_b", "mixed_b" } }
 
 function M.options(parser)
-  parser:argument("a", "The reference model.")
-  parser:argument("b", "The changed model. It may be the same file with --weights-b.")
-  parser:argument("text", "Text file; - is standard input.")
+  options.file(parser, "a", "The reference model.")
+  options.file(parser, "b", "The changed model. It may be the same file with --weights-b.")
+  options.file(parser, "text", "Text file; - is standard input.")
   options.add(parser, "--chunk", "Tokens in a window; each window starts with an empty cache; default 512.",
     compare.rules.chunk):argname "N"
   options.add(parser, "--weights-a", "Weights of A in memory: file (as stored, default), int8, fp16, ...", model.rules.weights):argname "W"
   options.add(parser, "--weights-b", "Weights of B in memory.", model.rules.weights):argname "W"
   options.mixed(parser, "--mixed-b", weights.fault)
-  parser:option("--calibrate", "Calibration text for int4-block, uint4-block and lut4 of B."):argname "FILE"
+  options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block and lut4 of B.", options.path):argname "FILE"
   parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens: fail below a cosine of 0.97.")
   options.add(parser, "--max-kl", "Fail if the mean KL divergence is above this many nats.", LIMIT):argname "N"
   options.add(parser, "--max-perplexity", "Fail if the perplexity of B is more than this many per cent above that of A.",
     LIMIT):argname "P"
-  parser:option("--than", "Output of --json for another B, with the same A, text and chunk. The command then also shows the difference "
-    .. "of the two B with its interval."):argname "FILE"
+  options.add(parser, "--than", "Output of --json for another B, with the same A, text and chunk. The command then also shows the "
+    .. "difference of the two B with its interval.", options.path):argname "FILE"
   options.activations(parser)
   options.threads(parser)
   options.progress(parser)

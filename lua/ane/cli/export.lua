@@ -15,12 +15,12 @@ M.needs = { { "calibrate", "weights", "mixed", "method" } }
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
-  parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
+  options.file(parser, "out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
-  parser:option("--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its stored "
-    .. "weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating.")
+  options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its "
+    .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating.", options.path)
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"

@@ -12,12 +12,12 @@ M.summary = "Check texts against a JSON Schema, a regular expression or a gramma
 M.needs = { { "time", "model" }, { "model", "time" }, { "lenient", "json_schema" }, { "blanks", "json_schema" } }
 
 function M.options(parser)
-  parser:option("--json-schema", "JSON Schema file."):argname "FILE"
+  options.add(parser, "--json-schema", "JSON Schema file.", options.path):argname "FILE"
   parser:option("--regex", "Regular expression (ECMA-262) that must match the whole text."):argname "PATTERN"
-  parser:option("--gbnf", "GBNF grammar, as in llama.cpp."):argname "FILE"
-  parser:option("--lark", "Lark grammar."):argname "FILE"
-  parser:option("--instances", "File with one text to check in each line, as a JSON string; default: standard input is "
-    .. "one text, without its last newline."):argname "FILE"
+  options.add(parser, "--gbnf", "GBNF grammar, as in llama.cpp.", options.path):argname "FILE"
+  options.add(parser, "--lark", "Lark grammar.", options.path):argname "FILE"
+  options.add(parser, "--instances", "File with one text to check in each line, as a JSON string; default: standard input is "
+    .. "one text, without its last newline.", options.path):argname "FILE"
   parser:option("--model", "Model, tokenizer.json or folder whose tokens --time uses."):argname "MODEL"
   parser:flag("--time", "Measure the time of the mask at each token of the texts.")
   parser:flag("--lenient", "Ignore unknown values of the keyword format.")

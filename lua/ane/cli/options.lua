@@ -10,9 +10,10 @@ local weights = require "ane.model.weights"
 
 local M = {}
 
---- Rules of ane.util.schema for numbers.
+--- Rules of ane.util.schema: for numbers, and for paths.
 M.natural = { type = "integer", min = 0 }
 M.positive = { type = "integer", min = 1 }
+M.path = { type = "path" }
 
 --- Adds an option with one argument.
 -- @param flags as argparse takes them: "-n --max-tokens"; messages name the last one
@@ -29,6 +30,16 @@ function M.add(parser, flags, help, check)
     local value, fault = schema.parse(check, text)
     if value ~= nil then return value end
     return nil, name .. " " .. fault
+  end)
+end
+
+--- Adds an argument that is the path of a file or folder.
+-- @return the argument, for args
+function M.file(parser, name, help)
+  return parser:argument(name, help):convert(function(text)
+    local path, fault = schema.parse(M.path, text)
+    if path then return path end
+    return nil, ("the argument %s %s"):format(name, fault)
   end)
 end
 
@@ -110,7 +121,7 @@ end
 
 --- --recipe
 function M.recipe(parser)
-  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  M.add(parser, "--recipe", "Lua file that describes an architecture.", M.path):argname "FILE"
 end
 
 --- --no-progress
@@ -169,8 +180,8 @@ function M.model(parser, optional, merge)
     .. "lut4, fp16, q8_0, ...",
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
-  parser:option("--calibrate", "Calibration text for int4-block, uint4-block and lut4. The model first runs on it with its stored "
-    .. "weights, to measure the importance of the columns."):argname "FILE"
+  M.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block and lut4. The model first runs on it with its stored "
+    .. "weights, to measure the importance of the columns.", M.path):argname "FILE"
   M.activations(parser)
   parser:option("--kv", "Type of cached keys and values; default: int16 (fp16 for models that do not generate), or fp32 with "
     .. "fp32 activations."):choices(rules.kv.choices)
@@ -201,7 +212,7 @@ function M.sampling(parser)
   M.add(parser, "--seed", "Random seed. The same seed gives the same text.", rules.seed):argname "S"
   M.add(parser, "--stop", "End the reply before this text. May be given several times.", M.text):count "*":argname "TEXT"
   parser:flag("--speculate", "Check several drafted tokens in one call if that is faster. The reply stays the same.")
-  parser:option("--speculate-corpus", "Text file from which tokens are drafted. Implies --speculate."):argname "FILE"
+  M.add(parser, "--speculate-corpus", "Text file from which tokens are drafted. Implies --speculate.", M.path):argname "FILE"
   M.add(parser, "--stop-ngram", "End the reply when the same N tokens occur for the third time.", rules.stop_ngram):argname "N"
 end
 

@@ -24,8 +24,8 @@ end
 local function rank_options(parser)
   local rules = pipeline.rules
   options.add(parser, "--ranks", "Plan for N ranks of mpirun: the cut, bytes, and predicted speed.", rules.ranks):argname "N"
-  parser:option("--hosts", "Plan for the ranks of an mpirun host file. Each line has a name, slots=N and, for a rank on this host, "
-    .. "read=GB/s, compute=GOPS, memory=GB. Default: hosts like this one."):argname "FILE"
+  options.add(parser, "--hosts", "Plan for the ranks of an mpirun host file. Each line has a name, slots=N and, for a rank on this host, "
+    .. "read=GB/s, compute=GOPS, memory=GB. Default: hosts like this one.", options.path):argname "FILE"
   options.add(parser, "--network", "With --ranks: Gbit/s between hosts. Default 10.", rules.network):argname "G"
   options.add(parser, "--latency", "With --ranks: microseconds between hosts. Default 50.", rules.latency):argname "US"
   options.add(parser, "--cut", "With --ranks: first layers of ranks 1, 2, ...: 8,16.", options.integers("layer", 0))
@@ -41,8 +41,8 @@ function M.options(parser)
   packages.options(parser)
   options.recipe(parser)
   rank_options(parser)
-  parser:option("--dot", "Write the plan as a Graphviz file."):argname "FILE"
-  parser:option("--svg", "Write the plan as an SVG picture."):argname "FILE"
+  options.add(parser, "--dot", "Write the plan as a Graphviz file.", options.path):argname "FILE"
+  options.add(parser, "--svg", "Write the plan as an SVG picture.", options.path):argname "FILE"
   options.json(parser)
 end
 

@@ -16,8 +16,8 @@ local M = {}
 M.summary = "Run a Core ML package or a Core AI asset on the calls of a case file."
 
 function M.options(parser)
-  parser:argument("package", "Folder of the .mlpackage or .aimodel.")
-  parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
+  options.file(parser, "package", "Folder of the .mlpackage or .aimodel.")
+  options.file(parser, "case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
     .. '"outputs": expected outputs, "state": NAME, "reset_state": true, "function": NAME, "silent": true}], "tolerance": {"atol": X, '
     .. '"rtol": X}}; only inputs are required. An input {"call": N, "output": NAME} is an output of call N, counted from 1.')
   parser:option("--precision", "fp32 computes without rounding to fp16; fp16 rounds every result of type fp16.")

@@ -28,7 +28,7 @@ end
 
 function M.options(parser)
   parser:argument("model", "GGUF file, or folder with safetensors and config.json.")
-  parser:argument("out", "The GGUF file to write. It appears when it is complete. With --sweep: the SVG file.")
+  options.file(parser, "out", "The GGUF file to write. It appears when it is complete. With --sweep: the SVG file.")
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
     .. "; or a scheme of Core ML packages, whose values the "
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
@@ -41,10 +41,10 @@ function M.options(parser)
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "Choose the types of weights for this mean number of bits per weight, such as 4.25. With --size and "
     .. "--bits, the embedding table keeps its type if the head is another tensor; --bits does not count it.", BITS):argname "N"
-  parser:option("--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. The "
-    .. "model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
+  options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. "
+    .. "The model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
-    .. "If the command is interrupted, the same command resumes it.")
+    .. "If the command is interrupted, the same command resumes it.", options.path)
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
@@ -59,7 +59,7 @@ function M.options(parser)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
     require("ane.evaluate.sweep").parse):argname "LIST"
-  parser:option("--on", "Text on which --sweep measures. Do not use the text of --calibrate."):argname "FILE"
+  options.add(parser, "--on", "Text on which --sweep measures. Do not use the text of --calibrate.", options.path):argname "FILE"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)

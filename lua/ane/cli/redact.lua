@@ -18,8 +18,8 @@ local BLOCK = 1 << 16
 
 function M.options(parser)
   options.model(parser)
-  parser:argument("file", "Text file; - is standard input.")
-  parser:option("-o --output", "Write to this file instead of standard output."):argname "OUT"
+  options.file(parser, "file", "Text file; - is standard input.")
+  options.add(parser, "-o --output", "Write to this file instead of standard output.", options.path):argname "OUT"
   parser:flag("--pseudonyms", "Replace each distinct original by its own name, such as [PERSON_1].")
   parser:option("--key", "Derive names from the original and this secret, so that they are the same in every run."):argname "KEY"
   options.add(parser, "--threshold", "Leave spans with a lower score as they are.", redact.rules.threshold):argname "P"

@@ -17,8 +17,8 @@ local function time(text)
 end
 
 function M.options(parser)
-  parser:argument("template", "Template file.")
-  parser:argument("vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
+  options.file(parser, "template", "Template file.")
+  options.file(parser, "vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
   options.add(parser, "--now", "Time that strftime_now returns, as 2026-03-07T14:05:09; default: now.", time):argname "TIME"
   options.json(parser)
 end

@@ -20,10 +20,12 @@ function M.options(parser)
   parser:mutex(
     parser:option("-p --prompt", "Text to continue; - is standard input, which is also the default. The last newline of a file or of "
       .. "standard input is dropped. If given several times, the prompts are computed together."):count "*":argname "TEXT",
-    parser:option("-f --file", "Text file to continue."):argname "FILE",
-    parser:option("--prompts", "File with a prompt in each line; - is standard input. The prompts are computed together."):argname "FILE",
+    options.add(parser, "-f --file", "Text file to continue.", options.path):argname "FILE",
+    options.add(parser, "--prompts", "File with a prompt in each line; - is standard input. The prompts are computed together.",
+      options.path):argname "FILE",
     options.add(parser, "--ids", "Token ids to continue: 1,2,3.", options.ids):argname "IDS",
-    parser:option("--messages", "JSON file with a list of messages, for the chat template; - is standard input."):argname "FILE")
+    options.add(parser, "--messages", "JSON file with a list of messages, for the chat template; - is standard input.",
+      options.path):argname "FILE")
   parser:option("-s --system", "System message. The prompt is then a user message, and both go through the chat template.")
     :argname "TEXT"
   options.max_tokens(parser)

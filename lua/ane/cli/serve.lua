@@ -20,11 +20,11 @@ function M.options(parser)
   options.add(parser, "--sessions", "Maximum replies computed at once. Default 4.", serve.rules.sessions):argname "N"
   options.add(parser, "--queue", "Maximum requests that wait; further ones get status 503. Default 64.", serve.rules.queue)
     :argname "N"
-  parser:option("--memory", "Maximum memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--memory", "Maximum memory for the state of all replies: 2G, 512M.", serve.rules.memory):argname "SIZE"
   parser:option("--api-key", "Key that requests must contain. @FILE reads it from a file, so that the list of processes does not show it.")
     :argname "KEY|@FILE"
-  parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
-  parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
+  options.add(parser, "--tls-cert", "PEM file of a certificate, for HTTPS.", options.path):argname "FILE"
+  options.add(parser, "--tls-key", "PEM file of its private key.", options.path):argname "FILE"
   options.add(parser, "--cors", "Origin whose pages may send requests, such as https://example.org; * means all. May be given several "
     .. "times.", serve.rules.cors):count "*":argname "ORIGIN"
   options.add(parser, "--alias", "Another name that requests may give as model. May be given several times.", options.text):count "*"

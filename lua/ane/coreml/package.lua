@@ -27,8 +27,8 @@ local OPTIONS = {
   backend = { type = "string", choices = { "cpu", "coreml" }, default = "cpu" },
   anywhere = { type = "boolean", default = false },
   run_memory = units.bytes_rule,
-  pool_of = { type = "any" }, -- a program of another package, whose threads are shared
-  memory_of = { type = "table", check = package_fault }, -- another package, whose run_memory is shared
+  pool_of = { type = "any", internal = true }, -- a program of another package, whose threads are shared
+  memory_of = { type = "table", check = package_fault, internal = true }, -- another package, whose run_memory is shared
 }
 
 --- Opens a package, or an asset. Its weights are mapped, not copied. All of its contents are checked. Of an asset, calls are
@@ -180,6 +180,8 @@ local function types_of(self, f)
   return types
 end
 
+local PREDICT = { ["function"] = { type = "string" } }
+
 --- Runs a function on its inputs.
 -- @param inputs table of names: an ane.tensor, a number, lists of numbers (in lists, as deep as the shape), or {shape, data}
 -- with a flat list; missing ones have their declared default, where there is one
@@ -189,9 +191,9 @@ end
 -- or nil, message, code: what does not fit in the inputs, or the operation that failed
 function Package:predict(inputs, state, opts)
   if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, but is " .. list_of.kind(inputs), 2) end
-  local name = opts and opts["function"]
+  local name = schema.check(PREDICT, opts, "predict", 2)["function"]
   local f = function_info(self, name)
-  if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end
+  if not f then return nil, ("there is no function %s"):format(schema.shown(name)), "notfound" end
   local types, packed = types_of(self, f), {}
   for key, v in pairs(inputs) do
     if not types[key] then
@@ -218,9 +220,10 @@ end
 -- function only); nil: all functions, if their states agree (with backend "coreml", the default function)
 -- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
 function Package:state(name)
+  if name ~= nil then schema.argument({ type = "string" }, name, "state: name", 2) end
   if self._opts.backend ~= "coreml" then
     if name ~= nil and not function_info(self, name) then
-      return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound"
+      return nil, ("there is no function %s"):format(schema.shown(name)), "notfound"
     end
     return self._raw:state(name)
   end

@@ -206,9 +206,12 @@ local function vectors_of(model, x, opts, level)
   return rows, false
 end
 
+local SIMILARITY = schema.merge(M.rules)
+SIMILARITY.details = nil -- the result has none
+
 --- The similarity of texts or embeddings. See Model:similarity.
 function M.similarity(model, a, b, opts, level)
-  opts = schema.check(M.rules, opts, "similarity", level + 1)
+  opts = schema.check(SIMILARITY, opts, "similarity", level + 1)
   local bundle = require("ane.model").bundle(model, level + 1)
   local made, message, code = modules_of(model, bundle)
   if not made then return nil, message, code end

@@ -109,6 +109,10 @@ local function check_values(messages, opts)
     local wrong = not fault and nested.fault(opts[name])
     if wrong then fault = ("option %s %s"):format(name, wrong) end
   end
+  if not fault and tools.offered(opts) then
+    local list, message, code = tools.check(opts.tools)
+    if not list then return nil, message, code end
+  end
   if not fault and opts.documents then
     local wrong = list_of.fault(opts.documents)
     if wrong then fault = "option documents " .. wrong end
@@ -281,15 +285,17 @@ end
 -- @param opts system: text of a first message; messages: a conversation to go on with; restore: path of a file that save wrote;
 -- adapters: as model:session takes them; all else as defaults of say
 -- @param level for misuse, as error()'s
+-- @param adapters_rule of ane.util.schema for adapters
 -- @return a chat with messages (a list, free to be read and changed), last (details of the last reply), session (from the first
 -- reply on); or nil, message, code
-function M.new(model, opts, level)
-  level = level or 1
+function M.new(model, opts, level, adapters_rule)
   opts = schema.check(RULES, opts, "chat", level + 1)
+  if opts.adapters ~= nil then schema.argument(adapters_rule, opts.adapters, "chat: option adapters", level + 1) end
   if opts.restore and (opts.messages or opts.system) then
     error("chat: option restore brings the messages: give no messages and no system", level + 1)
   end
   local ok, message, code = choose(model.tokenizer, opts)
+  if ok and tools.offered(opts) then ok, message, code = tools.check(opts.tools) end
   if not ok then return nil, message, code end
   local session, messages
   if opts.restore then
@@ -297,6 +303,8 @@ function M.new(model, opts, level)
     if not session then return nil, messages, code end
   else
     messages = table.move(opts.messages or {}, 1, #(opts.messages or {}), 1, {})
+    local fault = messages_of.fault(messages)
+    if fault then return nil, "option " .. fault, "invalid" end
   end
   if opts.system then table.insert(messages, 1, { role = "system", content = opts.system }) end
   local adapters = opts.adapters

@@ -35,8 +35,14 @@ local function check_ngram(v)
   if not v.size then return "must have a size" end
 end
 
+-- The name of the type of a value of this library; nil: it has none.
+local function type_name(v)
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.__name or nil
+end
+
 local function check_grammar(v)
-  if (getmetatable(v) or {}).__name ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
+  if type_name(v) ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
 -- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
@@ -70,10 +76,10 @@ local function check_speculate(v)
       return ("has no field %s: choose max, corpus"):format(list_of.shown(key))
     elseif type(value) ~= "string" and type(value) ~= "table" then
       return "must have a text file's path or a list of token ids as corpus"
-    elseif type(value) == "string" and value:find("\0", 1, true) then
+    elseif type(value) == "string" and (value == "" or value:find("\0", 1, true)) then
       return "must have a path without a NUL byte as corpus, but has " .. schema.shown(value)
     elseif type(value) == "table" then
-      local wrong = check_corpus(value)
+      local wrong = list_of.gives_more(value) and "has a corpus that " .. list_of.MORE or check_corpus(value)
       if wrong then return wrong end
     end
   end
@@ -359,7 +365,7 @@ end
 -- The logits after a logits_processor, which returns a tensor as long as the logits, or nothing.
 local function processed(returned, logits)
   if returned == nil then return logits end
-  if (getmetatable(returned) or {}).__name ~= "ane.tensor" then
+  if type_name(returned) ~= "ane.tensor" then
     error("logits_processor must return a tensor or nothing, but has returned a " .. type(returned), 0)
   end
   if #returned ~= #logits then

@@ -42,12 +42,13 @@ local M = {}
 local Session = {}
 
 local function mask_fault(v)
-  if (getmetatable(v) or {}).__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
+  local mt = getmetatable(v)
+  if type(mt) ~= "table" or mt.__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
 end
 
 local FEED = {
   want = { type = "string", choices = { "last", "all", "argmax", "best", "none" }, default = "last" },
-  mask = { type = "any", check = mask_fault },
+  mask = { type = "any", check = mask_fault, internal = true },
   chunk = { type = "integer", min = 1 },
   progress = { type = "callable" },
   each = { type = "callable" },
@@ -465,7 +466,7 @@ function M.open(program, opts, owner, host)
   local context = opts.context or program:context()
   local core, message, code = program:session { context = context, kv = opts.kv, prefixes = opts.prefixes }
   if not core then return nil, message, code end
-  if opts.adapters then
+  if opts.adapters and (#opts.adapters > 0 or core.adapt) then -- an engine without adapters has none to replace by {}
     local ok
     ok, message, code = core:adapt(opts.adapters)
     if not ok then

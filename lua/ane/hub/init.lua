@@ -215,7 +215,7 @@ end
 M.rules = {
   progress = { type = "callable" }, waiting = { type = "callable" }, offline = { type = "boolean" },
   fallback = { type = "boolean", default = false },
-  client = { type = "table" },
+  client = { type = "table", internal = true },
 }
 
 -- What one pull works with; or nil, message, code.

@@ -31,17 +31,22 @@ local function entry_fault(entry, handles)
   if type(entry) ~= "table" or is_adapter(entry) then
     return ("must be a path%s, or {path = ..., scale = ...}, or a list of these"):format(handles and " or an adapter of the model" or "")
   end
+  if list_of.gives_more(entry) then return "has an entry that " .. list_of.MORE end
   for key in pairs(entry) do
-    if key ~= "path" and key ~= "adapter" and key ~= "scale" then
+    if key ~= "path" and key ~= "scale" and not (handles and key == "adapter") then
       return ("has no field %s: choose path, %sscale"):format(list_of.shown(key), handles and "adapter, " or "")
     end
   end
-  local what = entry.path or handles and entry.adapter
-  if type(what) ~= "string" and not (handles and is_adapter(what)) then return "must name a path in each entry" end
-  local scale = entry.scale
-  if scale ~= nil and (type(scale) ~= "number" or scale ~= scale or math.abs(scale) == math.huge) then
-    return "must have a finite number as scale, but has " .. schema.shown(scale)
+  if entry.path ~= nil and entry.adapter ~= nil then return "must not have both path and adapter in an entry" end
+  if entry.adapter ~= nil and not is_adapter(entry.adapter) then
+    return "must have an adapter of the model as adapter, but has " .. schema.shown(entry.adapter)
   end
+  local what = entry.path or entry.adapter
+  if what == nil then return "must name a path in each entry" end
+  if entry.path ~= nil and type(what) ~= "string" then return "must have a text as path, but has " .. schema.shown(what) end
+  local scale = entry.scale
+  local wrong = scale ~= nil and schema.fault(SCALE, scale)
+  if wrong then return "has a scale that " .. wrong end
   return type(what) == "string" and path_fault(what) or nil
 end
 

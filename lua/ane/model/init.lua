@@ -56,7 +56,7 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --     the same, and its weights lose less when they are rounded; see ane.quantise.rotate. Default "none"
 --   progress: function(stage, done, total), or true for a progress bar on a terminal
 M.rules = {
-  context = { type = "integer", min = 1, max = 1 << 31 },
+  context = { type = "integer", min = 1, max = 0x7fffffff },
   threads = { type = "integer", min = 1, max = 1024 },
   weights = { type = "string", choices = weights.names, default = "file" },
   mixed = { type = "table", check = function(mixed) return weights.rules_fault(mixed, weights.fault) end },
@@ -65,7 +65,7 @@ M.rules = {
   kv = { type = "string", choices = KV },
   head = { type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" }, default = "auto" },
   engine = { type = "string", choices = { "recipe", "graph" }, aliases = { packages = "graph" } },
-  recipe = { type = { "table", "path" } },
+  recipe = { type = { "table", "path" }, open = true },
   run_memory = units.bytes_rule,
   precision = { type = "string", choices = { "fp32", "fp16" } },
   backend = { type = "string", choices = { "cpu", "coreml" } },
@@ -94,11 +94,12 @@ local function opened(self, level)
 end
 
 -- The options with a progress function that ends the work where it closes the model.
-local function watched(self, opts)
+local function watched(self, opts, what)
+  schema.plain(opts, what, 3)
   local show = type(opts) == "table" and rawget(opts, "progress")
   if not schema.is_callable(show) then return opts end
-  local own = setmetatable({}, getmetatable(opts))
-  for key, value in next, opts do own[key] = value end
+  local own = {}
+  for key, value in pairs(opts) do own[key] = value end
   function own.progress(...)
     show(...)
     if not self._bundle then failure.raise("state", "the model was closed by a callback") end
@@ -168,10 +169,10 @@ function M.unplanned(path, opts)
 end
 
 -- Raises, at the level of the method's caller, if a session's context exceeds the model's.
-local function check_context(self, context, what)
+local function check_context(self, context, what, level)
   local most = self._bundle.program:context()
   if context and context > most then
-    error(("%s: option context must be 1 .. %d (as the model was loaded), but is %d"):format(what, most, context), 3)
+    error(("%s: option context must be 1 .. %d (as the model was loaded), but is %d"):format(what, most, context), level + 1)
   end
 end
 
@@ -181,7 +182,7 @@ end
 function Model:session(opts)
   local bundle = opened(self)
   opts = schema.check(SESSION, opts, "session", 2)
-  check_context(self, opts.context, "session")
+  check_context(self, opts.context, "session", 2)
   local chosen, message, code = adapters.resolve(self, bundle, opts.adapters)
   if chosen == nil then return nil, message, code end
   return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv, adapters = chosen }, self._sessions, self._host)
@@ -235,6 +236,7 @@ local function prompt_ids(self, prompt, opts, level)
   if type(prompt) ~= "table" then
     error("the prompt must be a text, a list of token ids or a list of messages, but is " .. list_of.kind(prompt), level)
   end
+  if list_of.gives_more(prompt) then error("the prompt " .. list_of.MORE, level) end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   local vocab = self._bundle.program:vocab()
   for i = 1, rawlen(prompt) do
@@ -338,7 +340,8 @@ function Model:stream(prompt, opts)
   return pieces, nil, nil, pieces
 end
 
-local POOLED -- options of a pool's requests: RULES and more
+-- Options of a pool's requests, and of many of them.
+local POOLED, MANY
 
 --- Makes a pool, which computes many replies at once in shared steps. See ane.pool.
 -- @param opts sessions (concurrent replies; default 32), step_tokens (maximum tokens of a step; default 256), memory (of all cached
@@ -350,7 +353,7 @@ function Model:pool(opts, opts_level)
   opts = schema.check(pools.rules, opts, "pool", opts_level or 2)
   POOLED = POOLED or schema.merge(RULES, pools.request_rules)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
-  check_context(self, opts.context, "pool")
+  check_context(self, opts.context, "pool", opts_level or 2)
   local pool, message, code = pools.new({
     program = bundle.program,
     open = function(o, chosen)
@@ -378,15 +381,17 @@ end
 
 --- Continues many prompts in a pool that computes `sessions` of them at a time. Each reply equals what generate returns for its prompt.
 -- @param prompts list of prompts, as generate takes them
--- @param opts the options of generate, for all prompts; sessions, step_tokens, memory: of the pool; on_reply: function(i, result),
--- called as each reply ends
+-- @param opts the options of a pool's requests, for all prompts; those of the pool but on_work; on_reply: function(i, result), called as
+-- each reply ends
 -- @return list of what generate returns for each prompt: texts (ids without a tokenizer), or tables with details = true; false for a
 -- prompt that failed. If any failed, also a table of {message, code} by their indices. nil, message, code if nothing could start
 function Model:generate_many(prompts, opts)
   opened(self)
   schema.argument({ type = "list" }, prompts, "generate_many: prompts", 2)
-  schema.plain(opts, "generate_many", 2)
-  local replies, failed, code = require("ane.pool.many").run(self, prompts, opts)
+  local pools, many = require "ane.pool", require "ane.pool.many"
+  MANY = MANY or schema.merge(RULES, pools.request_rules, many.rules(pools.rules))
+  opts = schema.check(MANY, opts, "generate_many", 2, true)
+  local replies, failed, code = many.run(self, prompts, opts)
   return replies, failed, code
 end
 
@@ -397,7 +402,7 @@ end
 function Model:chat(opts)
   opened(self)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
-  local made, message, code = chat.new(self, opts, 2)
+  local made, message, code = chat.new(self, opts, 2, adapters.rule)
   return made, message, code -- no tail call: error levels count this function
 end
 
@@ -429,7 +434,7 @@ end
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
   local source = opened(self).source
-  local report, message, code = require("ane.quantise").of_model(self, source, out, watched(self, opts), 2)
+  local report, message, code = require("ane.quantise").of_model(self, source, out, watched(self, opts, "quantise"), 2)
   return report, message, code -- no tail call: error levels count this function
 end
 
@@ -451,7 +456,7 @@ end
 -- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
   local bundle = opened(self)
-  local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts), "export", 2)
+  local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message

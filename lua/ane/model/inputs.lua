@@ -1,7 +1,10 @@
 --- Texts for calibration that a model must first make: its own samples, and chats through its template.
--- Needs ane.model.windows, and ane.model.samples and ane.generate.chat where they are asked for. Usage:
+-- Needs ane.model.windows, ane.util.nested and ane.util.schema; and ane.model.samples and ane.generate.chat where they are asked for.
+-- Usage:
 --   local input, message, code = inputs.resolve(model, {samples = 8192})
 
+local nested = require "ane.util.nested"
+local schema = require "ane.util.schema"
 local windows = require "ane.model.windows"
 
 local M = {}
@@ -10,13 +13,15 @@ local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
 local function draw(model, count, progress)
   if math.type(count) ~= "integer" or count < 1 or count > MOST_SAMPLES then
-    return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(MOST_SAMPLES, tostring(count)), "invalid"
+    return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(MOST_SAMPLES, schema.shown(count)), "invalid"
   end
   return require("ane.model.samples").draw(model, math.max(2, count), progress)
 end
 
 -- A chat is a list of messages, or a table with `messages`.
 local function encode(model, chats)
+  local fault = nested.fault(chats)
+  if fault then return nil, "the list of chats " .. fault, "invalid" end
   if type(chats) ~= "table" or #chats == 0 then return nil, "chats must be a list of conversations, at least one", "invalid" end
   local lists = {}
   for i, one in ipairs(chats) do

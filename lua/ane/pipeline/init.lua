@@ -53,7 +53,7 @@ end
 --     divided over the ranks does not count
 M.rules = {
   parallel = { type = "string", choices = { "pipeline", "tensor" }, default = "pipeline" },
-  cut = { type = "table", check = function(list)
+  cut = { type = "list", check = function(list)
     for _, layer in ipairs(list) do
       if math.type(layer) ~= "integer" or layer < 0 then return "must be a list of layers" end
     end
@@ -62,7 +62,8 @@ M.rules = {
   tail = { type = "number", min = 0, max = 16 },
 }
 
-local JOIN = { timeout = { type = "number", above = 0 }, mpi = { type = "table" } }
+local JOIN = { timeout = { type = "number", above = 0 }, mpi = { type = "table", open = true, internal = true } }
+local WORK = { threads = { type = "integer", min = 1, max = 1024 } }
 
 -- The team that this process has joined, or nil. MPI allows this once.
 local team
@@ -103,7 +104,12 @@ function M.size() return team and team.size or 1 end
 --- Works for rank 0, on all other ranks, until it leaves.
 -- @param opts threads (default: this rank's share of the cores of its host)
 -- @return true; or nil, message, code
-function M.work(opts) return require("ane.pipeline.work").run(team, opts or {}) end
+function M.work(opts)
+  opts = schema.check(WORK, opts, "work", 2)
+  if not team then return nil, "work: call join() first", "state" end
+  local done, message, code = require("ane.pipeline.work").run(team, opts)
+  return done, message, code -- no tail call: error levels count this function
+end
 
 --- The default number of threads of this rank: its share of the cores of its host.
 function M.threads() return math.max(1, core.cpu_cores() // (team and team.near or 1)) end

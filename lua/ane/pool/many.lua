@@ -6,6 +6,14 @@ local M = {}
 -- Options of generate_many that are the pool's.
 local POOL = { sessions = true, step_tokens = true, memory = true, prefix_memory = true, context = true, kv = true }
 
+--- Rules of the options that requests do not have.
+-- @param of_pool rules of the pool
+function M.rules(of_pool)
+  local rules = { on_reply = { type = "callable" } }
+  for name in pairs(POOL) do rules[name] = of_pool[name] end
+  return rules
+end
+
 -- Level of the caller of generate_many, as Pool:add and Model:pool count it.
 local ADD_LEVEL, POOL_LEVEL = 5, 4
 
@@ -14,7 +22,7 @@ local function by_number(a, b) return a.number < b.number end
 --- Runs all prompts. Model:generate_many calls it, and has the comments.
 function M.run(model, prompts, opts)
   local of_pool, of_request, on_reply = {}, {}, nil
-  for key, value in pairs(opts or {}) do
+  for key, value in pairs(opts) do
     if key == "on_reply" then on_reply = value elseif POOL[key] then of_pool[key] = value else of_request[key] = value end
   end
   local pool <close>, why, word = model:pool(of_pool, POOL_LEVEL)

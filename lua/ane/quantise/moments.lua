@@ -36,6 +36,7 @@ M.rules = {
 
 local Calibration = {}
 Calibration.__index = Calibration
+Calibration.__name = "ane.calibration"
 
 --- What a weight is multiplied by.
 -- @return name of the value, its columns; nil if it is unknown
@@ -143,7 +144,7 @@ function M.further(tune) return tune ~= "none" and require("ane.quantise.tune").
 -- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
 function M.from_options(model, opts, what, level)
   if opts == nil then return {} end
-  if type(opts) ~= "table" then return opts end
+  schema.plain(opts, what, (level or 1) + 1)
   if opts.calibration ~= nil and getmetatable(opts.calibration) ~= Calibration then
     error(what .. ": unknown option \"calibration\"; the text is option calibrate", (level or 1) + 1)
   end
@@ -157,7 +158,7 @@ function M.from_options(model, opts, what, level)
     tokens = own.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
     further = M.further(own.tune),
   }, (level or 1) + 1)
-  if not calibration then return nil, message, code end
+  if not calibration then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
   own.calibrate, own.tokens, own.calibration = nil, nil, calibration
   return own, calibration
 end

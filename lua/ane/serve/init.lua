@@ -1,5 +1,5 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, task, ane.util.list, ane.util.schema and ane.util.units.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, task, ane.util.list, ane.util.schema and ane.util.units.
 -- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
 -- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
@@ -11,6 +11,7 @@ local errors = require "ane.serve.errors"
 local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
 local routes = require "ane.serve.routes"
+local sampling = require "ane.serve.sampling"
 local schema = require "ane.util.schema"
 local tasks = require "ane.serve.task"
 local units = require "ane.util.units"
@@ -88,13 +89,7 @@ M.rules = {
 }
 
 --- Rules of the option defaults.
-M.defaults = {
-  temperature = { type = "number", min = 0, max = 2, default = 1 },
-  top_p = { type = "number", min = 0, max = 1 },
-  top_k = { type = "integer", min = 0 },
-  min_p = { type = "number", min = 0, max = 1 },
-  repeat_penalty = { type = "number", min = 1e-6 },
-}
+M.defaults = schema.merge(sampling.sampled, { temperature = { type = "number", min = 0, max = 2, default = 1 } })
 
 local Server = {}
 Server.__index = Server

@@ -30,14 +30,19 @@ local FORMAT = {
   },
 }
 
---- Fields of sampling that all endpoints of generated text have.
-M.rules = {
-  model = { type = "string" },
+--- Fields of sampling that the server has defaults for, with the limits of ane.generate.sampler. OpenAI's API limits the temperature
+-- further.
+M.sampled = {
   temperature = { type = "number", min = 0, max = 2 },
   top_p = { type = "number", min = 0, max = 1 },
-  top_k = { type = "integer", min = 0 },
+  top_k = { type = "integer", min = 0, max = 0x7fffffff },
   min_p = { type = "number", min = 0, max = 1 },
-  repeat_penalty = { type = "number", min = 1e-6 },
+  repeat_penalty = { type = "number", min = 1e-6, max = 1e6 },
+}
+
+--- Fields of sampling that all endpoints of generated text have.
+M.rules = fields.merge(M.sampled, {
+  model = { type = "string" },
   frequency_penalty = { only = { 0 } },
   presence_penalty = { only = { 0 } },
   seed = { type = "integer" },
@@ -47,7 +52,7 @@ M.rules = {
   grammar = { type = "string" },
   stream = { type = "boolean", default = false },
   user = { type = "string", unused = true },
-}
+})
 
 --- Further fields of OpenAI's endpoints.
 M.openai = fields.merge(M.rules, {

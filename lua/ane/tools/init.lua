@@ -62,7 +62,7 @@ local function described(tool, i)
   local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
   if type(tool) ~= "table" then return wrong("must be a table, but is " .. schema_of.shown(tool)) end
   if tool.type ~= nil and tool.type ~= "function" and tool["function"] == nil and tool.parameters == nil then
-    return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, core.json_encode(tool.type)), "unsupported"
+    return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, schema_of.shown(tool.type)), "unsupported"
   end
   local f = tool["function"] or tool
   if not is_object(f) then return wrong "has no table under \"function\"" end
@@ -106,7 +106,11 @@ local function choice_of(choice, tools)
   choice = choice or "auto"
   if choice == "auto" or choice == "none" or choice == "required" then return choice end
   local name = choice
-  if type(choice) == "table" then name = (choice["function"] or choice).name end
+  if type(choice) == "table" then
+    local f = choice["function"]
+    if f == nil then f = choice end
+    name = type(f) == "table" and f.name or nil
+  end
   local names = {}
   for i, tool in ipairs(tools) do
     if tool.name == name then return { name = name, tool = tool } end

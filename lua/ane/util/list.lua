@@ -15,6 +15,19 @@ M.shown = shown
 --- The type of a value, as messages name it: "a table", or "nil".
 function M.kind(v) return v == nil and "nil" or "a " .. type(v) end
 
+--- What is wrong with a table that has such a metatable as `gives_more` finds.
+M.MORE = "must be a plain table, not one with a metatable that gives more (__index, __len, __pairs)"
+
+--- Does a metatable give a table more than it holds, as some functions would see and others not? Values of this library may have one.
+function M.gives_more(t)
+  local mt = getmetatable(t)
+  if mt == nil then return false end
+  if type(mt) ~= "table" then return true end -- hidden
+  local name = rawget(mt, "__name")
+  if type(name) == "string" and name:find "^ane%." then return false end
+  return rawget(mt, "__index") ~= nil or rawget(mt, "__len") ~= nil or rawget(mt, "__pairs") ~= nil
+end
+
 -- The fault of a table that has more than the keys 1 .. n.
 local function stray(t, n)
   local key = next(t)
@@ -30,6 +43,7 @@ end
 -- the table is a hash.
 -- @return a text such as "must be a list, but has the key x"; nil: nothing
 function M.stray(t)
+  if M.gives_more(t) then return M.MORE end
   local n = rawlen(t)
   local after
   if n > 0 then after = next(t, n) else after = next(t) end
@@ -49,7 +63,7 @@ end
 -- @return a text such as "entry 2 of the ids is x, not a token id"; nil: nothing
 function M.ids_fault(t)
   for i = 1, rawlen(t) do
-    local id = t[i]
+    local id = rawget(t, i)
     if math.type(id) ~= "integer" or id < 0 then return ("entry %d of the ids is %s, not a token id"):format(i, shown(id)) end
   end
   local fault = M.stray(t)

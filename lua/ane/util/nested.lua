@@ -1,6 +1,8 @@
 --- Values that callers nest: refused where they contain themselves, or are nested so deeply or refer so often to the same tables that a
 -- copy of them would not end.
--- Needs nothing. Usage: `local fault = nested.fault(messages); if fault then return nil, "messages " .. fault, "invalid" end`
+-- Needs ane.util.list. Usage: `local fault = nested.fault(messages); if fault then return nil, "messages " .. fault, "invalid" end`
+
+local list_of = require "ane.util.list"
 
 local M = {}
 
@@ -12,6 +14,7 @@ local measure
 -- Height of a table and number of the values in it; or nil, what is wrong. seen: both by table; 0 while a table is measured.
 local function measure_table(t, depth, seen)
   if depth > M.DEPTH then return nil, ("is nested deeper than %d tables"):format(M.DEPTH) end
+  if list_of.gives_more(t) then return nil, "has a table that " .. list_of.MORE end
   seen[t] = 0
   local height, count = 0, 1
   for key, value in next, t do

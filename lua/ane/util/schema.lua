@@ -1,8 +1,9 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
 -- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, wanted (the names of these types in
 -- messages, where others say more), default, min, max, above (a limit that is itself too low), choices (list), aliases = {old name =
--- choice}, of (the rule of each entry of a list), check = function(value) that gives a message where the value is wrong, made_of (the
--- options that users give in its place, as they are listed).
+-- choice}, of (the rule of each entry of a list), open (true: the metatable of a table may give more than the table holds), check =
+-- function(value) that gives a message where the value is wrong, made_of (the options that users give in its place, as they are listed),
+-- internal (true: it is not listed).
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -97,6 +98,7 @@ end
 function fault(rule, v)
   local ok, wanted = fits(rule, v)
   if not ok then return misfit(rule, v, wanted) end
+  if type(v) == "table" and not rule.open and not is_callable(v) and list_of.gives_more(v) then return list_of.MORE end
   if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max or rule.above and v <= rule.above) then
     return ("must be %s, but is %s"):format(range_of(rule), shown(v))
   end
@@ -112,10 +114,15 @@ function fault(rule, v)
   return wrong or rule.check and rule.check(v)
 end
 
+--- What is wrong with a value: "must be 0 .. 1, but is 2"; nil: nothing.
+function M.fault(rule, value) return fault(rule, value) end
+
 -- The names of the options, as users give them.
 local function listed(rules)
   local names = {}
-  for i, key in ipairs(keys_of(rules)) do names[i] = rules[key].made_of or key end
+  for _, key in ipairs(keys_of(rules)) do
+    if not rules[key].internal then names[#names + 1] = rules[key].made_of or key end
+  end
   return table.concat(names, ", ")
 end
 

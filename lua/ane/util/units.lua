@@ -19,7 +19,8 @@ local FACTORS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 function M.read_bytes(v)
   if math.type(v) == "integer" then return v > 0 and v or nil end
   local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
-  return number and math.tointeger(math.floor(tonumber(number) * FACTORS[unit])) or nil
+  local bytes = number and math.tointeger(math.floor(tonumber(number) * FACTORS[unit]))
+  return bytes and bytes > 0 and bytes or nil
 end
 
 --- A rule of ane.util.schema for an option that read_bytes reads.

@@ -222,7 +222,7 @@ describe("generate", function()
     assert.error_matches(wrong { logit_bias = { a = 1 } }, "logit_bias")
     assert.error_matches(wrong { temprature = 1 }, "unknown option")
     assert.error_matches(wrong { logits_processor = 1 }, "logits_processor must be a function")
-    for _, value in ipairs { 3, "x", {}, true } do
+    for _, value in ipairs { 3, "x", {}, true, setmetatable({}, { __metatable = 5 }) } do
       assert.error_matches(wrong { logits_processor = function() return value end }, "must return a tensor or nothing, but has returned a")
     end
     for _, length in ipairs { 0, 3, 301 } do

@@ -47,7 +47,7 @@ describe("what calibration reads", function()
     local model <close> = tiny.load()
     for _, case in ipairs {
       { { samples = 0 }, "samples must be an integer, 1 .. 1048576, but is 0" },
-      { { samples = "many" }, "samples must be an integer, 1 .. 1048576, but is many" },
+      { { samples = "many" }, 'samples must be an integer, 1 .. 1048576, but is "many"' },
       { { chats = {} }, "chats must be a list of conversations, at least one" },
       { { chats = { FIRST, {} } }, "chat 2 must be a list of messages, or a table that has one as messages" },
       { { chats = { "Hi" } }, "chat 1 must be a list of messages, or a table that has one as messages" },

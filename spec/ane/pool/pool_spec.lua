@@ -445,8 +445,8 @@ describe("a pool", function()
       return message
     end
     assert.matches("^spec/ane/pool/pool_spec.lua:%d+: the prompt must be", fault({ "One", 3 }, { max_tokens = 1 }))
-    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: add: option max_tokens", fault({ "One" }, { max_tokens = -1 }))
-    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: pool: option sessions", fault({ "One" }, { sessions = 0 }))
+    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: generate_many: option max_tokens", fault({ "One" }, { max_tokens = -1 }))
+    assert.matches("^spec/ane/pool/pool_spec.lua:%d+: generate_many: option sessions", fault({ "One" }, { sessions = 0 }))
   end)
 end)
 
