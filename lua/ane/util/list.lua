@@ -18,14 +18,28 @@ function M.kind(v) return v == nil and "nil" or "a " .. type(v) end
 --- What is wrong with a table that has such a metatable as `gives_more` finds.
 M.MORE = "must be a plain table, not one with a metatable that gives more (__index, __len, __pairs)"
 
---- Does a metatable give a table more than it holds, as some functions would see and others not? Values of this library may have one.
+-- Is __index a class: tables of names only, as far as they go on?
+local function is_class(index)
+  for _ = 1, 100 do
+    if type(index) ~= "table" or rawlen(index) > 0 then return false end
+    local mt = getmetatable(index)
+    if mt == nil then return true end
+    index = type(mt) == "table" and rawget(mt, "__index")
+    if index == nil then return true end
+  end
+  return false
+end
+
+--- Does a metatable give a table more than it holds, as some functions would see and others not? Values of this library may have one, and
+-- a list may have methods.
 function M.gives_more(t)
   local mt = getmetatable(t)
   if mt == nil then return false end
   if type(mt) ~= "table" then return true end -- hidden
-  local name = rawget(mt, "__name")
+  local name, index = rawget(mt, "__name"), rawget(mt, "__index")
   if type(name) == "string" and name:find "^ane%." then return false end
-  return rawget(mt, "__index") ~= nil or rawget(mt, "__len") ~= nil or rawget(mt, "__pairs") ~= nil
+  if rawget(mt, "__len") ~= nil or rawget(mt, "__pairs") ~= nil then return true end
+  return index ~= nil and not (rawlen(t) > 0 and is_class(index))
 end
 
 -- The fault of a table that has more than the keys 1 .. n.
