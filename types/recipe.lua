@@ -60,7 +60,7 @@ function builder:rows(role) end
 
 --- Returns a weight by role, or a view of one.
 ---@param role string
----@param opts? { suffix?: string, optional?: boolean, expert?: integer, index?: integer, from?: integer, to?: integer, transposed?: boolean, matrix?: boolean } suffix: of the name (".weight"); expert: replaces %d in the role's name; index: slice of the outermost dimension; from, to: rows of the slice, 0-based, to excluded; transposed: the weight is stored as [in, out]; matrix: a vector is returned as a matrix of one row
+---@param opts? { suffix?: string, optional?: boolean, expert?: integer, index?: integer, count?: integer, rows?: integer, from?: integer, to?: integer, step?: integer, part?: integer[], transposed?: boolean, matrix?: boolean, flat?: boolean } suffix: of the name (".weight"); expert: replaces %d in the role's name; index: slice of the outermost dimension; count, rows: what the outermost dimension must be, of a stacked tensor or another; from, to: rows of the slice, 0-based, to excluded; step: only the rows from, from + step, ...; part: {first, number} of stored rows; transposed: the weight is stored as [in, out]; matrix: a vector is returned as a matrix of one row; flat: the whole tensor as a vector
 ---@return ane.value|false value false if the weight is optional and absent
 function builder:weight(role, opts) end
 
@@ -71,14 +71,14 @@ function builder:channels(x) end
 
 --- Looks up rows of a table by token id, position or token type.
 ---@param role string role of the table [n, d_model]
----@param opts? { by?: "positions"|"types", from?: integer } by: default token ids; from: the first row of the table, 0-based
+---@param opts? { by?: "positions"|"types", from?: integer, rest?: boolean } by: default token ids; from: the first row of the table, 0-based; rest: ids beyond the table read row 0
 ---@return ane.value value [1, d_model, T, 1]
 function builder:embed(role, opts) end
 
 --- Projects by the weight of a role: W x + b.
 ---@param x ane.value [1, C, T, 1]
 ---@param role string role of the weight [N, C] and the bias [N]
----@param opts? { bias?: boolean, from?: integer, to?: integer, bias_of?: string, name?: string } bias: default true if the source has one; from, to: only these rows, 0-based, to excluded; bias_of: role of the bias, if it is another; name: name of the value
+---@param opts? { bias?: boolean, from?: integer, to?: integer, bias_of?: string, name?: string, rows?: integer } bias: default true if the source has one; from, to: only these rows, 0-based, to excluded; bias_of: role of the bias, if it is another; name: name of the value; rows: what N must be
 ---@return ane.value value [1, N, T, 1]
 function builder:linear(x, role, opts) end
 
@@ -92,7 +92,7 @@ function builder:rms_norm(x, role, opts) end
 --- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias.
 ---@param x ane.value [1, C, T, 1]
 ---@param role string role of the weight [C] and of the bias [C], which may be absent
----@param opts? { eps?: number, groups?: integer } eps: default from the configuration; groups: each group is normalised by itself, without a bias
+---@param opts? { eps?: number, bias?: boolean, groups?: integer } eps: default from the configuration; bias: true: required; groups: each group is normalised by itself, without a bias
 ---@return ane.value value [1, C, T, 1]
 function builder:layer_norm(x, role, opts) end
 

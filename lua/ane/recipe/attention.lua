@@ -1,5 +1,7 @@
 --- Attention blocks.
--- Usage (in a recipe): `x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), {rope = table}))`
+-- Needs ane.recipe.options. Usage (in a recipe): `x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), {rope = table}))`
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -35,6 +37,7 @@ end
 -- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale)
 -- @return value [1, d_model, T, 1]
 function M.gqa(b, x, opts)
+  opts = options.check("attention.gqa", opts)
   local cfg = b.cfg
   local heads, kv_heads = cfg.n_head, cfg.n_head_kv
   local q, k, v = linear(b, x, opts.fused)

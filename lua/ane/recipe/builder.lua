@@ -1,6 +1,6 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
--- Needs ane.core, ane.recipe.rope and ane.util.weight_type. Recipe API version 1 is the methods of this class without a leading "_" and
--- the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
+-- Needs ane.core, ane.recipe.options, ane.recipe.rope and ane.util.weight_type. Recipe API version 1 is the methods of this class without
+-- a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
@@ -12,6 +12,7 @@
 -- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
 
 local core = require "ane.core"
+local options = require "ane.recipe.options"
 local rope = require "ane.recipe.rope"
 local weight_type = require "ane.util.weight_type"
 
@@ -186,7 +187,7 @@ function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight
 -- table to use, 0-based), rest (true: ids beyond the table read row 0; another table of the graph then limits the ids)
 -- @return value [1, d_model, T, 1]
 function Builder:embed(role, opts)
-  opts = opts or {}
+  opts = options.check("embed", opts)
   if opts.by == "types" and not self.types then self.types = self.graph:input("types", "int32", { 1, "T" }) end
   local list = opts.by and self[opts.by] or self.ids
   local to = opts.from and self:rows(role)
@@ -206,7 +207,7 @@ end
 -- (what N must be)
 -- @return value [1, N, T, 1]; N = to - from if these are given
 function Builder:linear(x, role, opts)
-  opts = opts or {}
+  opts = options.check("linear", opts)
   local bias = opts.bias ~= false
     and self:weight(opts.bias_of or role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
   local weight = self:weight(role, { from = opts.from, to = opts.to, matrix = true, rows = opts.rows })
@@ -228,7 +229,7 @@ end
 -- (default cfg.norm_eps), weight (a value to use instead of the role's weight; false: none)
 -- @return value [1, C, T, 1]
 function Builder:rms_norm(x, role, opts)
-  opts = opts or {}
+  opts = options.check("rms_norm", opts)
   local weight = opts.weight
   if weight == nil then weight = self:_tensor(role, ".weight") end
   return self:_add("rms_norm", role, { x, weight },
@@ -242,12 +243,13 @@ end
 -- is normed separately; there is no bias then)
 -- @return value [1, C, T, 1]
 function Builder:layer_norm(x, role, opts)
-  local eps, groups = opts and opts.eps or self.cfg.norm_eps, opts and opts.groups
+  opts = options.check("layer_norm", opts)
+  local eps, groups = opts.eps or self.cfg.norm_eps, opts.groups
   if groups then
     local y = self:_add("layer_norm", role, { x, false, false }, { eps = eps, groups = groups })
     return self:affine(y, false, self:weight(role, { flat = true }), role .. "_scale")
   end
-  local bias = self:weight(role, { suffix = ".bias", optional = not (opts and opts.bias) })
+  local bias = self:weight(role, { suffix = ".bias", optional = not opts.bias })
   return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = eps })
 end
 
@@ -270,6 +272,7 @@ end
 -- @param opts heads; layout: "half" (pairs i, i + dims / 2) or "interleaved" (pairs 2i, 2i + 1); default cfg.rope.layout, or "half"
 -- @return value [1, heads * head_dim, T, 1]
 function Builder:rope(x, tab, name, opts)
+  opts = options.check("rope", opts)
   local layout = opts.layout or self.cfg.rope and self.cfg.rope.layout or "half"
   return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = layout })
 end
@@ -300,6 +303,7 @@ end
 -- (value [heads]: for each head, an extra score in the softmax that has no value vector), sink_scale (default 1)
 -- @return value [1, heads * head_dim, T, 1]
 function Builder:attention(q, k, v, opts)
+  opts = options.check("attention", opts)
   local ks, vs = self:_cache(k, v, { 1, opts.kv_heads, "context", opts.head_dim })
   return self:_add("attention", "attn", { q, k, v, ks, vs, opts.sinks or false },
     { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0,
@@ -371,7 +375,7 @@ Builder.take = Builder.gather
 -- stored rows, which `transposed` then transposes)
 -- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
-  opts = opts or {}
+  opts = options.check("weight", opts)
   local suffix = opts.suffix or ".weight"
   local info, name = self:_find(role, suffix, opts.expert)
   if opts.optional and self.index then
@@ -461,6 +465,7 @@ function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mea
 -- before (value [C]: x at the positions before the first token; default: zeros), name (of the value; default "conv")
 -- @return value [1, N, T, 1]
 function Builder:conv_causal(x, opts)
+  opts = options.check("conv_causal", opts)
   local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
   local inputs = { x, opts.weight, opts.bias or false, opts.before or false, state }
   return self:_add("conv_causal", opts.name or "conv", inputs, { groups = opts.groups })
@@ -480,6 +485,7 @@ end
 -- false: A), low and high (limits of the time step; nil: none)
 -- @return value [1, heads * width, T, 1]
 function Builder:ssm_scan(x, dt, opts)
+  opts = options.check("ssm_scan", opts)
   local state = self.graph:state(self:_name "ssm_state", { 1, opts.heads, opts.n, opts.width })
   return self:_add("ssm_scan", "ssm_scan", { x, dt, opts.decay, opts.d or false, opts.dt_bias or false, state },
     { groups = opts.groups, low = opts.low or 0, high = opts.high or 0, log = opts.log and 1 or 0 })
@@ -493,6 +499,7 @@ end
 -- head h modulo key_heads)
 -- @return value [1, heads * width, T, 1]
 function Builder:delta_rule(x, a, b, opts)
+  opts = options.check("delta_rule", opts)
   local state = self.graph:state(self:_name "delta_state", { 1, opts.heads, opts.n, opts.width })
   return self:_add("delta_rule", "delta_rule", { x, a, b, opts.decay, opts.dt_bias or false, state },
     { key_heads = opts.key_heads, log = opts.log and 1 or 0, interleaved = opts.interleaved and 1 or 0 })

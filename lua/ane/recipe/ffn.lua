@@ -1,7 +1,8 @@
 --- Feed-forward blocks.
--- Needs ane.core. Usage (in a recipe): `x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))`
+-- Needs ane.core and ane.recipe.options. Usage (in a recipe): `x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))`
 
 local core = require "ane.core"
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -20,11 +21,12 @@ end
 -- @raise if act is unknown, even if the configuration names an activation function
 -- @param opts fused (true: the first half of the rows of ffn_up is gate, the second half is up)
 function M.gated(b, x, act, opts)
+  opts = options.check("ffn.gated", opts)
   if act ~= nil then
     local ok, message = core.check_activation(act)
     if not ok then error("ffn.gated: " .. message, 0) end
   end
-  local gate, up = linear(b, x, opts and opts.fused)
+  local gate, up = linear(b, x, opts.fused)
   return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
 end
 

@@ -1,5 +1,7 @@
 --- LM head: from the residual stream to the logits of the output rows.
--- Usage (in a recipe): `return head.lm(b, x)`
+-- Needs ane.recipe.options. Usage (in a recipe): `return head.lm(b, x)`
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -13,11 +15,12 @@ local M = {}
 -- file has none.
 -- @return [1, d_model, W, 1]; or [1, labels, W, 1], where the values of the first token are the scores of the sequence
 function M.encoder(b, x, opts)
+  opts = options.check("head.encoder", opts)
   local dense, out = b:has "cls", b:has "cls.output"
   b.cfg.both_sides = true
   b.cfg.kind = (dense or out) and "reranker" or "embedding"
   b.cfg.n_scores = (dense or out) and b:rows(out and "cls.output" or "cls") or nil
-  if out and opts and opts.mean then
+  if out and opts.mean then
     local norm = opts.norm and b:has(opts.norm)
     b.cfg.classifier = {
       act = opts.act, dense = dense and b.names "cls" or nil, norm = norm and b.names(opts.norm) or nil, output = b.names "cls.output",
@@ -25,11 +28,11 @@ function M.encoder(b, x, opts)
     for _, role in ipairs { "cls", opts.norm, "cls.output" } do b:ignore(role) end
     return x
   end
-  local bias = { bias = opts and opts.bias }
+  local bias = { bias = opts.bias }
   if dense then x = b:linear(x, "cls", bias) end
   if dense and out then
-    x = opts and opts.act and b:act(x, opts.act) or b:softcap(x, 1) -- tanh
-    if opts and opts.norm then x = b:layer_norm(x, opts.norm) end
+    x = opts.act and b:act(x, opts.act) or b:softcap(x, 1) -- tanh
+    if opts.norm then x = b:layer_norm(x, opts.norm) end
   end
   return out and b:linear(x, "cls.output", bias) or x
 end
@@ -66,7 +69,7 @@ end
 -- the logits), softcap (of the logits)
 -- @return logits [1, n_vocab, W, 1]; [1, d_model, W, 1] for a file that gives embeddings
 function M.lm(b, x, opts)
-  opts = opts or {}
+  opts = options.check("head.lm", opts)
   local role = opts.norm or "output_norm"
   x = b:gather(x)
   x = opts.layer_norm and b:layer_norm(x, role) or b:rms_norm(x, role, { offset = opts.offset })

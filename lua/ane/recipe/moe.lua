@@ -1,9 +1,11 @@
 --- Mixture-of-experts blocks.
--- Shazeer et al. 2017, "Outrageously Large Neural Networks". Usage (in a recipe):
+-- Shazeer et al. 2017, "Outrageously Large Neural Networks". Needs ane.recipe.options. Usage (in a recipe):
 -- `y = moe.experts(b, x, moe.route(b, logits, {k = 4, score = "sigmoid"}), moe.list(b, 32, roles), {act = "silu"})`
 --
 -- Routing is a separate value, so the executor reads only the weights of the chosen experts. With b.soft_experts = true all experts run
 -- with masked weights, as a static graph requires.
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -15,6 +17,7 @@ local M = {}
 -- groups, ranked by the sum of their group_best best scores)
 -- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
+  opts = options.check("moe.route", opts)
   if not opts.k then error("the configuration lacks the number of experts per token", 0) end
   return b:_add("route", "route", { logits, opts.bias or false, opts.factors },
     { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1,
@@ -28,6 +31,7 @@ end
 -- @param opts act ("silu", "gelu_tanh", ..., or "swiglu_oai" with limit and alpha)
 -- @return value [1, C, T, 1]
 function M.experts(b, x, route, list, opts)
+  opts = options.check("moe.experts", opts)
   local inputs = { x, route }
   for _, e in ipairs(list) do
     local all = { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false }
@@ -44,6 +48,7 @@ end
 -- @param opts count (of the experts), k and norm of M.route, act, inner of M.list
 -- @return value [1, C, T, 1]
 function M.beside_shared(b, x, roles, opts)
+  opts = options.check("moe.beside_shared", opts)
   local act = opts.act or "silu"
   local route = M.route(b, b:linear(x, "ffn_gate_inp"), { k = opts.k, score = "softmax", norm = opts.norm })
   local list = M.list(b, opts.count, roles, { inner = opts.inner })
@@ -83,7 +88,7 @@ end
 -- @param opts inner (number of gate rows; with gate_up), transposed (stored [in, out]), interleaved (true: the rows of gate_up are
 -- gate 0, up 0, gate 1, ...)
 function M.list(b, count, roles, opts)
-  opts = opts or {}
+  opts = options.check("moe.list", opts)
   local inner, t, list = opts.inner, opts.transposed, {}
   if not count then error("the configuration lacks the number of experts", 0) end
   if roles.gate_up and not inner then error("the configuration lacks the width of the experts", 0) end

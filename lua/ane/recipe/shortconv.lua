@@ -1,5 +1,7 @@
 --- Gated short convolution (Liquid AI's LFM2).
--- Usage (in a recipe): `x = b:add(x, shortconv.gated(b, b:rms_norm(x, "attn_norm"), {taps = 3}))`
+-- Needs ane.recipe.options. Usage (in a recipe): `x = b:add(x, shortconv.gated(b, b:rms_norm(x, "attn_norm"), {taps = 3}))`
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -7,6 +9,7 @@ local M = {}
 -- Weights: shortconv.in_proj, shortconv.conv [C, K] or [C, 1, K], shortconv.out_proj, each with its bias if the file has one.
 -- @param opts taps (K)
 function M.gated(b, x, opts)
+  opts = options.check("shortconv.gated", opts)
   local c = b:channels(x)
   local u = b:linear(x, "shortconv.in_proj")
   local gate_in, gate_out, z = b:slice(u, 0, c), b:slice(u, c, 2 * c), b:slice(u, 2 * c, 3 * c)

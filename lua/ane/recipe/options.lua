@@ -1,0 +1,90 @@
+--- The options of the builder's methods and of the blocks in this folder. An unknown name or a value of a wrong type is an error, which
+-- gets the path of its scope: a misspelt option would give a model that computes something else.
+-- Needs ane.util.keys and ane.util.schema. Usage: `opts = options.check("linear", opts)`
+
+local keys_of = require "ane.util.keys"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local COUNT, INDEX = { type = "integer", min = 1 }, { type = "integer", min = 0 }
+local NUMBER, ABOVE, TEXT, FLAG, VALUE = { type = "number" }, { type = "number", above = 0 }, { type = "string" }, { type = "boolean" },
+  { type = "any" }
+local LAYOUT = { type = "string", choices = { "half", "interleaved" } }
+
+--- Rules of ane.util.schema by function and option. Options that must be given are in REQUIRED.
+M.rules = {
+  embed = { by = { type = "string", choices = { "positions", "types" } }, from = INDEX, rest = FLAG },
+  linear = { bias = FLAG, from = INDEX, to = COUNT, bias_of = TEXT, name = TEXT, rows = COUNT },
+  rms_norm = { groups = COUNT, offset = NUMBER, eps = NUMBER, weight = VALUE },
+  layer_norm = { eps = NUMBER, bias = FLAG, groups = COUNT },
+  rope = { heads = COUNT, layout = LAYOUT },
+  attention = {
+    heads = COUNT, kv_heads = COUNT, head_dim = COUNT, scale = NUMBER, window = INDEX, ahead = INDEX, softcap = NUMBER, sinks = VALUE,
+    sink_scale = NUMBER,
+  },
+  weight = {
+    suffix = TEXT, optional = FLAG, expert = INDEX, index = INDEX, count = COUNT, rows = COUNT, from = INDEX, to = COUNT, step = COUNT,
+    transposed = FLAG, matrix = FLAG, flat = FLAG, part = { type = "list", of = INDEX }, table = { type = "boolean", internal = true },
+  },
+  conv_causal = { weight = VALUE, taps = COUNT, groups = COUNT, bias = VALUE, before = VALUE, name = TEXT },
+  ssm_scan = {
+    heads = COUNT, width = COUNT, groups = COUNT, n = COUNT, decay = VALUE, d = VALUE, dt_bias = VALUE, log = FLAG, low = NUMBER,
+    high = NUMBER,
+  },
+  delta_rule = {
+    heads = COUNT, key_heads = COUNT, n = COUNT, width = COUNT, decay = VALUE, dt_bias = VALUE, log = FLAG, interleaved = FLAG,
+  },
+  ["attention.gqa"] = {
+    fused = FLAG, rope = VALUE, layout = LAYOUT, qk_norm = { type = "string", choices = { "before_rope", "after_rope", "layer_norm" } },
+    norm_offset = NUMBER, scale = NUMBER, window = INDEX, softcap = NUMBER, ahead = INDEX, sinks = VALUE, sink_scale = NUMBER,
+    growth = { type = "table" },
+  },
+  ["ffn.gated"] = { fused = FLAG },
+  ["head.encoder"] = { act = TEXT, norm = TEXT, mean = FLAG, bias = FLAG },
+  ["head.lm"] = { norm = TEXT, offset = NUMBER, layer_norm = FLAG, scale = NUMBER, softcap = ABOVE },
+  ["moe.route"] = {
+    k = COUNT, score = { type = "string", choices = { "softmax", "sigmoid", "softmax_topk" } }, bias = VALUE, norm = FLAG,
+    norm_eps = NUMBER, scale = NUMBER, factors = VALUE, groups = COUNT, groups_kept = COUNT, group_best = COUNT,
+  },
+  ["moe.experts"] = { act = TEXT, limit = NUMBER, alpha = NUMBER },
+  ["moe.beside_shared"] = { count = COUNT, k = COUNT, norm = FLAG, act = TEXT, inner = COUNT },
+  ["moe.list"] = { inner = COUNT, transposed = FLAG, interleaved = FLAG },
+  ["shortconv.gated"] = { taps = COUNT },
+}
+
+local REQUIRED = {
+  rope = { "heads" }, attention = { "heads", "kv_heads", "head_dim", "scale" }, conv_causal = { "weight", "taps" },
+  ssm_scan = { "heads", "width", "groups", "n", "decay" }, delta_rule = { "heads", "key_heads", "n", "width", "decay" },
+  ["shortconv.gated"] = { "taps" },
+}
+
+local function listed(rules)
+  local names = {}
+  for _, key in ipairs(keys_of(rules)) do
+    if not rules[key].internal then names[#names + 1] = key end
+  end
+  return table.concat(names, ", ")
+end
+
+--- Checks options. A number or a text that is false counts as absent.
+-- @param what key of rules
+-- @param opts table or nil
+-- @return opts, or an empty table. Raises without a position
+function M.check(what, opts)
+  schema.plain(opts, what, 0)
+  opts = opts or {}
+  local rules = M.rules[what]
+  for key, value in next, opts do
+    local rule = rules[key]
+    if not rule then error(("%s: unknown option %s; the options are %s"):format(what, schema.shown(key), listed(rules)), 0) end
+    local wrong = value ~= false and schema.fault(rule, value)
+    if wrong then error(("%s: option %s %s"):format(what, key, wrong), 0) end
+  end
+  for _, key in ipairs(REQUIRED[what] or {}) do
+    if not opts[key] then error(("%s: option %s is missing"):format(what, key), 0) end
+  end
+  return opts
+end
+
+return M
