@@ -78,6 +78,7 @@ function M.check(what, opts)
   for key, value in next, opts do
     local rule = rules[key]
     if not rule then error(("%s: unknown option %s; the options are %s"):format(what, schema.shown(key), listed(rules)), 0) end
+    if rule.type == "integer" then value = math.tointeger(value) or value end -- d_model / 64 is a float
     local wrong = value ~= false and schema.fault(rule, value)
     if wrong then error(("%s: option %s %s"):format(what, key, wrong), 0) end
   end

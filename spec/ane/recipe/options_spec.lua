@@ -64,6 +64,10 @@ describe("options of recipes", function()
     assert.equal(10, methods)
   end)
 
+  it("may be floats without a fraction where integers are wanted", function()
+    assert.equal(9, options.check("rope", { heads = 576 / 64 }).heads)
+  end)
+
   it("that a method needs are asked for by name", function()
     for what, name in pairs { rope = "heads", attention = "heads", conv_causal = "weight", ssm_scan = "heads", delta_rule = "heads" } do
       local ok, message = pcall(options.check, what, nil)
