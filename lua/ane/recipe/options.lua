@@ -67,25 +67,35 @@ local function listed(rules)
   return table.concat(names, ", ")
 end
 
+-- The value of an integer option; d_model / 64 is a float.
+local function whole(rule, value) return rule.type == "integer" and math.tointeger(value) or value end
+
+-- A copy of options whose integers are integers.
+local function converted(rules, opts)
+  local copy = {}
+  for key, value in next, opts do copy[key] = whole(rules[key], value) end
+  return copy
+end
+
 --- Checks options. A number or a text that is false counts as absent.
 -- @param what key of rules
 -- @param opts table or nil
--- @return opts, or an empty table. Raises without a position
+-- @return opts, with floats without a fraction as integers where these are wanted. Raises without a position
 function M.check(what, opts)
   schema.plain(opts, what, 0)
   opts = opts or {}
-  local rules = M.rules[what]
+  local rules, has_floats = M.rules[what], false
   for key, value in next, opts do
     local rule = rules[key]
     if not rule then error(("%s: unknown option %s; the options are %s"):format(what, schema.shown(key), listed(rules)), 0) end
-    if rule.type == "integer" then value = math.tointeger(value) or value end -- d_model / 64 is a float
-    local wrong = value ~= false and schema.fault(rule, value)
+    local wrong = value ~= false and schema.fault(rule, whole(rule, value))
     if wrong then error(("%s: option %s %s"):format(what, key, wrong), 0) end
+    has_floats = has_floats or rule.type == "integer" and math.type(value) == "float"
   end
   for _, key in ipairs(REQUIRED[what] or {}) do
     if not opts[key] then error(("%s: option %s is missing"):format(what, key), 0) end
   end
-  return opts
+  return has_floats and converted(rules, opts) or opts
 end
 
 return M

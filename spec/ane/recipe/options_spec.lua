@@ -65,7 +65,11 @@ describe("options of recipes", function()
   end)
 
   it("may be floats without a fraction where integers are wanted", function()
-    assert.equal(9, options.check("rope", { heads = 576 / 64 }).heads)
+    local given = { heads = 576 / 64, layout = "half" }
+    local opts = options.check("rope", given)
+    assert.same({ heads = 9, layout = "half" }, opts)
+    assert.equal("integer", math.type(opts.heads))
+    assert.equal("float", math.type(given.heads))
   end)
 
   it("that a method needs are asked for by name", function()
