@@ -1,8 +1,7 @@
 --- The options of the builder's methods and of the blocks in this folder. An unknown name or a value of a wrong type is an error, which
 -- gets the path of its scope: a misspelt option would give a model that computes something else.
--- Needs ane.util.keys and ane.util.schema. Usage: `opts = options.check("linear", opts)`
+-- Needs ane.util.schema. Usage: `opts = options.check("linear", opts)`
 
-local keys_of = require "ane.util.keys"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -59,43 +58,28 @@ local REQUIRED = {
   ["shortconv.gated"] = { "taps" },
 }
 
-local function listed(rules)
-  local names = {}
-  for _, key in ipairs(keys_of(rules)) do
-    if not rules[key].internal then names[#names + 1] = key end
+-- Without the numbers and texts that are false, as `slides and cfg.sliding_window` may be: these are absent.
+local function present(rules, opts)
+  local out = {}
+  for key, value in next, opts do
+    local kind = rules[key] and rules[key].type
+    if value ~= false or kind == nil or kind == "boolean" or kind == "any" then out[key] = value end
   end
-  return table.concat(names, ", ")
-end
-
--- The value of an integer option; d_model / 64 is a float.
-local function whole(rule, value) return rule.type == "integer" and math.tointeger(value) or value end
-
--- A copy of options whose integers are integers.
-local function converted(rules, opts)
-  local copy = {}
-  for key, value in next, opts do copy[key] = whole(rules[key], value) end
-  return copy
+  return out
 end
 
 --- Checks options. A number or a text that is false counts as absent.
 -- @param what key of rules
 -- @param opts table or nil
--- @return opts, with floats without a fraction as integers where these are wanted. Raises without a position
+-- @return a table of them. Raises without a position
 function M.check(what, opts)
+  local rules = M.rules[what]
   schema.plain(opts, what, 0)
-  opts = opts or {}
-  local rules, has_floats = M.rules[what], false
-  for key, value in next, opts do
-    local rule = rules[key]
-    if not rule then error(("%s: unknown option %s; the options are %s"):format(what, schema.shown(key), listed(rules)), 0) end
-    local wrong = value ~= false and schema.fault(rule, whole(rule, value))
-    if wrong then error(("%s: option %s %s"):format(what, key, wrong), 0) end
-    has_floats = has_floats or rule.type == "integer" and math.type(value) == "float"
-  end
+  opts = schema.check(rules, present(rules, opts or {}), what, 0, true)
   for _, key in ipairs(REQUIRED[what] or {}) do
     if not opts[key] then error(("%s: option %s is missing"):format(what, key), 0) end
   end
-  return has_floats and converted(rules, opts) or opts
+  return opts
 end
 
 return M

@@ -72,6 +72,11 @@ describe("options of recipes", function()
     assert.equal("float", math.type(given.heads))
   end)
 
+  it("are absent where a number or a text is false", function()
+    local opts = options.check("attention.gqa", { window = false, layout = false, fused = false, sinks = false })
+    assert.same({ fused = false, sinks = false }, opts)
+  end)
+
   it("that a method needs are asked for by name", function()
     for what, name in pairs { rope = "heads", attention = "heads", conv_causal = "weight", ssm_scan = "heads", delta_rule = "heads" } do
       local ok, message = pcall(options.check, what, nil)
