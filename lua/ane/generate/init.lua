@@ -35,14 +35,8 @@ local function check_ngram(v)
   if not v.size then return "must have a size" end
 end
 
--- The name of the type of a value of this library; nil: it has none.
-local function type_name(v)
-  local mt = getmetatable(v)
-  return type(mt) == "table" and mt.__name or nil
-end
-
 local function check_grammar(v)
-  if type_name(v) ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
+  if schema.type_name(v) ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
 -- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
@@ -365,7 +359,7 @@ end
 -- The logits after a logits_processor, which returns a tensor as long as the logits, or nothing.
 local function processed(returned, logits)
   if returned == nil then return logits end
-  if type_name(returned) ~= "ane.tensor" then
+  if schema.type_name(returned) ~= "ane.tensor" then
     error("logits_processor must return a tensor or nothing, but has returned a " .. type(returned), 0)
   end
   if #returned ~= #logits then

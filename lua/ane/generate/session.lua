@@ -42,8 +42,7 @@ local M = {}
 local Session = {}
 
 local function mask_fault(v)
-  local mt = getmetatable(v)
-  if type(mt) ~= "table" or mt.__name ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
+  if schema.type_name(v) ~= "ane.mask" then return "must be a mask of core.mask, but is " .. schema.shown(v) end
 end
 
 local FEED = {

@@ -19,6 +19,12 @@ end
 --- Is a value a function, or can it be called like one?
 M.is_callable = is_callable
 
+--- The name of the type of a value of this library, such as "ane.grammar"; nil: it has none, or hides it.
+function M.type_name(v)
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.__name or nil
+end
+
 -- For each type: its check, and its name in messages.
 local TYPES = {
   integer = { function(v) return math.type(v) == "integer" end, "an integer" },
