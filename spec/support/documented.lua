@@ -1,6 +1,7 @@
 --- The options that the files in types/ document, but for those of recipes, and which values their types allow.
 -- Usage: `for _, f in ipairs(documented.functions()) do print(f.name, #f.options) end`
 
+local schema = require "ane.util.schema"
 local tree = require "support.tree"
 local reference = dofile "scripts/reference.lua"
 
@@ -101,11 +102,6 @@ local is = {
 }
 for _, name in ipairs { "string", "boolean", "table", "nil" } do is[name] = function(v) return type(v) == name end end
 
-local function is_callable(v)
-  local meta = getmetatable(v)
-  return type(v) == "function" or type(meta) == "table" and meta.__call ~= nil
-end
-
 local function is_list(v, type_of)
   local n = rawlen(v)
   for key, value in next, v do
@@ -126,7 +122,7 @@ local function one_allows(text, v)
   if is[text] then return is[text](v) end
   if aliases[text] then return M.allows(aliases[text], v) end
   if text:find '^"' then return v == text:sub(2, -2) end
-  if text:find "^fun%(" then return is_callable(v) end
+  if text:find "^fun%(" then return schema.is_callable(v) end
   if text:find "^%(.*%)$" then return M.allows(text:sub(2, -2), v) end
   if text:find "%?$" then return v == nil or M.allows(text:sub(1, -2), v) end
   if type(v) ~= "table" then return type(v) == "userdata" and classes[text] ~= nil end
@@ -168,9 +164,12 @@ local function nested(text)
   return out
 end
 
--- Options of a type that is written in the place of `opts`; rest: what is said of them.
-local function options_of(text, rest)
-  local out = record(text)
+--- The options that a text describes: their type, and after a space what is said of them. nil: the type only says that it is a table.
+-- @param separator that ends the type; default a space
+-- @return list of {name, type, optional, text, nested}; see functions
+function M.options(text, separator)
+  local last = part_end(text, 1, separator or " ")
+  local out, rest = record(text:sub(1, last)), text:sub(last + 2)
   for _, option in ipairs(out or {}) do
     option.text = option.text or rest
     option.nested = nested(option.type)
@@ -188,18 +187,14 @@ function M.functions()
     for _, f in ipairs(class.functions) do
       for _, note in ipairs(f.notes) do
         if note.kind == "param" and note.name:gsub("%?$", "") == "opts" then
-          local last = part_end(note.text, 1, " ")
-          local options = options_of(note.text:sub(1, last), note.text:sub(last + 2))
-          out[#out + 1] = { name = f.object .. f.separator .. f.name, options = options }
+          out[#out + 1] = { name = f.object .. f.separator .. f.name, options = M.options(note.text) }
         end
       end
     end
     for _, field in ipairs(class.fields) do
       local at = select(2, field.text:find "^fun%(.-opts%??: ")
       if at then
-        local last = part_end(field.text, at + 1, ",")
-        local options = options_of(field.text:sub(at + 1, last), field.text:sub(last + 1))
-        out[#out + 1] = { name = class.name .. "." .. field.name, options = options }
+        out[#out + 1] = { name = class.name .. "." .. field.name, options = M.options(field.text:sub(at + 1), ",") }
       end
     end
   end
