@@ -5,8 +5,8 @@
 --
 -- With PART (2, 4, 8, 16) all widths and the vocabulary are that many times smaller. SIZES: phi4-mini (default); llama-8b: 8.03 B
 -- parameters with a head of its own, for models over ranks; meta-llama/Llama-3.1-8B, config.json, in the architecture of Phi.
--- Weights are normally distributed, with a spread that keeps the size of hidden states constant through the layers. A tensor has
--- the same weights on every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
+-- Weights are normally distributed, with a spread that keeps the size of hidden states constant through the layers; norm weights have a
+-- mean of 1. A tensor has the same weights on every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
 
 local FILES = 4
 local LAYERS, PART = tonumber(arg[2] or 32), tonumber(arg[3] or 1)
@@ -36,15 +36,15 @@ local function words(seed)
   end
 end
 
--- 65536 normal bf16 values (Box and Muller 1958) times `spread`, as one string. A row is put
+-- 65536 normal bf16 values (Box and Muller 1958) times `spread`, plus `mean`, as one string. A row is put
 -- together from pieces of such strings, which is as fast as copying.
 local POOL = 1 << 16
-local function pool(spread)
+local function pool(spread, mean)
   local next_word, parts = words(12345), {}
   for i = 1, POOL do
     local u = ((next_word() >> 11) + 1) * 2.0 ^ -53
     local v = ((next_word() >> 11) + 1) * 2.0 ^ -53
-    local bits = string.unpack("<I4", string.pack("<f", spread * math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)))
+    local bits = string.unpack("<I4", string.pack("<f", mean + spread * math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)))
     parts[i] = string.pack("<I2", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF)
   end
   return table.concat(parts)
@@ -63,10 +63,15 @@ end
 
 -- ---- The tensors -------------------------------------------------------------------------------------------------------
 
--- List of {name, shape, spread}; spread nil: all ones.
+-- Spread of norm weights.
+local NORM = 0.1
+
+-- List of {name, shape, spread, mean}.
 local function tensors()
   local list = {}
-  local function add(name, shape, spread) list[#list + 1] = { name = name .. ".weight", shape = shape, spread = spread } end
+  local function add(name, shape, spread)
+    list[#list + 1] = { name = name .. ".weight", shape = shape, spread = spread or NORM, mean = spread and 0 or 1 }
+  end
   local q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
   add("model.embed_tokens", { VOCAB, HIDDEN }, 0.02)
   for i = 0, LAYERS - 1 do
@@ -112,10 +117,10 @@ end
 
 local pools = {}
 local function write_tensor(file, t, seed)
-  local rows, cols = t.shape[1], t.shape[2]
-  if not t.spread then return assert(file:write(("\x80\x3F"):rep(rows))) end
+  local rows, cols = t.shape[1], t.shape[2] or 1
+  if not t.shape[2] then rows, cols = 1, rows end
   local next_word = words(seed)
-  pools[t.spread] = pools[t.spread] or pool(t.spread)
+  pools[t.spread] = pools[t.spread] or pool(t.spread, t.mean)
   for _ = 1, rows do assert(file:write(values(pools[t.spread], cols, next_word))) end
 end
 

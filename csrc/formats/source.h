@@ -52,6 +52,7 @@ struct ane_source_tensor {
   const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after another. Only the shape */
   uint32_t n_parts;               /* (of all parts together) and the type (of the first) of `tensor` are valid */
   bool own;                       /* the data is memory of this source, an overlay */
+  bool unset;                     /* own, and the caller has not filled it yet: its numbers mean nothing */
 };
 
 struct ane_source_file {
@@ -84,8 +85,8 @@ struct ane_source {
  * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
- * name in `list`; the others of the list come after all. An entry without data gets zeros of its type and shape, which the
- * caller fills; one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
+ * name in `list`; the others of the list come after all. An entry without data gets memory of its type and shape and is unset
+ * until the caller fills it (ane_source_set); one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);
 /* Removes an owner; removing the last one frees the source. NULL is fine. */
@@ -103,8 +104,11 @@ ane_status ane_source_check(const struct ane_source *s, struct ane_error *err);
 /* Is `path` one of the files of the source, under whatever name? */
 bool ane_source_holds(const struct ane_source *s, const char *path);
 
-/* Gives the memory of an own tensor back to the system. Its numbers are then undefined until the caller fills it again. */
-void ane_source_forget(const struct ane_source_tensor *t);
+/* Notes that the caller has filled tensor t of s. */
+void ane_source_set(struct ane_source *s, const struct ane_source_tensor *t);
+
+/* Gives the memory of an own tensor t of s back to the system. It is unset until the caller fills it again. */
+void ane_source_forget(struct ane_source *s, const struct ane_source_tensor *t);
 
 /* The system may forget the pages of this tensor (they can still be read again from the file). */
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t);

@@ -227,7 +227,7 @@ static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tens
 }
 
 /* Computes edit i of the list at `list` into the overlay's memory. temp: a row. */
-static ane_status fill(lua_State *L, const struct ane_source *s, const struct ane_source *overlay, int list, lua_Integer i,
+static ane_status fill(lua_State *L, const struct ane_source *s, struct ane_source *overlay, int list, lua_Integer i,
                        struct edit *e, float *temp, struct ane_error *err) {
   const struct ane_source_tensor *source = ane_source_tensor(s, e->from);
   const struct ane_tensor *from = &source->tensor;
@@ -236,6 +236,7 @@ static ane_status fill(lua_State *L, const struct ane_source *s, const struct an
   if (!to || !to->own) luaL_error(L, "tensor %s is not changed", e->name);
   if (e->bytes) {
     copy_bytes(L, e, &to->tensor);
+    ane_source_set(overlay, to);
     return ANE_OK;
   }
   if (e->typed) return ANE_OK; /* its bytes come later */
@@ -249,6 +250,7 @@ static ane_status fill(lua_State *L, const struct ane_source *s, const struct an
   e->at = lua_gettop(L);
   ane_status st = apply(L, e, w, &to->tensor.shape, temp, err);
   lua_pop(L, 1);
+  if (!st) ane_source_set(overlay, to);
   return st;
 }
 
@@ -261,7 +263,7 @@ static lua_Integer count_edits(lua_State *L, int list) {
  * stored, or dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values}
  * (float32 bytes; see ane_lora), from, to (of the rows, the last excluded) or experts (see change_experts)}, {columns} (float32
  * bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else the columns), from, to (of the rows)} (see
- * ane_rotation), one after the other}. Changed tensors are fp32. later = true: the tensors have addresses, but no numbers until
+ * ane_rotation), one after the other}. Changed tensors are fp32. later = true: the tensors are unset until
  * merge_into computes them; an edit may then have a dtype without bytes.
  */
 static int merged(lua_State *L) {
@@ -303,12 +305,12 @@ static int merge_into(lua_State *L) {
 
 /* merge_forget(merged, names): gives the memory of changed tensors back, until merge_into computes them again */
 static int merge_forget(lua_State *L) {
-  const struct ane_source *overlay = bind_check_source(L, 1);
+  struct ane_source *overlay = bind_check_source(L, 1);
   lua_Integer n = count_edits(L, 2);
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
     const struct ane_source_tensor *t = ane_source_tensor(overlay, luaL_checkstring(L, -1));
-    if (t) ane_source_forget(t);
+    if (t) ane_source_forget(overlay, t);
     lua_pop(L, 1);
   }
   return 0;

@@ -181,6 +181,13 @@ static int meth_holds(lua_State *L) {
   return 1;
 }
 
+/* is_set(name) -> has the tensor its numbers? false for a changed tensor that is not computed yet, and for one that is absent */
+static int meth_is_set(lua_State *L) {
+  const struct ane_source_tensor *t = ane_source_tensor(bind_check_source(L, 1), luaL_checkstring(L, 2));
+  lua_pushboolean(L, t && !t->unset);
+  return 1;
+}
+
 static int meth_n_tensors(lua_State *L) {
   lua_pushinteger(L, bind_check_source(L, 1)->n_tensors);
   return 1;
@@ -203,6 +210,10 @@ static int meth_read(lua_State *L) {
   struct ane_error err;
   if (!st) {
     ane_fail(&err, ANE_NOTFOUND, "%s: no tensor %s", s->path, name);
+    return bind_fail(L, &err);
+  }
+  if (st->unset) {
+    ane_fail(&err, ANE_INVALID, "%s: tensor %s is not computed yet", s->path, name);
     return bind_fail(L, &err);
   }
   const struct ane_tensor *t = &st->tensor;
@@ -244,6 +255,7 @@ static const luaL_Reg methods[] = {
     {"bytes", meth_bytes},
     {"read", meth_read},
     {"holds", meth_holds},
+    {"is_set", meth_is_set},
     {NULL, NULL},
 };
 

@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.overlay, ane.quantise.types,
--- ane.quantise.vocabulary, ane.recipe, ane.recipe.names and ane.util.weight_type. ane.quantise.gguf says what a plan is.
+-- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe,
+-- ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
 -- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
 -- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
@@ -12,8 +12,8 @@ local core = require "ane.core"
 local failure = require "ane.util.failure"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
-local overlay = require "ane.quantise.overlay"
 local recipe = require "ane.recipe"
+local same = require "ane.recipe.same"
 local types = require "ane.quantise.types"
 local vocabulary = require "ane.quantise.vocabulary"
 local weight_type = require "ane.util.weight_type"
@@ -382,24 +382,11 @@ local function folder_names(r, cfg, source)
   return function(role, layer) return names.bare(name(role, layer)) end
 end
 
--- Do two tensors hold the same numbers? Those of a transformed source that are not computed yet do not.
-local function are_same(source, a, b)
-  local x, y = source:tensor(a), source:tensor(b)
-  if overlay.computes(source, a) or #x.shape ~= 2 or not y or #y.shape ~= 2 then return false end
-  if x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
-  local rows, step = x.shape[1], math.max(1, (1 << 20) // x.shape[2])
-  for from = 1, rows, step do
-    local to = math.min(from + step - 1, rows)
-    if try(source:read(a, from, to)) ~= try(source:read(b, from, to)) then return false end
-  end
-  return true
-end
-
 -- Is the head the table of the embedding? As recipes have it (ane.recipe.head): a head with other numbers is not tied, whatever
--- the configuration says. That of a rotated model has.
+-- the configuration says. The head of a rotated model has other numbers.
 local function is_tied(self)
   local head = self.cfg.tied and self.hf "output" .. ".weight"
-  return head and (not self.source:tensor(head) or are_same(self.source, head, self.hf "token_embd" .. ".weight"))
+  return head and (not self.source:tensor(head) or same(self.source, head, self.hf "token_embd" .. ".weight"))
 end
 
 local function gather(arch, r, cfg, source)

@@ -3,7 +3,7 @@
 --   local o = overlay.new(source, edits); o:put("blk.0.attn_q.weight", bytes); o:forget { "blk.0.attn_q.weight" }
 --
 -- Field `source` is an ordinary source with the shapes and types of all tensors. Until put() or compute() has given a changed
--- tensor its numbers, it must not be read.
+-- tensor its numbers, source:is_set(name) is false and source:read(name) fails.
 --
 -- computed() makes a source whose changed matrices are computed for each use: fill(source, names) before they are read, drop(source,
 -- names) after it. Both take any source and any names, and do nothing if no matrix of them is computed.
@@ -71,9 +71,6 @@ function M.computed(base, edits)
   COMPUTED[self.source] = self
   return self.source
 end
-
---- Is the tensor one that computed() has left for later?
-function M.computes(source, name) return COMPUTED[source] ~= nil and COMPUTED[source].edits[name] ~= nil end
 
 --- Computes those of the tensors that computed() has left for later.
 function M.fill(source, names)

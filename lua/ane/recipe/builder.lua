@@ -1,6 +1,6 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
--- Needs ane.core, ane.recipe.options, ane.recipe.rope and ane.util.weight_type. Recipe API version 1 is the methods of this class without
--- a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
+-- Needs ane.core, ane.recipe.options, ane.recipe.rope, ane.recipe.same and ane.util.weight_type. Recipe API version 1 is the methods of
+-- this class without a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
@@ -14,6 +14,7 @@
 local core = require "ane.core"
 local options = require "ane.recipe.options"
 local rope = require "ane.recipe.rope"
+local same = require "ane.recipe.same"
 local weight_type = require "ane.util.weight_type"
 
 local Builder = {}
@@ -162,17 +163,11 @@ end
 --- Whether the weights of two roles hold the same numbers.
 -- @param role of a matrix that the source holds
 -- @param other role of another matrix that the source holds
--- @return boolean; false if the shapes or the stored bytes differ
+-- @return boolean; see ane.recipe.same
 function Builder:same(role, other)
   local a, b = self.names(role, self.index) .. ".weight", self.names(other, self.index) .. ".weight"
   if self.source.same then return self.source:same(a, b) end
-  local x, y = self.source:tensor(a), self.source:tensor(b)
-  if #x.shape ~= 2 or #y.shape ~= 2 or x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
-  local rows, step = x.shape[1], math.max(1, (1 << 20) // x.shape[2])
-  for from = 1, rows, step do
-    local to = math.min(from + step - 1, rows)
-    if self.source:read(a, from, to) ~= self.source:read(b, from, to) then return false end
-  end
+  if not same(self.source, a, b) then return false end
   table.insert(self.asked.same, { a, b })
   return true
 end

@@ -69,6 +69,19 @@ describe("a rotated model", function()
     end
   end)
 
+  it("has a head that gptq compensates, and a table that it does not, of folders whose head is the embedding too", function()
+    local ids = {}
+    for i = 1, 200 do ids[i] = i * 7 % 19 end
+    for _, name in ipairs { "hf/llama", "hf/phi3", "hf/hunyuan_v1_dense", "hf/smollm3-odd", "gguf/qwen2-bf16.gguf" } do
+      local model <close> = assert(ane.load("spec/fixtures/" .. name, EXACT))
+      local report = assert(model:quantise(temp(), { weights = "int4-block", method = "gptq", calibrate = ids, transform = "rotate" }))
+      local methods = {}
+      for _, t in ipairs(report.tensors) do methods[t.name] = t.method or "rtn" end
+      assert.equal("gptq", methods["output.weight"], name)
+      assert.equal("rtn", methods["token_embd.weight"], name)
+    end
+  end)
+
   it("may have biases wherever a file has them", function()
     check(temp(tiny_llama.write(function(_, _, replace)
       replace("blk.0.attn_v.bias", 8)
