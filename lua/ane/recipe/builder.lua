@@ -1,6 +1,7 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
 -- Needs ane.core, ane.recipe.options, ane.recipe.rope, ane.recipe.same and ane.util.weight_type. Recipe API version 1 is the methods of
--- this class without a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
+-- this class without a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks
+-- that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside

@@ -12,8 +12,8 @@ local function is_set(source, name) return source.is_set == nil or source:is_set
 --- @param source an open source
 -- @param a name of a tensor
 -- @param b name of another
--- @return boolean; false if one is absent, if shapes or numbers differ, and if the numbers of one are not computed yet: a tensor that is changed apart
--- from another has other numbers. Raises as ane.util.failure does
+-- @return boolean; false if one is absent, if shapes or numbers differ, and if the numbers of one are not computed yet, because a tensor
+-- that is changed apart from another has other numbers. Raises as ane.util.failure does
 return function(source, a, b)
   local x, y = source:tensor(a), source:tensor(b)
   if not x or not y or #x.shape ~= 2 or #y.shape ~= 2 or x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
