@@ -564,6 +564,7 @@ function model:weights_report() end
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB. If they need more, the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field resume? boolean true: write progress to `OUT.journal` and `OUT.part`, and resume an interrupted run of the same model, text and options from them; default false
+---@field table? ane.gguf_type for a scheme: type of the embedding table; default: its stored type, or q8_0 if the weights are rotated
 ---@field fallback? ane.gguf_type type of weights whose rows are not a multiple of a block; default: the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns, by tensor name
 ---@field threads? integer 1 .. 1024
@@ -609,6 +610,7 @@ function model:plan(opts) end
 ---@field importance? table<string, ane.tensor> importance of the input columns, by name of the weight
 ---@field method? "rtn"|"gptq" as for quantise
 ---@field inputs? "rounded"|"source" as for quantise
+---@field tune? "auto"|"norms"|"none" as for quantise, with int4-block and tables (lut2 .. lut8), without `mixed`. norms fails otherwise; auto (default) tunes only numbers of at most 4 bits
 ---@field calibrate? ane.calibration_input
 ---@field tokens? integer maximum tokens of the text; default 32768
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB
@@ -619,7 +621,7 @@ function model:plan(opts) end
 --- "coreai-sharded" a set of assets.
 ---@param out string path of the folder; it appears, or replaces an existing set, when it is complete
 ---@param opts? ane.export_options
----@return table? report ok, path, shards, weights, kept, seconds; for an asset also functions (name, inputs, outputs, states) and warnings
+---@return table? report ok, path, shards, weights, kept, seconds, tuned or untuned (as of quantise); for an asset also functions (name, inputs, outputs, states) and warnings
 ---@return string? message
 ---@return ane.code? code
 function model:export(out, opts) end

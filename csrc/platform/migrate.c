@@ -67,8 +67,8 @@ void migrate_begin(struct ane_pool *p) {
 }
 
 /* If there are as many busy programs as CPUs, the caller loses its CPU as well. Two threads that each run half of the time seldom
- * run simultaneously, and get no more of the machine than one thread that moves to free CPUs. So the workers stay idle until the
- * caller runs undisturbed. */
+ * run simultaneously, and get no more of the machine than one thread that moves to free CPUs. So the workers stay idle in runs of
+ * several steps until the caller runs undisturbed. */
 void migrate_end(struct ane_pool *p, double wall, double used) {
   p->wall += wall;
   p->lost += wall - used - p->slept;

@@ -242,7 +242,7 @@ static void run(struct ane_pool *p, const struct ane_pool_steps *work, bool all)
   bool measured = p->excluded;
   double from = measured ? ane_clock() : 0, used = measured ? thread_used(pthread_self()) : 0;
   p->slept = 0;
-  p->alone = p->one_cpu || p->contended;
+  p->alone = p->one_cpu || (p->contended && work->count > 1); /* a single step has one barrier: threads need not run together */
   p->work = work;
   p->at = 0;
   atomic_store(&p->running, true);

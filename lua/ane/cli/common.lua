@@ -281,6 +281,20 @@ function M.quote(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"))
 end
 
+--- Prints what came of tuning norms.
+-- @param report of a quantisation or an export
+function M.show_tuning(report)
+  local tuned = report.tuned
+  if tuned then
+    local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"
+    local after, before = tuned.after, tuned.before
+    io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, after.kl, before.kl,
+      100 * (after.perplexity - 1), 100 * (before.perplexity - 1)))
+  elseif report.untuned then
+    io.stdout:write("norms not tuned: ", report.untuned, "\n")
+  end
+end
+
 --- Returns one line about the speed of a reply.
 function M.speed(timings, stop)
   local fed = timings.prompt_tokens - timings.cached_tokens

@@ -25,6 +25,7 @@ function M.options(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
+  options.tune(parser, "the numbers have at most 4 bits (int4-block and tables, without --mixed)")
   options.threads(parser)
   options.recipe(parser)
   options.transform(parser, "Transform of the weights before rounding:", true)
@@ -56,6 +57,7 @@ local function show(report)
   if report.kept > 0 then io.stdout:write(("%d %s of an earlier run were kept\n"):format(report.kept, things)) end
   if report.target then io.stdout:write "never compiled for or run on a Neural Engine\n" end
   if worst then io.stdout:write(("least exact weight: %s as %s, %.1f dB\n"):format(worst.name, worst.form, worst.snr_db)) end
+  common.show_tuning(report)
   return true
 end
 
@@ -87,14 +89,17 @@ local function show_asset(report)
   io.stdout:write(("%s: %s, %.1f s; never compiled for or run on a Neural Engine\n"):format(report.path,
     common.bytes(report.shards[1].bytes), report.seconds))
   if report.kept > 0 then io.stdout:write(("%d weights of an earlier run were kept\n"):format(report.kept)) end
+  common.show_tuning(report)
   return true
 end
 
 function M.run(args)
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
-  if args.inputs and args.method ~= "gptq" then return options.wrong "--inputs needs --method gptq" end
+  for _, name in ipairs { "inputs", "tune" } do
+    if args[name] and args.method ~= "gptq" then return options.wrong("--%s needs --method gptq", name) end
+  end
   local opts = packages.read(args)
-  opts.inputs = args.inputs
+  opts.inputs, opts.tune = args.inputs, args.tune
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
   transforms.choose(args, types.rotates(args.weights or "int8"))

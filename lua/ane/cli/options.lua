@@ -153,6 +153,15 @@ function M.inputs(parser)
     :choices { "rounded", "source" }:argname "WHICH"
 end
 
+--- --tune of gptq.
+-- @param condition of the weights, with which auto tunes
+function M.tune(parser, condition)
+  parser:option("--tune", "For --method gptq: norms: at the end, tune the norm weights on the text of --calibrate, if all operations of "
+    .. "the model have gradients. Perplexity comes closer to the source's. auto (default): do so if " .. condition .. ", the text goes "
+    .. "on after the tokens that calibrate, and the model is small; none: never.")
+    :choices { "auto", "norms", "none" }:argname "WHAT"
+end
+
 --- --transform
 -- @param help beginning of the help text
 -- @param chooses true: auto is a choice too; ane.cli.transforms replaces it by another one

@@ -51,10 +51,7 @@ function M.options(parser)
   options.inputs(parser)
   options.add(parser, "--stages", "Old option: 1 means --inputs source, more means --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
-  parser:option("--tune", "For --method gptq: norms: at the end, tune the norm weights on the text of --calibrate, if all operations of "
-    .. "the model have gradients. Perplexity comes closer to the source's. auto (default): do so if the matrices have at most 5 bits per "
-    .. "weight, the text goes on after the tokens that calibrate, and the model is small; none: never.")
-    :choices { "auto", "norms", "none" }:argname "WHAT"
+  options.tune(parser, "the matrices have at most 5 bits per weight")
   options.transform(parser, "Transform of the weights before rounding:", true)
   options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
     .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
@@ -88,15 +85,7 @@ local function show(report)
   if report.mixed then
     io.stdout:write(("types chosen: %.3f bits per weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
   end
-  local tuned = report.tuned
-  if tuned then
-    local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"
-    local after, before = tuned.after, tuned.before
-    io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, after.kl, before.kl,
-      100 * (after.perplexity - 1), 100 * (before.perplexity - 1)))
-  elseif report.untuned then
-    io.stdout:write("norms not tuned: ", report.untuned, "\n")
-  end
+  common.show_tuning(report)
   if report.kept > 0 then io.stdout:write(("%d tensors of an earlier run were kept\n"):format(report.kept)) end
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
   if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end

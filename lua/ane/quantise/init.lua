@@ -47,6 +47,7 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   tune: of gptq: "norms": at the end the norm weights are tuned on the text, where the model's operations have gradients
 --     (ane.quantise.tune); "auto" (default): they are if the matrices have at most 5 bits per weight, there is text after the
 --     calibration's, and it takes little time; "none"
+--   table: of schemes: type of the embedding's table; default its own, or q8_0 where it is rotated
 --   stages: an earlier form of inputs: 1 for "source", more for "rounded"
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
@@ -63,6 +64,7 @@ M.rules = {
   transform = { type = "string", choices = held.transforms, default = "none" },
   inputs = { type = "string", choices = { "rounded", "source" } },
   tune = { type = "string", choices = { "auto", "norms", "none" }, default = "auto" },
+  table = { type = "string", check = check_fallback },
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
@@ -98,7 +100,8 @@ local function choose_scheme(t, opts)
     t.to, t.note = "fp16", t.plain
   elseif t.is_table then
     t.to, t.note = t.dtype, "the table of the embedding stays as it is"
-    if opts.transform ~= "none" then t.to, t.note = types.fit("q8_0", columns(t)), "the rotated table of the embedding" end
+    local own = opts.table or (opts.transform ~= "none" and "q8_0")
+    if own then t.to, t.note = types.fit(own, columns(t)), "the table of the embedding" end
   else
     t.scheme, t.to, t.scheme_bytes = core.scheme_of(wanted, rows, columns(t))
     if t.scheme ~= wanted then t.note = ("%s does not fit its shape"):format(wanted) end
@@ -238,6 +241,7 @@ local function settings_of(source, opts, inputs)
     model = { tensors = digest.of(overlay.base(source), true) },
     options = {
       weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
+      table = opts.table,
       inputs = inputs, calibrate = calibration and calibration:digest(), importance = digest_of_importance(opts.importance),
     },
     run = { graph = calibration and calibration.graph },
@@ -385,7 +389,8 @@ end
 -- @param bits, count of bits_of
 local function tune_norms(run, rows, bits, count)
   local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"
-  if auto and (bits or 0) > tune.BITS_AUTO then return nil, ("the matrices have %.3g bits per weight"):format(bits) end
+  local fault = tune.fault(opts.calibration, auto, count, bits or 0)
+  if fault then return nil, fault end
   local result, why = tune.run {
     path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
     auto = auto, count = count,

@@ -59,6 +59,28 @@ local function windows_of(calibration, most, auto)
   return read, held
 end
 
+-- Maximum windows that tuning reads.
+local function most_windows(auto, count) return auto and math.min(M.MOST_AUTO, M.WORK_AUTO // count) or M.MOST end
+
+-- The windows that tuning reads and those that are held out; or nil, why there are none.
+local function chosen_windows(calibration, auto, count)
+  local most = most_windows(auto, count)
+  if most < M.LEAST then return nil, "the model is large" end
+  local windows, held = windows_of(calibration, most, auto)
+  if #windows + #held >= M.LEAST then return windows, held end
+  return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(auto and " after the calibration's" or "",
+    #windows + #held, M.WINDOW, M.LEAST)
+end
+
+--- Why the norms of a model are not tuned; nil if they are, provided that its operations have gradients.
+-- @param calibration, auto, count as run takes them
+-- @param bits per weight of the matrices, for auto
+function M.fault(calibration, auto, count, bits)
+  if auto and bits > M.BITS_AUTO then return ("the matrices have %.3g bits per weight"):format(bits) end
+  local windows, why = chosen_windows(calibration, auto, count)
+  return not windows and why or nil
+end
+
 local Tuner = {}
 Tuner.__index = Tuner
 
@@ -199,13 +221,8 @@ Tuner.__close = Tuner.close
 -- held out, windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
 -- ane.util.failure does
 function M.run(job)
-  local most = job.auto and math.min(M.MOST_AUTO, M.WORK_AUTO // job.count) or M.MOST
-  if most < M.LEAST then return nil, "the model is large" end
-  local windows, held = windows_of(job.calibration, most, job.auto)
-  if #windows + #held < M.LEAST then
-    return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(job.auto and " after the calibration's" or "",
-      #windows + #held, M.WINDOW, M.LEAST)
-  end
+  local windows, held = chosen_windows(job.calibration, job.auto, job.count)
+  if not windows then return nil, held end
   local tuner, why = open(job)
   if not tuner then return nil, why end
   local self <close> = tuner

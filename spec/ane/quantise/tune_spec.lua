@@ -188,6 +188,78 @@ describe("a quantised model whose norms are tuned", function()
     end
   end)
 
+  describe("as an export", function()
+    local folder
+
+    before_each(function()
+      folder = os.tmpname()
+      os.remove(folder)
+    end)
+
+    after_each(function() os.execute("rm -rf " .. folder .. "*") end)
+
+    -- The logits of a set for some ids.
+    local function logits_of(path)
+      local set <close> = assert(ane.load(path, { engine = "graph" }))
+      local session <close> = assert(set:session())
+      assert(session:feed({ 3, 5, 7 }, {}))
+      return session:logits():totable()
+    end
+
+    it("has the weights of the tuned file, which is removed", function()
+      local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+      local path = scratch()
+      local opts = { weights = "int4-block", method = "gptq", calibrate = samples_of(model), tune = "norms", table = "fp16" }
+      local written = assert(model:quantise(path, opts))
+      assert.is_true(written.tuned.changed)
+      local small <close> = assert(ane.load(path))
+      assert(small:export(folder, { weights = "int4-block", context = 64 }))
+      local want = logits_of(folder)
+      opts.context, opts.table = 64, nil
+      local report = assert(model:export(folder .. ".set", opts))
+      assert.is_nil(core.path_kind(folder .. ".set.tuned.gguf"))
+      assert.same(want, logits_of(folder .. ".set"))
+      assert.same(written.tuned, report.tuned)
+      for _, w in ipairs(report.weights) do assert.is_true(w.max_abs > 0, w.name) end -- errors of the rounding, not of the copy
+      opts.tune = "none"
+      report = assert(model:export(folder .. ".plain", opts))
+      assert.is_nil(report.tuned)
+      assert.is_not.same(want, logits_of(folder .. ".plain"))
+    end)
+
+    it("tunes by itself only what has at most 4 bits, and text after the calibration's", function()
+      local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+      local lists = samples_of(model)
+      for _, row in ipairs {
+        { "int8", "the numbers of int8 change when they are rounded again" },
+        { "int4-block", "the text after the calibration's has 0 windows of 256 tokens, but must have 16 or more" },
+        { "lut6", "the matrices have 6 bits per weight" },
+      } do
+        local report = assert(model:export(folder, { weights = row[1], method = "gptq", calibrate = lists, context = 64 }))
+        assert.equal(row[2], report.untuned)
+        assert.is_nil(report.tuned)
+      end
+    end)
+
+    it("is refused where it cannot be tuned", function()
+      local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+      local lists = samples_of(model)
+      for _, row in ipairs {
+        { { weights = "int8" }, "unsupported", "option tune: the numbers of int8 change when they are rounded again" },
+        { { mixed = { ffn_up = "int8" } }, "unsupported", "option tune: options mixed and tune exclude each other" },
+        { { inputs = "source" }, "unsupported", "option tune: the inputs are the source's" },
+        { { calibrate = { { 3, 4, 5 } } }, "invalid", "option tune: the text has 0 windows of 256 tokens, but must have 16 or more" },
+      } do
+        local opts = { weights = "int4-block", method = "gptq", calibrate = lists, context = 64, tune = "norms" }
+        for key, value in pairs(row[1]) do opts[key] = value end
+        local report, message, code = model:export(folder, opts)
+        assert.same({ nil, row[3], row[2] }, { report, message, code })
+        assert.is_nil(core.path_kind(folder))
+        assert.is_nil(core.path_kind(folder .. ".tuned.gguf"))
+      end
+    end)
+  end)
+
   it("refuses ids that no token has", function()
     local model <close> = tiny.load()
     for _, id in ipairs { 1 << 40, -4, 4.5 } do

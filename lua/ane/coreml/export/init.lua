@@ -24,6 +24,7 @@ local record = require "ane.coreml.export.record"
 local rerank = require "ane.embed.rerank"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
+local tuned = require "ane.coreml.export.tuned"
 
 local M = {}
 
@@ -36,6 +37,9 @@ local M = {}
 --     calibration
 --   calibration: of ane.quantise.moments
 --   inputs: of gptq: "rounded" (default) or "source", as for model:quantise
+--   tune: of gptq: "norms": the norm weights are tuned at the end, as by model:quantise (ane.coreml.export.tuned); only for int4-block
+--     and tables, without the option mixed and with inputs = "rounded". "auto" (default): if that is possible, the numbers have at most
+--     4 bits, there is text after the calibration's, and it takes little time; "none"
 --   memory: bytes that statistics may take at a time with inputs = "source"; default 2 GiB
 --   threads, progress (function(stage, done, total), or true for a bar)
 M.rules = schema.merge(planner.rules, {
@@ -44,6 +48,7 @@ M.rules = schema.merge(planner.rules, {
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table", made_of = "calibrate, tokens" },
   inputs = { type = "string", choices = { "rounded", "source" }, default = "rounded" },
+  tune = { type = "string", choices = { "auto", "norms", "none" }, default = "auto" },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = { "callable", "boolean" } },
@@ -332,6 +337,32 @@ function M.check_output(out, opts)
   end)
 end
 
+-- Writes the set or the bundle of checked options. Returns its report; or nil, message, code.
+local function write(bundle, out, opts, target)
+  if target ~= "coreai" then return results(out, failure.catch(export, bundle, out, opts)) end
+  return results(out, failure.catch(function()
+    local factor, factors = factor_function(opts)
+    local _ <close> = factors
+    return (try(coreai.write(bundle, out, opts, factor, follows(opts))))
+  end))
+end
+
+-- Writes the tuned model first, then what it becomes.
+local function write_tuned(bundle, out, opts, target)
+  local writable, message, code = M.check_output(out, { target = target })
+  if not writable then return nil, message, code end
+  local file
+  file, message, code = tuned.write(bundle, without_slash(out), opts)
+  if not file then return nil, message, code end
+  local _ <close> = file
+  opts.method, opts.calibration = "rtn", nil -- the numbers are rounded already
+  local report
+  report, message, code = write(file.bundle, out, opts, target)
+  if not report then return nil, message, code end
+  file:add_errors(report)
+  return report
+end
+
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
 -- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
@@ -340,7 +371,8 @@ end
 -- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
 -- verdict, residency (of packages: convolutions by predicted device, residency rules that hold of the operations)},
 -- kept (packages of an earlier run), weights = list of {name, form, bytes, max_abs, snr_db}, warnings = list of texts, embed_bytes,
--- weight_bytes, seconds, target ("coreai-sharded" if that was chosen); or nil, message, code
+-- weight_bytes, seconds, target ("coreai-sharded" if that was chosen), tuned or untuned of gptq (as model:quantise reports them);
+-- or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
   level = level or 1
@@ -360,14 +392,13 @@ function M.run(bundle, out, opts, level)
     opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
     if not opts.importance then return nil, fault, kind end
   end
-  if target == "coreai" then
-    return results(out, failure.catch(function()
-      local factor, factors = factor_function(opts)
-      local _ <close> = factors
-      return (try(coreai.write(bundle, out, opts, factor, follows(opts))))
-    end))
-  end
-  return results(out, failure.catch(export, bundle, out, opts))
+  local tunes, why, word = tuned.wanted(opts)
+  if tunes == nil then return nil, why, word end
+  if tunes then return write_tuned(bundle, out, opts, target) end
+  local report, message, code = write(bundle, out, opts, target)
+  if not report then return nil, message, code end
+  report.untuned = why
+  return report
 end
 
 --- Exports a model file or a folder.
