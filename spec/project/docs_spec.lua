@@ -1,5 +1,5 @@
--- README.md and docs/ stay true: their code and commands run on tiny models, their links lead somewhere, their tables agree with what
--- there is.
+-- README.md, docs/ and bench/results/ stay true: their code and commands run on tiny models, their links lead somewhere, their tables
+-- agree with what there is.
 local command = require "support.command"
 local tiny = require "support.tiny"
 local tree = require "support.tree"
@@ -13,7 +13,9 @@ local FOLDERS = {
 
 local README = tree.read "README.md"
 local PAGES = { "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md" }
-for _, path in ipairs(tree.files("docs", "md")) do PAGES[#PAGES + 1] = path end
+for _, folder in ipairs { "docs", "bench" } do
+  for _, path in ipairs(tree.files(folder, "md")) do PAGES[#PAGES + 1] = path end
+end
 
 -- Code of a page in a language.
 local function blocks(path, language)

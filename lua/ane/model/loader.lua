@@ -96,7 +96,8 @@ local function build(r, cfg, source)
 end
 
 -- In embedding models and rerankers "int8" has one scale for each 32 columns of a row. With one per tensor the vectors of
--- all-MiniLM-L6-v2 have a cosine of 0.94 to those of the stored weights, with one per row 0.998, with blocks 0.9996 (bench/RESULTS.md).
+-- all-MiniLM-L6-v2 have a cosine of 0.94 to those of the stored weights, with one per row 0.998, with blocks 0.9996
+-- (bench/results/embeddings.md).
 local function weights_of(cfg, name) return name == "int8" and takes_texts(cfg) and "int8-block" or name end
 
 -- Positions of the sessions of a model.

@@ -32,7 +32,7 @@ end
 local PIECE, LONG_PIECE = 64, 128
 
 --- Maximum tokens of a group. The scratch memory of a rank has room for as many. Programs with divided rows are as fast with it as with
--- 512, or faster, because what the ranks exchange then stays in their caches (bench/RESULTS.md).
+-- 512, or faster, because what the ranks exchange then stays in their caches.
 M.GROUP = 256
 
 --- Tokens of a piece of one prompt. A prompt is fed in runs of at most 512 tokens, so its pieces have the minimum.

@@ -193,7 +193,7 @@ local function in_time(layout, replaced)
 end
 
 -- Do int8 activations, and q8_0 in place of floats, add little to the errors of the weights? Yes where all of these have about 4 bits:
--- KL of SmolLM2 in int4-block 0.0933 in fp32, 0.0936 with int8; rotated in int8 0.0055 and 0.0078 (bench/RESULTS.md).
+-- KL of SmolLM2 in int4-block 0.0933 in fp32, 0.0936 with int8; rotated in int8 0.0055 and 0.0078 (bench/results/quantising.md).
 local function computes_int8(bundle, replaced)
   if (bundle.options or {}).activations == "fp32" then return false end
   for _, edit in ipairs(replaced) do

@@ -41,7 +41,7 @@ local function values_of(from)
 end
 
 describe("BERT as GGUF", function()
-  -- gguf-py's reader and llama.cpp 0.3.36 (python) read the same file; see bench/RESULTS.md.
+  -- gguf-py's reader and llama.cpp 0.3.36 (python) read the same file; see bench/results/embeddings.md.
   it("has the keys and tensors of llama.cpp's converter", function()
     local report = write(HF .. "bert", "q8_0")
     assert.equal("bert", report.architecture)
