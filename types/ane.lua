@@ -580,7 +580,7 @@ function model:quantise(out, opts) end
 
 ---@class ane.plan_options
 ---@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, uint4-block, lut4, lut4-g8, lut4-g16, lut4-g32, the same of lut2, lut3 and lut6, lut8, fp16
----@field mixed? table<string, string> schemes by glob on the names of weights
+---@field mixed? table pattern to scheme, or a list of {pattern, scheme}, of which the last match counts
 ---@field context? integer
 ---@field max_t? integer maximum tokens of a call; default 4, or the context if that is less
 ---@field fixed_t? integer[] fixed numbers of tokens of a call; each gets its own packages, or functions

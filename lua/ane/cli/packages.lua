@@ -37,8 +37,7 @@ function M.options(parser)
   options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ")
     .. "; default int8, for embedding models and rerankers int8-block.", rules.weights)
     :argname "W"
-  options.add(parser, "--mixed", "Another scheme for weights whose names contain PATTERN (* matches any characters, ? any single one). "
-    .. "May be given several times; the longest match counts.", options.rule(scheme_fault)):count "*":argname "PATTERN=SCHEME"
+  options.mixed(parser, "--mixed", scheme_fault)
   options.add(parser, "-c --context", "Number of positions in the states; default: 512, or the model's own limit if that "
     .. "is less.", rules.context)
     :argname "C"
@@ -88,10 +87,7 @@ local PLAIN = {
 function M.read(args)
   local opts = {}
   for _, key in ipairs(PLAIN) do opts[key] = args[key] end
-  for _, pair in ipairs(args.mixed or {}) do
-    opts.mixed = opts.mixed or {}
-    opts.mixed[pair[1]] = pair[2]
-  end
+  opts.mixed = args.mixed and args.mixed[1] and args.mixed or nil
   return opts
 end
 

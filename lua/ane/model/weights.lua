@@ -79,6 +79,25 @@ function M.rules(mixed)
   return rules
 end
 
+--- The name that rules give to a tensor, or nil. The last match counts; a rule that matches gets the field `used`. Raises as
+-- ane.util.failure does if an unordered rule and one before it match and differ.
+-- @param rules of M.rules
+-- @param tensor its name
+function M.ruled(rules, tensor)
+  local found
+  for _, rule in ipairs(rules) do
+    local pattern, to, ordered = table.unpack(rule)
+    if core.glob(pattern, tensor) then
+      if found and not ordered and found[2] ~= to then
+        local what = "option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order"
+        failure.raise("invalid", what, tensor, found[1], pattern, found[2], to)
+      end
+      rule.used, found = true, rule
+    end
+  end
+  return found and found[2]
+end
+
 --- Adds exact, rms and snr_db (nil where exact) to a row, from sums of squares.
 function M.measure(row, count, error, signal)
   row.exact = error == 0

@@ -74,22 +74,6 @@ M.rules = {
 
 -- ---- Types of tensors ------------------------------------------------------------------------------------------------
 
--- The type that the rules give to a name, or nil. Raises {message, code} if two unordered rules disagree.
-local function ruled(rules, name)
-  local found
-  for _, rule in ipairs(rules) do
-    local pattern, to, ordered = table.unpack(rule)
-    if core.glob(pattern, name) then
-      if found and not ordered and found[2] ~= to then
-        local what = "option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order"
-        failure.raise("invalid", what, name, found[1], pattern, found[2], to)
-      end
-      rule.used, found = true, rule
-    end
-  end
-  return found and found[2]
-end
-
 local function columns(t) return t.shape[#t.shape] or 1 end
 
 -- Sets t.scheme and t.to for a tensor that t.to, a scheme, was asked for.
@@ -115,7 +99,7 @@ local function choose(t, rules, opts)
   elseif types.stays(t.name, t.shape) then
     t.to = "fp32"
   else
-    t.to = ruled(rules, t.name) or (t.parts[1].name and ruled(rules, t.parts[1].name)) or opts.weights
+    t.to = held.ruled(rules, t.name) or (t.parts[1].name and held.ruled(rules, t.parts[1].name)) or opts.weights
     if types.schemes[t.to] then return choose_scheme(t, opts) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to

@@ -1,5 +1,5 @@
 --- Plans a model for the Neural Engine: packages, bytes, and the predicted device of each operation, with the rule that predicts it.
--- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
+-- Needs ane.core, ane.model.loader, ane.model.weights, ane.coreml.plan.*, ane.recipe.shapes, ane.util.failure and ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
 -- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
@@ -8,12 +8,13 @@
 
 local coreai = require "ane.coreml.plan.coreai"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local loader = require "ane.model.loader"
 local reported = require "ane.coreml.plan.reported"
 local schema = require "ane.util.schema"
 local shapes = require "ane.recipe.shapes"
 local show = require "ane.coreml.plan.show"
-local trace = require "ane.model.trace"
+local weight_rules = require "ane.model.weights"
 
 local M = {}
 
@@ -26,16 +27,15 @@ local function chip_names()
   return names
 end
 
-local function known_schemes(mixed)
-  local known = {}
-  for _, name in ipairs(core.mil_schemes()) do known[name] = true end
-  for pattern, scheme in pairs(mixed) do
-    if type(pattern) ~= "string" then return "must be a table {pattern = scheme}" end
-    if not known[scheme] then
-      return ("has scheme %s for %q: choose %s"):format(schema.shown(scheme), pattern, table.concat(core.mil_schemes(), ", "))
-    end
+-- The fault of a scheme's name; nil: none.
+local function scheme_fault(name)
+  for _, scheme in ipairs(core.mil_schemes()) do
+    if scheme == name then return nil end
   end
+  return ("is %s: choose %s"):format(schema.shown(name), table.concat(core.mil_schemes(), ", "))
 end
+
+local function mixed_fault(mixed) return weight_rules.rules_fault(mixed, scheme_fault) end
 
 local function wrong_profiles(list)
   for i = 1, math.max(#list, 1) do
@@ -55,7 +55,8 @@ M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = tr
 --- Options of plan.
 --   weights: scheme of the matrices (int8, int8-channel, int8-block, int4-block, uint4-block, lut4, ..., fp16); default int8, of
 --   embedding models and rerankers int8-block: one scale per tensor costs them too much (docs/coreml.md)
---   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
+--   mixed: {pattern = scheme}, or a list of {pattern, scheme}, of which the last match counts. A pattern matches anywhere in the name
+--     of a weight; * matches any characters, ? any one
 --   context: positions that the states hold; max_t: maximum tokens of a call (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers, embedding models and rerankers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
@@ -70,7 +71,7 @@ M.targets = { coreml = true, coreai = true, ["coreai-sharded"] = true, both = tr
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
   weights = { type = "string", choices = core.mil_schemes() },
-  mixed = { type = "table", check = known_schemes },
+  mixed = { type = "table", check = mixed_fault },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
   target = { type = { "integer", "string" }, check = wrong_target },
@@ -205,34 +206,23 @@ end
 
 -- ---- Options for the core ------------------------------------------------------------------------------------------------
 
-local function any_fits(graph, glob)
-  for _, w in ipairs(graph:consts()) do
-    if trace.fits(w.name, { glob }) then return true end
-  end
-  return false
-end
-
--- Converts a pattern to a glob. A pattern that matches the whole name of a weight stays unchanged; else it matches names that
--- contain it. nil: no weight matches.
-local function glob_of(graph, pattern)
-  if any_fits(graph, pattern) then return pattern end
-  local around = "*" .. pattern .. "*"
-  return any_fits(graph, around) and around or nil
-end
-
--- Weights whose names match a pattern, each with its scheme. The longest matching pattern wins; among equally long ones the later
--- by name.
+-- Weights whose names match a rule, each with its scheme. Raises if two rules without an order disagree.
 local function schemes_of(graph, mixed)
-  local patterns, schemes = {}, {}
-  for pattern in pairs(mixed or {}) do patterns[#patterns + 1] = pattern end
-  table.sort(patterns, function(a, b) return #a < #b or #a == #b and a < b end)
-  for _, pattern in ipairs(patterns) do
-    local glob = glob_of(graph, pattern)
-    for _, w in ipairs(glob and graph:consts() or {}) do
-      if trace.fits(w.name, { glob }) then schemes[w.name] = mixed[pattern] end
-    end
-  end
+  local rules, schemes = weight_rules.rules(mixed), {}
+  for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name) end
   return schemes
+end
+
+-- What is wrong with the rules for this model, or nil.
+local function fault_of_mixed(graph, mixed)
+  local rules = weight_rules.rules(mixed)
+  for _, w in ipairs(rules[1] and graph:consts() or {}) do
+    local ok, message = failure.catch(function() return weight_rules.ruled(rules, w.name) or true end)
+    if not ok then return message end
+  end
+  for _, rule in ipairs(rules) do
+    if not rule.used then return ("option mixed: no weight matches %q"):format(rule[1]) end
+  end
 end
 
 --- Returns whether a call takes a whole sequence. Models that write no text keep nothing between calls.
@@ -385,9 +375,8 @@ function M.parts(cfg, opts, graph)
   local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
-  for pattern in pairs(opts.mixed or {}) do
-    if not glob_of(graph, pattern) then return nil, ("option mixed: no weight matches %q"):format(pattern), "invalid" end
-  end
+  local fault = fault_of_mixed(graph, opts.mixed)
+  if fault then return nil, fault, "invalid" end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
   return opts.functions == "many" and { variants } or variants
