@@ -13,8 +13,10 @@
 --   modules = function(place, cfg) -> name     names of the modules of transformers, for adapters, where they differ from the names in its
 --                                              files; place: see ane.adapter.places; nil: no other name
 --   ignore = list of patterns                  names of tensors that the computation does not need
---   shapes = function(cfg) -> {role = shape}   shapes of weights that differ from ane.recipe.shapes, for plans from a config.json
---                                              without weights
+--   shapes = function(cfg, common) -> {role = shape} or nil   shapes of weights that differ from ane.recipe.shapes, for plans from a
+--                                              config.json without weights; it may also change common, the table of the shared shapes
+--   transposed_experts = true                  Hugging Face files store stacked experts as [experts, in, out] (ane.quantise.types)
+--   interleaved_experts = true                 in the parameters of transformers, the rows of gate and up alternate (ane.adapter.places)
 
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
