@@ -60,8 +60,8 @@ local KINDS = { conv1x1 = "linear", embed = "embedding" }
 local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
--- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. In a place of a module that is
--- the rows from .. to alone, own is true.
+-- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. M.of adds own = true to the
+-- place of a module that consists of the rows from .. to alone.
 local function uses_of(b, r)
   local list, seen = {}, {}
   for _, node in pairs(b.record) do

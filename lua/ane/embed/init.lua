@@ -18,7 +18,7 @@ local M = {}
 --   normalise: true or false: vectors of length 1; default: the model's
 --   max_length: texts are truncated to this number of tokens; default: the model's. A longer text than the model was loaded for
 --   (option context) is an error
---   special: control tokens spelled in a text are those tokens (false)
+--   special: true: control tokens spelled in a text are read as those tokens; default false
 --   details: the result is a table with embeddings (tensor [texts, dims]), dim, tokens (of each text) and truncated (number of texts)
 --   progress: function("embed", done, total), called after each run with the number of texts that are done; it may yield
 M.rules = {

@@ -11,7 +11,8 @@ local core = require "ane.core"
 
 local M = {}
 
---- Are all numbers of a vector finite? The sum of their squares is: no embedding and no weight of a module is so large that it is not.
+--- Returns whether all numbers of a vector are finite. It tests the sum of their squares, since embeddings and weights of modules hold no
+-- numbers so large that their squares overflow.
 function M.is_finite(v) return v:dot(v) < math.huge end
 
 -- erf(x) in double precision: the Maclaurin series, and beyond |x| = 4 the sign, which float32 cannot tell from erf.
@@ -47,7 +48,7 @@ local function silu(x) return x * sigmoid(x) end
 --- Activations by the names of torch.nn.
 M.ACTIVATIONS = { Identity = false, Tanh = tanh, ReLU = relu, Sigmoid = sigmoid, SiLU = silu, GELU = gelu }
 
--- Those of recipes, which a dense step may name as well.
+-- Activations by the names of recipes, which a dense step may have as well.
 local OF_RECIPES = { tanh = tanh, relu = relu, silu = silu, gelu_erf = gelu, gelu_tanh = gelu_tanh }
 
 --- The sorted names of the activations, for messages.

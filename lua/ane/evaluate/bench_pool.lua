@@ -19,7 +19,7 @@ local function arrivals(n, rate)
   return list
 end
 
--- A percentile of a list, one of the list's own values; nil if it is empty.
+-- A percentile of a list, one of the list's own values; nil if it is empty. Sorts the list.
 local function percentile(list, share)
   if #list == 0 then return nil end
   table.sort(list)
@@ -95,8 +95,8 @@ end
 -- @param o requests (how many), rate (arrivals a second; 0: all at once), prompt and tokens (ids of each prompt and reply, 1 or more),
 -- shared (ids with which all prompts begin; default 0), sessions, step_tokens, memory (of the pool)
 -- @return {test = "pool", requests, rate, prompt, tokens, shared, sessions, seconds, requests_s, reply_s (reply tokens a second),
--- first_median_s, first_p99_s, between_median_s, between_p99_s, lua (share of the time that is not the executor's, of steps only where
--- all came at once), cached_tokens, preempted}; or nil, message, code
+-- first_median_s, first_p99_s, between_median_s, between_p99_s, lua (share of the time that the executor does not use; nil unless rate is
+-- 0), cached_tokens, preempted}; or nil, message, code
 function M.run(model, o)
   o.shared = math.min(o.shared or 0, o.prompt - 1)
   local pool <close>, message, code = model:pool { sessions = o.sessions, step_tokens = o.step_tokens, memory = o.memory }

@@ -57,22 +57,23 @@ local function prefill(program, sessions, prompts)
   return core.clock() - started
 end
 
--- Decodes in a program whose runs overlap: as many groups of sessions take turns as it has stages. Seconds; or nil, message, code.
+-- Decodes in a program whose runs overlap. The sessions are divided into as many sets as the program has stages, and the sets take turns.
+-- Seconds; or nil, message, code.
 local function decode_in_turns(program, sessions, tokens, next_ids)
-  local started, lanes, flights = core.clock(), math.min(program:depth(), #sessions), {}
+  local started, sets, tickets = core.clock(), math.min(program:depth(), #sessions), {}
   for t = 1, tokens do
-    for lane = 1, lanes do
+    for set = 1, sets do
       local ok, message, code = true, nil, nil
-      if flights[lane] then ok, message, code = program:finish(flights[lane]) end
+      if tickets[set] then ok, message, code = program:finish(tickets[set]) end
       if not ok then return nil, message, code end
       local items = {}
-      for i = lane, #sessions, lanes do items[#items + 1] = { sessions[i], { next_ids[i][t] } } end
-      flights[lane], message, code = program:begin(items, "argmax")
-      if not flights[lane] then return nil, message, code end
+      for i = set, #sessions, sets do items[#items + 1] = { sessions[i], { next_ids[i][t] } } end
+      tickets[set], message, code = program:begin(items, "argmax")
+      if not tickets[set] then return nil, message, code end
     end
   end
-  for lane = 1, lanes do
-    local ok, message, code = program:finish(flights[lane])
+  for set = 1, sets do
+    local ok, message, code = program:finish(tickets[set])
     if not ok then return nil, message, code end
   end
   return core.clock() - started
@@ -91,7 +92,7 @@ local function decode(program, sessions, tokens, next_ids)
   return core.clock() - started
 end
 
---- The median of a list, which is sorted by it.
+--- The median of a list. Sorts the list.
 local function median(list)
   table.sort(list)
   local middle = #list // 2

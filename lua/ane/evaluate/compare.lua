@@ -74,7 +74,7 @@ local function median(sorted)
   return (sorted[(n + 1) // 2] + sorted[n // 2 + 1]) / 2
 end
 
--- The interval of a mean over tokens; `map` is applied to its ends, and may turn them round.
+-- The interval of a mean over tokens. `map` is applied to its ends; it may be a falling function.
 local function ci_of(windows, value, map)
   local lo, hi = interval.of(windows, value)
   if not lo then return nil end

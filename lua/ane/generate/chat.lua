@@ -57,8 +57,8 @@ end
 -- Compiled templates by source. The sources belong to tokenizers, which may be collected.
 local compiled = setmetatable({}, { __mode = "v" })
 
--- nil, message, code of a fault of ane.jinja. The public API has one code for the faults of a template, and `unsupported`
--- for a part of Jinja2 that the interpreter does not have.
+-- Turns a fault of ane.jinja into nil, message, code. The public API has the code "unsupported" for parts of Jinja2 that the interpreter
+-- does not have, and "template" for all other faults.
 local function template_fault(message, code, item)
   if code == "template" then message = "chat template: " .. (item and item .. ": " or "") .. message end
   return nil, message, code == "unsupported" and code or "template"
@@ -102,7 +102,7 @@ local function variables(tokenizer, messages, opts, prompt)
   return vars
 end
 
--- What a copy of the values would not survive: nil, message, code; true if there is nothing.
+-- Checks that messages and options can be copied and have the right types. Returns true; or nil, message, code.
 local function check_values(messages, opts)
   local fault = messages_of.fault(messages)
   for _, name in ipairs { "documents", "tools", "template_vars" } do
@@ -312,7 +312,7 @@ function M.new(model, opts, level, adapters_rule)
   return setmetatable({ model = model, messages = messages, session = session, _defaults = opts, _adapters = adapters }, Chat)
 end
 
--- Options of one reply over those of the conversation; level: of the method's caller, as error()'s.
+-- The options of one reply: those given, and the conversation's for the others. level: of the method's caller, as error()'s.
 local function options(self, opts, what, level)
   local out = {}
   for key, value in pairs(self._defaults) do out[key] = value end

@@ -39,8 +39,8 @@ local function check_grammar(v)
   if schema.type_name(v) ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
--- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
--- not allowed costs a second run, and of 100 tokens about 5 are of this kind.
+-- A mask is made before a run while masks take less than this share of the time of runs. Without a mask, a second run is needed if the
+-- grammar does not allow the best token, which happens for about 5 of 100 tokens.
 local MASK_SHARE = 1 / 20
 
 -- Tokens of a prompt whose logits are held at once for their log probabilities.
@@ -223,7 +223,7 @@ function M.start(session, tokenizer, ids, opts)
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
     repeats = repeats_of(opts.stop_ngram),
     eos = ends,
-    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- mean seconds of late
+    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- running averages, seconds
     pieces = {},
   }, Run)
   self.turn = setmetatable({}, { __close = function() self.computing = nil end }) -- also where a callback raises

@@ -1,5 +1,5 @@
 --- GBNF, llama.cpp's form of EBNF, as patterns: rules `name ::= ...`, the first is `root`; "text", [a-z], ., groups, |, * + ? {n,m},
--- # notes.
+-- # comments.
 -- Needs ane.grammar.rules. Usage: `local pattern = gbnf.read 'root ::= "yes" | "no"'`
 
 local rules = require "ane.grammar.rules"

@@ -16,8 +16,8 @@ local function sorted(set)
   return list
 end
 
--- GGUF models of a list of names: main file -> list of all its files. Files beside models (projectors, importance) are left out.
--- Behind it, of a split model that is not whole: which part is missing.
+-- GGUF models of a list of names, as main file -> list of all its files, without projectors and importance files. The second result is a
+-- message about a missing part if a split model is incomplete, else nil.
 local function gguf_models(names)
   local models, parts = {}, {}
   for _, name in ipairs(names) do

@@ -64,7 +64,7 @@ function M.register(r)
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
--- Names of the files of ane.models; or nil, message, code.
+-- Names of the files in the folder of ane.models; or nil, message, code.
 local function models()
   local llama = package.searchpath("ane.models.llama", package.path)
   if not llama then
@@ -244,8 +244,9 @@ function M.complete(r, cfg)
   cfg.norm_eps = cfg.norm_eps or 1e-6
 end
 
--- The message for an error of a recipe. The core blames builder.lua for it. That line says nothing about the file, so it is removed.
--- @param unread false, or the message on a per-layer list that the recipe has not read, which may be the reason
+-- The message for an error of a recipe. The core puts the position in builder.lua before its messages; it is removed, since it says nothing
+-- about the model file.
+-- @param unread false, or the message about a per-layer list that the recipe has not read, which may be the cause
 local function complaint_of(source, result, unread)
   local where = result.path and result.path .. ": " or ""
   local text = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")

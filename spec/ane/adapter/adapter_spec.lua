@@ -489,7 +489,7 @@ describe("LoRA adapters", function()
         local module = ("model.layers.%d.self_attn.q_proj"):format(layer)
         return keep(adapters.peft { tensors = adapters.pair(module, cols, 96, 4, 1) })
       end
-      fails("notfound", "layers%.99%..*has not", LLAMA, q_of(99, 64))
+      fails("notfound", "layers%.99%..*does not have", LLAMA, q_of(99, 64))
       fails("shape", "q_proj.*for a weight of %[96, 65%]", LLAMA, q_of(0, 65))
       fails("shape", "not of rank 5", LLAMA, keep(adapters.peft { tensors = tensors, config = { r = 5 } }))
     end)
