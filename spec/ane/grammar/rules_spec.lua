@@ -164,6 +164,7 @@ describe("Lark's form", function()
     for text, why in pairs {
       ["start: /(a)\\1/"] = "back references are not supported", ["start: a{b}"] = "templates are not supported",
       ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
+      ['start: "\\uD800"'] = "line 1, column 15: the escape names no character",
       ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
       ["start: /a/x"] = "flags other than",
       ['start: "a"{}'] = "line 1, column 13: expected {n}, {n,}, {,m} or {n,m}",
