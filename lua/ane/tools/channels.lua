@@ -1,5 +1,5 @@
---- The text of a reply that consists of messages in channels, as gpt-oss writes it: <|channel|>analysis<|message|>...<|end|>. What the
--- model thinks (channel analysis) is left out. Needs nothing.
+--- The text of a reply that consists of messages in channels, as gpt-oss writes it: <|channel|>analysis<|message|>...<|end|>. The channel
+-- analysis, in which the model reasons, is left out. Needs nothing.
 -- Usage: `local c = channels.new(); io.write(c:push(piece)); ... io.write(c:finish())`
 
 local M = {}
@@ -16,7 +16,8 @@ local HIDDEN = "analysis"
 --- A reader of a reply. The prompt ends before the header of the first message.
 function M.new() return setmetatable({ buffer = "", inside = false, seen = false, shown = false }, Channels) end
 
--- Where a message's text ends in the buffer: first and last byte of the mark; else nil and the bytes that may begin one.
+-- Finds the mark that ends a message's text in the buffer. Returns its first and last byte; or nil and the number of bytes at the end of
+-- the buffer that may begin one.
 local function find_end(buffer)
   local first, last, held = nil, nil, 0
   for _, mark in ipairs(ENDS) do
@@ -32,7 +33,7 @@ local function find_end(buffer)
   return first, last, held
 end
 
--- Skips a header. false: it is incomplete.
+-- Skips a header. Returns false if it is incomplete.
 local function header(self)
   local first, last = self.buffer:find("<|message|>", 1, true)
   if not first then return false end

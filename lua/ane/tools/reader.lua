@@ -1,5 +1,4 @@
---- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.channels, literals,
--- tagged.
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.channels, literals and tagged.
 -- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
 
 local channels = require "ane.tools.channels"
@@ -164,7 +163,7 @@ local function start(self, n)
   return true
 end
 
--- Does a call of a way begin without a text before the name?
+-- Does a call begin with the name of the tool, if it begins as `way` says?
 local function starts_bare(way) return way.starts[1] == "" end
 
 function STATES.start(self)
@@ -287,7 +286,7 @@ function STATES.behind(self)
   return start(self, n)
 end
 
--- Keeps as text what turned out to be no call.
+-- Keeps the buffer as text of the reply, because it turned out to be no call. A call that had begun is dropped.
 function STATES.broken(self)
   self.out[#self.out + 1] = self.buffer
   if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end
