@@ -593,6 +593,14 @@ describe("shards", function()
     assert.matches("according to its journal", select(2, merge.run(paths, folder .. "/all")))
   end)
 
+  it("are one shard if the journal has no options", function()
+    assert(run(write("in.jsonl", corpus()), folder .. "/one"))
+    local journal = tree.read(folder .. "/one.journal")
+    write("one.journal", '{"ane_batch":1}' .. journal:match "\n.*")
+    local summary = assert(merge.run({ folder .. "/one" }, folder .. "/all"))
+    assert.equal(56, summary.rows)
+  end)
+
   it("are 1/N to N/N", function()
     for _, shard in ipairs { "0/3", "4/3", "1", "a/b", "1/0" } do
       assert.has_error(function() run("x", "y", { shard = shard }) end)
