@@ -1,10 +1,11 @@
 --- Embeddings: texts as vectors, and the similarity of vectors.
--- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.core, ane.model and ane.util.schema.
+-- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.core, ane.model, ane.util.keys and ane.util.schema.
 -- Usage: `local v = assert(model:embed("a text")); local list = assert(model:embed({"a", "b"}, {prompt = "query"}))`
 
 local batch = require "ane.embed.batch"
 local core = require "ane.core"
 local encode = require "ane.embed.encode"
+local keys = require "ane.util.keys"
 local modules = require "ane.embed.modules"
 local schema = require "ane.util.schema"
 local steps = require "ane.embed.steps"
@@ -50,10 +51,9 @@ end
 -- @return what they say; or nil, message, code
 function M.prepare(model) return modules_of(model, require("ane.model").bundle(model, 2)) end
 
+-- The names of the prompts, for a message.
 local function names(prompts)
-  local list = {}
-  for name in pairs(prompts) do list[#list + 1] = name end
-  table.sort(list)
+  local list = keys(prompts)
   return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (prefix gives one as text)"
 end
 

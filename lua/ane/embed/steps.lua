@@ -1,5 +1,5 @@
 --- Steps from a pooled vector to an embedding: dense layers, norms, and scaling to length 1.
--- Needs ane.core. Usage: `for _, step in ipairs(list) do v = steps.apply(step, v) end`
+-- Needs ane.core and ane.util.keys. Usage: `for _, step in ipairs(list) do v = steps.apply(step, v) end`
 --
 -- A step is one of
 --   {kind = "dense", weight [rows, columns], bias [rows] or nil, act = name or nil, residual = true or a tensor [rows, columns] or nil}
@@ -8,6 +8,7 @@
 -- act(W x + b), and with residual + x, or + R x where the numbers of rows and columns differ (sentence-transformers, Dense).
 
 local core = require "ane.core"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -52,12 +53,7 @@ M.ACTIVATIONS = { Identity = false, Tanh = tanh, ReLU = relu, Sigmoid = sigmoid,
 local OF_RECIPES = { tanh = tanh, relu = relu, silu = silu, gelu_erf = gelu, gelu_tanh = gelu_tanh }
 
 --- The sorted names of the activations, for messages.
-function M.activation_names()
-  local list = {}
-  for name in pairs(M.ACTIVATIONS) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, ", ")
-end
+function M.activation_names() return table.concat(keys(M.ACTIVATIONS), ", ") end
 
 local function mapped(v, f)
   local list = v:totable()

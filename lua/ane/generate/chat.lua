@@ -1,12 +1,13 @@
 --- Conversations: renders messages to a prompt with the model's own chat template, and keeps the conversation in an object.
 -- Needs ane.core (JSON), ane.generate, ane.generate.messages, ane.generate.stream, ane.jinja, ane.util.failure,
--- ane.util.list, ane.util.methods, ane.util.nested and ane.util.schema. A model without a template
--- is an error; no other template is substituted.
+-- ane.util.keys, ane.util.list, ane.util.methods, ane.util.nested and ane.util.schema. A model without a template is an error; no other
+-- template is substituted.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local generate = require "ane.generate"
+local keys = require "ane.util.keys"
 local list_of = require "ane.util.list"
 local messages_of = require "ane.generate.messages"
 local methods = require "ane.util.methods"
@@ -29,13 +30,6 @@ M.rules = schema.merge(tools.rules, {
   special_in_messages = { type = "boolean", default = false },
 })
 
-local function names_of(templates)
-  local names = {}
-  for name in pairs(templates) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
-
 -- Returns the source of the template that the options select.
 local function choose(tokenizer, opts)
   if not tokenizer then return nil, "the model has no tokenizer, so no chat template: give token ids", "unsupported" end
@@ -49,7 +43,7 @@ local function choose(tokenizer, opts)
   end
   local source = templates[name]
   if not source then
-    return nil, ("the model has no chat template %s: choose %s"):format(schema.shown(name), names_of(templates)), "notfound"
+    return nil, ("the model has no chat template %s: choose %s"):format(schema.shown(name), table.concat(keys(templates), ", ")), "notfound"
   end
   return source, name
 end

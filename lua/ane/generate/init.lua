@@ -133,15 +133,6 @@ local function set_of(ids)
   return set
 end
 
---- Returns the length of the longest common prefix of two lists.
-function M.common_prefix(a, b)
-  local n = math.min(#a, #b)
-  for i = 1, n do
-    if a[i] ~= b[i] then return i - 1 end
-  end
-  return n
-end
-
 local function repeats_of(opt)
   if not opt then return nil end
   if type(opt) == "table" then return stops.repeats(opt.size, opt.times or 3) end
@@ -260,7 +251,7 @@ end
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
-  local common = M.common_prefix(session.ids, ids)
+  local common = list_of.common_prefix(session.ids, ids)
   local ok, message, code
   if self.opts.prompt_logprobs then
     common = 0

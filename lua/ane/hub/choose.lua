@@ -1,5 +1,7 @@
---- Which files of a repository make a model. Needs nothing.
+--- Which files of a repository make a model. Needs ane.util.keys.
 -- Usage: `local names, main = choose.files(list, "Q4_K_M")`
+
+local sorted = require "ane.util.keys"
 
 local M = {}
 
@@ -7,13 +9,6 @@ local M = {}
 local function part_of(name)
   local base, i, n = name:match "^(.*)%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)%.gguf$"
   if base then return base, tonumber(i), tonumber(n) end
-end
-
-local function sorted(set)
-  local list = {}
-  for name in pairs(set) do list[#list + 1] = name end
-  table.sort(list)
-  return list
 end
 
 -- GGUF models of a list of names, as main file -> list of all its files, without projectors and importance files. The second result is a

@@ -1,5 +1,5 @@
 --- Finds the recipe of an architecture and builds its graph.
--- Needs ane.core, ane.recipe.builder, names, ane.util.failure and ane.util.list.
+-- Needs ane.core, ane.recipe.builder, names, ane.util.failure, keys and list.
 -- Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
 -- A recipe is a table. Required fields: architectures = list of the names it serves, from GGUF and config.json; build = function(b, cfg) ->
@@ -21,6 +21,7 @@
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local keys = require "ane.util.keys"
 local list_of = require "ane.util.list"
 local names = require "ane.recipe.names"
 
@@ -96,19 +97,12 @@ end
 
 --- The sorted names of all architectures that find() knows.
 function M.known()
-  local seen, list = {}, {}
-  local function add(name)
-    if not seen[name] then
-      seen[name] = true
-      list[#list + 1] = name
-    end
-  end
-  for name in pairs(registered) do add(name) end
+  local set = {}
+  for name in pairs(registered) do set[name] = true end
   for _, r in each_model() do
-    for _, name in ipairs(r.architectures or {}) do add(name) end
+    for _, name in ipairs(r.architectures or {}) do set[name] = true end
   end
-  table.sort(list)
-  return list
+  return keys(set)
 end
 
 --- Finds the recipe of an architecture: a registered one, else the file of this name, else a recipe that lists the name.
@@ -228,14 +222,14 @@ end
 -- @param cfg configuration from ane.model.config.read
 function M.complete(r, cfg)
   local defaults = r.defaults and r.defaults[cfg.format] or {}
-  local fields, stored, keys = {}, cfg.meta, defaults.keys
+  local fields, stored, given = {}, cfg.meta, defaults.keys
   for key, value in pairs(defaults) do
     if key ~= "keys" then fields[key] = value end
   end
   fill(cfg, fields)
   function cfg.meta(key, kind)
     local v = stored(key, kind)
-    if v == nil and keys then return keys[key] end
+    if v == nil and given then return given[key] end
     return v
   end
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do

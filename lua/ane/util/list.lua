@@ -73,6 +73,15 @@ function M.fault(t)
   return M.stray(t)
 end
 
+--- Returns the length of the longest common prefix of two lists.
+function M.common_prefix(a, b)
+  local n = math.min(#a, #b)
+  for i = 1, n do
+    if a[i] ~= b[i] then return i - 1 end
+  end
+  return n
+end
+
 --- What is wrong with a table as a list of token ids, but for their maximum.
 -- @return a text such as "entry 2 of the ids is x, not a token id"; nil: nothing
 function M.ids_fault(t)
