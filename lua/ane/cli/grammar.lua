@@ -50,6 +50,7 @@ local function maker(args)
   end
 end
 
+-- The texts of a file of JSON strings, in which empty lines are skipped; without a path, standard input as one text.
 local function read_texts(path)
   if not path then
     local text, message = common.read_text "-"
@@ -57,14 +58,17 @@ local function read_texts(path)
   end
   local all, message = common.read(path)
   if not all then return nil, message end
-  local list = {}
-  for line in all:gmatch "[^\n]+" do
-    local text
-    text, message = core.json_decode(line)
-    if type(text) ~= "string" then
-      return nil, ("%s: line %d: %s"):format(common.name_of(path), #list + 1, message or "must be a JSON string")
+  local list, number = {}, 0
+  for line in (all .. "\n"):gmatch "(.-)\n" do
+    number = number + 1
+    if line:find "%S" then
+      local text
+      text, message = core.json_decode(line)
+      if type(text) ~= "string" then
+        return nil, ("%s: line %d: %s"):format(common.name_of(path), number, message or "must be a JSON string")
+      end
+      list[#list + 1] = text
     end
-    list[#list + 1] = text
   end
   return list
 end
@@ -95,7 +99,7 @@ local function summary(times)
   return { mean = sum / math.max(1, #times), p50 = at(0.5) or 0, p99 = at(0.99) or 0, masks = #times }
 end
 
--- mask_us and first_mask_us: from the grammar's text to the first mask.
+-- Returns {mask_us = summary of the times of masks, first_mask_us = time from the grammar's text to the first mask}, in microseconds.
 local function time(args, make, texts)
   local tokenizer, message = require("ane.cli.tokenize").tokenizer(args.model)
   if not tokenizer then return nil, message end
