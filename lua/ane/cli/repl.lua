@@ -105,7 +105,7 @@ local function execute(codes, env)
   return true
 end
 
--- As Lua's print, which does not say that the output is full.
+-- Lua's print, but a failed write raises.
 local function print_checked(...)
   local words = table.pack(...)
   for i = 1, words.n do words[i] = tostring(words[i]) end

@@ -49,7 +49,7 @@ local MACHINE = {
   "/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo",
 }
 
--- Modules in shared libraries, which may be links to other folders. They are loaded before.
+-- Modules in shared libraries, which may be links to other folders. They are loaded before the process gives up rights.
 local LIBRARIES = { "lpeg", "readline" }
 
 --- Gives up rights, if the command has the option.

@@ -18,8 +18,8 @@ local function size_of(source)
   return bytes
 end
 
--- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. What else is wrong with the model is
--- reported where it is loaded.
+-- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. Other faults of the model are reported
+-- when it is loaded.
 local function rotates(args, by_layer)
   local loader = require "ane.model.loader"
   local source <close> = core.open(args.model)
@@ -36,9 +36,9 @@ local function rotates(args, by_layer)
   return false, code == "unsupported" and message or nil
 end
 
---- Sets args.transform to "rotate" or nil (none), and says on standard error why weights are not rotated that could have been better
--- for it. Weights are rotated by themselves where a scheme of Core ML packages is written with gptq: its scales cover more columns or
--- rows than those of GGUF types, and its files have a head of their own in any case.
+--- Sets args.transform to "rotate" or nil (none). If weights that would profit cannot be rotated, it says on standard error why. auto
+-- rotates where a scheme of Core ML packages is written with gptq: its scales cover more columns or rows than those of GGUF types, and
+-- its files have a separate head in any case.
 -- @param args options of the command: model, recipe, transform, method
 -- @param can_rotate true: weights of this scheme are rotated by default (ane.quantise.types.rotates)
 -- @param by_layer true: rotated weights are not in memory together
