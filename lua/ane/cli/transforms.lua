@@ -28,9 +28,9 @@ local function rotates(args, by_layer)
   if not r then return false end
   local bytes = size_of(source)
   if bytes > MOST and not by_layer then return false, ("its weights take %s in fp32"):format(common.bytes(bytes)) end
-  local turned, message, code = loader.transformed(r, cfg, source, "rotate", true)
-  if turned then
-    turned:close()
+  local rotated, message, code = loader.transformed(r, cfg, source, "rotate", true)
+  if rotated then
+    rotated:close()
     return true
   end
   return false, code == "unsupported" and message or nil
@@ -43,9 +43,9 @@ end
 -- @param can_rotate true: weights of this scheme are rotated by default (ane.quantise.types.rotates)
 -- @param by_layer true: rotated weights are not in memory together
 function M.choose(args, can_rotate, by_layer)
-  local given, turns, why = args.transform or "auto", false, nil
-  if given == "auto" and can_rotate and args.method == "gptq" then turns, why = rotates(args, by_layer) end
-  args.transform = (turns or given == "rotate") and "rotate" or nil
+  local given, can, why = args.transform or "auto", false, nil
+  if given == "auto" and can_rotate and args.method == "gptq" then can, why = rotates(args, by_layer) end
+  args.transform = (can or given == "rotate") and "rotate" or nil
   if why then common.remark(args, "the weights are not rotated: %s", why) end
 end
 

@@ -76,8 +76,8 @@ function M.window(cfg, i, sliding)
   return cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
 end
 
---- The attention window of layer i of a model in which only use_sliding_window turns sliding attention on (Qwen). Where layer_types does
--- not say which layers slide, these are the layers from max_window_layers on, by default 28 as in transformers.
+--- The attention window of layer i of a model in which only use_sliding_window enables sliding attention (Qwen). If layer_types does not
+-- say which layers slide, these are the layers from max_window_layers on, by default 28 as in transformers.
 -- @param i layer, 0-based
 -- @return cfg.sliding_window, or nil, as for `window`
 function M.late_window(cfg, i)
