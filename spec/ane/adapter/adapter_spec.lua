@@ -134,7 +134,7 @@ describe("LoRA adapters", function()
       end
     end)
 
-    it("act on the embedding and on the head, of tied models apart", function()
+    it("act on the embedding and on the head; in tied models, on each apart", function()
       for _, path in ipairs { LLAMA, GEMMA3 } do
         local source <close> = assert(require("ane.core").open(path))
         local rows, width = table.unpack(source:tensor("model.embed_tokens.weight").shape)
@@ -250,7 +250,7 @@ describe("LoRA adapters", function()
       end
     end)
 
-    it("of encoders may change what the computation leaves out, and merged also the biases of norms", function()
+    it("of encoders may change modules that the computation leaves out and, merged, the biases of norms", function()
       local path = "spec/fixtures/hf/bert"
       local function vector(tensors, opts)
         opts.adapters, opts.activations = keep(adapters.peft { tensors = tensors }), "fp32"
@@ -275,7 +275,7 @@ describe("LoRA adapters", function()
       fails("unsupported", "LayerNorm.bias is for a weight of a fused step or a norm", path, other)
     end)
 
-    it("with whole modules are merged, and refused otherwise unless they are the model's", function()
+    it("with whole modules are merged; at run time they are refused, unless the modules equal the model's", function()
       local source <close> = assert(require("ane.core").open(LLAMA))
       local shape, bytes = source:tensor("lm_head.weight").shape, source:read "lm_head.weight"
       local pairs_ = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
@@ -505,7 +505,7 @@ describe("LoRA adapters", function()
       fails("format", "use_dora is set", LLAMA, of { use_dora = true })
     end)
 
-    it("where there is none, or the model is no recipe's", function()
+    it("where there is none, or no recipe runs the model", function()
       fails("io", "no%-such", LLAMA, "no-such-folder")
       fails("unsupported", "not for ONNX", "spec/fixtures/onnx/odd", folder(LLAMA, ATTENTION))
     end)

@@ -74,7 +74,7 @@ describe("adapters of stacked experts", function()
     assert.is_true(hf.apart(a, { data = b }) <= 1e-4)
   end)
 
-  it("of one expert, as older versions of PEFT wrote them, give what one of a stack gives", function()
+  it("of one expert, as older versions of PEFT wrote them, give what that expert of a stack gives", function()
     local QWEN, ids = hf.path "qwen3_moe-odd", hf.golden("lora_qwen3_moe")[1].ids
     local source <close> = assert(core.open(QWEN))
     local inner, cols = table.unpack(source:tensor("model.layers.0.mlp.experts.0.gate_proj.weight").shape)
