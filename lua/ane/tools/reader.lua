@@ -1,9 +1,11 @@
---- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.channels, literals and tagged.
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core, ane.tools.channels, literals and tagged,
+-- and ane.util.marks.
 -- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
 
 local channels = require "ane.tools.channels"
 local core = require "ane.core"
 local literals = require "ane.tools.literals"
+local marks = require "ane.util.marks"
 local tagged = require "ane.tools.tagged"
 
 local M = {}
@@ -97,17 +99,7 @@ end
 
 -- Position of a trigger in the buffer; else the number of bytes at its end that may begin one.
 local function trigger_anywhere(self, triggers)
-  local buffer, first, held = self.buffer, nil, 0
-  for _, trigger in ipairs(triggers) do
-    local at = buffer:find(trigger, 1, true)
-    if at and (not first or at < first) then first = at end
-    for n = math.min(#trigger - 1, #buffer), held + 1, -1 do
-      if buffer:sub(-n) == trigger:sub(1, n) then
-        held = n
-        break
-      end
-    end
-  end
+  local first, _, held = marks.find(self.buffer, triggers)
   return first, held
 end
 
