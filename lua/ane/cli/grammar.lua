@@ -1,10 +1,11 @@
 --- `ane grammar`: checks texts against a grammar, and measures the time of its masks.
--- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core, ane.evaluate.quantiles and ane.grammar; no weights are loaded.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local options = require "ane.cli.options"
+local quantiles = require "ane.evaluate.quantiles"
 
 local M = {}
 
@@ -95,8 +96,10 @@ local function summary(times)
   local sum = 0
   table.sort(times)
   for _, us in ipairs(times) do sum = sum + us end
-  local function at(share) return times[math.max(1, math.ceil(share * #times))] end
-  return { mean = sum / math.max(1, #times), p50 = at(0.5) or 0, p99 = at(0.99) or 0, masks = #times }
+  return {
+    mean = sum / math.max(1, #times), p50 = quantiles.percentile(times, 0.5) or 0, p99 = quantiles.percentile(times, 0.99) or 0,
+    masks = #times,
+  }
 end
 
 -- Returns {mask_us = summary of the times of masks, first_mask_us = time from the grammar's text to the first mask}, in microseconds.

@@ -1,10 +1,11 @@
 --- Speed of several sequences at once, as llama.cpp's batched-bench measures it.
--- Needs ane.core, ane.evaluate.bench and ane.model. Each sequence has a session of its own. Prompts of several sequences share runs of
--- at most the program's chunk; then every run decodes one token of each sequence. Ids are random.
+-- Needs ane.core, ane.evaluate.bench, ane.evaluate.quantiles and ane.model. Each sequence has a session of its own. Prompts of several
+-- sequences share runs of at most the program's chunk; then every run decodes one token of each sequence. Ids are random.
 -- Usage: `local rows = assert(sequences.run(model, { numbers = { 1, 8 }, prompt = 64, tokens = 64, repetitions = 5 }))`
 
 local bench = require "ane.evaluate.bench"
 local core = require "ane.core"
+local median = require("ane.evaluate.quantiles").median
 
 local M = {}
 
@@ -92,14 +93,6 @@ local function decode(program, sessions, tokens, next_ids)
   return core.clock() - started
 end
 
---- The median of a list. Sorts the list.
-local function median(list)
-  table.sort(list)
-  local middle = #list // 2
-  return #list % 2 == 1 and list[middle + 1] or (list[middle] + list[middle + 1]) / 2
-end
-M.median = median
-
 -- Ids of every sequence: a list of n lists.
 local function ids_of(n, tokens, vocab, seed)
   local all = {}
@@ -144,6 +137,8 @@ function M.run(model, o)
       if not pp then return nil, tg, code end
       if r > 0 then pps[r], tgs[r] = n * o.prompt / pp, n * o.tokens / tg end
     end
+    table.sort(pps)
+    table.sort(tgs)
     local row = { test = "batch", sequences = n, prompt = o.prompt, tokens = o.tokens, pp = median(pps), tg = median(tgs) }
     rows[#rows + 1] = row
     if o.progress then o.progress(row) end
