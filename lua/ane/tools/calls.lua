@@ -52,11 +52,13 @@ local EXACT = { exact = true }
 local Builder = {}
 Builder.__index = Builder
 
+-- A new place: the number of a state of the grammar.
 function Builder:place()
   self.places = self.places + 1
   return self.places
 end
 
+-- Adds an edge from one place to another, which a text of a kind ("literal", "pattern", "json") takes.
 function Builder:add(from, to, kind, text) self.parts[#self.parts + 1] = { from, to, kind, text } end
 
 -- Adds an edge with a literal. An empty literal adds none and merges the places.

@@ -65,7 +65,10 @@ local function open(source)
   return setmetatable({ path = path, folder = folder, raw = decode(path, text) }, Reader)
 end
 
--- ---- Values of a JSON object; `from` is the object, `where` its place for messages ("rope_scaling.") --------------------
+-- ---- Values of a JSON object ---------------------------------------------------------------------------------------------
+-- Each method returns the value of a key, or nil if it is absent or null; a value of another type or range is a fault.
+-- @param from the object; default: the whole of config.json
+-- @param where the object's place for messages ("rope_scaling."); default ""
 
 local function present(v) if v ~= core.null then return v end end
 
@@ -78,6 +81,7 @@ function Reader:number(key, from, where)
   return v
 end
 
+-- A whole number from `least` to the ceiling of the key.
 function Reader:whole(key, least, from, where)
   local v = self:number(key, from, where)
   if v == nil then return nil end
@@ -95,6 +99,7 @@ function Reader:positive(key, from, where)
   return v
 end
 
+-- A whole number of at least 1; a fault if it is absent.
 function Reader:required(key)
   return self:whole(key, 1) or self:fail("format", "key %s is missing", key)
 end
