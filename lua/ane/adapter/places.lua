@@ -108,7 +108,7 @@ end
 -- @param r the recipe
 -- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", stacks = parameter of transformers that
 -- holds all experts -> list of places, interleaved (the rows of gate and up alternate in it), format, output (name of the head's weight
--- where the model is tied), unused = patterns of names of tensors that the computation does not need}
+-- if the model is tied), unused = patterns of names of tensors that the computation does not need}
 function M.of(b, r)
   local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is not part of the graph, but needed
   local out = {

@@ -1,6 +1,6 @@
 --- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
 -- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
--- ane.evaluate.calibrate and ane.model.samples where a model is loaded.
+-- ane.evaluate.calibrate and ane.model.samples if a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -47,7 +47,7 @@ local function sample_count(args)
   return n and math.max(2, math.tointeger(tonumber(n)) or math.maxinteger)
 end
 
--- The text of --calibrate, "" where it names no file; or nil, message, code.
+-- The text of --calibrate, "" if it names no file; or nil, message, code.
 local function calibration_text(args)
   local file, samples = calibration_parts(args)
   local count = sample_count(args)

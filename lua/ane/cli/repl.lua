@@ -1,4 +1,4 @@
---- `ane repl`: a Lua prompt with `ane`, and with `model` where one was given.
+--- `ane repl`: a Lua prompt with `ane`, and with `model` if one was given.
 -- Needs ane.cli, ane.cli.common, ane.cli.inspect, ane.cli.line, ane.cli.options and ane.core.
 
 local common = require "ane.cli.common"

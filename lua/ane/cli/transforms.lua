@@ -8,7 +8,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
--- Most bytes of rotated weights in fp32, where they are in memory together.
+-- Most bytes of rotated weights in fp32, if they are in memory together.
 local MOST = 4 << 30
 
 -- Bytes of all tensors in fp32.
@@ -18,7 +18,7 @@ local function size_of(source)
   return bytes
 end
 
--- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. Other faults of the model are reported
+-- Can the weights of a model be rotated? Returns true; or false and why not, if that is known. Other faults of the model are reported
 -- when it is loaded.
 local function rotates(args, by_layer)
   local loader = require "ane.model.loader"

@@ -88,7 +88,7 @@ local function joined(list)
   return core.tensor({ #all }, all)
 end
 
--- The embedding of a sequence, from the rows in its session; nil, its width, where that is less than the option dims.
+-- The embedding of a sequence, from the rows in its session; nil, its width, if that is less than the option dims.
 local function vector_of(made, session, from, opts)
   local parts = {}
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end

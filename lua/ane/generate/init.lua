@@ -90,7 +90,7 @@ end
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
---   and checks several in one call, where that is faster (ane.generate.speculate). The reply does not change
+--   and checks several in one call, if that is faster (ane.generate.speculate). The reply does not change
 --   grammar: of ane.grammar; the reply is a text of it. Forced tokens are accepted without a run of the model. result.stop is
 --   "grammar" if nothing may follow; result.grammar_complete says whether the reply is a complete text of the grammar
 --   progress: function("prefill", done, total)

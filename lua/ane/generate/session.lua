@@ -118,7 +118,7 @@ end
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
 -- @param by the reply in progress, if it feeds
--- @return true; or nil, message, code: "range" where the context is full or an id is not a token (nothing is fed then),
+-- @return true; or nil, message, code: "range" if the context is full or an id is not a token (nothing is fed then),
 -- "stopped" after stop() (what was fed before stays: see length)
 function Session:feed(ids, opts, by)
   local core = opened(self)
@@ -256,7 +256,7 @@ function Session:part(n)
   return core:part(n)
 end
 
---- Writes tokens, states and the logits of the last token (where the last feed has kept them) to a file, whole or not at all.
+--- Writes tokens, states and the logits of the last token (if the last feed has kept them) to a file, whole or not at all.
 -- @param path of the file
 -- @param note a text of the caller's that is kept with them, or nil
 -- @return true; or nil, message, code

@@ -94,7 +94,7 @@ local function opened(self, level)
   return self._bundle or error("model is closed", (level or 2) + 1)
 end
 
--- The options with a progress function that ends the work where it closes the model.
+-- The options with a progress function that ends the work if it closes the model.
 local function watched(self, opts, what)
   schema.plain(opts, what, 3)
   local show = type(opts) == "table" and rawget(opts, "progress")

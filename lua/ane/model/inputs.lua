@@ -1,5 +1,5 @@
 --- Texts for calibration that a model must first make: its own samples, and chats through its template.
--- Needs ane.model.windows, ane.util.nested and ane.util.schema; and ane.model.samples and ane.generate.chat where they are asked for.
+-- Needs ane.model.windows, ane.util.nested and ane.util.schema; and ane.model.samples and ane.generate.chat if they are asked for.
 -- Usage:
 --   local input, message, code = inputs.resolve(model, {samples = 8192})
 

@@ -338,7 +338,7 @@ return function(RULES, M)
   -- x times sigmoid(x)
   local function is_silu(x, s) return s.e.op == "act" and s.e.act == "sigmoid" and s.e.x == x.e end
 
-  -- a times b where that is a norm, silu or a square; nil otherwise.
+  -- a times b if that is a norm, silu or a square; nil otherwise.
   local function times(a, b, node)
     if is_normed(a, b) then
       return { e = { op = "normed", x = a.e, n = b.e.n, eps = b.e.eps, channels = a.e.channels }, dims = a.dims }

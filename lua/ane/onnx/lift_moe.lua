@@ -42,7 +42,7 @@ return function(RULES, M)
     return { e = { op = "chosen_sum", route = x.e.route, channels = 1 }, dims = dims }
   end
 
-  --- x / r where that is sum / (sum + eps) of the chosen scores.
+  --- x / r if that is sum / (sum + eps) of the chosen scores.
   function M.normal_sum(x, r, node)
     if x.e.op ~= "chosen_sum" or x.e.eps or r.e.op ~= "chosen_sum" or not r.e.eps or
       r.e.route ~= x.e.route then refuse(node, "divides in a way that no recipe does") end
@@ -180,7 +180,7 @@ return function(RULES, M)
     })
   end
 
-  --- x * by where that is experts * sum / (sum + eps) * scale, so that the weights of the experts are divided by sum + eps; else nil.
+  --- x * by if that is experts * sum / (sum + eps) * scale, so that the weights of the experts are divided by sum + eps; else nil.
   function M.rescale_experts(x, by, node)
     local e, f = x.e, by.e
     if e.op ~= "experts" or f.op ~= "normal_sum" or e.route.of ~= f.route then return nil end

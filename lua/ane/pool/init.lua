@@ -521,7 +521,7 @@ end
 
 --- Reads a file of save that has the same model and options. Requests then continue from its prefixes.
 -- @param folder its path
--- @return true; or nil, message, code: "state" where the file is of another model, engine, option or version, "format" where it is
+-- @return true; or nil, message, code: "state" if the file is of another model, engine, option or version, "format" if it is
 -- damaged; nothing of it is used then
 function Pool:load(folder)
   opened(self)

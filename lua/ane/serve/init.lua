@@ -176,7 +176,7 @@ end
 
 --- Answers a call in later turns, a part of the work in each.
 -- @param work see ane.serve.task
--- @raise a failure: 503 where the queue is full
+-- @raise a failure: 503 if the queue is full
 function Server:work(call, work)
   if #self._tasks >= self.opts.sessions + self.opts.queue then reject(self) end
   self._tasks[#self._tasks + 1] = tasks.new(call, work, function(text) self:complain(text) end)
@@ -186,7 +186,7 @@ end
 -- @param asked list of {prompt, opts}
 -- @param form see ane.serve.job
 -- @return the job
--- @raise a failure: 503 where the queue is full
+-- @raise a failure: 503 if the queue is full
 function Server:generate(call, asked, form, stream)
   local opts = self.opts
   if self._replies + #asked > opts.sessions + opts.queue then

@@ -171,7 +171,7 @@ end
 --- The files of a GGUF source. They split texts as `ane` does. If the original tokenizer normalises texts, these files do not, because a
 -- GGUF file does not record it.
 -- @param source an open GGUF file, see ane.core.open
--- @return {[file name] = text}; or nil and the reason where the vocabulary has no such form
+-- @return {[file name] = text}; or nil and the reason if the vocabulary has no such form
 function M.files(source)
   local ok, result = pcall(files, source)
   if ok then return result end

@@ -2,7 +2,7 @@
 -- the drift disappears.
 -- Needs nothing. A variant is {kind, text, install = function(b, base, cfg, touch) -> function(result) -> result, or nothing}.
 -- install overrides methods of builder b; `base` has the original ones. The function that it may return changes the logits. A
--- variant calls touch() where it changes something in the model.
+-- variant calls touch() when it changes something in the model.
 -- Usage: `for _, v in ipairs(variants.list(cfg)) do ... end`
 
 local M = {}
