@@ -8,7 +8,8 @@ end
 
 local ane = require "ane"
 
-local folder, ROUNDS, LINES = arg[2], 2, 5 -- most calls per question; most lines that a search gives
+local folder = arg[2]
+local ROUNDS, LINES = 2, 5 -- maximum rounds of calls per question; maximum lines that a search gives
 
 local tools = {}
 

@@ -24,7 +24,7 @@ while true do
     end
     io.write "\n"
   else
-    io.write("(", message, ")\n") -- such as a full context; the messages are as before
+    io.write("(", message, ")\n") -- such as a full context; the messages are unchanged
   end
 end
 

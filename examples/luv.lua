@@ -11,7 +11,7 @@ end
 local ane = require "ane"
 local uv = require "luv"
 
-local HELD = 1 << 16 -- most bytes that wait for a slow reader; beyond them its reply pauses
+local HELD = 1 << 16 -- bytes that may wait for a slow reader; a reply pauses when it has more
 
 local clients, turn = {}, nil
 local turns = assert(uv.new_idle()) -- calls back in each turn of the loop
@@ -85,6 +85,6 @@ clock:start(1000, 1000, function()
   local stats = pool:stats()
   io.stderr:write(("%d replies, %d tokens so far\n"):format(stats.running, stats.reply_tokens))
 end)
-broken:start("sigpipe", function() end) -- else writing to a disconnected client would end the program
+broken:start("sigpipe", function() end) -- without this, writing to a disconnected client would end the program
 stop:start("sigint", function() uv.stop() end)
 uv.run()

@@ -26,7 +26,7 @@ local function recipe(is)
     if is.embed_scaled then x = b:scale(x, math.sqrt(cfg.d_model)) end
     local rope = b:rope_table(cfg.rope)
     for i = 0, cfg.n_layer - 1 do
-      b:layer(i, function()                                             -- names values "layers.i....", finds layer i's weights
+      b:layer(i, function()                                             -- values are named "layers.i....", weights are those of layer i
         x = b:add(x, attention.gqa(b, norm(x, "attn_norm"), { rope = rope }))
         x = b:add(x, ffn.gated(b, norm(x, "ffn_norm"), cfg.act))
       end)

@@ -1,17 +1,17 @@
 -- Indexes the text files of a folder and finds the passages that answer a question.
 -- Usage: lua5.4 examples/search.lua MODEL FOLDER "a question" [RERANKER]
--- MODEL is a folder of sentence-transformers or a GGUF file of an embedding model; RERANKER a cross-encoder that orders what was found.
+-- MODEL is a folder of sentence-transformers or a GGUF file of an embedding model. RERANKER is a cross-encoder that sorts what was found.
 
 local ane = require "ane"
 
-local MOST, FOUND = 120, 5 -- words of a passage; passages that are shown
+local WORDS, FOUND = 120, 5 -- maximum words of a passage; number of passages that are shown
 
 if not arg[3] then
   io.stderr:write 'usage: lua5.4 examples/search.lua MODEL FOLDER "a question" [RERANKER]\n'
   os.exit(2)
 end
 
--- Passages of a text: its paragraphs. A heading of Markdown goes with what follows; long ones are divided.
+-- Adds the passages of a text to `list`. A passage is a paragraph, with the Markdown headings before it. Long paragraphs are divided.
 local function passages(text, name, list)
   local words = {}
   local function finish()
@@ -20,7 +20,7 @@ local function passages(text, name, list)
   for paragraph in (text .. "\n\n"):gmatch "(.-)\n%s*\n" do
     for word in paragraph:gmatch "%S+" do
       words[#words + 1] = word
-      if #words == MOST then finish() end
+      if #words == WORDS then finish() end
     end
     if not paragraph:find "^%s*#[^\n]*$" then finish() end
   end

@@ -1,5 +1,5 @@
--- Greedy decoding that drafts the next tokens from earlier text and checks them in one call: the loop of `speculate = true`, which
--- also decides when drafting pays. The text equals that of plain decoding, to the last token.
+-- Greedy decoding that drafts the next tokens from earlier text and checks them in one call. This is the loop of `speculate = true`,
+-- without its decision when drafting pays. The text equals that of plain decoding, to the last token.
 -- Usage: lua5.4 examples/speculate.lua MODEL.gguf ["Text to continue"]
 
 local ane = require "ane"

@@ -3,8 +3,9 @@
 --
 -- Quirks: each layer has one LayerNorm without bias. Attention and feed-forward both read its output, and both are added to the residual
 -- stream. Rope rotates neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope; every fourth layer has full attention
--- without rope. In cohere all layers have full attention with rope, and with use_qk_norm (Command R+) each head of q and k a LayerNorm
--- with weights of its own. GGUF shows this by the tensors alone. Logits are multiplied by logit_scale. The head is the embedding.
+-- without rope. In cohere all layers have full attention with rope; with use_qk_norm (Command R+) each head of q and k has a LayerNorm
+-- with weights of its own. GGUF files have no such key: their tensors attn_q_norm and attn_k_norm show it. Logits are multiplied by
+-- logit_scale. The head is the embedding.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -30,7 +31,7 @@ end
 
 function M.build(b, cfg)
   local normed = cfg.meta("use_qk_norm", "flag")
-  cfg.meta "use_parallel_block" -- known; it is always so
+  cfg.meta "use_parallel_block" -- read so that the key counts as known: all models have parallel blocks
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -24,7 +24,7 @@ M.names = { hf = NAMES }
 M.ignore = { "^model%.layers%.47%.", "^model%.layers%.61%." } -- layers that draft tokens, in published GLM-4.7-Flash and V3
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false } }
 
--- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2.
+-- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2. GGUF stores 0.1 mscale_all_dim.
 local function score_factor(cfg)
   if not cfg.rope then error("key rope_parameters describes no rope for all layers, which latent attention needs", 0) end
   local all = cfg.rope.mscale_all_dim or 0
@@ -112,8 +112,9 @@ end
 
 function M.build(b, cfg)
   local s, e = attention_sizes(cfg), mixture(cfg)
-  local same = cfg.format == "gguf" and (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) ~= 0
-  if same and cfg.rope.scaling == "yarn" then cfg.rope.attn_factor = 1 end -- mscale is mscale_all_dim
+  -- YaRN's factor on cosine and sine is a quotient, of mscale by mscale_all_dim. GGUF has one key for both, so the quotient is 1.
+  local one_mscale = cfg.format == "gguf" and (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) ~= 0
+  if one_mscale and cfg.rope.scaling == "yarn" then cfg.rope.attn_factor = 1 end
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

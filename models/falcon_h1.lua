@@ -20,7 +20,7 @@ M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
 M.config = { num_key_value_heads = 8 }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false, rope = { theta = 1e5 } } }
 
--- The multipliers.
+-- The multipliers of config.json. All are 1 for a GGUF file, whose weights contain them.
 local function factors(cfg)
   local function get(key) return cfg.meta(key, "number") or 1 end
   local mlp = lists.numbers(cfg, "mlp_multipliers", 2) or { 1, 1 }

@@ -69,48 +69,50 @@ local function quantile(p)
   return (low + high) / 2
 end
 
--- relu(x - mean - k std) per token. std is computed as the mean of d * d / rms(d), with d = x - mean.
+-- relu(x - mean - k std) per token. std is rms(d) with d = x - mean. No op gives rms(d), so it is computed as the mean of d * d / rms(d).
 local function far_above(b, x, k)
-  local c, one = b:channels(x), { weight = false, offset = 0, eps = 1e-30 }
-  local function all(v) return b:repeat_heads(v, 1, c) end
-  local d = b:add(x, b:scale(all(b:mean_heads(x, c, c)), -1))
-  local std = b:mean_heads(b:mul(d, b:rms_norm(d, "unit", one)), c, c)
-  return b:act(b:add(d, b:scale(all(std), -k)), "relu")
+  local c = b:channels(x)
+  local function spread(v) return b:repeat_heads(v, 1, c) end -- [1, 1, T, 1] to all channels
+  local d = b:add(x, b:scale(spread(b:mean_heads(x, c, c)), -1))
+  local std = b:mean_heads(b:mul(d, b:rms_norm(d, "unit", { weight = false, offset = 0, eps = 1e-30 })), c, c)
+  return b:act(b:add(d, b:scale(spread(std), -k)), "relu")
 end
 
-local function feed_forward(b, x, share)
-  if share < 0 or share >= 1 then
-    error(("activation_sparsity_pattern has the entry %s, but must have numbers from 0 to below 1"):format(share), 0)
+-- sparsity: the share of the gate values that become 0, if they were normally distributed.
+local function feed_forward(b, x, sparsity)
+  if sparsity < 0 or sparsity >= 1 then
+    error(("activation_sparsity_pattern has the entry %s, but must have numbers from 0 to below 1"):format(sparsity), 0)
   end
-  if share == 0 then return ffn.gated(b, x, "gelu_tanh") end
-  local gate = far_above(b, b:linear(x, "ffn_gate", { bias = false }), quantile(share))
+  if sparsity == 0 then return ffn.gated(b, x, "gelu_tanh") end
+  local gate = far_above(b, b:linear(x, "ffn_gate", { bias = false }), quantile(sparsity))
   return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
 end
 
--- shared: window or "full" -> {k, v} of the last layer that computes its own.
-local function self_attention(b, cfg, x, rope, window, shares, shared)
+-- reuses: whether the layer takes keys and values from `shared`, which maps a window or "full" to {k, v} of the last layer of this kind
+-- that computes its own.
+local function self_attention(b, cfg, x, rope, window, reuses, shared)
   local heads, kv_heads, bias, kind = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }, window or "full"
   local q = b:rope(b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads }), rope, "q_rope", { heads = heads })
-  if shares then
+  if reuses then
     for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end
   else
     local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm", { groups = kv_heads })
     local v = b:rms_norm(b:linear(x, "attn_v", bias), "attn_v_norm", { groups = kv_heads, weight = false })
     shared[kind] = { b:rope(k, rope, "k_rope", { heads = kv_heads }), v }
   end
-  local k, v = table.unpack(shared[kind] or error("no layer before it has keys and values", 0))
+  local k, v = table.unpack(shared[kind] or error("no earlier layer of this kind computes keys and values", 0))
   local o = b:attention(q, k, v, { heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = 1, window = window })
   return b:linear(o, "attn_output", bias)
 end
 
--- The output of a layer for the active stream: attention and LAuReL, then the feed-forward.
+-- The output of a layer for the active stream: attention and LAuReL, then the feed-forward. l: the layer's rope, window, reuses, sparsity.
 local function active(b, cfg, x, l, shared)
   local h = b:rms_norm(x, "attn_norm")
   local low = b:linear(b:linear(h, "laurel_l"), "laurel_r")
   low = b:add(h, b:rms_norm(low, "laurel_post_norm"))
-  local a = b:rms_norm(self_attention(b, cfg, h, l.rope, l.window, l.shares, shared), "post_attention_norm")
+  local a = b:rms_norm(self_attention(b, cfg, h, l.rope, l.window, l.reuses, shared), "post_attention_norm")
   local y = b:scale(b:add(b:add(x, a), low), 2 ^ -0.5)
-  return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), l.share), "post_ffw_norm"))
+  return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), l.sparsity), "post_ffw_norm"))
 end
 
 function M.build(b, cfg)
@@ -121,14 +123,14 @@ function M.build(b, cfg)
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
     { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
   local own, shared = cfg.n_layer - cfg.meta("num_kv_shared_layers", "whole"), {}
-  local sparsity = lists.per_layer(cfg, "activation_sparsity_pattern") or {}
+  local sparsities = lists.per_layer(cfg, "activation_sparsity_pattern") or {}
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "count"))
   local streams = altup.streams(b, x, n)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, (i + 1) % 5 ~= 0)
-      local l = { window = window, rope = window and near or full, shares = i >= own, share = sparsity[i + 1] or 0 }
+      local l = { window = window, rope = window and near or full, reuses = i >= own, sparsity = sparsities[i + 1] or 0 }
       local p = altup.predict(b, streams, at)
       streams = altup.correct(b, p, active(b, cfg, p[at], l, shared), at)
       local own_stream = streams[at]

@@ -4,9 +4,9 @@
 -- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or per_layer_config
 -- in newer files), and their rope rotates only the first pairs of a head. Scores are not scaled. q and k are normed per head, v without a
 -- weight. The last layers reuse the keys and values of the last earlier layer of their kind that computes its own. Each layer adds a gated
--- projection of its slice of a second embedding, and its output is multiplied by a number. Logits are soft-capped. With enable_moe_block,
--- experts run beside the feed-forward. They and their router read the input of the layer's second half, each by a norm of its own. Their
--- weights, which sum to 1, are multiplied by a number per expert.
+-- projection of its slice of a second embedding. The layer's output is multiplied by a stored number, layer_scalar. Logits are
+-- soft-capped. With enable_moe_block, experts run beside the feed-forward. The experts and their router read the input of the layer's
+-- second half, each through a norm of its own. The weights of the chosen experts sum to 1 and are then multiplied by per_expert_scale.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -27,7 +27,7 @@ M.names = { hf = {
 M.config = { num_key_value_heads = 4, head_dim = 256 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
 
-local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys of an entry of per_layer_config that are computed
+local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys that an entry of per_layer_config may have
 
 -- The entry of per_layer_config for layer i; empty if there is none. Keys are numbers, padded with zeros in models of 10 layers or more.
 local function entry_of(cfg, i)
@@ -48,6 +48,7 @@ local function entry_of(cfg, i)
 end
 
 -- The settings of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (true: values are the keys before their norm).
+-- M.build adds reuses (true: keys and values are those of an earlier layer).
 local function layer_of(cfg, i)
   local word, own = cfg.layer_types and cfg.layer_types[i + 1], entry_of(cfg, i)
   if word == "sliding_attention" then
@@ -75,24 +76,24 @@ local function self_attention(b, x, l, rope, shared)
   local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
   q = b:rope(q, rope, "q_rope", { heads = heads })
-  if l.shares then
-    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end -- which files may hold
+  if l.reuses then
+    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end -- files may hold these weights
   else
     shared[l.kind] = table.pack(keys(b, x, l, rope))
   end
-  local k, v = table.unpack(shared[l.kind] or error("no layer before it has keys and values", 0))
+  local k, v = table.unpack(shared[l.kind] or error("no earlier layer of this kind computes keys and values", 0))
   local o = b:attention(q, k, v, { heads = heads, kv_heads = l.kv_heads, head_dim = l.d, scale = 1, window = l.window })
   return b:linear(o, "attn_output", bias)
 end
 
--- The settings of the experts: count, k, inner; nil for models without.
+-- The settings of the experts: count, k, inner; nil for a model without experts.
 local function mixture(cfg)
   if not cfg.meta("enable_moe_block", "flag") then return nil end
   local function count(key) return cfg.meta(key, "count") or error(("key %s is missing: enable_moe_block needs it"):format(key), 0) end
   return { count = count "num_experts", k = count "top_k_experts", inner = count "moe_intermediate_size" }
 end
 
--- The experts, which read x itself, not its norm for the feed-forward.
+-- The experts. They read x itself, not the normed input of the feed-forward.
 local function experts(b, x, e)
   local h = b:scale(b:rms_norm(x, "router_norm", { weight = b:weight("router_norm", { suffix = "" }) }), b.cfg.d_model ^ -0.5)
   local route = moe.route(b, b:linear(h, "ffn_gate_inp"),
@@ -138,7 +139,7 @@ function M.shapes(cfg, t)
   }
 end
 
--- The rope of the full layers. One that is not scaled rotates their whole heads.
+-- The rope of the full layers. A rope without scaling rotates the whole, wider heads of these layers.
 local function full_rope(cfg)
   local r = cfg.rope
   for i = 0, cfg.n_layer - 1 do
@@ -166,7 +167,7 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local l = layer_of(cfg, i)
-      l.shares = i >= own
+      l.reuses = i >= own
       local a = self_attention(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = feed_forward(b, x, e)

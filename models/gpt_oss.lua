@@ -4,8 +4,8 @@
 -- Quirks: unless layer_types says otherwise, even layers have sliding attention and odd layers full attention. The softmax of each head
 -- has a sink. YaRN rope is not truncated; it also applies to files that describe no rope. All projections have biases. The experts with
 -- the k best logits are chosen and weighted by the softmax of these logits. The rows of gate and up alternate; gate is clamped from above,
--- up on both sides. Files hold experts in MXFP4
--- (stored [out, in]) or unpacked ([in, out]). In GGUF gate and up are separate tensors, and ffn_norm is called post_attention_norm.
+-- up on both sides. Files hold experts in MXFP4 (stored [out, in]) or unpacked ([in, out]). In GGUF gate and up are separate tensors, and
+-- ffn_norm is called post_attention_norm.
 
 local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"

@@ -7,6 +7,7 @@
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local multipliers = require "ane.recipe.multipliers"
 
 local M = { architectures = { "granite" }, version = 1 }
 
@@ -15,18 +16,8 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
--- The four multipliers. GGUF has different keys for them.
-local function factors(cfg)
-  local function get(hf, gguf, default) return cfg.meta(cfg.format == "gguf" and gguf or hf, "positive") or default end
-  return {
-    embedding = get("embedding_multiplier", "embedding_scale", 1), residual = get("residual_multiplier", "residual_scale", 1),
-    scores = get("attention_multiplier", "attention.scale", cfg.format == "gguf" and cfg.head_dim ^ -0.5 or 1),
-    logits = 1 / get("logits_scaling", "logit_scale", 1),
-  }
-end
-
 function M.build(b, cfg)
-  local f = factors(cfg)
+  local f = multipliers.of(cfg)
   local x = b:scale(b:embed "token_embd", f.embedding) -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

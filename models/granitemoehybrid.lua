@@ -11,6 +11,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local mamba2 = require "ane.recipe.mamba2"
 local moe = require "ane.recipe.moe"
+local multipliers = require "ane.recipe.multipliers"
 
 local M = { architectures = { "granitemoehybrid", "granitehybrid" }, version = 1 }
 
@@ -34,15 +35,6 @@ M.defaults = {
     keys = { position_embedding_type = "nope", num_experts_per_tok = 2 },
   },
 }
-
-local function factors(cfg)
-  local function get(hf, gguf, default) return cfg.meta(cfg.format == "gguf" and gguf or hf, "positive") or default end
-  return {
-    embedding = get("embedding_multiplier", "embedding_scale", 1), residual = get("residual_multiplier", "residual_scale", 1),
-    scores = get("attention_multiplier", "attention.scale", cfg.format == "gguf" and cfg.head_dim ^ -0.5 or 1),
-    logits = 1 / get("logits_scaling", "logit_scale", 1),
-  }
-end
 
 -- The settings of the Mamba-2 layers.
 local function state_space(cfg)
@@ -101,7 +93,7 @@ function M.shapes(cfg)
 end
 
 function M.build(b, cfg)
-  local f, e, s = factors(cfg), mixture(cfg), state_space(cfg)
+  local f, e, s = multipliers.of(cfg), mixture(cfg), state_space(cfg)
   local has_rope = cfg.meta "position_embedding_type" == "rope"
   if cfg.format == "gguf" then has_rope = cfg.meta "rope.dimension_count" ~= nil and cfg.meta "rope.scaling.finetuned" == true end
   local rope = has_rope and b:rope_table(cfg.rope) or nil

@@ -18,7 +18,7 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
--- What files may leave out.
+-- The values, in transformers, of keys that config.json may lack.
 function M.config(architecture)
   if architecture ~= "ministral3" then return { num_key_value_heads = 8 } end
   return {
@@ -30,7 +30,7 @@ function M.config(architecture)
   }
 end
 
--- The growth of q with the position: {beta, original}, or nil if there is none.
+-- The growth of q with the position: {beta, original (context in tokens)}, or nil if there is none.
 local function growth(cfg)
   if cfg.format == "gguf" then
     local beta = cfg.meta("attention.temperature_scale", "positive")

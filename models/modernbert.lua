@@ -21,7 +21,7 @@ local CLASSIFIER = { cls = "head.dense", ["cls.norm"] = "head.norm", ["cls.outpu
 M.names = {
   hf = function(cfg)
     local prefix = cfg.holds "model.final_norm.weight" and "model." or ""
-    local plain = not cfg.holds "classifier.weight" -- head.* is then of the masked language model
+    local plain = not cfg.holds "classifier.weight" -- head.* then belongs to the masked language model
     return function(role, layer)
       if plain and CLASSIFIER[role] then return "classifier.none" end
       if layer then return ("%slayers.%d.%s"):format(prefix, layer, LAYER[role] or role) end

@@ -29,7 +29,7 @@ M.names = {
   end,
 }
 
--- Modules of the class of transformers. Its q, k and v are three.
+-- Names of the modules in transformers' class, which has separate modules for q, k and v.
 local MODULES = {
   token_embd = "embeddings.word_embeddings", token_types = "embeddings.token_type_embeddings", token_embd_norm = "embeddings.LayerNorm",
   attn_output = "self_attn.o_proj", attn_output_norm = "post_attention_layernorm", ffn_up = "mlp.up_proj", ffn_gate = "mlp.gate_proj",

@@ -22,13 +22,9 @@ end
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
-  local slides = cfg.meta("use_sliding_window", "flag")
-  local first_sliding = slides and (cfg.meta("max_window_layers", "whole") or 28) or cfg.n_layer
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      local window = attention.window(cfg, i, i >= first_sliding)
-      if not slides then window = nil end
-      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, window = window }))
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, window = attention.late_window(cfg, i) }))
       x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
     end)
   end

@@ -44,8 +44,10 @@ for _, s in ipairs(SCALES) do
 end
 M.names = { hf = NAMES }
 
--- The two layouts say where the parts of block i are stored. in_a and in_m give the layer of its attention and of its experts.
--- join(b, i, "a" | "m") gives the role prefix and the layer of the scales after that branch. rope and window are those of the attention.
+-- The two file layouts. Their fields: prefix (of the roles), blocks and heads (numbers), inner (width of an expert), rope and rope_sliding
+-- (the ropes of full and of sliding attention). Their functions say where the parts of block i are stored: in_a(i) and in_m(i) give the
+-- layer of its attention and of its experts. join(i, "a" | "m") gives the role prefix and the layer of the scales after that branch, and
+-- start() those of the scales before block 0. sliding(i) gives the attention window of block i in tokens; nil: full attention.
 local function transformers_layout(cfg)
   local half = cfg.head_dim // 2
   local ropes = cfg.ropes or { hybrid = cfg.rope, hybrid_sliding = cfg.rope }
@@ -87,7 +89,8 @@ local function original_layout(cfg)
   return L
 end
 
-local function scales(b, prefix, layer, which)
+-- One of the vectors SCALES [d_model]. layer is nil for vectors that belong to no layer.
+local function scale_vector(b, prefix, layer, which)
   local index = b.index
   b.index = layer
   local v = b:weight(prefix .. which, { suffix = "" })
@@ -95,9 +98,9 @@ local function scales(b, prefix, layer, which)
   return v
 end
 
--- S(x, h). prefix and layer locate the roles of its four vectors.
+-- S(x, h) for the output x of a branch and the residual stream h. prefix and layer locate its four vectors.
 local function join(b, x, h, prefix, layer)
-  local function v(which) return scales(b, prefix, layer, which) end
+  local function v(which) return scale_vector(b, prefix, layer, which) end
   return b:add(b:affine(h, v "residual_bias", v "residual_scale"), b:affine(x, v "hidden_states_bias", v "hidden_states_scale"))
 end
 
@@ -171,7 +174,8 @@ function M.build(b, cfg)
   local L = cfg.meta("cca_num_q_heads", "count") and original_layout(cfg) or transformers_layout(cfg)
   local prefix, layer = L.start()
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
-  x = b:affine(x, scales(b, prefix, layer, "hidden_states_bias"), scales(b, prefix, layer, "hidden_states_scale"), "start")
+  local bias, scale = scale_vector(b, prefix, layer, "hidden_states_bias"), scale_vector(b, prefix, layer, "hidden_states_scale")
+  x = b:affine(x, bias, scale, "start")
   local full, near = b:rope_table(L.rope, "rope_full"), nil
   local state
   for i = 0, L.blocks - 1 do

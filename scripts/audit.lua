@@ -1,8 +1,8 @@
---- Tries the properties of spec/audit with random cases, in turn, for a time. A case that fails is named by its seed.
+--- Tries the properties of spec/audit with random cases, one property after the other. Prints the seed of each case that fails.
 -- usage (from the root of the tree, after `make`): lua5.4 scripts/audit.lua [--seconds 600] [--seed N] [--property NAME] [--cases N]
 -- --seed is that of the first case (default: the time); --cases: most cases of each property. Prints a line of JSON for each property;
--- the exit code is 1 if a case failed. ANE_BUILD names the build folder; PYTHON a Python that has jinja2,
--- tokenizers and sentencepiece: properties whose library is missing are left out.
+-- the exit code is 1 if a case failed. ANE_BUILD names the build folder. PYTHON names a Python that has jinja2, tokenizers and
+-- sentencepiece; properties whose library is missing are left out.
 
 local build = os.getenv "ANE_BUILD" or "build/release"
 package.path = "./lua/?.lua;./lua/?/init.lua;./models/?.lua;./spec/?.lua;" .. package.path
@@ -31,16 +31,16 @@ assert(chosen[1], "no property to try")
 
 local failed = false
 for _, p in ipairs(chosen) do
-  local ends, cases, finds = os.time() + options.seconds // #chosen, 0, 0
-  while cases < options.cases and os.time() < ends and finds < 10 do
+  local ends, cases, failures = os.time() + options.seconds // #chosen, 0, 0
+  while cases < options.cases and os.time() < ends and failures < 10 do
     local seed = options.seed + cases
     local ok, message = xpcall(p.case, debug.traceback, draw.new(seed))
     if not ok then
-      finds, failed = finds + 1, true
+      failures, failed = failures + 1, true
       io.stderr:write(("%s, seed %d: %s\n"):format(p.name, seed, message))
     end
     cases = cases + 1
   end
-  print(core.json_encode({ property = p.name, cases = cases, first_seed = options.seed, failed = finds }, { sort = true }))
+  print(core.json_encode({ property = p.name, cases = cases, first_seed = options.seed, failed = failures }, { sort = true }))
 end
 os.exit(failed and 1 or 0, true)

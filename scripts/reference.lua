@@ -3,7 +3,7 @@
 
 local M = {}
 
--- Splits "type description": a type may hold blanks inside brackets and behind a separator only.
+-- Splits "type description". A type may hold blanks only inside brackets and after a comma, a colon or a bar.
 local function typed(text)
   local at, depth = 1, 0
   while at <= #text do
@@ -15,7 +15,7 @@ local function typed(text)
   return text:sub(1, at - 1), text:sub(at + 1)
 end
 
--- An annotation of the Lua language server as {kind, name or type, text}; nil where the line is none.
+-- An annotation of the Lua language server as {kind, name or type, text}; nil if the line is none.
 local function annotation(line)
   local kind, rest = line:match "^%-%-%-@(%a+)%s*(.*)$"
   if not kind then return nil end
@@ -29,7 +29,7 @@ end
 
 local function escape(text) return (text:gsub("|", "\\|")) end
 
--- Lines of a description as Markdown: one paragraph a block of lines, and code between fences as it is.
+-- Lines of a description as Markdown. Each block of lines becomes a paragraph; code between fences stays as it is.
 local function paragraphs(lines)
   local parts, code = {}, false
   for i, line in ipairs(lines) do
@@ -82,7 +82,7 @@ function M.read(source)
   return classes, aliases
 end
 
--- Does anything beside names and types describe the function?
+-- Has the function any description besides names and types?
 local function documented(f)
   if f.text ~= "" then return true end
   for _, a in ipairs(f.notes) do

@@ -1,8 +1,8 @@
---- Soaks of the module in one process: many loads, and many tokens. Memory, open files, mappings and threads must not grow after the
--- first tenth, and each answer must be the first one of the same model or prompt.
+--- Uses the module for a long time in one process: many loads, then many tokens. Memory, open files, mappings and threads must not grow
+-- after the first tenth, and each answer must equal the first answer of the same model or prompt.
 -- usage (from the root of the tree, after `make`): lua5.4 scripts/soak.lua [--loads 10000] [--tokens 1000000] [--growth KIB]
--- Prints a line of JSON for each; the exit code is 1 if something was wrong. --growth, default 2048, is how much resident memory may
--- differ. `make soak` sets the C library's allocator to return free memory at once: by its defaults it keeps some megabytes.
+-- Prints a line of JSON for each; the exit code is 1 if something was wrong. --growth (default 2048) is the number of KiB by which resident
+-- memory may grow. `make soak` makes the C library's allocator return free memory at once, since by default it keeps some megabytes.
 -- ANE_BUILD names the build folder.
 
 local build = os.getenv "ANE_BUILD" or "build/release"
@@ -89,7 +89,7 @@ end
 
 local talker, told, length = nil, {}, 24
 
--- Is this the first answer to the same thing?
+-- Raises unless the ids equal the first ones under this key. Returns their number.
 local function same(key, ids)
   local text = table.concat(ids, " ")
   told[key] = told[key] or text

@@ -82,7 +82,7 @@ local ane = {}
 
 --- Loads a model. Its files are mapped while it is open. If another program truncates one of them, calls that read the missing
 --- part fail with the code io (SECURITY.md). Replacing a file by renaming is safe.
----@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle
+---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle; a folder of Core ML packages
 ---@param opts? ane.load_options
 ---@return ane.model? model
 ---@return string? message
@@ -179,19 +179,19 @@ function ane.sensitivity(model, input, opts) end
 ---@field cosine number mean over tokens
 ---@field least number smallest cosine of a token
 ---@field least_at integer index of that token, from 1
----@field max_abs number
----@field count integer
+---@field max_abs number largest absolute difference of an element
+---@field count integer number of tokens
 
 ---@class ane.gate_report
 ---@field ok boolean the cosines of hidden states and logits are at least 0.97
 ---@field warning boolean one of them is below 0.999
 ---@field verdict "ok"|"warning"|"fail"
----@field cosine number the smaller of the two
+---@field cosine number the smaller one of the mean cosines of hidden states and logits
 ---@field hidden? ane.gate_cosines nil if a model does not provide hidden states
 ---@field logits ane.gate_cosines
----@field argmax { agree: integer, of: integer, clear_agree: integer, clear: integer }
----@field tokens integer
----@field runs integer
+---@field argmax { agree: integer, of: integer, clear_agree: integer, clear: integer } agree of `of` tokens have the same best token; clear_agree of `clear` are those whose best logit exceeds the next one by more than 0.5 in the source
+---@field tokens integer tokens that were compared
+---@field runs integer sequences that were compared
 
 --- Applies the quality gate: compares hidden states, logits and best tokens of a model with those of its source.
 ---@param a ane.model

@@ -14,7 +14,7 @@
 local builder = {}
 
 ---@alias ane.value any a tensor of the graph
----@alias ane.act "silu"|"gelu_tanh"|"gelu_erf"|"sigmoid"
+---@alias ane.act "silu"|"gelu_tanh"|"gelu_erf"|"sigmoid"|"relu"
 
 --- Runs a function in a scope: `name` is put before the names of its nodes and before its errors.
 ---@param name string part of the path: "attn"
@@ -234,8 +234,8 @@ function builder:ssm_scan(x, dt, opts) end
 
 --- The gated delta rule (Yang et al. 2024), with its own state.
 ---@param x ane.value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v
----@param a ane.value [1, heads, T, 1]
----@param b ane.value [1, heads, T, 1]
+---@param a ane.value [1, heads, T, 1]: the state decays by exp(A softplus(a + dt_bias)), where A is -exp(decay) with `log`, else decay
+---@param b ane.value [1, heads, T, 1]: sigmoid(b) is the step of the update
 ---@param opts { heads: integer, key_heads: integer, n: integer, width: integer, decay: ane.value, dt_bias?: ane.value, log?: boolean, interleaved?: boolean } interleaved: head h has key head h modulo key_heads
 ---@return ane.value value [1, heads * width, T, 1]
 function builder:delta_rule(x, a, b, opts) end

@@ -3,26 +3,26 @@
 
 --- Options of every reply.
 ---@class ane.reply_options
----@field max_tokens? integer
+---@field max_tokens? integer maximum tokens of the reply; default: until an end token or the end of the context
 ---@field temperature? number 0 (default) is greedy
----@field top_k? integer
----@field top_p? number 0 .. 1
----@field min_p? number 0 .. 1
----@field repeat_penalty? number 0.000001 .. 1000000
+---@field top_k? integer 1 or more: sample only from the k best tokens; 0 (default): from all
+---@field top_p? number 0 .. 1: sample only from the best tokens whose probabilities add up to p; default 1
+---@field min_p? number 0 .. 1: sample only from tokens with at least p times the probability of the best token; default 0
+---@field repeat_penalty? number 0.000001 .. 1000000: penalty on recent tokens; default 1: none
 ---@field repeat_window? integer number of recent tokens to which the penalty applies; default 64; 0: all
----@field logit_bias? table<integer, number>
----@field seed? integer
----@field stop? string|string[]
----@field stop_ngram? integer|{ size: integer, times?: integer }
----@field eos? integer[]
----@field ignore_eos? boolean
----@field logprobs? integer
+---@field logit_bias? table<integer, number> values added to the logits, by id; -math.huge bans an id
+---@field seed? integer the same seed gives the same reply; default: a new seed for each reply
+---@field stop? string|string[] the reply ends before the first of these texts
+---@field stop_ngram? integer|{ size: integer, times?: integer } the reply ends when the same `size` tokens occur for the third time, or for the time `times`
+---@field eos? integer[] ids that end the reply, instead of the model's own
+---@field ignore_eos? boolean true: end tokens do not end the reply
+---@field logprobs? integer number of best tokens whose log probabilities the result has for each token of the reply, besides the token's own
 ---@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
 ---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] } max: 1 .. 7 drafted tokens of a run
----@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
+---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor? changes the logits before each choice, in place or by returning others; ids: prompt and reply so far, read only
 ---@field grammar? ane.grammar the grammar that the reply must match
----@field skip_special? boolean
----@field progress? ane.progress
+---@field skip_special? boolean true (default): control tokens are left out of the text
+---@field progress? ane.progress called as progress("prefill", tokens done, tokens in all)
 
 ---@class ane.continue_options: ane.reply_options
 ---@field details? boolean true: generate returns an ane.result
@@ -42,7 +42,7 @@ local session = {}
 
 --- Computes tokens that follow the cached ones. If an id is not valid or the context is too small (code "range"), nothing is computed.
 ---@param ids integer|integer[]
----@param opts? { want?: "last"|"all"|"argmax"|"best"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
+---@param opts? { want?: "last"|"all"|"argmax"|"best"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) } want: the output rows that are kept: logits of the last token (last, default) or of every token (all), only the best token at the last position (best) or at every one (argmax), or none. chunk: maximum tokens computed at a time. each: called after each chunk, whose rows are then 1 .. count and are not kept longer
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
@@ -104,8 +104,10 @@ function session:rewind(n) end
 
 --- Removes all tokens. The next feed is a part of a longer sequence and has n tokens before it. For models with attention in both
 --- directions.
----@param n integer
----@return true?, string? message, string? code
+---@param n integer 0 or more
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
 function session:part(n) end
 
 --- Writes tokens, states and, if the last feed has kept them, the logits of the last token to a file, in one step.

@@ -4,8 +4,8 @@
 ---@class ane.tokenizer
 ---@field bos integer?
 ---@field eos integer?
----@field eot integer?
----@field eom integer?
+---@field eot integer? end of a turn
+---@field eom integer? end of a message
 ---@field unk integer?
 ---@field pad integer?
 ---@field add_bos boolean
@@ -17,7 +17,7 @@ local tokenizer = {}
 
 --- Turns a text into ids. The code is "range" when a normaliser makes more than 32 bytes per byte of the text and 65,536 more.
 ---@param text string
----@param opts? { special?: boolean, bos?: boolean, eos?: boolean, offsets?: boolean }
+---@param opts? { special?: boolean, bos?: boolean, eos?: boolean, offsets?: boolean } special: read the spellings of control tokens in the text as those tokens; default false. bos, eos: add the begin or end token; default: as the model does. offsets: also return the spans
 ---@return integer[]? ids
 ---@return integer[][]|string|nil spans with offsets: byte ranges in the text; or the error message
 ---@return ane.code? code
@@ -42,14 +42,14 @@ function tokenizer:pair(first, second, opts) end
 
 --- Turns ids into a text. An id outside of the vocabulary (0 to #tokenizer - 1) raises an error. A decoder of stream() accepts it.
 ---@param ids integer|integer[]
----@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" }
+---@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" } skip_special: leave control tokens out; default false. utf8: raw (default) returns the bytes unchanged, replace puts U+FFFD for invalid UTF-8
 ---@return string? text
 ---@return string? message
 ---@return ane.code? code
 function tokenizer:decode(ids, opts) end
 
 --- Returns a decoder, which turns ids into text one by one and never divides a character.
----@param opts? { skip_special?: boolean }
+---@param opts? { skip_special?: boolean } skip_special: leave control tokens out; default false
 ---@return ane.decoder
 function tokenizer:stream(opts) end
 

@@ -5,7 +5,7 @@ local M = {}
 
 local MARK = "\n=== "
 
---- The parts by name, and the list of the names in order. What stands before the first mark is the part "".
+--- The parts by name, and the list of the names in order. The bytes before the first mark are the part "".
 function M.split(data)
   local parts, names = {}, {}
   local function add(name, bytes)

@@ -1,4 +1,4 @@
---- Changes JSON by its tokens: a value gets another one of the list, of the same text, or goes; members are doubled.
+--- Changes JSON by its tokens: a value is replaced by one of VALUES or of the same text, removed, duplicated or wrapped.
 -- Usage: `M.mutate = mutate_json.mutator { "rope_theta", "linear" }`; the words are texts that the format knows
 
 local numbers = require "lib.numbers"

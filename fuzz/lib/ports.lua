@@ -9,7 +9,7 @@ local ONE = {
   int32 = ("<i4"):pack(1), uint32 = ("<i4"):pack(1), int16 = "\1\0", uint16 = "\1\0", int8 = "\1", uint8 = "\1", bool = "\1",
 }
 
--- Elements of an input at most.
+-- Maximum elements of an input.
 local MOST = 1 << 16
 
 --- name -> {dtype, shape, data}; nil: one of them is too large or of an unknown type.

@@ -1,4 +1,4 @@
---- What is promised for any input: a value; or nil, a message and a code that is no defect's.
+--- What functions promise for any input: a value; or nil, a message and a code other than "internal".
 -- Usage: `local model = promise.keep("load", ane.load(path)); if not model then return end`
 
 local M = {}
@@ -14,7 +14,7 @@ function M.keep(what, ...)
   return ...
 end
 
---- Like keep, for calls that raise what misuse is: fn may raise only a text that starts with one of `allowed` patterns.
+--- Like keep, for calls that raise an error for misuse: fn may also raise a text that matches one of the patterns `allowed`.
 function M.misuse(what, allowed, fn, ...)
   local result = table.pack(pcall(fn, ...))
   if result[1] then return M.keep(what, table.unpack(result, 2, result.n)) end

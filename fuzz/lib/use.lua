@@ -12,14 +12,14 @@ M.OPTIONS = { threads = 1, context = 16 }
 --- What graphs that run op by op may hold: less than the memory that a fuzz target may have (fuzz/run).
 M.RUN_MEMORY = 64 << 20
 
--- Which of the slow uses an input gets: a number that depends on all its bytes.
+-- A number below n that depends on the input. It chooses the slow uses of the input.
 local function share(data, n)
   local sum = #data
   for i = 1, #data, 1 + #data // 64 do sum = sum * 31 + data:byte(i) & 0xFFFFFF end
   return sum % n
 end
 
--- Models that write no tokens: each of these is for some of them, and refused by the others.
+-- The uses of models that write no text. A model has one of them and refuses the others.
 local function read(model, ids)
   promise.keep("classify", model:classify(ids))
   promise.keep("embed", model:embed(ids))

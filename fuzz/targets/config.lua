@@ -8,7 +8,7 @@ local M = {}
 
 local HF = "spec/fixtures/hf/"
 
--- Small fixtures of different blocks; the first one stands for names that are no fixture's.
+-- Small fixtures of different blocks. An unknown name stands for the first one.
 local FIXTURES = {
   "starcoder2-odd", "mamba2_clamp-odd", "privacy_filter-odd", "zaya_bias-odd", "lfm2-odd", "lfm2_moe-odd", "olmo2-odd", "cohere-odd",
   "qwen2_moe_window-odd", "granite-odd", "nemotron_h-odd", "granitemoehybrid_dense-odd", "ministral3-odd", "gpt_oss_mxfp4-odd",

@@ -1,4 +1,4 @@
---- Grammars: the first line names the kind; parts "grammar" and "text". The text is tried byte by byte and as a whole.
+--- Grammars: parts "kind", "grammar" and "text". A grammar of this kind is made, and tries to match the text.
 local bundle = require "lib.bundle"
 local grammar = require "ane.grammar"
 local mutate_json = require "lib.mutate_json"

@@ -1,4 +1,4 @@
---- Batches that go on: parts "journal" and "output" lie where a run of a batch resumes.
+--- Resumed batches: the parts "journal" and "output" are the files that a run with `resume` finds.
 local ane = require "ane"
 local bundle = require "lib.bundle"
 local mutate_json = require "lib.mutate_json"

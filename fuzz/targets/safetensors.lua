@@ -10,7 +10,7 @@ local M = {}
 
 local header = mutate_json.mutator { "F32", "F16", "BF16", "U8", "I64", "F8_E4M3", "BOOL", "data_offsets", "dtype", "shape" }
 
---- Changes the header; its length is right for 15 of 16 inputs.
+--- Changes the header. The stored length of the header is right for 15 of 16 inputs.
 function M.mutate(data, most, random, bytes)
   if #data < 8 then return bytes(data, most) end
   local length = string.unpack("<I8", data)
@@ -27,7 +27,7 @@ function M.run(data)
   use.model(folder, data)
 end
 
--- Blocks and scales of a stack of MXFP4 matrices, and tensors of the types that starcoder2 has not.
+-- Blocks and scales of a stack of MXFP4 matrices, and tensors of the types that starcoder2 does not have.
 local function kinds()
   local function zeros(n) return ("\0"):rep(n) end
   return writer.bytes { metadata = { format = "pt" }, tensors = {

@@ -1,5 +1,5 @@
---- Saved sessions (also those of --prompt-cache): restored into a session, which goes on. Each input is tried as it is, and with its
--- checksum put right.
+--- Saved sessions (also those of --prompt-cache): they are restored into a session, which is then fed. Each input is tried as it is, and
+-- with its checksum corrected.
 local ane = require "ane"
 local numbers = require "lib.numbers"
 local promise = require "lib.promise"
@@ -17,7 +17,7 @@ for i = 0, 255 do
   TABLE[i] = c
 end
 
--- CRC-32 as zlib's.
+-- CRC-32 of zlib.
 local function crc(s)
   local c = 0xFFFFFFFF
   for i = 1, #s do c = TABLE[(c ~ s:byte(i)) & 255] ~ c >> 8 end

@@ -49,7 +49,7 @@ function M.register(recipe)
 end
 
 --- Compares a model with a golden, layer by layer. See ane.evaluate.check.
--- @param model a loaded model (activations = "fp32" is what goldens are made for)
+-- @param model a loaded model. Goldens are computed in fp32, so it should have activations = "fp32"
 -- @param golden path of a golden.json, with its tensors in the safetensors file beside it
 -- @param opts prompt, hints
 -- @return a report that prints as a table; or nil, message, code
@@ -77,9 +77,10 @@ function M.sensitivity(model, input, opts)
   return require("ane.evaluate.sensitivity").run(model, input, opts)
 end
 
---- Holds a model to the one that it was made of: hidden states, logits, best tokens. See ane.evaluate.gate.
--- @param a the model to be held to
--- @param b the one that was changed: loaded with other weights, or a package set
+--- Applies the quality gate: compares hidden states, logits and best tokens of a changed model with those of its source. See
+-- ane.evaluate.gate.
+-- @param a the source
+-- @param b the changed model: loaded with other weights, or a package set
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts chunk, tokens, hidden, progress
 -- @return a report: ok, warning, verdict, cosine, hidden, logits, argmax, ...; it prints as lines; or nil, message, code
@@ -95,8 +96,8 @@ function M.drafter(ids, corpus)
   return require("ane.generate.speculate").drafter(ids, corpus)
 end
 
---- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table name -> tensor.
--- @return it; or nil, message, code
+--- Reads the tensor of a .npy file, or all tensors of a safetensors or GGUF file as a table name -> tensor.
+-- @return the tensor or the table; or nil, message, code
 function M.tensors(path)
   return require("ane.evaluate.golden").tensors(path)
 end
@@ -130,7 +131,7 @@ function M.batch(model, opts)
   return summary, message, code -- no tail call: the level of errors counts this function
 end
 
-local DIMS = 5 -- of a tensor
+local DIMS = 5 -- maximum dimensions of a tensor
 
 local function shape_of(values)
   local shape = {}
@@ -141,11 +142,11 @@ local function shape_of(values)
   return shape
 end
 
--- Lists in lists of this shape into one flat list; a message where they have another.
+-- Appends the numbers of nested lists to the flat list `out`. Returns a message if the lists do not have this shape.
 local function flatten(values, shape, depth, out)
   if depth > #shape then
     if type(values) == "table" and depth > DIMS then return ("tensor: lists must be nested at most %d deep"):format(DIMS) end
-    out[#out + 1] = values -- the core sees to it that it is a number
+    out[#out + 1] = values -- the core checks that it is a number
     return nil
   end
   if type(values) ~= "table" or #values ~= shape[depth] then
@@ -159,7 +160,7 @@ local function flatten(values, shape, depth, out)
   end
 end
 
--- Makes a tensor; the error of the core blames the caller of M.tensor.
+-- Makes a tensor. An error of the core is raised again at the level of M.tensor's caller.
 local function made(shape, values)
   local ok, tensor = pcall(core.tensor, shape, values)
   if ok then return tensor end

@@ -1,4 +1,4 @@
--- The shortest way through everything, for builds of which only this is asked: load, feed, generate, close.
+-- The shortest test that uses all parts (load, feed, generate, close), for builds that run no other spec.
 local tiny = require "support.tiny"
 
 describe("this build", function()

@@ -94,7 +94,7 @@ local function count()
   return folders, totals
 end
 
--- The lines of a file that did not run, as "3 7-9 20": neighbours are one where nothing that ran lies between.
+-- The number of lines of a file that did not run, and their text: "3 7-9 20". A range holds no line that ran.
 local function missing(lines)
   local numbers, parts, n = {}, {}, 0
   for line in pairs(lines) do numbers[#numbers + 1] = line end
@@ -135,7 +135,7 @@ local function print_missing()
     end
   end
   table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.name < b.name end)
-  print(("\nnot covered, in the %d files with most of it (all: %s):"):format(math.min(#list, MOST_FILES), path))
+  print(("\nuncovered lines of the %d files that have most of them (all: %s):"):format(math.min(#list, MOST_FILES), path))
   for i = 1, math.min(#list, MOST_FILES) do
     local text = list[i].text
     if #text > 100 then text = text:sub(1, 100):match "^(.*) " .. " ..." end

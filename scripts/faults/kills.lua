@@ -1,5 +1,5 @@
---- Kills a command (SIGKILL) at random moments, and looks at what it leaves: outputs are whole or as before, and the next run
--- ends the work and removes what the killed one left.
+--- Kills a command (SIGKILL) at random moments and checks what it leaves. An output must be complete or as before, and the next run must
+-- complete the work and remove what the killed one left.
 -- usage: lua5.4 scripts/faults/kills.lua [--kills N] [--seed N] [TASK ...]      N: kills of each task; default 200
 -- Tasks: quantise, export, coreai, save, pull, batch. ANE_BUILD names the build folder.
 
@@ -31,7 +31,7 @@ math.randomseed(seed)
 local folder = tree.folder()
 local function at(name) return folder .. "/" .. name end
 
--- Paths below a folder with the hashes of files, but for those that match `ignored`.
+-- The paths of the files below a folder with their hashes, one per line, without those that match `ignored`.
 local function contents(path, ignored)
   local list = {}
   local function walk(prefix)
@@ -46,8 +46,9 @@ local function contents(path, ignored)
   return table.concat(list, "\n")
 end
 
--- ---- Tasks: folder `name` is theirs; command; check() -> problem, after a kill; done() -> problem, after an undisturbed run; `keeps`:
--- the next run goes on with what a killed one left -----------------------------------------------------------------------------
+-- ---- Tasks -----------------------------------------------------------------------------------------------------------------------
+-- Fields of a task: name (also that of its folder), command, env and prepare() (both optional), keeps (true: the next run continues what a
+-- killed one left), check() -> problem (after a kill), done() -> problem (after a run that was not killed).
 
 local tasks = {}
 
@@ -201,7 +202,7 @@ local function sweep(task)
       problem = task.check()
       if problem then return fail(task, "after a kill", problem) end
     end
-    -- What is left goes to the next run: one that is killed too, or, each third time, one that ends.
+    -- The next run finds what this one left. It is killed too, or in one of three cases it runs to its end.
     if ok or not task.keeps or math.random(3) == 1 then
       if not ok then
         resumed = resumed + 1

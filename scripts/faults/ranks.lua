@@ -1,8 +1,8 @@
 --- Sweeps n over the calls of each kind that one rank of an MPI program makes, while two ranks load a model, generate and leave. Each run
--- is an mpirun of its own. A rank that fails says why, with a code; the other one ends, too; no rank dies by a signal, or waits for ever;
--- and where rank 0 has a reply, it is the right one.
+-- is an mpirun of its own. A rank that fails must give a message and a code, and the other rank must end too. No rank may die by a signal
+-- or wait for ever. If rank 0 has a reply, it must be the right one.
 -- usage: faults scripts/faults/ranks.lua [--sample N] [KIND ...]        (needs mpirun and build/<config>/ane/mpi.so: make mpi)
--- Only calls of ane's modules and of Lua fail: libraries of MPI may end the process where memory ends.
+-- Only calls of ane's modules and of Lua fail, because MPI libraries may end the process when there is no memory.
 
 local faults = _G.faults -- of scripts/faults/driver.c
 local build = os.getenv "ANE_BUILD" or "build/faults"
@@ -12,16 +12,16 @@ package.cpath = "./" .. build .. "/?.so;" .. package.cpath
 local MODEL = "spec/fixtures/gguf/llama-q8_0.gguf"
 local KINDS = { "alloc", "lua", "map", "open", "read", "write", "thread", "interrupt" }
 local PARALLEL = { "pipeline", "tensor" }
-local SECONDS = 60 -- after which a run hangs
+local SECONDS = 60 -- after which a run counts as hanging
 
 -- ---- A rank ---------------------------------------------------------------------------------------------------------
 
--- Loads, generates and leaves, or works for the rank that does. The call n of rank `which` fails.
+-- On rank 0: loads, generates and leaves. On rank 1: works for rank 0. Call n of rank `which` fails.
 local function be_rank(which, kind, mode, n, parallel)
   local ranks = require "ane.pipeline"
   local ane = require "ane"
   local rank = assert(ranks.join { timeout = 20 })
-  do -- what a process does once is done: modules are loaded
+  do -- work that a process does only once, such as loading modules, is done before the calls are counted
     local model <close> = assert(ane.load(MODEL, { threads = 1, context = 64 }))
     assert(model:generate({ 1, 17 }, { max_tokens = 1, details = true }))
     require(rank == 0 and "ane.pipeline.lead" or "ane.pipeline.work")
@@ -61,7 +61,7 @@ local function run(which, kind, mode, n, parallel)
   return of, text, status ~= 124 and status ~= 137
 end
 
--- What is wrong with a run; nil: nothing.
+-- What is wrong with a run; nil if nothing is.
 local function fault(of, text, ended, which, kind, right)
   if not ended then return "hangs" end
   local signal = text:match "exited on signal (%d+)"

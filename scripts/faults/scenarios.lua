@@ -1,10 +1,10 @@
---- What is done while calls fail. Each scenario has
---   prepare()                          -> a thing; without faults
+--- The work during which calls fail. Calls fail in run() only. Each scenario has
+--   prepare()                          -> a thing
 --   run(thing)                         -> true; or nil, message, code; may raise
---   check(thing, ok, value, message, code) -> nil; or what is wrong. ok: run returned; without faults. Closes what prepare opened.
+--   check(thing, ok, value, message, code) -> nil; or what is wrong. ok: run returned. Closes what prepare opened.
 --   finish()                           ends what prepare started for all runs, or nil
 --   without                            {kind = why it is left out}, or nil
---   keeps                              what a library keeps until the process ends, as the driver tells it, or nil
+--   keeps                              the driver's message about memory that a library keeps until the process ends, or nil
 --   writes                             the code of a failed system call is "io" and its message names a path in the folder
 -- Usage: `local list = require("scenarios")(folder)`; the folder is used and emptied by the scenarios.
 
@@ -96,8 +96,8 @@ local function with_model(path, run, threads)
   }
 end
 
--- Faults while a file or folder OUT is written: it is whole or as before, and nothing lies beside it.
--- opts.resumes: a failed run may leave what the next one continues; opts.before(model): the run that it continues
+-- Faults while a file or folder OUT is written. OUT must be complete or as before, and nothing may be left beside it.
+-- opts.resumes: a failed run may leave files that the next one continues; opts.before(model): an interrupted run, which `run` continues
 local function with_output(folder, path, run, opts)
   opts = opts or {}
   local whole
@@ -293,8 +293,8 @@ local function serve_scenario(tls)
   }
 end
 
--- A request over HTTPS while calls fail: the handshake, the reply and the turns of the server. The client is another process; it waits
--- until the faults have begun. Whatever happens to its connection, the next client is answered.
+-- A request over HTTPS while calls fail: the handshake, the reply and the turns of the server. The client is another process, which waits
+-- until the faults have begun. Whatever happens to its connection, the next client must be answered.
 local function handshake_scenario(folder)
   local made = serve_scenario(true)
   local function client(wait)
@@ -336,7 +336,7 @@ local function handshake_scenario(folder)
   }
 end
 
--- Faults in a call whose result is a value, told as a text by `tell`: without faults, it gives what it gave at first.
+-- Faults in a call whose result is a value. `tell` turns the value into a text. A call without faults must give the same text as the first.
 -- @param open function() -> what prepare gives, with close()
 -- @param run function(opened) -> value; or nil, message, code
 local function with_value(open, run, tell)
@@ -402,7 +402,7 @@ local function adapter_scenario(merge)
   return scenario
 end
 
--- Grammars of each kind are made, and check a text.
+-- Makes a grammar of each kind and matches a text with it.
 local function make_grammars()
   local out = {}
   for _, one in ipairs {

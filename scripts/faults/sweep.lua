@@ -92,7 +92,7 @@ for _, name in ipairs(names) do
   for _, kind in ipairs(KINDS) do
     for _, mode in ipairs { "once", "on" } do
       local chosen, n = selected(name, kind, mode)
-      if chosen and not warm then -- what a process does once is done
+      if chosen and not warm then -- work that a process does only once is done before the calls are counted
         warm = true
         local s = scenarios[name]
         local thing = s.prepare()

@@ -1,6 +1,6 @@
---- What one build does in one environment, in a few seconds: models of all formats are loaded and run on every ISA level, quantised,
+--- Tests one build in one environment, in a few seconds: models of all formats are loaded and run on every ISA level, quantised,
 -- exported, run as packages, saved and restored, in pools. Prints a hash of all bits and texts, which must be the same everywhere.
--- It does not depend on which ISA levels the machine has: each must give the bits of the first, or the program fails.
+-- The hash does not depend on which ISA levels the machine has: each must give the bits of the first, or the program fails.
 -- usage (from the root of the tree): lua scripts/machines/smoke.lua [--threads N]      ANE_BUILD names the build folder;
 -- ANE_SMOKE_ALL=1 also prints the hash of each part.
 
@@ -25,7 +25,7 @@ local function add(text)
   if os.getenv "ANE_SMOKE_ALL" then print(#all, all[#all]:sub(1, 16)) end
 end
 
--- A folder with blanks and other letters than ASCII; the caller removes it.
+-- Makes a folder whose name has blanks and letters outside ASCII. The caller removes it.
 local function folder()
   local path = os.tmpname()
   os.remove(path)

@@ -1,4 +1,4 @@
--- Misuse that has an effect only in a certain state: objects that are closed or changed under a reply, lists with holes, deep values, ids
+-- Misuse that has an effect only in a certain state: objects that are closed or changed during a reply, lists with holes, deep values, ids
 -- beyond the vocabulary.
 local ane = require "ane"
 local tiny = require "support.tiny"

@@ -1,4 +1,4 @@
--- Configurations that contradict the tensors, or ask for what a recipe does not compute: they are refused, not computed otherwise.
+-- Configurations that contradict the tensors, or ask for what a recipe does not compute: they are refused, not computed in another way.
 local ane = require "ane"
 local core = require "ane.core"
 local hf = require "support.hf"

@@ -24,7 +24,7 @@ end
 -- Returns whether the model's tensor holds the rows of gate and of up, as the parameter does.
 local function holds_both(place) return place.from ~= nil or place.step ~= nil end
 
--- How B's rows make those of the tensor of a place: outputs (rows of B), first, step.
+-- Which rows of B belong to the tensor of a place: the number of B's rows, the first of the place's rows, and the step between them.
 local function rows_of(source, where, place)
   local out = sides(source, place)
   if place.stack.slot == "down" or place.stack.up_alone or holds_both(place) then return out, 0, 1 end
@@ -42,8 +42,8 @@ function M.are(m) return m.experts ~= nil end
 local function find(file, where, source, m)
   local list = where.stacks[name_of(m)]
   if not list then
-    raise("notfound", "%s: tensor %s is for parameter %s of module %s, which %s (%s) has not", file.path, m.a.name, m.parameter, m.module,
-      source:path(), where.architecture)
+    raise("notfound", "%s: tensor %s is for parameter %s of module %s, which %s (%s) does not have", file.path, m.a.name, m.parameter,
+      m.module, source:path(), where.architecture)
   end
   for _, place in ipairs(list) do
     local count, outputs, _, inputs = place.stack.count, (rows_of(source, where, place)), sides(source, place)

@@ -22,7 +22,7 @@ local function collect(path, source)
   for _, t in ipairs(source:tensors()) do
     local base, part = t.name:match "^(.+)%.lora_([ab])$"
     local module = base and base:match "^(.+)%.weight$"
-    if not module then raise("format", "%s: tensor %s is none of a LoRA adapter", path, t.name) end
+    if not module then raise("format", "%s: tensor %s does not belong to a LoRA adapter", path, t.name) end
     if #t.shape == 3 and base:find "_exps" then
       raise("unsupported", "%s: tensor %s is for stacked experts, whose adapters are read from PEFT folders only", path, t.name)
     end
@@ -46,7 +46,7 @@ local function measure(path, m, alpha)
     raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of one rank", path, m.a.name, a[1], a[2], m.b.name, b[1], b[2])
   end
   m.rank, m.rows, m.cols, m.by_rows = rank, b[1], cols, m.embedding
-  m.scale = alpha and alpha ~= 0 and alpha / rank or 1 -- 0: as llama.cpp, the scale of the user alone
+  m.scale = alpha and alpha ~= 0 and alpha / rank or 1 -- as in llama.cpp, only the user's scale applies if alpha is 0
 end
 
 --- Reads what an adapter says of each tensor.

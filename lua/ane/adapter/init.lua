@@ -106,8 +106,8 @@ local function find(file, where, source, m)
   end
   if #list == 0 and places.is_unused(where, m.module) then return list end
   if #list == 0 then
-    raise("notfound", "%s: tensor %s is for module %s, which %s (%s) has not", file.path, first_tensor(m).name, m.module, source:path(),
-      where.architecture)
+    raise("notfound", "%s: tensor %s is for module %s, which %s (%s) does not have", file.path, first_tensor(m).name, m.module,
+      source:path(), where.architecture)
   end
   for _, place in ipairs(list) do check_shape(file, place, source, m) end
   return list
@@ -190,7 +190,7 @@ end
 
 -- ---- Merged ------------------------------------------------------------------------------------------------------------
 
--- The change to some rows of a weight, as one to all of them.
+-- The change to rows place.from .. place.to of a weight, in the form of change_of; nil: none.
 local function change_of_rows(file, place, where, source, m, blend)
   local t = m.magnitude or m.values
   if t and (m.magnitude or not unchanged(file, place, where, source, t)) then

@@ -59,8 +59,8 @@ local function check_config(path, config)
   end
 end
 
--- The modules that a key of a pattern table matches, as PEFT's get_pattern_key: the whole name, or the part after a dot. A grammar
--- takes linear time, whatever the key is; patterns of Lua would go back without end.
+-- A grammar of the modules that a key of a pattern table matches, as PEFT's get_pattern_key does: by the whole name, or by the part after
+-- a dot. Matching by a grammar takes linear time whatever the key is; a Lua pattern could backtrack for very long.
 local function grammar_of(path, key)
   local grammar, message, code = core.grammar("regex", "(.*\\.)?(" .. key .. ")$")
   if grammar then return grammar end
@@ -164,7 +164,7 @@ local function collect(path, source, config)
   local modules, order = {}, {}
   for _, t in ipairs(source:tensors()) do
     local module, part, embedding = classify(t.name)
-    if not module then raise("format", "%s: tensor %s is none of a LoRA adapter", path, t.name) end
+    if not module then raise("format", "%s: tensor %s does not belong to a LoRA adapter", path, t.name) end
     local parameter
     if part == "a" or part == "b" then module, parameter = target_of(path, config, module, t.name) end
     local key = parameter and parameter ~= "weight" and module .. "." .. parameter or module
@@ -175,7 +175,7 @@ local function collect(path, source, config)
       order[#order + 1] = m
     end
     m.parameter = m.parameter or parameter
-    if m[part] then raise("format", "%s: tensors %s and %s say the same", path, m[part].name, t.name) end
+    if m[part] then raise("format", "%s: tensors %s and %s are both the same part of a module", path, m[part].name, t.name) end
     m[part], m.embedding = t, m.embedding or embedding or false
     if (part == "a" or part == "b") and not parameter and not is_target(config, module) then
       raise("format", "%s: tensor %s is of module %s, which target_modules does not name", path, t.name, module)

@@ -60,8 +60,8 @@ local KINDS = { conv1x1 = "linear", embed = "embedding" }
 local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
--- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. In a place of a module that is
--- the rows from .. to alone, own is true.
+-- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. M.of adds own = true to the
+-- place of a module that consists of the rows from .. to alone.
 local function uses_of(b, r)
   local list, seen = {}, {}
   for _, node in pairs(b.record) do
@@ -108,7 +108,7 @@ end
 -- @param r the recipe
 -- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", stacks = parameter of transformers that
 -- holds all experts -> list of places, interleaved (the rows of gate and up alternate in it), format, output (name of the head's weight
--- where the model is tied), unused = patterns of names of tensors that the computation does not need}
+-- if the model is tied), unused = patterns of names of tensors that the computation does not need}
 function M.of(b, r)
   local unused = not b.cfg.classifier and r.ignore or {} -- a classifier after the pooling is not part of the graph, but needed
   local out = {

@@ -1,5 +1,5 @@
---- A hash by which a batch tells its model and adapters from others. It covers the names, sizes and first bytes of all files, and samples
--- of the other bytes, so that it takes no longer for a large model.
+--- A hash by which a batch distinguishes its model and adapters from others. It covers the names, sizes and first bytes of all files, and
+-- samples of the other bytes. So it takes no longer for a large model.
 -- Needs ane.core, ane.util.failure and ane.util.paths. Usage: `local hash = fingerprint.of(model:info().path, { "in.jsonl", "out.jsonl" })`
 
 local core = require "ane.core"

@@ -77,7 +77,7 @@ M.rules = {
 
 local function is_file(path) return type(path) == "string" and path ~= "-" end
 
--- Is the output a regular file, or may become one? Only then can a run be resumed.
+-- Is the output a regular file, or may it become one? Only then can a run be resumed.
 local function is_resumable(output)
   return is_file(output) and core.path_kind(output) ~= "other"
 end

@@ -131,10 +131,10 @@ end
 local Files = {}
 Files.__index = Files
 
--- Is a folder one of those that contain it? A link leads back to them.
-local function is_inside(path, parents)
-  for _, parent in ipairs(parents) do
-    if core.same_file(path, parent) then return true end
+-- Is this path the same file or folder as one of a list?
+local function is_one_of(path, list)
+  for _, other in ipairs(list) do
+    if core.same_file(path, other) then return true end
   end
   return false
 end
@@ -151,7 +151,7 @@ local function walk(inside, list, parents)
     local path = inside == "" and name or inside .. "/" .. name
     local full = parents[#parents] .. "/" .. name
     local kind = name:sub(1, 1) == "." and "hidden" or core.path_kind(full) or "file"
-    if kind == "folder" and not is_inside(full, parents) then
+    if kind == "folder" and not is_one_of(full, parents) then -- a link may lead back to a folder that contains it
       local ok
       parents[#parents + 1] = full
       ok, message, code = walk(path, list, parents)
@@ -182,14 +182,6 @@ end
 
 function Files.close() end
 
--- Is a file one of the run's output files?
-local function is_own(path, own)
-  for _, other in ipairs(own) do
-    if core.same_file(path, other) then return true end
-  end
-  return false
-end
-
 local function files(path, most, own)
   if core.path_kind(path) ~= "folder" then
     return setmetatable({ folder = "", names = { path }, number = 0, most = most, done = 0, total = 1 }, Files)
@@ -198,7 +190,7 @@ local function files(path, most, own)
   if not all then return nil, message, code end
   local names = {}
   for _, name in ipairs(all) do
-    if not is_own(path .. "/" .. name, own) then names[#names + 1] = name end
+    if not is_one_of(path .. "/" .. name, own) then names[#names + 1] = name end
   end
   return setmetatable({ folder = path .. "/", names = names, number = 0, most = most, done = 0, total = #names }, Files)
 end

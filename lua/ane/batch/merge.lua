@@ -35,6 +35,9 @@ local function common(settings)
   return core.json_encode({ settings.model, options }, { sort = true })
 end
 
+-- The shard "I/N" that settings name. A run without the option is the only shard.
+local function shard_of(settings) return settings.options and settings.options.shard or "1/1" end
+
 -- Checks that the outputs are all shards of one run, each once.
 local function check_shards(paths, all)
   local seen, n = {}, nil
@@ -42,7 +45,7 @@ local function check_shards(paths, all)
     if common(settings) ~= common(all[1]) then
       return nil, ("%s: was made with another model or other options than %s"):format(paths[i], paths[1]), "invalid"
     end
-    local shard = settings.options and settings.options.shard or "1/1"
+    local shard = shard_of(settings)
     local part, of = shard:match "^(%d+)/(%d+)$"
     n = n or of
     if of ~= n then return nil, ("%s: is shard %s, but the others are shards of %s"):format(paths[i], shard, n), "invalid" end
@@ -115,7 +118,7 @@ end
 -- The paths in the order of their shards.
 local function sorted(paths, all)
   local order = {}
-  for i, path in ipairs(paths) do order[tonumber((all[i].options.shard or "1/1"):match "^%d+")] = path end
+  for i, path in ipairs(paths) do order[tonumber(shard_of(all[i]):match "^%d+")] = path end
   return order
 end
 

@@ -1,11 +1,12 @@
 --- Parses the rows of a batch and formats the lines of their answers. A row is a request of OpenAI's Batch files, or a plain object.
--- Needs ane.core, ane.util.exact and ane.serve.errors, fields.
+-- Needs ane.core, ane.util.exact, ane.util.keys and ane.serve.errors, fields.
 -- Usage: `local asked = rows.read(row, settings); local line = rows.answer(row, asked, 200, body)`
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
 local exact = require "ane.util.exact"
 local fields = require "ane.serve.fields"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -37,12 +38,7 @@ local REQUEST = {
 -- The path of a URL, without the server and a last "/".
 local function path_of(url) return (url:gsub("^%a+://[^/]*", ""):gsub("/$", "")) end
 
-local function names_of(map)
-  local list = {}
-  for name in pairs(map) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, ", ")
-end
+local function names_of(map) return table.concat(keys(map), ", ") end
 
 local function of_request(value)
   local checked = fields.check(REQUEST, value)

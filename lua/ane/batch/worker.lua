@@ -1,5 +1,5 @@
 --- Answers the rows of a batch with the endpoints of ane.serve. A worker has a model and a pool and stands in for the server.
--- Needs ane.batch.score, ane.classify.redact and ane.serve.chat, completions, errors, fields, job, labels, responses, vectors.
+-- Needs ane.batch.score, ane.classify.redact and ane.serve.chat, completions, errors, fields, job, labels, responses, served, vectors.
 -- Usage: `local worker = workers.new(model, opts, on_answer); worker:begin(row, asked); while worker:step() do end`
 --
 -- An answer depends on the row only: ids and seeds come from the row's key, and it contains neither times nor counts of shared prefixes.
@@ -11,6 +11,7 @@ local jobs = require "ane.serve.job"
 local labels = require "ane.serve.labels"
 local redact = require "ane.classify.redact"
 local score = require "ane.batch.score"
+local served = require "ane.serve.served"
 local vectors = require "ane.serve.vectors"
 
 local M = {}
@@ -24,10 +25,8 @@ local GROUP, GROUP_BYTES = 64, 1 << 20
 -- Default of prefix_memory: the bytes of the weights divided by PREFIX_SHARE, and at least PREFIXES bytes.
 local PREFIXES, PREFIX_SHARE = 32 << 20, 16
 
-local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
-
---- The kind of a model: "text", "labels", "vectors", "scores".
-function M.kind(model) return KINDS[model.config.kind] or "text" end
+--- The kind of a model: see ane.serve.served.
+M.kind = served.kind
 
 -- ---- Calls -------------------------------------------------------------------------------------------------------------------
 
@@ -72,9 +71,8 @@ function M.new(model, opts, on_answer)
     }
     if not pool then return nil, message, code end
   end
-  local name = (model.path or "model"):gsub("/+$", ""):match "([^/]+)$" or "model"
   return setmetatable({
-    model = model, pool = pool, kind = kind, id = (name:gsub("%.gguf$", "")), opts = {}, own = opts, on_answer = on_answer,
+    model = model, pool = pool, kind = kind, id = served.name(model), opts = {}, own = opts, on_answer = on_answer,
     defaults = { temperature = opts.temperature }, jobs = {}, group = {}, group_bytes = 0, active = 0,
   }, Worker)
 end

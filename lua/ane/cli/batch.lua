@@ -78,7 +78,8 @@ local function duration(seconds)
   return ("%d:%02d"):format(seconds // 60, seconds % 60)
 end
 
--- A line about a run: rows, rates, and the time that is left where the size of the input is known.
+-- A line about a run: rows, rates, and the time that is left if the size of the input is known.
+-- @param since bytes of the input that an earlier run had done
 local function line_of(state, since)
   local seconds = math.max(state.seconds, 1e-9)
   local parts = { ("%d rows"):format(state.rows) }
@@ -96,7 +97,7 @@ local function line_of(state, since)
   return table.concat(parts, ", ")
 end
 
--- A progress function that draws on a terminal, and one that ends the line.
+-- Returns a progress function that draws on a terminal, or nil; and a function that removes the line.
 local function drawing(args)
   if args.no_progress or not core.isatty(2) then return nil, function() end end
   local last, since, open = -math.huge, nil, false
@@ -139,7 +140,7 @@ local NAMES = {
   "pseudonyms", "key", "rank_timeout",
 }
 
--- Options of loading a model, but for those that may be given several times.
+-- Options of loading a model, except those that may be given several times.
 local OF_MODEL = {
   "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
 }

@@ -80,6 +80,7 @@ end
 -- "61.2 +- 0.4"
 local function mean_text(rates) return ("%.2f +- %.2f"):format(bench.mean(rates)) end
 
+-- A value as a percentage of a limit; "" if one is unknown.
 local function share(value, limit) return value and limit and ("%.0f %%"):format(100 * value / limit) or "" end
 
 -- Returns the texts of one test: bytes read and operations computed per second, compared with the limits of the machine.
@@ -336,7 +337,7 @@ local function run_classifier(model, args, format)
   return SENTENCES[format](out)
 end
 
--- A loop, since a list may be longer than a call may have arguments.
+-- The largest number. It is a loop, because a list may be longer than a call may have arguments.
 local function most(list)
   local n = list[1]
   for _, v in ipairs(list) do n = math.max(n, v) end

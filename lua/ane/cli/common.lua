@@ -1,6 +1,6 @@
 --- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
 -- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
--- ane.evaluate.calibrate and ane.model.samples where a model is loaded.
+-- ane.evaluate.calibrate and ane.model.samples if a model is loaded.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -8,6 +8,7 @@ local sandbox = require "ane.cli.sandbox"
 
 local M = {}
 
+--- Bytes as text for people (ane.util.units).
 M.bytes = require("ane.util.units").bytes
 
 --- Writes a remark of a command to standard error.
@@ -46,7 +47,7 @@ local function sample_count(args)
   return n and math.max(2, math.tointeger(tonumber(n)) or math.maxinteger)
 end
 
--- The text of --calibrate, "" where it names no file; or nil, message, code.
+-- The text of --calibrate, "" if it names no file; or nil, message, code.
 local function calibration_text(args)
   local file, samples = calibration_parts(args)
   local count = sample_count(args)
@@ -80,7 +81,7 @@ local function calibration_input(args, model, text, samples)
   return require("ane.model.inputs").mix(model, input, samples)
 end
 
--- Does the same with samples from this model, if they are requested.
+-- Returns the input of --calibrate as calibration_input does. Samples, if they are requested, come from this model.
 local function drawn_input(args, model, text)
   local samples, message, code = draw(args, model)
   if samples == nil then return nil, message, code end
@@ -171,7 +172,7 @@ function M.show_warnings(args, model)
   for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
 end
 
---- A function that says that a hub is asked again.
+--- For ane.hub: a function(why, seconds) that reports on standard error that the hub failed and is asked again after these seconds.
 function M.waiting(args)
   return function(why, seconds) M.remark(args, "%s; asked again in %g s", why, seconds) end
 end
@@ -188,10 +189,11 @@ function M.path(args, name)
   return path
 end
 
---- Loads the model of the options.
+--- Loads the model of the command line.
 -- @param extra options of load that override those of the command line
 -- @param silent true: the caller calls show_warnings
--- @param prepare function(model) -> true or a table; or nil, message, code: what else reads files of the model
+-- @param prepare function(model) -> true or a table; or nil, message, code. It reads further files of the model, and is called only with
+-- --sandbox, which then takes the right to read them
 -- @return a model; or nil, message, code
 function M.load(args, extra, silent, prepare)
   local importance
@@ -263,7 +265,7 @@ function M.list(values)
   return core.json_array(values)
 end
 
---- Reads the lines of standard input. There must be one.
+--- Reads the lines of standard input. There must be at least one.
 -- @return a list of texts without their line ends; or nil, message, code
 function M.lines()
   local list = {}

@@ -54,7 +54,7 @@ local function load(args, path, held, mixed, calibrate)
   local loaded, message = common.load({
     command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
     threads = args.threads, no_progress = args.no_progress, json = args.json,
-  }, { context = args.chunk and args.chunk + 1 }, true) -- run says where the chunk is too long
+  }, { context = args.chunk and args.chunk + 1 }, true) -- compare.run reports a chunk that is too long
   if not loaded then error(mixed and message:gsub("option mixed", "--mixed-b") or message, 0) end
   return loaded
 end

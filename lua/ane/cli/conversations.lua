@@ -23,7 +23,7 @@ end
 -- @param tokenizer of the model, or nil
 -- @param path of the file, for messages
 -- @param text of the file; a line is a list of messages, or an object with `messages` and, if wanted, tools, documents and variables
--- @return list of lists of ids, one a conversation; or nil, message, code. The message names file and line
+-- @return list of lists of ids, one list per conversation; or nil, message, code. The message names file and line
 function M.encode(tokenizer, path, text)
   local lists, number = {}, 0
   for line in (text:gsub("\r\n", "\n") .. "\n"):gmatch "(.-)\n" do

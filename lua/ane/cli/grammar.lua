@@ -1,10 +1,11 @@
 --- `ane grammar`: checks texts against a grammar, and measures the time of its masks.
--- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core, ane.evaluate.quantiles and ane.grammar; no weights are loaded.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local options = require "ane.cli.options"
+local quantiles = require "ane.evaluate.quantiles"
 
 local M = {}
 
@@ -50,6 +51,7 @@ local function maker(args)
   end
 end
 
+-- The texts of a file of JSON strings, in which empty lines are skipped; without a path, standard input as one text.
 local function read_texts(path)
   if not path then
     local text, message = common.read_text "-"
@@ -57,14 +59,17 @@ local function read_texts(path)
   end
   local all, message = common.read(path)
   if not all then return nil, message end
-  local list = {}
-  for line in all:gmatch "[^\n]+" do
-    local text
-    text, message = core.json_decode(line)
-    if type(text) ~= "string" then
-      return nil, ("%s: line %d: %s"):format(common.name_of(path), #list + 1, message or "must be a JSON string")
+  local list, number = {}, 0
+  for line in (all .. "\n"):gmatch "(.-)\n" do
+    number = number + 1
+    if line:find "%S" then
+      local text
+      text, message = core.json_decode(line)
+      if type(text) ~= "string" then
+        return nil, ("%s: line %d: %s"):format(common.name_of(path), number, message or "must be a JSON string")
+      end
+      list[#list + 1] = text
     end
-    list[#list + 1] = text
   end
   return list
 end
@@ -91,11 +96,13 @@ local function summary(times)
   local sum = 0
   table.sort(times)
   for _, us in ipairs(times) do sum = sum + us end
-  local function at(share) return times[math.max(1, math.ceil(share * #times))] end
-  return { mean = sum / math.max(1, #times), p50 = at(0.5) or 0, p99 = at(0.99) or 0, masks = #times }
+  return {
+    mean = sum / math.max(1, #times), p50 = quantiles.percentile(times, 0.5) or 0, p99 = quantiles.percentile(times, 0.99) or 0,
+    masks = #times,
+  }
 end
 
--- mask_us and first_mask_us: from the grammar's text to the first mask.
+-- Returns {mask_us = summary of the times of masks, first_mask_us = time from the grammar's text to the first mask}, in microseconds.
 local function time(args, make, texts)
   local tokenizer, message = require("ane.cli.tokenize").tokenizer(args.model)
   if not tokenizer then return nil, message end

@@ -43,8 +43,8 @@ local function plain(prompt)
   return io.stdin:read "l"
 end
 
--- The same by readline, key by key: its own loop would give Ctrl-C to Lua only with the next line. readline takes signals while it
--- reads a key; without them it reads only what is there.
+-- A function(prompt) that reads a line by readline, key by key, because readline's own loop would pass Ctrl-C to Lua only with the next
+-- line. While readline reads a key it catches signals. So it is called only if a key is there, and with signals blocked.
 -- The binding's handler_remove closes files that readline still uses, unless a line has just been completed. So a line that Ctrl-C
 -- broke off is not removed: the next handler_install clears it.
 local function edited(readline)
@@ -68,8 +68,8 @@ local function edited(readline)
   end
 end
 
---- A function(prompt) that gives the next line without its end; nil at the end of input. On a terminal Ctrl-C clears the line, which
--- is then false, and ends the input where it comes twice.
+--- A function(prompt) that gives the next line without its end; nil at the end of input. On a terminal, Ctrl-C clears the line, and the
+-- function gives false; Ctrl-C twice in a row ends the input.
 -- @param opts terminal: whether standard input is one; history: name of the history file; complete: function(word) -> list
 -- of words
 function M.reader(opts)

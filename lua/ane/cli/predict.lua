@@ -118,7 +118,7 @@ local function tolerance_of(case, precision)
   return { atol = tonumber(t.atol) or 1e-4, rtol = tonumber(t.rtol) or 1e-4 }
 end
 
--- One output for the result, with the comparison where the call gives expected values.
+-- One output for the result, with the comparison if the call gives expected values.
 local function describe(result, want, tolerance)
   local data = numbers(result)
   local out = { shape = common.list(shape_of(result)), data = common.list(data) }

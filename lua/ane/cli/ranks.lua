@@ -42,14 +42,14 @@ function M.check(args)
   return true
 end
 
---- Returns whether this process is one of several that run as one command. The others of rank 0 say nothing of wrong options.
+--- Returns whether this process is a rank other than 0. Such a rank does not report wrong options, because rank 0 does.
 function M.is_silent()
   if not pipeline.is_launched() then return false end
   local rank = pipeline.launched_rank()
   return rank ~= nil and rank > 0
 end
 
--- Rank 0, once the others are there.
+-- Runs the command on rank 0, after the other ranks have joined.
 local function lead(command, args)
   args.ranks = { parallel = args.parallel, cut = args.cut, fp16 = args.link == "fp16", tail = args.tail }
   args.threads = args.threads or pipeline.threads()
@@ -60,8 +60,8 @@ local function lead(command, args)
   return done, message, code
 end
 
---- Runs a command, on one rank or on several. On other ranks than 0 it works until rank 0 ends.
--- @return as the command's run
+--- Runs a command, on one rank or on several. On ranks other than 0 it works for rank 0 until that ends.
+-- @return as the command's run; the code "told" says that rank 0 reports the failure
 function M.run(command, args)
   if not command.ranks then return command.run(args) end
   local ok, message, code = M.check(args)
@@ -69,7 +69,7 @@ function M.run(command, args)
   if not (args.mpi or pipeline.is_launched()) then return command.run(args) end
   local rank
   rank, message, code = pipeline.join { timeout = args.rank_timeout }
-  if not rank then -- what all processes find is said once
+  if not rank then -- "unsupported" is what all ranks find, and rank 0 alone reports
     return nil, message, code == "unsupported" and M.is_silent() and "told" or code
   end
   if pipeline.size() == 1 then return command.run(args) end

@@ -1,4 +1,4 @@
---- `ane repl`: a Lua prompt with `ane`, and with `model` where one was given.
+--- `ane repl`: a Lua prompt with `ane`, and with `model` if one was given.
 -- Needs ane.cli, ane.cli.common, ane.cli.inspect, ane.cli.line, ane.cli.options and ane.core.
 
 local common = require "ane.cli.common"
@@ -105,7 +105,7 @@ local function execute(codes, env)
   return true
 end
 
--- As Lua's print, which does not say that the output is full.
+-- Lua's print, but a failed write raises.
 local function print_checked(...)
   local words = table.pack(...)
   for i = 1, words.n do words[i] = tostring(words[i]) end

@@ -23,7 +23,7 @@ function M.options(parser)
   options.json(parser)
 end
 
--- Scores as a JSON array, of arrays where a document has several.
+-- Scores as a JSON array, of arrays if a document has several.
 local function listed(scores)
   local out = {}
   for i, score in ipairs(scores) do out[i] = type(score) == "table" and common.list(score) or score end

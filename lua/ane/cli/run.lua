@@ -137,7 +137,7 @@ local function write_many(args, model, replies, failed)
   if last then common.check_cut(args, last, model, ("%d of %d replies are"):format(cut, #replies)) end
 end
 
--- What is wrong if any prompt failed.
+-- The message about the prompts that failed; nil if none did.
 local function failure_of(failed, count)
   local n, first = 0, nil
   for i in pairs(failed or {}) do n, first = n + 1, math.min(first or i, i) end
@@ -175,7 +175,7 @@ end
 
 -- ---- One prompt ----------------------------------------------------------------------------------------------------------
 
--- Counts the prefill apart from decoding: gives a function that shows both tables.
+-- Profiles the prefill and the decoding apart. Returns a function that shows both tables.
 local function profiled(model, opts)
   local bar, prefill = opts.progress, nil
   function opts.progress(what, done, total)
@@ -215,7 +215,7 @@ local function reply(model, prompt, opts, args)
 end
 
 function M.run(args)
-  if not (args.mpi or core.path_kind(args.model)) then -- a prompt on standard input is not waited for
+  if not (args.mpi or core.path_kind(args.model)) then -- fails before the command waits for a prompt on standard input
     local model <close>, missing = common.load(args)
     if not model then return nil, missing end
   end

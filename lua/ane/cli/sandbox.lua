@@ -49,13 +49,13 @@ local MACHINE = {
   "/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo",
 }
 
--- Modules in shared libraries, which may be links to other folders. They are loaded before.
+-- Modules in shared libraries, which may be links to other folders. They are loaded before the process gives up rights.
 local LIBRARIES = { "lpeg", "readline" }
 
 --- Gives up rights, if the command has the option.
 -- @param args of the command line
 -- @param loads whether the model is still to be loaded
--- @return true; or nil, message, code: "unsupported" where the kernel cannot do it
+-- @return true; or nil, message, code: "unsupported" if the kernel cannot do it
 function M.enter(args, loads)
   if not args.sandbox then return true end
   if args.command == "serve" or args.mpi then return nil, "option sandbox: this command needs the network", "unsupported" end

@@ -36,7 +36,7 @@ function M.tokenizer(path)
   return tokenizer
 end
 
--- The list in a JSON text: the ids themselves, or an object with them. nil, message where there is none.
+-- The list in a JSON text: the ids themselves, or an object with them. nil, message if there is none.
 local function ids_of_json(text)
   local value, message = core.json_decode(text)
   if value == nil then return nil, message end

@@ -8,7 +8,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
--- Most bytes of rotated weights in fp32, where they are in memory together.
+-- Most bytes of rotated weights in fp32, if they are in memory together.
 local MOST = 4 << 30
 
 -- Bytes of all tensors in fp32.
@@ -18,8 +18,8 @@ local function size_of(source)
   return bytes
 end
 
--- Can the weights of a model be rotated? Returns true; or false and why not, where that is known. What else is wrong with the model is
--- reported where it is loaded.
+-- Can the weights of a model be rotated? Returns true; or false and why not, if that is known. Other faults of the model are reported
+-- when it is loaded.
 local function rotates(args, by_layer)
   local loader = require "ane.model.loader"
   local source <close> = core.open(args.model)
@@ -28,24 +28,24 @@ local function rotates(args, by_layer)
   if not r then return false end
   local bytes = size_of(source)
   if bytes > MOST and not by_layer then return false, ("its weights take %s in fp32"):format(common.bytes(bytes)) end
-  local turned, message, code = loader.transformed(r, cfg, source, "rotate", true)
-  if turned then
-    turned:close()
+  local rotated, message, code = loader.transformed(r, cfg, source, "rotate", true)
+  if rotated then
+    rotated:close()
     return true
   end
   return false, code == "unsupported" and message or nil
 end
 
---- Sets args.transform to "rotate" or nil (none), and says on standard error why weights are not rotated that could have been better
--- for it. Weights are rotated by themselves where a scheme of Core ML packages is written with gptq: its scales cover more columns or
--- rows than those of GGUF types, and its files have a head of their own in any case.
+--- Sets args.transform to "rotate" or nil (none). If weights that would profit cannot be rotated, it says on standard error why. auto
+-- rotates where a scheme of Core ML packages is written with gptq: its scales cover more columns or rows than those of GGUF types, and
+-- its files have a separate head in any case.
 -- @param args options of the command: model, recipe, transform, method
 -- @param can_rotate true: weights of this scheme are rotated by default (ane.quantise.types.rotates)
 -- @param by_layer true: rotated weights are not in memory together
 function M.choose(args, can_rotate, by_layer)
-  local given, turns, why = args.transform or "auto", false, nil
-  if given == "auto" and can_rotate and args.method == "gptq" then turns, why = rotates(args, by_layer) end
-  args.transform = (turns or given == "rotate") and "rotate" or nil
+  local given, can, why = args.transform or "auto", false, nil
+  if given == "auto" and can_rotate and args.method == "gptq" then can, why = rotates(args, by_layer) end
+  args.transform = (can or given == "rotate") and "rotate" or nil
   if why then common.remark(args, "the weights are not rotated: %s", why) end
 end
 

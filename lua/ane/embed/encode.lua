@@ -1,6 +1,6 @@
 --- Inputs of encoders: one or many, texts or lists of ids, as sequences truncated to the model's length. A sequence that the model takes,
 -- but that is longer than its context, is an error.
--- Needs ane.util.list, and ane.model where it checks.
+-- Needs ane.util.list, and ane.model if it checks.
 -- Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
 
 local list_of = require "ane.util.list"

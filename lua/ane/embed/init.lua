@@ -1,10 +1,11 @@
 --- Embeddings: texts as vectors, and the similarity of vectors.
--- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.core, ane.model and ane.util.schema.
+-- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.embed.steps, ane.core, ane.model, ane.util.keys and ane.util.schema.
 -- Usage: `local v = assert(model:embed("a text")); local list = assert(model:embed({"a", "b"}, {prompt = "query"}))`
 
 local batch = require "ane.embed.batch"
 local core = require "ane.core"
 local encode = require "ane.embed.encode"
+local keys = require "ane.util.keys"
 local modules = require "ane.embed.modules"
 local schema = require "ane.util.schema"
 local steps = require "ane.embed.steps"
@@ -18,7 +19,7 @@ local M = {}
 --   normalise: true or false: vectors of length 1; default: the model's
 --   max_length: texts are truncated to this number of tokens; default: the model's. A longer text than the model was loaded for
 --   (option context) is an error
---   special: control tokens spelled in a text are those tokens (false)
+--   special: true: control tokens spelled in a text are read as those tokens; default false
 --   details: the result is a table with embeddings (tensor [texts, dims]), dim, tokens (of each text) and truncated (number of texts)
 --   progress: function("embed", done, total), called after each run with the number of texts that are done; it may yield
 M.rules = {
@@ -50,10 +51,9 @@ end
 -- @return what they say; or nil, message, code
 function M.prepare(model) return modules_of(model, require("ane.model").bundle(model, 2)) end
 
+-- The names of the prompts, for a message.
 local function names(prompts)
-  local list = {}
-  for name in pairs(prompts) do list[#list + 1] = name end
-  table.sort(list)
+  local list = keys(prompts)
   return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (prefix gives one as text)"
 end
 
@@ -88,7 +88,7 @@ local function joined(list)
   return core.tensor({ #all }, all)
 end
 
--- The embedding of a sequence, from the rows in its session; nil, its width, where that is less than the option dims.
+-- The embedding of a sequence, from the rows in its session; nil, its width, if that is less than the option dims.
 local function vector_of(made, session, from, opts)
   local parts = {}
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end

@@ -105,7 +105,7 @@ local function same_shape(tensor, shape, where, name)
   return tensor
 end
 
--- Dense layers on the states of tokens, and those whose result is not an embedding, are of other kinds of models.
+-- Refuses a dense layer that takes the states of tokens, or whose result is not the embedding: other kinds of models have them.
 local function check_names(config, where)
   for _, key in ipairs { "module_input_name", "module_output_name" } do
     local name = get(config, key, "string", where, "sentence_embedding")
@@ -113,7 +113,7 @@ local function check_names(config, where)
   end
 end
 
--- Sizes in the configuration of a module are those of its weights.
+-- Checks that the sizes in a module's configuration are those of its weights.
 local function check_sizes(config, where, sizes)
   for key, size in pairs(sizes) do
     local said = config[key] == nil and size or fields.check(config[key], "natural", where .. "." .. key)

@@ -1,5 +1,5 @@
 --- Steps from a pooled vector to an embedding: dense layers, norms, and scaling to length 1.
--- Needs ane.core. Usage: `for _, step in ipairs(list) do v = steps.apply(step, v) end`
+-- Needs ane.core and ane.util.keys. Usage: `for _, step in ipairs(list) do v = steps.apply(step, v) end`
 --
 -- A step is one of
 --   {kind = "dense", weight [rows, columns], bias [rows] or nil, act = name or nil, residual = true or a tensor [rows, columns] or nil}
@@ -8,10 +8,12 @@
 -- act(W x + b), and with residual + x, or + R x where the numbers of rows and columns differ (sentence-transformers, Dense).
 
 local core = require "ane.core"
+local keys = require "ane.util.keys"
 
 local M = {}
 
---- Are all numbers of a vector finite? The sum of their squares is: no embedding and no weight of a module is so large that it is not.
+--- Returns whether all numbers of a vector are finite. It tests the sum of their squares, since embeddings and weights of modules hold no
+-- numbers so large that their squares overflow.
 function M.is_finite(v) return v:dot(v) < math.huge end
 
 -- erf(x) in double precision: the Maclaurin series, and beyond |x| = 4 the sign, which float32 cannot tell from erf.
@@ -47,16 +49,11 @@ local function silu(x) return x * sigmoid(x) end
 --- Activations by the names of torch.nn.
 M.ACTIVATIONS = { Identity = false, Tanh = tanh, ReLU = relu, Sigmoid = sigmoid, SiLU = silu, GELU = gelu }
 
--- Those of recipes, which a dense step may name as well.
+-- Activations by the names of recipes, which a dense step may have as well.
 local OF_RECIPES = { tanh = tanh, relu = relu, silu = silu, gelu_erf = gelu, gelu_tanh = gelu_tanh }
 
 --- The sorted names of the activations, for messages.
-function M.activation_names()
-  local list = {}
-  for name in pairs(M.ACTIVATIONS) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, ", ")
-end
+function M.activation_names() return table.concat(keys(M.ACTIVATIONS), ", ") end
 
 local function mapped(v, f)
   local list = v:totable()

@@ -1,9 +1,11 @@
 --- Speed of a pool end to end: requests that arrive at a given rate, as servers see them.
--- Needs ane.core, ane.evaluate.bench and ane.model. Prompts are random ids; gaps between arrivals are exponential (a Poisson process).
+-- Needs ane.core, ane.evaluate.bench, ane.evaluate.quantiles and ane.model. Prompts are random ids; gaps between arrivals are
+-- exponential (a Poisson process).
 -- Usage: `local row = assert(pools.run(model, { requests = 64, rate = 4, prompt = 64, tokens = 48 }))`
 
 local bench = require "ane.evaluate.bench"
 local core = require "ane.core"
+local quantiles = require "ane.evaluate.quantiles"
 
 local M = {}
 
@@ -17,13 +19,6 @@ local function arrivals(n, rate)
     list[i] = at
   end
   return list
-end
-
--- A percentile of a list, one of the list's own values; nil if it is empty.
-local function percentile(list, share)
-  if #list == 0 then return nil end
-  table.sort(list)
-  return list[math.max(1, math.ceil(share * #list))]
 end
 
 -- Prompts of all requests. Their first `shared` ids are equal. Other seeds give other prompts.
@@ -95,8 +90,8 @@ end
 -- @param o requests (how many), rate (arrivals a second; 0: all at once), prompt and tokens (ids of each prompt and reply, 1 or more),
 -- shared (ids with which all prompts begin; default 0), sessions, step_tokens, memory (of the pool)
 -- @return {test = "pool", requests, rate, prompt, tokens, shared, sessions, seconds, requests_s, reply_s (reply tokens a second),
--- first_median_s, first_p99_s, between_median_s, between_p99_s, lua (share of the time that is not the executor's, of steps only where
--- all came at once), cached_tokens, preempted}; or nil, message, code
+-- first_median_s, first_p99_s, between_median_s, between_p99_s, lua (share of the time that the executor does not use; nil unless rate is
+-- 0), cached_tokens, preempted}; or nil, message, code
 function M.run(model, o)
   o.shared = math.min(o.shared or 0, o.prompt - 1)
   local pool <close>, message, code = model:pool { sessions = o.sessions, step_tokens = o.step_tokens, memory = o.memory }
@@ -108,12 +103,14 @@ function M.run(model, o)
   seconds, first, between = serve(pool, o, arrivals(o.requests, o.rate), prompts_of(o, vocab, SEED))
   if not seconds then return nil, first, between end
   local stats = pool:stats()
+  table.sort(first)
+  table.sort(between)
   local function since(key) return stats[key] - before[key] end
   return {
     test = "pool", requests = o.requests, rate = o.rate, prompt = o.prompt, tokens = o.tokens, shared = o.shared, sessions = o.sessions,
     seconds = seconds, requests_s = o.requests / seconds, reply_s = o.requests * o.tokens / seconds,
-    first_median_s = percentile(first, 0.5), first_p99_s = percentile(first, 0.99),
-    between_median_s = percentile(between, 0.5), between_p99_s = percentile(between, 0.99),
+    first_median_s = quantiles.percentile(first, 0.5), first_p99_s = quantiles.percentile(first, 0.99),
+    between_median_s = quantiles.percentile(between, 0.5), between_p99_s = quantiles.percentile(between, 0.99),
     lua = o.rate == 0 and 1 - since "seconds" / seconds or nil, cached_tokens = since "cached_tokens", preempted = since "preempted",
   }
 end

@@ -1,10 +1,11 @@
 --- Speed of several sequences at once, as llama.cpp's batched-bench measures it.
--- Needs ane.core, ane.evaluate.bench and ane.model. Each sequence has a session of its own. Prompts of several sequences share runs of
--- at most the program's chunk; then every run decodes one token of each sequence. Ids are random.
+-- Needs ane.core, ane.evaluate.bench, ane.evaluate.quantiles and ane.model. Each sequence has a session of its own. Prompts of several
+-- sequences share runs of at most the program's chunk; then every run decodes one token of each sequence. Ids are random.
 -- Usage: `local rows = assert(sequences.run(model, { numbers = { 1, 8 }, prompt = 64, tokens = 64, repetitions = 5 }))`
 
 local bench = require "ane.evaluate.bench"
 local core = require "ane.core"
+local median = require("ane.evaluate.quantiles").median
 
 local M = {}
 
@@ -57,22 +58,23 @@ local function prefill(program, sessions, prompts)
   return core.clock() - started
 end
 
--- Decodes in a program whose runs overlap: as many groups of sessions take turns as it has stages. Seconds; or nil, message, code.
+-- Decodes in a program whose runs overlap. The sessions are divided into as many sets as the program has stages, and the sets take turns.
+-- Seconds; or nil, message, code.
 local function decode_in_turns(program, sessions, tokens, next_ids)
-  local started, lanes, flights = core.clock(), math.min(program:depth(), #sessions), {}
+  local started, sets, tickets = core.clock(), math.min(program:depth(), #sessions), {}
   for t = 1, tokens do
-    for lane = 1, lanes do
+    for set = 1, sets do
       local ok, message, code = true, nil, nil
-      if flights[lane] then ok, message, code = program:finish(flights[lane]) end
+      if tickets[set] then ok, message, code = program:finish(tickets[set]) end
       if not ok then return nil, message, code end
       local items = {}
-      for i = lane, #sessions, lanes do items[#items + 1] = { sessions[i], { next_ids[i][t] } } end
-      flights[lane], message, code = program:begin(items, "argmax")
-      if not flights[lane] then return nil, message, code end
+      for i = set, #sessions, sets do items[#items + 1] = { sessions[i], { next_ids[i][t] } } end
+      tickets[set], message, code = program:begin(items, "argmax")
+      if not tickets[set] then return nil, message, code end
     end
   end
-  for lane = 1, lanes do
-    local ok, message, code = program:finish(flights[lane])
+  for set = 1, sets do
+    local ok, message, code = program:finish(tickets[set])
     if not ok then return nil, message, code end
   end
   return core.clock() - started
@@ -90,14 +92,6 @@ local function decode(program, sessions, tokens, next_ids)
   end
   return core.clock() - started
 end
-
---- The median of a list, which is sorted by it.
-local function median(list)
-  table.sort(list)
-  local middle = #list // 2
-  return #list % 2 == 1 and list[middle + 1] or (list[middle] + list[middle + 1]) / 2
-end
-M.median = median
 
 -- Ids of every sequence: a list of n lists.
 local function ids_of(n, tokens, vocab, seed)
@@ -143,6 +137,8 @@ function M.run(model, o)
       if not pp then return nil, tg, code end
       if r > 0 then pps[r], tgs[r] = n * o.prompt / pp, n * o.tokens / tg end
     end
+    table.sort(pps)
+    table.sort(tgs)
     local row = { test = "batch", sequences = n, prompt = o.prompt, tokens = o.tokens, pp = median(pps), tg = median(tgs) }
     rows[#rows + 1] = row
     if o.progress then o.progress(row) end

@@ -1,6 +1,6 @@
 --- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block, uint4-block and lut4 at load,
 -- q2_k .. q6_k, iq4_nl, iq4_xs and mxfp4 in files, and the schemes of exported packages.
--- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.util.failure, keys and schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
@@ -10,6 +10,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local inputs = require "ane.model.inputs"
+local keys = require "ane.util.keys"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
@@ -99,10 +100,8 @@ end
 --- Writes importance to a file, as a whole or not at all. Format: a first line, then for each tensor a line "name count" and
 -- count float32.
 function M.save(importance, path)
-  local names, parts = {}, { "ane importance 1\n" }
-  for name in pairs(importance) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  local parts = { "ane importance 1\n" }
+  for _, name in ipairs(keys(importance)) do
     local bytes = importance[name]:tostring()
     parts[#parts + 1] = ("%s %d\n"):format(name, #bytes // 4) .. bytes
   end

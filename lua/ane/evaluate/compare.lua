@@ -1,5 +1,5 @@
 --- Cost of a change to a model: two models read the same text, and their distributions of the next token are compared.
--- Needs ane.core, ane.evaluate.interval, ane.util.failure and ane.util.schema.
+-- Needs ane.core, ane.evaluate.interval and quantiles, ane.util.failure and ane.util.schema.
 -- Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.kl.ci[1], r.kl.ci[2], r.top1)`
 --
 -- The text is split into windows, each read from an empty cache. Every token of a window but its first is scored: KL(A || B) of the
@@ -9,6 +9,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local interval = require "ane.evaluate.interval"
+local median = require("ane.evaluate.quantiles").median
 local schema = require "ane.util.schema"
 
 local try = failure.try
@@ -64,17 +65,12 @@ local function score(tally, a, b, id, at)
   tally.log_a, tally.log_b = tally.log_a + log_a, tally.log_b + log_b
 end
 
+-- The smallest number of a sorted list that more than the share q of the numbers do not exceed; at most the last.
 local function quantile(sorted, q)
   return sorted[math.min(#sorted, math.floor(q * #sorted) + 1)]
 end
 
--- The middle value, or the mean of the two in the middle.
-local function median(sorted)
-  local n = #sorted
-  return (sorted[(n + 1) // 2] + sorted[n // 2 + 1]) / 2
-end
-
--- The interval of a mean over tokens; `map` is applied to its ends, and may turn them round.
+-- The interval of a mean over tokens. `map` is applied to its ends; it may be a falling function.
 local function ci_of(windows, value, map)
   local lo, hi = interval.of(windows, value)
   if not lo then return nil end

@@ -69,7 +69,7 @@ local function choices_of(stored, list, columns, count)
   return out
 end
 
--- The tensors that quantise would write, by the names of a source; {} where it writes no file of this source.
+-- The tensors that quantise would write, by the names of a source; {} if it writes no file of this source.
 local function written(source)
   local by_name = {}
   for _, t in ipairs(quantise.tensors(source) or {}) do

@@ -80,7 +80,7 @@ local function axes(out, x, y, bits, powers)
   out[#out + 1] = text(20, height, "KL divergence, nats", (' text-anchor="middle" transform="rotate(-90 20 %.1f)"'):format(height))
 end
 
--- A point with its name and the 95 % interval, where there is one.
+-- A point with its name and the 95 % interval, if there is one.
 local function point(out, row, x, y)
   local function place(kl) return y(math.log(math.max(kl, LEAST), 10)) end
   local at, colour = x(row.bits), COLOURS[row.method]

@@ -1,4 +1,4 @@
---- Replies that may call tools: free text until a call begins, then the grammar of calls. Also splits the reply into text and calls.
+--- Replies that may call tools: free text until a call begins, then a text of the grammar of calls. Splits a reply into text and calls.
 -- Needs ane.generate.constrain and ane.tools.reader. A plan is what ane.tools.plan gives.
 -- Usage: `local c = assert(calling.constraint(plan, nil, tokenizer, ends)); local view = calling.view(plan, tokenizer, true)`
 

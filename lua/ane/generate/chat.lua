@@ -1,12 +1,13 @@
 --- Conversations: renders messages to a prompt with the model's own chat template, and keeps the conversation in an object.
 -- Needs ane.core (JSON), ane.generate, ane.generate.messages, ane.generate.stream, ane.jinja, ane.util.failure,
--- ane.util.list, ane.util.methods, ane.util.nested and ane.util.schema. A model without a template
--- is an error; no other template is substituted.
+-- ane.util.keys, ane.util.list, ane.util.methods, ane.util.nested and ane.util.schema. A model without a template is an error; no other
+-- template is substituted.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local generate = require "ane.generate"
+local keys = require "ane.util.keys"
 local list_of = require "ane.util.list"
 local messages_of = require "ane.generate.messages"
 local methods = require "ane.util.methods"
@@ -29,13 +30,6 @@ M.rules = schema.merge(tools.rules, {
   special_in_messages = { type = "boolean", default = false },
 })
 
-local function names_of(templates)
-  local names = {}
-  for name in pairs(templates) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
-
 -- Returns the source of the template that the options select.
 local function choose(tokenizer, opts)
   if not tokenizer then return nil, "the model has no tokenizer, so no chat template: give token ids", "unsupported" end
@@ -49,7 +43,7 @@ local function choose(tokenizer, opts)
   end
   local source = templates[name]
   if not source then
-    return nil, ("the model has no chat template %s: choose %s"):format(schema.shown(name), names_of(templates)), "notfound"
+    return nil, ("the model has no chat template %s: choose %s"):format(schema.shown(name), table.concat(keys(templates), ", ")), "notfound"
   end
   return source, name
 end
@@ -57,8 +51,8 @@ end
 -- Compiled templates by source. The sources belong to tokenizers, which may be collected.
 local compiled = setmetatable({}, { __mode = "v" })
 
--- nil, message, code of a fault of ane.jinja. The public API has one code for the faults of a template, and `unsupported`
--- for a part of Jinja2 that the interpreter does not have.
+-- Turns a fault of ane.jinja into nil, message, code. The public API has the code "unsupported" for parts of Jinja2 that the interpreter
+-- does not have, and "template" for all other faults.
 local function template_fault(message, code, item)
   if code == "template" then message = "chat template: " .. (item and item .. ": " or "") .. message end
   return nil, message, code == "unsupported" and code or "template"
@@ -102,7 +96,7 @@ local function variables(tokenizer, messages, opts, prompt)
   return vars
 end
 
--- What a copy of the values would not survive: nil, message, code; true if there is nothing.
+-- Checks that messages and options can be copied and have the right types. Returns true; or nil, message, code.
 local function check_values(messages, opts)
   local fault = messages_of.fault(messages)
   for _, name in ipairs { "documents", "tools", "template_vars" } do
@@ -312,7 +306,7 @@ function M.new(model, opts, level, adapters_rule)
   return setmetatable({ model = model, messages = messages, session = session, _defaults = opts, _adapters = adapters }, Chat)
 end
 
--- Options of one reply over those of the conversation; level: of the method's caller, as error()'s.
+-- The options of one reply: those given, and the conversation's for the others. level: of the method's caller, as error()'s.
 local function options(self, opts, what, level)
   local out = {}
   for key, value in pairs(self._defaults) do out[key] = value end

@@ -82,9 +82,10 @@ function Constraint:allowed(n)
   return count > 0 and self._mask
 end
 
---- Returns whether the text is complete, and whether nothing may follow it.
+--- Returns whether the text is complete.
 function Constraint:complete() return self.matcher:accepts() end
 
+--- Returns whether the text is complete and nothing may follow it.
 function Constraint:finished() return self.matcher:finished() end
 
 --- Takes the next token that the grammar forces, without a run of the model. The last token of a forced text is left out,

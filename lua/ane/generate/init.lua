@@ -39,8 +39,8 @@ local function check_grammar(v)
   if schema.type_name(v) ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
--- Masks are made before runs while they take less than this share of the time of runs. In the other case a token whose best choice is
--- not allowed costs a second run, and of 100 tokens about 5 are of this kind.
+-- A mask is made before a run while masks take less than this share of the time of runs. Without a mask, a second run is needed if the
+-- grammar does not allow the best token, which happens for about 5 of 100 tokens.
 local MASK_SHARE = 1 / 20
 
 -- Tokens of a prompt whose logits are held at once for their log probabilities.
@@ -90,7 +90,7 @@ end
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
---   and checks several in one call, where that is faster (ane.generate.speculate). The reply does not change
+--   and checks several in one call, if that is faster (ane.generate.speculate). The reply does not change
 --   grammar: of ane.grammar; the reply is a text of it. Forced tokens are accepted without a run of the model. result.stop is
 --   "grammar" if nothing may follow; result.grammar_complete says whether the reply is a complete text of the grammar
 --   progress: function("prefill", done, total)
@@ -131,15 +131,6 @@ local function set_of(ids)
   local set = {}
   for _, id in ipairs(ids or {}) do set[id] = true end
   return set
-end
-
---- Returns the length of the longest common prefix of two lists.
-function M.common_prefix(a, b)
-  local n = math.min(#a, #b)
-  for i = 1, n do
-    if a[i] ~= b[i] then return i - 1 end
-  end
-  return n
 end
 
 local function repeats_of(opt)
@@ -223,7 +214,7 @@ function M.start(session, tokenizer, ids, opts)
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
     repeats = repeats_of(opts.stop_ngram),
     eos = ends,
-    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- mean seconds of late
+    mask_size = grammar and session.mask_size, cost = { mask = 0, run = 0 }, -- running averages, seconds
     pieces = {},
   }, Run)
   self.turn = setmetatable({}, { __close = function() self.computing = nil end }) -- also where a callback raises
@@ -260,7 +251,7 @@ end
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
-  local common = M.common_prefix(session.ids, ids)
+  local common = list_of.common_prefix(session.ids, ids)
   local ok, message, code
   if self.opts.prompt_logprobs then
     common = 0

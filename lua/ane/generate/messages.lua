@@ -1,6 +1,6 @@
---- Checks of messages before a chat template sees them. A template prints nothing for a key that it does not find, so a wrong message would
--- pass unseen.
--- Needs ane.core, ane.util.list, ane.util.nested and ane.util.schema. Values of ane.jinja are taken like plain ones.
+--- Checks messages before a chat template reads them. A template prints nothing for a key that it does not find, so it would not report a
+-- wrong message.
+-- Needs ane.core, ane.util.list, ane.util.nested and ane.util.schema. Values of ane.jinja are accepted like plain ones.
 -- Usage: `local fault = messages.fault({ { role = "user", content = "hi" } })`
 
 local core = require "ane.core"
@@ -10,7 +10,7 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
--- Is this a value of ane.jinja? Its metatable has the kind.
+-- The kind of a value of ane.jinja, which its metatable names; nil for other values.
 local function kind_of(v)
   local mt = getmetatable(v)
   return type(mt) == "table" and mt.kind or nil

@@ -245,7 +245,7 @@ local function last_logits(self)
   return results:logits(results.count)
 end
 
---- Writes tokens, states, the logits of the last token where the last feed has kept them, and a note.
+--- Writes tokens, states, the logits of the last token if the last feed has kept them, and a note.
 function Session:save(path, note)
   local ok, message, code = settle(self, self.len) -- a rewind may have left keys of other rope factors
   if not ok then return nil, message, code end

@@ -35,7 +35,7 @@ local fresh = 0
 local function fresh_seed()
   fresh = fresh + 1
   local _, low, high = core.random(os.time() ~ math.floor(core.clock() * 1e9), fresh)
-  return (high << 32 | low) & 0x1fffffffffffff -- 53 bits: survives JSON
+  return (high << 32 | low) & 0x1fffffffffffff -- 53 bits, which a number in JSON holds exactly
 end
 
 local Sampler = {}

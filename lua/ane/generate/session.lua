@@ -18,7 +18,7 @@
 --   save(path, note), restore(path)    tokens, states and the logits of the last token, as a file that appears whole or not at all.
 --                        A file of another model, of other options, of another engine or of another version of the arithmetic is
 --                        code "state", a damaged one "format", one that is longer than the context "range"
---   stop(), unstop()     ends the feed in progress before its next chunk, or else the next feed; takes that back
+--   stop(), unstop()     stop ends the feed in progress before its next chunk, or else the next feed; unstop cancels a stop
 --   generate(opts), stream(opts)       continue from the cached tokens; the tokens of the reply are cached afterwards
 --   part(n)              of models that see tokens on both sides
 --   kv_bytes(), close()
@@ -118,7 +118,7 @@ end
 -- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
 -- (rows are then not kept beyond the chunk: for long inputs with want = "all")
 -- @param by the reply in progress, if it feeds
--- @return true; or nil, message, code: "range" where the context is full or an id is not a token (nothing is fed then),
+-- @return true; or nil, message, code: "range" if the context is full or an id is not a token (nothing is fed then),
 -- "stopped" after stop() (what was fed before stays: see length)
 function Session:feed(ids, opts, by)
   local core = opened(self)
@@ -256,7 +256,7 @@ function Session:part(n)
   return core:part(n)
 end
 
---- Writes tokens, states and the logits of the last token (where the last feed has kept them) to a file, whole or not at all.
+--- Writes tokens, states and the logits of the last token (if the last feed has kept them) to a file, whole or not at all.
 -- @param path of the file
 -- @param note a text of the caller's that is kept with them, or nil
 -- @return true; or nil, message, code
@@ -407,8 +407,8 @@ function Session:close()
 end
 
 -- Properties: length (tokens cached), ids (their list, a copy), context (maximum tokens), closed, stopping (stop was called
--- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
--- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
+-- and no feed has seen it yet); adapters_key (identifies the session's adapters; nil: the model's own); n_ids (ids
+-- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are divided into feeds), switch_at (sequences longer than
 -- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
 -- sessions of the program: {runs whose head was pruned, bytes read, bytes of the whole head}; nil if the head is never pruned);
 -- mask_size (the ids of a feed's mask; nil: feeds take none).

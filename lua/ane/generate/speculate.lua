@@ -1,9 +1,8 @@
 --- Drafts tokens from earlier text (prompt lookup), and decides when to draft.
 -- Needs ane.util.list and ane.util.schema. A drafter indexes the positions of all n-grams of 2, 3 and 4 tokens. It finds the earlier
--- position whose past agrees longest with the end of the text, and proposes the tokens that followed it.
--- A pace decides how many of those tokens
--- are worth checking: a call of T tokens takes longer than one of a single token, and a draft may be wrong.
--- Source of the idea: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens a call.
+-- position whose past agrees longest with the end of the text, and proposes the tokens that followed it. A pace decides how many of those
+-- tokens are worth checking: a call of T tokens takes longer than one of a single token, and a draft may be wrong.
+-- Sources: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens per call.
 -- Usage: `local d = speculate.drafter(ids); local draft, match = d:draft(7); d:push(id)`
 
 local list_of = require "ane.util.list"

@@ -1,5 +1,7 @@
 --- Decides when a reply ends before its limit: stop strings, and n-grams that repeat.
--- Needs nothing. Usage: `local w = stops.watch {"\n\n"}; local text, found = w:push(piece)`
+-- Needs ane.util.marks. Usage: `local w = stops.watch {"\n\n"}; local text, found = w:push(piece)`
+
+local marks = require "ane.util.marks"
 
 local M = {}
 
@@ -11,35 +13,16 @@ function M.watch(strings)
   return setmetatable({ strings = strings, held = "" }, Watch)
 end
 
--- Returns the length of the longest suffix of the text that is a prefix of one of the strings.
-local function partial(text, strings)
-  local longest = 0
-  for _, stop in ipairs(strings) do
-    for n = math.min(#stop - 1, #text), longest + 1, -1 do
-      if text:sub(-n) == stop:sub(1, n) then
-        longest = n
-        break
-      end
-    end
-  end
-  return longest
-end
-
 --- Takes the next piece of text.
 -- @return text that can no longer be part of a stop string; the stop string once one is complete (the text then ends before it)
 function Watch:push(piece)
   if not self.strings[1] then return piece end
   local text = self.held .. piece
-  local first, found
-  for _, stop in ipairs(self.strings) do
-    local at = text:find(stop, 1, true)
-    if at and (not first or at < first) then first, found = at, stop end
-  end
-  if found then
+  local first, found, n = marks.find(text, self.strings)
+  if first then
     self.held = ""
     return text:sub(1, first - 1), found
   end
-  local n = partial(text, self.strings)
   self.held = text:sub(#text - n + 1)
   return text:sub(1, #text - n)
 end

@@ -1,19 +1,13 @@
 --- GBNF, llama.cpp's form of EBNF, as patterns: rules `name ::= ...`, the first is `root`; "text", [a-z], ., groups, |, * + ? {n,m},
--- # notes.
--- Needs ane.grammar.rules. Usage: `local pattern = gbnf.read 'root ::= "yes" | "no"'`
+-- # comments.
+-- Needs ane.grammar.cursor and rules. Usage: `local pattern = gbnf.read 'root ::= "yes" | "no"'`
 
+local cursor = require "ane.grammar.cursor"
 local rules = require "ane.grammar.rules"
 
 local M = {}
 
-local Reader = {}
-Reader.__index = Reader
-
-local function fail(self, what)
-  local before = self.text:sub(1, self.at - 1)
-  local _, line = before:gsub("\n", "")
-  error({ message = ("line %d, column %d: %s"):format(line + 1, #before:match "[^\n]*$" + 1, what) }, 0)
-end
+local fail, take = cursor.fail, cursor.take
 
 local function skip(self)
   while true do
@@ -23,16 +17,7 @@ local function skip(self)
   end
 end
 
-local function take(self, pattern)
-  local found, to = self.text:match("^(" .. pattern .. ")()", self.at)
-  if found then self.at = to end
-  return found
-end
-
 local SIMPLE = { n = "\n", t = "\t", r = "\r", ["\\"] = "\\", ['"'] = '"', ["["] = "[", ["]"] = "]", ["-"] = "-", ["^"] = "^", ["/"] = "/" }
-
--- Is this the code of a character: at most U+10FFFF, and no half of a surrogate pair?
-local function is_scalar(code) return code <= 0x10FFFF and (code < 0xD800 or code > 0xDFFF) end
 
 -- Reads one character, escaped or not, as UTF-8.
 local function character(self)
@@ -41,10 +26,7 @@ local function character(self)
     return c and utf8.len(c) == 1 and c or fail(self, "the text is not UTF-8")
   end
   local digits = take(self, "x%x%x") or take(self, "u%x%x%x%x") or take(self, "U%x%x%x%x%x%x%x%x")
-  if digits then
-    local code = tonumber(digits:sub(2), 16)
-    return is_scalar(code) and utf8.char(code) or fail(self, "the escape names no character")
-  end
+  if digits then return cursor.character(self, digits:sub(2)) end
   local c = take(self, ".")
   return SIMPLE[c] or fail(self, "an unknown escape")
 end
@@ -109,12 +91,9 @@ local function repeated(self)
   end
 end
 
-local MOST_DEPTH = 200
-
 function alternatives(self)
   local list, sequence = {}, {}
-  self.depth = self.depth + 1
-  if self.depth > MOST_DEPTH then fail(self, "groups are nested more than 200 deep") end
+  cursor.enter(self)
   while true do
     skip(self)
     if take(self, "|") then
@@ -134,7 +113,7 @@ end
 --- Reads a grammar.
 -- @return a pattern; or nil, message, code: the message gives the position
 function M.read(text)
-  local self = setmetatable({ text = text, at = 1, depth = 0 }, Reader)
+  local self = { text = text, at = 1, depth = 0 }
   local all = { "root" }
   local ok, why = pcall(function()
     skip(self)

@@ -26,7 +26,7 @@ local JSON = {
   blanks = { type = "integer", min = 0, max = 1000 },
 }
 
--- Makes a grammar; or nil, message, code. `source` is in core.grammar's form, from which another thread can make its own.
+-- Makes a grammar; or nil, message, code. kind, source, opts: as core.grammar takes them.
 local function make(kind, source, opts)
   local raw, message, code = core.grammar(kind, source, opts)
   if not raw then return nil, message, code end
@@ -46,9 +46,8 @@ end
 
 --- JSON that is valid under a JSON Schema (2020-12, and older spellings). Members may come in any order, each once.
 -- @param of the schema: JSON text, or a table (ane.null is JSON's null; an empty table is an object where JSON Schema expects one)
--- @param opts strict: false ignores unknown names of formats; blanks: maximum blanks at
--- each place where JSON allows them
--- (default: one space after commas and colons, or none)
+-- @param opts strict (false: unknown names of formats are ignored), blanks (maximum blanks at each place where JSON allows them; default:
+-- at most one space after commas and colons)
 -- @return a grammar; or nil, message, code: the message begins with the keyword and its path
 function M.json_schema(of, opts)
   schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)

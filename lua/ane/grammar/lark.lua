@@ -1,11 +1,14 @@
 --- Lark's grammars as patterns: rules and terminals, "text", "text"i, /pattern/i, ranges, groups, [optional], | * + ? ~ n..m {n,m},
 -- priorities and aliases (which change no text), %ignore, and %import of what is usual in `common`. Rules are lower case, the whole text is
--- `start`. Terminals match in any way that fits: they need not be the longest. Needs ane.grammar.rules.
+-- `start`. Terminals match in any way that fits: they need not be the longest. Needs ane.grammar.cursor and rules.
 -- Usage: `local pattern = lark.read 'start: WORD ("," WORD)*\n%import common.WORD'`
 
+local cursor = require "ane.grammar.cursor"
 local rules = require "ane.grammar.rules"
 
 local M = {}
+
+local fail, take = cursor.fail, cursor.take
 
 --- Terminals of Lark's common.lark.
 local COMMON = {
@@ -16,12 +19,6 @@ local COMMON = {
   LETTER = "[a-zA-Z]", WORD = "[a-zA-Z]+", CNAME = "[_a-zA-Z][_a-zA-Z0-9]*", WS_INLINE = "[ \\t]+", WS = "[ \\t\\f\\r\\n]+", CR = "\\r",
   LF = "\\n", NEWLINE = "(?:\\r?\\n)+", ESCAPED_STRING = '"(?:[^"\\\\\\n]|\\\\.)*"', SH_COMMENT = "#[^\\n]*", CPP_COMMENT = "//[^\\n]*",
 }
-
-local function fail(self, what)
-  local before = self.text:sub(1, self.at - 1)
-  local _, line = before:gsub("\n", "")
-  error({ message = ("line %d, column %d: %s"):format(line + 1, #before:match "[^\n]*$" + 1, what) }, 0)
-end
 
 -- Skips blanks and comments; line ends too if `lines` is set.
 local function skip(self, lines)
@@ -34,12 +31,6 @@ local function skip(self, lines)
   end
 end
 
-local function take(self, pattern)
-  local found, to = self.text:match("^(" .. pattern .. ")()", self.at)
-  if found then self.at = to end
-  return found
-end
-
 local ESCAPES = { n = "\n", t = "\t", r = "\r", f = "\f", ["\\"] = "\\", ['"'] = '"', ["/"] = "/" }
 
 local function string_of(self)
@@ -47,7 +38,7 @@ local function string_of(self)
   while not take(self, '"') do
     local escape = take(self, "\\.")
     local digits = escape == "\\x" and take(self, "%x%x") or escape == "\\u" and take(self, "%x%x%x%x")
-    if digits then parts[#parts + 1] = utf8.char(tonumber(digits, 16))
+    if digits then parts[#parts + 1] = cursor.character(self, digits)
     elseif escape then parts[#parts + 1] = ESCAPES[escape:sub(2)] or fail(self, "an unknown escape")
     else parts[#parts + 1] = take(self, '[^"\\\n]+') or fail(self, 'a " is not closed') end
   end
@@ -145,13 +136,10 @@ local function repeated(self, lines)
   end
 end
 
-local MOST_DEPTH = 200
-
--- lines: line ends inside brackets count as blanks.
+-- @param lines true: a line end counts as a blank, as it does inside brackets
 function alternatives(self, lines)
   local list, sequence = {}, {}
-  self.depth = self.depth + 1
-  if self.depth > MOST_DEPTH then fail(self, "groups are nested more than 200 deep") end
+  cursor.enter(self)
   while true do
     skip(self, lines)
     if take(self, "|") then

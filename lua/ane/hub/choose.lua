@@ -1,5 +1,7 @@
---- Which files of a repository make a model. Needs nothing.
+--- Which files of a repository make a model. Needs ane.util.keys.
 -- Usage: `local names, main = choose.files(list, "Q4_K_M")`
+
+local sorted = require "ane.util.keys"
 
 local M = {}
 
@@ -9,15 +11,8 @@ local function part_of(name)
   if base then return base, tonumber(i), tonumber(n) end
 end
 
-local function sorted(set)
-  local list = {}
-  for name in pairs(set) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
-
--- GGUF models of a list of names: main file -> list of all its files. Files beside models (projectors, importance) are left out.
--- Behind it, of a split model that is not whole: which part is missing.
+-- GGUF models of a list of names, as main file -> list of all its files, without projectors and importance files. The second result is a
+-- message about a missing part if a split model is incomplete, else nil.
 local function gguf_models(names)
   local models, parts = {}, {}
   for _, name in ipairs(names) do

@@ -101,7 +101,7 @@ local function follow(self, url, opts)
   return nil, ("the hub redirects more than %d times"):format(MAX_REDIRECTS), "format"
 end
 
--- Is the failure temporary, so that another try is worthwhile?
+-- Status codes of temporary failures, after which the request is tried again.
 local BUSY = { [408] = true, [429] = true, [500] = true, [502] = true, [503] = true, [504] = true }
 
 -- The error that an unsuccessful answer stands for.
@@ -181,8 +181,7 @@ local function attempt(self, path, opts, what)
   return nil, message, code
 end
 
---- Asks for an address of the hub. A request whose connection breaks is resumed; as long as each try brings something, tries
--- are not counted.
+--- Requests an address of the hub. A request whose connection breaks is resumed. Only successive tries that bring no new bytes are counted.
 -- @param path the part of the address after the endpoint
 -- @param opts what (name in messages), most (bytes of the answer in memory); or path (of a file that may have a part already), size (the
 -- file's), on_bytes = function(bytes of the file)

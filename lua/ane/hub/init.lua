@@ -208,9 +208,9 @@ end
 
 --- Options of pull.
 --   progress: function(name, done, total) of bytes
---   waiting: function(why, seconds), called before the hub is asked again
---   offline: take what the cache has; default HF_HUB_OFFLINE
---   fallback: take what the cache has where the hub cannot be reached
+--   waiting: function(why, seconds), called before a request is repeated
+--   offline: true: use only the cache; default HF_HUB_OFFLINE
+--   fallback: true: use the cache if the hub cannot be reached; default false
 --   client: options of ane.hub.http.client beside those of the environment
 M.rules = {
   progress = { type = "callable" }, waiting = { type = "callable" }, offline = { type = "boolean" },

@@ -3,7 +3,7 @@
 -- json.dumps(ensure_ascii=False), raise_exception, strftime_now and generation blocks. A template sees its variables and the
 -- functions of ane.jinja.globals, nothing of the host. Each render has a budget of steps, depth and bytes (ane.jinja.limits).
 -- Codes of faults: syntax, unsupported (a part of Jinja2 that is left out), limit (the budget), template (raise_exception),
--- undefined, type, value, security, runtime (as in Python), internal (a defect of this engine). ane.chat maps them to the codes
+-- undefined, type, value, security, runtime (as in Python), internal (a defect of this engine). ane.generate.chat maps them to the codes
 -- of the public API.
 -- Needs LPeg and the modules of ane.jinja. Usage:
 --

@@ -1,6 +1,6 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.model.adapters, ane.generate.chat, core, failure, generate, isa, list, loader, methods, progress, schema, session, stream,
--- units and weights.
+-- Needs ane.model.adapters, ane.generate.chat, core, failure, generate, isa, list, loader, methods, progress, schema, session, shape,
+-- stream, units and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local adapters = require "ane.model.adapters"
@@ -14,6 +14,7 @@ local methods = require "ane.util.methods"
 local progress = require "ane.util.progress"
 local schema = require "ane.util.schema"
 local session = require "ane.generate.session"
+local elements_of = require("ane.util.shape").count
 local stream = require "ane.generate.stream"
 local units = require "ane.util.units"
 local weights = require "ane.model.weights"
@@ -93,7 +94,7 @@ local function opened(self, level)
   return self._bundle or error("model is closed", (level or 2) + 1)
 end
 
--- The options with a progress function that ends the work where it closes the model.
+-- The options with a progress function that ends the work if it closes the model.
 local function watched(self, opts, what)
   schema.plain(opts, what, 3)
   local show = type(opts) == "table" and rawget(opts, "progress")
@@ -545,9 +546,7 @@ local function by_type(tensors)
       types[t.dtype] = row
       order[#order + 1] = row
     end
-    local elements = 1
-    for _, n in ipairs(t.shape) do elements = elements * n end
-    row.tensors, row.elements, row.bytes = row.tensors + 1, row.elements + elements, row.bytes + t.bytes
+    row.tensors, row.elements, row.bytes = row.tensors + 1, row.elements + elements_of(t.shape), row.bytes + t.bytes
   end
   table.sort(order, function(a, b)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end

@@ -1,5 +1,5 @@
 --- Texts for calibration that a model must first make: its own samples, and chats through its template.
--- Needs ane.model.windows, ane.util.nested and ane.util.schema; and ane.model.samples and ane.generate.chat where they are asked for.
+-- Needs ane.model.windows, ane.util.nested and ane.util.schema; and ane.model.samples and ane.generate.chat if they are asked for.
 -- Usage:
 --   local input, message, code = inputs.resolve(model, {samples = 8192})
 
@@ -38,7 +38,7 @@ local function encode(model, chats)
   return lists
 end
 
--- Tokens of a text that are read together, where samples come between.
+-- Tokens of a piece of text, when pieces alternate with samples.
 local PIECE = 512
 
 --- Alternates between texts and samples: the kind with fewer tokens so far comes next. A reader that stops at some number of tokens
@@ -52,14 +52,14 @@ function M.mix(model, input, samples)
   local sides, out = { { list = pieces, at = 1, n = 0 }, { list = samples, at = 1, n = 0 } }, {}
   while true do
     local a, b = sides[1], sides[2]
-    local next_ = (not b.list[b.at] or (a.list[a.at] and a.n <= b.n)) and a or b
-    local ids = next_.list[next_.at]
+    local side = (not b.list[b.at] or (a.list[a.at] and a.n <= b.n)) and a or b
+    local ids = side.list[side.at]
     if not ids then return out end
-    out[#out + 1], next_.at, next_.n = ids, next_.at + 1, next_.n + #ids
+    out[#out + 1], side.at, side.n = ids, side.at + 1, side.n + #ids
   end
 end
 
---- What a model is to read.
+--- Turns an input for calibration into texts and ids.
 -- @param model a generative model; it must stay open
 -- @param input a text, a list of ids, or a list of those: returned as it is; {samples = N}: texts of N tokens that the model writes
 -- itself (ane.model.samples); {chats = list}: conversations, each a list of messages or {messages, tools, documents, template_vars}

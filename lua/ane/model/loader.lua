@@ -23,7 +23,7 @@ local function kv_heads(cfg)
   return sum
 end
 
--- Most tokens of a default context, and of that of a model whose input is whole texts.
+-- Maximum tokens of the default context: of models in general, and of models that take whole texts.
 local MOST_CONTEXT, MOST_TEXT = 4096, 32768
 
 -- The type of cached keys and values. Integer codes make long prompts of models that generate faster, and are nearer to fp32
@@ -36,9 +36,9 @@ end
 -- Returns the tokens of a default context: the model's own maximum, but at most `most` and what fits in half of the free memory.
 local function default_context(cfg, opts, most)
   local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[opts.kv or default_kv(cfg, opts.activations)]
-  local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
+  local bytes_per_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
-  local fits = free > 0 and a_token > 0 and free // 2 // a_token or MOST_CONTEXT
+  local fits = free > 0 and bytes_per_token > 0 and free // 2 // bytes_per_token or MOST_CONTEXT
   return math.min(cfg.context_length or MOST_CONTEXT, most, math.max(fits, 64))
 end
 
@@ -61,17 +61,15 @@ local function chunk_of(cfg, context)
   return cfg.kind and math.min(math.max(context, MANY_TEXTS), cfg.both_sides and MOST_TEXT or MOST_TOKENS) or 512
 end
 
--- What a model on several ranks cannot have: option, and the words of the message.
-local ALONE = {
-  { "adapters", "adapters" }, { "importance", "importance" }, { "transform", "transform" },
-}
+-- Options that a model on several ranks does not support.
+local ALONE = { "adapters", "importance", "transform" }
 
 -- Plans a graph for the ranks of this process's team.
 local function on_ranks(graph, options, cfg, source, opts)
   local team, message, code = require("ane.pipeline").team()
   if not team then return nil, message, code end
-  for _, one in ipairs(ALONE) do
-    if opts[one[1]] then return nil, ("option %s is not supported for a model on several ranks"):format(one[2]), "unsupported" end
+  for _, name in ipairs(ALONE) do
+    if opts[name] then return nil, ("option %s is not supported for a model on several ranks"):format(name), "unsupported" end
   end
   if type(opts.recipe) == "table" then
     return nil, "option recipe must be a path for a model on several ranks, which all read it", "unsupported"
@@ -249,7 +247,7 @@ M.find_recipe = find_recipe
 --- The model of a recipe and a configuration.
 -- @param path as the user gave it, for messages
 -- @param opts as load's
--- @param found nil, or {tokenizer, message (why there is none)}: looked for elsewhere
+-- @param found nil: the tokenizer is looked for beside the weights; or {tokenizer, message (why there is none)}
 -- @return as load
 function M.complete(path, r, cfg, source, opts, found)
   cfg.soft_experts = opts.soft_experts
@@ -261,7 +259,7 @@ function M.complete(path, r, cfg, source, opts, found)
   local options = {}
   for key, value in pairs(opts) do options[key] = value end
   options.context, options.context_given = opts.context or default_context(cfg, opts, MOST_CONTEXT), opts.context ~= nil
-  local fits, program
+  local fits, program, places
   fits, message, code = check_context(cfg, options.context)
   if not fits then return nil, ("%s: %s"):format(path, message), code end
   if opts.merge and opts.adapters then
@@ -275,9 +273,9 @@ function M.complete(path, r, cfg, source, opts, found)
     architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = context_of(cfg, options), options = options,
   }
   if opts.unplanned then return bundle end
-  program, message, code = M.plan(r, cfg, source, options)
-  if not program then return nil, message, code end
-  bundle.program, bundle.places, bundle.context = program, message, program:context()
+  program, places, code = M.plan(r, cfg, source, options)
+  if not program then return nil, places, code end
+  bundle.program, bundle.places, bundle.context = program, places, program:context()
   bundle.kv = opts.kv or default_kv(cfg, opts.activations)
   return bundle
 end
@@ -290,7 +288,7 @@ function M.context_warning(context, own)
   return ("a context of %d tokens is longer than the %d that the model was made for: text beyond those may be wrong"):format(context, own)
 end
 
--- Options that change weights or divide them, which only safetensors and GGUF files have; and how messages begin with them.
+-- Options that change or divide weights, for safetensors and GGUF files only, and the beginning of a message about each.
 local OF_WEIGHTS = { { "adapters", "adapters are" }, { "ranks", "ranks are" }, { "transform", "option transform is" } }
 
 -- Options of package sets.

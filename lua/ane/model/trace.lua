@@ -1,6 +1,6 @@
 --- Intermediate values of a model by name. Fused steps hide the values between them, so the first trace plans a second program from
 -- the same source without fusion. It is freed with the model.
--- Needs ane.model.loader, ane.util.schema and ane.util.tensor_view.
+-- Needs ane.model.adapters, ane.model.loader, ane.util.schema and ane.util.tensor_view.
 -- Usage: `local t = model:trace(ids, "layers.3.*"); print(t["layers.3.attn_q"])`
 
 local adapters = require "ane.model.adapters"

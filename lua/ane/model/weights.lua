@@ -34,7 +34,7 @@ function M.by_size(keep)
   return rows
 end
 
--- And the quant types that can be encoded and have a layout.
+-- M.names goes on with the quant types that can be encoded and have a layout.
 for _, row in ipairs(M.by_size(function(row) return row.block > 1 and row.encodes and row.packed end)) do
   M.names[#M.names + 1] = row.name
 end
@@ -123,9 +123,10 @@ end
 
 local NUMBERS <const> = "option importance: %s: must have a finite number of 0 or more for each column"
 
---- Option importance with tensors in place of lists. Raises as ane.util.failure does where a key is not a name, or a value is not a list of
--- finite numbers of 0 or more.
+--- Checks the option importance and turns its lists into tensors.
 -- @param importance name -> list or tensor
+-- @return name -> tensor
+-- @raise a failure of ane.util.failure if a key is not a name, or a value is not a list of finite numbers of 0 or more
 function M.importance(importance)
   local out = {}
   for name, values in pairs(importance) do
@@ -150,9 +151,10 @@ function M.bytes(importance)
   return out
 end
 
---- Raises if a name of option importance is neither a matrix of a program nor a tensor of its source, or where a matrix has another
--- number of columns. Parts of tensors ("name[3,:]") come beside the tensors.
+--- Checks the names and lengths of the option importance. Names of parts of tensors ("name[3,:]") are allowed beside those of tensors.
 -- @param importance of M.importance
+-- @return true
+-- @raise a failure if a name is neither a matrix of the program nor a tensor of its source, or if a matrix has another number of columns
 function M.check_importance(program, source, importance)
   local columns = {}
   for _, m in ipairs(program:info().matrices) do columns[m.name] = m.cols end

@@ -1,7 +1,7 @@
 --- Analysis of an ONNX graph: which node makes a value, what a value depends on, and values computed for made-up inputs.
--- Needs ane.core and ane.util.shape. Values are numbers; 0 is an absent value. A value is "static" if it depends on constants only,
--- "data" if it depends on the elements of ids or caches (not only on their shapes). All others depend on lengths, masks and positions,
--- and can be evaluated.
+-- Needs ane.core and ane.util.shape. A value is named by its number in the graph (1-based); 0 is an absent value. A value is "static" if
+-- it depends on constants only, and "data" if it depends on the elements of ids or caches (not only on their shapes). All others depend on
+-- lengths, masks and positions, and can be evaluated.
 -- Usage: `local g = graph.new(source, roles); local node = g.maker[value]; local t = g:evaluate(value, past, tokens)`
 
 local core = require "ane.core"
@@ -12,7 +12,9 @@ Graph.__index = Graph
 
 local M = {}
 
---- Raises if the graph is not what a recipe computes. node may be nil.
+--- Raises the reason why no recipe computes the graph. ane.onnx.rebuild catches it.
+-- @param node where the graph differs, which the message names; or nil
+-- @param ... what is wrong, as string.format takes it; with a node, a clause whose subject is the node: "has no mask"
 function M.refuse(node, ...)
   local text = (...):format(select(2, ...))
   error({ uncovered = true, message = node and ("node %s (%s) %s"):format(node.name, node.op, text) or text }, 0)
@@ -39,7 +41,8 @@ local function inputs_of(node)
   return inner_inputs(node, table.move(node.inputs, 1, #node.inputs, 1, {}))
 end
 
-local function classify(self)
+-- Marks each value as static or data, and notes its maker. Shape and Size nodes of data are noted in shape_of: their results are not data.
+local function mark_values(self)
   local doc = self.doc
   for v, value in ipairs(doc.values) do self.static[v] = value.constant ~= nil or nil end
   for _, node in ipairs(doc.nodes) do
@@ -71,8 +74,10 @@ local function find_inner(self, nodes)
   end
 end
 
---- @param source an open ONNX source
--- @param roles names of inputs: ids, mask, positions, past_length, total_length, states (list of {past, present}), logits
+--- Reads the graph of a source.
+-- @param source an open ONNX source
+-- @param roles names of inputs and outputs: ids, mask, positions, past_length, total_length, states (list of {past, present}), logits
+-- @return graph; its `shape`, function(value, past, tokens) -> dimensions of data or nil, is set by ane.onnx.lift
 function M.new(source, roles)
   local self = setmetatable({
     source = source, doc = core.onnx(source), roles = roles, maker = {}, static = {}, data = {}, shape_of = {}, inner = {}, inputs = {},
@@ -88,10 +93,11 @@ function M.new(source, roles)
     if io.name == roles.ids or self.past[io.name] then self.data[v] = true end
   end
   find_inner(self, self.doc.nodes)
-  classify(self)
+  mark_values(self)
   return self
 end
 
+--- The constant {dtype, shape, data} that a value is, or nil.
 function Graph:constant(v) return v > 0 and self.doc.values[v].constant or nil end
 
 --- Follows a value back through nodes that change no numbers. @return value
@@ -123,6 +129,7 @@ local FORMATS = {
   uint64 = "<i8", bool = "<I1",
 }
 
+-- The number of an fp16 code.
 local function half(bits)
   local sign, e, m = bits >> 15 == 1 and -1 or 1, bits >> 10 & 31, bits & 1023
   if e == 0 then return sign * m * 2.0 ^ -24 end
@@ -150,6 +157,7 @@ function M.numbers(t, first, n)
   return out
 end
 
+-- A tensor of n integers fn(0), fn(1), ...; int64 where dtype is unknown.
 local function integers(dtype, shape, fn, n)
   local format, list = FORMATS[dtype] or "<i8", {}
   for i = 0, n - 1 do list[i + 1] = format:pack(fn(i)) end
@@ -181,6 +189,7 @@ local function shapes_under(self, v, seen, out)
   return out
 end
 
+-- The result of a Shape or Size node of data.
 local function shape_tensor(self, v, past, tokens)
   local node = self.shape_of[v]
   local dims = self.shape(node.inputs[1], past, tokens) or M.refuse(node, "is the shape of an unknown value")
@@ -228,9 +237,10 @@ function Graph:number(v)
   return list and #list == 1 and list[1] or nil
 end
 
---- The numbers of a value for these lengths.
+--- The numbers of a value for these lengths; default: one token, none cached. nil if the value has no bytes or an unknown type.
 function Graph:numbers(v, past, tokens) return M.numbers(self:evaluate(v, past or 0, tokens or 1)) end
 
+--- Frees what evaluations have made. Later evaluations make it again.
 function Graph:close()
   for _, part in pairs(self.parts) do part.run:close() end
   self.parts = {}

@@ -1,6 +1,6 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.util.units, ane.onnx.rebuild and ane.tokenizer. A
--- recipe rebuilds the model if one computes exactly what the graph does. Otherwise the graph itself runs, op by op. What no
+-- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.util.units, ane.onnx.rebuild and ane.tokenizer. If a
+-- recipe computes exactly what the graph does, the model runs by that recipe. Otherwise the graph itself runs, op by op. What no
 -- configuration states is read from the graph's inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
@@ -25,13 +25,13 @@ end
 
 local function table_or_empty(v) return type(v) == "table" and v or {} end
 
--- An integer from `least` to the ceiling of its key in config.json, or nil.
+-- The value v if it is an integer from `least` to the ceiling of the key `what` in config.json; else nil.
 local function whole(v, least, what)
   local n = type(v) == "number" and math.tointeger(v)
   return n and n >= least and n <= ceilings.of(what) and n or nil
 end
 
--- The first of two values that is such an integer of at least 1.
+-- The first of two values that is an integer of at least 1 and at most the ceiling; nil if none is.
 local function count(what, first, second) return whole(first, 1, what) or whole(second, 1, what) end
 
 local function text(v) return type(v) == "string" and v or nil end
@@ -80,7 +80,7 @@ end
 
 -- ---- Roles of inputs and outputs ------------------------------------------------------------------------------------
 
---- Usual names, where no configuration names the inputs and outputs; %d is the layer.
+--- Usual names of caches, for graphs whose configuration names none; %d is the layer.
 local CACHES = {
   { past = "past_key_values.%d.key", present = "present.%d.key" },
   { past = "past_key_values.%d.value", present = "present.%d.value" },
@@ -118,7 +118,8 @@ local function fill(template, layer)
   return at and template:sub(1, at - 1) .. layer .. template:sub(at + 2)
 end
 
--- The caches of a graph: every input that matches a template, with the output of the same layer.
+-- The caches of a graph: every input that matches a template, with the output of the same layer. `rows` is the number of tokens that a
+-- cache of a sliding window holds, and 0 for a cache that grows.
 local function find_caches(inputs, outputs, decoder)
   local given, used, states = {}, {}, {}
   for _, io in ipairs(outputs) do given[io.name] = true end
@@ -139,7 +140,9 @@ local function find_caches(inputs, outputs, decoder)
   return states
 end
 
--- The name in the configuration, else the usual one; nil if the graph has neither.
+-- The name of an input or output: the configured one, else the first usual one that the graph has; nil if it has none of them.
+-- @param list inputs or outputs of the graph
+-- @param ... usual names
 local function role(list, configured, ...)
   for _, name in ipairs { text(configured) or ..., ... } do
     for _, io in ipairs(list) do
@@ -168,19 +171,20 @@ end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
--- The default context in tokens: the model's, at most 4096, and what fits in the memory of runs, in which each run holds the cache
--- (float32) twice: as it was, and as it becomes.
+-- The default context in tokens: the least of the model's own, 4096, and what fits in the memory of runs (at least 64). A run holds the
+-- cache twice in float32: before its tokens and after them.
 local function default_context(cfg, run_memory)
-  local a_token = 2 * 8 * (cfg.n_layer or 0) * (cfg.n_head_kv or 0) * (cfg.head_dim or 0)
+  local bytes_per_token = 2 * (2 * 4) * (cfg.n_layer or 0) * (cfg.n_head_kv or 0) * (cfg.head_dim or 0) -- twice keys and values
   local most = run_memory or core.memory().available // 2
-  local fits = most > 0 and a_token > 0 and most // a_token or 4096
+  local fits = most > 0 and bytes_per_token > 0 and most // bytes_per_token or 4096
   return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
 end
 
--- Tokens of one run: their logits take at most 64 MiB.
+-- Tokens of one run, from 16 to 256, so that their logits (float32) take at most 64 MiB if there are more than 16; 16 if the vocabulary is
+-- unknown.
 local function chunk_of(roles) return roles.vocab and math.max(16, math.min(256, (1 << 24) // roles.vocab)) or 16 end
 
--- Options that the graph engine does not support. It keeps weights as stored and computes in float32.
+-- Refuses options that the graph engine does not support: it keeps weights as stored and computes in float32.
 local function check_options(path, opts)
   if opts.mixed then refuse("unsupported", "%s: option mixed: the graph engine runs weights as the file stores them", path) end
   if opts.weights and opts.weights ~= "file" then
@@ -188,6 +192,7 @@ local function check_options(path, opts)
   end
 end
 
+-- @return the tokenizer; or nil and why the model has none. A damaged tokenizer raises.
 local function find_tokenizer(folder)
   local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, folder)
   if not called then return nil, folder .. ": tokenizers of folders are not supported" end

@@ -4,8 +4,7 @@
 -- A lifted value is {e = expression, dims = list of dimensions}. The expression {op, node, channels, x, ...} says what is
 -- computed for each token, over channels. The dimensions give the layout of the ONNX tensor: each is a list of atoms {kind, size,
 -- stride}, outermost first. Kinds: "c" (channels; stride is their distance in the expression's channels), "s" (tokens of this
--- call), "t" (all tokens, cached ones first), "rep" (repeated). The sizes of s and t are the lengths that evaluate uses: see
--- TOKENS.
+-- call), "t" (all tokens, cached ones first), "rep" (repeated). The sizes of s and t are M.TOKENS and M.TOTAL.
 -- Usage: `local lift = lift.new(graph); local logits = lift:value(number)`
 
 local graph = require "ane.onnx.graph"
@@ -15,7 +14,7 @@ Lift.__index = Lift
 
 local M = { refuse = graph.refuse }
 
--- Lengths that cannot be confused with a number of channels.
+-- The lengths for which shapes are evaluated. They are primes, so that no number of channels is a multiple of them by accident.
 M.PAST, M.TOKENS = 1013, 1009
 M.TOTAL = M.PAST + M.TOKENS
 
@@ -23,6 +22,7 @@ M.TOTAL = M.PAST + M.TOKENS
 local RULES = {}
 for _, name in ipairs { "lift_math", "lift_move", "lift_attention", "lift_moe" } do require("ane.onnx." .. name)(RULES, M) end
 
+--- A lift of a graph. Its `context` (tokens) and `head_dim` may be set before values are lifted.
 function M.new(g)
   local self = setmetatable({ graph = g, done = {}, ropes = {} }, Lift)
   g.shape = function(v, past, tokens) return self:shape(v, past, tokens) end
@@ -32,7 +32,7 @@ end
 -- Upper limit of an attribute that counts heads, channels or blocks.
 local MOST = 1 << 20
 
---- Attributes of a node that must be integers of at least 1.
+--- The attributes of these names of a node, which must be integers of at least 1.
 function M.whole(node, ...)
   local list = {}
   for i, name in ipairs { ... } do
@@ -43,6 +43,11 @@ function M.whole(node, ...)
     list[i] = v
   end
   return table.unpack(list)
+end
+
+--- The axes of a node: an attribute in old opsets, an input in new ones. nil if the node has neither.
+function M.axes_of(lift, node)
+  return node.attrs.axes or (node.inputs[2] or 0) > 0 and lift.graph:numbers(node.inputs[2]) or nil
 end
 
 function M.atom(kind, size, stride) return { kind = kind, size = size, stride = stride or 1 } end
@@ -79,7 +84,7 @@ function M.same_dims(a, b)
   return true
 end
 
--- Is a list of atoms all n channels in their order?
+-- Do these atoms hold all n channels, in their order?
 local function in_order(atoms, n)
   local left = n
   for _, a in ipairs(atoms) do
@@ -99,14 +104,16 @@ function M.is_columns(v)
   return tokens and #v.dims > 0 and in_order(M.atoms { v.dims[#v.dims] }, v.e.channels)
 end
 
---- The lifted value, in layout [.., S, C].
+--- The lifted value, which must have the layout [.., S, C].
+-- @param number of the value
+-- @param node that takes it, for the message
 function Lift:columns(number, node)
   local v = self:value(number)
   if not M.is_columns(v) then M.refuse(node, "takes values that are not [tokens, channels]") end
   return v
 end
 
---- Size of the last dimension if it holds the innermost channels, else nil.
+--- Size of the last dimension if it holds only the innermost channels, in order; else nil.
 function M.inner(v)
   local atoms = M.atoms { v.dims[#v.dims] }
   if #atoms == 0 then return 1 end
@@ -182,7 +189,7 @@ function Lift:value(number)
   return self.done[number] or M.refuse(node, "has an output that no recipe computes")
 end
 
---- Replaces the expression of a value in place, since expressions are shared.
+--- The same expression in another layout.
 function M.seen(v, dims) return { e = v.e, dims = dims } end
 
 return M

@@ -7,6 +7,7 @@ return function(RULES, M)
 
   -- ---- Rope ----------------------------------------------------------------------------------------------------------
 
+  -- The rope of heads of `head` channels by a table of ane.onnx.probe.
   local function rope(x, head, layout, table_, node)
     if table_.dims > head then refuse(node, "rotates %d channels of heads of %d", table_.dims, head) end
     return { e = { op = "rope", node = node, x = x.e, heads = x.e.channels // head, layout = layout, rope = table_,
@@ -37,12 +38,15 @@ return function(RULES, M)
     return rope(x, head, layout_of(at.interleaved), tab, node)
   end
 
-  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is not a constant.
+  -- Rope as primitives: x * cos + rotate_half(x) * sin. rope_term is one of the two products, rotated their sum.
+
+  --- x times cos or sin: value `by`, which depends on positions.
   function M.rope_term(node, x, by)
     if not M.inner(x) then refuse(node, "multiplies by something that no recipe does") end
     return { e = { op = "rope_term", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }
   end
 
+  --- The rope that a + b is; nil if it is none. a: x * cos; b: rotate_half(x) * sin.
   function M.rotated(lift, node, a, b)
     if a.e.op ~= "rope_term" or b.e.op ~= "rope_term" or b.e.x.op ~= "rotate_half" then return nil end
     local term, x = b.e.x, a.e.x
@@ -72,7 +76,7 @@ return function(RULES, M)
     return { e = { op = "kv", node = node, x = x.e, past = io.name, channels = x.e.channels }, dims = dims }
   end
 
-  -- Input `v` is a cache of the graph, and output `present` is its new value.
+  -- Checks that input `v` is a cache of the graph, and that output `present` is its new value.
   local function check_cache(lift, node, v, present)
     local g = lift.graph
     local io = v > 0 and g.inputs[v]
@@ -98,7 +102,7 @@ return function(RULES, M)
     return e
   end
 
-  -- Inputs that must be absent.
+  -- Checks that inputs are absent. names: input number -> name.
   local function absent(node, names)
     for i, name in pairs(names) do
       if (node.inputs[i] or 0) > 0 then refuse(node, "has the input %s, which no recipe takes", name) end
@@ -138,7 +142,7 @@ return function(RULES, M)
     }))
   end
 
-  -- Keys or values as [1, (heads x repeats), T, head] in any order: the new ones, and the heads of the cache.
+  -- Keys or values that come from a cache. Returns the lifted value, with all tokens in any layout, and the expression of the new ones.
   local function cache_of(lift, number, node)
     local v = lift:value(number)
     local e = v.e
@@ -211,7 +215,7 @@ return function(RULES, M)
 
   -- ---- Attention as primitives -----------------------------------------------------------------------------------------
 
-  -- q k^T, [1, heads, S, T]; or softmax(...) v.
+  --- A product of two activations: q k^T, in layout [1, heads, S, T], or softmax(q k^T) v, which is the attention.
   function M.product(lift, node)
     local a, b = lift:value(node.inputs[1]), lift:value(node.inputs[2])
     if a.e.op == "probabilities" then
@@ -242,6 +246,7 @@ return function(RULES, M)
     return { e = e, dims = out }
   end
 
+  -- x with some fields of its expression replaced.
   local function changed(x, fields, node)
     local e = { node = node }
     for key, value in pairs(x.e) do e[key] = value end

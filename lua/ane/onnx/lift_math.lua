@@ -3,7 +3,7 @@
 local elements = require("ane.util.shape").count
 local graph = require "ane.onnx.graph"
 
--- Constants that differ in layout only: -> value, transposed
+-- Follows a constant back through transposes. Returns the value of the constant, and whether it is transposed.
 local function stored(lift, v)
   local g, transposed = lift.graph, false
   for _ = 1, 16 do
@@ -17,7 +17,7 @@ local function stored(lift, v)
   return v, transposed
 end
 
--- Dimensions after a Reshape to `want`; nil if the sizes do not fit.
+-- Dimensions after a Reshape of `dims` to `want`; nil if the sizes do not fit. keep_zero: 0 is a size, not "as before".
 local function reshape(dims, want, keep_zero)
   local all, known, open, out = 1, 1, nil, {}
   for _, d in ipairs(dims) do all = all * d end
@@ -186,7 +186,7 @@ return function(RULES, M)
     }, node)
   end
 
-  --- The table of an embedding; only its first n columns are used.
+  --- An embedding without the columns that pad its quantised table to whole blocks: the first n. nil if the others are more than that.
   function M.narrow(e, n)
     local old = e.w[1].piece
     if e.op ~= "embed" or old.kind ~= "nbits" or not old.padded or
@@ -199,6 +199,7 @@ return function(RULES, M)
 
   -- ---- Norms ---------------------------------------------------------------------------------------------------------
 
+  -- The RMS norm over the innermost channels.
   local function norm(lift, x, weight, eps, node)
     local n = M.inner(x)
     if not n or n < 2 then refuse(node, "norms over something else than channels") end
@@ -234,21 +235,17 @@ return function(RULES, M)
     return { norm(lift, sum, node.inputs[3], node.attrs.epsilon or 1e-5, node), [4] = sum }
   end
 
-  -- As primitives: x * (1 / sqrt(mean(x^2) + eps)), then times the weight.
+  -- RMSNorm as primitives: x * (1 / sqrt(mean(x^2) + eps)), then times the weight. x^2 is "square", its mean "mean_square", the root
+  -- "root", the quotient "inverse_root" and the product "normed".
   function RULES.Pow(lift, node)
     if lift.graph:number(node.inputs[2]) ~= 2 then refuse(node, "raises to another power than 2") end
     local x = lift:value(node.inputs[1])
     return { e = { op = "square", x = x.e, channels = x.e.channels }, dims = x.dims }
   end
 
-  local function axes_of(lift, node)
-    local axes = node.attrs.axes or ((node.inputs[2] or 0) > 0 and lift.graph:numbers(node.inputs[2])) or {}
-    return axes, node.attrs.keepdims or 1
-  end
-
   function RULES.ReduceMean(lift, node)
     local x = lift:value(node.inputs[1])
-    local axes, keep = axes_of(lift, node)
+    local axes, keep = M.axes_of(lift, node) or {}, node.attrs.keepdims or 1
     local n = M.inner(x)
     if x.e.op ~= "square" or not n or keep ~= 1 or #axes ~= 1 or (axes[1] ~= -1 and axes[1] ~= #x.dims - 1) then
       refuse(node, "takes a mean that does not belong to a norm")
@@ -264,6 +261,7 @@ return function(RULES, M)
     return { e = { op = "root", x = x.e.x, n = x.e.n, of = x.e.of, eps = x.e.eps, channels = 1 }, dims = x.dims }
   end
 
+  -- 1 / v: of a root, in a norm; of 1 + exp(-x), a sigmoid.
   local function inverse(lift, v, node)
     local x = lift:value(v)
     if x.e.op == "root" then
@@ -275,6 +273,7 @@ return function(RULES, M)
   end
   function RULES.Reciprocal(lift, node) return inverse(lift, node.inputs[1], node) end
 
+  -- Is r the inverse root mean square of x?
   local function is_normed(x, r)
     return r.e.op == "inverse_root" and r.e.x == x.e and M.same_dims(r.e.of, x.dims)
   end
@@ -322,6 +321,7 @@ return function(RULES, M)
     return act "silu"(lift, node)
   end
 
+  -- x times a number. cap * tanh(x / cap) becomes a softcap.
   local function scaled(x, by, node)
     if by == 1 then return x end
     if x.e.op == "tanh" and x.e.x.op == "scale" and math.abs(x.e.x.by * by - 1) < 1e-6 then
@@ -338,6 +338,7 @@ return function(RULES, M)
   -- x times sigmoid(x)
   local function is_silu(x, s) return s.e.op == "act" and s.e.act == "sigmoid" and s.e.x == x.e end
 
+  -- a times b if that is a norm, silu or a square; nil otherwise.
   local function times(a, b, node)
     if is_normed(a, b) then
       return { e = { op = "normed", x = a.e, n = b.e.n, eps = b.e.eps, channels = a.e.channels }, dims = a.dims }
@@ -348,6 +349,7 @@ return function(RULES, M)
     return nil
   end
 
+  -- The product of two values of data.
   local function product(lift, node, a, b)
     local x, y = lift:value(a), lift:value(b)
     local made = times(x, y, node) or times(y, x, node) or M.rescale_experts(x, y, node) or M.rescale_experts(y, x, node)
@@ -387,6 +389,7 @@ return function(RULES, M)
     return refuse(node, "divides in a way that no recipe does")
   end
 
+  -- x plus a value that is not data: an epsilon, the 1 of a sigmoid, a mask, or a bias.
   local function add_constant(lift, node, x, b)
     local g, e = lift.graph, x.e
     local by = g:number(b)

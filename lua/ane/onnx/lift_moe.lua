@@ -5,6 +5,10 @@ return function(RULES, M)
 
   -- ---- Routing as primitives ----------------------------------------------------------------------------------------
 
+  -- The scores are sigmoid(router(x)). TopK chooses by score + bias, GatherElements takes the chosen scores ("chosen"), and
+  -- ScatterElements puts their logarithms at the places of the experts ("log_routed"), which MoE takes as the router's values. A factor
+  -- sum / (sum + eps) * scale follows the experts ("normal_sum").
+
   local function is_score(e) return e.op == "act" and e.act == "sigmoid" end
 
   function RULES.TopK(lift, node)
@@ -30,7 +34,7 @@ return function(RULES, M)
 
   function RULES.ReduceSum(lift, node)
     local x = lift:value(node.inputs[1])
-    local axes = node.attrs.axes or ((node.inputs[2] or 0) > 0 and lift.graph:numbers(node.inputs[2])) or {}
+    local axes = M.axes_of(lift, node) or {}
     if x.e.op ~= "chosen" or #axes ~= 1 or axes[1] % #x.dims ~= #x.dims - 1 or
       (node.attrs.keepdims or 1) ~= 1 then refuse(node, "is not a sum of chosen scores") end
     local dims = table.move(x.dims, 1, #x.dims, 1, {})
@@ -38,7 +42,7 @@ return function(RULES, M)
     return { e = { op = "chosen_sum", route = x.e.route, channels = 1 }, dims = dims }
   end
 
-  --- sum / (sum + eps)
+  --- x / r if that is sum / (sum + eps) of the chosen scores.
   function M.normal_sum(x, r, node)
     if x.e.op ~= "chosen_sum" or x.e.eps or r.e.op ~= "chosen_sum" or not r.e.eps or
       r.e.route ~= x.e.route then refuse(node, "divides in a way that no recipe does") end
@@ -75,7 +79,9 @@ return function(RULES, M)
 
   local ACTS = { silu = "silu", gelu = "gelu_tanh" }
 
-  -- The router's input, in the terms of the route op of recipes.
+  -- The route op of recipes that a router is.
+  -- @param router lifted values of the experts: log_routed, or the products before a softmax
+  -- @param k experts per token
   local function route_of(node, router, k, normalise)
     if router.e.op == "log_routed" then
       local r = router.e.route
@@ -88,7 +94,7 @@ return function(RULES, M)
     return { op = "route", node = node, k = k, score = "softmax", x = router.e, norm = normalise, norm_eps = 0.0, scale = 1.0 }
   end
 
-  -- The constant of input i as {shape}, [E, rows, columns].
+  -- The constant at input i: its value, and {shape = {experts, rows, columns}}; 0, nil if the input is absent. what: name, for messages.
   local function stack(lift, node, i, what)
     if (node.inputs[i] or 0) <= 0 then return 0, nil end
     local v, shape = M.reshaped(lift, node.inputs[i])
@@ -96,6 +102,7 @@ return function(RULES, M)
     return v, { shape = shape }
   end
 
+  -- Checks that input i is absent or zero.
   local function no_bias(lift, node, i)
     local v = node.inputs[i] or 0
     if v <= 0 then return end
@@ -105,9 +112,12 @@ return function(RULES, M)
     end
   end
 
+  -- The mixture of experts that a node computes.
+  -- @param o router (lifted), count (experts), inner (channels of gate and up), third (input of a third matrix; 0: none),
+  -- piece(which, e): piece of expert e (0-based): its matrix 1 (rows of gate and up, interleaved) or 2 (down)
   local function experts(node, x, o)
     local at = node.attrs
-    if o.third ~= 0 then refuse(node, "has three matrices an expert, which is not known") end
+    if o.third ~= 0 then refuse(node, "has three matrices per expert, which is not known") end
     if at.activation_type ~= "swiglu" or (at.swiglu_fusion or 0) ~= 1 then
       refuse(node, "has the activation %s (swiglu_fusion %d), which no recipe computes", at.activation_type or ACTS.silu,
         at.swiglu_fusion or 0)
@@ -170,7 +180,7 @@ return function(RULES, M)
     })
   end
 
-  --- experts * sum / (sum + eps) * scale: the weights divided by their sum + eps.
+  --- x * by if that is experts * sum / (sum + eps) * scale, so that the weights of the experts are divided by sum + eps; else nil.
   function M.rescale_experts(x, by, node)
     local e, f = x.e, by.e
     if e.op ~= "experts" or f.op ~= "normal_sum" or e.route.of ~= f.route then return nil end

@@ -1,5 +1,7 @@
 --- Lifting: ops that only change the layout of tensors; slices and concatenations of channels. See ane.onnx.lift.
 
+local part = require("ane.onnx.segments").part
+
 return function(RULES, M)
   local refuse = M.refuse
 
@@ -13,7 +15,8 @@ return function(RULES, M)
 
   -- ---- Reshape -------------------------------------------------------------------------------------------------------
 
-  -- Groups atoms in order into dimensions of these sizes. Atoms of channels are split where necessary. nil: impossible.
+  -- Groups atoms in order into dimensions of these sizes. Atoms are split where necessary, but not those of tokens. nil if that is
+  -- impossible.
   local function regroup(atoms, sizes)
     local list, at, dims = table.move(atoms, 1, #atoms, 1, {}), 1, {}
     for i, size in ipairs(sizes) do
@@ -67,16 +70,12 @@ return function(RULES, M)
     return M.seen(x, dims)
   end
 
-  local function axes_of(lift, node)
-    return node.attrs.axes or ((node.inputs[2] or 0) > 0 and lift.graph:numbers(node.inputs[2])) or nil
-  end
-
   function RULES.Unsqueeze(lift, node)
-    return unsqueeze(lift:value(node.inputs[1]), axes_of(lift, node) or refuse(node, "has no axes"), node)
+    return unsqueeze(lift:value(node.inputs[1]), M.axes_of(lift, node) or refuse(node, "has no axes"), node)
   end
 
   function RULES.Squeeze(lift, node)
-    local x, axes, gone, dims = lift:value(node.inputs[1]), axes_of(lift, node), {}, {}
+    local x, axes, gone, dims = lift:value(node.inputs[1]), M.axes_of(lift, node), {}, {}
     for _, axis in ipairs(axes or {}) do gone[axis < 0 and axis + #x.dims or axis] = true end
     for i, dim in ipairs(x.dims) do
       local out = gone[i - 1] or (not axes and M.dim_size(dim) == 1)
@@ -95,22 +94,11 @@ return function(RULES, M)
 
   -- ---- Slices --------------------------------------------------------------------------------------------------------
 
-  -- The rows [from, from + n) of a list of segments {piece, from, step, n}.
-  local function rows(segments, from, n)
-    local out, at = {}, 0
-    for _, s in ipairs(segments) do
-      local first, last = math.max(from, at), math.min(from + n, at + s.n)
-      if first < last then out[#out + 1] = { piece = s.piece, from = s.from + (first - at) * s.step, step = s.step, n = last - first } end
-      at = at + s.n
-    end
-    return out
-  end
-
   --- Channels [from, from + n) of an expression.
   function M.slice(e, from, n, node)
     if from == 0 and n == e.channels then return e end
     if e.op == "linear" then
-      return { op = "linear", node = e.node, x = e.x, channels = n, w = rows(e.w, from, n), b = e.b and rows(e.b, from, n) }
+      return { op = "linear", node = e.node, x = e.x, channels = n, w = part(e.w, from, from + n), b = e.b and part(e.b, from, from + n) }
     end
     return { op = "slice", node = node, x = e, from = from, to = from + n, channels = n }
   end
@@ -184,7 +172,7 @@ return function(RULES, M)
 
   -- ---- Concatenation -------------------------------------------------------------------------------------------------
 
-  -- [-second half | first half] of the first r channels of each head.
+  -- [-second half | first half] of the first r channels of each head; nil if a and b are not that.
   local function rotate_half(a, b)
     if a.e.op ~= "neg" or a.e.x.op ~= "part" or b.e.op ~= "part" or a.e.x.x ~= b.e.x then return nil end
     local second, first = a.e.x, b.e
@@ -196,7 +184,7 @@ return function(RULES, M)
       dims = dims }
   end
 
-  -- The rotated part of each head, followed by the rest of it.
+  -- The rotated part of each head, followed by the rest of it; nil if a and b are not that.
   local function rope_and_rest(a, b)
     local e = a.e
     if e.op ~= "rope_part" or b.e.op ~= "part" or b.e.x ~= e.x or b.e.from ~= e.rotary or b.e.to ~= b.e.head then return nil end

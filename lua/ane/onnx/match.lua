@@ -1,7 +1,9 @@
 --- Checks that a recipe's graph computes the same as an ONNX graph. Both are compared node by node, from the logits backwards.
 -- Usage: `local ok, reason = match.same(b, logits, lifted, weights)`
 
-local identity = require("ane.onnx.roles").identity
+local segments = require "ane.onnx.segments"
+
+local identity, part = segments.identity, segments.part
 
 local M = {}
 
@@ -21,29 +23,19 @@ function Match:differs(e, ...)
   return false
 end
 
--- Segments of a weight of the recipe.
-local function rows(segments, from, to)
-  local out, at = {}, 0
-  for _, s in ipairs(segments) do
-    local first, last = math.max(from, at), math.min(to, at + s.n)
-    if first < last then out[#out + 1] = { piece = s.piece, from = s.from + (first - at) * s.step, step = s.step, n = last - first } end
-    at = at + s.n
-  end
-  return out
-end
-
--- Is the recipe's constant these segments?
-function Match:weight(e, value, segments, what)
-  if not value then return segments == nil or self:differs(e, "has a %s, but the recipe has none", what) end
-  if not segments then return self:differs(e, "has no %s, but the recipe has one", what) end
+-- Does the recipe take, as its constant `value`, the rows that the graph takes there (wanted)? Both may be nil.
+function Match:weight(e, value, wanted, what)
+  if not value then return wanted == nil or self:differs(e, "has a %s, but the recipe has none", what) end
+  if not wanted then return self:differs(e, "has no %s, but the recipe has one", what) end
   local r = self.record[value]
   local w = r and r.weight and self.weights[r.weight]
   if not w or r.index or r.transposed then return self:differs(e, "has another %s than the recipe", what) end
-  if r.from or r.to then w = rows(w, r.from or 0, r.to or math.maxinteger) end
-  return identity(w) == identity(segments) or self:differs(e, "has another %s than the recipe", what)
+  if r.from or r.to then w = part(w, r.from or 0, r.to or math.maxinteger) end
+  return identity(w) == identity(wanted) or self:differs(e, "has another %s than the recipe", what)
 end
 
--- Values of the recipe that change nothing here are skipped. Slices of products become products with some of the rows.
+-- The record of a value of the recipe. Gathers, which only choose tokens, are skipped. A slice of a product becomes a product with some
+-- of the rows: `from` and `to`.
 function Match:see(value)
   local r = self.record[value]
   while r and r.op == "gather" do r = self.record[r.inputs[1]] end
@@ -57,6 +49,7 @@ end
 
 local OPS = {}
 
+-- Are a and b of the graph equal to x and y of the recipe, in either order?
 function Match:both(a, b, x, y)
   if self:quiet(a, x) and self:same(b, y) then return true end
   if self:quiet(a, y) then return self:same(b, x) end
@@ -71,6 +64,7 @@ function Match:quiet(e, value)
   return ok
 end
 
+-- Does an expression of the graph compute a value of the recipe? Results are kept, since values are shared.
 function Match:same(e, value)
   local known = self.seen[e]
   if not known then
@@ -103,7 +97,7 @@ function OPS:conv1x1(e, r)
   local w, b, weights = r.inputs[2], r.inputs[3], self.weights
   if r.from then -- a slice of the product
     local name, bias = self.record[w].weight, b and self.record[b].weight
-    w, b = rows(weights[name] or {}, r.from, r.to), bias and rows(weights[bias] or {}, r.from, r.to) or nil
+    w, b = part(weights[name] or {}, r.from, r.to), bias and part(weights[bias] or {}, r.from, r.to) or nil
     if identity(w) ~= identity(e.w) or identity(b or {}) ~= identity(e.b or {}) then return self:differs(e,
       "has another weight than the recipe") end
   elseif not self:weight(e, w, e.w, "weight") or not self:weight(e, b, e.b, "bias") then
@@ -205,15 +199,16 @@ function OPS:experts(e, r)
   if r.attrs.count ~= #e.list or r.attrs.act ~= e.act then return self:differs(e, "has other experts than the recipe") end
   for i, x in ipairs(e.list) do
     local at = 3 + 6 * (i - 1)
-    for k, part in ipairs { "gate", "up", "down" } do
+    for k, role in ipairs { "gate", "up", "down" } do
       local w, b = r.inputs[at + 2 * (k - 1)], r.inputs[at + 2 * k - 1]
-      if b or not self:weight(e, w, x[part], part) then return self:differs(e, "has other experts than the recipe") end
+      if b or not self:weight(e, w, x[role], role) then return self:differs(e, "has other experts than the recipe") end
     end
   end
   return self:same(e.route, r.inputs[2]) and self:same(e.x, r.inputs[1])
 end
 
---- @param b the builder of the recipe
+--- Compares a recipe with a lifted graph.
+-- @param b the builder of the recipe
 -- @param result the recipe's logits
 -- @param lifted the expression of the graph's logits
 -- @param weights tensor name -> segments

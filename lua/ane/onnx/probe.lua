@@ -12,7 +12,7 @@ local M = {}
 -- The lengths {past, tokens} that are evaluated.
 local TRIED = { { 0, 5 }, { 7, 3 }, { 40, 1 }, { 0, 1 } }
 
--- Calls a function once per key.
+-- The result of a function, which is called once per key.
 local function once(lift, key, fn)
   lift.probed = lift.probed or {}
   if lift.probed[key] == nil then lift.probed[key] = fn() end
@@ -44,7 +44,8 @@ function M.lengths(lift, node, seqlens, total)
   end)
 end
 
--- What positions [1, S], or [1]: the first one, are more than those of the tokens, which must be the same for all tokens.
+-- How much positions exceed those of the tokens: the same number for all tokens.
+-- @param v value of positions [1, S], or [1] (the position of the first token)
 local function shift_of(lift, node, v, past, n)
   local list = lift.graph:numbers(v, past, n)
   if not list or (#list ~= n and #list ~= 1) then refuse(node, "takes positions of an unknown shape") end
@@ -55,9 +56,9 @@ local function shift_of(lift, node, v, past, n)
   return math.tointeger(shift) or refuse(node, "takes positions that are not integers")
 end
 
--- The positions that are looked up in tables of `rows` rows. Those of short texts are the tokens' own. From a length of the whole text
--- on, which is the shift, all may be shifted: the table then has the rows of short texts, and after them those of long ones.
--- @param most the greatest length
+-- Checks the positions that are looked up in a table. Those of short texts are the tokens' own. In texts longer than `shift` tokens, all
+-- may be larger by `shift`: the table then has `shift` rows for short texts, and after them the rows for long ones (LongRoPE).
+-- @param most the longest text, in tokens
 -- @return the shift; 0: none
 local function check_positions(lift, node, v, most)
   if v <= 0 then return 0 end
@@ -134,8 +135,10 @@ local function check_rows(node, rows, past, window, causal)
   end
 end
 
---- The window of an attention with a mask that is added (v; 0: none). causal: the op itself hides later tokens.
--- @return keys that a token sees, its own included; 0: all earlier ones
+--- The window of an attention.
+-- @param v value of a mask that is added to the scores, or of booleans; 0: none
+-- @param causal true: the op itself hides later tokens
+-- @return number of keys that a token sees, its own included; 0: all earlier ones
 function M.mask(lift, node, v, causal)
   if v <= 0 then
     if not causal then refuse(node, "has no mask: every token sees all others") end
@@ -170,7 +173,8 @@ local CLOSE = 3e-3
 -- Most numbers of a table that are compared; of larger tables every n-th row is.
 local MOST_NUMBERS = 200000
 
--- {dims, cos(row, i), sin(row, i), rows}: the table of the first `tokens` tokens. dup: both halves of a row are equal.
+-- The rope table that values cos and sin are after `past` cached tokens: {half, width, rows, cos(row, i), sin(row, i)}.
+-- @param dup true: both halves of a row are equal, and i counts the first one
 local function table_of(lift, node, cos, sin, past, tokens, dup)
   local c, s = lift.graph:evaluate(cos, past, tokens), lift.graph:evaluate(sin, past, tokens)
   local width = c.shape[#c.shape]
@@ -230,6 +234,7 @@ local function frequencies(node, t, given)
   return list, magnitude
 end
 
+-- Are the first rows of two tables equal?
 local function alike(a, b)
   local rows = math.min(a.rows, b.rows, 32)
   for row = 0, rows - 1 do
@@ -240,7 +245,9 @@ local function alike(a, b)
   return true
 end
 
--- The rope of tables(total length). It has two sets of frequencies if the table depends on the length.
+-- The rope of a table, which may depend on the length of the text; it then has two sets of frequencies.
+-- @param tables function(tokens of the text) -> the table
+-- @param most the longest text, in tokens
 local function make_rope(node, tables, most)
   local short, long = tables(1), tables(most)
   local f, magnitude = frequencies(node, short)
@@ -271,9 +278,10 @@ local function rows_of(t, from, to)
   }
 end
 
---- The rope of tables [positions, half] (or [1, S, half], for the tokens of the call), by values.
--- @param positions value; 0: the positions of the tokens
--- @return {dims, inv_freq, magnitude, long_freq, original}
+--- The rope of tables [positions, half] (or [1, S, half], for the tokens of the call).
+-- @param cos, sin, positions values; positions 0: those of the tokens
+-- @return {dims, inv_freq, magnitude (factor on cosine and sine), rows, fp16 (whether the table is rounded to it)}; and, if texts longer
+-- than `original` tokens have frequencies of their own, long_freq and original. Frequencies are radians per position.
 function M.rope(lift, node, cos, sin, positions)
   if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "rotates without tables") end
   local most = math.max(lift.context or 4096, 2)
@@ -292,7 +300,9 @@ function M.rope(lift, node, cos, sin, positions)
   end)
 end
 
---- The rope of cos and sin made for the call's positions: [.., S, dims] with equal halves, or without dims [.., S, half].
+--- The rope of cos and sin that the graph computes for the positions of the call.
+-- @param dims rotated channels: the values are [.., S, dims] with equal halves; nil: they are [.., S, half]
+-- @return as of M.rope
 function M.spelled_rope(lift, node, cos, sin, dims)
   local dup = dims ~= nil
   return once(lift, ("spelled %d %d"):format(cos, sin), function()

@@ -10,13 +10,14 @@ local lift = require "ane.onnx.lift"
 local match = require "ane.onnx.match"
 local recipe = require "ane.recipe"
 local roles = require "ane.onnx.roles"
+local segments = require "ane.onnx.segments"
 
 local M = {}
 
 -- Segments in the form that the core takes.
-local function pieces(segments)
+local function pieces(weight)
   local list = {}
-  for i, s in ipairs(segments) do
+  for i, s in ipairs(weight) do
     local p = { from = s.from, step = s.step, n = s.n }
     for key, value in pairs(s.piece) do p[key] = value end
     list[i] = p
@@ -24,13 +25,13 @@ local function pieces(segments)
   return list
 end
 
--- The weights of a model under the names that recipes ask for. fused: gate and up are the rows of ffn_up.
+-- The weights of a model under the names that recipes ask for. fused: the weight ffn_up has the rows of gate, then those of up.
 -- @return list for core.onnx_weights, name -> segments
 local function named(model, fused)
-  local list, segments = {}, {}
+  local list, by_name = {}, {}
   local function add(name, w, shape)
     list[#list + 1] = { name = name, shape = shape, pieces = pieces(w) }
-    segments[name] = w
+    by_name[name] = w
   end
   for name, weight in pairs(model.weights) do
     local layer, role = name:match "^(layers%.%d+%.)(.*)$"
@@ -40,17 +41,15 @@ local function named(model, fused)
     if called then
       add(called .. (role == "exp_probs_b" and "" or ".weight"), weight.w, weight.shape)
       if weight.b then
-        local n = 0
-        for _, s in ipairs(weight.b) do n = n + s.n end
-        add(called .. ".bias", weight.b, { n })
+        add(called .. ".bias", weight.b, { segments.count(weight.b) })
       end
     end
   end
   table.sort(list, function(a, b) return a.name < b.name end)
-  return list, segments
+  return list, by_name
 end
 
--- Want of memory and files that cannot be read say nothing about the graph: they are raised.
+-- Raises a failure that says nothing about the graph: a lack of memory, or a file that cannot be read.
 -- @return nil and the reason why a recipe does not cover the graph
 local function uncovered(reason, code)
   if code == "memory" or code == "io" then failure.raise(code, "%s", reason) end
@@ -59,16 +58,16 @@ end
 
 -- Tries one recipe with one naming. @return {source, config} with only the weights that it takes; or nil, reason
 local function try(source, r, model, facts, lifted, fused)
-  local list, segments = named(model, fused)
+  local list, by_name = named(model, fused)
   local all, message, code = core.onnx_weights(source, list)
   if not all then return uncovered(message, code) end
   local cfg = roles.config(model, facts)
-  for name in pairs(segments) do cfg.tensors[name] = true end
+  for name in pairs(by_name) do cfg.tensors[name] = true end
   local used
   local made, reason
   made, reason, code = recipe.build(r, cfg, all, function(b, result)
     used = b.used
-    local same, why = match.same(b, result, lifted, segments)
+    local same, why = match.same(b, result, lifted, by_name)
     if same then return true end
     return nil, why, "unsupported"
   end)
@@ -102,7 +101,7 @@ local function candidates(facts, given)
   return list
 end
 
--- Unknown attributes and inputs change the result. What the graph engine refuses, no recipe may accept.
+-- Refuses what the graph engine refuses: an attribute or input that it does not know may change the result.
 local function check_known(source, logits)
   local part <close> = assert(core.onnx_part(source, { logits }, {}))
   local known, message = core.interp_check(part)
@@ -131,7 +130,8 @@ local function find(source, names, facts, given)
   return nil, first
 end
 
---- @param source an open ONNX source
+--- Finds a recipe that computes the same as a graph.
+-- @param source an open ONNX source
 -- @param names roles of inputs and outputs (ane.onnx)
 -- @param facts architecture, folder, context_length, head_dim, bos_id, eos_ids, from the files beside the graph
 -- @param given a recipe, or nil

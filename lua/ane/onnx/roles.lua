@@ -1,61 +1,44 @@
 --- Derives from a lifted graph what recipes need: a configuration, and weights by role.
--- Needs ane.onnx.lift and ane.recipe.names, which names the roles. Nothing here has to be right for every graph, because
--- ane.onnx.match compares the result of the recipe with the graph.
--- Usage: `local model = roles.find(lift, logits)` -> {cfg fields, weights = {["layers.0.attn_q"] = {w, b}}}
+-- Needs ane.onnx.lift, ane.onnx.segments and ane.recipe.names, which names the roles. Nothing here has to be right for every graph,
+-- because ane.onnx.match compares the result of the recipe with the graph.
+-- Usage: `local model = roles.find(logits)` -> {fields of the configuration, weights = {["layers.0.attn_q"] = {w, b, shape}}}
 
 local lift = require "ane.onnx.lift"
 local names = require "ane.recipe.names"
+local segments = require "ane.onnx.segments"
 
 local refuse = lift.refuse
+local count, join = segments.count, segments.join
 
 local M = {}
 
-local function rows(segments)
-  local n = 0
-  for _, s in ipairs(segments) do n = n + s.n end
-  return n
-end
-
--- Concatenates lists of segments and merges contiguous ones. nil if a list is missing.
-local function join(...)
-  local out = {}
-  for i = 1, select("#", ...) do
-    local part = select(i, ...)
-    if not part then return nil end
-    for _, s in ipairs(part) do
-      local last = out[#out]
-      if last and last.piece == s.piece and last.step == s.step and last.from + last.n * last.step == s.from then
-        out[#out] = { piece = s.piece, from = last.from, step = s.step, n = last.n + s.n }
-      else
-        out[#out + 1] = s
-      end
-    end
-  end
-  return out
-end
-
 local name_of = names.of "onnx" -- function(role, layer)
 
--- expert: number of the expert whose weight it is, or nil
+-- Adds a weight to the model.
+-- @param w, b segments of the weight and of its bias, or nil
+-- @param shape default: {rows, columns} of w
+-- @param expert number of the expert whose weight it is, or nil
 local function put(model, layer, role, w, b, shape, expert)
   local name = name_of(role, layer)
-  model.weights[expert and name:format(expert) or name] = { w = w, b = b, shape = shape or { rows(w), w[1].piece.cols } }
+  model.weights[expert and name:format(expert) or name] = { w = w, b = b, shape = shape or { count(w), w[1].piece.cols } }
 end
 
+-- Adds the weight of a product. Returns the expression of its input. node: for the message if e is no product.
 local function put_linear(model, layer, role, e, node)
   if e.op ~= "linear" then refuse(e.node or node, "stands where %s should be a product by a weight", role) end
   put(model, layer, role, e.w, e.b)
   return e.x
 end
 
+-- Adds the weight of a norm. Returns the expression of its input.
 local function put_norm(model, layer, role, e, node)
   if e.op ~= "rms_norm" then refuse(e.node or node, "stands where a norm should be (%s)", role) end
-  put(model, layer, role, e.w, nil, { rows(e.w) })
+  put(model, layer, role, e.w, nil, { count(e.w) })
   model.eps = model.eps or e.eps
   return e.x
 end
 
--- A field that must be the same in all layers.
+-- Sets a field of the model, which must be the same in all layers.
 local function share(model, field, value, node)
   if model[field] == nil then model[field] = value end
   if model[field] ~= value then refuse(node, "has %s %s, but an earlier layer has %s", field, value, model[field]) end
@@ -70,7 +53,7 @@ local function same_rope(a, b)
   return true
 end
 
--- Follows rope and norm of q or k, in any order. @return the linear, the rope, its layout
+-- Follows rope and norm of queries or keys back, in any order. Returns the product before them, the rope and its layout.
 local function head_side(model, layer, role, e, node)
   local rope, layout
   for _ = 1, 2 do
@@ -95,12 +78,13 @@ local function attention(model, layer, e)
   put_linear(model, layer, "attn_k", k, e.node)
   put_linear(model, layer, "attn_v", v, e.node)
   put(model, layer, "attn_qkv", join(q.w, k.w, v.w), join(q.b, k.b, v.b))
-  if e.sinks then put(model, layer, "attn_sinks", e.sinks, nil, { rows(e.sinks) }) end
+  if e.sinks then put(model, layer, "attn_sinks", e.sinks, nil, { count(e.sinks) }) end
   model.windows[layer], model.ropes[layer], model.layout = e.window, rope, layout or model.layout
   return x
 end
 
--- [before | after] gated convolution: out(C * conv(B * z)).
+-- The gated short convolution of LFM2, out(C * conv(B * z)), where B, C and z are parts of one product. Adds its weights, and returns the
+-- expression of its input; nil if e is none.
 local function convolution(model, layer, e)
   local conv, gate = e.a, e.b
   if conv.op ~= "conv_causal" then conv, gate = gate, conv end
@@ -125,7 +109,7 @@ local function experts(model, layer, e)
     put(model, layer, "ffn_down_exps", x.down, nil, nil, i - 1)
   end
   put_linear(model, layer, "ffn_gate_inp", r.x, e.node)
-  if r.bias then put(model, layer, "exp_probs_b", r.bias, nil, { rows(r.bias) }) end
+  if r.bias then put(model, layer, "exp_probs_b", r.bias, nil, { count(r.bias) }) end
   model.experts = model.experts or { count = #e.list, k = r.k, norm = r.norm, scale = r.scale, first = layer }
   return e.x
 end
@@ -142,7 +126,7 @@ local function gated(model, layer, e, node)
   return x
 end
 
--- Follows one branch of the residual stream. @return its normed input
+-- Adds the weights of one branch of the residual stream. half: 1 the mixer, 2 the FFN. Returns the branch's normed input.
 local function branch(model, layer, e, half)
   local mixer = half == 1
   if e.op == "rms_norm" then e = put_norm(model, layer, mixer and "post_attention_norm" or "post_ffw_norm", e) end
@@ -163,7 +147,7 @@ local function branch(model, layer, e, half)
   return gated(model, layer, inner, e.node)
 end
 
--- The branches that are added to the embedding, in order, and the embedding itself.
+-- The branches that are added to the embedding, in order: a list of {e}; and the expression of the embedding.
 local function residuals(e)
   local list = {}
   while e.op == "add" do
@@ -175,7 +159,7 @@ local function residuals(e)
       local odd = branch_of[a.op] and b or a
       refuse(odd.node or e.node, "is in the residual stream, where no recipe has it")
     end
-    table.insert(list, 1, { e = b, before = a })
+    table.insert(list, 1, { e = b })
     e = a
   end
   return list, e
@@ -188,21 +172,10 @@ local function read_embedding(model, e)
   model.d_model = e.channels
 end
 
---- What identifies the numbers of segments.
-function M.identity(segments)
-  local list = {}
-  for i, s in ipairs(segments) do
-    local p = s.piece
-    list[i] = table.concat({
-      p.kind, p.data, p.scales or 0, p.zeros or 0, p.g_idx or 0, p.block or 0, p.bits or 0, p.axis or 0, p.rows, p.cols, p.matrix or 0,
-      tostring(p.transposed or false), s.from, s.step, s.n,
-    }, ",")
-  end
-  return table.concat(list, ";")
-end
-
---- @param logits the lifted value of the logits
--- @return model: weights, cfg fields; or raises through refuse
+--- Finds the weights and the configuration of a model. Raises through refuse if the graph is not that of a decoder.
+-- @param logits the lifted value of the logits
+-- @return model: weights, n_layer, d_model, d_ff, n_head, n_head_kv, head_dim, scale, eps, vocab, act, tied, embed_scale, final_softcap,
+-- layout (of the rope), taps, experts; and, by layer from 0: windows, ropes, kinds
 function M.find(logits)
   local model = { weights = {}, windows = {}, ropes = {}, kinds = {} }
   local e = logits.e
@@ -213,7 +186,7 @@ function M.find(logits)
   local x = put_norm(model, nil, "output_norm", e.x, e.node)
   local list, bottom = residuals(x)
   read_embedding(model, bottom)
-  model.tied = M.identity(e.w) == M.identity(model.weights.token_embd.w)
+  model.tied = segments.identity(e.w) == segments.identity(model.weights.token_embd.w)
   if model.tied then model.weights.output = nil end
   if #list == 0 or #list % 2 ~= 0 then refuse(x.node, "ends %d branches, but must end two in each layer", #list) end
   for i, entry in ipairs(list) do
@@ -261,8 +234,9 @@ local function read_windows(model, cfg)
   end
 end
 
---- The configuration in the form of ane.model.config, format "onnx". facts: architecture, folder, context_length, bos_id,
--- eos_ids.
+--- The configuration in the form of ane.model.config, format "onnx".
+-- @param model of find
+-- @param facts architecture, folder, context_length, bos_id, eos_ids, from the files beside the graph
 function M.config(model, facts)
   local cfg = {
     format = "onnx", architecture = facts.architecture, folder = facts.folder, context_length = facts.context_length, bos_id = facts.bos_id,

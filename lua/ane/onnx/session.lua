@@ -11,7 +11,7 @@ Program.__index = Program
 
 -- ---- States -------------------------------------------------------------------------------------------------------------
 
--- The states of one sequence. A session of the core holds them, and takes and gives their elements as flat tensors.
+-- The states of one sequence, held by a session of the core. get gives the elements of state i as a flat tensor; put sets all of them.
 local Hold = {}
 Hold.__index = Hold
 
@@ -33,7 +33,7 @@ function Hold:close() self.raw:close() end
 function Program:open() return wrap(self.raw:session()) end
 function Program.check() return true end
 
--- Rows of the last feed of a core session, which keeps no others.
+-- Rows of logits of the last feed. A core session keeps no others.
 local Rows = {}
 Rows.__index = Rows
 function Rows:logits(i) return self.raw:logits(i) end

@@ -81,7 +81,7 @@ end
 -- @param costs of graph:costs()
 -- @param ranks list of {speed (relative), room (bytes for weights, or nil)}
 -- @param opts cut (the layers that ranks 1, 2, ... begin with; nil: chosen here), tail
--- @param head of graph:head() where it is divided, with `parts` of divide(); else nil
+-- @param head of graph:head() if it is divided, with `parts` of divide(); else nil
 -- @return list of the body steps with which ranks 1, 2, ... begin; or nil, message, code
 function M.choose(costs, ranks, opts, head)
   local n = #ranks
@@ -146,7 +146,7 @@ end
 -- @param costs of graph:costs()
 -- @param cuts list of body steps
 -- @param head as for choose()
--- @return list of {from, to (body steps), first, last (layers; nil: none), head_rows (of the head, where it is divided), weights, read,
+-- @return list of {from, to (body steps), first, last (layers; nil: none), head_rows (of the head, if it is divided), weights, read,
 -- table (bytes), values, kv (numbers per token), sends (floats per token to the next; 0 of the last)}
 function M.describe(costs, cuts, head)
   local stages, from = {}, 0

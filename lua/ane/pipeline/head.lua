@@ -44,8 +44,8 @@ end
 
 --- Computes rows.
 -- @param bytes the hidden states of the output rows, one row after another
--- @param keeps list of booleans: are the logits of the row wanted, or only its best id?
--- @return list of {id, value (the best of this part), logits (bytes of this part, where wanted)}; or nil, message, code
+-- @param keeps list of booleans by row; true: its logits are returned too, not only its best id
+-- @return list of {id, value (the best of this part), logits (bytes of this part, or nil)}; or nil, message, code
 function Head:rows(bytes, keeps)
   local list, s, size = {}, self.session, #bytes // #keeps
   for first = 1, #keeps, BLOCK do

@@ -604,7 +604,7 @@ function M.program(team, graph, options, job, opts)
   }, Program)
   if not job.whole then options = with_chunk(options, math.min(options.chunk, orders.GROUP)) end
   self.tensor = opts.parallel == "tensor"
-  local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "link" or opts.tail and "tail")
+  local wrong = self.tensor and (opts.cut and "cut" or opts.fp16 and "fp16 (--link fp16)" or opts.tail and "tail")
   if wrong then return nil, ("option %s applies to pipelines only, and parallel is tensor"):format(wrong), "invalid" end
   wrong = self.tensor and ((options.weights or "file") ~= "file" and "weights" or next(options.mixed or {}) and "mixed")
   if wrong then

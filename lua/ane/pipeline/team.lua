@@ -164,7 +164,7 @@ local function work_between(self, kind)
   return self.between()
 end
 
---- The next message of a rank and a kind that has come; nil: there is none.
+--- Takes the next message of a rank and a kind that has arrived; nil: there is none.
 function Team:has(rank, kind) return pop(self, rank, kind) end
 
 --- Waits for the next message of a rank and a kind.
@@ -187,7 +187,7 @@ function Team:take(rank, kind, forever)
   end
 end
 
---- Looks whether a rank may be awaited any longer, in a wait that does not take messages.
+--- Checks whether a rank may be awaited any longer, in a wait that does not take messages.
 -- @param seconds that it has been awaited
 -- @return true; or nil, message, code
 function Team:look(rank, seconds)

@@ -1,11 +1,10 @@
---- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
--- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.queue, ane.pool.request, ane.pool.sessions, ane.util.methods,
--- ane.util.schema and ane.util.units. A step computes one mixed
--- batch of at most `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read,
--- in equal shares.
--- The bits of a reply do not depend on what else is in the batch.
+--- Many sequences on one model: requests share the steps of the executor, so that one read of the weights serves them all.
+-- Needs ane.core, ane.pool.prefixes, price, queue, request and sessions, and ane.util.list, methods, schema and units.
+-- A step computes one mixed batch of at most `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of
+-- the prompts that are being read, in equal shares. The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
 
+local common_prefix = require("ane.util.list").common_prefix
 local core = require "ane.core"
 local methods = require "ane.util.methods"
 local prefixes = require "ane.pool.prefixes"
@@ -189,20 +188,18 @@ local function sweep(self)
   end
 end
 
--- Number of positions that the prompts of two requests share. It is counted once.
+-- Number of positions that one of two requests can take over from the prompt of the other. It is counted once.
 local function shared(r, other)
   local known = r.shares[other]
   if known then return known end
-  local a, b, n = r.ids, other.ids, 0
-  local most = math.min(#a, #b) - 1
-  while n < most and a[n + 1] == b[n + 1] do n = n + 1 end
+  local n = math.min(common_prefix(r.ids, other.ids), math.min(#r.ids, #other.ids) - 1) -- the last token is fed for its logits
   r.shares[other] = n
   return n
 end
 
--- Does a running request compute a part of this one's prompt that is not known yet? If so, this one waits, and the part is read
+-- Does a running request compute a part of this one's prompt that is not known yet? Then this one waits, so that the part is computed
 -- once for both.
-local function is_ahead(self, r)
+local function must_wait(self, r)
   if not self._engine.prefixes or r.opts.adapters then return false end
   local known
   for _, other in ipairs(self._running) do
@@ -216,7 +213,7 @@ local function is_ahead(self, r)
   return false
 end
 
--- Begins a request that was waiting. false: memory must become free first.
+-- Begins a request that was waiting. Returns false if memory must become free first.
 local function begin(self, r)
   local session, message, code = self._sessions:acquire(r.ids, r.opts.adapters)
   if not session and code == "memory" and #self._running > 0 then return false end
@@ -248,7 +245,7 @@ local function admit(self)
     local r = self._engine and self._waiting:pop()
     if not r then return end
     later[#later + 1] = r
-    if not is_ahead(self, r) then
+    if not must_wait(self, r) then
       if not begin(self, r) then return end
       table.remove(later)
     end
@@ -265,8 +262,8 @@ local function ranked(self)
   return order, active
 end
 
--- Frees the state of the newest reply that can be computed again later. false: there is none, or only one reply holds a state, which
--- always goes on.
+-- Frees the state of the newest reply that can be computed again later. Returns false if there is none, or if only one reply holds a state:
+-- that reply always continues.
 local function preempt(self)
   local order, active = ranked(self)
   for i = #order, 1, -1 do
@@ -415,7 +412,7 @@ local function advance(self, part)
   end
 end
 
--- Goes on with the requests of a batch. A starved part is tried again in the next step.
+-- Continues the requests of a batch. A starved part is tried again in the next step.
 local function deliver(self, items)
   for _, part in ipairs(items) do
     if part.failed and not part.request.done then
@@ -426,8 +423,8 @@ local function deliver(self, items)
   end
 end
 
--- Computes a batch of a program whose runs overlap (ane.pipeline.lead): the batch begins, and where as many are under way as the
--- program takes, or nothing else can begin, the oldest one ends.
+-- Computes a batch of a program whose runs overlap (ane.pipeline.lead). The batch begins. If as many batches are under way as the program
+-- takes, or if this batch is empty, it waits for the end of the oldest one.
 -- @return the batch that has ended; nil: none
 local function overlap(self, items)
   local program, flights = self._engine.program, self._flights
@@ -498,6 +495,7 @@ function Pool:_step(level)
   if not ok then error(tokens, 0) end
   return tokens
 end
+
 --- Steps until the pool is idle.
 function Pool:run()
   opened(self)
@@ -523,7 +521,7 @@ end
 
 --- Reads a file of save that has the same model and options. Requests then continue from its prefixes.
 -- @param folder its path
--- @return true; or nil, message, code: "state" where the file is of another model, engine, option or version, "format" where it is
+-- @return true; or nil, message, code: "state" if the file is of another model, engine, option or version, "format" if it is
 -- damaged; nothing of it is used then
 function Pool:load(folder)
   opened(self)
@@ -531,10 +529,10 @@ function Pool:load(folder)
   return self._sessions:load(folder .. FILE)
 end
 
---- What the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed), replayed_tokens
--- (computed again after a preemption), dropped (computed for replies that had been ended), preempted, largest_step, seconds (in the
--- executor), and what is there now: running, waiting, cached (idle sessions, of
--- programs that share no pages), kv_bytes (of all states, shared ones once), prefix_bytes (of known prefixes).
+--- Counts of what the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed),
+-- replayed_tokens (computed again after a preemption), dropped (computed for replies that had been ended), preempted, largest_step,
+-- seconds (in the executor). The current state: running, waiting, cached (idle sessions, of programs that share no pages), kv_bytes (of all
+-- states, shared ones once), prefix_bytes (of known prefixes).
 function Pool:stats()
   opened(self)
   local out = { running = #self._running, waiting = self._waiting.count, cached = self._sessions:cached(),

@@ -19,7 +19,7 @@ local ADD_LEVEL, POOL_LEVEL = 5, 4
 
 local function by_number(a, b) return a.number < b.number end
 
---- Runs all prompts. Model:generate_many calls it, and has the comments.
+--- Runs all prompts. See Model:generate_many.
 function M.run(model, prompts, opts)
   local of_pool, of_request, on_reply = {}, {}, nil
   for key, value in pairs(opts) do

@@ -43,8 +43,8 @@ end
 --- Number of tokens of a prompt without adapters that acquire() would find known.
 function Prefixes:known(ids) return self._tree:known(ids) end
 
---- Called when a session has filled more pages, so that others can continue from them. Without memory for the tree they stay
--- unknown.
+--- Makes the pages that a session has filled known, so that other sessions can continue from them. If there is no memory for the tree,
+-- they stay unknown.
 function Prefixes:note(session) session:_raw():keep(self._tree) end
 
 --- Handles the end of a reply: keeps the content of its session.

@@ -9,6 +9,7 @@ Price.__index = Price
 local MEMORY = 0.97 -- weight of the past in the sums, for each step
 local LEAST = 6 -- steps before the fit is used
 
+--- A price without steps.
 function M.new() return setmetatable({ n = 0, x = 0, y = 0, xx = 0, xy = 0, steps = 0 }, Price) end
 
 --- Records a step: its tokens and seconds.

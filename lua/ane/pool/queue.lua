@@ -56,7 +56,7 @@ function Queue:pop()
   end
 end
 
---- Removes a request. It stays in the heap until it is its turn, or until half of the heap is such requests.
+--- Removes a request. It stays in the heap until pop() meets it, or until more than half of the heap consists of removed requests.
 function Queue:remove(r)
   if not self.held[r] then return end
   self.held[r], self.count = nil, self.count - 1

@@ -1,8 +1,10 @@
 --- The sessions of a pool whose program shares no pages (ane.pool.prefixes). Each request gets a free one with the longest known
 -- prefix of its prompt, within a memory budget.
--- Needs nothing. Sessions of ended replies are kept; the least recently used are closed first. A prompt that shares a prefix with
+-- Needs ane.util.list. Sessions of ended replies are kept; the least recently used are closed first. A prompt that shares a prefix with
 -- a session takes it over. It takes a fork instead if the session still has use for its other tokens.
 -- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:acquire(ids)`
+
+local common_prefix = require("ane.util.list").common_prefix
 
 local M = {}
 
@@ -15,27 +17,19 @@ local WORTH_A_FORK = 32
 --- @param engine open(opts) -> session of ane.generate.session; or nil, message, code
 -- @param opts context, kv (of each session), most (busy and idle ones), memory (bytes)
 function M.new(engine, opts)
-  return setmetatable({ _engine = engine, _opts = opts, _busy = {}, _idle = {}, _a_token = 0 }, Sessions)
-end
-
-local function common(a, b, most)
-  local n = math.min(#a, #b, most)
-  for i = 1, n do
-    if a[i] ~= b[i] then return i - 1 end
-  end
-  return n
+  return setmetatable({ _engine = engine, _opts = opts, _busy = {}, _idle = {}, _bytes_per_token = 0 }, Sessions)
 end
 
 -- The session with these adapters and the longest start of ids: {session, common, index in the idle list or nil}.
 local function best_of(self, ids, adapters)
   local best, key = { common = 0 }, adapters and adapters.key
   for i, s in ipairs(self._idle) do
-    local n = s.adapters_key == key and common(s.ids, ids, #ids) or 0
+    local n = s.adapters_key == key and common_prefix(s.ids, ids) or 0
     if n > best.common then best = { session = s, common = n, idle = i } end
   end
   for s in pairs(self._busy) do
     if s:_raw() and s.adapters_key == key then
-      local n = common(s.ids, ids, #ids)
+      local n = common_prefix(s.ids, ids)
       if n > best.common then best = { session = s, common = n } end
     end
   end
@@ -86,7 +80,7 @@ function Sessions:bytes()
     if s:_raw() then
       local bytes, length = s:kv_bytes(), s.length
       sum = sum + bytes
-      if length > 0 then self._a_token = math.max(self._a_token, bytes / math.max(length, 64)) end
+      if length > 0 then self._bytes_per_token = math.max(self._bytes_per_token, bytes / math.max(length, 64)) end
     end
   end
   return sum
@@ -107,7 +101,7 @@ function Sessions:over() return self._opts.memory < math.huge and self:bytes() >
 
 --- Returns whether n more tokens would fit.
 function Sessions:fits(n)
-  return self._opts.memory == math.huge or self:bytes() + n * self._a_token <= self._opts.memory
+  return self._opts.memory == math.huge or self:bytes() + n * self._bytes_per_token <= self._opts.memory
 end
 
 --- Frees the state of a busy session for a while.

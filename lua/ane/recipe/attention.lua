@@ -76,4 +76,14 @@ function M.window(cfg, i, sliding)
   return cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
 end
 
+--- The attention window of layer i of a model in which only use_sliding_window enables sliding attention (Qwen). If layer_types does not
+-- say which layers slide, these are the layers from max_window_layers on, by default 28 as in transformers.
+-- @param i layer, 0-based
+-- @return cfg.sliding_window, or nil, as for `window`
+function M.late_window(cfg, i)
+  local slides = cfg.meta("use_sliding_window", "flag")
+  local window = M.window(cfg, i, slides and i >= (cfg.meta("max_window_layers", "whole") or 28)) -- checks layer_types in any case
+  return slides and window or nil
+end
+
 return M

@@ -8,7 +8,7 @@
 -- b:layer(i, ...) it gets the weight of layer i. Scopes prefix node names ("layers.3.attn_q") and the messages of errors raised in them.
 --
 -- Fields: cfg (the configuration, see ane.model.config), ids and positions (values, int32 [1, T]), out_rows (value, int32 [1, W]: the
--- tokens whose logits are asked for), index (the current layer inside b:layer, or nil), soft_experts (see ane.recipe.moe).
+-- tokens whose logits are requested), index (the current layer inside b:layer, or nil), soft_experts (see ane.recipe.moe).
 --
 -- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
 
@@ -23,7 +23,7 @@ Builder.__index = Builder
 
 local M = { version = 1 }
 
--- The view of a whole table that rows are looked up in by token id. Sources that have one apart from a tied head give that one.
+-- The view of a whole embedding table. A source that holds the embedding apart from a tied head gives the embedding for this view.
 local TABLE = { table = true }
 
 --- Makes a builder for one model.
@@ -88,8 +88,8 @@ end
 local OLD_SUFFIXES = { [".weight"] = ".gamma", [".bias"] = ".beta" }
 
 -- Looks up the tensor of a role in the source. Returns its description (nil if there is none) and its name. The role and the layer are
--- passed on for sources that derive shapes from the role (ane.recipe.shapes). `asked` keeps what the source answered, so that
--- another source can give the same answers (ane.coreml.export.recipe).
+-- passed on for sources that derive shapes from the role (ane.recipe.shapes). `asked` keeps the answers of the source, so that another
+-- source can give the same answers (ane.coreml.export.recipe).
 function Builder:_find(role, suffix, expert)
   local name = self.names(role, self.index)
   local stem = expert and name:format(expert) or name
@@ -309,13 +309,13 @@ end
 --- Gated linear unit: act(gate) * up.
 -- @param gate value [1, C, T, 1]
 -- @param up value [1, C, T, 1]
--- @param act activation function: "silu", "gelu_tanh", "gelu_erf" or "sigmoid"
+-- @param act activation function: "silu", "gelu_tanh", "gelu_erf", "sigmoid" or "relu"
 -- @return value [1, C, T, 1]
 function Builder:glu(gate, up, act) return self:_add("glu", "glu", { gate, up }, { act = act }) end
 
 --- Applies an activation function elementwise.
 -- @param x value [1, C, T, 1]
--- @param act "silu", "gelu_tanh", "gelu_erf" or "sigmoid"
+-- @param act "silu", "gelu_tanh", "gelu_erf", "sigmoid" or "relu"
 -- @return value [1, C, T, 1]
 function Builder:act(x, act) return self:_add("act", act, { x }, { act = act }) end
 
@@ -353,7 +353,7 @@ function Builder:slice(x, from, to, heads)
   return self:_add("slice", "slice", { x }, { from = from, to = to, heads = heads })
 end
 
---- Keeps only the tokens whose logits are asked for (b.out_rows). Later ops are computed for these only.
+--- Keeps only the tokens whose logits are requested (b.out_rows). Later ops are computed for these only.
 -- @param x value [1, C, T, 1]
 -- @return value [1, C, W, 1]
 function Builder:gather(x) return self:_add("gather", "gather", { x, self.out_rows }) end
@@ -363,9 +363,9 @@ Builder.take = Builder.gather
 
 --- The weight of a role, or a view of it.
 -- @param role of the weight
--- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but of all layers); expert = e (replaces
--- the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n (what
--- that dimension must be); rows = n (what it must be in a tensor that is not stacked); from, to (rows of what remains, 0-based, `to`
+-- @param opts suffix of the name (default ".weight"); optional (true: a file may lack the weight, but only in all layers); expert = e
+-- (replaces the %d in the role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); count = n
+-- (what that dimension must be); rows = n (what it must be in a tensor that is not stacked); from, to (rows of what remains, 0-based, `to`
 -- excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]); matrix (true: a vector becomes
 -- a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part ({first, rows}: only these
 -- stored rows, which `transposed` then transposes)

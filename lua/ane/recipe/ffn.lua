@@ -17,9 +17,11 @@ end
 
 --- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down.
 -- cfg.mlp_bias says whether they have biases.
--- @param act activation function, used if the configuration names none: "silu", "gelu_tanh", "gelu_erf", "sigmoid"; default "silu"
--- @raise if act is unknown, even if the configuration names an activation function
+-- @param x normed input [1, d_model, T, 1]
+-- @param act activation function, used if the configuration names none: "silu", "gelu_tanh", "gelu_erf", "sigmoid" or "relu"
 -- @param opts fused (true: the first half of the rows of ffn_up is gate, the second half is up)
+-- @return value [1, d_model, T, 1]
+-- @raise if act is unknown, even if the configuration names an activation function
 function M.gated(b, x, act, opts)
   opts = options.check("ffn.gated", opts)
   if act ~= nil then
@@ -31,7 +33,9 @@ function M.gated(b, x, act, opts)
 end
 
 --- down(act(up(x))). Weights: ffn_up, ffn_down. cfg.mlp_bias says whether they have biases.
+-- @param x normed input [1, d_model, T, 1]
 -- @param act activation function, used if the configuration names none
+-- @return value [1, d_model, T, 1]
 function M.plain(b, x, act)
   local bias = b.cfg.mlp_bias
   return b:linear(b:act(b:linear(x, "ffn_up", { bias = bias }), b.cfg.act or act), "ffn_down", { bias = bias })

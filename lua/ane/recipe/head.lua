@@ -38,8 +38,8 @@ function M.encoder(b, x, opts)
 end
 
 -- For a decoder file that gives embeddings or scores (cfg.task): the normed hidden states or the scores. nil if the file gives logits.
--- llama.cpp's converter keeps only the head rows of the answers for a reranker.
--- A sequence classifier of transformers has a matrix score, and the last token has the scores of the sequence.
+-- Of a reranker's head, llama.cpp's converter keeps only the rows of the answers yes and no. A sequence classifier of transformers has a
+-- matrix `score`; the scores of its last token are those of the sequence.
 local function pooled(b, x)
   local task = b.cfg.task
   if b.cfg.format == "hf" and b:has "score" then

@@ -1,5 +1,5 @@
 --- Finds the recipe of an architecture and builds its graph.
--- Needs ane.core, ane.recipe.builder, names, ane.util.failure and ane.util.list.
+-- Needs ane.core, ane.recipe.builder, names, ane.util.failure, keys and list.
 -- Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
 -- A recipe is a table. Required fields: architectures = list of the names it serves, from GGUF and config.json; build = function(b, cfg) ->
@@ -13,12 +13,15 @@
 --   modules = function(place, cfg) -> name     names of the modules of transformers, for adapters, where they differ from the names in its
 --                                              files; place: see ane.adapter.places; nil: no other name
 --   ignore = list of patterns                  names of tensors that the computation does not need
---   shapes = function(cfg) -> {role = shape}   shapes of weights that differ from ane.recipe.shapes, for plans from a config.json
---                                              without weights
+--   shapes = function(cfg, common) -> {role = shape} or nil   shapes of weights that differ from ane.recipe.shapes, for plans from a
+--                                              config.json without weights; it may also change common, the table of the shared shapes
+--   transposed_experts = true                  Hugging Face files store stacked experts as [experts, in, out] (ane.quantise.types)
+--   interleaved_experts = true                 in the parameters of transformers, the rows of gate and up alternate (ane.adapter.places)
 
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local keys = require "ane.util.keys"
 local list_of = require "ane.util.list"
 local names = require "ane.recipe.names"
 
@@ -62,7 +65,7 @@ function M.register(r)
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
--- Names of the files of ane.models; or nil, message, code.
+-- Names of the files in the folder of ane.models; or nil, message, code.
 local function models()
   local llama = package.searchpath("ane.models.llama", package.path)
   if not llama then
@@ -94,19 +97,12 @@ end
 
 --- The sorted names of all architectures that find() knows.
 function M.known()
-  local seen, list = {}, {}
-  local function add(name)
-    if not seen[name] then
-      seen[name] = true
-      list[#list + 1] = name
-    end
-  end
-  for name in pairs(registered) do add(name) end
+  local set = {}
+  for name in pairs(registered) do set[name] = true end
   for _, r in each_model() do
-    for _, name in ipairs(r.architectures or {}) do add(name) end
+    for _, name in ipairs(r.architectures or {}) do set[name] = true end
   end
-  table.sort(list)
-  return list
+  return keys(set)
 end
 
 --- Finds the recipe of an architecture: a registered one, else the file of this name, else a recipe that lists the name.
@@ -226,14 +222,14 @@ end
 -- @param cfg configuration from ane.model.config.read
 function M.complete(r, cfg)
   local defaults = r.defaults and r.defaults[cfg.format] or {}
-  local fields, stored, keys = {}, cfg.meta, defaults.keys
+  local fields, stored, given = {}, cfg.meta, defaults.keys
   for key, value in pairs(defaults) do
     if key ~= "keys" then fields[key] = value end
   end
   fill(cfg, fields)
   function cfg.meta(key, kind)
     local v = stored(key, kind)
-    if v == nil and keys then return keys[key] end
+    if v == nil and given then return given[key] end
     return v
   end
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do
@@ -242,8 +238,9 @@ function M.complete(r, cfg)
   cfg.norm_eps = cfg.norm_eps or 1e-6
 end
 
--- The message for an error of a recipe. The core blames builder.lua for it. That line says nothing about the file, so it is removed.
--- @param unread false, or the message on a per-layer list that the recipe has not read, which may be the reason
+-- The message for an error of a recipe. The core puts the position in builder.lua before its messages; it is removed, since it says nothing
+-- about the model file.
+-- @param unread false, or the message about a per-layer list that the recipe has not read, which may be the cause
 local function complaint_of(source, result, unread)
   local where = result.path and result.path .. ": " or ""
   local text = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")

@@ -1,5 +1,5 @@
---- The options of the builder's methods and of the blocks in this folder. An unknown name or a value of a wrong type is an error, which
--- gets the path of its scope: a misspelt option would give a model that computes something else.
+--- The options of the builder's methods and of the blocks in this folder. An unknown name or a value of a wrong type is an error, since a
+-- misspelt option would give a model that computes something else. The builder puts the path of the scope before its message.
 -- Needs ane.util.schema. Usage: `opts = options.check("linear", opts)`
 
 local schema = require "ane.util.schema"
@@ -58,7 +58,7 @@ local REQUIRED = {
   ["shortconv.gated"] = { "taps" },
 }
 
--- Without the numbers and texts that are false, as `slides and cfg.sliding_window` may be: these are absent.
+-- A copy of the options without the numbers and texts that are false. A recipe may pass such values: `slides and cfg.sliding_window`.
 local function present(rules, opts)
   local out = {}
   for key, value in next, opts do
@@ -71,7 +71,8 @@ end
 --- Checks options. A number or a text that is false counts as absent.
 -- @param what key of rules
 -- @param opts table or nil
--- @return a table of them. Raises without a position
+-- @return a table of the options
+-- @raise without a position
 function M.check(what, opts)
   local rules = M.rules[what]
   schema.plain(opts, what, 0)

@@ -86,12 +86,12 @@ end
 -- Maximum number of rotary dimensions: twice the number of frequencies that a rope table takes (csrc/graph).
 local MOST_DIMS = 1 << 13
 
--- Numbers from here on are infinite in float32.
-local FP32_MOST = 0x1.ffffffp127
+-- The smallest number that becomes infinite in float32: the midpoint between the largest float32 and 2^128, which is rounded up.
+local FP32_INFINITE = 0x1.ffffffp127
 
 local function check_finite(f, what)
   for t, v in ipairs(f) do
-    if not (v >= 0 and v < FP32_MOST) then error(("rope: %s %d must be a finite fp32 number, but is %s"):format(what, t - 1, v), 0) end
+    if not (v >= 0 and v < FP32_INFINITE) then error(("rope: %s %d must be a finite fp32 number, but is %s"):format(what, t - 1, v), 0) end
   end
 end
 

@@ -96,7 +96,7 @@ function Call:finish(last)
   ended(self, 200)
 end
 
---- Is so much unread by the client that no more events should be added? They can be added later, joined.
+--- Has the client so many bytes to read that no more events should be added? They can be added later, joined.
 function Call:full() return not self.done and self.exchange:full() end
 
 --- Has the client disconnected?

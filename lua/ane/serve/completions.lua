@@ -64,7 +64,7 @@ local function object(self, choices)
   return { id = self.id, object = "text_completion", created = self.created, model = self.model, choices = core.json_array(choices) }
 end
 
--- Entries of a reply's tokens, after those of its prompt where that is repeated; nil: they are not requested. A first token that the
+-- Entries of a reply's tokens, after those of its prompt if that is repeated; nil: they are not requested. A first token that the
 -- tokenizer adds to a text is left out.
 local function entries_of(self, result, i)
   local list = self.logprobs and result.logprobs
@@ -79,7 +79,7 @@ local function entries_of(self, result, i)
   return table.move(list, #all - self.before[i] + 1, #list, #all + 1, all)
 end
 
--- The prompt of reply i where it is to be repeated before the next text, once.
+-- The prompt of reply i if it is to be repeated before the next text, once.
 local function take_echo(self, i)
   local text = self.echo[i]
   if not text or self.echoed[i] then return "" end

@@ -1,5 +1,5 @@
---- Checks of request bodies: types, ranges, unknown fields. null counts as absent. In objects below the body it does for unknown fields
--- too: clients send back what they received with all fields of their own types, unused ones as null.
+--- Checks of request bodies: types, ranges, unknown fields. A field that is null counts as absent. In objects below the body, this holds
+-- for unknown fields too, because clients send objects back with all fields of their own types, the unused ones as null.
 -- Needs ane.core, ane.serve.errors, ane.util.exact, keys and schema. Numbers of schemas are kept as they are written (ane.util.exact).
 -- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
 -- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.

@@ -10,12 +10,12 @@ local M = {}
 local HOLE = "\1\2\1"
 
 --- Makes an encoder.
--- @param build function(text) -> value for JSON, the same for each text but for the text, which it holds once
+-- @param build function(text) -> value for JSON, which holds the text once and is otherwise the same for each text
 -- @return function(text) -> JSON of build(text)
 function M.new(build)
   local json, hole = core.json_encode(build(HOLE)), core.json_encode(HOLE)
   local first, last = json:find(hole, 1, true)
-  -- Another text of the value may hold it too.
+  -- If another text of the value holds the hole too, the value is encoded as a whole each time.
   if not first or json:find(hole, last + 1, true) then return function(text) return core.json_encode(build(text)) end end
   local head, tail = json:sub(1, first - 1), json:sub(last + 1)
   return function(text) return head .. core.json_encode(text) .. tail end

@@ -1,5 +1,5 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, task, ane.util.list, ane.util.schema and ane.util.units.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, served, task, ane.util.list, ane.util.schema and ane.util.units.
 -- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
 -- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
@@ -13,6 +13,7 @@ local metrics = require "ane.serve.metrics"
 local routes = require "ane.serve.routes"
 local sampling = require "ane.serve.sampling"
 local schema = require "ane.util.schema"
+local served = require "ane.serve.served"
 local tasks = require "ane.serve.task"
 local units = require "ane.util.units"
 
@@ -101,15 +102,6 @@ local BODIES = 16
 -- Seconds between polls of the sockets while nothing is computed.
 local IDLE = 0.25
 
--- Capabilities of each kind of model. Other kinds generate text.
-local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
-
--- The name of a model: that of its file.
-local function name_of(model)
-  local name = (model.path or "model"):gsub("/+$", ""):match "([^/]+)$" or "model"
-  return (name:gsub("%.gguf$", ""))
-end
-
 local function listen(opts)
   return core.http {
     host = opts.host, port = opts.port, cert = opts.cert, key = opts.key, secret = opts.api_key, connections = opts.connections,
@@ -127,7 +119,7 @@ function M.new(model, opts, level, version)
   opts = schema.check(M.rules, opts, "serve", (level or 1) + 1)
   local defaults = schema.check(M.defaults, opts.defaults, "serve: defaults", (level or 1) + 1)
   if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key need each other", (level or 1) + 1) end
-  local kind = KINDS[model.config.kind] or "text"
+  local kind = served.kind(model)
   local pool, http, message, code
   if kind == "text" then
     pool, message, code = model:pool { sessions = opts.sessions, step_tokens = opts.step_tokens, memory = opts.memory }
@@ -139,9 +131,9 @@ function M.new(model, opts, level, version)
     return nil, message, code
   end
   local self = setmetatable({
-    model = model, opts = opts, defaults = defaults, kind = kind, pool = pool, id = name_of(model), started = os.time(), port = http:port(),
-    version = version or "", metrics = metrics.new(), _http = http, _jobs = {},
-    _tasks = {}, _place = 0, _replies = 0, _ids = 0, _since = core.clock(),
+    model = model, opts = opts, defaults = defaults, kind = kind, pool = pool, id = served.name(model), started = os.time(),
+    port = http:port(), version = version or "", metrics = metrics.new(), _http = http, _jobs = {}, _tasks = {}, _place = 0, _replies = 0,
+    _ids = 0, _since = core.clock(),
     _seed = os.time() ~ math.floor(core.clock() * 1e9),
   }, Server)
   self.ids = { self.id, table.unpack(opts.names or {}) }
@@ -184,7 +176,7 @@ end
 
 --- Answers a call in later turns, a part of the work in each.
 -- @param work see ane.serve.task
--- @raise a failure: 503 where the queue is full
+-- @raise a failure: 503 if the queue is full
 function Server:work(call, work)
   if #self._tasks >= self.opts.sessions + self.opts.queue then reject(self) end
   self._tasks[#self._tasks + 1] = tasks.new(call, work, function(text) self:complain(text) end)
@@ -194,7 +186,7 @@ end
 -- @param asked list of {prompt, opts}
 -- @param form see ane.serve.job
 -- @return the job
--- @raise a failure: 503 where the queue is full
+-- @raise a failure: 503 if the queue is full
 function Server:generate(call, asked, form, stream)
   local opts = self.opts
   if self._replies + #asked > opts.sessions + opts.queue then

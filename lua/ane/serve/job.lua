@@ -2,8 +2,8 @@
 -- Needs ane.serve.errors and ane.util.failure.
 -- Usage: `server:generate(call, { { prompt = messages, opts = opts } }, form)`
 --
--- A form has methods; for whole answers: whole(job) -> value for JSON. For streams: open(job), piece(job, i, text), closed(job, i) and
--- close(job), which write events, and, if it likes, after(job, i), called for each reply after each step.
+-- A form is an object of the endpoint. For whole answers it has whole(job) -> value for JSON. For streams it has open(job), piece(job, i,
+-- text), closed(job, i) and close(job), which write events, and optionally after(job, i), called for each reply after each step.
 
 local errors = require "ane.serve.errors"
 local failures = require "ane.util.failure"
@@ -33,7 +33,7 @@ local function add(server, asked)
   local context = server.model.context
   if #r.ids >= context then
     r:close()
-    local words = "this model's maximum context length is %d tokens, the prompt has %d" -- in the words that clients look for
+    local words = "this model's maximum context length is %d tokens, the prompt has %d" -- clients search for the words of OpenAI's message
     errors.raise(400, words:format(context, #r.ids), { code = "context_length_exceeded" })
   end
   return r

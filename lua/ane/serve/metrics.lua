@@ -8,6 +8,7 @@ local M = {}
 local Metrics = {}
 Metrics.__index = Metrics
 
+--- Makes counters, all 0.
 function M.new()
   return setmetatable({
     counts = { rejected = 0, cancelled = 0, prompt_tokens = 0, cached_tokens = 0, reply_tokens = 0, jobs = 0 },

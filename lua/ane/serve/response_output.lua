@@ -75,7 +75,7 @@ function Output:text(text)
   self.send("response.output_text.delta", of_part(self, self.message, { delta = text, logprobs = core.json_array() }))
 end
 
---- Adds what on_tool_call tells: the beginning of a call, or a part of its arguments.
+--- Adds a delta as on_tool_call receives it: the beginning of a call, or a part of its arguments.
 function Output:call(delta)
   local call = self.calls[delta.index]
   if not call then
@@ -92,7 +92,7 @@ end
 
 --- Ends the output. There is at least one item.
 -- @param status of the response: "completed" or "incomplete"
--- @param whole is the last call whole?
+-- @param whole true: the last call is complete
 function Output:finish(status, whole)
   local last = self.calls[#self.calls]
   if last then close_call(self, last, whole and "completed" or "incomplete") end

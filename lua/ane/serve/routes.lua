@@ -4,7 +4,9 @@
 
 local M = {}
 
--- method, path (a last "*" stands for an id), module, function (default handle); open: no key is needed; needs: a kind of model
+-- method, path (a last "*" stands for an id), module, function (default handle); open: no key is needed; needs: a kind of model. The
+-- function is called as handle(server, call, body, id): body is the decoded JSON object, or nil; id is what "*" stands for. It answers
+-- through call (ane.serve.call), or throws an error of ane.serve.errors
 M.rows = {
   { "GET", "/", "about", "page", open = true },
   { "GET", "/health", "about", "health", open = true },

@@ -1,5 +1,5 @@
 --- Checked access to the fields of decoded JSON objects.
--- Needs ane.core, ane.util.failure and ane.util.json_value.
+-- Needs ane.core, ane.util.failure, ane.util.json_value and ane.util.keys.
 --
 -- Functions raise failures; `fields.try` turns them into nil, message, code. Messages begin with the path of the field in the
 -- file, such as "model.vocab".
@@ -8,6 +8,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local json_value = require "ane.util.json_value"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -24,7 +25,7 @@ local KINDS = {
   object = { "an object", function(v) return type(v) == "table" and not json_value.is_array(v) end },
 }
 
---- Raise unless a value is of a kind of KINDS.
+--- Raises unless a value is of a kind of KINDS.
 -- @return the value
 function M.check(value, kind, path)
   if not KINDS[kind][2](value) then M.fail("format", "%s: must be %s, but is %s", path, KINDS[kind][1], json_value.shown(value)) end
@@ -59,10 +60,7 @@ function M.kind(known, object, path)
   M.check(object, "object", path)
   local name = M.get(object, "type", "string", path)
   if known[name] then return known[name] end
-  local names = {}
-  for key in pairs(known) do names[#names + 1] = key end
-  table.sort(names)
-  M.fail("unsupported", "%s: type '%s' is not supported; known are %s", path, name:sub(1, 60), table.concat(names, ", "))
+  M.fail("unsupported", "%s: type '%s' is not supported; known are %s", path, name:sub(1, 60), table.concat(keys(known), ", "))
 end
 
 --- The object in a JSON file; nil when there is no such file.

@@ -231,7 +231,7 @@ local function open(folder)
   }
 end
 
---- Open the tokenizer of a folder, or of the folder of a tokenizer.json or tokenizer.model.
+--- Opens the tokenizer of a folder, or of the folder of a tokenizer.json or tokenizer.model.
 -- @return {raw (core tokenizer), bos, eos, unk, pad (ids or nil), add_bos, add_eos, ends (ids that end a reply), head, tail, pair (of the
 -- post-processor, or nil), chat_templates (texts by name)}; or nil, message, code: "notfound" when there is no tokenizer
 function M.open(path)

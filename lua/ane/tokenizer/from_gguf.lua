@@ -104,8 +104,8 @@ local function byte_level(source, tokens, words)
   }
 end
 
--- The merges that make the tokens, "left right". With equal scores those that transformers puts first: the longer left part, then the
--- longer right part.
+-- The merges that make the tokens, as "left right". Merges of equal score are in the order of transformers: first the one with the longer
+-- left part, then the one with the longer right part.
 local function merges_of(tokens, scores, kinds, words)
   local merges = {}
   for i, token in ipairs(tokens) do
@@ -168,10 +168,10 @@ local function files(source)
   }
 end
 
---- The files of a GGUF source. Texts are split as `ane` splits them; a normal form of Unicode that the original asks for is not in
--- the file, and so not in these.
+--- The files of a GGUF source. They split texts as `ane` does. If the original tokenizer normalises texts, these files do not, because a
+-- GGUF file does not record it.
 -- @param source an open GGUF file, see ane.core.open
--- @return {[file name] = text}; or nil and the reason where the vocabulary has no such form
+-- @return {[file name] = text}; or nil and the reason if the vocabulary has no such form
 function M.files(source)
   local ok, result = pcall(files, source)
   if ok then return result end

@@ -120,7 +120,7 @@ local function describe(vocabulary, whole)
   return d
 end
 
---- Read the text of a tokenizer.json. Raises faults of fields.fail.
+--- Reads the text of a tokenizer.json. Raises failures of fields.fail.
 -- @return vocabulary (an ane.vocabulary of the core), description (see core.tokenizer)
 function M.read(text)
   local vocabulary, whole, code = core.vocabulary_json(text)

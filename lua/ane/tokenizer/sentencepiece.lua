@@ -47,7 +47,7 @@ local function decoders(info)
   return out
 end
 
---- Read the bytes of a model. Raises failures of fields.fail.
+--- Reads the bytes of a model. Raises failures of fields.fail.
 -- @return vocabulary (an ane.vocabulary of the core), description (see core.tokenizer), fields of the model (bos, eos, pad,
 -- unk: ids or nil)
 function M.read(bytes)

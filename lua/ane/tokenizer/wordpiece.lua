@@ -47,7 +47,7 @@ local function special_id(source, name, tokens)
   return id
 end
 
--- A key of the normalizer; `usual` where the file has none.
+-- A key of the normalizer; `usual` if the file has none.
 local function flag(source, name, usual)
   local v = source:meta("tokenizer.ggml.normalizer." .. name)
   if v == nil then return usual end

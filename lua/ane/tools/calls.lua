@@ -1,9 +1,10 @@
---- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar, ane.grammar.objects and
--- ane.tools.reader, tagged.
+--- The grammar of calls: a family's form, filled with the schemas of the tools.
+-- Needs ane.core, ane.grammar, ane.grammar.objects, ane.tools.reader, ane.tools.tagged and ane.util.keys.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
 local grammar = require "ane.grammar"
+local keys = require "ane.util.keys"
 local objects = require "ane.grammar.objects"
 local reader = require "ane.tools.reader"
 local tagged = require "ane.tools.tagged"
@@ -51,11 +52,13 @@ local EXACT = { exact = true }
 local Builder = {}
 Builder.__index = Builder
 
+-- A new place: the number of a state of the grammar.
 function Builder:place()
   self.places = self.places + 1
   return self.places
 end
 
+-- Adds an edge from one place to another, which a text of a kind ("literal", "pattern", "json") takes.
 function Builder:add(from, to, kind, text) self.parts[#self.parts + 1] = { from, to, kind, text } end
 
 -- Adds an edge with a literal. An empty literal adds none and merges the places.
@@ -70,20 +73,13 @@ local NOTES = {
   ["$defs"] = true, definitions = true,
 }
 
--- nil if each keyword of a schema is an annotation or in the list; else message, code.
+-- Checks the keywords of a schema. Returns nil if each is an annotation or in the list; else message, code.
 local function refuse_others(schema, known, path)
   for key in pairs(schema) do
     if not NOTES[key] and not known[key] then
       return ("%s: %s cannot be enforced in this model's form of tool calls"):format(key, path .. "/" .. key), "unsupported"
     end
   end
-end
-
-local function sorted_names(properties)
-  local names = {}
-  for name in pairs(properties or {}) do names[#names + 1] = name end
-  table.sort(names)
-  return names
 end
 
 local MEMBERS = { properties = true, required = true, additionalProperties = true }
@@ -95,7 +91,7 @@ local MEMBERS = { properties = true, required = true, additionalProperties = tru
 function Builder:members(from, schema, close, to, before, member, read)
   local required = {}
   for _, name in ipairs(schema.required or {}) do required[name] = true end
-  local names = sorted_names(schema.properties)
+  local names = keys(schema.properties or {})
   -- Places where the next member may begin, each with the separator needed there, and the bytes of it that were read.
   local open = { { from, "", read or 0 } }
   for _, name in ipairs(names) do
@@ -143,7 +139,7 @@ function ARGUMENTS.tagged(self, from, tail, to, schema)
   local message, code = refuse_others(schema, MEMBERS, "")
   if message then return nil, message, code end
   local member = self.form.member
-  for _, name in ipairs(sorted_names(schema.properties)) do
+  for _, name in ipairs(keys(schema.properties or {})) do
     if not tagged.can_name(name, self.form) then
       return nil, ("properties: the name %q cannot be written in this model's form of tool calls"):format(name), "unsupported"
     end
@@ -185,7 +181,7 @@ end
 
 local gemma_value
 
--- from: the place after the opening brace.
+-- @param from the place after the opening brace
 local function gemma_object(self, from, to, schema, path, tail)
   local message, code = refuse_others(schema, MEMBERS, path)
   if message then return nil, message, code end
@@ -261,7 +257,7 @@ function Builder:call(from, tool, to)
   return true
 end
 
--- Calls of tools in a form, from place 1 on. true; or nil, message, code.
+-- Adds the calls of tools in a form, from place 1 on. Returns true; or nil, message, code.
 function Builder:calls(form, tools, many)
   local layout, heads = reader.layout(form)
   table.remove(layout, 1) -- the name

@@ -1,6 +1,8 @@
---- The text of a reply that consists of messages in channels, as gpt-oss writes it: <|channel|>analysis<|message|>...<|end|>. What the
--- model thinks (channel analysis) is left out. Needs nothing.
+--- The text of a reply that consists of messages in channels, as gpt-oss writes it: <|channel|>analysis<|message|>...<|end|>. The channel
+-- analysis, in which the model reasons, is left out. Needs ane.util.marks.
 -- Usage: `local c = channels.new(); io.write(c:push(piece)); ... io.write(c:finish())`
+
+local marks = require "ane.util.marks"
 
 local M = {}
 
@@ -16,23 +18,7 @@ local HIDDEN = "analysis"
 --- A reader of a reply. The prompt ends before the header of the first message.
 function M.new() return setmetatable({ buffer = "", inside = false, seen = false, shown = false }, Channels) end
 
--- Where a message's text ends in the buffer: first and last byte of the mark; else nil and the bytes that may begin one.
-local function find_end(buffer)
-  local first, last, held = nil, nil, 0
-  for _, mark in ipairs(ENDS) do
-    local at, stop = buffer:find(mark, 1, true)
-    if at and (not first or at < first) then first, last = at, stop end
-    for n = math.min(#mark - 1, #buffer), held + 1, -1 do
-      if buffer:sub(-n) == mark:sub(1, n) then
-        held = n
-        break
-      end
-    end
-  end
-  return first, last, held
-end
-
--- Skips a header. false: it is incomplete.
+-- Skips a header. Returns false if it is incomplete.
 local function header(self)
   local first, last = self.buffer:find("<|message|>", 1, true)
   if not first then return false end
@@ -50,7 +36,7 @@ function Channels:push(text)
   local out = {}
   while true do
     if not self.inside and not header(self) then break end
-    local first, _, held = find_end(self.buffer)
+    local first, _, held = marks.find(self.buffer, ENDS)
     local length = first and first - 1 or #self.buffer - held
     if self.shown then out[#out + 1] = self.buffer:sub(1, length) end
     self.buffer = self.buffer:sub(length + 1)

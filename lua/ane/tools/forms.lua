@@ -1,6 +1,5 @@
 --- How model families write calls of tools: a row for each form. Needs nothing.
--- A form matches a template by the texts in it: those with which the template writes the calls of earlier turns, or asks for
--- calls.
+-- A form matches a template by texts that the template contains: those with which it writes the calls of earlier turns, or asks for calls.
 -- Usage: `local form, message = forms.of(template)`
 
 local M = {}
@@ -31,7 +30,7 @@ end
 --   at_start  the triggers count at the beginning of a reply only
 --   arguments how arguments are written: "json", "python" (name=value, as in a call of Python), "gemma" ({name:value}, texts between
 --             `quote`), "tagged" (each between the texts of `member`: before the name, between name and value, after the value)
---   mark      the byte with which all that may follow the name begins, where that is not one text
+--   mark      the first byte of whatever may follow the name, in forms where several texts may follow it
 --   bare      a second form that models of the family fall into, a row of its own
 --   tools     function(form, names) -> a form with triggers made of the names of tools
 --   says      text before a reply that is not a call
@@ -186,7 +185,7 @@ function M.named(name)
   end
 end
 
---- A form for given tools: some forms begin calls with the tool's name.
+--- A form for given tools. It differs from `form` if the form's calls begin with the name of the tool.
 -- @param names list
 function M.with_names(form, names) return form.tools and form.tools(form, names) or form end
 

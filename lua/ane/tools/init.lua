@@ -127,7 +127,7 @@ function M.offered(opts)
   return next(opts.tools) ~= nil
 end
 
--- Grammars that were made, by their tools. A grammar caches what it learns of a vocabulary, which speeds up the next reply. The
+-- Grammars by their tools. They are kept because a grammar caches what it learns of a vocabulary, which speeds up the next reply. That
 -- cache is limited, so a grammar is made again after some replies, or if it fails.
 local KEPT, REUSED = 16, 500
 local grammars, order = {}, {}
@@ -209,9 +209,8 @@ local PARSE = {
 -- @param text with control tokens spelled
 -- @param opts form: name of a form, or template: a chat template's text; tools: what could be called, for forms whose arguments have
 -- no quotation marks, or whose calls begin with the name
--- @return the text outside the calls; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments =
--- JSON text}};
--- or nil, message, code
+-- @return the text outside the calls; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments}}, where
+-- arguments is JSON text; or nil, message, code
 function M.parse(text, opts)
   schema_of.argument({ type = "string" }, text, "parse: text", 2)
   opts = schema_of.check(PARSE, opts, "parse", 2)
@@ -337,7 +336,7 @@ end
 -- Roles whose messages are nothing but their content.
 local SAYS = { user = true, system = true, developer = true }
 
--- Does the message lack what its role says? Templates print nothing for it, so a misspelt key would pass unseen.
+-- Does the message lack the field that its role needs? Templates print nothing for a missing field, so a misspelt key would go unnoticed.
 local function is_silent(message)
   if type(message) ~= "table" or not SAYS[get(message, "role")] then return false end
   local content = get(message, "content")

@@ -1,6 +1,6 @@
 --- Arguments of calls, in the notations of model families and as JSON. Needs ane.core and ane.jinja.
--- "python": name=value, as in a call of Python, read up to before the closing bracket. "gemma": {name:value}, with texts between
--- quotation marks of the form's own. Values of JSON are read in both.
+-- "python": name=value, as in a call of Python; the text ends before the closing bracket. "gemma": {name:value}, with texts between
+-- the form's `quote`. Both may contain values of JSON.
 -- Usage: `literals.to_json('city="Rom", days=[1, 2]', {arguments = "python"}) --> {"city": "Rom", "days": [1, 2]}`
 
 local core = require "ane.core"
@@ -38,7 +38,7 @@ end
 
 local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
 
--- The end of the text that begins at `at`; nil if it is incomplete.
+-- The last byte of the quoted text that begins at `at`; nil if it is incomplete.
 local function text_end(text, at, form)
   if form.quote and text:sub(at, at + #form.quote - 1) == form.quote then
     local _, stop = text:find(form.quote, at + #form.quote, true)
@@ -58,7 +58,7 @@ local function is_quote(text, at, form)
   return c == '"' or c == "'" and form.arguments == "python" or form.quote and text:sub(at, at + #form.quote - 1) == form.quote
 end
 
---- Length of the arguments at the beginning of a text; nil if they are incomplete.
+--- Length in bytes of the arguments at the beginning of a text; nil if they are incomplete.
 function M.last_of(text, form)
   local open, at = {}, 1
   if form.arguments == "python" then open[1] = ")" end
@@ -83,12 +83,13 @@ local WORDS = { True = "true", False = "false", None = "null", ["true"] = "true"
 
 local ESCAPES = { n = "\n", t = "\t", r = "\r", b = "\b", f = "\f", ["0"] = "\0", a = "\a", v = "\v" }
 
+-- The text that the inside of a quoted text stands for: escapes of one letter, and \uXXXX. Other escaped characters stand for themselves.
 local function unescape(text)
-  text = text:gsub("\\u(%x%x%x%x)", function(hex)
-    local code = tonumber(hex, 16)
-    return code < 0xd800 or code > 0xdfff and utf8.char(code) or nil
-  end)
-  return (text:gsub("\\(.)", function(c) return ESCAPES[c] or c end))
+  return (text:gsub("\\(.)(%x?%x?%x?%x?)", function(c, digits)
+    local code = c == "u" and #digits == 4 and tonumber(digits, 16)
+    if code and (code < 0xd800 or code > 0xdfff) then return utf8.char(code) end
+    return (ESCAPES[c] or c) .. digits
+  end))
 end
 
 local Parser = {}

@@ -1,10 +1,11 @@
---- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.channels, literals,
--- tagged.
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core, ane.tools.channels, literals and tagged,
+-- and ane.util.marks.
 -- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
 
 local channels = require "ane.tools.channels"
 local core = require "ane.core"
 local literals = require "ane.tools.literals"
+local marks = require "ane.util.marks"
 local tagged = require "ane.tools.tagged"
 
 local M = {}
@@ -98,17 +99,7 @@ end
 
 -- Position of a trigger in the buffer; else the number of bytes at its end that may begin one.
 local function trigger_anywhere(self, triggers)
-  local buffer, first, held = self.buffer, nil, 0
-  for _, trigger in ipairs(triggers) do
-    local at = buffer:find(trigger, 1, true)
-    if at and (not first or at < first) then first = at end
-    for n = math.min(#trigger - 1, #buffer), held + 1, -1 do
-      if buffer:sub(-n) == trigger:sub(1, n) then
-        held = n
-        break
-      end
-    end
-  end
+  local first, _, held = marks.find(self.buffer, triggers)
   return first, held
 end
 
@@ -164,7 +155,7 @@ local function start(self, n)
   return true
 end
 
--- Does a call of a way begin without a text before the name?
+-- Does a call begin with the name of the tool, if it begins as `way` says?
 local function starts_bare(way) return way.starts[1] == "" end
 
 function STATES.start(self)
@@ -287,7 +278,7 @@ function STATES.behind(self)
   return start(self, n)
 end
 
--- Keeps as text what turned out to be no call.
+-- Keeps the buffer as text of the reply, because it turned out to be no call. A call that had begun is dropped.
 function STATES.broken(self)
   self.out[#self.out + 1] = self.buffer
   if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end

@@ -42,10 +42,10 @@ end
 
 local function is_null(schema) return type(schema) == "table" and schema.type == "null" end
 
---- Is a value of this schema written as it is, without quotation marks? So are strings, and strings or null.
+--- Is a value of this schema written without quotation marks? That holds for schemas of strings, and of strings or null.
 -- @param schema of the value
 -- @param root the schema of all arguments
--- @return the schema of the string, or nil; whether null is allowed, too
+-- @return the schema of the string, or nil if values are written as JSON; whether null is allowed, too
 function M.text_schema(schema, root)
   schema = resolved(schema, root)
   if type(schema) ~= "table" then return nil end
@@ -115,12 +115,13 @@ function M.add_value(builder, from, schema, root, json, path)
   return builder:literal(behind, close)
 end
 
---- Returns whether an argument can have this name. The tags must be told from the name.
+--- Returns whether an argument can have this name: it must not be empty, nor contain <, > or line ends, of which tags are made, nor the
+-- text that ends a name.
 function M.can_name(name, form) return name ~= "" and not name:find("[<>\n]") and not name:find(form.member[2], 1, true) end
 
 -- ---- Reading -------------------------------------------------------------------------------------------------------------
 
--- Does a text have `word` at a position? nil: the text ends before that is known.
+-- Returns whether a text has `word` at a position; nil if the text ends before that is known.
 local function has(text, at, word)
   local part = text:sub(at, at + #word - 1)
   if part == word then return true end

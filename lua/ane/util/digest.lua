@@ -1,11 +1,11 @@
---- A text by which an interrupted run knows its source again.
+--- A hash of a source, by which a resumed run recognises the source of the interrupted run.
 -- Needs ane.core. Usage: `local same = digest.of(source) == old`
 
 local core = require "ane.core"
 
 local M = {}
 
---- Identifies a source: names, types, shapes and places of its tensors, their first and last rows.
+--- Hashes a source: names, types, shapes and offsets of its tensors, their first and last rows.
 -- @param source an open source
 -- @param whole true: all rows instead
 -- @return SHA-256

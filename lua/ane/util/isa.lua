@@ -6,7 +6,7 @@ local core = require "ane.core"
 local M = {}
 
 --- The name of the level to use.
--- @param name "ref", "avx2", ...; nil: ANE_ISA, and where that is unset or empty the best level
+-- @param name "ref", "avx2", ...; nil: ANE_ISA, and if that is unset or empty the best level
 -- @return the name; or nil, message, code if the level is unknown or this machine cannot run it
 function M.choose(name)
   local from = "isa"

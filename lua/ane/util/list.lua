@@ -15,10 +15,10 @@ M.shown = shown
 --- The type of a value, as messages name it: "a table", or "nil".
 function M.kind(v) return v == nil and "nil" or "a " .. type(v) end
 
---- What is wrong with a table that has such a metatable as `gives_more` finds.
+--- The fault of a table for which gives_more() is true, as the end of a message.
 M.MORE = "must be a plain table, not one with a metatable that gives more (__index, __len, __pairs)"
 
--- Is __index a class: tables of names only, as far as they go on?
+-- Is __index a class: a table without list entries, whose own __index, if any, is such a table too?
 local function is_class(index)
   for _ = 1, 100 do
     if type(index) ~= "table" or rawlen(index) > 0 then return false end
@@ -30,8 +30,8 @@ local function is_class(index)
   return false
 end
 
---- Does a metatable give a table more than it holds, as some functions would see and others not? Values of this library may have one, and
--- a list may have methods.
+--- Does a metatable add entries to a table? Functions that read without metamethods would not see them. Values of this library may have any
+-- metatable, and a list may have a class with methods.
 function M.gives_more(t)
   local mt = getmetatable(t)
   if mt == nil then return false end
@@ -71,6 +71,15 @@ function M.fault(t)
     if rawget(t, i) == nil then return ("must be a list, but has no entry %d"):format(i) end
   end
   return M.stray(t)
+end
+
+--- Returns the length of the longest common prefix of two lists.
+function M.common_prefix(a, b)
+  local n = math.min(#a, #b)
+  for i = 1, n do
+    if a[i] ~= b[i] then return i - 1 end
+  end
+  return n
 end
 
 --- What is wrong with a table as a list of token ids, but for their maximum.

@@ -1,4 +1,4 @@
---- Values that callers nest: refused where they contain themselves, or are nested so deeply or refer so often to the same tables that a
+--- Values that callers nest: refused if they contain themselves, or are nested so deeply or refer so often to the same tables that a
 -- copy of them would not end.
 -- Needs ane.util.list. Usage: `local fault = nested.fault(messages); if fault then return nil, "messages " .. fault, "invalid" end`
 

@@ -17,9 +17,9 @@ end
 --- The folder of a path, "." if it names none; "" for the root.
 function M.folder_of(path) return path:match "^(.*)/[^/]*$" or "." end
 
---- Returns whether a folder, or one above it, is a symbolic link.
--- @param folder path, without a slash at its end
--- @param path of a folder below it, inside of it
+--- Returns whether a path below a folder leads through a symbolic link.
+-- @param folder path, without a slash at its end; it may be a link itself
+-- @param path relative to the folder; each of its parts is checked
 function M.is_linked(folder, path)
   for part in path:gmatch "[^/]+" do
     folder = folder .. "/" .. part

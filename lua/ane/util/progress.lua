@@ -21,7 +21,7 @@ local function remaining(elapsed, done, left)
 end
 
 --- A progress function that draws a bar, or one that does nothing if standard error is not a terminal.
--- @param out a file to draw to; default io.stderr (and then only where that is a terminal)
+-- @param out a file to draw to; default io.stderr (and then only if that is a terminal)
 function M.bar(out)
   if not out then
     if not core.isatty(2) then return function() end end

@@ -1,9 +1,15 @@
 --- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
--- Needs ane.util.keys and ane.util.list. A rule is a table: type = a name of TYPES or a list of them, wanted (the names of these types in
--- messages, where others say more), default, min, max, above (a limit that is itself too low), choices (list), aliases = {old name =
--- choice}, of (the rule of each entry of a list), open (true: the metatable of a table may give more than the table holds), check =
--- function(value) that gives a message where the value is wrong, made_of (the options that users give in its place, as they are listed),
--- internal (true: it is not listed).
+-- Needs ane.util.keys and ane.util.list. A rule is a table with
+--   type      a name of TYPES, or a list of them
+--   wanted    the words for these types in messages; default: those of TYPES
+--   default   the value of an option that is not given
+--   min, max  limits that are allowed values; above: a limit that is itself too low
+--   choices   list of the allowed values; aliases = {old name = choice}
+--   of        the rule of each entry of a list
+--   open      true: a table may have a metatable that adds entries (ane.util.list)
+--   check     function(value) -> a message if the value is wrong
+--   made_of   the options that users give instead of this one, as messages list them
+--   internal  true: messages do not list the option
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"

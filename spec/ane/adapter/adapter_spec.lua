@@ -134,7 +134,7 @@ describe("LoRA adapters", function()
       end
     end)
 
-    it("act on the embedding and on the head, of tied models apart", function()
+    it("act on the embedding and on the head; in tied models, on each apart", function()
       for _, path in ipairs { LLAMA, GEMMA3 } do
         local source <close> = assert(require("ane.core").open(path))
         local rows, width = table.unpack(source:tensor("model.embed_tokens.weight").shape)
@@ -250,7 +250,7 @@ describe("LoRA adapters", function()
       end
     end)
 
-    it("of encoders may change what the computation leaves out, and merged also the biases of norms", function()
+    it("of encoders may change modules that the computation leaves out and, merged, the biases of norms", function()
       local path = "spec/fixtures/hf/bert"
       local function vector(tensors, opts)
         opts.adapters, opts.activations = keep(adapters.peft { tensors = tensors }), "fp32"
@@ -275,7 +275,7 @@ describe("LoRA adapters", function()
       fails("unsupported", "LayerNorm.bias is for a weight of a fused step or a norm", path, other)
     end)
 
-    it("with whole modules are merged, and refused otherwise unless they are the model's", function()
+    it("with whole modules are merged; at run time they are refused, unless the modules equal the model's", function()
       local source <close> = assert(require("ane.core").open(LLAMA))
       local shape, bytes = source:tensor("lm_head.weight").shape, source:read "lm_head.weight"
       local pairs_ = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
@@ -475,13 +475,13 @@ describe("LoRA adapters", function()
         return keep(adapters.peft { tensors = list, config = config })
       end
       local c = adapters.tensor("base_model.model.model.layers.0.lora_C", { 2 }, 1)
-      fails("format", "base_model%.model%.model%.layers%.0%.lora_C is none", LLAMA, with(c))
+      fails("format", "base_model%.model%.model%.layers%.0%.lora_C does not belong to", LLAMA, with(c))
       fails("notfound", "the folder has no adapter_config.json", LLAMA, LLAMA)
       fails("format", "holds no tensors", LLAMA, keep(adapters.peft { tensors = {} }))
       fails("format", "lora_alpha must be a number, but is null", LLAMA, with(nil, { lora_alpha = ane.null }))
       fails("format", "bias must be none, all or lora_only, but is 'weird'", LLAMA, with(nil, { bias = "weird" }))
       fails("format", "rank_pattern is not an object of modules and numbers", LLAMA, with(nil, { rank_pattern = { 1 } }))
-      fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
+      fails("format", "tensor stray does not belong to", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
       local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
       fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))
       fails("format", "q_proj.*target_modules does not name", LLAMA, with(nil, { target_modules = { "v_proj" } }))
@@ -489,7 +489,7 @@ describe("LoRA adapters", function()
         local module = ("model.layers.%d.self_attn.q_proj"):format(layer)
         return keep(adapters.peft { tensors = adapters.pair(module, cols, 96, 4, 1) })
       end
-      fails("notfound", "layers%.99%..*has not", LLAMA, q_of(99, 64))
+      fails("notfound", "layers%.99%..*does not have", LLAMA, q_of(99, 64))
       fails("shape", "q_proj.*for a weight of %[96, 65%]", LLAMA, q_of(0, 65))
       fails("shape", "not of rank 5", LLAMA, keep(adapters.peft { tensors = tensors, config = { r = 5 } }))
     end)
@@ -505,7 +505,7 @@ describe("LoRA adapters", function()
       fails("format", "use_dora is set", LLAMA, of { use_dora = true })
     end)
 
-    it("where there is none, or the model is no recipe's", function()
+    it("where there is none, or no recipe runs the model", function()
       fails("io", "no%-such", LLAMA, "no-such-folder")
       fails("unsupported", "not for ONNX", "spec/fixtures/onnx/odd", folder(LLAMA, ATTENTION))
     end)

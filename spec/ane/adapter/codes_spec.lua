@@ -97,7 +97,7 @@ describe("LoRA adapters in 8-bit codes", function()
     assert.is_true(got[1] == got[3])
   end)
 
-  it("of scale 0 equal the base to the bit", function()
+  it("of scale 0 have the bits of the base", function()
     local model <close> = load()
     assert.is_true(logits(model, {}, 37) == logits(model, { { path = folder(16, 6), scale = 0 } }, 37))
   end)

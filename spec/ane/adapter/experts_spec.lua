@@ -74,7 +74,7 @@ describe("adapters of stacked experts", function()
     assert.is_true(hf.apart(a, { data = b }) <= 1e-4)
   end)
 
-  it("of one expert, as older versions of PEFT wrote them, give what one of a stack gives", function()
+  it("of one expert, as older versions of PEFT wrote them, give what that expert of a stack gives", function()
     local QWEN, ids = hf.path "qwen3_moe-odd", hf.golden("lora_qwen3_moe")[1].ids
     local source <close> = assert(core.open(QWEN))
     local inner, cols = table.unpack(source:tensor("model.layers.0.mlp.experts.0.gate_proj.weight").shape)
@@ -126,7 +126,7 @@ describe("adapters of stacked experts", function()
     fails("format", "base_layer.lora_A.weight is of no parameter", QWEN, folder(down(EXPERTS .. ".base_layer"), TARGET), true)
     fails("notfound", "for parameter down_proj of module model.layers.9.mlp.experts, which", QWEN,
       folder(down "model.layers.9.mlp.experts", TARGET), true)
-    fails("notfound", "has not", hf.path "llama", folder(down(), TARGET), true)
+    fails("notfound", "does not have", hf.path "llama", folder(down(), TARGET), true)
     fails("shape", "for 7 experts of %[%d+, %d+%], gate_up_proj of .* has 7 of", QWEN, folder(down(), { "experts.gate_up_proj" }), true)
     fails("shape", "for 6 experts", QWEN, folder(adapters.pair(EXPERTS, inner, d, 12, 1), TARGET), true)
     fails("shape", "not of rank 2", QWEN, folder(adapters.pair(EXPERTS, inner, d, 13, 1), TARGET), true)

@@ -301,7 +301,7 @@ describe("other models", function()
     assert.is_truthy(lines[72].error)
   end)
 
-  it("none that the model does not do: the message names what was found", function()
+  it("that do not support a task give an error, and the message names what was found", function()
     local lines = answers({
       { id = 1, query = "a", documents = { "b" } }, { id = 2, task = "foo", text = "b" },
       { id = 3, method = "GET", url = "/v1/completions", body = { prompt = "a" } },
@@ -342,7 +342,7 @@ describe("other models", function()
     assert.equal(3, summary.resumed)
   end)
 
-  it("are the files of a folder once each where links lead back to it, and links without a target fail", function()
+  it("read each file of a folder once, also where links lead back to it; links without a target fail", function()
     assert(os.execute(("mkdir -p '%s/in/b' && ln -s .. '%s/in/b/back' && ln -s . '%s/in/self' && ln -s none '%s/in/lost.txt'"):format(
       folder, folder, folder, folder)))
     write("in/a.txt", "one")
@@ -364,7 +364,7 @@ describe("other models", function()
     assert.equal(states[100].total, states[100].done)
   end)
 
-  it("refuse what they do not do", function()
+  it("refuse tasks that they do not support", function()
     local summary, message, code = run(write("in", "{}"), folder .. "/out", { task = "embed" })
     assert.is_nil(summary)
     assert.equal("unsupported", code)
@@ -436,7 +436,7 @@ describe("an output file", function()
     assert.equal(1, #lines_of(tree.read(out)))
   end)
 
-  it("tells other options, models and tasks from its own", function()
+  it("is not continued with other options, models or tasks", function()
     local path, out = write("in.jsonl", corpus()), folder .. "/out"
     assert(run(path, out))
     local summary, message, code = run(path, out, { resume = true, body = { top_k = 3 } })
@@ -485,7 +485,7 @@ describe("an output file", function()
     assert.equal(0, lock:size())
   end)
 
-  it("is not the input, by no name", function()
+  it("is not the input, whatever its name", function()
     local path = write("in.jsonl", corpus())
     assert(os.execute(("cd '%s' && ln -s in.jsonl link && ln in.jsonl hard && ln in.jsonl other.journal"):format(folder)))
     for _, name in ipairs { "in.jsonl", "./in.jsonl", "link", "hard", "other" } do
@@ -591,6 +591,14 @@ describe("shards", function()
     assert(merge.run(paths, folder .. "/all"))
     write("2", tree.read(paths[2]) .. "x")
     assert.matches("according to its journal", select(2, merge.run(paths, folder .. "/all")))
+  end)
+
+  it("are the only one if the journal has no options", function()
+    assert(run(write("in.jsonl", corpus()), folder .. "/one"))
+    local journal = tree.read(folder .. "/one.journal")
+    write("one.journal", '{"ane_batch":1}' .. journal:match "\n.*")
+    local summary = assert(merge.run({ folder .. "/one" }, folder .. "/all"))
+    assert.equal(56, summary.rows)
   end)
 
   it("are 1/N to N/N", function()

@@ -1,4 +1,4 @@
--- By what a batch tells models apart: files of the same size that differ anywhere, and nothing that runs write beside them.
+-- The fingerprint by which a batch tells models apart: it depends on every byte of the files, and on nothing that runs write beside them.
 local core = require "ane.core"
 local fingerprint = require "ane.batch.fingerprint"
 local tree = require "support.tree"
@@ -28,7 +28,7 @@ end
 describe("the fingerprint of a model", function()
   local MB = 1 << 20
 
-  it("tells files of one size apart whose weights differ", function()
+  it("differs for files of the same size whose weights differ", function()
     local size = 80 * MB + 12345
     local seen = { [fingerprint.of(weights("m.gguf", size))] = true }
     for _, change in ipairs { { 0, 1 }, { 12 * MB, 1 }, { 17 * MB, MB }, { 50 * MB + 7, MB }, { size - 2, 1 } } do

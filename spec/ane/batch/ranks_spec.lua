@@ -103,7 +103,7 @@ describe("ranks of a batch", function()
     assert.matches("rank 1 %(there%)", message)
   end)
 
-  it("end MPI together where all live", function()
+  it("end MPI together if all are alive", function()
     local ranks, mpi = ready(1, 1)
     table.insert(mpi.inbox, { 1, "Q" })
     ranks:close()

@@ -6,7 +6,7 @@ for i, label in ipairs(LABELS) do CLASS[label] = i end
 
 local function grammar(labels) return assert(bioes.grammar(labels or LABELS)) end
 
--- Rows in which each token likes its label by `strength`.
+-- Rows of logits in which the label of each token is larger than the others by `strength`.
 local function rows_of(labels, strength)
   local rows = {}
   for t, label in ipairs(labels) do
@@ -32,7 +32,7 @@ local function names(path, n)
   return table.concat(list, " ")
 end
 
--- The rules said in another way: pairs of labels that may follow each other.
+-- The same rules written a second time: pairs of labels that may follow each other.
 local function may_follow(a, b)
   local inside = a:match "^[BI]%-(.*)"
   if inside then return b == "I-" .. inside or b == "E-" .. inside end
@@ -79,7 +79,7 @@ describe("BIOES decoding", function()
     end
   end)
 
-  it("mends what is not legal by what costs least", function()
+  it("repairs an illegal path at the least cost", function()
     local _, path = bioes.decode(grammar(), rows_of { "B-a", "I-b", "E-a" })
     assert.equal("B-a I-a E-a", names(path, 3))
     _, path = bioes.decode(grammar(), rows_of { "I-a" })
@@ -103,7 +103,7 @@ describe("BIOES decoding", function()
     assert.is_true(#spans > 0)
   end)
 
-  it("gives the same spans piece by piece, and holds no more than is open", function()
+  it("gives the same spans piece by piece, and holds back no more than the span that is open", function()
     local rows = random_rows(400, 9)
     local want, path = bioes.decode(grammar(), rows)
     local d, got, classes, most = bioes.decoder(grammar()), {}, {}, 0
@@ -149,7 +149,7 @@ describe("BIOES decoding", function()
     assert.same({}, (bioes.decoder(grammar()):take()))
   end)
 
-  it("refuses labels that say nothing of spans", function()
+  it("refuses labels that do not describe spans", function()
     local g, message, code = bioes.grammar { "O", "positive" }
     assert.is_nil(g)
     assert.matches("label 'positive'", message)

@@ -75,7 +75,7 @@ describe("classify", function()
     end
   end)
 
-  it("begins a part of a sequence only where nothing before it counts, and within reason", function()
+  it("begins a part of a sequence only in models that see a limited past, and below 2^24", function()
     local session <close> = assert(model:session())
     assert.is_true(session:part(64))
     local ok, message, code = session:part(1 << 24)
@@ -104,7 +104,7 @@ describe("classify", function()
     end
   end)
 
-  it("leaves out what is not likely, where asked", function()
+  it("leaves out spans below the threshold", function()
     local all, some = model:classify(TEXT), model:classify(TEXT, { threshold = 0.5 })
     local likely = {}
     for _, span in ipairs(all) do likely[#likely + 1] = span.score >= 0.5 and span or nil end

@@ -43,13 +43,13 @@ describe("redact", function()
     assert.matches("_%x%x%x%x%x%x%x%x%x%x%x%x%]", a)
   end)
 
-  it("asks a function where there is one", function()
+  it("asks a function for the replacement, if one is given", function()
     local text = model:redact(PARAGRAPH, { replace = function(span) return "<" .. #span.text .. ">" end })
     assert.matches("<%d+>", text)
     assert.is_nil(text:find("[", 1, true))
   end)
 
-  it("leaves what is not likely", function()
+  it("leaves spans below the threshold", function()
     assert.equal(PARAGRAPH, (model:redact(PARAGRAPH, { threshold = 1 })))
   end)
 

@@ -129,7 +129,7 @@ describe("ane run", function()
     end
   end)
 
-  it("streams text to people, and speed where asked", function()
+  it("streams text and, with --timings, shows the speed", function()
     local r = command.json { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos" }
     local code, out, err = command.run {
       "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress", "--head", "pruned",
@@ -198,7 +198,7 @@ describe("ane logits", function()
     end
   end)
 
-  it("shows them to people", function()
+  it("shows them as text", function()
     local code, out = command.run { "logits", path, "-p", "Hello", "--top", "2" }
     assert.equal(0, code)
     assert.matches("1: token 1000 ", out)
@@ -406,7 +406,7 @@ describe("ane bench", function()
     assert.matches("is longer than the " .. own, err)
   end)
 
-  it("says so where there is nothing to measure", function()
+  it("refuses to run if there is nothing to measure", function()
     local code, text, err = command.run { "bench", path, "-p", "0", "-n", "0", "-o", "csv" }
     assert.same({ 2, "", "ane bench: nothing to measure: give one of --prompt-tokens, --gen-tokens\n" }, { code, text, err })
   end)
@@ -443,7 +443,7 @@ describe("ane info", function()
 end)
 
 describe("ane chat", function()
-  it("refuses slash commands that there are not, and takes texts with a slash", function()
+  it("refuses unknown slash commands, and takes texts that begin with two slashes", function()
     local code, _, err = command.run({ "chat", path, "-n", "2" }, "/foo bar\n")
     assert.equal(1, code)
     assert.equal("ane chat: there is no command '/foo': choose /help, /reset, /undo, /save, /load, /prompt, /quit "
@@ -519,7 +519,7 @@ describe("ane chat", function()
     end
   end)
 
-  it("says one thing", function()
+  it("sends one message with --prompt", function()
     local code, out = command.run { "chat", path, "-p", "Hi", "-n", "3" }
     assert.equal(0, code)
     assert.matches("\n$", out)

@@ -20,6 +20,12 @@ describe("ane grammar", function()
     assert.same({ ok = true, accepted = { true, false, false, true } }, out)
   end)
 
+  it("names the line of --instances that is no JSON string, and skips empty lines", function()
+    local schema, instances = file_of '{"type": "string"}', file_of '"1"\n\n"2"\n3\n'
+    local code, _, message = command.run({ "grammar", "--json-schema", schema, "--instances", instances }, "")
+    assert.same({ 1, ("ane grammar: %s: line 4: must be a JSON string\n"):format(instances) }, { code, message })
+  end)
+
   it("drops the last newline of standard input, which echo and editors add", function()
     local schema = file_of '{"type": "string"}'
     local function accepted(text) return command.json({ "grammar", "--json-schema", schema }, text).accepted end

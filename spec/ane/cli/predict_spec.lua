@@ -133,7 +133,7 @@ describe("a case that is wrong", function()
     end
   end)
 
-  it("may have null for what it leaves out, and is told the shape that differs", function()
+  it("may have null for absent keys; the message names the shape that differs", function()
     assert.equal(0, (predict(('{"calls": [{"inputs": {"x": %s}, "function": null, "outputs": null, "state": null}]}'):format(x))))
     local code, out = predict(('{"calls": [{"inputs": {"x": %s}, "outputs": {"y": {"shape": [96], "data": [1]}}}]}'):format(x))
     assert.equal(1, code)

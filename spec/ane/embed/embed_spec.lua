@@ -131,7 +131,7 @@ describe("embed", function()
     assert.matches("it has none %(prefix gives one as text%)", message)
   end)
 
-  it("leaves the prompt out of the pooling where the model says so", function()
+  it("leaves the prompt out of the pooling if the model's files say so", function()
     local pooling = { word_embedding_dimension = 64, pooling_mode_mean_tokens = true, include_prompt = false }
     local m <close> = changed("bert", { ["1_Pooling/config.json"] = pooling, ["2_Normalize/config.json"] = "{}" })
     local ids = m.tokenizer:sequence "moon: the cat"
@@ -299,7 +299,7 @@ describe("similarity", function()
     assert.near(x, m[1][3], 1e-5)
   end)
 
-  it("is measured as the model says", function()
+  it("uses the function that the model's files name", function()
     local a, b = model:embed "The cat", model:embed "Paris"
     local d = a - b
     local sum = 0

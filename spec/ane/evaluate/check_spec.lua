@@ -93,7 +93,7 @@ describe("a check", function()
     end
   end)
 
-  it("takes rows of q and k in another order for what they are", function()
+  it("recognises rows of q and k in another order", function()
     for _, row in ipairs(check("llama").blocks) do
       assert.equal(row.name:find "attn_[qk]$" ~= nil, row.permuted or false, row.name)
     end
@@ -195,7 +195,7 @@ describe("a trap is found:", function()
     end)
   end
 
-  it("nothing is claimed to be certain of a fault that is none of them", function()
+  it("none is claimed to be certain for another fault", function()
     local report = check("llama", llama { layer_scale = 1.5 })
     assert.is_false(report.ok)
     local kinds, text = causes(report)

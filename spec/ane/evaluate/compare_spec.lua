@@ -133,7 +133,7 @@ describe("compare.run", function()
     assert.matches("\nthan the other B +KL %+[%d.]+ %(95 %% ", out)
   end)
 
-  it("takes ids, reports progress", function()
+  it("takes ids, and reports progress", function()
     local a <close> = tiny.load "llama-kquants"
     local ids, seen = {}, {}
     for i = 1, 33 do ids[i] = i end

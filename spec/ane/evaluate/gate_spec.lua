@@ -30,7 +30,7 @@ local function squares(t)
 end
 
 describe("calibration", function()
-  it("gives the mean square of what each column meets", function()
+  it("gives the mean square of the inputs of each column", function()
     local model <close> = load "llama"
     local list = ids(40, model.vocab)
     local importance = assert(calibrate.run(model, list))
@@ -61,7 +61,7 @@ describe("calibration", function()
     assert.equal("range", select(3, calibrate.run(model, { model.vocab })))
   end)
 
-  it("knows experts by their tensors, and views by the tensor", function()
+  it("names experts by their tensors, and views by the tensor that they are a part of", function()
     local model <close> = load "qwen2_moe-odd"
     local importance = assert(calibrate.run(model, ids(30, model.vocab)))
     local gates = 0
@@ -75,7 +75,7 @@ describe("calibration", function()
     assert.equal(128, #assert(importance["model.layers.0.self_attn.qkv_proj.weight"]))
   end)
 
-  it("guides load: less is lost where it matters", function()
+  it("guides load: important columns lose less", function()
     local model <close> = load "llama"
     local list = ids(60, model.vocab)
     local importance = assert(calibrate.run(model, list))
@@ -119,7 +119,7 @@ describe("calibration", function()
 end)
 
 describe("the gate", function()
-  it("passes what changes nothing, warns, and fails", function()
+  it("passes a model without changes, warns, and fails", function()
     local a <close> = load "llama"
     local list = ids(60, a.vocab)
     local same <close> = load("llama", { weights = "fp32" })
@@ -139,7 +139,7 @@ describe("the gate", function()
     assert(report.argmax.agree < report.argmax.of and report.argmax.clear <= report.argmax.of)
   end)
 
-  it("means cosines over tokens, and finds the worst", function()
+  it("takes the mean cosine over tokens, and finds the worst token", function()
     local a <close> = load "llama"
     local b <close> = load("llama", { weights = "int4-block" })
     local list = ids(20, a.vocab)

@@ -17,7 +17,7 @@ describe("interval.of", function()
     assert.near(3 + half, high, 2e-3 * half)
   end)
 
-  it("weighs windows by their length", function()
+  it("weights windows by their length", function()
     local low, high = interval.of(windows({ 1, 1, 1, 9 }, { 100, 100, 100, 1 }), sum)
     assert.near((300 + 9) / 301, (low + high) / 2, 1e-12)
     assert.is_true(high - low < 1)

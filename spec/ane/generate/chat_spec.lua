@@ -88,7 +88,7 @@ describe("a fault of a template", function()
     assert.equal("unsupported", (select(2, fault "{% include 'x' %}")))
   end)
 
-  it("is told from messages that no template can take", function()
+  it("differs from messages that no template can take", function()
     local message, code = fault(LOOP, { MESSAGES[1], { role = "user", content = print } })
     assert.same({ "messages[2].content: a function cannot be a template value", "invalid" }, { message, code })
     message, code = fault(LOOP, { { role = "user", content = "a\xff" } })
@@ -109,7 +109,7 @@ describe("encoding", function()
     assert.same({ X, 72, 105, X }, encode "Hi")
   end)
 
-  it("keeps control tokens that a message spells text", function()
+  it("reads control tokens that a message spells as text", function()
     assert.same({ X, 97, 60, 124, 120, 124, 62, 98, X }, encode "a<|x|>b")
     assert.same({ X, 60, 124, 120, 124, 62, 60, 124, 120, 124, 62, X }, encode "<|x|><|x|>")
     assert.same({ X, 97, X, 98, X }, encode("a<|x|>b", { special_in_messages = true }))
@@ -183,7 +183,7 @@ describe("a conversation", function()
     c:close()
   end)
 
-  it("keeps its prompt valid where a reply is no UTF-8", function()
+  it("keeps its prompt valid if a reply is not UTF-8", function()
     local c = assert(model:chat {})
     assert(c:say("Hello", { max_tokens = 60, ignore_eos = true, temperature = 3, seed = 1 }))
     for _, m in ipairs(c.messages) do assert.truthy(utf8.len(m.content)) end
@@ -315,7 +315,7 @@ describe("the end of the context", function()
     assert.is_true(c.last.dropped > 0)
   end)
 
-  it("makes the oldest turns go, and keeps the system's message", function()
+  it("drops the oldest turns, and keeps the system message", function()
     local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true, overflow = "drop" })
     local dropped = 0
     for i = 1, 20 do

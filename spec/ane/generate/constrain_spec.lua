@@ -34,7 +34,7 @@ describe("generate with a grammar", function()
     assert.is_true(greedy.grammar_complete)
   end)
 
-  it("takes the best token that may come, drafted or not", function()
+  it("takes the best allowed token, drafted or not", function()
     for _, grammar in ipairs { assert(ane.grammar.regex "[a-z ]{20,60}"), assert(ane.grammar.json_schema(SCHEMA)),
       assert(ane.grammar.choice { "one two three four", "one two six" }) } do
       local plain = reply(grammar)
@@ -85,7 +85,7 @@ describe("generate with a grammar", function()
     assert.same({ "length", false }, { result.stop, result.grammar_complete })
   end)
 
-  it("lets an end token come only where the text is whole", function()
+  it("allows an end token only where the text is complete", function()
     local grammar = assert(ane.grammar.regex "(ab)+")
     local eos = model.tokenizer.eos_ids[1]
     local result = reply(grammar, { logit_bias = { [eos] = 1000 } })
@@ -103,7 +103,7 @@ describe("generate with a grammar", function()
     assert.is_true(text == "yes" or text == "no")
   end)
 
-  it("wants a grammar", function()
+  it("refuses other values than grammars", function()
     assert.has_error(function() model:generate("Hello", { grammar = { type = "object" } }) end)
   end)
 end)

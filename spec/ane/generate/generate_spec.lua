@@ -31,7 +31,7 @@ describe("generate", function()
     assert.same({ 6, 5 }, { result.timings.prompt_tokens, result.timings.tokens })
   end)
 
-  it("goes on behind end tokens when asked to, or ends at others", function()
+  it("continues after end tokens if asked to, or ends at others", function()
     local script = { 97, scripted.EOS, 98, 99 }
     assert.same(script, run(script, { ignore_eos = true, max_tokens = 4 }).ids)
     local result = run(script, { eos = { 99 } })
@@ -115,7 +115,7 @@ describe("generate", function()
     assert.equal("zz", result.text)
   end)
 
-  it("asks for no more than it needs", function()
+  it("asks the session for no more rows than it needs", function()
     local _, _, session = run("ab", {})
     assert.same({ "last", "argmax", "argmax" }, { session.fed[1].want, session.fed[2].want, session.fed[3].want })
     _, _, session = run("ab", { temperature = 0.5, seed = 1 })
@@ -154,7 +154,7 @@ describe("generate", function()
     assert.same({ "ab", "stopped" }, { r.result.text, r.result.stop })
   end)
 
-  it("hands on what fails", function()
+  it("passes on failures of the session", function()
     local session = scripted.session("abc")
     session.fail = "no memory"
     local result, _, _, message, code = run(nil, {}, { session = session })
@@ -174,7 +174,7 @@ describe("generate", function()
     assert.matches("nothing to choose from", message)
   end)
 
-  it("goes on as if nothing was where a callback raised", function()
+  it("continues after a callback has raised", function()
     for at = 1, 4 do
       local calls, session = 0, scripted.session("hello", { prompt = 6 })
       local opts = schema.check(generate.rules, {

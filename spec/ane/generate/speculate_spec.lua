@@ -12,14 +12,14 @@ local ids = scripted.ids
 local function text(list) return list and string.char(table.unpack(list)) end
 
 describe("drafter", function()
-  it("proposes what came behind the longest agreement, of equals behind the latest", function()
+  it("proposes what followed the longest agreement; of equal ones, the latest", function()
     local draft, agreed = speculate.drafter(ids "the cat sat. the dog ran. the c"):draft(6)
     assert.same({ "at sat", 5 }, { text(draft), agreed })
     assert.equal("2", text(speculate.drafter(ids "ab1 ab2 ab"):draft(1)))
     assert.equal("1", text(speculate.drafter(ids "xyab1 ab2 xyab"):draft(1)))
   end)
 
-  it("says nothing where nothing agrees, and is silent about single tokens", function()
+  it("proposes nothing if nothing agrees, or only a single token", function()
     assert.is_nil(speculate.drafter(ids "abcdef"):draft(3))
     assert.is_nil(speculate.drafter(ids "axbxc"):draft(3))
     assert.is_nil(speculate.drafter({}):draft(3))
@@ -31,7 +31,7 @@ describe("drafter", function()
     assert.equal("aaaaaaa", text(speculate.drafter(ids "aaa"):draft(7)))
   end)
 
-  it("learns token by token what it would know of the whole", function()
+  it("learns token by token what it learns from a whole text", function()
     local said = programs.ids(600, 7, 3)
     local grown = speculate.drafter(programs.slice(said, 1, 5))
     for i = 6, #said do
@@ -128,14 +128,14 @@ describe("pace", function()
 
   local function dear(t) return t == 1 and 1 or 1.1 + 0.2 * (t - 1) end
 
-  it("comes back after a bad start, since it watches what it does not check", function()
+  it("drafts again after a bad start, since it also counts drafts that it does not check", function()
     for bad = 1, 12 do
       local speed = decode(160, function() return 2 end, function(i) return i < bad and 0 or 7 end, dear)
       assert.is_true(speed > 1.8, ("%d wrong drafts: %.2f"):format(bad, speed))
     end
   end)
 
-  it("loses two plain steps at most before anything is won, and a sixtieth of the time", function()
+  it("loses at most two plain steps and a sixtieth of the time before anything is won", function()
     for slope = 1, 8 do
       local function cost(t) return 1 + slope * 0.05 * (t - 1) end
       for _, n in ipairs { 30, 100, 1000 } do
@@ -179,7 +179,7 @@ describe("pace", function()
   end)
 end)
 
--- Drafts as often and as long as there is room, whatever that costs.
+-- A pace that drafts at every step, as long as there is room, whatever that costs.
 local new_pace = speculate.pace
 local function eager(most)
   local pace = new_pace(most)
@@ -188,7 +188,7 @@ local function eager(most)
   return pace
 end
 
--- A drafter that knows what will be said: right, but for each token with some chance.
+-- A drafter that knows the reply; each drafted token is wrong with probability `wrong`. from: the number of ids.
 local function oracle(reply, wrong, from)
   local at, n = 0, 0
   local d = { push = function() at = at + 1 end }

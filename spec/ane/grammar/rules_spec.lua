@@ -34,7 +34,7 @@ describe("patterns that join", function()
     assert.equal("choice: entry 2 of the list must be a string, but is 1", fault(grammar.choice, { "a", 1 }))
   end)
 
-  it("take no counts that are the wrong way round", function()
+  it("take no counts whose minimum is above the maximum", function()
     local gbnf, lark = grammar.gbnf, grammar.lark
     for _, made in ipairs { { gbnf 'root ::= "a"{5,2}' }, { lark 'start: "a"~5..2' }, { lark 'start: "a"{5,2}' } } do
       assert.is_nil(made[1])
@@ -50,7 +50,7 @@ describe("patterns that join", function()
     check(assert(grammar.rules { "s", s = V "e" * V "e" * "x", e = P "y" ^ 0 }), { "x", "yx", "yyyx" }, { "y", "xy" })
   end)
 
-  it("fail for want of memory with that reason, whichever allocation fails", function()
+  it("fail with the reason if memory is short, whichever allocation fails", function()
     local testing, failed = core.testing, 0
     for n = 0, 2000 do
       testing.alloc_fail_after(n)
@@ -164,6 +164,7 @@ describe("Lark's form", function()
     for text, why in pairs {
       ["start: /(a)\\1/"] = "back references are not supported", ["start: a{b}"] = "templates are not supported",
       ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
+      ['start: "\\uD800"'] = "line 1, column 15: the escape names no character",
       ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
       ["start: /a/x"] = "flags other than",
       ['start: "a"{}'] = "line 1, column 13: expected {n}, {n,}, {,m} or {n,m}",

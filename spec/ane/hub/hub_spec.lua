@@ -220,7 +220,7 @@ describe("a hub", function()
     assert(pull "hf:org/stale")
   end)
 
-  it("keeps nothing that is not what was promised", function()
+  it("keeps no file whose size, hash or name is not the promised one", function()
     local path, message, code = pull "hf:org/wrong"
     assert.same({ nil, "format" }, { path, code })
     assert.matches("^only.gguf: its SHA%-256 is %x+, but must be %x+ according to the hub; the file was removed$", message)
@@ -243,7 +243,7 @@ describe("a hub", function()
     assert.matches("%(4 tries%)", message)
   end)
 
-  it("sees the token, and nobody else does", function()
+  it("gets the token, and no other server does", function()
     local path, message, code = pull "hf:org/private"
     assert.same({ nil, "notfound" }, { path, code })
     assert.matches("org/private: does not exist, or needs a token %(HF_TOKEN%)", message)

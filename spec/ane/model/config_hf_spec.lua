@@ -282,7 +282,7 @@ describe("config.json", function()
     end)
   end
 
-  it("has to be there", function()
+  it("must exist", function()
     local cfg, message, code = read(function(_, files) files["config.json"] = nil end)
     assert.is_nil(cfg)
     assert.matches("no configuration .*a config.json must be beside the weights", message)

@@ -58,7 +58,7 @@ describe("objects of a model", function()
     end
   end)
 
-  it("raise or say so after the model was closed, in any order of closing", function()
+  it("raise or fail with a message after the model was closed, in any order of closing", function()
     for seed = 1, 12 do
       local list = shuffled(draws.numbers(seed), family())
       for _, entry in ipairs(list) do

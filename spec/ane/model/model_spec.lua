@@ -3,7 +3,7 @@ local core = require "ane.core"
 local tiny = require "support.tiny"
 
 describe("load", function()
-  it("gives nil, a message and a code for what the world does wrong", function()
+  it("gives nil, a message and a code for runtime failures", function()
     local cases = { { "/nonexistent.gguf", "io" }, { "spec", "io" }, { "Makefile", "format" } }
     for _, case in ipairs(cases) do
       local model, message, code = ane.load(case[1])
@@ -160,7 +160,7 @@ describe("model", function()
     assert.equal(model:generate("Hello", { max_tokens = 3, ignore_eos = true }), value)
   end)
 
-  it("stops when told so", function()
+  it("stops when it is told to", function()
     local text, n = "", 0
     local pieces = model:stream("Hello", { ignore_eos = true, max_tokens = 100 })
     for piece in pieces do
@@ -173,13 +173,13 @@ describe("model", function()
     assert.equal("length", model:generate("Hello", { max_tokens = 2, ignore_eos = true, details = true }).stop)
   end)
 
-  it("keeps control tokens in a user's text text, unless asked", function()
+  it("reads control tokens that a user's text spells as text, unless asked", function()
     local word = model.tokenizer:piece(1003)
     assert.is_true(#model:generate(word, { max_tokens = 1, details = true }).prompt_ids > 2)
     assert.same({ 1000, 1003 }, model:generate(word, { max_tokens = 1, details = true, special = true }).prompt_ids)
   end)
 
-  it("refuses prompts that are none", function()
+  it("refuses values that are not prompts", function()
     assert.error_matches(function() model:generate(7) end, "must be a text, a list of token ids or a list of messages")
     assert.error_matches(function() model:generate { 1, "x" } end, "entry 2 is x, not a token id")
     assert.error_matches(function() model:generate("x", { max_token = 1 }) end, "unknown option")

@@ -165,7 +165,7 @@ describe("GGUF metadata with a fault", function()
     end)
   end
 
-  it("is nothing but a fault: without one the file loads and runs", function()
+  it("is the only reason: without a fault the file loads and runs", function()
     for _, tokenizer in ipairs { BPE, UNIGRAM } do
       gguf.write(path, file_of("llama", tokenizer))
       for name, fn in pairs(WAYS) do assert.is_truthy(assert(fn()), name) end

@@ -1,4 +1,4 @@
--- What is known of the values of an ONNX graph: static, data or neither; and values tried out for lengths.
+-- The kinds of values of an ONNX graph: static, data or neither; and values that are computed for given lengths.
 local graph = require "ane.onnx.graph"
 local onnx = require "support.onnx_writer"
 

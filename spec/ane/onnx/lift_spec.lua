@@ -1,4 +1,4 @@
--- How lifted values lie: atoms of tokens and channels; attributes that are counts.
+-- The layout of lifted values: atoms of tokens and channels; attributes that are counts.
 local lift = require "ane.onnx.lift"
 
 local function dims(...)
@@ -19,7 +19,7 @@ describe("a lifted value", function()
     assert.equal(3, #lift.atoms(d))
   end)
 
-  it("is columns where tokens stand before all channels in order", function()
+  it("is columns if tokens come before all channels in order", function()
     local e = { channels = 32 }
     assert.is_true(lift.is_columns(lift.columns(e)))
     assert.is_true(lift.is_columns { e = e, dims = dims({ S }, { { "c", 4, 8 }, { "c", 8 } }) })
@@ -28,7 +28,7 @@ describe("a lifted value", function()
     assert.is_false(lift.is_columns { e = e, dims = dims({ { "c", 32 } }, { S }) })
   end)
 
-  it("has inner channels where they are dense", function()
+  it("has inner channels if they are dense", function()
     local e = { channels = 32 }
     assert.equal(32, lift.inner(lift.columns(e)))
     assert.equal(8, lift.inner { e = e, dims = dims({ S }, { { "c", 4, 8 } }, { { "c", 8 } }) })
@@ -36,7 +36,7 @@ describe("a lifted value", function()
     assert.is_nil(lift.inner { e = e, dims = dims({ S }, { { "c", 4, 8 } }) })
   end)
 
-  it("lies as another where all atoms agree, those of size 1 aside", function()
+  it("has the layout of another if all atoms agree, except those of size 1", function()
     assert.is_true(lift.same_dims(dims({ S }, { { "c", 8 } }), dims({ S, { "c", 1 } }, { { "c", 8 } })))
     assert.is_false(lift.same_dims(dims({ S }, { { "c", 8 } }), dims({ S }, { { "c", 8, 2 } })))
     assert.is_false(lift.same_dims(dims({ S }), dims({ S }, {})))

@@ -1,6 +1,5 @@
 -- A recipe's record against a lifted graph: equal, or the first difference with the node that has it.
 local match = require "ane.onnx.match"
-local roles = require "ane.onnx.roles"
 
 -- Segments: all rows of stored constant number `data`.
 local function segments(data, rows, cols)
@@ -75,20 +74,5 @@ describe("a match", function()
       assert.is_true(match.same(built(sum), "z", { op = "add", a = pair[1], b = pair[2], channels = 4 }, WEIGHTS))
     end
     assert.is_nil((match.same(built(sum), "z", { op = "add", a = y, b = y, channels = 4 }, WEIGHTS)))
-  end)
-end)
-
-describe("the identity of segments", function()
-  it("differs where any number of them does", function()
-    local base = roles.identity(segments(1, 6, 4))
-    assert.equal(base, roles.identity(segments(1, 6, 4)))
-    for _, change in ipairs {
-      function(s) s.from = 1 end, function(s) s.n = 5 end, function(s) s.step = 2 end, function(s) s.piece.transposed = true end,
-      function(s) s.piece.scales = 7 end, function(s) s.piece.matrix = 1 end, function(s) s.piece.block = 32 end,
-    } do
-      local other = segments(1, 6, 4)
-      change(other[1])
-      assert.not_equal(base, roles.identity(other))
-    end
   end)
 end)

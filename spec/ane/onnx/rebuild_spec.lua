@@ -1,5 +1,5 @@
--- Loads of ONNX bundles where recipes cannot be read or tried: want of memory or of open files is an error. It is no reason to run
--- the graph itself, which is slower and rounds elsewhere.
+-- Loads of ONNX bundles where recipes cannot be read or tried: a lack of memory or of open files is an error. It is no reason to run
+-- the graph itself, which is slower and rounds in other places.
 local ane = require "ane"
 local core = require "ane.core"
 local recipe = require "ane.recipe"

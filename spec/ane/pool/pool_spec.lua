@@ -99,7 +99,7 @@ describe("a pool", function()
     end)
   end
 
-  it("puts the newest reply off where states take too much memory, and loses nothing", function()
+  it("preempts the newest reply if states take too much memory, and loses nothing", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local random = draws.numbers(5)
     local prompts, want = {}, {}
@@ -117,7 +117,7 @@ describe("a pool", function()
     assert.is_true(pool:stats().preempted > 0 and pool:stats().replayed_tokens > 0)
   end)
 
-  it("puts the newest reply off where the system has no memory, and loses nothing", function()
+  it("preempts the newest reply if the system has no memory, and loses nothing", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local random = draws.numbers(6)
     local prompts, want = {}, {}
@@ -207,7 +207,7 @@ describe("a pool", function()
     assert.same({ "closed", "closed", true, true }, { one.result.stop, two.result.stop, one.done, two.done })
   end)
 
-  it("begins behind the longest start that a session holds", function()
+  it("begins after the longest prefix that a session holds", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local random = draws.numbers(9)
     local start = draws.ids(random, 200, model.vocab)
@@ -342,7 +342,7 @@ describe("a pool", function()
     assert.equal(b.result.text, table.concat(polled))
   end)
 
-  it("constrains replies by grammars as alone, drafted or not", function()
+  it("constrains replies by grammars as generate does, drafted or not", function()
     local model <close> = tiny.load()
     local pool <close> = model:pool { sessions = 4 }
     local grammars = { assert(ane.grammar.regex "[a-z ]{20,40}"), assert(ane.grammar.choice { "one two three four", "one two six" }) }

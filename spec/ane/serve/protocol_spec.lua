@@ -331,7 +331,7 @@ describe("who may ask", function()
     assert.equal("*", http.get(serve { cors = "*" }, "/health", { Origin = "https://a.example" }).headers["access-control-allow-origin"])
   end)
 
-  it("is not who comes by a name that leads here from elsewhere", function()
+  it("is no client that names another host", function()
     local server = serve()
     local c = http.open(server)
     c:send "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"

@@ -122,7 +122,7 @@ describe("arguments between tags", function()
 end)
 
 describe("gpt-oss", function()
-  it("shows what is said in channels, but for what is thought", function()
+  it("shows the text of channels, except that of analysis", function()
     local text = "<|channel|>analysis<|message|>Hm, a < b.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
     assert.same({ "Yes.", {} }, { tools.parse(text, { form = "harmony" }) })
     assert.same({ "Plain.", {} }, { tools.parse("Plain.", { form = "harmony" }) })

@@ -147,7 +147,7 @@ describe("calls", function()
     assert.is_false(grammar:matches '{"name": "get", "arguments": {}}\n</tool_call>')
   end)
 
-  it("of Llama 3 may begin otherwise", function()
+  it("of Llama 3 may begin in other ways", function()
     for _, text in ipairs { '{"type": "function", "name": "get", "parameters": {}}', '<|python_tag|>{"name": "get", "parameters": {}}' } do
       assert.is_true(assert(calls.grammar(forms.named "llama3", list, {})):matches(text))
       local _, found = tools.parse(text, { form = "llama3" })

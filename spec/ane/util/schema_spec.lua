@@ -59,7 +59,7 @@ describe("schema", function()
     assert.truthy(check { call = setmetatable({}, { __call = function() end }) }.call)
   end)
 
-  it("blames the caller's line", function()
+  it("names the caller's line", function()
     local function api(opts)
       local checked = schema.check(RULES, opts, "f", 2)
       return checked

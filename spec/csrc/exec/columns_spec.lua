@@ -1,4 +1,4 @@
--- Ops that look back over tokens or rearrange channels, views of weights, and attention's own features, against their
+-- Ops that look back over tokens or rearrange channels, views of weights, and the options of attention, against their
 -- formulas in doubles, on small graphs.
 local core = require "ane.core"
 local floats = require "support.floats"

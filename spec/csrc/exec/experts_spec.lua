@@ -196,7 +196,7 @@ describe("experts", function()
     assert.same({ [3] = #IDS }, used)
   end)
 
-  it("may be chosen by nobody, or by all", function()
+  it("may be chosen by no token, or by all", function()
     local used = check { channels = 8, inner = 12, count = 4, k = 2, choice = { 0, -9, 0, 0 } }
     assert.is_nil(used[1])
     used = check { channels = 8, inner = 12, count = 4, k = 1, choice = { 0, 0, 9, 0 } }

@@ -202,7 +202,7 @@ describe("logits of", function()
 end)
 
 describe("what rings keep", function()
-  it("is replayed only where it is gone", function()
+  it("is replayed only if it is no longer kept", function()
     local p <close> = open("lfm2-odd", { threads = 1 }) -- four taps: three columns back
     local s <close> = session(p)
     assert(s:feed(IDS, "none"))

@@ -337,7 +337,7 @@ describe("matmul", function()
     end
   end)
 
-  it("does rows longer than a panel in pieces", function()
+  it("computes rows longer than a panel in pieces", function()
     for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8", "nbits4", "nbits8_16"} do
       local cols, rows, t = 16384, 17, 19 -- columns enough for panels at every level
       local m = pack(name, rows, cols, stored(name, rows, cols, 2))
@@ -349,7 +349,7 @@ describe("matmul", function()
     end
   end)
 
-  it("does more columns than a run holds in several", function()
+  it("computes more columns than a run holds in several runs", function()
     for _, name in ipairs {"q4_1", "q5_0", "q6_k", "int8"} do
       local cols, rows, t = 512, 33, 1043
       local m, x = pack(name, rows, cols, stored(name, rows, cols, 3)), uneven(t, cols, 8, 4)

@@ -102,7 +102,7 @@ describe("lowered ops", function()
     end
   end)
 
-  it("turn heads: both layouts, all of a head and a part", function()
+  it("rotate heads: both layouts, all of a head and a part", function()
     for _, layout in ipairs { "half", "interleaved" } do
       for _, freq in ipairs { "1 0.3 0.05 0.01", "1 0.2" } do
         local text = "r = rope_table(positions) {inv_freq=[%s] magnitude=1.25}\ny = rope(x, r) {heads=3 layout=%s}"

@@ -68,7 +68,7 @@ describe("cuts", function()
     assert.same({ 1, 1, 1 }, count(1))
   end)
 
-  it("cut a layer above the law between nodes, in as few parts as keep it, over few channels", function()
+  it("cut a layer above the size limit between nodes, into as few parts as the limit allows, where few channels cross", function()
     for _, name in ipairs { "llama-q8_0", "gemma3-odd", HF .. "phi3", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd" } do
       local g <close> = programs.graph(name)
       local layers = {}
@@ -118,7 +118,7 @@ describe("cuts", function()
     assert.is_true(dense > 0 and experts > 0)
   end)
 
-  it("split a mixture in as few parts as the law allows, each adding to the sum before", function()
+  it("split a mixture into as few parts as the size limit allows, each adding to the sum before", function()
     local g <close> = programs.graph(HF .. "qwen2_moe-odd")
     local whole = cut(g, { weights = "fp16", layers = 1 })
     local most = 0

@@ -130,7 +130,7 @@ describe("gradients", function()
     end
   end)
 
-  it("of rope, which turns back", function()
+  it("of rope, which rotate back", function()
     local heads, dim, r, draw = 2, 6, 4, random(5)
     local table_, dy = matrix(TOKENS, r, draw), matrix(TOKENS, heads * dim, draw)
     for _, interleaved in ipairs { false, true } do

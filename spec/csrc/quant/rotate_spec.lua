@@ -64,7 +64,7 @@ describe("rotations of weights", function()
     end)
   end
 
-  it("turn rows by the transposed matrix, block by block and within bounds", function()
+  it("rotate rows by the transposed matrix, block by block and within bounds", function()
     local function values(r, c) return math.sin(r * 3 + c * c) end
     local q = changed(6, 6, unit, { { rotate = 6, seed = 3 } })
       local want = {}

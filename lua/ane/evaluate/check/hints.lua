@@ -70,7 +70,7 @@ local function softcap_hint(row)
   return c and { kind = "softcap", certain = true, text = text:format(c, c) } or nil
 end
 
--- Is golden - ours equal for all tokens?
+-- A hint that golden - ours is the same for all tokens; nil if it is not.
 local function bias_hint(row)
   if row.shapes or row.ours:shape()[1] < 2 then return nil end
   local d = row.golden - row.ours
@@ -81,7 +81,7 @@ local function bias_hint(row)
   return { kind = "bias", certain = false, text = text:format(row.name) }
 end
 
--- Does the error begin after the first token?
+-- A hint that the error begins after the first token; nil if it does not.
 local function position_hint(row)
   local n = row.ours:shape()[1]
   if row.shapes or n < 2 then return nil end
@@ -168,7 +168,7 @@ local function result_hint(result, target, baseline)
     texts(result.chosen), target.place, result.max_abs, baseline.max_abs) }
 end
 
--- Weights in the file that the recipe never asks for.
+-- Adds hints about weights of the file that the recipe does not request.
 local function unused_hints(bundle, hints)
   local changed, seen = variants.recipe(bundle.recipe, {})
   local graph <close> = recipe.build(changed, bundle.config, bundle.source)

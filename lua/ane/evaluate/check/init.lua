@@ -41,7 +41,7 @@ local function is_permuted(ours, want, limits)
   return limits.scaled and d.max_scaled <= limits.scaled or limits.cosine and d.cosine >= limits.cosine or false
 end
 
--- A row of the report: the distance of `ours` from `want`, or the shapes where they differ.
+-- A row of the report: the distance of `ours` from `want`, or the shapes if they differ.
 local function compare(name, value, prompt, ours, want, limits)
   local row = { name = name, value = value, prompt = prompt, ours = ours, golden = want }
   local a, b = ours:shape(), want:shape()

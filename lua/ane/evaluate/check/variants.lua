@@ -1,8 +1,8 @@
---- Known mistakes of porting, each as a change to what a recipe builds. The check rebuilds the model with one of them and sees
--- whether the drift disappears.
+--- Known mistakes of porting, each as a change to what a recipe builds. The check rebuilds the model with one of them and tests whether
+-- the drift disappears.
 -- Needs nothing. A variant is {kind, text, install = function(b, base, cfg, touch) -> function(result) -> result, or nothing}.
 -- install overrides methods of builder b; `base` has the original ones. The function that it may return changes the logits. A
--- variant calls touch() where it changes something in the model.
+-- variant calls touch() when it changes something in the model.
 -- Usage: `for _, v in ipairs(variants.list(cfg)) do ... end`
 
 local M = {}

@@ -16,7 +16,7 @@ function M.architecture(source)
   return arch
 end
 
--- A number under A.key; nil where absent and not required.
+-- The number under the metadata key "<arch>.<key>"; nil if it is absent and not required.
 local function number(source, arch, key, required)
   local name = arch .. "." .. key
   local v = source:meta(name)

@@ -4,8 +4,8 @@
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
--- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
--- wins. An unknown key that would change the result is an error.
+-- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. If both exist, the new one is used. An
+-- unknown key that would change the result is an error.
 
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
@@ -65,7 +65,10 @@ local function open(source)
   return setmetatable({ path = path, folder = folder, raw = decode(path, text) }, Reader)
 end
 
--- ---- Values of a JSON object; `from` is the object, `where` its place for messages ("rope_scaling.") --------------------
+-- ---- Values of a JSON object ---------------------------------------------------------------------------------------------
+-- Each method returns the value of a key, or nil if it is absent or null; a value of another type or range is a fault.
+-- @param from the object; default: the whole of config.json
+-- @param where the object's place for messages ("rope_scaling."); default ""
 
 local function present(v) if v ~= core.null then return v end end
 
@@ -78,6 +81,7 @@ function Reader:number(key, from, where)
   return v
 end
 
+-- A whole number from `least` to the ceiling of the key.
 function Reader:whole(key, least, from, where)
   local v = self:number(key, from, where)
   if v == nil then return nil end
@@ -95,6 +99,7 @@ function Reader:positive(key, from, where)
   return v
 end
 
+-- A whole number of at least 1; a fault if it is absent.
 function Reader:required(key)
   return self:whole(key, 1) or self:fail("format", "key %s is missing", key)
 end
@@ -152,7 +157,7 @@ local function original_of(self, p, where)
     self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
 end
 
--- Returns the factor if no key gives one.
+-- The factor of a rope whose dict has no key for it: the length of the context as a multiple of the original context, as in transformers.
 local function stretch_of(self, rope) return (self:whole("max_position_embeddings", 1) or rope.original_context) / rope.original_context end
 
 SCALINGS["default"] = function() end
@@ -265,11 +270,13 @@ local function lacks_rope(raw)
 end
 
 -- Keys that describe a rope.
-local BESIDE = {}
+local ROPE_KEYS = {}
 for word in ([[rope_type type rope_theta factor attention_factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim
-  truncate low_freq_factor high_freq_factor short_factor long_factor partial_rotary_factor alpha]]):gmatch "%S+" do BESIDE[word] = true end
+  truncate low_freq_factor high_freq_factor short_factor long_factor partial_rotary_factor alpha]]):gmatch "%S+" do
+  ROPE_KEYS[word] = true
+end
 
--- Does a word name a kind of layers?
+-- Is a key of rope_parameters the name of a kind of layers, as layer_types has it?
 local function names_layers(cfg, word)
   for _, kind_of_layer in ipairs(cfg.layer_types or {}) do
     if kind_of_layer == word then return true end
@@ -295,7 +302,7 @@ local function read_ropes(self, cfg)
   for layer, inner in pairs(p) do
     -- Keys of a rope beside those of the kinds of layers have no meaning. The published ZAYA1 holds such keys, and transformers writes
     -- them when it saves an OLMo 3 that was made with a single rope.
-    if inner ~= core.null and not BESIDE[layer] then
+    if inner ~= core.null and not ROPE_KEYS[layer] then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s must be an object, but is %s", key, layer, shown(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
     end
@@ -464,7 +471,7 @@ local function architecture_of(self)
   return name or self:fail("format", "key model_type is missing: it must be the name of an architecture")
 end
 
---- model_type; raises if there is none.
+--- Returns model_type, that of the text part for a multimodal model; raises {message, code} if there is none.
 function M.architecture(source)
   local self = open(source)
   self.raw = text_part(self, source) or self.raw

@@ -25,8 +25,12 @@
 --   text_prefix, ignored      hf, for a multimodal model: the prefix of its text part's tensors, instead of "model."; list of the
 --                             parts that are left out ("vision_tower")
 --   kind, both_sides, max_positions   set by recipes of models that write no text: "token_classifier", "embedding" or "reranker";
---                             every token sees all others; rows of the position table
+--                             true: every token sees all others; rows of the position table
+--   labels, reach             set by recipes of token classifiers: list of label names by class; number of tokens on each side that a
+--                             label depends on
+--   n_scores, score_at_end    set for rerankers: number of scores; true: the last token has them (ane.recipe.head)
 --   classifier                set by recipes whose classifier follows the pooling: see ane.recipe.head
+--   quantised_as              hf: "mxfp4" if the experts are stored so; else nil
 --   holds(name)               does the source have a tensor of this name?
 --   tensors                   set of the names that the reader used: they are not weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
@@ -37,10 +41,11 @@
 --   "linear"    factor
 --   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
 --   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
---   "proportional"  turned (pairs that turn; the others stay)
+--   "proportional"  rotated (number of leading pairs that rotate; the other pairs do not)
 --   "longrope"  short_factors, long_factors (dims / 2 numbers each), original_context, factor, attn_factor
---   inv_freq    the frequencies themselves instead of theta and scaling, with magnitude, long_freq, original_context and fp16
 --   "dynamic"   alpha; or without it: factor, limit (positions up to which it changes nothing)
+-- A rope of an ONNX graph has instead of theta and scaling: inv_freq (the frequencies), magnitude, long_freq, original_context, fp16. A
+-- rope that cannot be computed has fault = {code, message}, which the builder raises if a recipe uses the rope.
 --
 -- A recipe's `defaults` fill fields that are nil (see ane.recipe).
 
