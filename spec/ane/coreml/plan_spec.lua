@@ -119,9 +119,9 @@ describe("plan of a configuration", function()
       local p, message, code = of_path(path, { mixed = { q_prof = "int8" } })
       assert.same({ nil, 'option mixed: no weight matches "q_prof"', "invalid" }, { p, message, code })
       p, message, code = of_path(path, { mixed = { q_proj = "int8", ["layers.0"] = "fp16" } })
-      local want = 'option mixed: tensor model.layers.0.self_attn.q_proj.bias matches "layers.0" and "q_proj", which ask for fp16 and '
+      local disagree = 'option mixed: tensor model.layers.0.self_attn.q_proj.bias matches "layers.0" and "q_proj", which ask for fp16 and '
         .. "int8; a list of {pattern, type} has an order"
-      assert.same({ nil, want, "invalid" }, { p, message, code })
+      assert.same({ nil, disagree, "invalid" }, { p, message, code })
     end
   end)
 
@@ -131,7 +131,8 @@ describe("plan of a configuration", function()
     assert.matches("none.json", message)
     assert.equal("io", code)
     assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { weights = "int3" }) end, "option weights is \"int3\": choose")
-    assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { mixed = { a = "int3" } }) end, 'mixed for "a" is "int3": choose')
+    local mixed = { a = "int3" }
+    assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { mixed = mixed }) end, 'mixed for "a" is "int3": choose')
     local path = os.tmpname() .. ".json"
     core.write_file(path, '{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100}')
     p, message = planner.of_path(path)
