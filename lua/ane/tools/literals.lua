@@ -1,9 +1,10 @@
---- Arguments of calls, in the notations of model families and as JSON. Needs ane.core and ane.jinja.
+--- Arguments of calls, in the notations of model families and as JSON. Needs ane.core and lpeg.
 -- "python": name=value, as in a call of Python; the text ends before the closing bracket. "gemma": {name:value}, with texts between
 -- the form's `quote`. Both may contain values of JSON.
 -- Usage: `literals.to_json('city="Rom", days=[1, 2]', {arguments = "python"}) --> {"city": "Rom", "days": [1, 2]}`
 
 local core = require "ane.core"
+local lpeg = require "lpeg"
 
 local M = {}
 
@@ -83,13 +84,28 @@ local WORDS = { True = "true", False = "false", None = "null", ["true"] = "true"
 
 local ESCAPES = { n = "\n", t = "\t", r = "\r", b = "\b", f = "\f", ["0"] = "\0", a = "\a", v = "\v" }
 
--- The text that the inside of a quoted text stands for: escapes of one letter, and \uXXXX. Other escaped characters stand for themselves.
-local function unescape(text)
-  return (text:gsub("\\(.)(%x?%x?%x?%x?)", function(c, digits)
-    local code = c == "u" and #digits == 4 and tonumber(digits, 16)
-    if code and (code < 0xd800 or code > 0xdfff) then return utf8.char(code) end
-    return (ESCAPES[c] or c) .. digits
-  end))
+-- The character of a code point; U+FFFD for half of a surrogate pair and beyond Unicode, as texts of calls must be UTF-8.
+local function character(digits)
+  local code = tonumber(digits, 16)
+  local is_valid = code < 0xd800 or (code > 0xdfff and code < 0x110000)
+  return utf8.char(is_valid and code or 0xfffd)
+end
+
+local function of_pair(high, low)
+  return utf8.char(0x10000 + ((tonumber(high, 16) & 0x3ff) << 10 | tonumber(low, 16) & 0x3ff))
+end
+
+-- The text that the inside of a quoted text stands for, by the rules of string literals (Python Language Reference, 2.4.1), and with the
+-- surrogate pairs of JSON (RFC 8259, 7). Other escaped characters stand for themselves.
+local unescape
+do
+  local hex = lpeg.R("09", "af", "AF")
+  local high, low = lpeg.C(lpeg.S "dD" * lpeg.S "89abAB" * hex * hex), lpeg.C(lpeg.S "dD" * lpeg.R("cf", "CF") * hex * hex)
+  local code = lpeg.P "\\u" * lpeg.C(hex * hex * hex * hex) + lpeg.P "\\x" * lpeg.C(hex * hex)
+    + lpeg.P "\\U" * lpeg.C(hex * hex * hex * hex * hex * hex * hex * hex)
+  local letter = lpeg.P "\\" * lpeg.C(1) / function(c) return ESCAPES[c] or c end
+  local text = lpeg.Cs((lpeg.P "\\u" * high * "\\u" * low / of_pair + code / character + letter + 1) ^ 0)
+  unescape = function(raw) return text:match(raw) end
 end
 
 local Parser = {}
