@@ -200,7 +200,13 @@ static void finish(struct ane_http_exchange *x, const void *data, size_t size) {
 
 ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
   finish(x, "", 0);
-  return hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+  ane_status st = hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+  if (st) { /* there is no response, so that ane_http_release closes the connection */
+    pthread_mutex_lock(&x->server->lock);
+    x->ended = false;
+    pthread_mutex_unlock(&x->server->lock);
+  }
+  return st;
 }
 
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err) {

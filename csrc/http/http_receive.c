@@ -107,7 +107,8 @@ static size_t body_limit(const struct ane_http_exchange *x) {
 /* Makes an exchange with the head of its request. NULL: out of memory. */
 static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Connection *c, const char *url, const char *method,
                                                const char *version) {
-  struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
+  struct ane_http_line *line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  struct ane_http_exchange *x = line ? ane_calloc(1, sizeof *x) : NULL; /* no line: ane_http_on_line had no memory for it */
   if (!x) return NULL;
   bool ok = add_text(&x->head, method) && add_text(&x->head, path_of(url));
   int count = ok ? ane_mhd.get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
@@ -118,7 +119,7 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   }
   x->server = h;
   x->connection = c;
-  x->line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  x->line = line;
   x->http11 = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
   x->request.method = (const char *)x->head.data;
   x->request.path = x->request.method + strlen(method) + 1;
