@@ -123,7 +123,7 @@ static int64_t check_index(lua_State *L, int arg, int64_t size) {
 /* Returns the offset of the element that arguments 2 ... name: one index for each dimension. */
 static int64_t check_offset(lua_State *L, const struct bind_tensor *t, int given) {
   if (given != (int)t->shape.rank)
-    luaL_error(L, "the tensor has %d dimensions, but %d indices are given", (int)t->shape.rank, given);
+    luaL_error(L, "the tensor has %d dimensions and needs as many indices, not %d", (int)t->shape.rank, given);
   int64_t at = 0;
   for (uint32_t i = 0; i < t->shape.rank; i++) at = at * t->shape.dim[i] + check_index(L, 2 + (int)i, t->shape.dim[i]);
   return at;

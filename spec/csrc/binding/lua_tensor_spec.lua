@@ -49,7 +49,7 @@ describe("tensors", function()
     local cases = {
       { "outside 1 .. 2", function() t:get(3, 1) end },
       { "outside", function() t:get(0, 1) end },
-      { "2 dimensions, 1 ind", function() t:get(1) end },
+      { "2 dimensions and needs as many indices, not 1", function() t:get(1) end },
       { "at least 2 dimensions", function() t:row(1):row(1) end },
       { "12 bytes", function() core.tensor({ 3 }, "12345") end },
       { "3 values", function() core.tensor({ 3 }, { 1, 2 }) end },
