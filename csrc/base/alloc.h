@@ -10,7 +10,7 @@ void *ane_calloc(size_t count, size_t size) __attribute__((malloc));
 void *ane_realloc(void *old, size_t size);
 void ane_free(void *p);
 
-/* A NUL-terminated copy of s[0..len). */
+/* A NUL-terminated copy of s[0..len), from ane_malloc. NULL: out of memory. */
 char *ane_strndup(const char *s, size_t len) __attribute__((malloc));
 
 /* Test hook: after `after` more successful allocations the next one fails, once. Negative: never, which is the initial value.

@@ -13,7 +13,7 @@ struct ane_arena {
 void *ane_arena_alloc(struct ane_arena *arena, size_t size);
 /* The same for an array. Also NULL if count * size overflows. */
 void *ane_arena_array(struct ane_arena *arena, size_t count, size_t size);
-/* A NUL-terminated copy of s[0..len). */
+/* A NUL-terminated copy of s[0..len) in the arena. NULL: out of memory. */
 char *ane_arena_strndup(struct ane_arena *arena, const char *s, size_t len);
 /* Frees everything. The arena is then empty and usable. */
 void ane_arena_free(struct ane_arena *arena);

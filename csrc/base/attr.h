@@ -16,7 +16,7 @@
 #define ANE_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ANE_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* *out = a * b. false on overflow; *out is then unspecified. */
+/* *out = a * b, or a + b. false on overflow; *out is then unspecified. */
 static inline bool ane_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool ane_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool ane_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
@@ -25,6 +25,7 @@ static inline bool ane_add_u64(uint64_t a, uint64_t b, uint64_t *out) { return !
 /* The smallest multiple of `align` (a power of two) that is >= n. n + align must not overflow. */
 static inline size_t ane_align_up(size_t n, size_t align) { return (n + align - 1) & ~(align - 1); }
 
+/* n / d rounded up, for d > 0. Never overflows. */
 static inline size_t ane_div_up(size_t n, size_t d) { return n / d + (n % d != 0); }
 
 #endif

@@ -38,7 +38,7 @@ struct ane_buffer {
 
 /* Appends. false: out of memory; the buffer is unchanged. */
 ANE_NODISCARD bool ane_buffer_append(struct ane_buffer *b, const void *data, size_t size);
-/* Makes room for `extra` more bytes. */
+/* Makes room for `extra` more bytes. false: out of memory; the buffer is unchanged. */
 ANE_NODISCARD bool ane_buffer_reserve(struct ane_buffer *b, size_t extra);
 void ane_buffer_free(struct ane_buffer *b);
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Adding it to a double below 2^51 and taking it off again rounds to an integer, to even at ties. */
+/* Adding this to a double below 2^51 and subtracting it again rounds the double to an integer, ties to even. */
 #define MAGIC 0x1.8p52
 
 static double power_of_2(int64_t n) {
@@ -29,7 +29,8 @@ static double polynomial(const double *c, int n, double x) {
 #define LN2_HIGH 0x1.62e42fee00000p-1
 #define LN2_LOW 0x1.a39ef35793c76p-33
 
-/* e^x for -105 <= x <= 90: x = n ln 2 + r, |r| <= ln(2) / 2; Taylor's series of e^r to r^12, whose rest is below 2e-16. */
+/* e^x for -105 <= x <= 90: x = n ln 2 + r, |r| <= ln(2) / 2. Takes Taylor's series of e^r up to r^12; the remainder is below
+ * 2e-16. */
 static double exponential(double x) {
   static const double c[] = {1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,      1.0 / 720,
                              1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
@@ -37,7 +38,8 @@ static double exponential(double x) {
   return polynomial(c, COUNT(c), x - n * LN2_HIGH - n * LN2_LOW) * power_of_2((int64_t)n);
 }
 
-/* ln((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + ...) for |s| <= 3 - sqrt(8) = 0.172; the rest after s^19 is below 1e-16 of it. */
+/* ln((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + ...) for |s| <= 3 - sqrt(8) = 0.172. The terms after s^19 are below 1e-16 of the
+ * sum. */
 static double twice_atanh(double s) {
   static const double c[] = {2.0, 2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19};
   return s * polynomial(c, COUNT(c), s * s);
@@ -82,7 +84,7 @@ float ane_softplusf(float x) {
 #define HALF_PI_3 0x1.313198a2e0370p-61
 
 void ane_sincosf(float x, float *sine, float *cosine) {
-  /* Taylor's series for |r| <= pi / 4, their rests below 3e-16 of the results. */
+  /* Taylor's series for |r| <= pi / 4. Their remainders are below 3e-16 of the results. */
   static const double s[] = {1.0,          -1.0 / 6,        1.0 / 120,          -1.0 / 5040,
                              1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0};
   static const double c[] = {1.0,
@@ -99,7 +101,7 @@ void ane_sincosf(float x, float *sine, float *cosine) {
   double n = x * 0x1.45f306dc9c883p-1 + MAGIC - MAGIC;
   double r = x - n * HALF_PI_1 - n * HALF_PI_2 - n * HALF_PI_3, z = r * r;
   float by_sine = (float)(r * polynomial(s, COUNT(s), z)), by_cosine = (float)polynomial(c, COUNT(c), z);
-  int64_t quarter = (int64_t)n & 3; /* x is in quadrant 0 .. 3, turned by pi / 4 */
+  int64_t quarter = (int64_t)n & 3; /* x is within pi / 4 of quarter * pi / 2, modulo 2 pi */
   float odd = quarter & 1 ? by_cosine : by_sine, even = quarter & 1 ? by_sine : by_cosine;
   *sine = quarter & 2 ? -odd : odd;
   *cosine = quarter == 1 || quarter == 2 ? -even : even;

@@ -1,7 +1,8 @@
 /* Elementary functions of float32 with the same bits on every machine. C libraries differ in their last bit, and some of them
- * between processors. These take sums, products and quotients of double precision, which IEEE 754 defines, in a fixed order, and
- * round the result to float32 once. The error before that is below 1e-13 of the result (for sine and cosine below 1e-9 in all,
- * for |x| up to 1e7), so nearly all results are the float32 nearest to the true value. NaN gives NaN. */
+ * between processors. These functions use only sums, products and quotients of double precision, which IEEE 754 defines exactly,
+ * in a fixed order, and round the result to float32 once. Before this rounding the error is below 1e-13 of the result. For sine
+ * and cosine it is below 1e-9 absolute, for |x| up to 1e7. So nearly all results are the float32 nearest to the true value. NaN
+ * gives NaN. */
 #ifndef ANE_BASE_ELEMENTARY_H
 #define ANE_BASE_ELEMENTARY_H
 

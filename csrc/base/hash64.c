@@ -3,8 +3,8 @@
 
 #include "base/bytes.h"
 
-/* FNV-1a's step (Fowler, Noll, Vo) on words of eight bytes instead of bytes, with a shift between that brings the high bits
- * down; the end is that of MurmurHash3's fmix64 (Appleby, 2011). */
+/* A step of FNV-1a (Fowler, Noll, Vo) on words of eight bytes instead of bytes, followed by a shift that mixes the high bits into
+ * the low ones. ane_hash64_end finishes with fmix64 of MurmurHash3 (Appleby, 2011). */
 static uint64_t hash_step(uint64_t sum, uint64_t word) {
   sum = (sum ^ word) * 0x100000001b3u;
   return sum ^ sum >> 32;

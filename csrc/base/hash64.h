@@ -1,5 +1,5 @@
-/* A hash of 64 bits of all bytes added, in order, however they are divided into calls. Zero-initialised: nothing added. It
- * does not resist deliberate collisions. */
+/* A 64-bit hash of a sequence of bytes. It does not depend on how the bytes are divided among calls. Zero-initialised = no bytes.
+ * It does not resist deliberate collisions. */
 #ifndef ANE_BASE_HASH64_H
 #define ANE_BASE_HASH64_H
 

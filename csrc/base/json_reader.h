@@ -14,7 +14,7 @@ struct ane_json {
   const char *text, *p, *end; /* *end must be NUL */
   const char *why;            /* NULL: no error yet */
   bool no_memory;             /* out of memory: the text itself is not malformed */
-  bool exact, texts;          /* for the caller, who chooses by them how to read numbers */
+  bool exact, texts;          /* not used by the reader: flags with which its caller decides how to read numbers */
   int depth;                  /* of nested arrays and objects */
   struct ane_buffer *scratch; /* owned by the caller; holds strings that had escapes */
 };

@@ -10,7 +10,7 @@ typedef enum { ANE_MESSAGE_VARINT = 0, ANE_MESSAGE_64 = 1, ANE_MESSAGE_BYTES = 2
 struct ane_message_field {
   uint32_t number;
   ane_message_type type;
-  uint64_t value;      /* of numbers; for floats, the bits */
+  uint64_t value;      /* the number, or the bits of a float or double */
   const uint8_t *data; /* ANE_MESSAGE_BYTES: data[0..size) in the message */
   size_t size;
 };

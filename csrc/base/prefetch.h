@@ -1,12 +1,12 @@
-/* Prefetching of memory that is written soon. */
+/* Prefetching of memory that will soon be written. */
 #ifndef ANE_BASE_PREFETCH_H
 #define ANE_BASE_PREFETCH_H
 
 #include <stdint.h>
 
-/* Prefetches the cache lines (of 64 bytes) of `bytes` bytes, for writing. A line that another thread has used costs a miss when
- * it is written; several prefetches wait at the same time. GCC emits the instruction only for CPUs that are sure to have it;
- * others ignore it. */
+/* Prefetches the cache lines (of 64 bytes) of `bytes` bytes, for writing. A write to a line that another thread has used is a
+ * cache miss; prefetches of several lines overlap. On x86 the instruction is written as assembly, because GCC emits it only if
+ * the target CPU is known to have it. CPUs that do not have it ignore it. */
 static inline void ane_prefetch_to_write(const void *at, int64_t bytes) {
   for (const char *line = (const char *)((uintptr_t)at & ~(uintptr_t)63), *end = (const char *)at + bytes; line < end;
        line += 64) {

@@ -11,7 +11,7 @@ struct ane_sha256 {
 };
 void ane_sha256_begin(struct ane_sha256 *s);
 void ane_sha256_add(struct ane_sha256 *s, const void *data, size_t size);
-/* 64 hexadecimal digits and a NUL. */
+/* Writes the hash to `out`: 64 lower-case hexadecimal digits and a NUL. The state cannot be used afterwards. */
 enum { ANE_SHA256_TEXT = 65 };
 void ane_sha256_end(struct ane_sha256 *s, char out[ANE_SHA256_TEXT]);
 

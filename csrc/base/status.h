@@ -18,7 +18,7 @@
   X(SHAPE, "shape")             /* shapes or dtypes do not fit together */                                                       \
   X(NOTFOUND, "notfound")       /* a name that should exist does not */                                                          \
   X(RANGE, "range")             /* a position or length beyond a limit, such as the context */                                   \
-  X(STATE, "state")             /* a saved state belongs to another model */                                                     \
+  X(STATE, "state")             /* the state of an object forbids it: a saved state of another model, a locked file */           \
   X(STOPPED, "stopped")         /* ended by the caller's stop flag */
 
 typedef enum {

@@ -122,7 +122,7 @@ void bind_set_boolean(lua_State *L, const char *key, bool v) {
   lua_setfield(L, -2, key);
 }
 
-/* The integer at the top of the stack, which is popped. */
+/* Pops the integer at the top of the stack and returns it. */
 static lua_Integer pop_integer(lua_State *L, const char *name, lua_Integer lo, lua_Integer hi) {
   int ok;
   lua_Integer v = lua_tointegerx(L, -1, &ok);

@@ -13,29 +13,29 @@
 /* Pushes a zeroed userdata of `size` bytes with the metatable of `cls` (registered by bind_class) and `uservalues` slots. */
 void *bind_new(lua_State *L, const char *cls, size_t size, int uservalues);
 
-/* Registers a class: metatable `cls` with __index = methods (+ "close" where meta has __gc), __name = cls, __gc and
- * __close from meta. Leaves nothing on the stack. */
+/* Registers a class: metatable `cls` with __index = methods (and "close" if meta has __gc), __name = cls, __gc and __close from
+ * meta. Leaves nothing on the stack. */
 void bind_class(lua_State *L, const char *cls, const luaL_Reg *methods, const luaL_Reg *meta);
 
-/* nil, message, code word. Always returns 3. */
+/* Pushes nil, message and code word. Returns 3, the number of values. */
 int bind_fail(lua_State *L, const struct ane_error *err);
 
-/* An integer argument in [lo, hi]; raises otherwise, naming the range. */
+/* Return an integer argument in [lo, hi], or `def` if it is absent; raise otherwise, naming the range. */
 lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
 lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
 
-/* A string argument that C reads up to its NUL; raises if it holds another one. */
+/* Returns a string argument as a C string; raises if it holds a NUL. */
 const char *bind_text(lua_State *L, int arg);
 
-/* The integer sequence at `arg` (a table of ids, or one integer) into a Lua-owned buffer (a userdata pushed on the
- * stack): every entry in [0, INT32_MAX]. Raises on anything else, naming the index. *n gets the length. */
+/* Copies the integer sequence at `arg` (a table of ids, or one integer) into a userdata, which is pushed: each entry is in
+ * [0, INT32_MAX]. Raises on anything else, naming the index. *n: the length. */
 int32_t *bind_ids(lua_State *L, int arg, size_t *n);
 
-/* Pushes true; or after a failure nil, message, code. Returns the number of values. */
+/* Pushes true, or after a failure nil, message and code. Returns the number of values. */
 int bind_done(lua_State *L, ane_status st, const struct ane_error *err);
 
-/* The argument as a row of `rows`: from 1, or negative from the end; default: the last. Returns it from 0; -1: no such row, for
- * which bind_no_row raises. */
+/* Reads the argument as one of `rows` rows: counted from 1, or if negative from the end; default: the last. Returns the row
+ * counted from 0; -1: there is no such row, and bind_no_row raises the error. */
 int64_t bind_row(lua_State *L, int arg, int64_t rows);
 int bind_no_row(lua_State *L, int64_t rows);
 /* Pushes a list of n ids. */
@@ -56,16 +56,16 @@ void bind_set_boolean(lua_State *L, const char *key, bool v);
 /* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, but must be
  * ...". */
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
-/* The same, `def` where absent. */
+/* Read an option; `def` if it is absent. */
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);
 lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Number def, lua_Number lo, lua_Number hi);
-/* The type of a value, as messages name it: "a table", or "nil". Pushes a text. */
+/* Returns the type of a value, as messages name it: "a table", or "nil". Pushes the text. */
 const char *bind_kind(lua_State *L, int i);
-/* NULL where absent. The table keeps the text alive. */
+/* Reads a text; NULL if it is absent. The table keeps the text alive. */
 const char *bind_opt_text_option(lua_State *L, int t, const char *name);
-/* false where absent. */
+/* Reads a boolean; false if it is absent. */
 bool bind_boolean_option(lua_State *L, int t, const char *name);
-/* Index of the option's word in a NULL-terminated list; absent: 0. */
+/* Returns the index of the option's word in a NULL-terminated list; 0 if it is absent. */
 int bind_choice_option(lua_State *L, int t, const char *name, const char *const *words);
 
 /* ---- Progress --------------------------------------------------------------------------------------------------------*/
@@ -77,10 +77,10 @@ struct bind_progress {
   int function; /* its stack index, 0: none */
   bool raised;  /* the message is at the top of the stack */
 };
-/* progress(done, total) of a struct bind_progress. */
+/* Calls progress(done, total). arg: a struct bind_progress. */
 void bind_on_progress(void *arg, uint64_t done, uint64_t total);
 
-/* Opens of the parts of ane.core: each adds its functions to the table at the top of the stack. */
+/* Openers of the parts of ane.core. Each adds its functions to the table at the top of the stack. */
 void bind_system(lua_State *L);
 void bind_append(lua_State *L);
 void bind_writer(lua_State *L);
@@ -116,7 +116,7 @@ void bind_export(lua_State *L);
 void bind_match(lua_State *L);
 void bind_http(lua_State *L);
 void bind_fetch(lua_State *L);
-/* The test-only table core.testing: one opener a topic. */
+/* The table core.testing, for specs only: one opener per topic. */
 void bind_testing(lua_State *L);
 void bind_testing_matmul(lua_State *L);
 void bind_testing_kernels(lua_State *L);

@@ -1,4 +1,4 @@
-/* core.append(path): a file that grows by appending; core.read_some: what a file or pipe has now; core.same_file. */
+/* core.append(path): a file that grows by appending; core.read_some: the bytes that a file or pipe has now; core.same_file. */
 #include "binding/bind.h"
 
 #include "platform/append.h"
@@ -15,7 +15,7 @@ static struct ane_append *check_file(lua_State *L) {
   return f;
 }
 
-/* append(path) -> file, created where it does not exist and locked; or nil, message, code ("state": another process writes it) */
+/* append(path) -> file, created if it does not exist, and locked; or nil, message, code ("state": another process writes it) */
 static int append_open(lua_State *L) {
   const char *path = bind_text(L, 1);
   struct ane_append *f = bind_new(L, APPEND_CLASS, sizeof *f, 0);
@@ -24,7 +24,7 @@ static int append_open(lua_State *L) {
   return 1;
 }
 
-/* write(bytes) -> true; or nil, message, code: nothing of them is in the file then */
+/* write(bytes) -> true; or nil, message, code: none of the bytes are in the file then */
 static int meth_write(lua_State *L) {
   struct ane_append *f = check_file(L);
   size_t len;

@@ -3,7 +3,7 @@
 
 #include "platform/sandbox.h"
 
-/* The list of texts at `arg`, which keeps them alive. */
+/* Returns the list of texts at `arg`, which keeps them alive. */
 static const char **check_paths(lua_State *L, int arg, size_t *n) {
   luaL_checktype(L, arg, LUA_TTABLE);
   *n = (size_t)lua_rawlen(L, arg);

@@ -81,7 +81,7 @@ static int limits(lua_State *L) {
   return 1;
 }
 
-/* memory() -> {resident, peak, available} in bytes; 0 where unknown */
+/* memory() -> {resident, peak, available} in bytes; 0: unknown */
 static int memory(lua_State *L) {
   lua_createtable(L, 0, 3);
   lua_pushinteger(L, (lua_Integer)ane_memory_resident());
@@ -119,7 +119,7 @@ static int buffer_gc(lua_State *L) {
   return 0;
 }
 
-/* Collects the names before any call of Lua, so that no folder is open when Lua raises. */
+/* Collects a name. All names are collected before any call of Lua, so that no folder is open when Lua raises. */
 static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
 
 /* list_dir(path) -> list of names, in no order; or nil, message, code */
@@ -204,8 +204,8 @@ static int terminal_mode(lua_State *L) {
   return 1;
 }
 
-/* keep_input(fd): from here on the terminal keeps what was typed before Ctrl-C; by default the kernel drops it, and a read that
- * follows poll may block. terminal_mode(fd, bytes) takes it back */
+/* keep_input(fd): from now on the terminal keeps what was typed before Ctrl-C. By default the kernel drops it, and a read that
+ * follows poll may block. terminal_mode(fd, bytes) undoes it */
 static int keep_input(lua_State *L) {
   struct termios mode;
   int fd = (int)bind_integer(L, 1, 0, INT32_MAX);
@@ -246,7 +246,7 @@ static void hold_interrupt(int signal) {
 
 static bool interrupt_pending(lua_State *main) { return lua_gethook(main) == raise_interrupt; }
 
-/* Runs when that state closes: signals no longer use it. */
+/* Runs when the interrupted state closes. Signals no longer use it then. */
 static int forget_interrupts(lua_State *L) {
   lua_State *const *guard = luaL_checkudata(L, 1, INTERRUPT_CLASS);
   if (interrupted == *guard) interrupted = NULL;
@@ -270,11 +270,11 @@ static lua_State *main_state(lua_State *L) {
   return main;
 }
 
-/* What SIGINT does: ends the process; waits until the mode is RAISE; raises "interrupted!" in the main coroutine. */
+/* What SIGINT does: it ends the process, waits until the mode is RAISES, or raises "interrupted!" in the main coroutine. */
 enum interrupt_mode { INTERRUPT_ENDS, INTERRUPT_HELD, INTERRUPT_RAISES };
 
-/* Sets the mode of the process and returns the one before. One that waits is raised or, in mode ENDS, dropped. The handler of
- * the stand-alone interpreter raises only at the first SIGINT; this one at each. */
+/* Sets the mode of the process and returns the one before. A SIGINT that waits is raised or, in mode ENDS, dropped. The handler
+ * of the stand-alone interpreter raises at the first SIGINT only; this one raises at each. */
 static enum interrupt_mode set_interrupts(lua_State *L, enum interrupt_mode mode) {
   static enum interrupt_mode current = INTERRUPT_ENDS;
   static void (*const handlers[])(int) = {SIG_DFL, hold_interrupt, on_interrupt};
@@ -320,13 +320,13 @@ static void block_signals(sigset_t *before) {
   pthread_sigmask(SIG_BLOCK, &signals, before);
 }
 
-/* wait_input(fd) -> whether the file is readable, at its end or in error; false: a signal arrived, or an interrupt is about to be
+/* wait_input(fd) -> true: the file is readable, at its end or in error; false: a signal arrived, or an interrupt is about to be
  * raised */
 static int wait_input(lua_State *L) {
   struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
   sigset_t before;
   int ready = 0;
-  block_signals(&before); /* none arrives between the question and ppoll */
+  block_signals(&before); /* so that none arrives between the test and ppoll */
   if (!interrupt_pending(main_state(L))) ready = ppoll(&file, 1, NULL, &before);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   lua_pushboolean(L, ready > 0);
@@ -350,7 +350,7 @@ static void on_terminate(int signal) {
   on_interrupt(signal);
 }
 
-/* interrupts() -> how many interrupts interruptible has raised, so that a caller notices one that a pcall below it has caught */
+/* interrupts() -> number of interrupts that interruptible has raised: a caller notices one that a pcall below it has caught */
 static int interrupts(lua_State *L) {
   lua_pushinteger(L, interrupts_raised);
   return 1;

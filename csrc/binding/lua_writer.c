@@ -28,7 +28,7 @@ static int meth_write(lua_State *L) {
   return bind_done(L, ane_file_write(w, bytes, len, &err), &err);
 }
 
-/* commit() -> true: the file is at its path, on the disk; or nil, message, code. The writer is closed in both cases. */
+/* commit() -> true: the file is at its path and on the disk; or nil, message, code. The writer is closed in both cases. */
 static int meth_commit(lua_State *L) {
   struct ane_error err;
   return bind_done(L, ane_file_commit(check_writer(L), &err), &err);

@@ -46,7 +46,7 @@ ane_status ane_coreml_create(struct ane_coreml **out, const struct ane_coreml_op
 void ane_coreml_destroy(struct ane_coreml *m); /* NULL is fine; its states must be gone */
 
 struct ane_coreml_info ane_coreml_info(const struct ane_coreml *m);
-/* In the order of their names. */
+/* Return input or output i, in the order of their names. */
 const struct ane_coreml_feature *ane_coreml_input(const struct ane_coreml *m, int32_t i);
 const struct ane_coreml_feature *ane_coreml_output(const struct ane_coreml *m, int32_t i);
 
@@ -55,7 +55,8 @@ ane_status ane_coreml_states_create(struct ane_coreml_states **out, const struct
 void ane_coreml_states_destroy(struct ane_coreml_states *s); /* NULL is fine */
 int32_t ane_coreml_states_count(const struct ane_coreml_states *s);
 const char *ane_coreml_states_name(const struct ane_coreml_states *s, int32_t i); /* in their order; NULL: no such state */
-/* Reads the elements as fp32, in a tensor from `memory`; writes them from a tensor of the same shape. */
+/* ane_coreml_states_read reads the elements of state i as fp32, in a tensor from `memory`. ane_coreml_states_write writes them
+ * from a tensor of the same shape. Errors: ANE_NOTFOUND (i), ANE_SHAPE, ANE_NOMEM. */
 ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_dyn_memory *memory, struct ane_dyn *t,
                                   struct ane_error *err);
 ane_status ane_coreml_states_write(struct ane_coreml_states *s, int32_t i, const struct ane_dyn *t, struct ane_error *err);

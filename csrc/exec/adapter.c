@@ -1,11 +1,15 @@
 /* Adapters: y = W x + sum of scale * B (A x), for the tokens of the sessions that carry them.
  *
- * Where the matrix takes int8 activations, A and B are in 8-bit codes, half the bytes of fp16, which a token reads as it reads
- * the weights: A of all matrices of a step is one Q8_0 matrix, multiplied with the step's activation codes; B is what the kernel
- * low_codes_add takes. Elsewhere they are fp16 if the program has int8 activations, and fp32 otherwise, and are multiplied by
- * fp32 activations: B is a packed matrix; A has few rows, stored one after another, and the kernel low_rank divides each sum over
- * lanes. A token gets the same bits whatever else is in the run: products do not depend on the number of tokens, and each session
- * adds its adapters in its own order. */
+ * Coded parts: if the matrix takes int8 activations, A and B are stored in 8-bit codes. A token reads all of A and B, as it reads
+ * all weights, and codes have half the bytes of fp16. The A of all matrices of a step form one Q8_0 matrix, which is multiplied
+ * with the step's activation codes. B has the format of the kernel low_codes_add.
+ *
+ * Other parts: A and B are fp16 if the program has int8 activations, and fp32 otherwise. They are multiplied with fp32
+ * activations. B is a packed matrix. A has few rows, so it is stored in the blocks of the kernel low_rank, which divides each sum
+ * over lanes.
+ *
+ * A token gets the same bits whatever else is in the run: products do not depend on the number of tokens, and each session adds
+ * its adapters in its own order. */
 #include "exec/adapter.h"
 
 #include "base/alloc.h"
@@ -18,9 +22,9 @@
 
 /* What an adapter adds to one matrix or embedding. */
 struct part {
-  float scale; /* coded: it also undoes the power of two that A is multiplied by */
+  float scale; /* of a coded part: it also undoes the power of two by which A was multiplied */
   int64_t rank;
-  bool coded;    /* A is in the step's down, B in up */
+  bool coded;    /* 8-bit codes: A is in `down` of the step, B in `up` */
   const void *a; /* not coded: fp16 or fp32 in the blocks of low_rank; unused for embeddings */
   int64_t rows, cols;
   struct ane_packed b;     /* not coded: [rows, rank] */
@@ -123,8 +127,8 @@ static const void *encode_low(struct ane_adapter *a, const float *rows, int64_t 
   return memory;
 }
 
-/* The power of two that brings the largest of n magnitudes to 2^9 .. 2^10: then the fp16 scales of Q8_0 are precise for all
- * rows that matter. */
+/* The exponent of the power of two that brings the largest of n magnitudes to 2^9 .. 2^10. Without it the fp16 scales of Q8_0
+ * would be subnormal for small rows, and imprecise. */
 static int exponent_for(const float *x, int64_t n) {
   enum { WANTED = 10, MOST = 40 };
   float amax = 0;
@@ -134,7 +138,7 @@ static int exponent_for(const float *x, int64_t n) {
   return amax > 0 ? ANE_MAX(ANE_MIN(WANTED - e, MOST), -MOST) : 0;
 }
 
-/* Packs A of the coded parts of a step into its down. parts: as the caller of ane_adapter_create gave them. */
+/* Packs the A of all coded parts of a step into s->down. parts: as the caller of ane_adapter_create gave them. */
 static ane_status pack_down(struct ane_adapter *a, struct step_parts *s, const struct ane_adapter_part *parts,
                             struct ane_error *err) {
   int64_t rows = 0, cols = 0;
@@ -394,7 +398,7 @@ uint64_t ane_session_adapters_key(const struct ane_session *s) {
   return h;
 }
 
-/* The floats of one thread's part of the scratch. */
+/* The number of floats of scratch memory for one thread. */
 static int64_t thread_floats(int64_t ranks, int64_t rows) { return ranks + ADAPTER_TEMP + rows; }
 
 /* Makes room for steps whose ranks add up to `ranks`, with `rows` rows. */
@@ -457,8 +461,8 @@ static const struct session_adapters *tokens_of(const struct thread_ctx *tc, con
   return a->adapters;
 }
 
-/* Units of A x in a step, which threads can divide: groups of 16 rows of the coded parts, then blocks of LOW_ROWS rows of the
- * other parts. */
+/* A x of a step is computed in units, which the threads can divide: first groups of 16 rows of the coded parts, then blocks of
+ * LOW_ROWS rows of each other part. blocks_of gives the blocks of one part, units_of all units of a step. */
 static int64_t blocks_of(const struct part *q) { return q && !q->coded ? (q->rank + LOW_ROWS - 1) / LOW_ROWS : 0; }
 
 static int64_t units_of(const struct step_parts *p) {
@@ -467,7 +471,7 @@ static int64_t units_of(const struct step_parts *p) {
   return n;
 }
 
-/* This thread's own scratch: [ranks], then ADAPTER_TEMP floats, then [rows]. */
+/* This thread's own scratch: [ranks] floats of A x, then ADAPTER_TEMP floats, then [rows] floats of its adapter_share. */
 static float *thread_scratch(const struct thread_ctx *tc) {
   const struct adapter_scratch *a = &tc->p->adapter_scratch;
   return a->memory + tc->p->o.chunk * a->ranks + tc->worker * thread_floats(a->ranks, a->rows);
@@ -491,7 +495,7 @@ static void down_part(const struct thread_ctx *tc, const struct part *q, float b
   for (int64_t t = 0; t < n; t++) tc->k->scale(out + t * ld + row, q->scale * by, out + t * ld + row, rows);
 }
 
-/* The same for the coded parts of a step and groups [g0, g1) of their rows. x: in codes. */
+/* Does the same for the coded parts of a step and groups [g0, g1) of the rows of `down`. x: activations in codes. */
 static void down_coded(const struct thread_ctx *tc, const struct step_parts *p, float by, const struct ane_activations *x,
                        int64_t t0, int64_t n, int64_t g0, int64_t g1, float *out, int64_t ld) {
   const int64_t from = g0 * ANE_GROUP, to = ANE_MIN(g1 * ANE_GROUP, p->down.rows);
@@ -507,7 +511,7 @@ static void down_coded(const struct thread_ctx *tc, const struct step_parts *p, 
   }
 }
 
-/* Units [from, to) of A x of one adapter in a step, for n tokens from token t0 on. */
+/* Computes units [from, to) of A x of one adapter in a step, for n tokens from token t0 on. */
 static void down_units(const struct thread_ctx *tc, const struct step_parts *p, float by,
                        const struct ane_activations x[ANE_ACTIVATION_COUNT], int64_t t0, int64_t n, int64_t from, int64_t to,
                        float *out, int64_t ld) {
@@ -592,9 +596,8 @@ void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, 
     }
 }
 
-/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1); many tokens in blocks that fit into temp. low:
- * [n][ld_low].
- */
+/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1). low: [n][ld_low]. More than FEW tokens are multiplied in
+ * blocks whose products fit into temp. */
 static void add_product(const struct thread_ctx *tc, const struct ane_packed *b, const float *low, int64_t ld_low, int64_t n,
                         int64_t g0, int64_t g1, float *dst, int64_t ld, float *temp) {
   enum { GROUPS = 64, FEW = 3 };

@@ -27,17 +27,19 @@ void session_adapters_share(struct session_adapters *to, const struct session_ad
 /* Does an adapter of the run change the program's last step? Then the head's own bounds do not hold, and it cannot be pruned. */
 bool adapter_on_head(const struct run *r);
 
-/* The first half of a linear step, for tokens [from, to) of its input x, prepared for each activation type of the step and in
- * F32: scale * A x for each adapter of the token's session and each matrix of the step, one after another. The result is
- * [tokens][ranks] in adapter_scratch. A step of one token fills the thread's own row; others fill the shared rows [from, to). */
+/* Computes the first half of the adapters' products in a linear step, for tokens [from, to): scale * A x for each adapter of the
+ * token's session and each matrix of the step, one after another. x: the step's input, prepared for each activation type of the
+ * step and in F32. The result is [tokens][ranks] in adapter_scratch. In a step of one token each thread fills a row of its own;
+ * with more tokens the threads fill the shared rows [from, to). */
 const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations x[ANE_ACTIVATION_COUNT],
                           int64_t from, int64_t to);
-/* The first half of a step of one token, divided among the threads: each computes some rows of A into the shared row, so
- * that A is read once. false: the step has one thread, too many threads, or a token without adapters; then use adapter_down. */
+/* Computes the first half for a step of one token, divided among the threads: each multiplies some rows of A, into the shared
+ * row, so that A is read once. false: the step has one thread, too many threads, or a token without adapters; then call
+ * adapter_down. */
 bool adapter_down_divided(const struct thread_ctx *tc, const struct step *s,
                           const struct ane_activations x[ANE_ACTIVATION_COUNT]);
-/* The result of adapter_down_divided, with the rows of all threads. It waits for the other threads for some microseconds only,
- * because one of them may not be running. After that it computes all rows again, into the caller's own row. */
+/* Returns the result of adapter_down_divided, with the rows of all threads. It waits for the other threads for some microseconds
+ * only, because the system may have suspended one of them. After that it computes all rows again, into the thread's own row. */
 const float *adapter_down_join(const struct thread_ctx *tc, const struct step *s,
                                const struct ane_activations x[ANE_ACTIVATION_COUNT]);
 /* Prefetches what the second half will read for row groups [g0, g1) of matrix m, in a call with few tokens. */
@@ -46,17 +48,17 @@ void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, 
  * * ld + r] is row g0 * 16 + r of token t. */
 void adapter_up(const struct thread_ctx *tc, const struct step *s, const float *low, int m, int64_t g0, int64_t g1, float *dst,
                 int64_t ld);
-/* Adds the same to dst of the step's only token from in->share, which it computes when it is called first. Groups [g0, g1) must
- * be in the share of matrix m, and in->low be set. */
+/* Does the same for the step's only token, from the products in in->share, which the first call computes. Groups [g0, g1) must be
+ * in the share of matrix m, and in->low must be set. */
 void adapter_up_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *in, int m, int64_t g0, int64_t g1,
                        float *dst);
 /* What the only adapter of the step's only token adds to its matrices, if the products with B can be computed by shares: all B
  * are in codes, and there are no biases. NULL otherwise. */
 const struct step_parts *adapter_shares(const struct thread_ctx *tc, const struct step *s);
-/* Adds what the thread reads of the A and B of a step of one token: its part of A, and B of its share of the rows. */
+/* Adds to `a` what the thread reads of A and B in a step of one token: its part of A, and the B of its share of the rows. */
 void adapter_prefetch_share(const struct thread_ctx *tc, const struct step *s, const struct adapter_share *share,
                             struct prefetch *a);
-/* Adds to the embeddings `out` of tokens [from, to), whose ids are in list. */
+/* Adds the adapters' part to the embeddings of tokens [from, to). list: the ids of all tokens; out: their embeddings. */
 void adapter_embed(const struct thread_ctx *tc, const struct step *s, const int32_t *list, int64_t from, int64_t to, float *out);
 
 #endif

@@ -1,7 +1,8 @@
-/* Tensor parallelism: each of several programs computes some rows of every linear step, in whole groups of 16. After the step
- * each has the rows of the others too; after the head only rank 0 has. The heads of attention are divided where all of q, k and v
- * of a head are on one rank; then the ranks exchange the result of attention instead of q, k and v. One rank computes each output
- * as a whole, with the same kernel as in one program. No sum is divided, so the bits do not depend on the number of ranks. */
+/* Tensor parallelism: each of several programs computes some rows of every linear step, in whole groups of 16. After the step the
+ * programs exchange their rows, so that each has all of them; the rows of the head go to rank 0 only. If q, k and v of a head are
+ * on one rank, the heads of attention are divided too. The ranks then exchange the result of attention instead of q, k and v. One
+ * rank computes each output as a whole, with the same kernel as in one program. No sum is divided, so the bits do not depend on
+ * the number of ranks. */
 #include "exec/exchange.h"
 
 #include "base/alloc.h"
@@ -9,7 +10,7 @@
 
 #include <string.h>
 
-/* The rows [*from, *to) of a matrix of `rows` rows that a rank has. */
+/* Sets [*from, *to) to the rows of a rank in a matrix of `rows` rows. */
 static void rows_of_rank(int64_t rows, int32_t rank, int32_t ranks, int64_t *from, int64_t *to) {
   ane_split((rows + ANE_GROUP - 1) / ANE_GROUP, rank, ranks, from, to);
   *from *= ANE_GROUP;
@@ -63,7 +64,7 @@ static bool is_divided_attention(const struct step *s) {
  * each matrix. */
 static int outputs_of(const struct step *s) { return is_linear(s) && !s->linear.act ? s->linear.count : 1; }
 
-/* Have other ranks channels of output m that this one needs? */
+/* Do other ranks have channels of output m that this one needs? */
 static bool is_exchanged(const struct step *s, int m) {
   return is_linear(s) ? s->linear.w[m]->all_rows && !s->out[m]->by_heads : is_divided_attention(s);
 }
@@ -79,7 +80,7 @@ static void channels_of_rank(const struct ane_program *p, const struct step *s, 
   }
 }
 
-/* Floats per token that a rank sends after a step. */
+/* Returns the floats per token that a rank sends after a step. */
 static int64_t floats_of(const struct ane_program *p, const struct step *s, int32_t rank) {
   int64_t n = 0, from, to;
   for (int m = 0; m < outputs_of(s); m++) {
@@ -90,9 +91,9 @@ static int64_t floats_of(const struct ane_program *p, const struct step *s, int3
   return n;
 }
 
-/* Can the ranks write the output of step i in place, to the common buffer? Only the next exchanging step may read it. Each rank
- * then waits for the rows of all others after that step, and so until all have read the buffer, before any rank writes to it
- * again. A step that reads the buffer does not write to it. */
+/* Can the ranks write the output of step i in place, to the common buffer? They can if the next exchanging step is the only
+ * reader. After that step each rank waits for the rows of all others, so all ranks have read the buffer before one writes to it
+ * again. A step that reads the buffer must not write to it. */
 static bool fits_common(const struct planner *pl, int32_t i, int64_t floats) {
   const struct ane_program *p = pl->p;
   const struct step *s = &p->steps[i];
@@ -143,7 +144,7 @@ struct tokens {
   int64_t first, count, out_row;
 };
 
-/* The first of a rank's rows of output m in the first of the tokens. n: the number of these rows. */
+/* Returns the address of a rank's rows of output m, for the first of the tokens. *n: the number of these rows. */
 static float *rows_at(struct run *r, const struct step *s, int m, int32_t rank, const struct tokens *k, int64_t *n) {
   struct thread_ctx tc = {.r = r, .p = r->p, .first_out_row = k->out_row};
   int64_t from, to;
@@ -225,7 +226,7 @@ struct best {
   float logit;
 };
 
-/* Replaces the best ids of the rows by better ones of a rank with higher ids. A NaN is never the best of several. */
+/* Replaces the best ids of the rows by better ones of a rank whose ids are higher. Any number is better than a NaN. */
 static void join_best(const struct run *r, int64_t first, int64_t rows, const struct best *list) {
   for (int64_t i = 0; i < rows; i++) {
     float now = r->best_logit[first + i];

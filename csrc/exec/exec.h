@@ -64,14 +64,15 @@ struct ane_stage {
  * programs then differ. */
 struct ane_tensor_parallel {
   int32_t rank, ranks; /* 0 .. ranks - 1 */
-  /* Sends to all other ranks; to_first: only to rank 0, and never called on rank 0. */
+  /* send: sends a message to all other ranks; to_first: only to rank 0, and never called on rank 0. receive: fills `data` with
+   * the next message of another rank, which has `bytes` bytes. */
   ane_status (*send)(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err);
   ane_status (*receive)(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err);
   void *arg;
-  /* Optional: memory that all programs share, 128-byte aligned. Its first 128 bytes for each rank are zero before the first of
-   * them. A message goes through it instead of send and receive if the rows of one token fit. begin: called before the steps of
-   * each run. wait: called about every millisecond while a message of `rank` is awaited, for `seconds` so far. An error ends the
-   * run. */
+  /* shared: memory that all programs share, 128-byte aligned; NULL: none. Its first 128 bytes per rank must be zero before the
+   * first program is created. A message goes through it instead of send and receive if the rows of one token fit. begin: called
+   * before the steps of each run. wait: called about every millisecond while a message of `rank` is awaited, for `seconds` so
+   * far. An error of either ends the run. Both are needed with shared memory only. */
   void *shared;
   size_t shared_bytes;
   ane_status (*begin)(void *arg, struct ane_error *err);
@@ -82,10 +83,10 @@ struct ane_tensor_parallel {
  * without data, of graphs that are only planned, as fp16. */
 struct ane_step_cost {
   const char *name;  /* borrowed from the graph */
-  uint64_t weights;  /* of its weights, tables of embeddings left out */
-  uint64_t read;     /* those of them that one token reads: of a mixture, the chosen experts */
+  uint64_t weights;  /* bytes of its weights, without tables of embeddings */
+  uint64_t read;     /* the part of `weights` that one token reads: of a mixture, the chosen experts */
   uint64_t values;   /* the numbers that `read` holds: multiplications per token */
-  uint64_t table;    /* tables of embeddings */
+  uint64_t table;    /* bytes of its tables of embeddings */
   int64_t kv;        /* numbers of K and V that it caches per token */
   int64_t attention; /* multiplications of its attention per token and position that it sees */
   int64_t window;    /* positions that a token sees at most; 0: all before it */
@@ -93,7 +94,7 @@ struct ane_step_cost {
 };
 /* The rows of all body steps and of the tail, from ane_malloc; *n of them. Errors: ANE_NOMEM. */
 ane_status ane_stage_costs(const struct ane_graph *g, struct ane_step_cost **out, int32_t *n, struct ane_error *err);
-/* A hash of the graph's text and of a few bytes of each constant, by which processes compare their models. */
+/* A hash of the graph's text and of a few bytes of each constant, by which processes compare their models. Errors: ANE_NOMEM. */
 ane_status ane_stage_identity(const struct ane_graph *g, uint64_t *out, struct ane_error *err);
 
 /* ---- Program -------------------------------------------------------------------------------------------------------*/
@@ -137,8 +138,8 @@ struct ane_program_options {
   /* Called when the stored bytes of a weight, or of some of its rows, have been packed. The caller may then drop them from
    * memory, but they must stay readable. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
-  /* Returns the importance of each of the `cols` input features of a matrix that is encoded by a SCHEME (ane_weight_fit), or
-   * NULL. May be NULL. */
+  /* Returns the importance of each of the `cols` columns of a matrix that is encoded by a SCHEME (ane_weight_fit), or NULL if it
+   * is not known. The callback may be NULL. */
   const float *(*importance)(void *arg, const char *name, int64_t cols);
   void *arg;
 };
@@ -212,11 +213,12 @@ void ane_program_poison(struct ane_program *p);
 /* The state of a session lies in pages of 64 positions. A session allocates pages as it grows, and shares them with its forks and
  * with sessions that begin with the same prefix. A session that writes to a shared page gets a copy of its own. */
 
-/* A store of pages for sessions of this program with kv ANE_F16, ANE_F32 or ANE_I8. The caller is its first owner. NULL: out of
- * memory. */
+/* A store of pages for sessions of this program with the type `kv` (ane_session_create). The caller is its first owner. NULL: out
+ * of memory. */
 struct ane_kv_store *ane_program_store(const struct ane_program *p, ane_dtype kv, struct ane_error *err);
-/* kv: ANE_F16, ANE_F32 or ANE_I8. context: at most the program's. store: from ane_program_store with the same kv; the session
- * becomes an owner. NULL: a store that belongs to the program. */
+/* context: positions that the session can hold, 1 .. the program's context. kv: element type of the cached keys and values,
+ * ANE_I16, ANE_F16, ANE_F32 or ANE_I8. store: from ane_program_store with the same kv; the session becomes an owner. store NULL:
+ * a store that belongs to the program. Errors: ANE_RANGE (context), ANE_INVALID (kv), ANE_NOMEM. */
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
                               struct ane_kv_store *store, struct ane_error *err);
 void ane_session_destroy(struct ane_session *s); /* NULL is fine */
@@ -229,13 +231,17 @@ const int32_t *ane_session_ids(const struct ane_session *s);
 int64_t ane_session_replayed(const struct ane_session *s);
 /* The bytes of KV state of all positions up to the length. */
 uint64_t ane_session_kv_bytes(const struct ane_session *s);
-/* Drops all positions from `length` on, 0 <= length <= the current one, and the rows of the last run. */
+/* Drops all positions from `length` on, 0 <= length <= the current one, and the rows of the last run. If rings or recurrent
+ * states cannot step back so far, some ids are fed again (ane_session_replayed). Errors: ANE_RANGE (length); of feeding again,
+ * those of ane_run: the session is then shorter but consistent. */
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err);
 /* Drops all positions. The next feed is a part of a longer sequence and follows `origin` tokens of it, 0 <= origin < 2^24. Only
  * for bidirectional models. If origin is a multiple of ANE_TILE, positions whose whole window was fed get the same bits as in a
- * run of the whole sequence. Rewinding to 0 ends the part. */
+ * run of the whole sequence. Rewinding to 0 ends the part. Errors: ANE_UNSUPPORTED (a model that sees all of the past, or has
+ * embeddings of positions), ANE_RANGE. */
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err);
-/* Makes a second session with the same past. Copies only the rings. */
+/* Makes a second session with the same past and adapters. It shares the pages and copies the ids, rings and recurrent states. It
+ * has no rows of a run. Errors: ANE_NOMEM. */
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
 /* Adds the session's pages to a tree of prefixes of the same store. all: also the last page if it is partly filled; otherwise
  * whole pages only. Pages from which a sequence cannot continue are left out, so nothing is kept for a bidirectional program.
@@ -250,14 +256,15 @@ int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefi
 /* Save: writes a tree of prefixes, of pages of `store` with kv type `kv`, to a file, whole or not at all. Load: adds the contents
  * of such a file to a tree, the most recently used pages first, up to `most` bytes. As for sessions, only the same program can
  * read the file. ANE_STATE names what differs, ANE_FORMAT what is damaged; the tree is then unchanged. After ANE_NOMEM some pages
- * may have been added. */
+ * may have been added. After ANE_IO (the file lost bytes while it was read) the pages that only the tree owns are removed. */
 ane_status ane_program_save_prefixes(const struct ane_program *p, struct ane_kv_prefixes *t, ane_dtype kv,
                                      const struct ane_kv_store *store, const char *path, struct ane_error *err);
 ane_status ane_program_restore_prefixes(const struct ane_program *p, struct ane_kv_prefixes *t, ane_dtype kv,
                                         struct ane_kv_store *store, const char *path, uint64_t most, struct ane_error *err);
 /* Save: writes to a file, whole or not at all, the ids, the state, the logits of the last token if the last run kept them, and a
  * note. Restore: reads them back. It needs the same program (graph, weights, kv type, ISA level): ANE_STATE names what differs. A
- * failed restore leaves the session unchanged. note: as ane_saved_note fills it. */
+ * failed restore leaves the session unchanged, but empty if the file lost bytes while it was read (ANE_IO). note: as
+ * ane_saved_note fills it. */
 ane_status ane_session_save(const struct ane_session *s, const char *path, const struct ane_session_note *note,
                             struct ane_error *err);
 ane_status ane_session_restore(struct ane_session *s, const char *path, struct ane_buffer *note, struct ane_error *err);
@@ -292,6 +299,7 @@ ane_status ane_adapter_create(struct ane_adapter **out, struct ane_program *p, c
  * carry. */
 void ane_adapter_retain(struct ane_adapter *a);
 void ane_adapter_release(struct ane_adapter *a);
+/* The bytes of memory that the adapter holds. */
 uint64_t ane_adapter_bytes(const struct ane_adapter *a);
 
 enum { ANE_SESSION_ADAPTERS = 16 }; /* maximum per session */
@@ -308,7 +316,7 @@ uint64_t ane_session_adapters_key(const struct ane_session *s);
 /* A stage that does not end with the body leaves no rows, whatever `want` is. */
 struct ane_run_item {
   struct ane_session *session; /* occurs at most once in a run */
-  const int32_t *ids;          /* 0 .. vocab - 1 */
+  const int32_t *ids;          /* 0 .. n_ids - 1 (ane_program_info) */
   const int32_t *types;        /* token types, n of them; NULL: all 0. Ignored by models without token types */
   int64_t n;                   /* >= 1; the sum over items <= the program's chunk */
   int64_t until; /* length of the session at the end of this feed, which may take several runs; 0: at the end of this run */
@@ -352,8 +360,8 @@ typedef enum {
 } ane_pooling;
 /* Pools the rows [from, rows) of the session's last run into one vector of vocab floats. false: there are no such rows. */
 bool ane_session_pooled(const struct ane_session *s, ane_pooling pooling, int64_t from, float *out);
-/* The logits of a row, vocab floats; NULL if there are none (ANE_WANT_ARGMAX, row out of range). Valid until the session's next
- * run or rewind, or its end. */
+/* The logits of a row, vocab floats; NULL if there are none (ANE_WANT_ARGMAX, ANE_WANT_BEST, row out of range). Valid until the
+ * session's next run or rewind, or its end. */
 const float *ane_session_logits(const struct ane_session *s, int64_t row);
 /* The best id of a row, among those of the run's mask, and its logit; of equal logits, the lowest id. -1: there is no such row.
  */

@@ -9,7 +9,7 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
 
 enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
 
-/* Hashes all of at most WHOLE bytes. Of more, it hashes SAMPLE bytes at about SAMPLES equal distances. */
+/* Hashes all bytes if there are at most WHOLE of them; otherwise samples of SAMPLE bytes at about SAMPLES equal distances. */
 static uint64_t hash_samples(uint64_t h, const void *data, uint64_t bytes) {
   if (bytes <= WHOLE) return hash_bytes(h, data, (size_t)bytes);
   for (uint64_t at = 0; at + SAMPLE <= bytes; at += bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)data + at, SAMPLE);
@@ -17,7 +17,7 @@ static uint64_t hash_samples(uint64_t h, const void *data, uint64_t bytes) {
 }
 
 /* Hashes a matrix that is gathered from pieces: the scales or tables of all pieces, and the codes of all but the first, which the
- * caller hashes. rows: of a piece that does not state its own. */
+ * caller hashes. rows: the rows of a piece that does not state its own number. */
 static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows, int64_t cols) {
   for (bool first = true; g; g = g->next, first = false) {
     int64_t n = g->rows ? g->rows : rows;
@@ -85,7 +85,7 @@ uint64_t fingerprint_packed(const struct ane_program *p) {
   return h;
 }
 
-/* Processes read only their own weights; the few bytes of the others by which they compare their files are here. */
+/* Bytes of each constant that ane_stage_identity hashes: few, because each process should read little beyond its own weights. */
 enum { SAMPLE_IDENTITY = 16 };
 
 ane_status ane_stage_identity(const struct ane_graph *g, uint64_t *out, struct ane_error *err) {

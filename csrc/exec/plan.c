@@ -136,8 +136,9 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
   return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
 }
 
-/* Marks precision-critical products: those that give the result, that attention compares, or by which a router chooses; there a
- * small error changes a choice. Any op except a product may come between. Measured: kernels.h. */
+/* Marks the products that take precise activations: those that make the result, the q, k and v of attention, or the scores of a
+ * router. There a small error changes a choice. Ops other than products pass the mark on to their inputs, so they may stand
+ * between. Measured: kernels.h. */
 static void mark_precise(struct planner *pl) {
   const struct ane_graph *g = pl->g;
   for (int32_t i = 0; i < g->n_results; i++) pl->precise[g->results[i]] = true;
@@ -164,7 +165,7 @@ static ane_status note_node(struct planner *pl, const struct ane_node *n, struct
   return ANE_OK;
 }
 
-/* Gives the lists of a run's tokens room for a chunk. */
+/* Allocates the lists of a run's tokens, each with room for a chunk. */
 static ane_status reserve_token_lists(struct ane_program *p, struct ane_error *err) {
   struct token_lists *c = &p->token_lists;
   size_t n = (size_t)p->o.chunk;

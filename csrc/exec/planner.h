@@ -35,7 +35,7 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
 /* The matrix of a constant; weights_pack packs it later. input: the slot that it is multiplied by unchanged, or NULL. */
 ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err);
-/* The same; where `divide`, with the rows of this rank only. */
+/* The same. divide: the matrix has only the rows of this rank (exchange.c). */
 ane_status planner_rows(struct planner *pl, int32_t value, const struct slot *input, bool divide, const struct matrix **out,
                         struct ane_error *err);
 /* The kernel of the act with this name. */
@@ -50,8 +50,9 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 ane_status stage_select(struct planner *pl, struct ane_error *err);
 /* stage.c: finds the values that the stage receives and sends, and allocates the message. After memplan. */
 ane_status stage_plan(struct planner *pl, struct ane_error *err);
-/* The facts of a program that hold for all its stages: step_embed.c, the limits of ids; step_rope.c, the length from which the
- * long factors are used. Called for nodes that the program holds, and for those that it does not. */
+/* Record facts that all stages of a program need: planner_limits (step_embed.c) the limits of ids, planner_long_rope
+ * (step_rope.c) the length from which the long factors are used. Called for nodes that the program holds and for those that it
+ * does not. */
 ane_status planner_limits(struct planner *pl, const struct ane_node *n, struct ane_error *err);
 ane_status planner_long_rope(struct planner *pl, const struct ane_node *n, struct ane_error *err);
 

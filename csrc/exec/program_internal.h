@@ -43,8 +43,7 @@ struct token_lists {
 struct adapter_scratch {
   int64_t ranks; /* maximum floats of A x per token: the largest sum of the ranks of a session's adapters in one step */
   int64_t rows;  /* maximum rows of a step that an adapter changes */
-  float *memory; /* shared [chunk][ranks]; then for each thread [ranks], ADAPTER_TEMP floats and [rows] of its struct
-                    adapter_share */
+  float *memory; /* shared: [chunk][ranks]; then for each thread: [ranks], ADAPTER_TEMP, and [rows] for its adapter_share */
 };
 
 /* A stage as planned (stage.c). A whole program has all steps and exchanges nothing. */
@@ -64,7 +63,7 @@ struct ane_program {
   struct ane_tensor_parallel team; /* a copy of o.tensor; ranks 0: the matrices are whole */
   float *exchange;                 /* one message: the floats per token of the largest step, times chunk; NULL: ranks is 0 */
   float *common;                   /* the buffer in shared memory, for outputs that all ranks write in place; NULL: none */
-  uint64_t messages;               /* through shared memory, of this rank and of every other one */
+  uint64_t messages;               /* the number that this rank has posted to shared memory, as has every other rank */
   int64_t exchanged;               /* floats per token that this rank sends to each other one in the body */
   const struct step *divided_head; /* the last step, if its rows are divided and are the logits; else NULL */
   const struct ane_kernels *k;

@@ -22,11 +22,12 @@
 enum { PRUNED_FROM_BYTES = 48 * 1000 * 1000 };
 enum { BOUND_GROUPS_PER_TASK = 8, SCAN_GROUPS_PER_TASK = 64, FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
 
-/* The tolerance of a soft cap, as a share of the cap. v_tanh is wrong by less than 3 ulp (mathfn.h) and the quotient and the
- * product by half an ulp each, so a larger bound may become smaller than a product by less than 10 * 2^-24. */
+/* The tolerance of a soft cap, as a share of the cap. v_tanh is wrong by less than 3 ulp (mathfn.h), and the quotient and the
+ * product by half an ulp each. A bound that is larger than a product before the cap may be smaller after it, but by less than
+ * 10 * 2^-24 of the cap. 2^-19 is three times that. */
 #define CAP_SLACK 0x1p-19f
 
-/* An output row of the run: its activations, its blocks, its part of `bounds` and `bases`. */
+/* An output row of the run: its activations, what the bounds need of their blocks, and its part of `bounds` and `bases`. */
 struct target {
   struct ane_activations x;
   const struct ane_bound_block *blocks;
@@ -213,13 +214,14 @@ void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, str
   if (from < to) prefetch_add(a, w->data + (size_t)(from * BOUND_GROUPS_PER_TASK) * w->group_bytes, PREFETCH_BYTES);
 }
 
+/* Does some row of the group have a bound that is not below the best product? */
 static bool can_win(const float *bounds, float best) {
   int below = 0; /* a sum: compilers vectorise it */
   for (int i = 0; i < ANE_GROUP; i++) below += bounds[i] < best;
   return below < ANE_GROUP;
 }
 
-/* Counts rows of groups [g0, g1) that their bounds do not prune. */
+/* Lists the rows of groups [g0, g1) that their bounds do not prune. Returns their number. */
 static int rows_left(const struct ane_packed *w, const struct target *x, int64_t g0, int64_t g1, float best, int32_t *rows) {
   int n = 0;
   for (int64_t g = g0; g < g1; g++) {
@@ -235,7 +237,7 @@ static int rows_left(const struct ane_packed *w, const struct target *x, int64_t
   return n;
 }
 
-/* Multiplies those of SCAN_GROUPS_PER_TASK groups from g0 on that may hold the best row of the head for output row x. */
+/* Multiplies the groups that may hold the best row of the head for output row x, among SCAN_GROUPS_PER_TASK groups from g0 on. */
 static void scan_groups(const struct thread_ctx *tc, const struct target *x, int64_t g0, struct candidate *f, float best) {
   const struct ane_packed *w = tc->p->pruned_head.matrix;
   int32_t rows[SCAN_GROUPS_PER_TASK * ANE_GROUP + 1];
@@ -268,7 +270,8 @@ static void scan(struct thread_ctx *tc, const struct step *s, const struct targe
   }
 }
 
-/* Chooses the best of all threads' candidates for output row i. Returns the bytes that were read for it in addition to `data`. */
+/* Chooses the best of all threads' candidates for output row i. Returns the bytes that were read for it, apart from those of the
+ * first bounds. */
 static uint64_t choose_row(const struct thread_ctx *tc, int i) {
   const struct pruned_head *h = &tc->p->pruned_head;
   struct candidate best = {.value = -INFINITY, .id = -1};
@@ -284,13 +287,13 @@ static uint64_t choose_row(const struct thread_ctx *tc, int i) {
   return read;
 }
 
-/* Chooses the best ids of n output rows, and whether the next run's head is pruned as well. Called on one thread. */
+/* Chooses the best ids of n output rows, and decides whether the next run's head is pruned as well. Called on one thread. */
 static void choose_best(const struct thread_ctx *tc, int n) {
   struct pruned_head *h = &tc->p->pruned_head;
   uint64_t bounds = 0, rest = 0;
   for (int t = 0; t < tc->threads; t++) bounds += (uint64_t)h->candidates[t * PRUNED_ROWS].bounded * h->matrix->group_bytes;
   for (int i = 0; i < n; i++) rest += choose_row(tc, i);
-  /* Non-consecutive reads cost 1.5 times as much. */
+  /* Reads that are not consecutive count 1.5 times. */
   float share = ((float)bounds + 1.5f * (float)rest) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {

@@ -23,9 +23,10 @@ struct pruned_head {
 
 /* Decides whether the head can be pruned and changes its layout. Call it before scratch is planned. */
 void pruned_head_plan(struct ane_program *p);
+/* Allocates the bounds and candidates, if the head can be pruned. Errors: ANE_NOMEM. */
 ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err);
 void pruned_head_free(struct ane_program *p);
-/* Is the head pruned in this run? Call it once per run, since it counts tokens. */
+/* Is the head pruned in this run? Call it once per run, because it counts the runs of a pause. */
 bool pruned_head_applies(struct ane_program *p, const struct run *r);
 /* Prefetches the weights for the bounds. A prefetch_fn. */
 void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);

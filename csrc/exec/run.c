@@ -9,7 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* From so many tokens on, steps take so long that the first one waits for threads that sleep. In stages it is a long one. */
+/* From this number of tokens on, a run waits at its first step until sleeping threads are awake (ane_pool_steps.all). Steps then
+ * take much longer than the wait. */
 enum { ALL_TOKENS = 64 };
 
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
@@ -55,7 +56,7 @@ static void tap_step(const struct thread_ctx *tc, const struct step *s) {
                s->out[i]->channels);
 }
 
-/* The logits of ids that are not in the mask become -infinity. */
+/* Sets the logits of ids that are not in the mask to -infinity. */
 static void ban(const uint32_t *mask, float *logits, int64_t n) {
   for (int64_t from = 0; from < n; from += 32) {
     const uint32_t bits = mask[from / 32];
@@ -65,7 +66,8 @@ static void ban(const uint32_t *mask, float *logits, int64_t n) {
   }
 }
 
-/* Best id of each row of the block. The threads divide the rows. Rows with a mask are not kept, so their logits may change. */
+/* Finds the best id of each row of the block. The threads divide the rows. Rows with a mask are not kept, so their logits may
+ * change. */
 static void find_best(const struct thread_ctx *tc, int64_t rows) {
   float *x = thread_data(tc, tc->p->result);
   const int64_t vocab = tc->p->vocab;
@@ -86,7 +88,7 @@ static void finish_block(const struct thread_ctx *tc) {
     stage_pack_rows(tc->p, tc->first_out_row, tc->tokens, tc->r->n_out_rows);
 }
 
-/* The tokens of a pool step. *first_out_row: the output row that is the first, in the tail; else 0. */
+/* The number of tokens of a pool step. *first_out_row: in the tail, the output row that is its first token; else 0. */
 static int64_t tokens_of(const struct run *r, int64_t at, int64_t *first_out_row) {
   const struct ane_program *p = r->p;
   *first_out_row = at < p->n_body ? 0 : (at - p->n_body) / r->tail * OUT_ROWS_BLOCK;
@@ -125,7 +127,7 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int worker)
 
 static bool run_idle(void *program, int worker) { return prefetch_more(&((struct ane_program *)program)->prefetch[worker]); }
 
-/* Do other ranks have rows of what pool step `at` computes? Without logits, their best ids are exchanged instead of the head's
+/* Must the ranks exchange rows after pool step `at`? If no logits are kept, they exchange their best ids instead of the head's
  * rows. */
 static bool exchanges(const struct run *r, int64_t at) {
   const struct ane_program *p = r->p;
@@ -232,24 +234,24 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
 }
 
 static void fill_lists(struct token_lists *c, struct run *r) {
-  int64_t col = 0;
+  int64_t tok = 0;
   for (int32_t i = 0; i < r->n_items; i++) {
     const struct ane_run_item *it = &r->items[i];
     if (it->session->adapters.n)
       c->adapted[r->n_adapted++] = (struct adapted){.adapters = &it->session->adapters,
-                                                    .from = col,
-                                                    .to = col + it->n,
+                                                    .from = tok,
+                                                    .to = tok + it->n,
                                                     .row_from = r->n_out_rows,
                                                     .row_to = r->n_out_rows + out_rows_of(it)};
-    for (int64_t j = 0; j < it->n; j++, col++) {
-      c->ids[col] = it->ids[j];
-      c->types[col] = it->types ? it->types[j] : 0;
-      c->positions[col] = (int32_t)(it->session->length + j);
-      c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
-      c->long_rope[col] = it->session->long_rope;
+    for (int64_t j = 0; j < it->n; j++, tok++) {
+      c->ids[tok] = it->ids[j];
+      c->types[tok] = it->types ? it->types[j] : 0;
+      c->positions[tok] = (int32_t)(it->session->length + j);
+      c->angles[tok] = c->positions[tok] + (int32_t)it->session->origin;
+      c->long_rope[tok] = it->session->long_rope;
       if (j < it->n - out_rows_of(it)) continue;
       c->masks[r->n_out_rows] = it->mask;
-      c->out_rows[r->n_out_rows++] = (int32_t)col;
+      c->out_rows[r->n_out_rows++] = (int32_t)tok;
     }
   }
   r->ids = c->ids;

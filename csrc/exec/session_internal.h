@@ -45,9 +45,10 @@ void state_release(struct ane_session *s, int64_t from);
 /* The number of pages for this many positions. */
 static inline int64_t pages_of(int64_t positions) { return (positions + ANE_TILE - 1) / ANE_TILE; }
 
-/* Calls fn for each range of bytes of the state that `length` positions use: first the rings, then for each layer and head the
- * tiles of K, of V, and of their scales, in ascending order. Stops when fn returns false, and returns that. bytes only: data may
- * be NULL, and the pages need not exist. */
+/* Calls fn for each range of bytes of the state that the session's positions use: first the rings and the recurrent states; then
+ * for each layer and head the tiles of K and of V, the key to which others are relative, and the tiles of their scales, in
+ * ascending order. Stops when fn returns false, and returns that. data is NULL for pages that do not exist: a caller that only
+ * counts bytes needs none. */
 bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, uint8_t *data, size_t bytes), void *arg);
 
 /* Channels of position `pos` in a ring, which holds the last ring_length positions. */
@@ -57,7 +58,7 @@ float *ring_at(const struct ane_session *s, int ring, int64_t pos);
 float *border_at(const struct ane_session *s, int ring, int64_t pos);
 /* The number of border rows per page; 0: the program has no rings, or they look back further than a page. */
 int64_t border_rows(const struct ane_program *p);
-/* Copies the border rows of positions [from, to) from the rings, which must hold them, or to the rings. */
+/* Copies the border rows of positions [from, to) from the rings, which must hold them; to_rings: to the rings. */
 void state_copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings);
 
 /* run.c: feeds the session's own ids [from, length) again, from a state that covers the first `from` of them. After ANE_STOPPED

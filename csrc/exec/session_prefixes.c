@@ -1,7 +1,7 @@
-/* Known prefixes of a program's sequences: the pages that sessions keep and begin from, and their file format. The file has the
- * parts "form" (u32 kv type, u32 reserved, u64 bytes of a page, u64 pages), "tree" (of each page i64 number of the one that it
- * continues, u64 key, u32 positions, u32 reserved, i32 ids[64]; the most recently used first) and "pages" (their bytes, in that
- * order). */
+/* Known prefixes of a program's sequences: the pages that sessions keep and begin from, and their file format. A file has three
+ * parts. "form": u32 kv type, u32 reserved, u64 bytes of a page, u64 number of pages. "tree": for each page, the most recently
+ * used first, i64 number of the page that it continues, u64 key, u32 positions, u32 reserved, i32 ids[64]. "pages": the bytes of
+ * the pages, in the same order. */
 #include "base/alloc.h"
 #include "exec/session_internal.h"
 #include "platform/map_guard.h"
@@ -14,8 +14,8 @@ enum { FORM = 24, ENTRY = 24 + 4 * ANE_KV_POSITIONS };
 
 /* ---- Sessions ------------------------------------------------------------------------------------------------------*/
 
-/* Can sequences of this program continue after a prefix of another one? Not if tokens see later ones, if the next token looks
- * back further than the border rows, or if the program has a recurrent state. */
+/* Can a sequence of this program continue after a prefix of another one? It cannot if tokens see later ones, if the next token
+ * looks back further than the border rows, or if the program has a recurrent state. */
 static bool has_prefixes(const struct ane_program *p) {
   return !p->bidirectional && !p->n_recurrent && (!p->n_rings || border_rows(p) > 0);
 }

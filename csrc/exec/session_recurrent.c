@@ -9,7 +9,7 @@
 
 enum { KEEP = 64 }; /* positions between copies: a rewind of up to this many has a copy nearby */
 
-/* The floats of the ring rows that belong to a position: those that the next token looks back to. */
+/* The number of floats in the ring rows that are copied with a state: those that the next token looks back to. */
 static int64_t row_floats(const struct ane_program *p) {
   int64_t channels = 0;
   for (int32_t i = 0; i < p->n_rings; i++) channels += p->ring_channels[i];
@@ -36,7 +36,7 @@ void recurrent_forget(struct ane_session *s) {
   for (int i = 0; i < RECURRENT_COPIES; i++) s->recurrent_at[i] = -1;
 }
 
-/* Copies the ring rows before position `pos` to a copy, or back. */
+/* Copies the ring rows before position `pos` to `rows`; to_rings: back to the rings. */
 static void copy_rows(const struct ane_session *s, float *rows, int64_t pos, bool to_rings) {
   const struct ane_program *p = s->program;
   for (int32_t ring = 0; ring < p->n_rings; ring++)

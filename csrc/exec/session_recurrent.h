@@ -6,7 +6,7 @@
 
 /* Allocates the states and their copies; does nothing if the program has none. false: out of memory. */
 bool recurrent_open(struct ane_session *s);
-/* State number `state`, [n][width] floats, after `length` tokens. */
+/* State number `state` after the session's tokens: [heads][n][width] floats. */
 float *recurrent_state(const struct ane_session *s, int state);
 /* Called before a run of n tokens: zeroes the states at the start of a sequence, otherwise may copy the current ones. */
 void recurrent_begin(struct ane_session *s, int64_t n);

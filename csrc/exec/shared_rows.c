@@ -1,7 +1,7 @@
-/* The shared memory begins with a line for each rank, which holds the number of messages that it has posted. Two places for
- * messages of each rank follow, in half of the memory. Message n of a rank is in its place n % 2. A rank that has posted n
- * messages has read all messages before n - 1, so the place of message n is free once every rank has posted n. The other half is
- * the common buffer. */
+/* The shared memory begins with a line for each rank, which holds the number of messages that the rank has posted. Half of the
+ * rest has two places for messages per rank; the other half is the common buffer. Messages are numbered from 0, and message n of
+ * a rank is in its place n % 2. A rank that has posted n messages has read all messages before number n - 1. So the place of
+ * message n, which held message n - 2, is free once every rank has posted n messages. */
 #include "exec/shared_rows.h"
 
 #include "exec/thread_ctx.h"
@@ -9,7 +9,7 @@
 
 enum { LINE = 128 }; /* two cache lines, because x86 prefetches pairs of them */
 
-/* posted: the lower 32 bits of the number. */
+/* posted: the lower 32 bits of the number of messages. */
 struct line {
   _Alignas(LINE) struct ane_shared_word posted;
 };
@@ -40,8 +40,8 @@ static float *place_of(const struct ane_program *p, int32_t rank, uint64_t messa
   return places + (2 * rank + (int64_t)(message % 2)) * shared_rows_floats(p);
 }
 
-/* Waits until a rank has posted so many messages. Meanwhile the caller's thread prefetches the weights of the next step. After
- * SPIN it sleeps, so that a rank that shares its CPU, with a lower priority or beside other programs, gets the CPU. */
+/* Waits until a rank has posted `count` messages. Meanwhile the caller's thread prefetches the weights of the next step. After
+ * SPIN it sleeps, so that a rank on the same CPU can run, even one of lower priority. */
 static ane_status await(const struct ane_program *p, int32_t rank, uint64_t count, struct ane_error *err) {
   static const double SPIN = 500e-6, CALL = 1e-3; /* seconds; CALL: between calls of team.wait */
   const struct ane_tensor_parallel *team = &p->team;

@@ -4,20 +4,23 @@
 
 #include "exec/program_internal.h"
 
-/* Continues the count of messages in the shared memory. After p->team is set. */
+/* Continues the count of messages in the shared memory. Call it after p->team is set. */
 void shared_rows_begin(struct ane_program *p);
 /* The most floats of a message; 0: there is no shared memory. */
 int64_t shared_rows_floats(const struct ane_program *p);
-/* *out: where this rank's next message is written. Waits until all ranks have read the message that was there. */
+/* Sets *out to the place of this rank's next message. Waits until all ranks have read the message that was there. Errors: those
+ * of team.wait. */
 ane_status shared_rows_place(struct ane_program *p, float **out, struct ane_error *err);
-/* Gives the message that was written to the other ranks. Each rank posts every message, also one that no other rank takes. */
+/* Posts the message that was written to that place, so that the other ranks can read it. Each rank posts every message, also one
+ * that no other rank takes. */
 void shared_rows_post(struct ane_program *p);
-/* *out: the message of a rank with the number of the last one that this rank has posted, valid until this rank posts the next.
- * Waits for it. Errors: those of team.wait. */
+/* Waits for the message of another rank that has the number of the last message that this rank has posted. Sets *out to it; it is
+ * valid until this rank posts the next one. Errors: those of team.wait. */
 ane_status shared_rows_take(struct ane_program *p, int32_t rank, const float **out, struct ane_error *err);
 /* A buffer that all ranks write and read, 128-byte aligned; NULL: there is no shared memory. *floats: its size. */
 float *shared_rows_common(const struct ane_program *p, int64_t *floats);
-/* Posts an empty message and waits until each rank has posted as many: what each wrote to the common buffer is then visible. */
+/* Posts an empty message and waits until each rank has posted as many messages. Then all that the ranks wrote to the common
+ * buffer is visible. Errors: those of team.wait. */
 ane_status shared_rows_meet(struct ane_program *p, struct ane_error *err);
 
 #endif

@@ -10,10 +10,9 @@
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the stages of a graph"); }
 
-/* ---- Steps of a stage
- * ------------------------------------------------------------------------------------------------------------*/
+/* ---- Steps of a stage ---------------------------------------------------------------------------------------------------*/
 
-/* Does each stage that uses node n compute it? Such a node has no weights and reads only the inputs of a run. */
+/* Does every stage that uses the output of n compute it itself? Such a node has no weights and reads only inputs of a run. */
 static bool is_replicated(const struct ane_node *n) { return n->op == ANE_OP_ROPE_TABLE; }
 
 /* Does a node with the step index `step` make the first input of node i? */

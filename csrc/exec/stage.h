@@ -4,9 +4,9 @@
 
 #include "exec/program_internal.h"
 
-/* Receives the values of `tokens` tokens from the stage before; sends them to the stage after. A message holds one value after
- * another, [tokens][channels] of fp32 or fp16. Both do nothing in a whole program, and where there is no such
- * stage. */
+/* stage_receive receives the values of `tokens` tokens from the stage before; stage_send sends values to the stage after. A
+ * message holds one value after another, [tokens][channels] of fp32 or fp16. Both do nothing in a whole program and if there is
+ * no such stage. Errors: those of the link. */
 ane_status stage_receive(struct ane_program *p, int64_t tokens, struct ane_error *err);
 ane_status stage_send(struct ane_program *p, int64_t tokens, struct ane_error *err);
 /* Copies a block of output rows into the message of a stage that sends output rows: rows [first_row, first_row + rows) of the

@@ -7,7 +7,7 @@
 
 _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
 
-/* Lays out layer `layer` in a page, from `at` on. Returns the end. */
+/* Lays out layer `layer` in a page, from byte `at` on. Returns the byte after it. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
   *out = (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .relative = spec->relative};
@@ -25,7 +25,7 @@ static int64_t ring_channels(const struct ane_program *p, int rings) {
   return channels;
 }
 
-/* Bytes of a page: all layers, then the border rows. */
+/* Lays out a page: all layers, then the border rows, from byte *border on. Returns the bytes of a page. */
 static size_t page_layout(const struct ane_program *p, ane_dtype dtype, struct ane_kv *layers, size_t *border) {
   size_t at = 0;
   for (int i = 0; i < p->n_kv; i++) at = layout_layer(p, i, dtype, at, &layers[i]);
@@ -50,8 +50,8 @@ static struct ane_kv_store *default_store(struct ane_program *p, ane_dtype kv, s
 }
 
 static ane_status no_page(const struct ane_session *s, struct ane_error *err) {
-  return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " positions of a session (%zu bytes each %d)", s->length,
-                  ane_kv_store_page_bytes(s->store), ANE_TILE);
+  return ane_fail(err, ANE_NOMEM, "no memory for %d more positions (%zu bytes) of a session of %" PRId64, ANE_TILE,
+                  ane_kv_store_page_bytes(s->store), s->length);
 }
 
 ane_status state_own(struct ane_session *s, int64_t from, int64_t n, struct ane_error *err) {
@@ -118,7 +118,7 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   s->best = ane_malloc((size_t)p->o.chunk * sizeof *s->best);
   s->best_logit = ane_malloc((size_t)p->o.chunk * sizeof *s->best_logit);
   if (!recurrent_open(s) || !s->ids || !s->kv || !s->pages || !s->data || !s->rings || !s->best || !s->best_logit)
-    st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
+    st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64 " positions", context);
   if (!st && !store && !(store = default_store(p, kv, err))) st = ANE_NOMEM;
   if (st) return ane_session_destroy(s), st;
   s->store = ane_kv_store_retain(store);
@@ -233,6 +233,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
     to->data[i] = s->data[i];
   }
   to->length = s->length;
+  to->origin = s->origin;
   to->long_rope = s->long_rope;
   to->ring_low = s->ring_low;
   session_adapters_share(&to->adapters, &s->adapters);

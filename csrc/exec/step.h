@@ -28,8 +28,8 @@ struct slot {
   size_t offset; /* bytes */
   int64_t channels;
   bool tail;     /* its tokens are the output rows */
-  bool result;   /* it lives in the caller's result rows instead */
-  bool common;   /* it lives in the common buffer of all ranks instead (exchange.c) */
+  bool result;   /* it is not in scratch but in the caller's result rows */
+  bool common;   /* it is not in scratch but in the common buffer of all ranks (exchange.c) */
   bool by_heads; /* q, k or v of an attention whose heads are divided: a rank has the channels of its own heads only */
 };
 
@@ -68,13 +68,13 @@ struct step {
   int64_t temp_floats;                        /* minimum size of a thread's thread_temp */
   bool exchanges;                             /* other ranks have rows of its outputs, or heads (exchange.c) */
   int64_t exchange_floats;                    /* per token, of the rank with the most of its rows */
-  bool gathers;                               /* its rows go to rank 0 only: no later step exchanges, and only results follow */
+  bool gathers;                               /* its rows go to rank 0 only: it is the last step that exchanges */
   union {                                     /* by op */
     struct {
       const char *name; /* of the table */
       const struct ane_tensor *table;
       ane_decode_fn decode;
-      int list;  /* the list of row numbers that it looks up */
+      int list;  /* the list of row numbers: EMBED_IDS, EMBED_TYPES or EMBED_POSITIONS */
       bool rest; /* numbers beyond the table mean row 0 */
     } embed;
     struct {
@@ -93,7 +93,7 @@ struct step {
       int kv;      /* index of the layer's state in a session */
       bool writes; /* it writes k and v; false for a layer that shares those of an earlier step */
       int64_t heads, kv_heads, head_dim, window, ahead; /* window, ahead: struct ane_attention. heads: those of this rank */
-      int64_t first, first_kv;                          /* the first of them: not 0 if other ranks have heads */
+      int64_t first, first_kv;                          /* this rank's first head and kv head: 0 if it has all */
       float scale, softcap, eps;
       int norm;  /* of each head of q and k: 0 none, 1 before rope, 2 after */
       bool half; /* rope pairs: x[i] and x[i + n / 2]; false: x[2 i] and x[2 i + 1] */

@@ -14,45 +14,46 @@ static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int
   return &r->items[item].session->kv[s->attention.kv];
 }
 
-/* Applies norm and rope to n consecutive heads of token `col`, in the order that the node specifies. */
+/* Applies norm and rope to n consecutive heads of token `tok`, in the order that the node specifies. */
 static void norm_rope_heads(const struct thread_ctx *tc, const struct step *s, float *x, int64_t n, const float *weight,
-                            int64_t col) {
+                            int64_t tok) {
   int64_t d = s->attention.head_dim;
   const struct slot *table = s->in[2];
   if (s->attention.norm == 1) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
-  if (table) tc->k->rope(x, thread_data(tc, table) + col * table->channels, n, d, table->channels, s->attention.half);
+  if (table) tc->k->rope(x, thread_data(tc, table) + tok * table->channels, n, d, table->channels, s->attention.half);
   if (s->attention.norm == 2) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
 }
 
-/* The heads of this rank in token `col` of q or the output; of k or v. */
-static float *heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t col) {
-  return thread_data(tc, slot) + col * slot->channels + s->attention.first * s->attention.head_dim;
+/* The heads of this rank in token `tok`: heads_at in q or the output, kv_heads_at in k or v. */
+static float *heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t tok) {
+  return thread_data(tc, slot) + tok * slot->channels + s->attention.first * s->attention.head_dim;
 }
-static float *kv_heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t col) {
-  return thread_data(tc, slot) + col * slot->channels + s->attention.first_kv * s->attention.head_dim;
+static float *kv_heads_at(const struct thread_ctx *tc, const struct step *s, const struct slot *slot, int64_t tok) {
+  return thread_data(tc, slot) + tok * slot->channels + s->attention.first_kv * s->attention.head_dim;
 }
 
 /* Applies norm and rope to the query heads of kv head h, tokens [from, to). */
 static void prepare_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
   int64_t group = s->attention.heads / s->attention.kv_heads;
-  for (int64_t col = from; col < to; col++)
-    norm_rope_heads(tc, s, heads_at(tc, s, s->in[0], col) + h * group * s->attention.head_dim, group, s->attention.q_norm, col);
+  for (int64_t tok = from; tok < to; tok++)
+    norm_rope_heads(tc, s, heads_at(tc, s, s->in[0], tok) + h * group * s->attention.head_dim, group, s->attention.q_norm, tok);
 }
 
-/* Writes keys and values of kv head h to the state: n consecutive tokens of an item, starting at `col`. */
-static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t h, int64_t col, int64_t n) {
+/* Writes keys and values of kv head h to the state: n consecutive tokens of an item, starting at `tok`. */
+static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t h, int64_t tok, int64_t n) {
   int64_t d = s->attention.head_dim, row = s->in[1]->channels;
-  float *k = kv_heads_at(tc, s, s->in[1], col);
-  for (int64_t i = 0; i < n; i++) norm_rope_heads(tc, s, k + i * row + h * d, 1, s->attention.k_norm, col + i);
-  tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[col], n, k, kv_heads_at(tc, s, s->in[3], col), row, h, h + 1);
+  float *k = kv_heads_at(tc, s, s->in[1], tok);
+  for (int64_t i = 0; i < n; i++) norm_rope_heads(tc, s, k + i * row + h * d, 1, s->attention.k_norm, tok + i);
+  tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[tok], n, k, kv_heads_at(tc, s, s->in[3], tok), row, h, h + 1);
 }
 
 /* The number of tokens of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
-static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
-  return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col);
+static int64_t key_run(const struct run *r, int64_t tok, int64_t end) {
+  return ANE_MIN(KEY_RUN - r->positions[tok] % KEY_RUN, end - tok);
 }
 
-/* Must the key at position 0 of item i be written before the others of this run, because they are stored relative to it? */
+/* Must the key at position 0 of item i be written before its other keys in this run, because they are stored relative to it?
+ * first: the item's first token. */
 static bool base_first(const struct run *r, const struct step *s, int32_t i, int64_t first) {
   return s->attention.writes && r->positions[first] == 0 && r->items[i].n > 1 && kv_of(r, s, i)->relative;
 }
@@ -71,20 +72,20 @@ static void write_bases(const struct thread_ctx *tc, const struct step *s) {
  * k, table and v are in[0] .. in[3]. */
 static void prepare_heads(const struct thread_ctx *tc, const struct step *s, bool queries) {
   const struct run *r = tc->r;
-  int64_t kvh = s->attention.kv_heads, task = 0, units = 0, from, to, col = 0, end = 0;
+  int64_t kvh = s->attention.kv_heads, task = 0, units = 0, from, to, tok = 0, end = 0;
   write_bases(tc, s);
   for (int32_t i = 0; i < r->n_items; i++) {
-    col = end + base_first(r, s, i, end);
-    for (end += r->items[i].n; col < end; col += key_run(r, col, end)) units += kvh;
+    tok = end + base_first(r, s, i, end);
+    for (end += r->items[i].n; tok < end; tok += key_run(r, tok, end)) units += kvh;
   }
   ane_split(units, tc->thread, tc->threads, &from, &to);
   end = 0;
   for (int32_t i = 0; i < r->n_items && task < to; i++) {
-    col = end + base_first(r, s, i, end);
-    for (end += r->items[i].n; col < end; col += key_run(r, col, end), task += kvh)
+    tok = end + base_first(r, s, i, end);
+    for (end += r->items[i].n; tok < end; tok += key_run(r, tok, end), task += kvh)
       for (int64_t u = ANE_MAX(from, task); u < ANE_MIN(to, task + kvh); u++) {
-        if (s->attention.writes) write_keys(tc, s, i, u - task, col, key_run(r, col, end));
-        if (queries) prepare_queries(tc, s, u - task, col, col + 1);
+        if (s->attention.writes) write_keys(tc, s, i, u - task, tok, key_run(r, tok, end));
+        if (queries) prepare_queries(tc, s, u - task, tok, tok + 1);
       }
   }
 }
@@ -115,7 +116,7 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
-/* Sets the hint for the data that the thread reads next, for the query at position p. */
+/* Sets the hint (next_k, next_v) to the tile that the thread reads next, for a query at position p. */
 static void hint_tile(struct ane_attention *a, const struct ane_kv *kv, int64_t h, int64_t tile, int64_t p) {
   a->next_k = ane_kv_k(kv, h, tile);
   a->next_v = ane_kv_v(kv, h, tile);
@@ -160,16 +161,16 @@ static bool is_split(const struct thread_ctx *tc, const struct step *s, int64_t 
   return *to - *from >= SPLIT_FROM_TILES;
 }
 
-/* The number of queries in a block, for an item of n: as many as share a pass over the tiles, if each thread then has enough
- * blocks for an even load. */
+/* The number of queries in a block, for an item of n tokens: as many as one pass over the tiles can take, or fewer if the threads
+ * would then have too few blocks for an even load. */
 static int64_t query_block(const struct thread_ctx *tc, const struct step *s, int64_t n) {
   int64_t group = s->attention.heads / s->attention.kv_heads, most = ANE_MAX(ANE_ATT_ROWS / group, (int64_t)1);
   int64_t share = n * s->attention.kv_heads / (BLOCKS_PER_THREAD * tc->threads), least = (LEAST_ROWS + group - 1) / group;
   return ANE_MIN(ANE_MAX(share, least), most);
 }
 
-/* Prefetches, to be written, the cache lines of the key and value of kv head `unit` % heads of item `unit` / heads: one line for
- * each dimension of the key. */
+/* Prefetches for writing the cache lines of a key and a value: kv head unit % heads of item unit / heads, where heads is the
+ * number of kv heads. The key has one line per dimension. */
 static void prefetch_key(const struct thread_ctx *tc, const struct step *s, int64_t unit) {
   const int32_t item = (int32_t)(unit / s->attention.kv_heads);
   if (item >= tc->r->n_items) return;
@@ -181,7 +182,7 @@ static void prefetch_key(const struct thread_ctx *tc, const struct step *s, int6
   ane_prefetch_to_write(v + ane_att_v(kv, j, 0) * size, pair * kv->head_dim * size);
 }
 
-/* Has each item one token? */
+/* Does each item have one token? */
 static bool is_single(const struct run *r) { return r->tokens == r->n_items; }
 
 /* One token of each item: a task writes the key and value of one kv head, which no other task reads, and computes its attention.

@@ -25,10 +25,10 @@ struct walk {
   int64_t first;
 };
 
-/* Moves to token `col` and returns its position. */
-static int64_t walk_to(const struct run *r, struct walk *w, int64_t col) {
-  while (col >= w->first + r->items[w->item].n) w->first += r->items[w->item++].n;
-  return r->items[w->item].session->length + col - w->first;
+/* Moves to token `tok` and returns its position. */
+static int64_t walk_to(const struct run *r, struct walk *w, int64_t tok) {
+  while (tok >= w->first + r->items[w->item].n) w->first += r->items[w->item++].n;
+  return r->items[w->item].session->length + tok - w->first;
 }
 
 enum { CONV_BLOCK = 64 /* channels that are computed at a time, in registers */ };
@@ -56,8 +56,8 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
   int64_t from, to;
   ane_split(tc->tokens * blocks, tc->thread, tc->threads, &from, &to);
   for (int64_t u = from; u < to; u++) {
-    const int64_t col = u / blocks, at = u % blocks * CONV_BLOCK, pos = walk_to(tc->r, &w, col);
-    depthwise_block(tc, s, w, pos, at, ANE_MIN(c - at, (int64_t)CONV_BLOCK), out + col * c + at);
+    const int64_t tok = u / blocks, at = u % blocks * CONV_BLOCK, pos = walk_to(tc->r, &w, tok);
+    depthwise_block(tc, s, w, pos, at, ANE_MIN(c - at, (int64_t)CONV_BLOCK), out + tok * c + at);
   }
 }
 
@@ -67,10 +67,10 @@ static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, 
           rows = cout / s->conv.groups;
   float *temp = (float *)(void *)(tc->mem + tc->p->thread_temp), *out = thread_data(tc, s->out[0]) + from * cout + g * rows;
   struct walk w = {0};
-  for (int64_t col = from; col < to; col++) {
-    int64_t pos = walk_to(tc->r, &w, col);
+  for (int64_t tok = from; tok < to; tok++) {
+    int64_t pos = walk_to(tc->r, &w, tok);
     for (int64_t k = 0; k < s->conv.taps; k++)
-      memcpy(temp + (col - from) * width + k * in, channels_at(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in,
+      memcpy(temp + (tok - from) * width + k * in, channels_at(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in,
              (size_t)in * sizeof *temp);
   }
   struct ane_activations a = {.kind = ANE_ACTIVATION_F32, .t = to - from, .cols = width, .f32 = temp, .ld = width};
@@ -95,9 +95,9 @@ static void run_delay(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels, from, to;
   struct walk w = {0};
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t col = from; col < to; col++) {
-    int64_t pos = walk_to(tc->r, &w, col);
-    memcpy(out + col * c, channels_at(tc, s, w.item, w.first, pos - 1), (size_t)c * sizeof *out);
+  for (int64_t tok = from; tok < to; tok++) {
+    int64_t pos = walk_to(tc->r, &w, tok);
+    memcpy(out + tok * c, channels_at(tc, s, w.item, w.first, pos - 1), (size_t)c * sizeof *out);
   }
 }
 

@@ -1,4 +1,4 @@
-/* embed: looks up rows of a table by id, token type or position, and decodes them from their stored form. gather: copies the
+/* embed: looks up rows of a table by id, token type or position, and decodes them from their stored dtype. gather: copies the
  * tokens that are output rows. */
 #include "exec/adapter.h"
 #include "exec/planner.h"

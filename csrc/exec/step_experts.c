@@ -50,7 +50,8 @@ static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64
   return y;
 }
 
-/* The expert of choice j of a token, and its weight. A number >= count: none. route: k expert numbers, then k weights. */
+/* The expert that is choice j of a token, and its weight. A number >= count means no expert. route: the token's k expert numbers,
+ * then their k weights. */
 static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
   int64_t k = s->experts.k;
   if (!s->experts.soft) return *weight = route[k + j], (int64_t)route[j];

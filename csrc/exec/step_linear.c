@@ -1,9 +1,9 @@
-/* linear: norms the input, quantises it once, multiplies by one or more matrices, then adds bias or residual or applies a gated
- * act.
+/* linear: applies the norm to the input, quantises it once, multiplies it by one or more matrices, then adds bias or residual or
+ * applies a gated act.
  *
- * With few tokens, every thread prepares the input for itself, which saves a barrier and the exchange of cache lines. With more
- * tokens, the threads divide the tokens, synchronise, and multiply. A task is a run of row groups for all
- * tokens or, with many, for a block of them. Each output is the same whichever thread computes it. */
+ * With few tokens, every thread prepares the whole input for itself, which saves a barrier and the exchange of cache lines. With
+ * more tokens, the threads divide the tokens, synchronise, and multiply. A task is a run of row groups for all tokens or, with
+ * many tokens, for a block of them. Each output is the same whichever thread computes it. */
 #include "base/prefetch.h"
 #include "exec/adapter.h"
 #include "exec/exchange.h"
@@ -79,8 +79,8 @@ struct task {
   int64_t g0, g1, t0, t1;
 };
 
-/* Computes y[t][r] for the row groups of a task, but of matrix m, and its tokens, with bias and adapters, into
- * dst[(t - t0) * ld + (r - first row)]. */
+/* Computes y[t][r] for the tokens t and the row groups of task k, with bias and adapters, into dst[(t - t0) * ld + (r - first
+ * row)]. m: the matrix, which is not always k->m, because a task of a gated act multiplies by two matrices. */
 static void multiply(const struct thread_ctx *tc, const struct step *s, struct prepared *in, const struct task *k, int m,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
@@ -146,7 +146,7 @@ static void own_groups(const struct step *s, const int64_t *size, int thread, in
   }
 }
 
-/* The row groups of the thread that has most of them, if tasks have `size` groups and no thread takes those of another. */
+/* The number of row groups of the thread that has most of them, if tasks have `size` groups and no thread steals tasks. */
 static int64_t largest_share(const struct step *s, int64_t size, int threads) {
   int64_t sizes[MAX_LINEAR], g0[MAX_LINEAR], g1[MAX_LINEAR], largest = 0;
   for (int m = 0; m < task_matrices(s); m++) sizes[m] = size;
@@ -159,8 +159,8 @@ static int64_t largest_share(const struct step *s, int64_t size, int threads) {
   return largest;
 }
 
-/* The number of row groups per task with a few tokens: pairs of groups with at most TASK_BYTES of weights. Such products do not
- * wait for memory, so a smaller size is taken where it gives all threads more equal work. */
+/* The number of row groups per task with 2 .. 8 tokens: even, and with at most TASK_BYTES of weights. Such products do not wait
+ * for memory, so a smaller size is chosen if it divides the work more equally. */
 static int64_t few_groups(const struct step *s, int threads) {
   size_t bytes = 1;
   for (int m = 0; m < task_matrices(s); m++) bytes = ANE_MAX(bytes, s->linear.w[m]->packed.group_bytes);
@@ -199,10 +199,10 @@ static int64_t tasks_of_block(const struct thread_ctx *tc, const struct step *s)
   return n;
 }
 
-/* The blocks that tasks divide the tokens into. With many tokens, each thread's own tasks are those of the tokens that it
- * prepares, for all rows. So what it reads is in its own cache, in this step and the next, where rows would be divided between
- * the caches. Each block unpacks the weights again. With 2 threads that pays from BLOCK_TOKENS a block on (measured); with more,
- * unpacking is repeated more often, so blocks must be larger. */
+/* The number of blocks that tasks divide the tokens into. With many tokens, a thread's own tasks are all rows of the tokens that
+ * it prepares. So the activations that it reads are in its own cache, in this step and the next; tasks for all tokens would find
+ * a part of them in the caches of other threads. But each block unpacks the weights again. With 2 threads that pays from
+ * BLOCK_TOKENS tokens per block on (measured). With more threads, unpacking is repeated more often, so blocks must be larger. */
 static int64_t token_blocks(const struct thread_ctx *tc) {
   const int64_t least = BLOCK_TOKENS * ANE_MIN((int64_t)tc->threads, (int64_t)4) / 2;
   return tc->tokens >= least * tc->threads && !tc->r->n_adapted ? tc->threads : 1;
@@ -229,7 +229,7 @@ static struct task task_at(const struct thread_ctx *tc, const struct step *s, in
   }
 }
 
-/* Gives the thread the row groups of its own tasks as its share of the products with B. */
+/* Sets the thread's share of the products with B to the row groups of its own tasks. */
 static void take_share(const struct thread_ctx *tc, const struct step *s, struct adapter_share *a) {
   int64_t size[MAX_LINEAR];
   for (int m = 0; m < task_matrices(s); m++) size[m] = groups_per_task(tc, s, s->linear.w[m]);
@@ -239,8 +239,8 @@ static void take_share(const struct thread_ctx *tc, const struct step *s, struct
 
 static void run_linear(struct thread_ctx *tc, const struct step *s);
 
-/* Collects what the thread will read of the A and B of the next linear step. They are small pieces at many places, which cost
- * most of their time in waiting if they are not prefetched. */
+/* Collects what the thread will read of A and B in the next linear step. These are small pieces at many places: without prefetch
+ * the thread would wait for most of them. */
 static void collect_next(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   enum { LOOKAHEAD_STEPS = 3 };
   a->n = a->at = 0;

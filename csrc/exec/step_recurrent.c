@@ -1,4 +1,4 @@
-/* ssm_scan and delta_rule: blocks whose state accumulates all earlier tokens. A task is one head of an item; it takes the item's
+/* ssm_scan and delta_rule: ops whose state accumulates all earlier tokens. A task is one head of an item; it takes the item's
  * tokens in order, PIECE at a time. The state of a head is [n][width]. */
 #include "exec/planner.h"
 #include "exec/session_recurrent.h"
@@ -23,7 +23,7 @@ static struct head head_of(const struct thread_ctx *tc, const struct step *s, in
   return (struct head){h, first, tc->r->items[item].n, state + h * s->recurrent.n * s->recurrent.width};
 }
 
-/* softplus(x + bias) within the limits. */
+/* The time step of head h: softplus(x + bias), clamped to low .. high. */
 static float time_step(const struct step *s, float x, int64_t h) {
   float dt = ane_softplusf(s->recurrent.dt_bias ? x + s->recurrent.dt_bias[h] : x);
   if (dt < s->recurrent.low) dt = s->recurrent.low;

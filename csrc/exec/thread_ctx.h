@@ -28,8 +28,8 @@ struct run {
   void *tap_arg;
 };
 
-/* The most tokens, and the most values of them all, that each thread of a linear step prepares for itself (measured with 2
- * threads: with more values, dividing the work gains more than a barrier costs). */
+/* Up to so many tokens, with up to so many values in all, each thread of a linear step prepares the whole input for itself. With
+ * more values, dividing the work gains more than a barrier costs (measured with 2 threads). */
 enum { ALONE_TOKENS = 8, ALONE_VALUES = 12288 };
 
 /* A thread's view of the run. */
@@ -86,19 +86,20 @@ struct prefetch {
 };
 enum { PREFETCH_BYTES = 65536 }; /* of all ranges: as much as a wait of some microseconds can fetch and the L2 cache holds */
 
-/* Collects what the steps after `step` read first. */
+/* Collects what the thread reads first in one of the next steps after `step`. */
 void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
+/* Adds a range. It is ignored if there is no room. */
 void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
-/* The calls of prefetch_more for all that is collected. */
+/* The number of calls of prefetch_more that the collected ranges take. */
 int64_t prefetch_calls(const struct prefetch *a);
 /* Prefetches some cache lines. false: nothing is left. */
 bool prefetch_more(struct prefetch *a);
 
 /* ---- Input of products (step_linear.c) ---------------------------------------------------------------------------------*/
 
-/* The products with B for the thread's own tasks, which are computed at once, so that B is read in one run (adapter.h). */
+/* The products with B for the thread's own tasks. They are computed together, so that B is read in one run (adapter.h). */
 struct adapter_share {
-  const struct step_parts *parts; /* NULL: no products are computed so */
+  const struct step_parts *parts; /* NULL: the products are computed task by task */
   int64_t g0[MAX_LINEAR],
       g1[MAX_LINEAR];           /* row groups of each matrix of the step; empty: their products are computed task by task */
   const float *sum[MAX_LINEAR]; /* of the rows from group g0 on; NULL: not computed yet */
@@ -119,8 +120,8 @@ void linear_prepare(struct thread_ctx *tc, const struct step *s, struct prepared
 
 /* The row of the table of an embed step for an id, type or position. */
 int64_t embed_row(const struct step *s, int32_t number);
-/* Are the rows that the ids are looked up in finite? Int8 activations would hide it if not. ANE_INVALID names the weight and row.
- */
+/* Checks that the table rows of the ids are finite, since int8 activations would hide a NaN. ANE_INVALID names the weight and the
+ * row. */
 ane_status embed_check(const struct ane_program *p, const int32_t *ids, int64_t n, struct ane_error *err);
 
 #endif

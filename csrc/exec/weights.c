@@ -31,12 +31,13 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
   return ANE_LAYOUT_F16; /* entries of larger tables are fp16 */
 }
 
-/* Does the matrix hold codes of tables as the layout has them, one table for each 8 rows? */
+/* Does the matrix hold codes into tables that the layout LUT4 can take, one table for each 8 rows? */
 static bool has_tables(const struct ane_tensor *t) {
   return t->gather && t->row0 == 0 && ane_gather_has_tables(t->gather, ANE_GROUP / 2);
 }
 
-/* A matrix whose rows are not whole blocks of the requested type keeps its stored type. */
+/* Chooses the layout of a matrix and the dtype that it is held in. A matrix whose rows are not whole blocks of the requested
+ * dtype keeps its stored dtype. */
 static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding) {
   struct ane_packed *w = &m->packed;
   w->dtype = m->stored.dtype;
@@ -109,8 +110,7 @@ struct packing {
   _Atomic int64_t next; /* next group or tile to claim */
   _Atomic int64_t bad;  /* first stored row with an element that is not finite; INT64_MAX: none */
   int64_t end;          /* of this piece */
-  uint8_t
-      *thread_mem; /* [threads][thread_bytes]: floats as read, floats as held; from codes_at on codes or encoded rows; scratch */
+  uint8_t *thread_mem;  /* [threads][thread_bytes]: rows as read and as held, in floats; codes or encoded rows; scratch */
   size_t thread_bytes, codes_at, scratch_at;
   uint8_t *gathered; /* [threads][16 rows]: gathered rows of a matrix that is not stored by rows */
   size_t encoded_row;
@@ -191,7 +191,7 @@ static void pack_groups(void *arg, int thread, int threads) {
       }
 }
 
-/* Looks at the rows of a matrix that is multiplied as it is stored. */
+/* Checks the rows of a matrix that is multiplied as it is stored. */
 static void check_groups(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
@@ -220,7 +220,8 @@ static void copy_tables(const struct ane_weight_spec *s, const uint16_t *lut, in
   }
 }
 
-/* Packs n rows of the tile that begins at `row`; values: its decoded rows. Only the last group may have fewer than 16 rows. */
+/* Packs the n rows of the tile that begins at `row`. values: the decoded rows; blocks: scratch. Only the last group may have
+ * fewer than 16 rows. */
 static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, const float *values,
                       uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
@@ -257,7 +258,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
   const int64_t tile = ANE_WEIGHT_TILE * w->cols;
   uint8_t *mem = k->thread_mem + (size_t)thread * k->thread_bytes, *codes = mem + k->codes_at;
   float *rows = (float *)(void *)mem, *back = rows + tile;
-  /* at most one scale, and one offset, per block of 32 */
+  /* There is at most one scale and one offset per block of 32. */
   uint16_t *scales = (uint16_t *)(void *)(codes + tile), *offsets = scales + tile / ANE_BLOCK + ANE_WEIGHT_TILE;
   uint16_t lut[ANE_WEIGHT_LUT_MAX];
   uint8_t *blocks = (uint8_t *)(offsets + tile / ANE_BLOCK + ANE_WEIGHT_TILE);
@@ -276,7 +277,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
 
 /* ---- Stored tables -----------------------------------------------------------------------------------------------------*/
 
-/* Packs codes and their tables as they are stored. k->gathered holds the codes. */
+/* Packs codes and their tables as they are stored. k->gathered is scratch for the codes of each thread's group. */
 static void pack_tables(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
@@ -302,7 +303,7 @@ static bool thread_layout(struct packing *k) {
   if (!k->m->by_scheme) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
   k->encoded_row = (size_t)encoded;
   if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
-  /* codes, a scale and an offset of 2 bytes each per row and block of 32, Q4_0, Q4_1 or Q8_0 blocks or fp16 of a group */
+  /* For a scheme: codes; a scale and an offset of 2 bytes each per row and block of 32; a group as Q4_0, Q4_1, Q8_0 or fp16. */
   codes = k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 8 + 8) + ANE_GROUP * 2 * (size_t)w->cols
                           : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);

@@ -13,15 +13,15 @@ static ane_status failed(const char *path, struct ane_error *err) {
   return ane_fail(err, ANE_IO, "%s: %s", path, strerror(errno));
 }
 
-static ane_status too_long(const char *path, struct ane_error *err) {
-  errno = ENAMETOOLONG;
+static ane_status fail_with(int cause, const char *path, struct ane_error *err) {
+  errno = cause;
   return failed(path, err);
 }
 
 ane_status ane_cache_folder(const char *path, struct ane_error *err) {
   char part[PATH_MAX];
   size_t n = strlen(path);
-  if (n == 0 || n >= sizeof part) return too_long(path, err);
+  if (n == 0 || n >= sizeof part) return fail_with(n ? ENAMETOOLONG : ENOENT, path, err);
   memcpy(part, path, n + 1);
   for (size_t i = 1; i <= n; i++) {
     if (part[i] != '/' && part[i] != 0) continue;
@@ -31,8 +31,7 @@ ane_status ane_cache_folder(const char *path, struct ane_error *err) {
   }
   struct stat st;
   if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return ANE_OK;
-  errno = ENOTDIR;
-  return failed(path, err);
+  return fail_with(ENOTDIR, path, err);
 }
 
 bool ane_cache_size(const char *path, uint64_t *n) {
@@ -46,13 +45,12 @@ ane_status ane_cache_link(const char *target, const char *path, struct ane_error
   char temp[PATH_MAX];
   for (unsigned tries = 0; tries < 100; tries++) {
     int n = snprintf(temp, sizeof temp, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
-    if (n < 0 || (size_t)n >= sizeof temp) return too_long(path, err);
+    if (n < 0 || (size_t)n >= sizeof temp) return fail_with(ENAMETOOLONG, path, err);
     if (symlink(target, temp) == 0) {
       if (rename(temp, path) == 0) return ANE_OK;
       int cause = errno;
       unlink(temp);
-      errno = cause;
-      return failed(path, err);
+      return fail_with(cause, path, err);
     }
     if (errno != EEXIST) break;
   }

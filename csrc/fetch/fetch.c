@@ -123,7 +123,8 @@ static bool append(struct text *t, const char *data, size_t n) {
   return true;
 }
 
-/* Called for each header line. A new response (after 100 Continue, 200) starts over. */
+/* Called for each header line. The status line of a further response, such as 200 after 100 Continue, discards the headers so
+ * far. */
 static size_t on_header(char *data, size_t size, size_t count, void *arg) {
   struct ane_fetch *f = arg;
   size_t n = size * count;
@@ -192,7 +193,7 @@ static ane_status open_file(struct ane_fetch *f, const struct ane_fetch_request 
     return ane_fail(err, ANE_STATE, "%s: another process fetches this file", r->path);
   struct stat st;
   if (fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode)) return ane_fail(err, ANE_IO, "%s: no regular file", r->path);
-  if ((uint64_t)st.st_size < r->offset) return ane_fail(err, ANE_INVALID, "%s: has fewer bytes than are to be kept", r->path);
+  if ((uint64_t)st.st_size < r->offset) return ane_fail(err, ANE_INVALID, "%s: has fewer bytes than the offset", r->path);
   return ANE_OK;
 }
 
@@ -258,7 +259,7 @@ ane_status ane_fetch_begin(struct ane_fetch **out, const struct ane_fetch_reques
   return ANE_OK;
 }
 
-/* The result of the exchange. */
+/* Returns the result of the exchange. */
 static ane_status outcome(struct ane_fetch *f, CURLcode code, struct ane_error *err) {
   if (f->write_error) return ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(f->write_error));
   if (f->no_memory || code == CURLE_OUT_OF_MEMORY) return ane_fail(err, ANE_NOMEM, "no memory for the answer");

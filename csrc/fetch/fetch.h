@@ -30,7 +30,7 @@ ane_status ane_fetch_begin(struct ane_fetch **out, const struct ane_fetch_reques
 /* Continues for at most timeout_ms. *done: the response is complete. Errors: ANE_IO with the cause, including a lost connection;
  * ANE_RANGE. */
 ane_status ane_fetch_step(struct ane_fetch *f, uint32_t timeout_ms, bool *done, struct ane_error *err);
-/* The response, as far as it has been received. */
+/* The response, as far as it has been received. Texts are valid until the next step. */
 int ane_fetch_status(const struct ane_fetch *f);        /* 200, 404, ...; 0: not known yet */
 uint64_t ane_fetch_received(const struct ane_fetch *f); /* bytes of the file, including the offset; or of the content in memory */
 const char *ane_fetch_headers(const struct ane_fetch *f, size_t *n); /* lines, as received */
@@ -44,11 +44,11 @@ void ane_fetch_end(struct ane_fetch *f);
 
 /* Makes a folder and its missing parents. Errors here and below: ANE_IO. */
 ane_status ane_cache_folder(const char *path, struct ane_error *err);
-/* The bytes of a regular file; false if there is none. Follows links. */
+/* Sets *n to the bytes of a regular file; false: there is none. Follows links. */
 bool ane_cache_size(const char *path, uint64_t *n);
 /* Atomically makes `path` a symbolic link to `target`, replacing whatever it was. */
 ane_status ane_cache_link(const char *target, const char *path, struct ane_error *err);
-/* The target of a symbolic link; false if there is none, or if it does not fit. */
+/* Reads the target of a symbolic link; false: there is none, or it does not fit. */
 bool ane_cache_link_target(const char *path, char *target, size_t size);
 /* Renames a file, replacing any file at `to`, and syncs its new folder to the disk. */
 ane_status ane_cache_move(const char *from, const char *to, struct ane_error *err);

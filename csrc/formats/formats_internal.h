@@ -14,13 +14,14 @@ typedef ane_status (*ane_source_reader)(struct ane_source *s, struct ane_error *
 ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err);
 ane_status ane_onnx_read(struct ane_source *s, struct ane_error *err);
 
-/* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL if it is not one. */
+/* Sets *model to the path of the model file of a folder with an ONNX model, from ane_malloc; NULL: the folder has none. Errors:
+ * ANE_FORMAT, ANE_IO, ANE_NOMEM. */
 ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err);
 ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err);
 /* files[0] is the index. The files that the index names, in its folder, replace it. */
 ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *err);
 
-/* Makes one tensor of each pair NAME_blocks, NAME_scales of MXFP4, and indexes again. */
+/* Joins each pair NAME_blocks, NAME_scales of MXFP4 to one tensor, and indexes the tensors again. */
 ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err);
 
 /* Fills by_name. ANE_FORMAT if a name appears twice. */
@@ -43,17 +44,17 @@ const char *ane_path_tail(const char *path);
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------*/
 
-/* An array or object; equal names are a fault. The caller frees it by json_decref. `at`: the byte of the file where the text
- * begins, for the message. Errors: ANE_FORMAT, ANE_NOMEM. */
+/* Parses an array or object, in which equal names are an error. The caller frees it with json_decref. at: the byte of the file at
+ * which the text begins, for the message. Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err);
-/* "a string", ...; "missing" for NULL. */
+/* The kind of a value for messages: "a string", ...; "missing" for NULL. */
 const char *ane_json_kind(const json_t *v);
 /* False if v is not a whole number of at least 0. */
 bool ane_json_count(const json_t *v, uint64_t *n);
 
 /* ---- Metadata ----------------------------------------------------------------------------------------------------*/
 
-/* An integer value as a count: false if it is not an integer (or an array) or is negative. */
+/* Sets *n to an integer value. false: it is not an integer, or it is negative. */
 bool ane_meta_count(const struct ane_meta *m, uint64_t *n);
 
 #endif

@@ -7,8 +7,8 @@
  *
  *   string = u64 length, bytes;  array = u32 type, u64 count, elements
  *
- * A count is used only if the rest of the file can contain so many elements: it is compared with the bytes left at
- * the least size of an element, so an allocation is at most a small multiple of the file. */
+ * A count is used only if the rest of the file can hold as many elements of the least size. So allocations are at most a small
+ * multiple of the size of the file. */
 #include "formats/formats_internal.h"
 
 #include "base/alloc.h"
@@ -118,7 +118,7 @@ static ane_status read_scalar(struct part *p, uint32_t type, struct ane_meta *ou
   if (st) return st;
   out->kind = types[type].kind;
   out->dtype = types[type].dtype;
-  /* Reads it as an array of one element, so that one function knows every type. */
+  /* Reads the value as an array of one element, so that one function knows every type. */
   struct ane_meta one = {.kind = ANE_META_ARRAY};
   one.a.kind = out->kind;
   one.a.dtype = types[type].dtype;
@@ -273,7 +273,7 @@ static ane_status read_tensor_info(struct part *p, uint32_t i) {
   return tensor_fail(p, t->name, at, st);
 }
 
-/* Turns offsets into positions in the file and sets data pointers. Fails where data reach beyond the end of the file. */
+/* Turns offsets into positions in the file and sets data pointers. Fails if data reach beyond the end of the file. */
 static ane_status place_tensors(struct part *p) {
   uint64_t size = p->r.size, start = (p->r.pos + p->alignment - 1) & ~(p->alignment - 1);
   uint64_t room = start < size ? size - start : 0;
@@ -386,8 +386,9 @@ static ane_status split_of(const struct part *p, struct split *out) {
   return ANE_OK;
 }
 
-/* "base-00002-of-00003.gguf" in the arena, from the path of part `no`. NULL where the path has no such name (*named is then
- * false) or there is no memory. Parts count from 1 in names, from 0 in split.no. */
+/* The path of part `no`, such as "base-00002-of-00003.gguf", in the arena. It is made from the path of the file that was opened.
+ * NULL: that path has no such name (*named is then false), or there is no memory. Parts count from 1 in names, from 0 in
+ * split.no. */
 static char *part_path(struct ane_source *s, const struct split *sp, uint64_t no, bool *named) {
   char end[40];
   int n = snprintf(end, sizeof end, "-%05" PRIu64 "-of-%05" PRIu64 ".gguf", sp->no + 1, sp->count);
@@ -408,8 +409,8 @@ static ane_status not_first(const struct part *p, const struct split *sp) {
                   ane_path_tail(p->s->path), sp->no + 1, sp->count, first ? ", " : "", first ? ane_path_tail(first) : "");
 }
 
-/* Names all the parts before any is opened, so that all that are missing can be named (at most four: a claimed count
- * is no reason to look for thousands). */
+/* Looks for all parts before it opens any, so that the message can name several missing ones. It stops after four, because the
+ * count in the file may be wrong. */
 static ane_status find_parts(const struct part *p, const struct split *sp) {
   struct ane_source *s = p->s;
   struct ane_source_file *files = ane_arena_array(&s->arena, (size_t)sp->count, sizeof *files);
@@ -434,7 +435,7 @@ static ane_status find_parts(const struct part *p, const struct split *sp) {
   return ane_fail(p->err, ANE_IO, "%s: of its %" PRIu64 " parts, missing: %s", ane_path_tail(s->path), sp->count, names);
 }
 
-/* Reads part i. The source keeps nothing of its metadata. */
+/* Reads a part after the first. The source keeps nothing of its metadata. */
 static ane_status read_further(struct part *p, const struct split *first) {
   struct ane_source_file *f = &p->s->files[p->file];
   ane_status st = ane_map_open(&f->map, f->path, p->err);

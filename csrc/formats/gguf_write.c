@@ -1,5 +1,5 @@
-/* Writes GGUF version 3; the layout is drawn in gguf.c. Values and tensor infos are collected in memory (a vocabulary takes a
- * few MB), data are written at once. */
+/* Writes GGUF version 3; gguf.c draws the layout. Values and tensor infos are collected in memory (a vocabulary takes a few MB);
+ * the data of tensors are written at once. */
 #include "formats/formats_internal.h"
 #include "formats/gguf_write.h"
 
@@ -29,7 +29,7 @@ struct ane_gguf_writer {
   struct pending *tensors;
   uint32_t n_values, n_tensors, room;
   uint32_t alignment;
-  bool begun, broken;  /* broken: a write failed, the file can only be dropped */
+  bool begun, broken;  /* ane_gguf_begin was called; a write has failed, so that the file can only be dropped */
   uint32_t at;         /* the tensor that is being written */
   uint64_t filled;     /* its bytes so far */
   uint64_t size, done; /* bytes of the whole file; written so far */
@@ -52,7 +52,7 @@ static bool put_string(struct ane_buffer *b, const char *s, uint64_t len) {
 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
-/* The id of a scalar type, -1 where GGUF has none. */
+/* The id of a scalar type; -1: GGUF has none. */
 static int type_id(ane_dtype t) {
   switch (t) {
     case ANE_U8: return 0;

@@ -16,7 +16,7 @@
 #include <float.h>
 #include <string.h>
 
-/* Returns a new value, or NULL: `j` says what is wrong. */
+/* Returns a new value. NULL: `j` says what is wrong. */
 static json_t *read_value(struct ane_json *j);
 
 static json_t *made(struct ane_json *j, json_t *v) {

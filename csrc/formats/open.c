@@ -1,4 +1,4 @@
-/* Which reader takes a path: decided by what is there, not by the name. */
+/* Chooses the reader of a path by the contents of the file or folder, not by its name. */
 #include "formats/formats_internal.h"
 
 #include "base/alloc.h"
@@ -9,8 +9,8 @@
 
 /* ---- Looks of files ----------------------------------------------------------------------------------------------*/
 
-/* Header length (8 bytes), then JSON. A length of a TB is some other file; what is between that and the format's limit
- * is left to the reader, which says more. */
+/* Header length (8 bytes), then JSON. A file with a length of a TB or more has another format. Lengths between the format's limit
+ * and that are left to the reader, whose message says more. */
 static bool looks_safetensors(const uint8_t *p, uint64_t size) { return size >= 9 && ane_load_u64(p) >> 40 == 0 && p[8] == '{'; }
 
 /* The JSON that says which file of a folder holds which tensor. */
@@ -37,8 +37,8 @@ static bool looks_text(const uint8_t *p, uint64_t size) {
 /* The opcode PROTO with a protocol of 2 to 5 (Python's pickletools.py). */
 static bool looks_pickle(const uint8_t *p, uint64_t size) { return size >= 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5; }
 
-/* One row a format: the first that matches wins. `magic` (its bytes at the start) or `looks`; `read` is NULL if the
- * format is known by sight only, `name` then says what was found. */
+/* One row per format; the first that matches counts. A file matches by `magic`, its first bytes, or by `looks`. read NULL: the
+ * format is recognised but not supported, and `name` says in the message what was found. */
 static const struct format {
   const char *name;
   const char *magic;
@@ -63,7 +63,7 @@ static const struct format {
     {"a text file", NULL, looks_text, NULL},
 };
 
-/* What looks like nothing else, but is named so: the reader's message says what is wrong with it. */
+/* A file that matches no row but has this name is given to the reader, whose message says what is wrong with it. */
 static bool named_safetensors(const char *path) {
   static const char suffix[] = ".safetensors";
   size_t len = strlen(path), n = sizeof suffix - 1;
@@ -81,8 +81,9 @@ static const struct format *find_format(const struct ane_map *map) {
 
 /* ---- Folders -----------------------------------------------------------------------------------------------------*/
 
-/* What a folder is, by a file in it: the first that is there decides. `read` opens it as a source of the format `name`;
- * NULL: known by sight only, `name` then says what was found. ONNX models come between the two: they have several names. */
+/* The kinds of folders, each known by a file in it; the first file that exists decides. `read` opens it as a source of the format
+ * `name`. read NULL: the kind is recognised but not supported, and `name` says what was found. ONNX models, which have several
+ * names, are looked for after the rows with `read` and before the others. */
 static const struct folder {
   const char *file, *name;
   ane_source_reader read;
@@ -101,7 +102,7 @@ static const struct folder {
      NULL},
 };
 
-/* What is wanted, for messages. */
+/* What a path must be, for messages. */
 #define WANTED "a GGUF, safetensors or ONNX file, or a folder that holds safetensors or ONNX"
 
 static ane_status no_memory(const char *path, struct ane_error *err) {

@@ -3,8 +3,8 @@
  *   u64 n, little endian    n bytes of JSON, '{' first, blanks may follow    the data
  *   {"__metadata__": {string: string, ...}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  *
- * Offsets count from the begin of the data. The tensors cover the data without holes and without overlaps. Nothing asks
- * for alignment, so data may lie anywhere: decoders of plain types read bytes.
+ * Offsets count from the begin of the data. The tensors cover the data without holes and without overlaps. The format does not
+ * align tensors, so decoders of plain types read unaligned data.
  *
  * An index is JSON, {"metadata": {...}, "weight_map": {tensor name: file name}}; the files lie beside it. */
 #include "formats/formats_internal.h"
@@ -242,7 +242,7 @@ ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err) {
 
 /* ---- Several files -----------------------------------------------------------------------------------------------*/
 
-/* Is it the name of a file in the folder of the index? */
+/* Is `name` the plain name of a file, which then is in the folder of the index? */
 static bool is_plain(const char *name) {
   return *name && !strpbrk(name, "/\\") && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
@@ -254,7 +254,7 @@ static const char *file_name(const char *path) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* Sorted names of the files, each once; they borrow from the map. *count is their number. */
+/* Lists the names of the files, sorted, each once. They are borrowed from the map. */
 static ane_status list_files(const json_t *map, const char ***out, uint32_t *count, struct ane_error *err) {
   const char *key, **names = ane_calloc(json_object_size(map), sizeof *names);
   json_t *v;

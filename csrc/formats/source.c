@@ -36,7 +36,7 @@ struct ane_source *ane_source_derive(struct ane_source *s) {
   return d;
 }
 
-/* Copies an entry of an overlay; gives it memory where it has none. */
+/* Copies an entry of an overlay. An entry without data gets memory. */
 static ane_status overlay_tensor(struct ane_source *d, const struct ane_source_tensor *from, struct ane_source_tensor *to,
                                  struct ane_error *err) {
   const ane_dtype t = from->tensor.dtype;
@@ -146,7 +146,8 @@ static int64_t saturate(double f) {
   return f < -0x1p63 ? INT64_MIN : (int64_t)f;
 }
 
-/* One element of a scalar array: either an integer (true) or a float. u64 values above the range saturate. */
+/* Reads one element of a scalar array. Returns true and sets *n for an integer, false and *f for a float. u64 values above the
+ * range of int64 saturate. */
 static bool scalar(const struct ane_meta *array, uint64_t i, int64_t *n, double *f) {
   if (array->kind != ANE_META_ARRAY || array->a.items || i >= array->a.count) return *n = 0, true;
   const uint8_t *p = array->a.data + i * ane_dtype_info(array->a.dtype)->bytes;

@@ -15,8 +15,8 @@ struct ane_onnx;
 
 typedef enum { ANE_META_INT, ANE_META_UINT, ANE_META_FLOAT, ANE_META_BOOL, ANE_META_STRING, ANE_META_ARRAY } ane_meta_kind;
 
-/* One value, or one array of scalars or strings (arrays of arrays: `items` are ANE_META_ARRAY). All pointers stay valid
- * for the life of the source. Scalar arrays are views of the file: little endian, maybe unaligned. */
+/* One value, or one array of scalars or strings (of arrays of arrays, `items` are ANE_META_ARRAY). All pointers stay valid for
+ * the life of the source. Scalar arrays are views of the file: little endian, perhaps unaligned. */
 struct ane_meta {
   ane_meta_kind kind;
   ane_dtype dtype; /* scalars (not STRING, ARRAY): as stored */
@@ -80,13 +80,13 @@ struct ane_source {
   struct ane_arena arena;            /* owns all the above */
 };
 
-/* Opens by content (magic), not by file name. A split GGUF is opened by its first part; the others are
- * found beside it. In a folder it opens model.safetensors, or the files of model.safetensors.index.json. *out is NULL
- * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
+/* Opens a model file. Its contents (magic) decide on the reader, not its name. A split GGUF is opened by its first part; the
+ * others must be beside it. In a folder it opens model.safetensors, the files of model.safetensors.index.json, or an ONNX model.
+ * *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
-/* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
- * name in `list`; the others of the list come after all. An entry without data gets memory of its type and shape and is unset
- * until the caller fills it (ane_source_set); one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
+/* Makes a source with the tensors and metadata of `s`, of which it is an owner. Entries of `list` replace the tensors of the same
+ * name; entries with other names come after all tensors of s. An entry without data gets memory of its type and shape, and is unset
+ * until the caller fills it (ane_source_set); the data of other entries are borrowed. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);
 /* Removes an owner; removing the last one frees the source. NULL is fine. */
@@ -94,14 +94,14 @@ void ane_source_close(struct ane_source *s);
 /* Adds an owner. Whoever keeps pointers into the source must be one. Not thread-safe. */
 void ane_source_retain(struct ane_source *s);
 
-/* NULL if there is none. */
+/* The tensor of this name, the value of this key; NULL: there is none. */
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name);
 const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key);
 
 /* Fails with ANE_IO and the path if a file of the source has lost pages (platform/map_guard.h). */
 ane_status ane_source_check(const struct ane_source *s, struct ane_error *err);
 
-/* Is `path` one of the files of the source, under whatever name? */
+/* Is `path` one of the files of the source, also under another name (ane_path_same)? */
 bool ane_source_holds(const struct ane_source *s, const char *path);
 
 /* Notes that the caller has filled tensor t of s. */
@@ -110,7 +110,7 @@ void ane_source_set(struct ane_source *s, const struct ane_source_tensor *t);
 /* Gives the memory of an own tensor t of s back to the system. It is unset until the caller fills it again. */
 void ane_source_forget(struct ane_source *s, const struct ane_source_tensor *t);
 
-/* The system may forget the pages of this tensor (they can still be read again from the file). */
+/* Lets the system drop the pages of this tensor from memory. It stays readable, from the file. */
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t);
 
 #endif

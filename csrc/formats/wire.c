@@ -10,7 +10,7 @@ enum wire { WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_GROUP, WIRE_GROUP_END, W
 
 struct walk {
   const uint8_t *base;    /* of the whole input: for positions in errors and references */
-  struct ane_buffer lean; /* what protobuf-c gets */
+  struct ane_buffer lean; /* the smaller copy that protobuf-c unpacks */
   struct ane_error *err;
 };
 
@@ -29,7 +29,7 @@ static ane_status wrong(struct walk *w, const ProtobufCMessageDescriptor *d, con
   return ane_fail(w->err, ANE_FORMAT, "%s at byte %zu: %s", d->short_name, (size_t)(at - w->base), what);
 }
 
-/* Length of the varint at p in bytes, 0 where it does not end within ten bytes or before `end`. */
+/* Length of the varint at p in bytes; 0: it does not end within ten bytes or before `end`. */
 static size_t read_varint(const uint8_t *p, const uint8_t *end, uint64_t *value) {
   *value = 0;
   for (size_t i = 0; i < 10 && p + i < end; i++) {
@@ -83,7 +83,7 @@ static enum wire wire_of(ProtobufCType t) {
   }
 }
 
-/* Numbers one after the other: whole ones, to the end. */
+/* Does the field hold packed numbers that end exactly with it? */
 static bool packed_ok(const struct item *it, enum wire each) {
   if (each == WIRE_FIXED32) return it->size % 4 == 0;
   if (each == WIRE_FIXED64) return it->size % 8 == 0;
@@ -98,7 +98,7 @@ static bool packed_ok(const struct item *it, enum wire each) {
 
 /* ---- Writing -------------------------------------------------------------------------------------------------------*/
 
-/* A length as a varint of always five bytes, so that it can be filled in when the content is written. */
+/* Writes a length as a varint of five bytes, whatever its value, so that it can be filled in after the content is written. */
 static void put_length(uint8_t *p, size_t n) {
   for (int i = 0; i < 5; i++) p[i] = (uint8_t)((n >> 7 * i & 0x7F) | (i < 4 ? 0x80 : 0));
 }
@@ -107,7 +107,7 @@ static ane_status append(struct walk *w, const void *p, size_t n) {
   return ane_buffer_append(&w->lean, p, n) ? ANE_OK : ane_fail(w->err, ANE_NOMEM, "no memory for a protobuf message");
 }
 
-/* Tag and the room for a length; the length is put at *hole. */
+/* Writes the tag of a field and leaves room for its length at *hole. */
 static ane_status open_bytes(struct walk *w, const struct item *it, size_t *hole) {
   uint8_t room[5] = {0};
   size_t tag = (size_t)(it->p - it->from); /* tag and stored length; only the tag is copied */

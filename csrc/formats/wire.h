@@ -1,6 +1,6 @@
-/* Unchecked protobuf bytes. protobuf-c does not limit the depth of nesting, and it copies unknown fields and all `bytes`
- * fields. So a message is first walked by its descriptor. Every tag, wire type, length and varint is checked, and a smaller copy
- * is made, which protobuf-c then unpacks:
+/* Unpacks protobuf bytes that nobody has checked. protobuf-c does not limit the depth of nesting, and it copies unknown fields
+ * and all `bytes` fields. So a message is first walked along its descriptor. Every tag, wire type, length and varint is checked,
+ * and a smaller copy is made, which protobuf-c then unpacks:
  *   - fields that the descriptor does not have are left out;
  *   - a `bytes` field holds a reference instead of the bytes: ane_wire_view gives the place in the original;
  *   - a `string` field is known to hold no NUL, so its C string is all of it.
@@ -20,7 +20,7 @@ enum { ANE_WIRE_DEPTH = 100 };
  * protobuf_c_message_free_unpacked(message, &ane_wire_allocator). */
 extern ProtobufCAllocator ane_wire_allocator;
 
-/* *out is NULL on failure. Errors: ANE_FORMAT (message, field, byte), ANE_NOMEM. */
+/* Checks and unpacks a message. *out is NULL on failure. Errors: ANE_FORMAT (names message, field, byte), ANE_NOMEM. */
 ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out,
                            struct ane_error *err);
 

@@ -96,11 +96,11 @@ static const struct schema_format rows[] = {
     {"json-pointer", POINTER, NULL, NULL},
     {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")", NULL, NULL},
     {"regex", RE_LEVEL(RE_LEVEL(RE_LEVEL(RE_FLAT))), NULL, NULL},
-    /* Of draft 3. */
+    /* Formats of draft 3. */
     {"ip-address", IPV4, NULL, NULL},
     {"host-name", HOST_NAME, NULL, NULL},
     {"utc-millisec", NULL, NULL, NULL},
-    /* Of the OpenAPI format registry. */
+    /* Formats of the OpenAPI format registry. */
     {"byte", NULL, NULL, NULL}, /* the encoding of content is an annotation, like contentEncoding */
     {"binary", NULL, NULL, NULL},
     {"password", NULL, NULL, NULL},

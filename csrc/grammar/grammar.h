@@ -23,19 +23,22 @@ struct ane_grammar;
 struct ane_json_options {
   bool lenient;        /* unknown annotations, such as a format's name, are ignored */
   bool free_blanks;    /* true: blanks wherever JSON allows them, up to max_blanks at each place; false: only after , and : */
-  uint32_t max_blanks; /* 1: compact or with single spaces */
+  uint32_t max_blanks; /* at each place where blanks are allowed; 1: compact or with single spaces; at most 65535 */
 };
 
-/* JSON that fulfils a schema (2020-12, and older spellings), given as JSON text. "true" accepts every JSON text.
- * Errors, beginning with keyword and path: ANE_FORMAT (no JSON), ANE_INVALID (a keyword's value; no value fulfils the schema),
- * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (a limit), ANE_NOMEM. */
+/* The functions below make a grammar, which the caller frees with ane_grammar_destroy. They copy what they need. */
+
+/* Makes a grammar of the JSON texts that fulfil a schema (2020-12, and older spellings). text[0..len): the schema, as JSON;
+ * "true" accepts every JSON text. Errors: ANE_FORMAT (not JSON), ANE_INVALID (a keyword's value; no value fulfils the schema),
+ * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (a limit), ANE_NOMEM. Messages begin with the keyword and its path. */
 ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options,
                                    struct ane_error *err);
 
-/* Texts that a pattern matches from end to end (ECMA-262 syntax). Errors: ANE_INVALID, ANE_UNSUPPORTED, ANE_RANGE, ANE_NOMEM. */
+/* Makes a grammar of the texts that a pattern (ECMA-262 syntax) matches from end to end. Errors: ANE_INVALID, ANE_UNSUPPORTED,
+ * ANE_RANGE, ANE_NOMEM. */
 ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size_t len, struct ane_error *err);
 
-/* One of n texts. Errors: ANE_INVALID (none), ANE_RANGE, ANE_NOMEM. */
+/* Makes a grammar that accepts n texts and no other. Errors: ANE_INVALID (n is 0), ANE_RANGE, ANE_NOMEM. */
 ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *texts, size_t n, struct ane_error *err);
 
 /* A symbol of an alternative: a rule, a literal or a pattern. */
@@ -53,8 +56,8 @@ struct ane_rule {
   size_t n;
 };
 
-/* Texts of the first of n rules: any context-free grammar over literals and patterns. A text is accepted if any parse of it
- * exists: patterns need not match greedily. Errors: as for regex. */
+/* Makes a grammar of the texts of rules[0]; the n rules are any context-free grammar over literals and patterns. A text is
+ * accepted if a parse of it exists: patterns need not match greedily. Errors: as for regex. */
 ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
 
 /* An edge between two states of an automaton. States are numbered from 0. */
@@ -64,10 +67,10 @@ struct ane_part {
   struct ane_bytes text; /* the literal; the pattern (ECMA-262); the schema of the value, as JSON text */
 };
 
-/* Texts along the paths from state 0 to one of the ends (accepting states), such as calls of tools. A state has either several
- * literals, none a prefix of another, or one pattern, or one JSON value. A pattern or value matches greedily: what follows it
- * must not begin with a byte that it could consume. Errors: ANE_INVALID (edges that do not fit together), ANE_UNSUPPORTED (a
- * pattern that accepts the empty text); otherwise as for json_schema and regex. */
+/* Makes a grammar of the texts along the paths from state 0 to one of the ends (accepting states), such as calls of tools. The
+ * edges that leave a state are either several literals, none a prefix of another, or one pattern, or one JSON value. A pattern or
+ * value matches greedily: what follows it must not begin with a byte that it could consume. Errors: ANE_INVALID (edges that do
+ * not fit together), ANE_UNSUPPORTED (a pattern that accepts the empty text); otherwise as for json_schema and regex. */
 ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
                              size_t n_ends, const struct ane_json_options *options, struct ane_error *err);
 

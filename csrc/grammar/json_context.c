@@ -100,9 +100,9 @@ struct value_context *json_context(struct json_machine *m, const expr_id *goals,
 
 /* ---- A type at a place -------------------------------------------------------------------------------------------*/
 
-/* Takes the bounds of the length out of an expression, if they always hold, as in the atoms of a conjunction. Returns the regular
- * expression that remains to be matched. */
-static ane_re lengths_apart(struct schema *s, expr_id e, uint32_t *min, uint32_t *max) {
+/* Moves the bounds of the length from an expression to *min and *max, if they always apply, as those of the atoms of a
+ * conjunction do. Returns the regular expression that remains to be matched. */
+static ane_re take_lengths(struct schema *s, expr_id e, uint32_t *min, uint32_t *max) {
   *min = 0;
   *max = NO_LIMIT;
   if (e < 2) return expr_strings(s, e, false);
@@ -129,7 +129,7 @@ static bool fill_strings(struct json_machine *m, const struct value_context *p, 
   if (!states || !t->min || !t->max) return false;
   m->s->pool.step_limit = m->s->pool.steps + RE_MAX_STEPS;
   for (uint32_t i = 0; i < p->n; i++) {
-    ane_re re = lengths_apart(m->s, t->e[i], &t->min[i], &t->max[i]);
+    ane_re re = take_lengths(m->s, t->e[i], &t->min[i], &t->max[i]);
     const struct re_node *n = re_at(&m->s->pool, re);
     states[i] = n->min_chars > t->max[i] || n->max_chars < t->min[i] || t->min[i] > t->max[i] ? 0 : re_begin(&m->s->pool, re);
   }

@@ -117,7 +117,8 @@ struct json_state {
   uint32_t lo, hi, depth; /* MODE_KEY: names that begin so, bytes of them */
   uint32_t code;          /* escape that is read */
   uint16_t high;          /* first half of a surrogate pair */
-  uint8_t mode, escape, spaces;
+  uint16_t spaces;        /* blanks read at this place */
+  uint8_t mode, escape;
   uint8_t part;           /* of a number; of a word, the place in it */
   uint8_t need, from, to; /* bytes of the character that are missing, and bounds of the next one */
   uint8_t word;
@@ -146,7 +147,7 @@ struct json_machine {
   uint32_t n_contexts, room_contexts;
   uint32_t *context_table, context_table_size;
   struct json_tape *tape; /* of the current text: the caller of a step sets it */
-  uint32_t max_spaces;    /* at each place where blanks may stand; if `separators`, only after , and : */
+  uint32_t max_spaces;    /* blanks at each place where they may stand: 0 .. 65535 */
   bool separators;        /* blanks are allowed only after , and : */
   bool no_memory, too_large;
 };

@@ -23,7 +23,7 @@ void mask_walk(struct masking *k, const struct token_node *nodes, uint32_t from,
   struct ane_grammar *g = m->g;
   bool filter = g->n_values > 0;
   uint64_t first[4] = {0};
-  uint32_t known = UINT32_MAX; /* the depth whose state `first` is of */
+  uint32_t known = UINT32_MAX; /* the depth of the state that `first` belongs to */
   for (uint32_t i = from; i < to;) {
     const struct token_node *x = &nodes[i];
     uint32_t d = x->depth - 1u;

@@ -107,7 +107,7 @@ static uint32_t child_of(const struct ane_token_tree *t, uint32_t from, uint32_t
   return UINT32_MAX;
 }
 
-/* The number of bytes from `from` on that two names have in common. */
+/* Returns the number of bytes, from `from` on, that two names have in common. */
 static uint32_t common_bytes(const struct member_name *a, const struct member_name *b, uint32_t from) {
   uint32_t n = 0;
   while (from + n < ANE_MIN(a->len, b->len) && a->data[from + n] == b->data[from + n]) n++;

@@ -187,7 +187,7 @@ static bool scaled(const struct decimal *d, int scale, __int128 *v) {
   return true;
 }
 
-/* The integers lo .. hi that lie in the range of the rule. false: it is not bounded by two integers of at most 18 digits. */
+/* Sets lo .. hi to the integers in the range of the rule. false: it is not bounded by two integers of at most 18 digits. */
 static bool integers_of(const struct number_rule *r, __int128 *lo, __int128 *hi) {
   const __int128 most = (__int128)1 << 59;
   if (!r->integer || !r->has_min || !r->has_max || !scaled(&r->min, 0, lo) || !scaled(&r->max, 0, hi)) return false;
@@ -221,7 +221,7 @@ struct interval {
   bool bottom_open, top_open;
 };
 
-/* The decimal 0.TEXT * 10^exponent of n digits, without the zeros at either end. */
+/* Returns the decimal 0.TEXT * 10^exponent of n digits, without the zeros at either end. */
 static struct decimal trimmed(const char *text, size_t n, int64_t exponent) {
   const char *p = text, *end = text + n;
   while (p < end && *p == '0') p++, exponent--;
@@ -229,7 +229,7 @@ static struct decimal trimmed(const char *text, size_t n, int64_t exponent) {
   return (struct decimal){p, (int)(end - p), false, end > p ? exponent : 0};
 }
 
-/* The digits of s[0, len) as an integer with a zero before it, and that integer plus 1. Returns their number of digits. */
+/* Writes the digits of s[0, len) as an integer with a zero before it, and that integer plus 1. Returns their number of digits. */
 static size_t two_integers(const char *s, size_t len, char low[NUMBER_LONGEST + 8], char high[NUMBER_LONGEST + 8]) {
   size_t n = 0;
   low[n++] = '0';

@@ -316,7 +316,7 @@ struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const c
   return at;
 }
 
-/* The entry of a dynamic anchor; NULL if the value is none of the name. */
+/* Returns the entry of the dynamic anchor of this name that a value has; NULL if it has none. */
 static const struct named *dynamic_entry(const struct schema_ids *ids, const struct jv *value, const char *anchor, size_t len) {
   for (uint32_t i = 0; i < ids->n; i++) {
     const struct named *n = &ids->list[i];
@@ -327,7 +327,8 @@ static const struct named *dynamic_entry(const struct schema_ids *ids, const str
   return NULL;
 }
 
-/* The dynamic anchor of a name in the root resource, else the only one of the document. NULL: there are several, or none. */
+/* Returns the dynamic anchor of a name in the root resource, or else the only one in the document. NULL: there are several, or
+ * none. */
 static struct jv *outermost(const struct schema_ids *ids, const char *anchor, size_t len) {
   const char *base;
   size_t base_len;

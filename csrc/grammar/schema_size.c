@@ -41,7 +41,8 @@ static int by_text(const void *x, const void *y) {
   return a->len != b->len ? (a->len > b->len) - (a->len < b->len) : memcmp(a->data, b->data, a->len);
 }
 
-/* The number of different names in the atoms that were collected; of more than TYPED_MAX_NAMES names it is their sum. */
+/* Returns the number of different names in the collected atoms; if they have more than TYPED_MAX_NAMES names, duplicates
+ * count. */
 static uint64_t count_names(struct sizes *z) {
   uint64_t n = 0, different = 0;
   for (uint32_t i = 0; i < z->n; i++) {
@@ -63,7 +64,7 @@ static uint64_t count_names(struct sizes *z) {
   return different;
 }
 
-/* The keyword that makes most of an expression: for messages. */
+/* Returns the keyword that probably makes most of an expression: for messages. */
 static const char *main_keyword(const struct jv *v) {
   static const char *const names[] = {"enum", "anyOf", "oneOf", "allOf", "dependentSchemas", "dependentRequired", "properties"};
   for (size_t i = 0; i < ANE_COUNT(names); i++)
@@ -71,7 +72,8 @@ static const char *main_keyword(const struct jv *v) {
   return NULL;
 }
 
-/* Do the schemas of a type fit? They are counted as they stand, and again without those that the type alone decides. */
+/* Are the schemas that apply to a value of this type within the limits? exact: schemas that the type alone decides do not count.
+ * A count that is too high is repeated with `exact` before it is an error. */
 static bool fits(struct sizes *z, struct loading *l, const struct node *node, uint8_t type, bool exact) {
   z->n = 0;
   z->count++;

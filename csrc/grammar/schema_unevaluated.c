@@ -8,7 +8,7 @@
 
 enum { MAX_UNITS = 64, MAX_CONDITIONS = 6, MAX_GATHER = 32 };
 
-/* A schema object that evaluates members or elements where `when` holds. */
+/* A schema object that evaluates members or elements if `when` holds. */
 struct unit {
   struct jv *v;
   expr_id when;

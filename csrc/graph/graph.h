@@ -53,14 +53,14 @@ struct ane_op_info {
   const char *name;
   ane_op_kind kind;
   int min_inputs, max_inputs, outputs;
-  bool mixes_tokens; /* the op reads several tokens for one result; all other ops work on each token separately */
+  bool mixes_tokens; /* a token of the result depends on other tokens too; all other ops work on each token separately */
   const struct ane_attr_spec *attrs;
   int n_attrs;
 };
 const struct ane_op_info *ane_op_info(ane_op op);
 /* Returns the op of this name, or ANE_OP_COUNT. */
 ane_op ane_op_from_name(const char *name);
-/* ANE_INVALID, with the valid names, unless `act` names an activation function of glu and act. */
+/* Checks that `act` names an activation function of the ops glu and act. Errors: ANE_INVALID, which lists the names. */
 ane_status ane_activation_check(const char *act, struct ane_error *err);
 
 typedef enum { ANE_VALUE_INPUT, ANE_VALUE_CONST, ANE_VALUE_STATE, ANE_VALUE_RESULT } ane_value_kind;
@@ -96,11 +96,13 @@ struct ane_graph {
   struct ane_arena arena;
 };
 
+/* Makes an empty graph; the name is copied. Errors: ANE_NOMEM. */
 ane_status ane_graph_create(struct ane_graph **out, const char *name, struct ane_error *err);
 void ane_graph_destroy(struct ane_graph *g); /* NULL is fine */
 
 /* ---- Building: *out is the index of the new value -------------------------------------------------------------------*/
 
+/* The functions that add a value fail with ANE_INVALID if the name is empty or taken, or with ANE_NOMEM. */
 ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out,
                            struct ane_error *err);
 ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err);
@@ -141,7 +143,7 @@ ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, cons
                              struct ane_error *err);
 /* Replaces every use of `from` by `to`. */
 void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
-/* Removes dead nodes and sorts the others topologically. The sort is stable. */
+/* Removes dead nodes and sorts the others topologically. The sort is stable. Errors: ANE_INVALID (a cycle), ANE_NOMEM. */
 ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
 
 /* ---- The head (head.c), after the "cpu" pipeline ---------------------------------------------------------------------*/

@@ -27,7 +27,7 @@ int graph_outputs(const struct ane_node *n);
 
 /* Returns input i as a value; NULL if it is absent. */
 const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_node *n, int i);
-/* Fails with ANE_SHAPE. The message has the value and what was wanted. */
+/* Fails with ANE_SHAPE. The message names the value and its shape, and says what it must be. */
 ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_error *err);
 /* Returns whether v is an activation: fp32 [1, C, T, 1]. */
 bool infer_is_activation(const struct ane_value *v);

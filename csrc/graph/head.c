@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Input of a linear node that holds its residual; its first matrix and bias. */
+/* Inputs of a linear node: its residual, its first matrix and that matrix's bias. */
 enum { RESIDUAL = 1, MATRIX = 3, BIAS = 4 };
 
 /* Returns whether the op changes each logit by itself. */
@@ -35,7 +35,7 @@ int32_t ane_graph_head(const struct ane_graph *g) {
   return ANE_NONE;
 }
 
-/* Makes input j of the head its rows [from, to). */
+/* Replaces input j of the head by its rows [from, to). */
 static ane_status slice_input(struct ane_graph *g, struct ane_node *n, int32_t j, int64_t from, int64_t to,
                               struct ane_error *err) {
   const struct ane_value *v = &g->values[n->inputs[j]];
@@ -56,7 +56,7 @@ ane_status ane_graph_slice_head(struct ane_graph *g, int64_t from, int64_t to, s
   struct ane_node *n = &g->nodes[head];
   int64_t rows = g->values[n->inputs[MATRIX]].shape.dim[0];
   if (from < 0 || to <= from || to > rows)
-    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " to %" PRId64 " of the head: it has %" PRId64, from, to, rows);
+    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " to %" PRId64 " of the head, which has %" PRId64, from, to, rows);
   ane_status st = slice_input(g, n, MATRIX, from, to, err);
   if (!st && ane_node_input(n, BIAS) != ANE_NONE) st = slice_input(g, n, BIAS, from, to, err);
   for (int32_t v = g->results[0]; !st; v = g->nodes[g->values[v].node].inputs[0]) {

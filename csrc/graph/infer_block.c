@@ -83,19 +83,20 @@ static ane_status check_layout(const struct ane_node *n, struct ane_error *err) 
   return ane_fail(err, ANE_INVALID, "rope layout %s is unknown; known are: half, interleaved", s);
 }
 
-/* Checks that both have the same number of tokens. */
+/* Checks that a and b have the same number of tokens. */
 static ane_status same_tokens(const struct ane_value *a, const struct ane_value *b, struct ane_error *err) {
   char s[ANE_SHAPE_TEXT], t[ANE_SHAPE_TEXT];
   if (infer_tokens(a) == infer_tokens(b)) return ANE_OK;
-  return ane_fail(err, ANE_SHAPE, "%s %s and %s %s have different tokens", a->name, ane_shape_text(&a->shape, s), b->name,
-                  ane_shape_text(&b->shape, t));
+  return ane_fail(err, ANE_SHAPE, "%s %s and %s %s have different numbers of tokens", a->name, ane_shape_text(&a->shape, s),
+                  b->name, ane_shape_text(&b->shape, t));
 }
 
 static ane_status check_rope(const struct ane_value *x, const struct ane_value *table, int64_t head_dim, struct ane_error *err) {
   ane_status st = infer_want_activation(table, err);
   if (st || (st = same_tokens(x, table, err))) return st;
   if (infer_channels(table) > head_dim)
-    return ane_fail(err, ANE_SHAPE, "rope rotates %" PRId64 " dimensions, a head has %" PRId64, infer_channels(table), head_dim);
+    return ane_fail(err, ANE_SHAPE, "rope rotates %" PRId64 " dimensions, but a head has %" PRId64, infer_channels(table),
+                    head_dim);
   return ANE_OK;
 }
 
@@ -208,7 +209,7 @@ ane_status infer_linear(const struct ane_graph *g, const struct ane_node *n, str
         (st = infer_want_vector(infer_in(g, n, 4 + 2 * i), w->shape.dim[0], "bias", err)))
       return st;
     if (glu && i && w->shape.dim[0] != out[0].shape.dim[1])
-      return ane_fail(err, ANE_SHAPE, "weight %s has %" PRId64 " rows, its gate %" PRId64, w->name, w->shape.dim[0],
+      return ane_fail(err, ANE_SHAPE, "weight %s has %" PRId64 " rows, but its gate has %" PRId64, w->name, w->shape.dim[0],
                       out[0].shape.dim[1]);
     if (i < n->n_outputs) out[i] = infer_activation(w->shape.dim[0], infer_tokens(x));
   }

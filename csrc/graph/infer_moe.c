@@ -29,7 +29,7 @@ ane_status infer_route(const struct ane_graph *g, const struct ane_node *n, stru
   return ANE_OK;
 }
 
-/* Checks one expert: gate, bias?, up, bias?, down, bias?. */
+/* Checks the inputs of one expert, from input `at` on: gate, bias?, up, bias?, down, bias?. */
 static ane_status check_expert(const struct ane_graph *g, const struct ane_node *n, int at, int64_t c, struct ane_error *err) {
   const struct ane_value *gate = infer_in(g, n, at), *up = infer_in(g, n, at + 2), *down = infer_in(g, n, at + 4);
   ane_status st;

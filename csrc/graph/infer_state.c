@@ -7,7 +7,8 @@ ane_status infer_concat(const struct ane_graph *g, const struct ane_node *n, str
   const struct ane_value *a = infer_in(g, n, 0), *b = infer_in(g, n, 1);
   ane_status st;
   if ((st = infer_want_activation(a, err)) || (st = infer_want_activation(b, err))) return st;
-  if (infer_tokens(a) != infer_tokens(b)) return ane_fail(err, ANE_SHAPE, "%s and %s have different tokens", a->name, b->name);
+  if (infer_tokens(a) != infer_tokens(b))
+    return ane_fail(err, ANE_SHAPE, "%s and %s have different numbers of tokens", a->name, b->name);
   int64_t heads = ane_node_int(n, "heads");
   if (heads < 1 || infer_channels(a) % heads || infer_channels(b) % heads)
     return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " and %" PRId64 " channels", heads,
@@ -36,7 +37,7 @@ ane_status infer_l2_norm(const struct ane_graph *g, const struct ane_node *n, st
   return ANE_OK;
 }
 
-/* repeat_heads and mean_heads. `heads` are those of x. */
+/* Infers repeat_heads and mean_heads. The attribute `heads` counts those of x. */
 ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0);
   int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");

@@ -8,7 +8,7 @@
 #define ANE_S(n, d) {.name = #n, .def = {.type = ANE_ATTR_STRING, .s = d}},
 #define ANE_FV(n) {.name = #n, .def = {.type = ANE_ATTR_FLOATS}},
 
-/* The empty entry at the end avoids empty arrays where an op has no attributes. */
+/* The empty entry at the end avoids empty arrays: some ops have no attributes. */
 #define ANE_OP(id, name, kind, min, max, outs, tokens, infer, step, lowering, ...)                                               \
   static const struct ane_attr_spec attrs_##id[] = {__VA_ARGS__{0}};
 #include "graph/op.def"

@@ -30,13 +30,14 @@ struct ane_http_options {
 /* Can servers be started: was this built with the headers of libmicrohttpd, and is the library installed? If not, sets err. */
 bool ane_http_available(struct ane_error *err);
 
-/* Listens and starts the thread. Strings of `o` need not outlive the call. */
+/* Listens and starts the thread. Strings of `o` need not outlive the call. Stop the server with ane_http_stop. Errors:
+ * ANE_UNSUPPORTED (no libmicrohttpd), ANE_IO (the address, the port, the certificate), ANE_NOMEM. */
 ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *o, struct ane_error *err);
-/* The port that it listens on. */
+/* Returns the port that it listens on. */
 int ane_http_port(const struct ane_http *h);
-/* The number of open connections. */
+/* Returns the number of open connections. */
 int ane_http_connections(struct ane_http *h);
-/* The number of requests that have arrived and are being answered, or whose response is being sent. */
+/* Returns the number of requests that have arrived and are being answered, or whose response is being sent. */
 int ane_http_busy(struct ane_http *h);
 /* Stops accepting connections; open ones continue. */
 void ane_http_quiesce(struct ane_http *h);
@@ -51,7 +52,7 @@ int ane_http_wake_file(const struct ane_http *h);
  * call. */
 void ane_http_look(struct ane_http *h);
 
-/* The next complete request; the caller owns it. NULL: none. */
+/* Returns the next complete request, which the caller releases. NULL: there is none. */
 struct ane_http_exchange *ane_http_take(struct ane_http *h);
 
 /* The request of an exchange. The texts live as long as the exchange. */
@@ -67,7 +68,7 @@ struct ane_http_request {
                      name with a space, no Host. The response must close the connection (RFC 9112, 6.3) */
 };
 const struct ane_http_request *ane_http_request(const struct ane_http_exchange *x);
-/* The value of a header, by its case-insensitive name; NULL: none. */
+/* Returns the value of a header, by its case-insensitive name; NULL: there is none. */
 const char *ane_http_header(const struct ane_http_exchange *x, const char *name);
 
 /* Adds a header to the response before it begins. false: out of memory, or not a valid header. */
@@ -83,7 +84,7 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
 /* Appends the last bytes of a response begun by ane_http_begin, maybe none, and ends it. Without memory for them the response is
  * cut off. */
 void ane_http_end(struct ane_http_exchange *x, const void *data, size_t size);
-/* The bytes that wait for the client. */
+/* Returns the bytes that wait for the client. */
 size_t ane_http_pending(const struct ane_http_exchange *x);
 /* Do more bytes wait for the client than output_bytes? The owner then writes no more until they do not. Once the client has read
  * half of output_bytes, a wait of the owner ends. */

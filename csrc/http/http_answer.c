@@ -115,7 +115,7 @@ static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t r
 
 /* ---- Chunks that the owner sends -----------------------------------------------------------------------------------------*/
 
-/* Chunked encoding is certain, and the bytes are not encrypted. */
+/* May the owner send chunks itself? Only if the encoding is certainly chunked and the bytes are not encrypted. */
 static bool may_send(const struct ane_http_exchange *x) {
   const char *connection = ane_http_header(x, "Connection");
   return x->http11 && !x->server->tls && (!connection || strcasecmp(connection, "keep-alive") == 0);
@@ -133,9 +133,9 @@ static bool has_room(int fd, size_t n) {
 }
 
 /* Sends a chunk from the owner's thread, which spares a wake of libmicrohttpd's thread for each piece of a stream. The connection
- * is suspended between two chunks, so libmicrohttpd has nothing to send and does not use the socket; it never learns of the
- * chunk, as it counts no bytes of a response of unknown size. Returns false if the bytes must wait in the output. Call it with
- * the lock held. */
+ * is suspended between two chunks, so libmicrohttpd has nothing to send and does not use the socket. It need not know of the
+ * chunk: it does not count the bytes of a response of unknown size. Returns false if the bytes must wait in the output. Call it
+ * with the lock held. */
 static bool send_chunk(struct ane_http_exchange *x, const void *data, size_t size) {
   if (!x->direct || !x->between || x->broken || x->gone || x->output.size || !size || !has_room(x->line->fd, size + 16))
     return false;
@@ -200,7 +200,13 @@ static void finish(struct ane_http_exchange *x, const void *data, size_t size) {
 
 ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
   finish(x, "", 0);
-  return hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+  ane_status st = hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+  if (st) { /* there is no response, so that ane_http_release closes the connection */
+    pthread_mutex_lock(&x->server->lock);
+    x->ended = false;
+    pthread_mutex_unlock(&x->server->lock);
+  }
+  return st;
 }
 
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err) {

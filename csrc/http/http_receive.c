@@ -50,7 +50,7 @@ static enum MHD_Result add_header(void *cls, ANE_UNUSED enum MHD_ValueKind kind,
   return add_text(&x->head, name) && add_text(&x->head, value ? value : "") ? MHD_YES : MHD_NO;
 }
 
-/* The number of headers of a name. */
+/* Counts the headers of a name. */
 static int count_headers(const struct ane_http_exchange *x, const char *name) {
   const char *p = x->request.path + strlen(x->request.path) + 1;
   const char *end = (const char *)x->head.data + x->head.size;
@@ -63,7 +63,7 @@ static int count_headers(const struct ane_http_exchange *x, const char *name) {
   return n;
 }
 
-/* Has a header a name with a blank? */
+/* Does the name of a header contain a blank? */
 static bool has_blank_name(const struct ane_http_exchange *x) {
   const char *p = x->request.path + strlen(x->request.path) + 1;
   const char *end = (const char *)x->head.data + x->head.size;
@@ -75,7 +75,7 @@ static bool has_blank_name(const struct ane_http_exchange *x) {
   return false;
 }
 
-/* Every version but 1.0 must name a host. */
+/* Is the request malformed (see struct ane_http_request)? Every version but 1.0 must name a host. */
 static bool is_malformed(const struct ane_http_exchange *x, const char *version) {
   int hosts = count_headers(x, "Host");
   const char *encoding = ane_http_header(x, "Transfer-Encoding");
@@ -85,7 +85,7 @@ static bool is_malformed(const struct ane_http_exchange *x, const char *version)
   return lengths > 1 || hosts > 1 || has_blank_name(x);
 }
 
-/* The path of a request's target. Requests to a proxy, and those of some clients, have scheme and host before it (RFC
+/* Returns the path of a request's target. Requests to a proxy, and those of some clients, have scheme and host before it (RFC
  * 9112, 3.2.2). */
 static const char *path_of(const char *target) {
   size_t scheme = strncasecmp(target, "http://", 7) == 0 ? 7 : strncasecmp(target, "https://", 8) == 0 ? 8 : 0;
@@ -93,7 +93,7 @@ static const char *path_of(const char *target) {
   return path ? path : "/";
 }
 
-/* The length of the body that a request announces; 0: none. */
+/* Returns the length of the body that a request announces; 0: none. */
 static size_t announced(struct MHD_Connection *c) {
   const char *text = ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
   return text ? (size_t)strtoull(text, NULL, 10) : 0;
@@ -107,7 +107,8 @@ static size_t body_limit(const struct ane_http_exchange *x) {
 /* Makes an exchange with the head of its request. NULL: out of memory. */
 static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Connection *c, const char *url, const char *method,
                                                const char *version) {
-  struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
+  struct ane_http_line *line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  struct ane_http_exchange *x = line ? ane_calloc(1, sizeof *x) : NULL; /* no line: ane_http_on_line had no memory for it */
   if (!x) return NULL;
   bool ok = add_text(&x->head, method) && add_text(&x->head, path_of(url));
   int count = ok ? ane_mhd.get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
@@ -118,7 +119,7 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   }
   x->server = h;
   x->connection = c;
-  x->line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  x->line = line;
   x->http11 = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
   x->request.method = (const char *)x->head.data;
   x->request.path = x->request.method + strlen(method) + 1;
@@ -159,7 +160,7 @@ static bool keep(struct ane_http_exchange *x, const char *data, size_t size) {
   return ane_buffer_append(&x->body, data, size);
 }
 
-/* The request is complete: queues it for the owner and suspends the connection. */
+/* Queues a complete request for the owner and suspends the connection. */
 static enum MHD_Result complete(struct ane_http_exchange *x) {
   struct ane_http *h = x->server;
   struct ane_http_request *r = &x->request;
@@ -254,7 +255,7 @@ static int hex_digit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-/* Decodes %XX. A NUL stays as it is written: it would end the path, which would then be another one. */
+/* Decodes %XX. %00 stays as it is: a NUL would end the path early, and so change it. */
 size_t ane_http_unescape(ANE_UNUSED void *cls, ANE_UNUSED struct MHD_Connection *c, char *text) {
   char *to = text;
   for (const char *p = text; *p; p++) {

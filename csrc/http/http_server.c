@@ -245,7 +245,7 @@ static void look_at_exchanges(struct ane_http *h) {
 }
 
 /* Gives connections that the client has closed, outside of a response, a short time to end. libmicrohttpd 0.9.75 closes them
- * itself, but for those whose last bytes came together with the end of the stream: it then waits for more. */
+ * itself, except those whose last bytes came together with the end of the stream: there it waits for more. */
 static void look_at_lines(struct ane_http *h, double now) {
   size_t n = 0;
   if (now < h->lines_at) return;

@@ -9,7 +9,7 @@
 struct ane_mhd ane_mhd;
 static char missing[128]; /* why the library cannot be used; "" : it can */
 
-/* A function pointer from an object pointer, as POSIX allows. */
+/* Finds a function and stores its pointer in `field`. POSIX allows the conversion from an object pointer. */
 static void find(void *library, const char *name, void *field) {
   void *p = dlsym(library, name);
   if (!p && !missing[0]) snprintf(missing, sizeof missing, "libmicrohttpd has no %s", name);

@@ -23,15 +23,15 @@ struct ane_interp_options {
   /* Called on the caller's thread while the graph is prepared, with the number of nodes that are done. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   bool fp16; /* Core ML: results of type fp16 are rounded to fp16 after each op; otherwise all floats stay fp32 */
-  struct ane_pool
-      *pool; /* runs the graph, and `threads` is ignored; must outlive the graph. NULL: the graph makes a pool of its own */
+  /* Runs the graph, and must outlive it; `threads` is then ignored. NULL: the graph makes a pool of its own. */
+  struct ane_pool *pool;
   struct ane_interp_shared *shared; /* for graphs of the same model in memory; NULL: nothing is shared */
   /* What the graph's constants and the memories of its runs may hold; the graph becomes an owner. NULL: a budget of its own, of
    * `run_memory` bytes (0: see ane_dyn_budget_new). */
   struct ane_dyn_budget *budget;
   uint64_t run_memory;
-  uint64_t
-      file_bytes; /* MIL: of the files of constants. Packed weights of more than 16 times as many bytes count to the budget */
+  /* MIL: bytes of the files that hold the constants. Packed weights beyond 16 times as many bytes count against the budget. */
+  uint64_t file_bytes;
   /* Called when the stored bytes of a weight are packed and no longer read. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
@@ -44,19 +44,20 @@ struct ane_interp_info {
   uint64_t weight_bytes, constant_bytes; /* weights that were packed for this graph; folded constants */
 };
 
-/* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,
- * ANE_SHAPE (a node's constants), ANE_RANGE (a constant with too many elements), ANE_NOMEM. */
+/* Makes a graph from an ONNX file. s holds an ONNX graph and must outlive the result, which the caller destroys. Errors:
+ * ANE_UNSUPPORTED (the message names node and op, or the attribute), ANE_INVALID, ANE_SHAPE (a node's constants), ANE_RANGE (a
+ * constant with too many elements), ANE_NOMEM. */
 ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o,
                                 struct ane_error *err);
-/* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must be loaded; m must outlive
- * the result. Constants of constexpr ops stay codes: products pack them, other ops decode them at run time. Sparse ones and
- * tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
+/* Makes a graph from a function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must be loaded.
+ * m must outlive the result. Constants of constexpr ops stay codes: products pack them, other ops decode them at run time. Sparse
+ * ones and tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
 ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function,
                                const struct ane_interp_options *o, struct ane_error *err);
-/* The functions of a Core AI program as an ML Program that computes the same, for ane_interp_from_mil and states. It lives in the
- * arena and points into the program. A constant whose resource has no data, as in programs that are not from a file, becomes a
- * value of kind BLOB whose offset is the number of the resource. Errors: ANE_UNSUPPORTED (function and operation; an element
- * type; too many operations once calls are inlined), ANE_FORMAT, ANE_NOMEM. */
+/* Translates the functions of a Core AI program to an ML Program that computes the same, for ane_interp_from_mil and states. *out
+ * lives in the arena and points into the program. A constant whose resource has no data, as in programs that are not from a file,
+ * becomes a value of kind BLOB whose offset is the number of the resource. Errors: ANE_UNSUPPORTED (function and operation; an
+ * element type; too many operations once calls are inlined), ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_interp_mil_of_ai(struct ane_arena *arena, const struct ane_ai_program *p, struct ane_mil_model **out,
                                 struct ane_error *err);
 /* Checks that every op is known, with its attributes and inputs. Nothing is prepared. Errors as above, of the nodes alone. */
@@ -64,7 +65,8 @@ ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *e
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 
-/* The budget of the graph: memories of its runs are to use it. It lives at least as long as the graph. */
+/* Returns the budget of the graph, which the memories of its runs should use (ane_dyn_memory_use). It lives at least as long as
+ * the graph. */
 struct ane_dyn_budget *ane_interp_budget(const struct ane_interp *g);
 
 /* Inputs and outputs as the file declares them. Floats of any type are float32 when the graph runs. */
@@ -75,9 +77,9 @@ int32_t ane_interp_find(const struct ane_interp *g, const char *name, bool outpu
 /* Appends one line per node: name, op, inputs. false: out of memory. */
 bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 
-/* Runs the graph once; one run at a time. inputs: one for each input, in order. outputs: one for each output, zeroed; they
- * belong to the caller (ane_dyn_drop with the same memory), those of a failed run too. `wanted`: which outputs are computed;
- * NULL: all. The error's text begins with the node's name. ANE_NOMEM: a value is beyond the budget of `m`, too. */
+/* Runs the graph once; one run at a time. m: the memory of all values of the run. inputs: one for each input, in order. outputs:
+ * one for each output, zeroed; they belong to the caller (ane_dyn_drop with the same memory), also after a failure. The message
+ * begins with the node's name. ANE_NOMEM is also the error if a value does not fit the budget of `m`. */
 ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
                           struct ane_error *err);
 
@@ -94,7 +96,7 @@ ane_status ane_interp_states_create(struct ane_interp_states **out, const struct
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
 int32_t ane_interp_states_count(const struct ane_interp_states *s);
 const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
-/* fp32 of the declared shape; valid until the next run, reset or set. */
+/* Returns state i as fp32 of the declared shape; valid until the next run or reset, or until ane_interp_states_data. */
 const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s, int32_t i);
 /* Returns the elements of a state, writable in place; NULL: out of memory. */
 float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err);
@@ -121,10 +123,11 @@ struct ane_lm_state {
 };
 
 struct ane_lm_options {
-  const char *ids;                        /* names of inputs; [1, n] integers */
-  const char *mask;                       /* [1, past + n] ones; NULL: the graph has none */
-  const char *positions;                  /* [1, n] past .. past + n - 1; NULL */
-  const char *past_length, *total_length; /* one number; NULL */
+  /* Names of inputs. NULL, except for ids: the graph has no such input. n: tokens of the call; past: tokens before it. */
+  const char *ids;                        /* [1, n] integers */
+  const char *mask;                       /* [1, past + n] ones */
+  const char *positions;                  /* [1, n]: past .. past + n - 1 */
+  const char *past_length, *total_length; /* one number */
   const char *logits;                     /* the output */
   const struct ane_lm_state *states;
   int32_t n_states;
@@ -146,8 +149,9 @@ int64_t ane_lm_chunk(const struct ane_lm *m);
  */
 uint64_t ane_lm_fingerprint(const struct ane_lm *m);
 
-/* The states of a sequence: name of the input; whether it grows by a row for each token (else it keeps the last positions
- * only: convolutions, sliding windows); the number of its elements, fp32, after `length` tokens. i: 0 .. ane_lm_states(m) - 1. */
+/* The states of a sequence. For state i, 0 .. ane_lm_states(m) - 1, the functions return: the name of its input; whether it grows
+ * by a row for each token (else it keeps the last positions only: convolutions, sliding windows); the number of its elements,
+ * fp32, after `length` tokens. */
 int32_t ane_lm_states(const struct ane_lm *m);
 const char *ane_lm_state_name(const struct ane_lm *m, int32_t i);
 bool ane_lm_state_grows(const struct ane_lm *m, int32_t i);
@@ -158,10 +162,10 @@ int64_t ane_lm_state_count(const struct ane_lm *m, int32_t i, int64_t length);
 ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, struct ane_error *err);
 void ane_lm_session_destroy(struct ane_lm_session *s); /* NULL is fine */
 int64_t ane_lm_length(const struct ane_lm_session *s);
-/* Feeds n tokens. A failed feed leaves the states unchanged, but the session has no rows. Errors: ANE_INVALID (n), ANE_RANGE (an
- * id, the context), and those of ane_interp_run. */
+/* Feeds n tokens. A failed feed leaves the states unchanged; if its run failed, the session has no rows. Errors: ANE_INVALID (n),
+ * ANE_RANGE (an id, the context), and those of ane_interp_run. */
 ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_error *err);
-/* Valid until the session changes. */
+/* Returns state i, fp32; valid until the session changes. */
 const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i);
 /* Sets the states of a sequence of `length` tokens. data[i] gives the elements of state i; NULL keeps what the session has,
  * truncated to `length` rows if it grows. Drops the rows. A failure leaves the session as it was. Errors: ANE_RANGE (a state

@@ -75,11 +75,11 @@ static struct ane_mil_feature feature(const char *name, const struct ane_mil_typ
   f.dtype = type->dtype;
   f.shape.rank = type->rank;
   memcpy(f.shape.dim, type->dim, sizeof f.shape.dim);
-  if (type->rank == 0) f.shape.rank = 1, f.shape.dim[0] = 1; /* so are scalars described */
+  if (type->rank == 0) f.shape.rank = 1, f.shape.dim[0] = 1; /* Core ML describes scalars so */
   return f;
 }
 
-/* Lists of a function, as long as they may become. */
+/* Lists of a function, each with room for the most entries that it may get. */
 struct lists {
   struct ane_mil_named_type *inputs;
   struct ane_mil_feature *in, *out, *states;
@@ -101,7 +101,7 @@ static bool make_lists(struct translation *t, const struct ane_ai_function *f, s
   return l->inputs && l->in && l->states && l->out && l->outputs && l->given && l->args && l->slots;
 }
 
-/* The function's results under their own names. */
+/* Gives the function's results their declared names, by identity operations. */
 static ane_status name_outputs(struct translation *t, const struct ane_ai_function *f, struct lists *l,
                                struct ane_mil_function *to, struct ane_mil_interface *d) {
   ane_status st = ANE_OK;

@@ -47,7 +47,7 @@ ane_status ai_fail(struct translation *t, ane_status code, const char *format, .
 
 /* The type in MIL. Errors: ANE_UNSUPPORTED. */
 ane_status ai_type_of(struct translation *t, const struct ane_ai_type *from, struct ane_mil_type *out);
-/* Constants of MIL in the arena; NULL: out of memory. */
+/* Make constants of MIL in the arena; NULL: out of memory. */
 const struct ane_mil_value *ai_value(struct translation *t, struct ane_mil_type type, const void *data, uint64_t count);
 const struct ane_mil_value *ai_ints(struct translation *t, const int32_t *v, int64_t n);
 const struct ane_mil_value *ai_integer(struct translation *t, int32_t v);
@@ -55,7 +55,7 @@ const struct ane_mil_value *ai_flag(struct translation *t, bool v);
 const struct ane_mil_value *ai_real(struct translation *t, float v);
 const struct ane_mil_value *ai_text(struct translation *t, const char *s);
 
-/* A name that no other value has; NULL: out of memory. */
+/* Returns a name that no other value has; NULL: out of memory. */
 const char *ai_name(struct translation *t);
 /* Appends an operation of MIL and names its results. out: n_out slots with their types set. */
 ane_status ai_emit(struct translation *t, const char *type, const struct param *params, uint32_t n, struct slot *out,
@@ -63,14 +63,15 @@ ane_status ai_emit(struct translation *t, const char *type, const struct param *
 ane_status ai_emit_constant(struct translation *t, const struct ane_mil_value *v, struct slot *out);
 /* Translates a constant. Integers wider than a byte become int32. */
 ane_status ai_translate_constant(struct translation *t, const struct ane_ai_op *op, struct slot *out);
-/* Memory for the copy of a constant; NULL: the error is set (ANE_UNSUPPORTED: the copies of a program are too large). */
+/* Allocates memory for the copy of a constant; NULL: the error is set (ANE_UNSUPPORTED: the copies of a program are too
+ * large). */
 void *ai_copy(struct translation *t, uint64_t bytes);
-/* Reads the numbers of a constant slot: *n of them, at most `most`. False: it is none, or has more. */
+/* Reads the numbers of a constant slot: *n of them, at most `most`. false: the slot is no constant, or has more numbers. */
 bool ai_constant_ints(const struct slot *s, int32_t *out, int64_t most, int64_t *n);
 
 /* Translates an operation that has a row in ai_op.def, except constants, calls and concatenations. */
 ane_status ai_translate_op(struct translation *t, const struct call *c);
-/* The same for transposed convolutions, pooling and interpolation (interp_ai_window.c). */
+/* Translates a transposed convolution, a pooling or an interpolation (interp_ai_window.c). */
 ane_status ai_translate_window(struct translation *t, const struct call *c);
 /* Translates the operations of a function. in: its inputs. slots: its values, by number. */
 ane_status ai_translate_body(struct translation *t, const struct ane_ai_function *f, const struct slot *const *in,
@@ -78,7 +79,7 @@ ane_status ai_translate_body(struct translation *t, const struct ane_ai_function
 /* Translates an `if` or a `while` (interp_ai_control.c). slots: the values of the function around it. */
 ane_status ai_translate_control(struct translation *t, const struct ane_ai_op *op, const struct slot *const *in, struct slot *out,
                                 struct slot *slots);
-/* axis, x, x, ... */
+/* Translates a concatenation. in: the axis, then the n - 1 operands. */
 ane_status ai_concat(struct translation *t, const struct slot *const *in, uint32_t n, struct slot *out);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Operations that are put aside while those of a block are made. */
+/* Begins a block. Returns the operations so far, which are put aside until end_block. */
 static struct ane_buffer begin_block(struct translation *t) {
   struct ane_buffer outer = t->ops;
   t->ops = (struct ane_buffer){0};
@@ -99,7 +99,7 @@ static bool make_loop(struct translation *t, const struct ane_ai_op *op, struct 
   return l->results && l->next && l->carried && l->out && l->args;
 }
 
-/* New names for the inputs of a block, of the types that the loop carries. */
+/* Gives new names to the inputs of a block, whose types are those that the loop carries. */
 static ane_status block_inputs(struct translation *t, struct loop *l, struct ane_mil_block *b) {
   struct ane_mil_named_type *inputs = ane_arena_array(t->arena, (size_t)l->n + 1, sizeof *inputs);
   if (!inputs) return ai_no_memory(t);

@@ -155,7 +155,7 @@ ane_status ai_emit_constant(struct translation *t, const struct ane_mil_value *v
 
 /* ---- Constants ------------------------------------------------------------------------------------------------------------*/
 
-/* Element i of stored integers, clamped to int32. */
+/* Returns element i of stored integers, clamped to int32. */
 static int32_t narrow(ane_ai_dtype t, const uint8_t *p, uint64_t i) {
   int64_t v = 0;
   switch (t) {
@@ -189,7 +189,7 @@ static void spread(const struct ane_ai_op *op, uint64_t count, uint8_t *out) {
   for (uint64_t i = 0; bits < 8 && i < count * bits; i++) out[i / 8] |= (uint8_t)((one[0] >> i % bits & 1) << i % 8);
 }
 
-/* The value of a float of 4 bits, E2M1, and of an exponent of 8 bits, E8M0 (OCP Microscaling Formats, version 1.0). */
+/* Return the value of a 4-bit float, E2M1, and of an 8-bit exponent, E8M0 (OCP Microscaling Formats, version 1.0). */
 static float fp4(uint32_t code) {
   static const float values[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   return code & 8 ? -values[code & 7] : values[code & 7];

@@ -163,7 +163,7 @@ static ane_status sorted(struct translation *t, const struct call *c, bool indic
   return st;
 }
 
-/* Is any, or is each element along the axes true? */
+/* Computes whether any element along the axes is true, or whether all are. type: the reduction of MIL. */
 static ane_status quantified(struct translation *t, const struct call *c, const char *type) {
   struct slot x = {.type = c->in[0]->type}, y = {.type = c->out->type};
   x.type.dtype = y.type.dtype = ANE_MIL_INT32;
@@ -202,7 +202,7 @@ static bool known_shape(const struct ane_mil_type *t) {
   return known;
 }
 
-/* Reshapes by the declared result, or by the operand where its sizes are not known before the run. */
+/* Reshapes to the declared result, or by the operand if sizes of the result are not known before the run. */
 static ane_status reshape(struct translation *t, const struct call *c, const char *type, const char *operand) {
   if (known_shape(&c->out->type)) return reshape_to(t, c->in[0], c->out);
   struct param p[] = {{.name = "x", .slot = c->in[0]}, {.name = operand, .slot = c->in[1]}};
@@ -270,7 +270,7 @@ static ane_status tile(struct translation *t, const struct call *c) {
   return ai_emit(t, "tile", p, 2, c->out, 1);
 }
 
-/* The sizes are those of the declared results. */
+/* Splits along an axis. The sizes of the parts are those of the declared results. */
 static ane_status split(struct translation *t, const struct call *c) {
   int32_t axis, *size = ane_arena_array(t->arena, (size_t)c->op->n_out + 1, sizeof *size);
   int64_t n, rank = c->in[0]->type.rank;
@@ -290,7 +290,7 @@ static ane_status split(struct translation *t, const struct call *c) {
   return ai_emit(t, "split", p, 3, c->out, c->op->n_out);
 }
 
-/* The sizes of a tensor: a constant where they are known. */
+/* Gives the sizes of a tensor: a constant if they are known before the run. */
 static ane_status shape(struct translation *t, const struct call *c) {
   const struct ane_mil_type *x = &c->in[0]->type;
   int32_t dim[ANE_MIL_RANK];
@@ -365,7 +365,8 @@ static ane_status slice_update(struct translation *t, const struct call *c) {
   return st ? st : ai_emit(t, "slice_update", p, 7, c->out, 1);
 }
 
-/* The shape to which two shapes are broadcast: the larger size of each axis, after ones in front of the shorter shape. */
+/* Computes the shape to which two shapes are broadcast: the larger size of each axis, once the shorter shape has ones in
+ * front. */
 static ane_status broadcast_shapes(struct translation *t, const struct call *c) {
   static const int32_t ones[ANE_MIL_RANK] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   int64_t a = c->in[0]->type.rank == 1 ? c->in[0]->type.dim[0] : -1, b = c->in[1]->type.rank == 1 ? c->in[1]->type.dim[0] : -1,
@@ -394,7 +395,8 @@ static ane_status scatter(struct translation *t, const struct call *c, const cha
   return ai_emit(t, type, p, axis ? 5 : 4, c->out, 1);
 }
 
-/* The region combines the old element with the new one. Only the new one is known to occur. */
+/* The region of the operation combines the old element with the new one. Only regions that return the new element are
+ * supported. */
 static ane_status scatter_nd(struct translation *t, const struct call *c) {
   const struct ane_ai_function *f = c->op->body;
   if (!f || f->n_ops || f->n_inputs != 2 || f->n_outputs != 1 || f->outputs[0].value != f->inputs[1].value)
@@ -417,7 +419,7 @@ static bool all_zero(const struct ane_mil_value *v) {
   return any == 0;
 }
 
-/* The number of the scale that element i of a weight has: one for each block. */
+/* Returns the index of the scale of element i of a weight. Each block has one scale. */
 static uint64_t block_of(const struct ane_mil_type *w, const struct ane_mil_type *scale, uint64_t i) {
   uint64_t at = 0, step = 1;
   for (int32_t k = w->rank - 1; k >= 0; k--) {
@@ -429,7 +431,7 @@ static uint64_t block_of(const struct ane_mil_type *w, const struct ane_mil_type
   return at;
 }
 
-/* scale * (codes - offset1) + offset2 of constants, as a constant of fp32. */
+/* Computes scale * (codes - offset1) + offset2 of constants, as a constant of fp32. */
 static ane_status dense(struct translation *t, const struct call *c) {
   const struct ane_mil_value *w = c->in[0]->raw, *scale = c->in[1]->raw, *first = c->in[2]->raw, *second = c->in[3]->raw;
   bool fits = scale->type.rank == w->type.rank && first->count == scale->count && second->count == scale->count;
@@ -450,9 +452,8 @@ static ane_status dense(struct translation *t, const struct call *c) {
   return ai_emit_constant(t, v, c->out);
 }
 
-/* scale * (codes - offset1) + offset2 for computed codes, as separate operations. The scale is broadcast; blocks are not
- * supported.
- */
+/* Emits scale * (codes - offset1) + offset2 for computed codes, as separate operations. The scale is broadcast; blocks are not
+ * supported. */
 static ane_status scaled(struct translation *t, const struct call *c) {
   struct slot x = {.type = c->out->type}, first = {.type = c->in[2]->type}, shifted = {.type = c->out->type}, product = shifted;
   for (int32_t i = 0; i < c->out->type.rank; i++)
@@ -471,7 +472,8 @@ static ane_status scaled(struct translation *t, const struct call *c) {
             : ai_emit(t, "add", (struct param[]){{.name = "x", .slot = &product}, {.name = "y", .slot = c->in[3]}}, 2, c->out, 1);
 }
 
-/* The offsets in fp32 with which scale * (codes - offset) is scale * codes + second exactly; *out NULL: there are none. */
+/* Finds the offsets in fp32 for which scale * (codes - offset) equals scale * codes + second exactly. *out NULL: there are none.
+ */
 static ane_status offsets_of(struct translation *t, const struct ane_mil_value *scale, const struct ane_mil_value *second,
                              struct ane_mil_value **out) {
   struct ane_mil_value *v = ane_arena_alloc(t->arena, sizeof *v);
@@ -517,7 +519,7 @@ static ane_status lut(struct translation *t, const struct call *c) {
   return ai_emit(t, "constexpr_lut_to_dense", p, vectors ? 3 : 2, c->out, 1);
 }
 
-/* A sparse tensor is a dense one from the start. */
+/* Translates a sparse constant to one that the importer makes dense. */
 static ane_status sparse(struct translation *t, const struct call *c) {
   if (!c->in[0]->raw || !c->in[1]->raw) return ai_fail(t, ANE_UNSUPPORTED, "its elements and bits must be constants");
   struct param p[] = {{.name = "nonzero_data", .value = c->in[0]->raw}, {.name = "mask", .value = c->in[1]->raw}};

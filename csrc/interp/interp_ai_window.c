@@ -1,7 +1,7 @@
 /* Translates transposed convolutions, pooling and interpolation of Core AI to operations of MIL. */
 #include "interp/interp_ai.h"
 
-/* The result's shape as a constant. */
+/* Returns the result's shape as a constant. NULL: the error is set. */
 static const struct ane_mil_value *result_shape(struct translation *t, const struct call *c) {
   const struct ane_mil_type *y = &c->out->type;
   int32_t dim[ANE_MIL_RANK];
@@ -14,8 +14,8 @@ static const struct ane_mil_value *result_shape(struct translation *t, const str
   return v;
 }
 
-/* x, weight, stride, padding of each axis, dilation, elements added at the end, groups. The added elements are part of the
- * declared shape. */
+/* Translates a transposed convolution. Operands: x, weight, stride, padding of each axis, dilation, elements added at the end,
+ * groups. The added elements are part of the declared shape. */
 static ane_status conv_transpose(struct translation *t, const struct call *c) {
   const struct ane_mil_value *shape = result_shape(t, c);
   int32_t pad[3], both[6];
@@ -43,7 +43,7 @@ static ane_status max_pool(struct translation *t, const struct call *c) {
   return ai_emit(t, "max_pool", p, ANE_COUNT(p), c->out, 1);
 }
 
-/* The mean times the number of elements in a window. */
+/* Translates sum pooling: the mean times the number of elements in a window. */
 static ane_status sum_pool(struct translation *t, const struct call *c) {
   struct slot mean = {.type = c->out->type}, size = {.type = ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL)},
               count = {.type = ane_mil_tensor_type(ANE_MIL_FP32, 0, NULL)};

@@ -113,7 +113,8 @@ static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
 
 /* ---- Norms ---------------------------------------------------------------------------------------------------------*/
 
-/* The axes axis .. -1. The rank is not known before the run, so a primitive computes the list from the shape. */
+/* Makes the list of the axes `axis` .. -1. The rank is not known before the run, so a primitive computes the list from the
+ * shape. */
 static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n, int64_t axis, int32_t x, int32_t *out) {
   int32_t shape = NONE, in[3], rank = NONE, start = NONE, one = NONE;
   int64_t single[1] = {axis}, step_by = 1;
@@ -155,7 +156,7 @@ static ane_status layer_norm(struct onnx_import *t, const struct ane_onnx_node *
   return layer_norm_of(t, n, n->in[0], onnx_in(t, n, 1), onnx_in(t, n, 2), axis, epsilon);
 }
 
-/* t = x + skip (+ bias). Outputs: the norm of t; two that only training uses; t. */
+/* Translates a norm of t = x + skip (+ bias). Outputs: the norm of t; two that only training uses; t. */
 static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n, bool rms) {
   static const char *const attrs[] = {"epsilon", NULL};
   float epsilon = 1e-12f;
@@ -270,7 +271,8 @@ static ane_status mod(struct onnx_import *t, const struct ane_onnx_node *n) {
   return onnx_map(t, n, fmod ? ANE_PRIM_fmod : ANE_PRIM_mod, "x=0 y=1 !fmod");
 }
 
-/* From opset 18 on (sums: 13) the axes are an input. Without axes all of them are reduced, or none with noop_with_empty_axes. */
+/* Translates reductions whose axes are an input: from opset 18 on (sums: 13). Without axes, all are reduced, or none with
+ * noop_with_empty_axes. */
 static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const struct {
     const char *op;

@@ -3,7 +3,8 @@
 
 #include <inttypes.h>
 
-/* Largest folded constant in bytes. Larger ones are computed at each call (those that come from large weights are fused). */
+/* The most bytes of a folded constant. Larger ones are computed at each call; products read large transposed or dequantised
+ * weights directly (interp_fuse). */
 #define FOLD_LIMIT (UINT64_C(64) << 20)
 
 enum { MAX_OUT = 8, MAX_IN = 64 };

@@ -28,7 +28,8 @@ struct interp_result {
  * IF     in[0] is the condition, blocks[0] runs if it is true, blocks[1] if it is false
  * WHILE  in: the first values, out: the last ones; blocks[0] gives the condition, blocks[1] the next values, both from the
  * block's inputs
- * READ   out[0] is the present value of state `at`; WRITE: in[0] becomes the value of state `at` */
+ * READ   out[0] is the present value of state `at`
+ * WRITE  in[0] becomes the value of state `at` */
 typedef enum { INTERP_PRIM, INTERP_IF, INTERP_WHILE, INTERP_READ, INTERP_WRITE } interp_kind;
 
 struct interp_node {
@@ -82,7 +83,8 @@ struct ane_interp {
 /* ---- Building ------------------------------------------------------------------------------------------------------*/
 
 ane_status interp_value(struct ane_interp *g, const char *name, int32_t *out, struct ane_error *err);
-/* A constant whose memory lives as long as the graph. */
+/* Add a value without a constant, a constant whose memory lives as long as the graph, and constants that are copied. *out: the
+ * index of the value. */
 ane_status interp_constant(struct ane_interp *g, const char *name, const struct ane_dyn *t, int32_t *out, struct ane_error *err);
 ane_status interp_ints(struct ane_interp *g, const int64_t *v, int64_t n, bool scalar, int32_t *out, struct ane_error *err);
 ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err);
@@ -103,11 +105,11 @@ ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
 /* Casts and rounds result k of a node as its declared type requires. ANE_SHAPE: the shape differs (interp_state.c). */
 ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_dyn_memory *m,
                          struct ane_dyn *t, struct ane_error *err);
-/* The elements of a coded tensor, decoded; a copy of a tensor without a block; otherwise another reference. */
+/* Sets *out to the decoded elements of a coded tensor, to a copy of a tensor without a block, or else to another reference. */
 ane_status interp_solid(const struct ane_dyn *t, struct ane_dyn_memory *m, struct ane_dyn *out, struct ane_error *err);
-/* "conv", "if", ... */
+/* Returns what a node does, for messages: "conv", "if", ... */
 const char *interp_kind_name(const struct interp_node *n);
-/* Input i as the function declares it: checked and, if it has another type, converted into *out (interp_check.c). */
+/* Sets *out to input i as the function declares it: checked, and converted if it has another type (interp_check.c). */
 ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_dyn_memory *m,
                         struct ane_dyn *out, struct ane_error *err);
 
@@ -122,7 +124,7 @@ struct ane_interp_states {
   int32_t n;
   bool spoiled;
 };
-/* Index of a state by name, or -1. */
+/* Returns the index of a state by name, or -1. */
 int32_t interp_state_find(const struct ane_interp_states *s, const char *name);
 bool interp_same_shape(const struct ane_dyn *t, const struct ane_mil_type *type);
 

@@ -70,7 +70,7 @@ static int64_t number(const struct ane_interp *g, const struct interp_node *n, c
   return v;
 }
 
-/* Channels of a value that a product with constant weights makes, with or without a bias; 0: unknown. */
+/* Returns the channels of a value that a product with constant weights makes, with or without a bias; 0: unknown. */
 static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   while (value != INTERP_NONE && g->values[value].block == &g->main && g->values[value].node >= 0) {
     const struct interp_node *n = &g->main.nodes[g->values[value].node];
@@ -85,7 +85,8 @@ static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   return 0;
 }
 
-/* Width of a head, from the query of the attention, which also holds keys and values if those are absent. 0: unknown. */
+/* Finds the width of a head from the query of the attention, which also holds keys and values if those are absent. *out 0:
+ * unknown. */
 static ane_status head_width(const struct ane_interp *g, const struct interp_node *n, int64_t *out, struct ane_error *err) {
   int64_t heads = number(g, n, "num_heads"), kv = number(g, n, "kv_num_heads"), channels = n ? channels_of(g, n->in[0]) : 0;
   *out = 0;
@@ -93,15 +94,15 @@ static ane_status head_width(const struct ane_interp *g, const struct interp_nod
   int64_t parts = n->in[ane_prim_param(n->op, "key")] == INTERP_NONE ? heads + 2 * kv : heads;
   if (channels % parts)
     return ane_fail(err, ANE_SHAPE,
-                    "node %.120s (%s): query has %" PRId64 " channels, no whole number for %" PRId64 " heads with %" PRId64
-                    " of keys",
+                    "node %.120s (%s): the %" PRId64 " channels of query do not divide into %" PRId64 " heads with %" PRId64
+                    " key heads",
                     n->name, ane_prim_info(n->op).name, channels, heads, kv);
   *out = channels / parts;
   return ANE_OK;
 }
 
-/* The empty cache: its declared shape with batch 1 and, if it grows, no rows. Other symbolic dimensions come from the
- * attention that reads it or from the options ([batch, heads, rows, width]). */
+/* Makes the empty cache [batch, heads, rows, width]: its declared shape with batch 1 and, if it grows, no rows. Other symbolic
+ * dimensions come from the attention that reads the cache, or from the options. */
 static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, int32_t i, struct ane_error *err) {
   struct lm_state *s = &m->states[i];
   const struct ane_onnx_io *io = ane_interp_input(m->graph, s->input);
@@ -133,7 +134,8 @@ static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, 
 
 /* ---- Fingerprint ---------------------------------------------------------------------------------------------------*/
 
-/* FNV-1a over all that gives two graphs different states: kernels, ops, shapes of constants and the ends of their bytes. */
+/* Adds bytes to a fingerprint: FNV-1a over all that makes the states of two graphs differ: kernels, ops, shapes of constants, and
+ * the first and last of their bytes. */
 static void mix(uint64_t *h, const void *data, size_t n) {
   for (size_t i = 0; i < n; i++) *h = (*h ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
 }

@@ -81,7 +81,7 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
   return interp_constant(t->g, name, &d, out, t->err);
 }
 
-/* A binding of a parameter as a value. */
+/* Sets *out to the value that a parameter is bound to. */
 static ane_status binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
   if (b->value) {
     ane_status st = mil_constant(t, "", b->value, out);
@@ -139,7 +139,7 @@ ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim 
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
 
-/* The item of a mapping for a parameter of the primitive ("p=..."): the text after the '=', or NULL. */
+/* Finds the item of a mapping for a parameter of the primitive ("p=..."). Returns the text after the '=', or NULL. */
 static const char *mapped(const char *mapping, const char *param, size_t len, size_t *n) {
   for (const char *p = mapping; *p; p += strspn(p, " ")) {
     size_t all = strcspn(p, " ");
@@ -244,7 +244,7 @@ static ane_status import_block(struct mil_import *t, const struct ane_mil_block 
   return st ? st : interp_close_block(t->g, to, t->err);
 }
 
-/* cond(pred) and while_loop(loop_vars): two blocks each. */
+/* Translates cond(pred) or while_loop(loop_vars), which have two blocks each. */
 static ane_status control(struct mil_import *t, const struct ane_mil_op *op, bool loop) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, loop ? "loop_vars" : "pred");
   struct interp_node n = {.name = node_name(op), .kind = loop ? INTERP_WHILE : INTERP_IF, .n_out = (int32_t)op->n_outputs};

@@ -29,12 +29,13 @@ static ane_status params(struct mil_import *t, const struct ane_mil_op *op, cons
   return ANE_OK;
 }
 
-/* A float constant. */
+/* Makes a float constant. */
 static ane_status number(struct mil_import *t, float v, int32_t *out) { return interp_float(t->g, v, out, t->err); }
 
 /* ---- Shapes --------------------------------------------------------------------------------------------------------*/
 
-/* 0 copies a dimension: the one of the same index, from iOS17 on the one with the same distance from the end. */
+/* Translates reshape. A 0 in the shape copies a dimension: that of the same index, or from iOS17 on that with the same distance
+ * from the end. */
 static ane_status reshape(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "shape"};
   int64_t from_end = ane_mil_opset_version(t->g->function->opset) >= 8, zero = 0;

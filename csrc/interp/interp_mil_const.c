@@ -141,7 +141,7 @@ struct ane_coded *mil_const_codes(struct mil_import *t, const struct ane_mil_op 
 
 /* ---- Scales --------------------------------------------------------------------------------------------------------*/
 
-/* iOS16: w = scale (q - zero_point). Each of both is one number, or one for each index of `axis`. */
+/* iOS16: w = scale (q - zero_point). scale and zero_point are each one number, or one for each index of `axis`. */
 static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
   const struct ane_mil_value *q = mil_const_tensor(t, op, "quantized_data", ANE_DYN_RANK),
                              *s = mil_const_tensor(t, op, "scale", 1), *z = mil_const_tensor(t, op, "zero_point", 1),

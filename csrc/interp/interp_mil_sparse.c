@@ -87,7 +87,7 @@ ane_status mil_const_sparse_scaled(struct mil_import *t, const struct ane_mil_op
   return st ? st : give_decoded(t, op, mask, w);
 }
 
-/* The indices under a mask, a byte each; 0 where the bit is not set. */
+/* Spreads the indices by a mask, one byte each; 0 if the bit is not set. */
 static ane_status dense_indices(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                                 const struct ane_mil_value *data, struct ane_mil_value *out) {
   float *all;
@@ -105,7 +105,7 @@ static ane_status dense_indices(struct mil_import *t, const struct ane_mil_op *o
   return ANE_OK;
 }
 
-/* The mask of `total` elements, in vectors of v, from the mask of their indices. NULL: the error is set. */
+/* Makes the mask of `total` elements, in vectors of v, from the mask of their indices. NULL: the error is set. */
 static struct ane_mil_value *mask_of_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                                              int64_t v, const int64_t *dim, int64_t total) {
   struct ane_mil_value *wide = ane_arena_alloc(&t->g->arena, sizeof *wide);
@@ -129,7 +129,7 @@ static struct ane_mil_value *mask_of_vectors(struct mil_import *t, const struct 
   return wide;
 }
 
-/* Codes of one byte, with a table of 2^bits entries, as the type of the indices says. */
+/* Makes codes of one byte with tables of 2^bits entries; the type of the indices gives `bits`. */
 static ane_status table_of_bytes(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
                                  uint32_t bits, const struct ane_mil_value *lut, struct ane_coded **w) {
   /* analyser: dense_indices() has set the type, or its code was returned. */

@@ -35,14 +35,14 @@ int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int 
   return i < n->n_in ? n->in[i] : INTERP_NONE;
 }
 
-/* A stored tensor as a constant. */
+/* Makes a constant of a stored tensor. */
 static ane_status constant(struct onnx_import *t, const char *name, const struct ane_onnx_tensor *c, int32_t *out) {
   struct ane_dyn d = {.dtype = c->dtype, .rank = c->rank, .count = (int64_t)c->count, .data = c->data};
   memcpy(d.dim, c->dim, sizeof d.dim);
   return interp_constant(t->g, name, &d, out, t->err);
 }
 
-/* An attribute as a constant. */
+/* Makes a constant of an attribute. */
 static ane_status attribute_value(struct onnx_import *t, const struct ane_onnx_node *n, const struct ane_onnx_attr *a,
                                   int32_t *out) {
   switch (a->type) {

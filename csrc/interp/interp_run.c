@@ -149,7 +149,7 @@ static ane_status run_write(struct run *r, const struct interp_node *n) {
   const struct ane_dyn *v = value_of(r, n->in[0]);
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   if (v->dtype != ANE_F32 || v->rank != t->rank || memcmp(v->dim, t->dim, (size_t)t->rank * sizeof *t->dim) != 0)
-    return ane_fail(r->err, ANE_SHAPE, "the state is %s, what is written %s", ane_dyn_text(t, a), ane_dyn_text(v, b));
+    return ane_fail(r->err, ANE_SHAPE, "the state is %s, but the value to write is %s", ane_dyn_text(t, a), ane_dyn_text(v, b));
   ane_status st = interp_solid(v, r->m, &fresh, r->err);
   if (st) return st;
   ane_dyn_drop(r->m, t);
@@ -189,14 +189,14 @@ static int32_t widest(const struct interp_block *b) {
   return most;
 }
 
-/* The type that a Core ML function declares for a state. */
+/* Returns the type that a Core ML function declares for a state. */
 static const struct ane_mil_type *declared(const struct ane_mil_function *f, const char *state) {
   for (uint32_t i = 0; f && i < f->n_inputs; i++)
     if (f->inputs[i].type.kind == ANE_MIL_STATE && strcmp(f->inputs[i].name, state) == 0) return &f->inputs[i].type;
   return NULL;
 }
 
-/* The states of the graph in the caller's set. */
+/* Finds the states of the graph in the caller's set. */
 static ane_status find_states(const struct ane_interp *g, const struct ane_interp_states *s, int32_t *state_of,
                               struct ane_error *err) {
   for (int32_t i = 0; i < g->n_states; i++) {

@@ -61,7 +61,7 @@ int64_t ane_lm_length(const struct ane_lm_session *s) { return s->length; }
 
 /* ---- A call --------------------------------------------------------------------------------------------------------*/
 
-/* Integers as input i declares them: the values of ids; or, if ids is NULL, from, from + step, ... */
+/* Makes n integers of the type that input i declares: the values of ids, or, if ids is NULL, from, from + step, ... */
 static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, int64_t n, int64_t from, int64_t step,
                            const int32_t *ids, struct ane_dyn *out, struct ane_error *err) {
   bool declared = i < ane_interp_info(s->lm->graph).n_inputs;
@@ -80,7 +80,7 @@ static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, in
   return st;
 }
 
-/* Declared rank of a length: 0 for a number, 1 for a list of one. */
+/* Returns the declared rank of an input that holds a length: 0 for a number, 1 for a list of one. */
 static int32_t length_rank(const struct ane_lm *m, int32_t i) { return ane_interp_input(m->graph, i)->rank == 1 ? 1 : 0; }
 
 static ane_status fill_inputs(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_dyn *in,
@@ -191,7 +191,7 @@ const char *ane_lm_state_name(const struct ane_lm *m, int32_t i) { return ane_in
 bool ane_lm_state_grows(const struct ane_lm *m, int32_t i) { return m->states[i].grows; }
 const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i) { return &s->states[i]; }
 
-/* The shape of state i after `length` tokens, without elements. */
+/* Returns the shape of state i after `length` tokens, without elements. */
 static struct ane_dyn shape_of(const struct ane_lm *m, int32_t i, int64_t length) {
   struct ane_dyn t = {.dtype = ANE_F32, .rank = m->states[i].first.rank};
   memcpy(t.dim, m->states[i].first.dim, sizeof t.dim);
@@ -206,14 +206,14 @@ int64_t ane_lm_state_count(const struct ane_lm *m, int32_t i, int64_t length) {
   return count;
 }
 
-/* The first t->dim[2] rows of a state [1, heads, rows, width]. */
+/* Copies the first t->dim[2] rows of a state [1, heads, rows, width]. */
 static void copy_rows(struct ane_dyn *t, const struct ane_dyn *from) {
   size_t row = (size_t)t->dim[3] * sizeof(float), heads = (size_t)(t->dim[0] * t->dim[1]), rows = (size_t)t->dim[2];
   for (size_t h = 0; h < heads; h++)
     memcpy((char *)ane_dyn_data(t) + h * rows * row, (const char *)from->data + h * (size_t)from->dim[2] * row, rows * row);
 }
 
-/* State i after `length` tokens, from `data` or from the session's present state. */
+/* Makes state i after `length` tokens, from `data` or, if that is NULL, from the session's present state. */
 static ane_status make_state(struct ane_lm_session *s, int32_t i, int64_t length, const float *data, struct ane_dyn *out,
                              struct ane_error *err) {
   const struct ane_dyn *old = &s->states[i];

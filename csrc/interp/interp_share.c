@@ -33,7 +33,7 @@ void ane_interp_shared_destroy(struct ane_interp_shared *s) { ane_free(s); }
 
 static bool put(struct ane_buffer *b, const void *data, size_t size) { return size == 0 || ane_buffer_append(b, data, size); }
 
-/* Number of groups of scales of a coded constant. */
+/* Returns the number of groups of scales of a coded constant. */
 static int64_t groups_of(const struct ane_coded *w) {
   int64_t last = 0;
   for (int32_t k = 0; k < w->rank; k++) last += (w->dim[k] - 1) / w->block[k] * w->step[k];
@@ -101,8 +101,8 @@ static ane_status keep(struct ane_interp *g, struct interp_node *n, struct ane_b
   return ANE_OK;
 }
 
-/* Weights may be packed from constants that are not in the file as often as nodes read them, so a small file could take any
- * amount of memory. */
+/* The most bytes of packed weights, as a multiple of the bytes of the file. Beyond it they count against the budget: constants
+ * that are not in the file are packed once for each node that reads them, so a small file could take any amount of memory. */
 enum { MOST_TIMES = 16 };
 
 static ane_status check_weights(const struct ane_interp *g, struct ane_error *err) {

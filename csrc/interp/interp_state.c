@@ -72,7 +72,7 @@ ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int3
   bool floats = t->dtype == ANE_F32 || t->dtype == ANE_F16 || t->dtype == ANE_F64 || t->dtype == ANE_BF16;
   if (!fits(t, r->type) || floats != (r->dtype == ANE_F32)) {
     declared_text(r->type, want);
-    return ane_fail(err, ANE_SHAPE, "the result is %s, declared as %s", ane_dyn_text(t, got), want);
+    return ane_fail(err, ANE_SHAPE, "the result is %s, but is declared as %s", ane_dyn_text(t, got), want);
   }
   if (t->dtype != r->dtype) {
     ane_status st = cast_to(g, m, t, r->dtype, err);
@@ -119,7 +119,7 @@ static ane_status add_zeros(struct ane_interp_states *s, const char *name, const
   return ANE_OK;
 }
 
-/* skip: a state of this name and another shape is none of this set. */
+/* Adds a state. skip: a state that the set already has with another shape is left out, and is not an error. */
 static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_named_type *t, bool skip, struct ane_error *err) {
   struct ane_dyn d = {.rank = t->type.rank};
   int32_t at = interp_state_find(s, t->name);

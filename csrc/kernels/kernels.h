@@ -96,10 +96,11 @@ struct ane_activations {
   const int32_t *isum;      /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
   int64_t outlier_ld;       /* row length of the next four arrays, which are ordered by blocks: 1, or t rounded up to 64 */
-  const uint8_t *outlier; /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual codes; 64 bytes may be
-                             read from any on */
-  const int8_t
-      *residual; /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set where outlier is not 0 */
+  /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual codes. From each byte on, 64 bytes may be
+   * read. */
+  const uint8_t *outlier;
+  /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set only where outlier is not 0. */
+  const int8_t *residual;
   const float *d_residual;      /* I8: [nb][outlier_ld] 128 d */
   const int32_t *residual_isum; /* I8: [nb][outlier_ld][2] of residual */
   const float *dsum;            /* I8: [t][nb] d times the sum over the block, rounded: the factor of minima */
@@ -136,9 +137,9 @@ static inline const uint8_t *ane_low_nibbles(const struct ane_packed *w, int64_t
   const int64_t chunk = b / ANE_LOW_BLOCKS, group = row / ANE_GROUP * (w->cols / 2) + chunk * ANE_LOW_BLOCKS * 16;
   return w->low_nibbles + group * ANE_GROUP + (size_t)(row % ANE_GROUP) * ane_low_stride(w->cols, b) + b % ANE_LOW_BLOCKS * 16;
 }
-/* What the bounds need of a block of one token. by: the factor of dot * scale. norm: the norm of x in steps. slack: an upper
- * bound of all rounding errors of the bound and of the product. norm and slack are for a scale of 1. The dots are 32 * high * q +
- * start and 2 * low * q + start_low. */
+/* What the bounds need of a block of one token. by: the factor that dot * scale is multiplied by. norm: the norm of x, in steps
+ * of 1 / ANE_BOUND_STEPS. slack: an upper bound of all rounding errors of the bound and of the product. norm and slack are for a
+ * scale of 1. The dots are 32 * high * q + start and 2 * low * q + start_low. */
 struct ane_bound_block {
   float by, norm, slack;
   int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 high - 120.5 + (low - 7.5) */

@@ -31,7 +31,7 @@
  *   N8H    0 codes     512 float[16]                                  576
  *   Q4_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 256 b: nibbles
  *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
- *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
+ *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, bits 4 and 5
  *
  *   IQ4_NL 0 nibbles   256 scale
  *   MXFP4  0 nibbles   256 u8[16] exponents
@@ -205,8 +205,9 @@ static void pack_lut4(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 /* ---- Blocks of 256 -----------------------------------------------------------------------------------------------*/
 
-/* The eight 6-bit scales and minima of a Q4_K or Q5_K block in 12 bytes: s = low_nibbles six bits of bytes 0..3, m of 4..7; for
- * sub-blocks 4..7 the low nibbles (s) and high nibbles (m) of bytes 8..11 below the top two bits of bytes 0..3 (s), 4..7 (m). */
+/* The eight 6-bit scales s and minima m of a Q4_K or Q5_K block, which are stored in 12 bytes. Sub-blocks 0..3: s is the lower
+ * six bits of bytes 0..3, m those of bytes 4..7. Sub-blocks 4..7: the lower four bits of s are the low nibbles of bytes 8..11,
+ * those of m the high nibbles; the upper two bits are the top two bits of bytes 0..3 (s) and 4..7 (m). */
 static inline void k_scales(const uint8_t *src, uint8_t s[8], uint8_t m[8]) {
   uint32_t a = ane_word(src), b = ane_word(src + 4), c = ane_word(src + 8);
   ane_put_word(s, a & 0x3F3F3F3F);
@@ -265,8 +266,9 @@ static void pack_q5_k(const uint8_t *rows, size_t stride, int n_rows, int64_t co
     }
 }
 
-/* Stored half h of 128 columns: 64 bytes of low nibbles (sub-blocks 4h, 4h + 1 low, 4h + 2, 4h + 3 high), and 32 bytes whose
- * bits 2j, 2j + 1 are the upper bits of sub-block 4h + j. */
+/* A half h of 128 columns is stored as 64 bytes of nibbles and 32 bytes of bits 4 and 5. The low nibbles are bits 0 .. 3 of the
+ * codes of sub-blocks 4h and 4h + 1, the high nibbles those of 4h + 2 and 4h + 3. Bits 2j and 2j + 1 of the 32 bytes are bits 4
+ * and 5 of the codes of sub-block 4h + j. */
 static void pack_q6_k(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
   for (int64_t u = 0; u < cols / 256; u++, dst += 3360)
     for (int r = 0; r < n_rows; r++) {

@@ -196,7 +196,7 @@ static struct ane_mil_value numbers(struct ane_mil_type type, const void *data, 
   return v;
 }
 
-/* A small constant of ints or flags: n elements; n = -1: a scalar. */
+/* Makes a small constant of ints or flags: n elements; n = -1: a scalar. */
 static mil_value small(struct mil_build *b, ane_mil_dtype t, const int32_t *v, int n) {
   char text[NAME_TEXT];
   int len = snprintf(text, sizeof text, "%s %d:", ane_mil_dtype_name(t), n), count = n < 0 ? 1 : n;

@@ -44,7 +44,7 @@ void mil_build_no_memory(struct mil_build *b);
 
 /* Returns a name that no other value has: `name`, or name_2, ... */
 const char *mil_name(struct mil_build *b, const char *name);
-/* An input of the function: a value of the given type that no operation makes. `name` comes from mil_name. */
+/* Makes an input of the function: a value of the given type that no operation makes. `name` comes from mil_name. */
 mil_value mil_given(struct mil_build *b, const char *name, struct ane_mil_type type);
 
 /* ---- Constants: equal small constants are shared ------------------------------------------------------------------- */
@@ -55,9 +55,9 @@ mil_value mil_flags(struct mil_build *b, const bool *v, int n);   /* bool [n] */
 mil_value mil_flag(struct mil_build *b, bool v);
 mil_value mil_text(struct mil_build *b, const char *s);
 mil_value mil_number(struct mil_build *b, ane_mil_dtype t, double v); /* a scalar: fp16 or fp32 */
-/* A tensor of fp16 or fp32, rounded from `data`; or of int32, for which `data` must hold whole numbers. */
+/* Makes a tensor of fp16 or fp32, rounded from `data`; or of int32, for which `data` must hold whole numbers. */
 mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int32_t rank, const int64_t *dim, const float *data);
-/* The constant that a weight provider returned: const or constexpr. */
+/* Makes the constant that a weight provider returned: const or constexpr. */
 mil_value mil_weight(struct mil_build *b, const char *name, const struct ane_mil_weight *w, struct ane_mil_type type);
 
 /* ---- Operations -------------------------------------------------------------------------------------------------------*/
@@ -69,8 +69,8 @@ struct mil_arg {
   const mil_value *list;
   int n;
 };
-/* Any operation with one output of this type. `type` is the name in MIL. If name is NULL, the output is named after the
- * operation. */
+/* Appends any operation with one output, of type `out`. `type` is the operation's name in MIL. If name is NULL, the output is
+ * named after the operation. */
 mil_value mil_op(struct mil_build *b, const char *type, const char *name, struct ane_mil_type out, const struct mil_arg *args,
                  int n);
 
@@ -92,19 +92,19 @@ mil_value mil_layer_norm(struct mil_build *b, mil_value x, int axis, double eps)
 /* reduce_mean, reduce_sum or reduce_max. The reduced axis stays, with one element. */
 mil_value mil_reduce(struct mil_build *b, const char *type, mil_value x, int axis);
 mil_value mil_argmax(struct mil_build *b, mil_value x, int axis); /* int32; the axis is removed */
-/* The k largest along the axis, best first: their int32 indices. */
+/* Returns the int32 indices of the k largest elements along the axis, the largest first. */
 mil_value mil_topk(struct mil_build *b, mil_value x, int k, int axis);
 mil_value mil_concat(struct mil_build *b, const mil_value *list, int n, int axis, bool interleave);
 mil_value mil_concat2(struct mil_build *b, mil_value x, mil_value y, int axis);
-/* Elements from, from + stride, ... below `to` of one axis; the other axes are kept whole. to = MIL_END: up to the end. Negative
- * indices count from the end (stride 1). */
+/* Takes elements from, from + stride, ... below `to` of one axis; the other axes are kept whole. to = MIL_END: up to the end.
+ * Negative indices count from the end (stride 1). */
 enum { MIL_END = INT32_MAX };
 mil_value mil_slice(struct mil_build *b, mil_value x, int axis, int64_t from, int64_t to, int64_t stride);
-/* `count` elements of an axis, starting at `begin`. begin: int32 [rank], zero except at the axis. */
+/* Takes `count` elements of an axis, starting at `begin`. begin: int32 [rank], zero except at the axis. */
 mil_value mil_slice_size(struct mil_build *b, mil_value x, int axis, mil_value begin, int64_t count);
-/* x with [.., begin : end, ..] = update. begin and end: int32 [rank]; only their elements at the axis are used. */
+/* Returns x after x[.., begin : end, ..] = update. begin and end: int32 [rank]; only their elements at the axis are used. */
 mil_value mil_slice_update(struct mil_build *b, mil_value x, mil_value update, int axis, mil_value begin, mil_value end);
-/* At most one dimension is -1. Returns x itself if it has that shape already. */
+/* Reshapes x. At most one dimension is -1, which is inferred. Returns x itself if it has that shape already. */
 mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t *dim);
 mil_value mil_reshape4(struct mil_build *b, mil_value x, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 mil_value mil_transpose(struct mil_build *b, mil_value x, const int32_t *perm);
@@ -113,9 +113,9 @@ mil_value mil_tile(struct mil_build *b, mil_value x, int axis, int64_t times);
 mil_value mil_matmul(struct mil_build *b, mil_value x, mil_value y, bool transpose_y); /* equal leading dimensions */
 /* A convolution with stride 1, no padding and no dilation. bias NULL: none. weight: [C_out, C_in / groups, kh, kw]. */
 mil_value mil_conv(struct mil_build *b, mil_value x, mil_value weight, mil_value bias, int64_t groups);
-/* int32 [1]: dimension `axis` of x, computed at run time if it is not known. */
+/* Returns dimension `axis` of x as int32 [1], computed at run time if it is not known. */
 mil_value mil_size(struct mil_build *b, mil_value x, int axis);
-/* x[indices] along an axis of x; indices: int32 [n], not negative. */
+/* Returns x[indices] along an axis of x; indices: int32 [n], not negative. */
 mil_value mil_gather(struct mil_build *b, mil_value x, mil_value indices, int axis);
 mil_value mil_identity(struct mil_build *b, mil_value x, const char *name); /* gives the value this name, from mil_name */
 mil_value mil_read_state(struct mil_build *b, mil_value state);

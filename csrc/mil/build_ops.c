@@ -129,7 +129,7 @@ mil_value mil_concat2(struct mil_build *b, mil_value x, mil_value y, int axis) {
   return mil_concat(b, (mil_value[]){x, y}, 2, axis, false);
 }
 
-/* Masks that are true for every axis except one. */
+/* Makes a mask over the axes: `there` at `axis`, true at all others. */
 static mil_value others(struct mil_build *b, int rank, int axis, bool there) {
   bool mask[ANE_MIL_RANK];
   for (int i = 0; i < rank; i++) mask[i] = i != axis || there;
@@ -142,7 +142,7 @@ static mil_value on_axis(struct mil_build *b, int rank, int axis, int32_t v, int
   return mil_ints(b, list, rank);
 }
 
-/* The number of elements in [from, to) of a dimension of size n; unknown if it depends on an unknown n. */
+/* Returns the number of elements in [from, to) of a dimension of size n; unknown if it depends on an unknown n. */
 static int64_t slice_size(int64_t n, int64_t from, int64_t to, int64_t stride) {
   if (n < 0 && from < 0 && to == MIL_END) return -from;
   if (n < 0 && (from < 0 || to < 0 || to == MIL_END)) return ANE_MIL_UNKNOWN;
@@ -185,7 +185,7 @@ mil_value mil_slice_update(struct mil_build *b, mil_value x, mil_value update, i
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------------*/
 
-/* The number of elements; false if a dimension is unknown. */
+/* Counts the elements; false: a dimension is unknown. */
 static bool count_of(const int64_t *dim, int rank, int64_t *n) {
   *n = 1;
   for (int i = 0; i < rank; i++) {

@@ -42,7 +42,7 @@ struct coreai_scope coreai_scope_begin(struct ane_ai_build *b, struct ane_arena 
 void coreai_scope_free(struct coreai_scope *s);
 /* Binds an input of the MIL function. A failure is recorded in the builder. */
 void coreai_bind(struct coreai_scope *s, const char *name, ane_ai_value x);
-/* The value of this name. An unknown name is recorded in the builder as ANE_INVALID. */
+/* Returns the value of this name. An unknown name is recorded in the builder as ANE_INVALID. */
 ane_ai_value coreai_value(struct coreai_scope *s, const char *name);
 /* Translates the operations of f. Its inputs are bound and all of its shapes are static. Constants of kind BLOB are resources,
  * whose number is the constant's offset. Failures are recorded in the builder: ANE_UNSUPPORTED (an operation without a row), or
@@ -55,7 +55,7 @@ struct export_sink;
 ane_status coreai_begin(const struct ane_mil_export *e, const char *path, struct ane_aimodel_writer **w, struct export_sink *sink,
                         struct ane_error *err);
 
-/* The same tensor type in Core AI. MIL's strings, which no tensor holds, become fp16. */
+/* Returns the same tensor type in Core AI. MIL's strings, which no tensor holds, become fp16. */
 struct ane_ai_type coreai_type(const struct ane_mil_type *t);
 
 #endif

@@ -92,15 +92,15 @@ static void *allocate(struct body *f, size_t n, size_t size) {
   return p;
 }
 
-/* The angular frequencies of a rope. With longrope, all functions of an asset have the same, by the longest context: a reply that
- * grows into the next context keeps its keys. */
+/* Returns the angular frequencies of a rope. With longrope, all functions of an asset use those of the longest context, so a
+ * reply that grows into the next context keeps its keys. */
 static const float *frequencies(const struct asset *a, const struct ane_node *n) {
   const struct ane_attr *far = ane_node_attr(n, "long_freq");
   bool beyond = far->fv.n && a->longest > ane_node_int(n, "original");
   return beyond ? far->fv.v : ane_node_attr(n, "inv_freq")->fv.v;
 }
 
-/* An fp16 constant as a resource. data lies in the arena. */
+/* Makes an fp16 constant as a resource. data lies in the arena. */
 static ane_ai_value stored(struct body *f, int32_t rank, const int64_t *dim, const uint16_t *data) {
   uint64_t count = 1;
   for (int32_t i = 0; i < rank; i++) count *= (uint64_t)dim[i];
@@ -115,8 +115,8 @@ static ane_ai_value stored(struct body *f, int32_t rank, const int64_t *dim, con
   return v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
 }
 
-/* The cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table [context, r / 2].
- * The angle is an fp32 product, as in the executor. */
+/* Returns the cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table
+ * [context, r / 2]. The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
   const float *freq = frequencies(f->a, n);
   int64_t half = ane_node_attr(n, "inv_freq")->fv.n, dim[] = {f->context, half};
@@ -139,21 +139,21 @@ static ane_ai_value rope_of(struct body *f, int32_t number, bool sine) {
   return *slot;
 }
 
-/* int32 0 .. n - 1 in the shape dim. */
+/* Makes int32 0 .. n - 1 in the shape dim. */
 static ane_ai_value iota(struct body *f, int64_t n, const int64_t dim[4]) {
   int64_t *v = allocate(f, (size_t)n, sizeof *v);
   for (int64_t i = 0; v && i < n; i++) v[i] = i;
   return v ? ane_ai_reshape(&f->b, ane_ai_ints(&f->b, ANE_AI_INT32, v, (int32_t)n), 4, dim) : f->positions;
 }
 
-/* HIDDEN_SCORE where x > limit, else 0. */
+/* Returns HIDDEN_SCORE for each x > limit, else 0. */
 static ane_ai_value hide(struct body *f, ane_ai_value x, int64_t limit) {
   ane_ai_value beyond = ane_ai_binary(&f->b, ANE_AI_GREATER, x, ane_ai_int(&f->b, ANE_AI_INT32, limit));
   return ane_ai_binary(&f->b, ANE_AI_MUL, ane_ai_cast(&f->b, beyond, ANE_AI_FP16),
                        ane_ai_number(&f->b, ANE_AI_FP16, HIDDEN_SCORE));
 }
 
-/* The given mask, restricted to the window: keys 0 .. window - 1 positions back and at most `ahead` positions ahead. */
+/* Returns the given mask, restricted to the window: keys 0 .. window - 1 positions back and at most `ahead` positions ahead. */
 static ane_ai_value mask_of(struct body *f, int32_t number) {
   if (f->mask[number]) return f->mask[number];
   const struct ane_mil_mask *m = &f->a->masks.list[number];
@@ -184,7 +184,7 @@ static bool is_shared(const struct body *f, int32_t part, const struct ane_mil_p
   return false;
 }
 
-/* Number of states of this kind. *same: all of them have *channels channels. */
+/* Counts the states of this kind. *same: all of them have *channels channels. */
 static int64_t count_states(const struct body *f, ane_mil_port_kind kind, bool *same, int64_t *channels) {
   int64_t n = 0;
   *same = true;
@@ -362,7 +362,7 @@ static ane_ai_value join_logits(struct body *f) {
   return f->n_logits > 1 ? ane_ai_concat(&f->b, f->logits, f->n_logits, 1) : f->logits[0];
 }
 
-/* The scalar of prompt_opt: one element of the last shard's output, so that its computation is not removed. */
+/* Returns the scalar of prompt_opt: one element of the last shard's output, so that its computation is not removed. */
 static ane_ai_value one_element(struct body *f) {
   const struct ane_mil_lowered *last = f->parts[f->n_parts - 1];
   ane_ai_value x = f->edges[last->outputs[last->n_outputs - 1].value];
@@ -405,7 +405,7 @@ static bool has_types(const struct body *f) {
   return false;
 }
 
-/* fp32 numbers as an fp16 constant. */
+/* Makes an fp16 constant of fp32 numbers. */
 static ane_ai_value rounded(struct body *f, int32_t rank, const int64_t *dim, const float *x) {
   size_t n = 1;
   for (int32_t i = 0; i < rank; i++) n *= (size_t)dim[i];
@@ -414,7 +414,7 @@ static ane_ai_value rounded(struct body *f, int32_t rank, const int64_t *dim, co
   return data ? stored(f, rank, dim, data) : f->positions;
 }
 
-/* The vector of the sequence, or the rows of all tokens [1, T, N]. x [1, N, T, 1]; seen: the tokens that are pooled. */
+/* Returns the vector of the sequence, or the rows of all tokens [1, T, N]. x [1, N, T, 1]; seen: the tokens that are pooled. */
 static ane_ai_value result_of(struct body *f, ane_ai_value x, ane_ai_value seen) {
   const struct ane_coreai_result *r = f->a->result;
   if (!r->n_poolings)
@@ -428,14 +428,14 @@ static ane_ai_value result_of(struct body *f, ane_ai_value x, ane_ai_value seen)
   return dense ? coreai_pool(&f->b, r, dense, x, seen) : x;
 }
 
-/* The hidden states or scores [1, N, T, 1] of all tokens: of the head, or what the last shard gives. */
+/* Returns the hidden states or scores [1, N, T, 1] of all tokens: those of the head, or else those of the last shard. */
 static ane_ai_value rows_of(struct body *f) {
   if (f->n_logits) return join_logits(f);
   ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "no shard makes the result of the graph"));
   return f->positions;
 }
 
-/* A model that takes whole sequences: all tokens in one call, without states. */
+/* Builds the function of a model that takes whole sequences: all tokens in one call, without states. */
 static ane_status whole(struct asset *a, int64_t t, const char *name) {
   const struct ane_ai_type a_token = ane_ai_tensor(ANE_AI_INT32, 2, (int64_t[]){1, t}),
                            a_weight = ane_ai_tensor(ANE_AI_FP16, 2, (int64_t[]){1, t});

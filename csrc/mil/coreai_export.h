@@ -21,7 +21,7 @@
  * an embedding model, a reranker) has instead, for each T:
  *
  *   main, or main_{T}       input_ids int32 [1, T], attention_mask fp16 [1, T] (1: a token, 0: padding, after the tokens),
- *                           token_type_ids int32 [1, T] (where the model has types), pooling_mask fp16 [1, T] (with prompt_mask)
+ *                           token_type_ids int32 [1, T] (if the model has types), pooling_mask fp16 [1, T] (with prompt_mask)
  *                           -> logits fp16 [1, T, N] of a token classifier; embedding fp16 [1, D]; logits fp16 [1, N] of a
  *                           reranker, before any activation
  */

@@ -1,5 +1,6 @@
-/* Translates each MIL primitive into operations of Core AI, by the table at the end. Axes, bounds and shapes are constants: a row
- * reads MIL's and the builder makes Core AI's. Core AI has no norm operation, so norms are expanded in fp32. */
+/* Translates each MIL primitive into operations of Core AI, by the table at the end. Axes, bounds and shapes are constants: the
+ * function of a row reads those of MIL, and the builder makes those of Core AI. Core AI has no norm operation, so norms are
+ * expanded in fp32. */
 #include "mil/coreai.h"
 
 #include "tensor/half.h"
@@ -36,7 +37,7 @@ static void put(struct coreai_scope *s, const char *name, struct coreai_named x)
 
 void coreai_bind(struct coreai_scope *s, const char *name, ane_ai_value x) { put(s, name, (struct coreai_named){.v = x}); }
 
-/* NULL: the name is unknown. */
+/* Finds a name. NULL: it is unknown. */
 static struct coreai_named *find(const struct coreai_scope *s, const char *name) {
   uint32_t at = ane_strmap_get(&s->names, name, strlen(name));
   return at == UINT32_MAX ? NULL : (struct coreai_named *)(void *)s->values.data + at;
@@ -64,7 +65,7 @@ struct ane_ai_type coreai_type(const struct ane_mil_type *t) {
 
 /* ---- Constants -------------------------------------------------------------------------------------------------------*/
 
-/* A constant with the elements of c in another shape. */
+/* Makes a constant with the elements of c in another shape. */
 static ane_ai_value constant_as(struct coreai_scope *s, const struct ane_mil_value *c, int32_t rank, const int64_t *dim) {
   struct ane_mil_type type = ane_mil_tensor_type(c->type.dtype, rank, dim);
   struct ane_ai_type t = coreai_type(&type);
@@ -75,7 +76,7 @@ static ane_ai_value constant(struct coreai_scope *s, const struct ane_mil_value 
   return constant_as(s, c, c->type.rank, c->type.dim);
 }
 
-/* The constant that a parameter is bound to, or an attribute. NULL: the parameter is absent or computed. */
+/* Returns the constant that a parameter is bound to, or an attribute. NULL: the parameter is absent or computed. */
 static const struct ane_mil_value *constant_param(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   if (!a || a->n_bindings != 1) return ane_mil_op_attr(op, name);
@@ -108,7 +109,7 @@ ane_ai_value coreai_value(struct coreai_scope *s, const char *name) {
   return find(s, name)->v;
 }
 
-/* The value of a parameter; NULL: absent. */
+/* Returns the value of a parameter; NULL: it is absent. */
 static ane_ai_value arg(struct coreai_scope *s, const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   if (!a || a->n_bindings != 1) return NULL;
@@ -141,7 +142,7 @@ static ane_ai_value rsqrt(struct coreai_scope *s, const struct ane_mil_op *op, a
   return ane_ai_unary(s->b, ANE_AI_RSQRT, plus(s, x, float_param(s, op, "epsilon")));
 }
 
-/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), in fp32: 1 + e^x loses small results in fp16. */
+/* Computes log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), in fp32: in fp16, 1 + e^x loses small results. */
 static ane_ai_value softplus(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)op, (void)id;
   ane_ai_value wide = ane_ai_cast(s->b, x, ANE_AI_FP32);
@@ -189,7 +190,7 @@ static ane_ai_value reduce(struct coreai_scope *s, const struct ane_mil_op *op, 
   return ane_ai_reduce(s->b, (ane_ai_op_id)id, x, axis_of(s, op, "axes", x));
 }
 
-/* (x - mean) * rsqrt(variance + eps), in fp32: squares of fp16 values may overflow. */
+/* Computes (x - mean) * rsqrt(variance + eps), in fp32: squares of fp16 values may overflow. */
 static ane_ai_value layer_norm(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axes", x);
@@ -210,7 +211,7 @@ static ane_ai_value argmax(struct coreai_scope *s, const struct ane_mil_op *op, 
   return reshape_to(s, best, &op->outputs[0].type);
 }
 
-/* The indices. Lowerings do not use the values, topk's other result. */
+/* Computes the indices only. Lowerings do not use the values, topk's other result. */
 static ane_ai_value topk(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axis", x);
@@ -268,7 +269,7 @@ static ane_ai_value slice(struct coreai_scope *s, const struct ane_mil_op *op, a
 
 static ane_ai_value int32s(struct coreai_scope *s, const int64_t *v, int32_t n) { return ane_ai_ints(s->b, ANE_AI_INT32, v, n); }
 
-/* Element i of a parameter that is a constant or a concat of constants. False: it is computed. */
+/* Reads element i of a parameter that is a constant or a concat of constants. false: it is computed. */
 static bool joined_int(const struct coreai_scope *s, const struct ane_mil_op *op, const char *name, uint32_t i, int64_t *out) {
   const struct ane_mil_value *c = constant_param(s, op, name);
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
@@ -320,7 +321,7 @@ static ane_ai_value transpose(struct coreai_scope *s, const struct ane_mil_op *o
   return ane_ai_transpose(s->b, x, perm);
 }
 
-/* x with axis `from` moved to place `to`. */
+/* Moves axis `from` of x to place `to`. */
 static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t from, int32_t to) {
   int32_t perm[ANE_AI_RANK], n = 0;
   if (from == to) return x;
@@ -335,7 +336,7 @@ static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t fr
   return ane_ai_transpose(s->b, x, perm);
 }
 
-/* Computed indices beyond the end, those of padding after the last position, take the last element. */
+/* Gathers. Computed indices beyond the end, those of padding after the last position, take the last element. */
 static ane_ai_value gather(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value x, int id) {
   (void)id;
   int32_t axis = axis_of(s, op, "axis", x);
@@ -345,7 +346,7 @@ static ane_ai_value gather(struct coreai_scope *s, const struct ane_mil_op *op, 
   return move_axis(s, ane_ai_gather(s->b, move_axis(s, x, axis, 0), indices), 0, axis);
 }
 
-/* range_1d as a constant 0 .. n - 1: T is static. */
+/* Translates range_1d to a constant 0 .. n - 1: T is static. */
 static ane_ai_value range(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   int64_t n = op->outputs[0].type.dim[0], *v = ane_arena_array(s->arena, (size_t)n + 1, sizeof *v);
@@ -356,7 +357,7 @@ static ane_ai_value range(struct coreai_scope *s, const struct ane_mil_op *op, a
 
 /* ---- Products and weights --------------------------------------------------------------------------------------------------*/
 
-/* x with its last two axes exchanged. */
+/* Exchanges the last two axes of x. */
 static ane_ai_value swap_last_axes(struct coreai_scope *s, ane_ai_value x) {
   int32_t perm[ANE_AI_RANK], r = x->type.rank;
   for (int32_t i = 0; i < r; i++) perm[i] = i < r - 2 ? i : 2 * r - 3 - i;
@@ -376,7 +377,7 @@ static ane_ai_value conv(struct coreai_scope *s, const struct ane_mil_op *op, an
   return ane_ai_binary(s->b, ANE_AI_ADD, y, ane_ai_reshape(s->b, bias, 4, (int64_t[]){1, ane_ai_dim(y, 1), 1, 1}));
 }
 
-/* int8 codes with one scale, or one per row. */
+/* Translates int8 codes with one scale, or one per row. */
 static ane_ai_value affine(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   const struct ane_mil_value *codes = constant_param(s, op, "quantized_data"), *scale = constant_param(s, op, "scale");
@@ -421,7 +422,7 @@ void coreai_store_end(struct ane_ai_build *b, struct coreai_store *store) {
   if (store->changed) ane_ai_write(b, store->state, store->now);
 }
 
-/* The state's tensor as MIL has it, [1, n, S, d]. */
+/* Returns the state's tensor as MIL has it, [1, n, S, d]. */
 static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *op, ane_ai_value none, int id) {
   (void)none, (void)id;
   const struct coreai_state *st = state_of(s, op);
@@ -433,7 +434,7 @@ static ane_ai_value read_state(struct coreai_scope *s, const struct ane_mil_op *
   return swap_last_axes(s, ane_ai_reshape(s->b, layer, 4, (int64_t[]){1, t->dim[1], t->dim[3], t->dim[2]}));
 }
 
-/* The slice_update that makes the written data; NULL: another operation does. */
+/* Returns the slice_update that makes the written data; NULL: another operation does. */
 static const struct ane_mil_op *row_update(struct coreai_scope *s, const struct ane_mil_op *write) {
   const struct coreai_named *data = find(s, ane_mil_op_arg(write, "data")->bindings[0].name);
   return data && data->op && strcmp(data->op->type, "slice_update") == 0 ? data->op : NULL;
@@ -513,8 +514,9 @@ static const struct row {
     {"write_state", write_state, 0},
 };
 
-/* Is the operation translated only when its result is used? Constants: Core AI needs few of MIL's. read_state and slice_update: a
- * write of positions replaces them. Lowerings use what they read before the state's next write, so the order is kept. */
+/* Is the operation translated only when its result is used? Constants are, since Core AI needs few of MIL's; so are read_state
+ * and slice_update, which a write of positions replaces. Lowerings use what they read before the state's next write, so the order
+ * is kept. */
 static bool is_lazy(const struct ane_mil_op *op) {
   return strcmp(op->type, "const") == 0 || strcmp(op->type, "slice_update") == 0 || strcmp(op->type, "read_state") == 0;
 }

@@ -14,7 +14,7 @@ static ane_ai_value complement(struct ane_ai_build *b, ane_ai_value x) {
 
 /* ---- Weights of the tokens -----------------------------------------------------------------------------------------------*/
 
-/* 1 at the first (last) token that counts, else 0, [1, T]: it counts, and its neighbour before (after) it does not. */
+/* Returns 1 at the first (last) token that counts, else 0, [1, T]: it counts, and its neighbour before (after) it does not. */
 static ane_ai_value border(struct ane_ai_build *b, ane_ai_value seen, bool last) {
   int64_t t = ane_ai_dim(seen, 1);
   if (t == 1) return seen;
@@ -24,7 +24,8 @@ static ane_ai_value border(struct ane_ai_build *b, ane_ai_value seen, bool last)
   return ane_ai_binary(b, ANE_AI_MUL, seen, complement(b, ane_ai_concat(b, list, 2, 1)));
 }
 
-/* seen / sum, seen / sqrt(sum), or the number of each token among those that count divided by their sum: fp32 [1, T]. */
+/* Returns the weight of each token, fp32 [1, T], 0 if it does not count. MEAN: 1 / n for n tokens that count; MEAN_SQRT:
+ * 1 / sqrt(n); WEIGHTED_MEAN: the token's number, from 1, divided by the sum of these numbers. */
 static ane_ai_value shares(struct ane_ai_build *b, ane_coreai_pooling how, ane_ai_value seen) {
   int64_t t = ane_ai_dim(seen, 1);
   ane_ai_value w = ane_ai_cast(b, seen, ANE_AI_FP32);
@@ -42,14 +43,14 @@ static ane_ai_value shares(struct ane_ai_build *b, ane_coreai_pooling how, ane_a
 
 /* ---- Pooling -------------------------------------------------------------------------------------------------------------*/
 
-/* The largest number of each channel: tokens that do not count get LEAST. */
+/* Returns the largest number of each channel. Tokens that do not count get LEAST. */
 static ane_ai_value largest(struct ane_ai_build *b, ane_ai_value x, ane_ai_value seen) {
   ane_ai_value hidden = ane_ai_binary(b, ANE_AI_MUL, complement(b, seen), number(b, seen, LEAST));
   hidden = ane_ai_reshape(b, hidden, 4, (int64_t[]){1, 1, ane_ai_dim(seen, 1), 1});
   return ane_ai_reduce(b, ANE_AI_REDUCE_MAX, ane_ai_binary(b, ANE_AI_ADD, x, hidden), 2);
 }
 
-/* The weighted sum of the tokens, [1, C, 1, 1]. */
+/* Returns the weighted sum of the tokens, [1, C, 1, 1]. */
 static ane_ai_value weighted(struct ane_ai_build *b, ane_ai_value x, ane_ai_value w) {
   int64_t c = ane_ai_dim(x, 1), t = ane_ai_dim(x, 2);
   x = ane_ai_reshape(b, x, 4, (int64_t[]){1, 1, c, t});

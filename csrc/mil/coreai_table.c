@@ -47,7 +47,7 @@ static ane_status divide(struct coreai_table *t, const struct exporting *x, cons
 
 /* ---- Writing --------------------------------------------------------------------------------------------------------------*/
 
-/* Takes the rows over from an interrupted export. False: there are none. */
+/* Takes the rows over from an interrupted export. false: there are none. */
 static bool recall(const struct exporting *x, struct coreai_piece *piece, const char *key, size_t len, uint64_t bytes,
                    struct ane_aimodel_note *out) {
   if (!x->sink.noted(x->sink.to, key, len, out) || out->n_bytes != bytes || out->size != sizeof piece->error) return false;
@@ -121,7 +121,7 @@ static ane_ai_value no_memory(struct ane_ai_build *b) {
   return ane_ai_int(b, ANE_AI_INT32, 0);
 }
 
-/* One table with `rows` rows: those that it lacks are its row 0. */
+/* Returns one table with `rows` rows: those that it lacks are its row 0. */
 static ane_ai_value value_of(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_table *t, int64_t rows) {
   ane_ai_value *list = ane_arena_array(arena, (size_t)t->n + 1, sizeof *list);
   uint32_t n = 0;

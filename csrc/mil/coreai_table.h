@@ -29,7 +29,7 @@ struct coreai_embedding {
 /* Writes the embedding of a partition. Errors: those of the encoder and of the writer, ANE_NOMEM. */
 ane_status coreai_table_write(struct coreai_embedding *t, struct exporting *x, const struct ane_partition *p,
                               struct ane_aimodel_writer *w);
-/* The embedding as a value of the function: a constant, or the concatenation of several. */
+/* Returns the embedding as a value of the function: a constant, or the concatenation of several. */
 ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_embedding *t);
 /* Answers a request for rows of a tied head by the resource of those rows, and tells e->wrote. *done is false if the request is
  * for something else. */

@@ -44,7 +44,7 @@ struct ane_mil_function_plan {
 };
 /* Does attention in the shard read keys of earlier calls? Otherwise the context makes no difference. */
 bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_shard *shard);
-/* The distinct functions that the profiles need from a shard, in order of the profiles; allocated in the arena. Errors:
+/* Lists the distinct functions that the profiles need from a shard, in order of the profiles; allocated in the arena. Errors:
  * ANE_INVALID (a profile occurs twice), ANE_NOMEM. */
 ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard,
                                   const struct ane_mil_profile *profiles, uint32_t n, struct ane_mil_function_plan **out,
@@ -54,8 +54,9 @@ ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_grap
  * result lives in the arena. Errors: those of ane_mil_lower, of the encoder (with the weight's name) and of the writer. */
 ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                           const char *path, struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);
-/* The same for several functions on one copy of the weights; the first is the default. T and context of `o` are ignored. The
- * states are sized for the largest context (or o->held, if larger). out: n entries, one per function. */
+/* Writes a package with several functions on one copy of the weights, otherwise as ane_mil_export; the first is the default. T
+ * and context of `o` are ignored. The states are sized for the largest context (or o->held, if larger). out: n entries, one per
+ * function. */
 ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                                     const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
                                     struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);

@@ -45,7 +45,7 @@ struct exporting {
  * functions that ask for the same weight share its record. */
 ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
                           struct ane_error *err);
-/* The scheme of a matrix of the graph, fitted to its shape. */
+/* Returns the scheme of a matrix of the graph, fitted to its shape. */
 struct ane_weight_spec export_spec_of(const struct ane_mil_export *e, int32_t value);
 /* Moves the numbers of a constant in memory to the file, where equal ones are stored once. Its data stays with the caller for as
  * long as x. */

@@ -67,7 +67,7 @@ static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask 
   return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
 }
 
-/* The offsets of blocks, or what Core AI has in their place. */
+/* Stores the offsets of blocks, or for Core AI their minima (see struct exporting). */
 static ane_status put_offsets(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                               const int64_t dim[4], struct ane_mil_weight *out) {
   uint64_t n = w->sizes.offsets;
@@ -91,7 +91,7 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
   return st || !w->sizes.offsets ? st : put_offsets(x, ask, w, dim, out);
 }
 
-/* The type of codes of some bits. */
+/* Returns the type of codes of `bits` bits. */
 static ane_mil_dtype code_dtype(int bits) {
   return bits == 2   ? ANE_MIL_UINT2
          : bits == 3 ? ANE_MIL_UINT3
@@ -100,8 +100,8 @@ static ane_mil_dtype code_dtype(int bits) {
                      : ANE_MIL_UINT8;
 }
 
-/* iOS 16 has one lookup table for the whole matrix, not of 3 bits, with the codes as bytes and the shape as a separate parameter.
- * iOS 18 has one table per run of rows. */
+/* Stores codes and tables. iOS 16 has one table for the whole matrix, of any code width but 3 bits, with the codes as bytes and
+ * the shape as a separate parameter. iOS 18 has one table per run of rows. */
 static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                             struct ane_mil_weight *out) {
   int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, entries = (int64_t)1 << w->spec.bits,
@@ -183,7 +183,7 @@ struct noted {
   struct ane_weight_spec spec;
 };
 
-/* Takes over the matrix that an interrupted export has noted under the key. False: there is none. */
+/* Takes over the matrix that an interrupted export has noted under the key. false: there is none. */
 static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *ask, const char *key, size_t len,
                    struct ane_weights *w) {
   struct ane_aimodel_note note;
@@ -210,7 +210,7 @@ static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *a
   return true;
 }
 
-/* Notes a matrix whose codes are the first parameter of `out`. Those of a few elements are not in the file, and not noted. */
+/* Notes a matrix whose codes are the first parameter of `out`. Matrices of few elements are not in the file and are not noted. */
 static ane_status note(const struct exporting *x, const char *key, size_t len, const struct ane_weights *w,
                        const struct ane_mil_weight *out) {
   struct noted n;

@@ -38,15 +38,15 @@ static char *mil_identifier(struct ane_arena *arena, const char *name) {
   return out;
 }
 
-/* The number of channels with which a value crosses the edge of a shard: that of its shape, of the joined embedding, or the
- * number of slots for the result of a route. */
+/* Returns the number of channels with which a value crosses the edge of a shard: that of its shape, that of the joined embedding,
+ * or for the result of a route the number of slots. */
 static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
   int64_t slots = lower_route_slots(g, value);
   if (ane_partition_is_embedded(g, value)) return ane_partition_joined_channels(g);
   return slots >= 0 ? slots : g->values[value].shape.dim[1];
 }
 
-/* An identifier for a name of the graph; "" after a failure. */
+/* Returns an identifier for a name of the graph; "" after a failure. */
 static const char *identifier(struct lower *l, const char *name) {
   const char *s = mil_identifier(l->b.arena, name);
   if (!s) mil_build_no_memory(&l->b);
@@ -193,7 +193,7 @@ mil_value lower_position(struct lower *l) {
   return l->position;
 }
 
-/* T is taken from the first input that has it. */
+/* Takes T from the first input that has it. */
 mil_value lower_tokens(struct lower *l) {
   if (l->tokens) return l->tokens;
   if (l->t >= 0) return l->tokens = mil_ints(&l->b, &(int32_t){(int32_t)l->t}, 1);
@@ -261,7 +261,7 @@ static void give(struct lower *l, mil_value x, const char *name, ane_mil_port_ki
   add_port(l, &l->outputs, y->name, kind, value, 0, &y->type);
 }
 
-/* The head's outputs: logits [1, N, T, 1], or the best row of each token and its logit, [1, T]. */
+/* Makes the head's outputs: logits [1, N, T, 1], or the best row of each token and its logit, [1, T]. */
 static void give_head(struct lower *l, int32_t value, const char *const names[3]) {
   mil_value x = lower_flat(l, value);
   if (l->b.status) return;
@@ -454,7 +454,7 @@ static ane_status check_options(const struct ane_mil_options *o, struct ane_erro
   if (o->context < 1 || o->context > INT32_MAX)
     return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->held && (o->held < o->context || o->held > INT32_MAX))
-    return ane_fail(err, ANE_INVALID, "attention sees %" PRId64 " positions, the states hold %" PRId64, o->context, o->held);
+    return ane_fail(err, ANE_INVALID, "attention sees %" PRId64 " positions, but the states hold %" PRId64, o->context, o->held);
   int64_t t = o->fixed_t > 0 ? o->fixed_t : o->max_t;
   if (t < 1 || t > o->context)
     return ane_fail(err, ANE_INVALID, "a call has %" PRId64 " tokens, not 1 .. %" PRId64 ", the context", t, o->context);

@@ -6,23 +6,23 @@
  *
  * Features of the function (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
  *   inputs
- *     ids                int32 [1, T]            with options.embed, where the shard has the embedding
- *     types              int32 [1, T]            token types, where the shard looks them up
+ *     ids                int32 [1, T]            with options.embed, if the shard has the embedding
+ *     types              int32 [1, T]            token types, if the shard looks them up
  *     hidden             act [1, C, T, 1]        the value shard.hidden_in, or the joined embedding (partition.h)
  *     EDGE               act [1, C, T, 1]        other values of shard.ins, by their graph name made an identifier
  *     position           int32 [1]               tokens that are in the states already
  *     cos_N, sin_N       act [1, r/2, T, 1]      cos(p f_i) magnitude of rope N (ane_mil_ropes) at the positions p
- *     mask_N             act [1, 1, T, context]  added to the scores of mask N (ane_mil_masks): 0 where key j is seen,
- *                                                -1e4 where not. [1, 1, T, T] for attention without states (both sides,
+ *     mask_N             act [1, 1, T, context]  added to the scores of mask N (ane_mil_masks): 0 if key j is seen,
+ *                                                -1e4 if not. [1, 1, T, T] for attention without states (both sides,
  *                                                or a stateless partition); T is then fixed
  *   outputs
  *     hidden_out         act [1, C, T, 1]        the value shard.hidden_out
- *     EDGE, EDGE_out     act [1, C, T, 1]        other values of shard.outs; _out where the value also comes in (sums of
+ *     EDGE, EDGE_out     act [1, C, T, 1]        other values of shard.outs; _out if the value also comes in (sums of
  *                                                experts)
  *     logits             act [1, N, T, 1]        the graph's first result; N rows of a slice of the head
- *     last_hidden_state  act [1, C, T, 1]        the same of a graph whose result is hidden states, with options.hidden
- *     argmax, max        int32, act [1, T]       instead, with options.argmax: row with the largest logit (counted within
- *                                                the slice) and that logit
+ *     last_hidden_state  act [1, C, T, 1]        instead of logits, with options.hidden: the result is hidden states
+ *     argmax, max        int32, act [1, T]       instead of logits, with options.argmax: the row with the largest logit
+ *                                                (counted within the slice) and that logit
  *   states               fp16, names from the graph
  *     keys, values       [1, kv_heads, held, head_dim]
  *     columns            [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): a ring, the last K - 1 inputs of a causal

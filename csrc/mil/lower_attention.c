@@ -31,7 +31,7 @@ ane_status ane_mil_masks(struct ane_arena *arena, const struct ane_graph *g, str
 /* Are keys and values kept from call to call? If not, a call has a whole sequence. */
 static bool has_keys(const struct lower *l, const struct ane_node *n) { return ane_shard_has_state(l->shard, n->inputs[3]); }
 
-/* The node's mask, with `times` rows for each token. */
+/* Returns the node's mask, with `times` rows for each token. */
 static struct lowered_mask *mask_of(struct lower *l, const struct ane_node *n, int64_t times) {
   int32_t number = find_mask(l->masks.list, l->masks.n, n);
   struct lowered_mask *m = &l->mask[number];
@@ -48,7 +48,7 @@ static struct lowered_mask *mask_of(struct lower *l, const struct ane_node *n, i
 
 /* ---- Keys and values -------------------------------------------------------------------------------------------------*/
 
-/* Rows position .. position + T - 1 of a state [1, kv, context, d]: int32 [4] each. */
+/* Makes l->begin and l->end, int32 [4] each: the bounds of rows position .. position + T - 1 of a state [1, kv, context, d]. */
 static void written_rows(struct lower *l) {
   if (l->begin) return;
   l->begin = lower_on_axis(l, 4, 2, lower_position(l));
@@ -71,7 +71,7 @@ static mil_value remember(struct lower *l, int32_t state, ane_mil_port_kind kind
 
 /* ---- Scores ------------------------------------------------------------------------------------------------------------*/
 
-/* Softmax over the keys and one extra score per head that has no value (attention sink). */
+/* Computes the softmax over the keys and one extra score per head that has no value (attention sink). */
 static mil_value softmax_with_sinks(struct lower *l, const struct ane_node *n, mil_value scores, mil_value mask) {
   struct mil_build *b = &l->b;
   int64_t heads = ane_node_int(n, "heads"), kv = ane_node_int(n, "kv_heads"), keys = mil_dim(scores, 3);

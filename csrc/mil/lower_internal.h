@@ -47,12 +47,12 @@ typedef void (*lower_fn)(struct lower *l, struct mil_build *b, const struct ane_
 
 /* ---- Values of the graph -----------------------------------------------------------------------------------------------*/
 
-/* Value `value` as an activation; as heads [1, heads, C / heads, T]. */
+/* Return value `value` as an activation, or as heads [1, heads, C / heads, T]. */
 mil_value lower_flat(struct lower *l, int32_t value);
 mil_value lower_heads(struct lower *l, int32_t value, int64_t heads);
-/* Input i of the node, as an activation. */
+/* Returns input i of the node as an activation. */
 static inline mil_value lower_in(struct lower *l, const struct ane_node *n, int i) { return lower_flat(l, n->inputs[i]); }
-/* The node's result. */
+/* Set the node's result, an activation or heads. */
 void lower_out(struct lower *l, const struct ane_node *n, mil_value x);
 void lower_out_heads(struct lower *l, const struct ane_node *n, mil_value x, int64_t heads);
 /* Converts [.., C, .., T] in that order to an activation of `channels` channels. */
@@ -60,36 +60,36 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels);
 
 /* ---- Weights -----------------------------------------------------------------------------------------------------------*/
 
-/* A constant of the graph as a kernel [rows, C, 1, 1] of a projection; rows [from, to). */
+/* Returns rows [from, to) of a constant of the graph as a kernel [rows, C, 1, 1] of a projection. */
 mil_value lower_matrix(struct lower *l, int32_t value, int64_t from, int64_t to);
-/* A plain constant in this shape: (w + add) * times. NULL where value is ANE_NONE. */
+/* Returns rows [from, to) of a plain constant in this shape, as (w + add) * times. NULL if value is ANE_NONE. */
 mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add,
                       double times);
-/* The same for a whole vector, along one of four axes. */
+/* Returns a whole vector along one of four axes, as (w + add) * times. NULL if value is ANE_NONE. */
 mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, double times);
 
 /* ---- Features ----------------------------------------------------------------------------------------------------------*/
 
-/* The type of an activation of this many channels. */
+/* Returns the type of an activation of this many channels. */
 struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t channels);
 /* Inputs, declared on first use. */
 mil_value lower_position(struct lower *l); /* int32 [1] */
 mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
 mil_value lower_places(struct lower *l);   /* int32 [T]: 0 .. T - 1 */
-/* Input `name` of this kind; index as in ane_mil_port. */
+/* Returns input `name` of this kind, declared on first use; index as in ane_mil_port. */
 mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index,
                       struct ane_mil_type type);
-/* A state of the graph, for reading and writing. */
+/* Returns a state of the graph, for reading and writing. */
 mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, int32_t rank, const int64_t *dim);
-/* The number of positions that the states hold. */
+/* Returns the number of positions that the states hold. */
 static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l->o->held : l->o->context; }
-/* int32 [rank], zero except at the axis, where it is `v`, an int32 [1]. */
+/* Returns int32 [rank]: v, an int32 [1], at the axis, and zeros elsewhere. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
 
-/* lower_norm.c: x / sqrt(mean x^2 + eps) along an axis. */
+/* lower_norm.c: returns x / sqrt(mean x^2 + eps) along an axis. */
 mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps);
 
-/* lower_moe.c: the number of slots of the router that made a value; -1: no router made it. */
+/* lower_moe.c: returns the number of slots of the router that made a value; -1: no router made it. */
 int64_t lower_route_slots(const struct ane_graph *g, int32_t value);
 
 #endif

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A projection. Of the head, only the rows of the slice are used. */
+/* Lowers a projection. Of the head, only the rows of the slice are used. */
 void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
   bool slice = p->kind == ANE_SHARD_HEAD && p->split == l->node;
@@ -13,7 +13,7 @@ void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *
   lower_out(l, n, mil_conv(b, lower_in(l, n, 0), lower_matrix(l, n->inputs[1], from, to), bias, 1));
 }
 
-/* Each head is a convolution of its own. */
+/* Lowers each head to a convolution of its own. */
 void lower_head_linear(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t heads = n->n_inputs - 1;
   mil_value x = lower_in(l, n, 0), *list = ane_arena_array(b->arena, (size_t)heads, sizeof *list);
@@ -105,7 +105,7 @@ void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n
   lower_out(l, n, l->o->gather == ANE_MIL_GATHER_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
 }
 
-/* Rows [T, C] of a table, by token ids or token types, int32 [1, T]. */
+/* Looks up rows [T, C] of a table by token ids or token types, int32 [1, T]. */
 static mil_value looked_up(struct lower *l, mil_value table, const char *name, ane_mil_port_kind kind) {
   struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
   mil_value *known = kind == ANE_MIL_PORT_IDS ? &l->ids : &l->types;
@@ -114,14 +114,14 @@ static mil_value looked_up(struct lower *l, mil_value table, const char *name, a
   return mil_gather(&l->b, table, mil_reshape(&l->b, list, 1, &(int64_t){-1}), 0);
 }
 
-/* Rows [T, C] of a table, by position. A call has a whole sequence, so they are the first T. */
+/* Returns rows [T, C] of a table by position. A call has a whole sequence, so they are the first T. */
 static mil_value first_rows(struct lower *l, mil_value table, const char *name) {
   struct mil_build *b = &l->b;
   if (l->shard->n_states || l->t < 0)
     mil_build_fail(
         b, ane_fail(b->err, ANE_UNSUPPORTED, "%s: a table of positions needs calls of whole sequences, of fixed T", name));
   else if (l->t > mil_dim(table, 0))
-    mil_build_fail(b, ane_fail(b->err, ANE_INVALID, "%s has %" PRId64 " positions, a call has %" PRId64 " tokens", name,
+    mil_build_fail(b, ane_fail(b->err, ANE_INVALID, "%s has %" PRId64 " positions, but a call has %" PRId64 " tokens", name,
                                mil_dim(table, 0), l->t));
   return b->status || l->t == mil_dim(table, 0) ? table : mil_slice(b, table, 0, 0, l->t, 1);
 }

@@ -8,7 +8,7 @@ int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
   return g->values[g->nodes[v->node].inputs[0]].shape.dim[1];
 }
 
-/* 1 for the k largest of key [1, E, T, 1], else 0. NULL: all are chosen. */
+/* Returns 1 for the k largest of key [1, E, T, 1], else 0. NULL: all are chosen. */
 static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
   struct mil_build *b = &l->b;
   int64_t slots = mil_dim(key, 1);
@@ -27,7 +27,7 @@ static mil_value excluding(struct lower *l, mil_value x, mil_value mask) {
   return mil_add(b, x, mil_scale(b, mil_binary(b, "sub", mask, mil_number(b, b->dtype, 1)), 1e4));
 }
 
-/* The sum of the k largest of each group of x [1, G, n, T], [1, G, 1, T]. */
+/* Returns the sum of the k largest of each group of x [1, G, n, T]: [1, G, 1, T]. */
 static mil_value sum_of_best(struct lower *l, mil_value x, int64_t k) {
   struct mil_build *b = &l->b;
   int64_t groups = mil_dim(x, 1), size = mil_dim(x, 2);
@@ -88,7 +88,7 @@ static mil_value swiglu_oai(struct lower *l, const struct ane_node *n, mil_value
   return mil_mul(b, u, mil_mul(b, g, mil_unary(b, "sigmoid", mil_scale(b, g, ane_node_float(n, "alpha")))));
 }
 
-/* One projection of an expert. Its weight is input `at` of the node; the next input is its bias. */
+/* Lowers one projection of an expert. Its weight is input `at` of the node; the next input is its bias. */
 static mil_value linear(struct lower *l, const struct ane_node *n, int at, mil_value x) {
   int64_t rows = l->g->values[n->inputs[at]].shape.dim[0];
   mil_value bias = lower_plain(l, ane_node_input(n, at + 1), 0, rows, 1, &rows, 0, 1);
@@ -104,7 +104,7 @@ static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mi
   return linear(l, n, at + 4, inner);
 }
 
-/* Slots without an expert add nothing. A slice of the experts adds to the sum that comes in. */
+/* Lowers the experts of the shard. Slots without an expert add nothing. A slice of the experts adds to the sum that comes in. */
 void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
   bool slice = p->kind == ANE_SHARD_EXPERTS && p->split == l->node;

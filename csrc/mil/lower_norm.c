@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* The axis of the channels, for an activation or for heads [1, n, d, T]. */
+/* Returns the axis of the channels, for an activation or for heads [1, n, d, T]. */
 static int channel_axis(int64_t groups) { return groups > 1 ? 2 : 1; }
 
 static mil_value grouped(struct lower *l, const struct ane_node *n, int64_t groups) {

@@ -18,7 +18,7 @@
 /* The type in which decays are computed. */
 static ane_mil_dtype decay_type(const struct lower *l) { return l->o->norm == ANE_MIL_NORM_FP32 ? ANE_MIL_FP32 : l->b.dtype; }
 
-/* [1, 1, T, T] of known T: 1 where column <= row, or only where column < row. */
+/* Makes [1, 1, T, T] for known T: 1 if column <= row (strict: if column < row), else 0. */
 static mil_value known_triangle(struct lower *l, const char *name, bool strict) {
   float *data = ane_arena_array(l->b.arena, (size_t)(l->t * l->t), sizeof *data);
   if (!data) return mil_build_no_memory(&l->b), mil_int(&l->b, 0);
@@ -27,7 +27,7 @@ static mil_value known_triangle(struct lower *l, const char *name, bool strict) 
   return mil_tensor(&l->b, name, decay_type(l), 4, (int64_t[]){1, 1, l->t, l->t}, data);
 }
 
-/* The same, also for T that is known only at run time. */
+/* Makes the same triangle, also for T that is known only at run time. */
 static mil_value triangle(struct lower *l, const char *name, bool strict) {
   struct mil_build *b = &l->b;
   if (l->t >= 0) return known_triangle(l, name, strict);
@@ -49,7 +49,7 @@ struct decays {
 
 static mil_value exp_of(struct lower *l, mil_value x) { return mil_cast(&l->b, mil_unary(&l->b, "exp", x), l->b.dtype); }
 
-/* a: [1, H, 1, T] */
+/* Computes the products of decays from their logarithms a: [1, H, 1, T]. */
 static struct decays decays_of(struct lower *l, mil_value a) {
   struct mil_build *b = &l->b;
   struct decays d = {0};
@@ -81,7 +81,7 @@ static mil_value time_step(struct lower *l, int32_t x, int32_t bias, int64_t hea
   return low > 0 ? mil_binary(b, "maximum", y, mil_number(b, y->type.dtype, low)) : y;
 }
 
-/* The factor A of each head, [1, H, 1, 1]: stored, or as the logarithm of -A. */
+/* Returns the factor A of each head, [1, H, 1, 1]. It is stored as A, or as the logarithm of -A. */
 static mil_value factor(struct lower *l, const struct ane_node *n, int32_t decay) {
   struct mil_build *b = &l->b;
   mil_value a = mil_cast(b, lower_vector(l, decay, 1, 0, 1), decay_type(l));
@@ -90,12 +90,12 @@ static mil_value factor(struct lower *l, const struct ane_node *n, int32_t decay
 
 /* ---- Heads and states --------------------------------------------------------------------------------------------------*/
 
-/* Channels [from, from + heads * width) of an activation as heads [1, heads, width, T]. */
+/* Returns channels [from, from + heads * width) of an activation as heads [1, heads, width, T]. */
 static mil_value heads_of(struct lower *l, mil_value flat, int64_t from, int64_t heads, int64_t width) {
   return mil_reshape4(&l->b, mil_slice(&l->b, flat, 1, from, from + heads * width, 1), 1, heads, width, -1);
 }
 
-/* Each of the heads of x [1, G, N, T] `times` times: 1 1 2 2, or with `interleaved` 1 2 1 2. */
+/* Repeats each head of x [1, G, N, T] `count` times: 1 1 2 2, or with `interleaved` 1 2 1 2. */
 static mil_value repeated(struct lower *l, mil_value x, int64_t count, bool interleaved) {
   struct mil_build *b = &l->b;
   int64_t heads = mil_dim(x, 1), width = mil_dim(x, 2);
@@ -116,15 +116,15 @@ static struct memory memory_of(struct lower *l, int32_t state) {
   return m;
 }
 
-/* S = all S + sum over s of to_end_s k_s u_s^T. k: [1, H, N, T], u: [1, H, T, P]. */
+/* Updates the state: S = all S + sum over s of to_end_s k_s u_s^T. k: [1, H, N, T], u: [1, H, T, P]. */
 static void accumulate(struct lower *l, const struct memory *m, const struct decays *d, mil_value k, mil_value u) {
   struct mil_build *b = &l->b;
   mil_value s = mil_add(b, mil_mul(b, m->now, d->all), mil_matmul(b, times(l, k, d->to_end), u, false));
   mil_write_state(b, m->variable, mil_cast(b, s, ANE_MIL_FP16));
 }
 
-/* What the call reads: from_start S^T q_t + sum over s <= t of between (q_t k_s) u_s. q: [1, H, T, N], k: [1, H, N, T],
- * u: [1, H, T, P] -> [1, H, T, P]. */
+/* Returns what the tokens read: from_start S^T q_t + sum over s <= t of between (q_t k_s) u_s. q: [1, H, T, N],
+ * k: [1, H, N, T], u: [1, H, T, P] -> [1, H, T, P]. */
 static mil_value look_up(struct lower *l, const struct memory *m, const struct decays *d, mil_value q, mil_value k, mil_value u) {
   struct mil_build *b = &l->b;
   mil_value old = mil_mul(b, mil_matmul(b, q, m->now, false), d->from_start);
@@ -155,7 +155,7 @@ void lower_ssm_scan(struct lower *l, struct mil_build *b, const struct ane_node 
 /* Tokens whose equations are solved by powers of a matrix. Its powers stay small for so few. */
 enum { SOLVED = 8 };
 
-/* (1 - N)^-1 r = (1 + N) (1 + N^2) (1 + N^4) .. r, for N [1, H, n, n] with zeros on and above the diagonal. */
+/* Returns (1 - N)^-1 r = (1 + N) (1 + N^2) (1 + N^4) .. r, for N [1, H, n, n] with zeros on and above the diagonal. */
 static mil_value solve_few(struct lower *l, mil_value matrix, mil_value r, int64_t n) {
   struct mil_build *b = &l->b;
   for (int64_t m = 1; m < n; m *= 2) {
@@ -165,7 +165,7 @@ static mil_value solve_few(struct lower *l, mil_value matrix, mil_value r, int64
   return r;
 }
 
-/* The same for any n: SOLVED tokens at a time, each with the results of those before. */
+/* Returns (1 - N)^-1 r for any n: solves SOLVED tokens at a time, with the results of the tokens before them. */
 static mil_value solve(struct lower *l, mil_value matrix, mil_value r) {
   struct mil_build *b = &l->b;
   int64_t n = l->t < 0 ? l->o->max_t : l->t;
@@ -181,7 +181,7 @@ static mil_value solve(struct lower *l, mil_value matrix, mil_value r) {
   return done;
 }
 
-/* The updates u [1, H, T, V]. k: [1, H, N, T], v: [1, H, V, T], beta: [1, H, T, 1]. */
+/* Returns the updates u [1, H, T, V]. k: [1, H, N, T], v: [1, H, V, T], beta: [1, H, T, 1]. */
 static mil_value updates(struct lower *l, const struct memory *m, const struct decays *d, mil_value k, mil_value v,
                          mil_value beta) {
   struct mil_build *b = &l->b;
@@ -192,7 +192,7 @@ static mil_value updates(struct lower *l, const struct memory *m, const struct d
   return solve(l, mil_mul(b, matrix, d->earlier), r);
 }
 
-/* x / |x| * by along the channels of heads; |x| as in the executor: the root of its square and 1e-6. */
+/* Returns x / |x| * by along the channels of heads. |x| is sqrt(x^2 + 1e-6), as in the executor. */
 static mil_value unit(struct lower *l, mil_value x, double by) {
   double n = (double)mil_dim(x, 2);
   return mil_scale(&l->b, lower_rms(l, x, 2, 1e-6 / n), by / sqrt(n));

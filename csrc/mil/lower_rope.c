@@ -32,7 +32,7 @@ ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, str
   return ANE_OK;
 }
 
-/* The tables for all positions, [1, 1, r / 2, context]. The angle is an fp32 product, as in the executor. */
+/* Makes the table for all positions, [1, 1, r / 2, context]. The angle is an fp32 product, as in the executor. */
 static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sine) {
   struct mil_build *b = &l->b;
   const struct ane_attr *f = ane_node_attr(n, "inv_freq");
@@ -67,7 +67,7 @@ mil_value lower_places(struct lower *l) {
   return mil_op(b, "range_1d", NULL, ane_mil_tensor_type(ANE_MIL_INT32, 1, &l->t), args, 3);
 }
 
-/* int32 [T]: position .. position + T - 1 */
+/* Returns position .. position + T - 1, int32 [T]. */
 static mil_value positions(struct lower *l) { return mil_add(&l->b, lower_places(l), lower_position(l)); }
 
 /* Multiplies x by the factors of its positions, gathered from those of all positions, [1, 1, context]. */
@@ -106,7 +106,7 @@ static mil_value given_table(struct lower *l, const char *word, ane_mil_port_kin
   return mil_reshape4(&l->b, x, 1, 1, half, -1);
 }
 
-/* cos and sin of the rope table `value`, [1, 1, r / 2, T]. */
+/* Sets *cos and *sin to those of the rope table `value`, [1, 1, r / 2, T]. */
 static void cos_sin(struct lower *l, int32_t value, mil_value *cos, mil_value *sin) {
   const struct ane_node *n = &l->g->nodes[l->g->values[value].node];
   int32_t number = find_rope(l->g, l->ropes.nodes, l->ropes.n, n);

@@ -35,8 +35,7 @@ struct comparing {
   struct ane_error *err;
 };
 
-/* ---- Placeholders
- * ------------------------------------------------------------------------------------------------------------*/
+/* ---- Placeholders -------------------------------------------------------------------------------------------------*/
 
 /* A placeholder is a constant of kind BLOB. Its offset is the number of the request for the weight. */
 struct placeholders {
@@ -61,7 +60,7 @@ static ane_status give_placeholder(void *arg, struct ane_arena *arena, const str
   return ane_buffer_append(&x->asks, ask, sizeof *ask) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
-/* The request of a placeholder; NULL: v is a constant with a value. */
+/* Returns the request of a placeholder; NULL: v is a constant with a value. */
 static const struct ane_mil_weight_ask *ask_of(const struct comparing *c, const struct ane_mil_value *v) {
   if (v->kind != ANE_MIL_BLOB) return NULL;
   return (const struct ane_mil_weight_ask *)(const void *)c->asks->data + v->offset;
@@ -73,7 +72,7 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 
 static bool is_op(const struct ane_mil_op *op, const char *type) { return strcmp(op->type, type) == 0; }
 
-/* The value of this name; NONE: there is none. */
+/* Returns the value of this name; NONE: there is none. */
 /* analyser: a parameter without a value of its own has a name. */
 static int32_t value_of(const struct side *s, const char *name) { return (int32_t)ane_strmap_get(&s->names, name, strlen(name)); }
 
@@ -87,7 +86,7 @@ static bool add_value(struct side *s, const struct ane_mil_named_type *named, in
   return ane_strmap_put(&s->names, named->name, strlen(named->name), s->n_values++, NULL);
 }
 
-/* The state that an operation reads or writes; NONE: it does neither. */
+/* Returns the state that an operation reads or writes; NONE: it does neither. */
 static int32_t state_of(const struct side *s, const struct ane_mil_op *op) {
   if (!is_op(op, "read_state") && !is_op(op, "write_state")) return NONE;
   const struct ane_mil_arg *arg = ane_mil_op_arg(op, "input");
@@ -118,7 +117,7 @@ static ane_status fill_side(struct comparing *c, struct side *s, const struct an
 
 /* ---- Constants ---------------------------------------------------------------------------------------------------------*/
 
-/* The value of a constant; NULL: it is computed. */
+/* Returns the value of a constant; NULL: it is computed. */
 static const struct ane_mil_value *constant(const struct side *s, const struct ane_mil_binding *b) {
   if (b->value) return b->value;
   int32_t v = value_of(s, b->name);
@@ -128,7 +127,7 @@ static const struct ane_mil_value *constant(const struct side *s, const struct a
 
 enum { VALUE_TEXT = 96 };
 
-/* Element i of a constant for a message, or its type if it has no numbers. */
+/* Writes element i of a constant for a message, or its type if it has no numbers. */
 static const char *value_text(char out[VALUE_TEXT], const struct ane_mil_value *v, uint64_t i) {
   if (!v)
     snprintf(out, VALUE_TEXT, "a computed value");
@@ -159,7 +158,7 @@ static bool same_constant(const struct ane_mil_value *a, const struct ane_mil_va
 
 /* ---- Values ------------------------------------------------------------------------------------------------------------*/
 
-/* The operation of the package at which a difference was found, for a message. */
+/* Writes the operation of the package at which a difference was found, for a message. */
 static const char *place(char out[ANE_MIL_OP_TEXT], const struct comparing *c, int32_t theirs) {
   const struct ane_mil_op *op = theirs == NONE ? NULL : op_of(&c->theirs, theirs);
   if (op) return ane_mil_op_text(out, op);
@@ -296,7 +295,7 @@ static ane_status pair_outputs(struct comparing *c, ane_mil_rename_fn rename, vo
   return st;
 }
 
-/* The k-th write of a state in a function; NULL: there is none. */
+/* Returns the k-th write of a state in a function; NULL: there is none. */
 static const struct ane_mil_op *write_of(const struct side *s, int32_t state, uint32_t k) {
   for (uint32_t i = 0; i < s->f->block.n_ops; i++) {
     const struct ane_mil_op *op = &s->f->block.ops[i];

@@ -22,7 +22,7 @@ static ane_status no_memory(const struct finding *x) { return ane_fail(x->err, A
 
 /* ---- Stored forms ------------------------------------------------------------------------------------------------------*/
 
-/* A parameter of the operation: an attribute, an immediate value, or a constant by name. NULL: absent. */
+/* Returns a parameter of the operation: an attribute, an immediate value, or a constant by name. NULL: it is absent. */
 static const struct ane_mil_value *find_param(const struct ane_mil_bound *b, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(b->op, name);
   const struct ane_mil_arg *arg = v ? NULL : ane_mil_op_arg(b->op, name);
@@ -36,7 +36,7 @@ static const struct ane_mil_value *find_param(const struct ane_mil_bound *b, con
   return NULL;
 }
 
-/* The same; NULL also if it has no numbers. */
+/* Returns a parameter of the operation; NULL: it is absent or has no numbers. */
 static const struct ane_mil_value *param(const struct ane_mil_bound *b, const char *name) {
   const struct ane_mil_value *v = find_param(b, name);
   return v && v->type.kind == ANE_MIL_TENSOR && v->kind != ANE_MIL_STRINGS && v->data && v->count ? v : NULL;
@@ -44,7 +44,7 @@ static const struct ane_mil_value *param(const struct ane_mil_bound *b, const ch
 
 static bool is_float(const struct ane_mil_value *v) { return v->type.dtype == ANE_MIL_FP16 || v->type.dtype == ANE_MIL_FP32; }
 
-/* Sets g to codes of 4 or 8 bits. False: they have another type. */
+/* Sets g to codes of 4 or 8 bits. false: they have another type. */
 static bool codes_of(const struct ane_mil_value *v, struct ane_gather *g) {
   ane_mil_dtype t = v->type.dtype;
   g->bits = t == ANE_MIL_INT8 || t == ANE_MIL_UINT8 ? 8 : t == ANE_MIL_INT4 || t == ANE_MIL_UINT4 ? 4 : 0;
@@ -59,7 +59,7 @@ static void scales_of(const struct ane_mil_value *v, struct ane_gather *g) {
   g->scale_dtype = ane_mil_dtype_plain(v->type.dtype);
 }
 
-/* Sets g's zero points, of which v has `count` or one. v NULL: none. False: another count or type. */
+/* Sets g's zero points, of which v has `count` or one. v NULL: none. false: another count or type. */
 static bool zeros_of(const struct ane_mil_value *v, uint64_t count, struct ane_gather *g) {
   if (!v) return true;
   if (v->count == 1) return g->zero_default = (float)ane_mil_number(v, 0), true;
@@ -68,7 +68,7 @@ static bool zeros_of(const struct ane_mil_value *v, uint64_t count, struct ane_g
   return v->count == count && g->zero_dtype != ANE_DTYPE_COUNT;
 }
 
-/* constexpr_affine_dequantize: one scale, or one per row. */
+/* Reads constexpr_affine_dequantize: one scale, or one per row. */
 static ane_status affine(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, int64_t cols,
                          struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "quantized_data"), *scale = param(b, "scale"), *zero = param(b, "zero_point"),
@@ -85,7 +85,7 @@ static ane_status affine(const struct finding *x, const struct ane_mil_bound *b,
   return zeros_of(zero, scale->count, g) ? ANE_OK : unread(x, "has zero points of an unknown type");
 }
 
-/* constexpr_blockwise_shift_scale: one scale per block of columns, or of rows and columns. */
+/* Reads constexpr_blockwise_shift_scale: one scale per block of columns, or of rows and columns. */
 static ane_status blockwise(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, int64_t cols,
                             struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "data"), *scale = param(b, "scale"), *offset = param(b, "offset");
@@ -101,14 +101,14 @@ static ane_status blockwise(const struct finding *x, const struct ane_mil_bound 
   return zeros_of(offset, scale->count, g) ? ANE_OK : unread(x, "has offsets of an unknown type");
 }
 
-/* Bits of the codes of tables with `entries` numbers, 0: none. */
+/* Returns the bits of the codes of tables with `entries` numbers; 0: no code has so many. */
 static int table_bits(int64_t entries) {
   for (int bits = 2; bits <= 8; bits++)
     if (entries == (int64_t)1 << bits && bits != 5 && bits != 7) return bits;
   return 0;
 }
 
-/* constexpr_lut_to_dense with tables of numbers: one, or one per group of consecutive rows. */
+/* Reads constexpr_lut_to_dense with tables of numbers: one, or one per group of consecutive rows. */
 static ane_status table(const struct finding *x, const struct ane_mil_bound *b, int64_t rows, struct ane_gather *g) {
   const struct ane_mil_value *data = param(b, "indices"), *lut = param(b, "lut");
   if (!data || !lut || !is_float(lut) || !lut->count) return unread(x, "has no tables of numbers");

@@ -23,7 +23,7 @@ struct ane_partition_limits ane_partition_default_limits(void) {
 
 /* ---- Sections -----------------------------------------------------------------------------------------------------*/
 
-/* The layer of a node, from its name; ANE_NONE outside layers. */
+/* Returns the layer of a node, from its name; ANE_NONE outside layers. */
 static int32_t layer_of(const struct ane_node *n) {
   static const char prefix[] = "layers.";
   if (strncmp(n->name, prefix, sizeof prefix - 1) != 0) return ANE_NONE;
@@ -95,7 +95,7 @@ bool partition_takes(const struct ane_shard *p, int32_t i, int32_t j) {
   return p->kind != ANE_SHARD_EXPERTS || i != p->split || j < 2 || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to);
 }
 
-/* The number of rows of the outermost dimension of constant `v`, input j of node i, that the shard holds. */
+/* Returns the number of rows of the outermost dimension of constant `v`, input j of node i, that the shard holds. */
 static int64_t rows_of(const struct ane_shard *p, const struct ane_value *v, int32_t i, int32_t j) {
   bool sliced = p->kind == ANE_SHARD_HEAD && i == p->split && j >= 1;
   return sliced ? p->to - p->from : v->shape.rank ? v->shape.dim[0] : 1;

@@ -64,7 +64,7 @@ struct ane_partition {
   int32_t n_shards;
   int32_t n_layers;
   /* n_embeddings: 0 for models without. embedding: result of the node that looks up token ids in the first table, which stands
-   * for the joined embedding; ANE_NONE where there is none. tables: constants [V, C], in the order of the nodes. */
+   * for the joined embedding; ANE_NONE: there is none. tables: constants [V, C], in the order of the nodes. */
   int32_t n_embeddings;
   int32_t embedding;
   int32_t tables[ANE_PARTITION_EMBEDDINGS];
@@ -81,7 +81,7 @@ struct ane_partition_limits {
   int32_t head_slices; /* 0: as few as target and rows allow; else this many (at least as many as `rows` requires) */
   int64_t row_align;   /* slices of the head begin at multiples of this; 0: anywhere */
   int32_t layers;      /* most layers of a shard; 0: any number */
-  /* Slices of a mixture. 0: as few as the size limit allows, 1, 2, 4, ... up to one an expert; else this many, at most one an
+  /* Slices of a mixture. 0: as few as the size limit allows, 1, 2, 4, ... up to one per expert; else this many, at most one per
    * expert. */
   int32_t expert_parts;
   /* Each call takes a whole sequence. Attention then sees only the tokens of its call, and no shard has keys and values as
@@ -94,10 +94,12 @@ struct ane_partition_limits ane_partition_default_limits(void);
 /* The bytes that input `input` of the node takes in a package if `rows` rows of its outermost dimension are used. */
 typedef uint64_t (*ane_partition_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
-/* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. */
+/* Makes the partition of a graph, which must outlive it. Free it with ane_partition_free; *out is NULL on failure. bytes: how a
+ * package stores weights; called with arg. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes),
+ * ANE_INVALID (limits that are 0), ANE_NOMEM. */
 ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
                               ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
-/* The same with everything in one shard. */
+/* Makes the partition with everything in one shard. */
 ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, bool stateless,
                                ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
 void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
@@ -112,7 +114,7 @@ bool ane_partition_is_embedded(const struct ane_graph *g, int32_t value);
 /* Finds the nodes of all embeddings, in their order. Returns their number; at most ANE_PARTITION_EMBEDDINGS are put into nodes.
  */
 int32_t ane_partition_embeddings(const struct ane_graph *g, int32_t nodes[ANE_PARTITION_EMBEDDINGS]);
-/* Channels of the joined embedding: the sum of those of all embeddings. */
+/* Returns the channels of the joined embedding: the sum of those of all embeddings. */
 int64_t ane_partition_joined_channels(const struct ane_graph *g);
 
 #endif

@@ -17,7 +17,7 @@ int64_t partition_head_rows(const struct ane_graph *g, int32_t head) {
   return head == ANE_NONE ? 0 : g->values[g->nodes[head].inputs[1]].shape.dim[0];
 }
 
-/* Slice i of `slices` equal ones. The start of a slice is rounded down to a multiple of row_align. */
+/* Returns slice i of `slices` equal ones. The start of a slice is rounded down to a multiple of row_align. */
 static struct ane_shard head_slice(const struct ane_partition_limits *l, int32_t head, int64_t rows, int64_t i, int64_t slices) {
   struct ane_shard p = {.kind = ANE_SHARD_HEAD,
                         .first = ANE_NONE,
@@ -42,7 +42,7 @@ static bool slices_fit(struct partitioner *c, struct span s, int32_t head, int64
   return true;
 }
 
-/* The fewest slices that keep the limits, at most one per row. */
+/* Returns the smallest number of slices that keep the limits, at most one per row. */
 static int64_t head_slices(struct partitioner *c, struct span s, int32_t head, int64_t rows) {
   int64_t n = ANE_MAX((rows + c->limits->rows - 1) / c->limits->rows, (int64_t)ANE_MAX(c->limits->head_slices, 1));
   if (!c->limits->head_slices) n = ANE_MAX(n, (int64_t)(partition_span_bytes(c, s) / c->limits->target));

@@ -34,11 +34,11 @@ static inline bool partition_is_host(const struct ane_graph *g, const struct ane
 }
 /* Does the shard need input j of node i? A slice of a mixture needs its own experts only. */
 bool partition_takes(const struct ane_shard *p, int32_t i, int32_t j);
-/* The bytes of the constants that the shard has in these nodes, each counted once. */
+/* Returns the bytes of the constants that the shard has in these nodes, each counted once. */
 uint64_t partition_count_bytes(struct partitioner *c, const struct ane_shard *p, struct span s);
-/* The same for nodes that are not in a slice. */
+/* Returns the bytes of the constants of these nodes, none of them divided into slices. */
 uint64_t partition_span_bytes(struct partitioner *c, struct span s);
-/* The nodes of layer l; l = n_layers: those after the layers. */
+/* Returns the nodes of layer l; l = n_layers: those after the layers. */
 struct span partition_layer_span(const struct partitioner *c, int32_t l);
 /* Adds a shard and counts its bytes. Errors: ANE_NOMEM. */
 ane_status partition_add(struct partitioner *c, struct ane_shard p, struct span s, struct ane_error *err);
@@ -58,10 +58,10 @@ ane_status partition_mixtures(struct partitioner *c, int32_t layer, struct span 
 
 /* ---- partition_head.c ----------------------------------------------------------------------------------------------*/
 
-/* The head: the projection whose rows are the channels of the result, followed only by ops that act on each channel by itself.
- * ANE_NONE: the graph has no head. */
+/* Returns the head: the projection whose rows are the channels of the result, followed only by ops that act on each channel by
+ * itself. ANE_NONE: the graph has no head. */
 int32_t partition_find_head(const struct ane_graph *g);
-/* Rows of its weight; 0 for ANE_NONE. */
+/* Returns the rows of the head's weight; 0 for ANE_NONE. */
 int64_t partition_head_rows(const struct ane_graph *g, int32_t head);
 /* Adds the slices of the head, with all nodes after the layers. */
 ane_status partition_head(struct partitioner *c, struct ane_error *err);

@@ -6,8 +6,8 @@
 
 /* ---- Whole layers -------------------------------------------------------------------------------------------------*/
 
-/* The number of shards that n layers of these bytes make if no shard exceeds `cap`, except one of a single layer. ends (may be
- * NULL) receives the number of layers before the end of each shard. */
+/* Returns the number of shards that n layers of these bytes make if no shard exceeds `cap`, except one of a single layer. ends
+ * (may be NULL) receives the number of layers before the end of each shard. */
 static int32_t pack_layers(const struct partitioner *c, const uint64_t *bytes, int32_t n, uint64_t cap, int32_t *ends) {
   int32_t shards = 0, held = 0;
   uint64_t sum = 0;
@@ -26,8 +26,8 @@ static int32_t pack_layers(const struct partitioner *c, const uint64_t *bytes, i
   return shards + (held > 0);
 }
 
-/* Adds layers [from, to), each whole: as few shards as the target allows, and of those divisions the one with the smallest
- * largest shard. */
+/* Adds layers [from, to), each whole: as few shards as the target allows. Of the divisions into so many shards, takes one whose
+ * largest shard is smallest. */
 static ane_status pack_whole_layers(struct partitioner *c, int32_t from, int32_t to, struct ane_error *err) {
   int32_t n = to - from;
   if (n == 0) return ANE_OK;
@@ -73,7 +73,8 @@ static int64_t channels_of(const struct ane_value *v) {
   return n > 0 ? n : 1;
 }
 
-/* Channels of the values that are made before node `at` and used at or after it; -1 if a state is used on both sides. */
+/* Returns the channels of the values that are made before node `at` and used at or after it; -1 if a state is used on both
+ * sides. */
 static int64_t channels_across(struct partitioner *c, struct span s, int32_t at) {
   const struct ane_graph *g = c->g;
   int64_t sum = 0;
@@ -106,7 +107,8 @@ static bool keeps_limit(struct partitioner *c, struct span s) {
   return sum <= c->limits->size_limit || (most > 0 && sum - most <= c->limits->size_limit / VECTORS);
 }
 
-/* Prefers the fewest shards, then the fewest channels across their edges. false: no division keeps the limit. */
+/* Finds the division with the fewest shards and, among those, the fewest channels across their edges. false: no division keeps
+ * the limit. */
 static bool find_best_parts(struct parts *p) {
   int32_t n = p->s.hi - p->s.lo;
   p->shards[0] = 0;

@@ -15,7 +15,7 @@ static ane_status keep_list(struct partitioner *c, int32_t n, const int32_t **ou
 
 typedef enum { LIST_NONE, LIST_INS, LIST_STATES, LIST_ROPES, LIST_CONSTS } list_kind;
 
-/* The list of the shard that an input of one of its nodes goes to. */
+/* Returns the list of the shard that an input of one of its nodes goes to. */
 static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) {
   const struct ane_value *x = &c->g->values[v];
   switch (x->kind) {
@@ -28,7 +28,7 @@ static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) 
   return x->node < s.lo || ane_partition_is_embedded(c->g, v) ? LIST_INS : LIST_NONE;
 }
 
-/* The value that stands for v in lists: all embeddings are one. */
+/* Returns the value that stands for v in lists: all embeddings are one. */
 static int32_t joined(const struct partitioner *c, int32_t v) {
   return ane_partition_is_embedded(c->g, v) ? c->partition->embedding : v;
 }
@@ -85,8 +85,8 @@ static ane_status fill_nodes(struct partitioner *c, struct ane_shard *p, struct 
   return keep_list(c, n, &p->nodes, &p->n_nodes, err);
 }
 
-/* The residual stream at an edge: of the values made before node `at` and used at or after it, the one made last, if it has the
- * embedding's shape. The embedding itself counts as made first. */
+/* Returns the residual stream at an edge: of the values made before node `at` and used at or after it, the one made last, if it
+ * has the embedding's shape. The embedding itself counts as made first. */
 static int32_t residual_at(const struct partitioner *c, int32_t at) {
   const struct ane_graph *g = c->g;
   int32_t emb = c->partition->embedding;

@@ -1,7 +1,7 @@
 /* Mixtures of experts as shards of their own: slices of the experts, each of which adds to the sum of the slice before. */
 #include "mil/partition_internal.h"
 
-/* The first mixture in [lo, hi), or hi. */
+/* Returns the first mixture in [lo, hi), or hi. */
 static int32_t next_mixture(const struct ane_graph *g, struct span s) {
   while (s.lo < s.hi && (g->nodes[s.lo].dead || g->nodes[s.lo].op != ANE_OP_EXPERTS)) s.lo++;
   return s.lo;
@@ -16,8 +16,8 @@ static struct ane_shard expert_slice(int32_t layer, int32_t node, int64_t count,
                             .to = count * (part + 1) / parts};
 }
 
-/* The number of slices for the mixture at `node`: 1, 2, 4, ... up to one per expert, until the largest slice keeps the size
- * limit. The last slice also has the nodes up to `end`. */
+/* Returns the number of slices for the mixture at `node`: 1, 2, 4, ... up to one per expert, until the largest slice keeps the
+ * size limit. The last slice also has the nodes up to `end`. */
 static int32_t expert_parts(struct partitioner *c, int32_t layer, int32_t node, int32_t end) {
   int64_t count = ane_node_int(&c->g->nodes[node], "count");
   if (c->limits->expert_parts) return (int32_t)ANE_MIN(count, (int64_t)c->limits->expert_parts);

@@ -100,7 +100,8 @@ static int64_t widest(const struct ane_value *v) {
   return most;
 }
 
-/* For a slice of the head, counts its own rows, not those of the whole matrix. */
+/* Returns the largest dimension of a node's tensors. For a slice of the head, its own rows count, not those of the whole
+ * matrix. */
 static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, int32_t node) {
   const struct ane_node *n = &g->nodes[node];
   bool sliced = p->kind == ANE_SHARD_HEAD && p->split != ANE_NONE && node >= p->split;

@@ -25,7 +25,7 @@ struct ane_residency_rule {
   ane_residency_verdict verdict;
   const char *text, *source;
 };
-/* Rule i of the list; NULL past the end. */
+/* Returns rule i of the list; NULL past the end. */
 const struct ane_residency_rule *ane_residency_rule_at(int i);
 
 /* The subject of a rule: an operation ... */
@@ -34,7 +34,7 @@ struct ane_residency_op {
   bool has_weights;
   ane_weight_scheme scheme; /* of its matrix, if it has one */
   bool int8_activations, fp32, top_k;
-  bool lookup, recurrent; /* of rows of a table by number; Mamba-2 or delta rule */
+  bool lookup, recurrent; /* takes rows of a table by number; is Mamba-2 or the delta rule */
   bool state_write;
   int64_t state_last; /* last dimension of the states that it writes; 0: none */
   int64_t most;       /* largest dimension of its tensors except T */

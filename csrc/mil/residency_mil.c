@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Index of the operation before `end` whose output has this name, or `end`. */
+/* Returns the index of the operation before `end` whose output has this name, or `end`. */
 static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *name) {
   for (uint32_t i = end; i-- > 0;)
     for (uint32_t j = 0; j < b->ops[i].n_outputs; j++)
@@ -12,8 +12,8 @@ static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *n
   return end;
 }
 
-/* The value of a parameter: an attribute (constexpr operations of iOS 16), or an input bound to a value (iOS 18); NULL otherwise.
- */
+/* Returns the value of a parameter: an attribute (constexpr operations of iOS 16), or an input bound to a value (iOS 18). NULL:
+ * it is neither. */
 static const struct ane_mil_value *parameter(const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(op, name);
   const struct ane_mil_arg *a = v ? NULL : ane_mil_op_arg(op, name);
@@ -57,7 +57,7 @@ static void read_weight(const struct ane_mil_block *b, uint32_t i, struct ane_re
     for (int32_t d = 0; d < b->ops[at].outputs[j].type.rank; d++) x->most = ANE_MAX(x->most, b->ops[at].outputs[j].type.dim[d]);
 }
 
-/* The last dimension of the state that the operation writes. */
+/* Returns the last dimension of the state that the operation writes. */
 static int64_t state_last(const struct ane_mil_function *f, const struct ane_mil_op *op) {
   const struct ane_mil_arg *s = ane_mil_op_arg(op, "input");
   for (uint32_t i = 0; s && s->n_bindings == 1 && s->bindings[0].name && i < f->n_inputs; i++)

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* False: some number is not finite as this type. */
+/* Converts n numbers to the type. false: one of them is not finite in this type. */
 static bool round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n) {
   bool finite = true;
   if (t == ANE_MIL_FP32) memcpy(dst, src, n * sizeof *src);

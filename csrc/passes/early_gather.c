@@ -1,5 +1,5 @@
-/* Moves gather above per-token ops: gather(f(x, y))  =>  f(gather(x), gather(y)), where f does not mix tokens and only gather
- * uses its result. Behind the attention of the last layer, only output rows are computed then: one of a prompt. */
+/* Moves gather above per-token ops: gather(f(x, y))  =>  f(gather(x), gather(y)), if f does not mix tokens and only gather uses
+ * its result. So after the attention of the last layer, only output rows are computed: one for a prompt. */
 #include "passes/passes_internal.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static bool per_token(const struct ane_graph *g, const struct ane_node *n) {
   return false;
 }
 
-/* The living gather of `value` by `out_rows`; ANE_NONE: by any rows. */
+/* Returns the living gather of `value` by `out_rows` (ANE_NONE: by any rows); NULL: there is none. */
 static struct ane_node *gather_of(const struct ane_graph *g, int32_t value, int32_t out_rows) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     struct ane_node *n = &g->nodes[i];
@@ -40,7 +40,7 @@ static bool only_gathered(const struct ane_graph *g, const struct ane_node *n, i
   return *out_rows != ANE_NONE;
 }
 
-/* The gather of `value`, found or added. */
+/* Sets *out to the gather of `value` by out_rows, which is added if there is none. */
 static ane_status gathered(struct ane_graph *g, int32_t value, int32_t out_rows, int32_t *out, struct ane_error *err) {
   const struct ane_node *gather = gather_of(g, value, out_rows);
   if (gather) {

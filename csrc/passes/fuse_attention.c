@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The ops on q or k before the attention. */
+/* The ops between a projection and the attention, on q or on k. */
 struct before {
   int32_t x, table, weight; /* ANE_NONE if there is none */
   int norm;                 /* 0 none, 1 before rope, 2 after */

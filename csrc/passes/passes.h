@@ -13,7 +13,8 @@ struct ane_pass {
 };
 
 /* Runs the passes of a pipeline in order and verifies the graph after each. "cpu": for the executor. "cpu-plain": only what the
- * executor needs, without fusions; the same bits, slower. Specs compare the two. */
+ * executor needs, without fusions; its results have the same bits and take longer. Specs compare the two. Errors: ANE_NOTFOUND
+ * (no such pipeline), ANE_NOMEM, those of ane_graph_verify. */
 ane_status ane_passes_run(struct ane_graph *g, const char *pipeline, struct ane_error *err);
 /* Runs one pass by name, for specs. ANE_NOTFOUND lists the passes. */
 ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error *err);

@@ -13,7 +13,7 @@ ane_status pass_fuse_norm(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err);
 ane_status pass_early_gather(struct ane_graph *g, struct ane_error *err);
 
-/* The living node of this op that makes `value`, if `value` has exactly one use; else NULL. */
+/* Returns the living node of this op that makes `value`, if `value` has exactly one use; else NULL. */
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op);
 
 #define PASS_INT(n, v)                                                                                                           \

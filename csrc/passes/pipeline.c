@@ -49,7 +49,7 @@ ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error 
   return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: %s", pass, names);
 }
 
-/* The living node of this op that makes `value`; else NULL. */
+/* Returns the living node of this op that makes `value`; NULL: there is none. */
 static struct ane_node *maker(const struct ane_graph *g, int32_t value, ane_op op) {
   if (value == ANE_NONE || g->values[value].kind != ANE_VALUE_RESULT) return NULL;
   struct ane_node *n = &g->nodes[g->values[value].node];

@@ -11,7 +11,7 @@ double ane_clock(void) {
 }
 
 void ane_pause(double waited) {
-  static const double SPIN = 50e-6, YIELD = 20e-3;
+  static const double SPIN = 50e-6, YIELD = 20e-3; /* seconds of waiting from which it yields, then sleeps */
   if (waited < SPIN) {
 #if defined(__x86_64__) || defined(__i386__)
     for (int i = 0; i < 8; i++) __builtin_ia32_pause();

@@ -272,7 +272,8 @@ static int quota_cpus(void) {
     *group++ = '\0';
     group[strcspn(group, "\n")] = '\0';
     bool v2 = kinds[1] == '\0', cpu = false;
-    for (char *kind = strtok(kinds + 1, ","); kind; kind = strtok(NULL, ",")) cpu |= strcmp(kind, "cpu") == 0;
+    char *rest;
+    for (char *kind = strtok_r(kinds + 1, ",", &rest); kind; kind = strtok_r(NULL, ",", &rest)) cpu |= strcmp(kind, "cpu") == 0;
     if (!v2 && !cpu) continue;
     for (char *end;; *end = '\0') {
       char folder[PATH_MAX + 32];

@@ -25,7 +25,7 @@ enum { MAX_DEPTH = 32 };
 /* ---- Trees ---------------------------------------------------------------------------------------------------------*/
 
 /* Walks the tree of folder fd and closes fd. remove: empties the folder, without following links. Otherwise syncs all folders;
- * the files are synced already. */
+ * the files must be synced already. false: see errno. */
 static bool walk_tree(int fd, bool remove, int depth) {
   DIR *d = fdopendir(fd);
   bool ok = d && depth < MAX_DEPTH;

@@ -9,8 +9,8 @@
 
 #include "platform/platform.h"
 
-/* Fails with ANE_IO and the path if the mapped file has lost pages: what was read from it is worthless. Costs one load as long as
- * no file of the process has. */
+/* Fails with ANE_IO and the path if the mapped file has lost pages: what was read from it is then worthless. Costs one load as
+ * long as no mapped file of the process has lost pages. */
 ane_status ane_map_check(const struct ane_map *map, struct ane_error *err);
 /* The same for all files that are mapped now. */
 ane_status ane_maps_check(struct ane_error *err);

@@ -46,8 +46,8 @@ int ane_cpu_logical(void);
  * with ane_pages_free and the same size. */
 void *ane_pages_alloc(size_t size, bool huge);
 void ane_pages_free(void *p, size_t size);
-/* Gives the whole pages inside [p, p + size), private memory of this process, back to the system. They read as zeros, or as they
- * were, until they are written again. */
+/* Gives the whole pages inside [p, p + size) back to the system. It must be private memory of this process. Until the pages are
+ * written again, they read as zeros or with their old contents. */
 void ane_pages_drop(void *p, size_t size);
 /* Current and peak resident memory in bytes; 0 if unknown. */
 uint64_t ane_memory_resident(void);
@@ -83,9 +83,12 @@ struct ane_file_writer {
   int fd;
   char *path, *temp;
 };
+/* Creates the temporary file. If `path` is a symbolic link, the commit replaces its target. ANE_IO: `path` cannot be created, or
+ * is a folder, a device or a pipe. After an error the writer is closed. */
 ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err);
+/* Appends bytes. Errors of all calls: ANE_IO; ANE_INVALID (the writer is closed). */
 ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Overwrites bytes that have been written. */
+/* Overwrites bytes that have been written. The next ane_file_write appends again. */
 ane_status ane_file_overwrite(struct ane_file_writer *w, uint64_t offset, const void *data, size_t size, struct ane_error *err);
 /* Syncs, renames into place, frees. On failure the temporary file is removed and the old file is unchanged. */
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err);
@@ -104,8 +107,8 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
 /* Fails with ANE_INVALID if `path` is a folder that holds other things than `what` ("a package"), which is known by a file
  * `marker` in it. An empty folder, or none, is fine. */
 ane_status ane_folder_replaceable(const char *path, const char *marker, const char *what, struct ane_error *err);
-/* The same in a folder PATH.partial, which stays if ane_folder_leave or a kill ends the work; the next call continues in it.
- * ANE_STATE: another writer has it. */
+/* Like ane_folder_create, but writes to a folder PATH.partial. It stays if ane_folder_leave or a kill ends the work, and the next
+ * call continues in it. ANE_STATE: another writer has it. */
 ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err);
 /* Closes the folder and keeps what was written for the next ane_folder_resume; an empty one is removed. Does nothing on a
  * zeroed or finished writer. */
@@ -126,9 +129,9 @@ ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, cons
 /* Syncs and closes. Fails if the sync fails. */
 ane_status ane_folder_sync(struct ane_folder_file *f, struct ane_error *err);
 void ane_folder_close(struct ane_folder_file *f);
-/* Syncs, swaps the folders atomically if the system supports it, removes the old one, frees. Otherwise the old folder is named
- * PATH.old.tmp for a moment; if the process is killed then, ane_folder_restore brings it back. On failure the old folder is
- * unchanged. */
+/* Syncs, swaps the folders, removes the old one and frees the writer. The swap is atomic if the system supports it. Otherwise the
+ * old folder has the name PATH.old.tmp for a moment; if the process is killed then, ane_folder_restore brings it back. On failure
+ * the old folder is unchanged. */
 ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err);
 /* Removes what was written. Does nothing on a zeroed or finished writer. */
 void ane_folder_abandon(struct ane_folder_writer *w);
@@ -162,8 +165,9 @@ void ane_pause(double waited);
  * Linux: a preempted worker that others wait for migrates to the caller's CPU, finishes its part of the step there, and leaves
  * the run until it gets a CPU again. For a second it may not run on the caller's CPU. The caller's affinity never changes. */
 struct ane_pool;
+/* threads: n, 1 .. 1024. Errors: ANE_INVALID (threads), ANE_NOMEM (no memory, or the system starts no more threads). */
 ane_status ane_pool_create(struct ane_pool **pool, int threads, struct ane_error *err);
-void ane_pool_destroy(struct ane_pool *pool);
+void ane_pool_destroy(struct ane_pool *pool); /* NULL is fine */
 /* The number of threads asked for, which is an upper limit. */
 int ane_pool_threads(const struct ane_pool *pool);
 /* Runs fn(arg, thread, threads) once on each thread of the pool, thread 0 being the caller, and returns when all are done. Not
@@ -183,8 +187,8 @@ struct ane_pool_steps {
    * may come after the run, so idle_arg must live as long as the pool. NULL: none. */
   ane_idle_fn idle;
   void *idle_arg;
-  /* All workers take part in the first step, which waits for those that sleep (some 50 microseconds): for long steps. false: a
-   * worker that sleeps takes part from the step on before which it is awake. */
+  /* true: all workers take part in the first step, which waits until those that sleep are awake (some 50 microseconds). Worth it
+   * if steps are long. false: a worker that sleeps takes part from the first step that begins after it has woken. */
   bool all;
 };
 void ane_pool_run_steps(struct ane_pool *pool, const struct ane_pool_steps *steps);

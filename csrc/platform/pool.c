@@ -65,8 +65,9 @@ static bool mixed_active(const struct ane_pool *p, int i) {
   return (x ^ x >> 29) >> 13 & 1;
 }
 
-/* Chooses the active workers from the next signal of `next_step` on: those that are active and not preempted, and idle ones that
- * have been awake since the last signal. Call it only while no other thread is active, or all have arrived. */
+/* Chooses the workers that are active from the next signal of `next_step` on: those that are active now and not preempted, and
+ * idle ones that have been awake since the last signal. all: every worker. Call it only while no other thread is active, or after
+ * all have arrived. */
 static void choose_active(struct ane_pool *p, bool all) {
   pool_stray();
   uint32_t now = atomic_load(&p->next_step.generation);
@@ -170,7 +171,7 @@ static void *worker_main(void *arg) {
   }
 }
 
-/* Signals of the process are left to its host's threads. */
+/* Starts a worker with all signals blocked, except faults, so that the host's threads handle the signals of the process. */
 static bool start_worker(pthread_t *handle, struct worker_arg *arg) {
   sigset_t before;
   ane_signals_block(&before);

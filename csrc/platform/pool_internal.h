@@ -78,20 +78,20 @@ struct ane_pool {
   double slept, wall, lost; /* seconds: slept in this run; duration and lost CPU time of the runs since `contended` was decided */
 };
 
-/* Has the generation changed from `seen`? Waits for at most `seconds`, calling idle(arg, worker) until that returns false. idle
- * NULL: nothing to do. */
+/* Spins until the generation differs from `seen`, for about `seconds` at most; false: it has not changed. Meanwhile calls
+ * idle(arg, worker) until that returns false. idle NULL: nothing to do. */
 bool event_spin(struct event *e, uint32_t seen, double seconds, ane_idle_fn idle, void *arg, int worker);
 static inline bool event_signalled(struct event *e, uint32_t seen) {
   return atomic_load_explicit(&e->generation, memory_order_acquire) != seen;
 }
 
 enum { SPIN_CHECKS = 40, SPIN_PAUSES = 32 };
-/* A wait spins this long, then sleeps: longer than barriers inside a forward pass take, and short enough that an idle program
+/* A wait spins this long, then sleeps. That is longer than waits at barriers inside a run take, and so short that an idle program
  * uses no CPU. */
 #define SPIN_SECONDS 50e-6
 
-/* In builds with ANE_POOL_STRESS (config=tsan): sleeps for up to 100 microseconds at some calls, so that threads meet in orders
- * that are rare otherwise. It stands at each arrival, each signal and each choice. */
+/* In builds with ANE_POOL_STRESS (config=tsan) some calls sleep for up to 100 microseconds, so that threads meet in orders that
+ * are rare otherwise. pool.c calls it at each arrival, each signal and each choice of the active workers. */
 #ifdef ANE_POOL_STRESS
 void pool_stray(void);
 #else

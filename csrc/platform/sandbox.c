@@ -30,7 +30,7 @@ static long landlock_version(void) {
   return syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, LANDLOCK_CREATE_RULESET_VERSION);
 }
 
-/* Allows `rights` below a path. For a file only the rights of files count. true if the path does not exist. */
+/* Allows `rights` below a path. A file gets only those rights that exist for files. Returns true if the path does not exist. */
 static bool allow(int rules, const char *path, uint64_t rights) {
   int fd = ane_fd_open(AT_FDCWD, path, O_PATH, 0);
   if (fd < 0) return errno == ENOENT || errno == ENOTDIR;
@@ -74,8 +74,9 @@ static ane_status restrict_files(const struct ane_sandbox *s, long version, stru
 #define REFUSE RETURN(SECCOMP_RET_ERRNO | EPERM)
 #define REFUSE_CALL(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), REFUSE
 
-/* The arguments are of 64 bits, of which the first words count here: both systems are little endian. clone3 does not show its
- * flags, so that the C library is told to use clone, which may only start threads. */
+/* LOAD reads 32 bits. Of a 64-bit argument these are the low ones, since both systems are little endian. A filter cannot see the
+ * flags of clone3, which are in memory. So clone3 fails with ENOSYS, and the C library uses clone, which may only start
+ * threads. */
 static ane_status restrict_calls(struct ane_error *err) {
   struct sock_filter code[] = {
       LOAD(arch),

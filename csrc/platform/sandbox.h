@@ -10,9 +10,9 @@ struct ane_sandbox {
   const char *const *writes; /* folders that may be read and written, with all below them */
   size_t n_writes;
 };
-/* From now on the calling thread, and the threads that it starts, can open only these paths. The process can start no program and
- * no process, use no socket, and look into no other process. What is open stays usable. A second call takes away more. Errors:
- * ANE_UNSUPPORTED (names what the kernel lacks; nothing was given up), ANE_IO. */
+/* From now on the calling thread, and the threads that it starts, can open only these paths. No thread of the process can start a
+ * program or a process, use sockets, or access other processes. Open files stay usable. A second call restricts further. Errors:
+ * ANE_UNSUPPORTED (names what the kernel lacks; no right was given up), ANE_IO (some rights may have been given up). */
 ane_status ane_sandbox_enter(const struct ane_sandbox *s, struct ane_error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /* Primitive ops: the ops of Core ML's MIL and of ONNX (with ONNX Runtime's contrib ops), one plain kernel each. Shapes of tensors
  * are known only at run time. prim.def lists the ops.
  *
- * All floats are computed in float32, and float results are float32; sums are float64 where no matrix kernel makes them. Integers
- * are computed in 64 bits and stored in the type of the first operand.
+ * All floats are computed in float32, and float results are float32. Sums are float64, except those that matrix kernels make.
+ * Integers are computed in 64 bits and stored in the type of the first operand.
  * All parameters of an op are inputs, as in MIL: an axis is a tensor of one integer. A kernel reads its parameters by name and
  * has a default for each optional one. So the same kernel serves constant and computed parameters. */
 #ifndef ANE_PRIM_PRIM_H
@@ -34,7 +34,7 @@ struct ane_coded {
 void ane_coded_simplify(struct ane_coded *w);
 /* Decodes elements from .. from + n - 1. */
 void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *out);
-/* Bytes of the codes of n elements. */
+/* Returns the bytes of the codes of n elements. */
 uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n);
 
 /* ---- Ops ---------------------------------------------------------------------------------------------------------*/
@@ -54,7 +54,7 @@ struct ane_prim_info {
   bool variadic;
 };
 struct ane_prim_info ane_prim_info(ane_prim op);
-/* Index of a parameter among the inputs of an op, or -1. */
+/* Returns the index of a parameter among the inputs of an op, or -1. */
 int ane_prim_param(ane_prim op, const char *name);
 
 /* What an op prepares from its constant inputs: packed weights. */
@@ -63,12 +63,12 @@ void ane_prim_state_free(struct ane_prim_state *s); /* NULL is fine */
 uint64_t ane_prim_state_bytes(const struct ane_prim_state *s);
 /* Are all weights in packed layouts, so that the stored codes are no longer read? */
 bool ane_prim_state_packed(const struct ane_prim_state *s);
-/* Rows of the (first) matrix: the channels that a product with it gives. */
+/* Returns the rows of the (first) matrix: the channels that a product with it gives. */
 int64_t ane_prim_state_rows(const struct ane_prim_state *s);
 
 struct ane_prim_call {
   ane_prim op;
-  const struct ane_dyn *const *in; /* n_in of them, NULL where absent; in ane_prim_prepare also where not constant */
+  const struct ane_dyn *const *in; /* [n_in]; NULL: absent, or in ane_prim_prepare not constant */
   int n_in;
   struct ane_dyn *out; /* n_out of them, empty; dropped by the caller, also after a failure */
   int n_out;
@@ -86,7 +86,8 @@ struct ane_prim_call {
 /* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED, ANE_NOMEM.
  * The message does not name the node: the caller does. */
 ane_status ane_prim_run(struct ane_prim_call *c);
-/* Checks the constant inputs and packs weights. c->in holds constants only. *state stays NULL if nothing is packed. */
+/* Checks the constant inputs and packs weights. c->in holds constants only. *state stays NULL if nothing is packed; free it with
+ * ane_prim_state_free, also after an error. Errors: as for ane_prim_run. */
 ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **state);
 /* Is input `i` read only by ane_prim_prepare? Its bytes may leave memory once the op is prepared. */
 bool ane_prim_packs(ane_prim op, int i);

@@ -83,8 +83,8 @@ static bool part_of(const struct ane_dyn *t, int64_t heads, struct part *p) {
   return true;
 }
 
-/* present = concat(past, new), [batch, heads, past + n, d], in output `out`, or in temporary memory if nothing uses that
- * output. */
+/* Returns present = concat(past, new), [batch, heads, past + n, d], in output `out`, or in temporary memory if nothing uses that
+ * output. NULL: c->status is set. */
 static const float *extend(struct ane_prim_call *c, int out, const struct ane_dyn *past, const struct ane_dyn *t,
                            const struct part *p, int64_t *total) {
   int64_t n = past ? past->dim[2] : 0, dim[4] = {p->batch, p->heads, n + p->n, p->d};
@@ -167,7 +167,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
   return prim_attention_core(c, &j);
 }
 
-/* MIL: all operands have the same leading dimensions, and each query head has a key head of its own. */
+/* MIL's op: all operands have the same leading dimensions, and each query head has a key head of its own. */
 ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask");
   int64_t n = 1, dim[ANE_DYN_RANK];

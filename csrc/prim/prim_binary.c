@@ -107,7 +107,7 @@ static ane_status result_shape(struct ane_prim_call *c, const struct ane_dyn *a,
   return prim_fail(c, ANE_SHAPE, "%s and %s do not fit together", ane_dyn_text(a, ta), ane_dyn_text(b, tb));
 }
 
-/* compare: the result is bool; else it has the type of the operands. */
+/* Runs an op of two operands. compare: the result is bool; else it has the type of the operands. */
 static ane_status binary(struct ane_prim_call *c, run2 floats, run2 integers, bool compare) {
   const struct ane_dyn *a = c->in[0], *b = c->in[1];
   int64_t dim[ANE_DYN_RANK], sa[ANE_DYN_RANK], sb[ANE_DYN_RANK];
@@ -192,7 +192,7 @@ static void select_elements(const uint8_t *cond, const int64_t *sc, const char *
   }
 }
 
-/* An operand in the common type of both: float32 if one of them is a float. */
+/* Returns the elements of an operand in the common type of both, `as`: float32 if one of them is a float. */
 static const void *operand(struct ane_prim_call *c, const struct ane_dyn *t, ane_dtype as) {
   if (as == ANE_F32) return prim_f32(c, t);
   if (t->dtype == as) return t->data;

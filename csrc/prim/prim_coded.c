@@ -27,7 +27,7 @@ void ane_coded_simplify(struct ane_coded *w) {
 
 uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n) { return ((uint64_t)n * (uint64_t)w->bits + 7) / 8; }
 
-/* Code i of fewer than 8 bits, lowest bits first. It may continue in the next byte. */
+/* Returns code i of fewer than 8 bits, lowest bits first. It may continue in the next byte. */
 static inline int bits_at(const uint8_t *p, int bits, int64_t i) {
   int64_t at = i * bits;
   int low = (int)(at & 7), v = p[at >> 3] >> low;
@@ -37,7 +37,7 @@ static inline int bits_at(const uint8_t *p, int bits, int64_t i) {
 
 static inline int sign_extend(int v, int bits) { return (v ^ 1 << (bits - 1)) - (1 << (bits - 1)); }
 
-/* Codes at .. at + n - 1 as numbers. */
+/* Reads codes at .. at + n - 1 as numbers. */
 static void read_codes(const struct ane_coded *w, int64_t at, int64_t n, float *out) {
   const uint8_t *p = w->codes;
   switch (w->bits) {
@@ -129,7 +129,8 @@ struct packing {
   size_t room;
 };
 
-/* Q4_0: blocks of 32 columns, an fp16 scale, byte j holds columns j (low) and j + 16, all + 8. */
+/* Writes row r as Q4_0: blocks of 32 columns with an fp16 scale; byte j holds the codes + 8 of columns j (low nibble) and j +
+ * 16. */
 static void q4_0_row(const struct packing *p, int64_t r, uint8_t *out) {
   const struct ane_coded *w = p->w;
   int64_t cols = p->m->cols;

@@ -14,7 +14,7 @@ struct conv {
   int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL], stride[SPATIAL], dilation[SPATIAL], before[SPATIAL], after[SPATIAL]; /* padding */
 };
 
-/* A list parameter with one entry for each spatial dimension, all at least 1. */
+/* Reads a list parameter with one entry for each spatial dimension, all at least 1. Default: ones. */
 static ane_status read_list(struct ane_prim_call *c, const char *name, int n, int64_t *out) {
   for (int i = 0; i < n; i++) out[i] = 1;
   int got = prim_ints(c, name, out, n);
@@ -131,7 +131,7 @@ static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, cons
   return c->status;
 }
 
-/* Without groups (im2col): the inputs of an output position become one row, and the rows a matrix product. */
+/* Convolves without groups (im2col): the inputs of each output position become one row, and a matrix product takes the rows. */
 static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
                             const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
@@ -189,8 +189,8 @@ ane_status prim_conv(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* The gradient of a convolution: output position o gets x[i] weight[k] from all i and k with i stride + k dilation = o + before.
- */
+/* Computes the gradient of a convolution: output position o gets x[i] weight[k] from all i and k for which
+ * i stride + k dilation = o + before. */
 static void transposed(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
   for (int64_t i = 0; i < v->batch * v->out * places; i++) {
@@ -283,7 +283,7 @@ static ane_status read_pool(struct ane_prim_call *c, struct conv *v) {
   return c->status;
 }
 
-/* The elements of a window that divide its sum: all taps that lie in x, or in x with its padding. */
+/* Returns the number that the sum of a window is divided by: its taps that lie in x (inside), or in x with its padding. */
 static int64_t counted(const struct conv *v, int64_t at, bool inside) {
   int64_t n = 1;
   for (int i = v->s - 1; i >= 0; i--) {

@@ -33,7 +33,7 @@ static ane_status read_heads(struct ane_prim_call *c, int64_t *heads, int64_t *k
                      "num_heads is %" PRId64 " and kv_num_heads is %" PRId64 ", but num_heads must be a multiple of kv_num_heads",
                      *heads, *kv_heads);
   if (prim_bool(c, "do_rotary", false) && c->n_in <= ane_prim_param(c->op, "sin_cache"))
-    return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
+    return prim_fail(c, ANE_INVALID, "do_rotary is set, but the tables are missing");
   if (prim_in(c, "q_norm_weight") || prim_in(c, "k_norm_weight"))
     return prim_fail(c, ANE_UNSUPPORTED, "the op's own norms of q and k are not supported");
   return c->status;
@@ -102,7 +102,7 @@ static ane_status read_tables(struct ane_prim_call *c, const struct gqa *g, stru
   const struct ane_dyn *cos = prim_in(c, "cos_cache"), *sin = prim_in(c, "sin_cache"), *p = prim_in(c, "position_ids");
   *t = (struct tables){.on = prim_bool(c, "do_rotary", false), .interleaved = prim_bool(c, "rotary_interleaved", false)};
   if (!t->on || c->status) return c->status;
-  if (!cos || !sin) return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
+  if (!cos || !sin) return prim_fail(c, ANE_INVALID, "do_rotary is set, but the tables are missing");
   if (cos->rank != 2 || sin->rank != 2 || cos->count != sin->count || cos->dim[1] < 1 || 2 * cos->dim[1] > g->d)
     return prim_fail(c, ANE_SHAPE, "cos_cache and sin_cache do not fit heads of %" PRId64, g->d);
   if (p && p->count != g->batch * g->s) return prim_fail(c, ANE_SHAPE, "position_ids has %" PRId64 " elements", p->count);
@@ -125,13 +125,14 @@ static void rotate(const struct tables *t, const struct gqa *g, int64_t b, int64
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------*/
 
-/* A sliding cache of capacity C holds the last L(T) of T positions (onnxruntime, group_query_attention). */
+/* Returns the number of positions that a sliding cache holds after t positions (onnxruntime, group_query_attention): all, until
+ * they exceed the capacity; then the rows drop to `window` - 1 or more, and grow again. */
 static int64_t sliding_rows(int64_t t, int64_t capacity, int64_t window) {
   int64_t step = capacity - window + 1;
   return t <= capacity ? t : t - step * ((t - capacity + step - 1) / step);
 }
 
-/* Rows of the past in use, for batch entry b. */
+/* Returns the rows of the past that are in use, for batch entry b. */
 static int64_t held(const struct gqa *g, int64_t b) {
   return g->sliding ? sliding_rows(before(g, b), g->past_rows, g->window) : before(g, b);
 }

@@ -14,8 +14,8 @@ static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out)
 
 /* ---- gather --------------------------------------------------------------------------------------------------------*/
 
-/* x is [batch, outer, n, inner], indices [batch, m]: result [batch, outer, m, inner]. Rows are copied as stored and converted
- * to floats afterwards, since the table may be a large constant of another float type. */
+/* Gathers from x [batch, outer, n, inner] by indices [batch, m] to [batch, outer, m, inner]. Rows are copied as stored and
+ * converted to floats afterwards, since x may be a large constant of another float type. */
 static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, const int64_t *index, int64_t batch,
                               int64_t outer, int64_t n, int64_t inner, int64_t m, int rank, const int64_t *dim) {
   bool floats = prim_is_float(x->dtype), direct = ane_dtype_info(x->dtype)->block == 1;
@@ -104,7 +104,7 @@ static bool smaller(struct ane_prim_call *c, const struct ane_dyn *x, const stru
   return ok;
 }
 
-/* Offset in x of the coordinates `at` of indices, with `index` along axis. */
+/* Returns the offset in x of the coordinates `at` of indices, with `index` along axis. */
 static int64_t place(int rank, const int64_t *stride, const int64_t *at, int axis, int64_t index) {
   int64_t o = 0;
   for (int i = 0; i < rank; i++) o += (i == axis ? index : at[i]) * stride[i];
@@ -188,7 +188,7 @@ static void merge_f32(enum mode m, float *y, const float *u, int64_t n) {
     }
   }
 }
-/* Integers wrap; a quotient is truncated to zero, and is 0 where the divisor is. */
+/* Combines updates with elements. Integers wrap; a quotient is truncated to zero, and is 0 if the divisor is 0. */
 static void merge_i64(enum mode m, int64_t *y, const int64_t *u, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     int64_t a = y[i], b = u[i];
@@ -280,7 +280,7 @@ ane_status prim_scatter_nd(struct ane_prim_call *c) {
   return end_scatter(c, data, &s);
 }
 
-/* Indices of the elements that are not 0, in order: [n, rank]. */
+/* Gives the indices of the elements that are not 0, in order: [n, rank]. */
 ane_status prim_non_zero(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   bool floats = prim_is_float(x->dtype);

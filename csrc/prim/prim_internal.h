@@ -10,34 +10,35 @@
 
 /* ---- Inputs --------------------------------------------------------------------------------------------------------*/
 
-/* The input of this name, or NULL. The name is one of the op's. */
+/* Returns the input of this name, or NULL. The op must have a parameter of this name. */
 const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name);
-/* Where the variadic inputs begin; they end at c->n_in. */
+/* Returns the index of the first variadic input. They end at c->n_in. */
 int prim_first(const struct ane_prim_call *c);
 
-/* One number; `def` where absent. A wrong one (several elements, a text, outside int64) sets c->status. */
+/* Return one number; `def` if it is absent. An invalid one (several elements, a text, outside int64) sets c->status. */
 int64_t prim_int(struct ane_prim_call *c, const char *name, int64_t def);
 float prim_float(struct ane_prim_call *c, const char *name, float def);
 bool prim_bool(struct ane_prim_call *c, const char *name, bool def);
-/* An axis of a tensor of this rank; negative ones count from the end. c->status is set where it is outside. */
+/* Returns an axis of a tensor of this rank; negative ones count from the end. One that is out of range sets c->status. */
 int prim_axis(struct ane_prim_call *c, const char *name, int64_t def, int rank);
-/* A list of at most `most` integers; -1 where absent, or wrong (c->status is then set). */
+/* Reads a list of at most `most` integers. Returns their number; -1 if the list is absent, or invalid (c->status is then set). */
 int prim_ints(struct ane_prim_call *c, const char *name, int64_t *out, int most);
-/* A text (uint8 tensor), `def` where absent; "" where too long. */
+/* Returns a text (a uint8 tensor); `def` if it is absent, "" if it is too long or of another type. */
 enum { PRIM_TEXT = 64 };
 const char *prim_text(struct ane_prim_call *c, const char *name, const char *def, char out[PRIM_TEXT]);
-/* The dtype that a text names (fp16, bf16, fp64, ... are fp32 here); `def` where absent. */
+/* Returns the dtype that a text names (fp16, bf16, fp64, ... are fp32 here); `def` if it is absent. An unknown one sets
+ * c->status. */
 ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def);
-/* Several axes as a bit mask; all axes where absent. */
+/* Returns several axes as a bit mask; all axes if the list is absent. */
 uint32_t prim_axes(struct ane_prim_call *c, const char *name, int rank);
 
-/* All elements as floats or as integers, in memory that lasts until the call ends; NULL: no memory, c->status is set. Points
- * into the tensor itself where its type allows. */
+/* Return all elements as floats or as integers, in memory that lasts until the call ends; NULL: no memory, and c->status is set.
+ * If the tensor has the type already, the result points into it. */
 const float *prim_f32(struct ane_prim_call *c, const struct ane_dyn *t);
 const int64_t *prim_i64(struct ane_prim_call *c, const struct ane_dyn *t);
 
-/* All elements in a type that results can have and that fills whole bytes: floats as float32, 4-bit integers as 8-bit ones,
- * others as they are. */
+/* Returns all elements in a type that results can have and that fills whole bytes, *as: floats as float32, 4-bit integers as
+ * 8-bit ones, others as they are. NULL: c->status is set. */
 const void *prim_elements(struct ane_prim_call *c, const struct ane_dyn *t, ane_dtype *as);
 
 static inline bool prim_is_float(ane_dtype t) {
@@ -46,11 +47,11 @@ static inline bool prim_is_float(ane_dtype t) {
 
 /* ---- Results -------------------------------------------------------------------------------------------------------*/
 
-/* Memory until the call ends, 64-byte aligned, not zeroed; NULL: c->status is set. */
+/* Returns memory that lasts until the call ends, 64-byte aligned, not zeroed; NULL: c->status is set. */
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
-/* Output i with this shape; its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
+/* Allocates output i with this shape. Returns its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
-/* Output i is a view of the elements of t with another shape. dim must have as many elements. */
+/* Makes output i a view of the elements of t with another shape of as many elements. */
 ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim);
 /* Writes 64-bit integers as elements of an integer type or bool; wraps. */
 void prim_store(ane_dtype t, void *dst, const int64_t *src, int64_t n);
@@ -61,11 +62,11 @@ ane_status prim_fail(struct ane_prim_call *c, ane_status code, const char *fmt, 
 
 /* ---- Shapes --------------------------------------------------------------------------------------------------------*/
 
-/* Row-major strides in elements. */
+/* Computes row-major strides in elements. */
 void prim_strides(int rank, const int64_t *dim, int64_t *stride);
-/* NumPy's broadcasting of two shapes; false if they do not fit. out may be one of them. */
+/* Broadcasts two shapes as NumPy does; false: they do not fit. out may be one of them. */
 bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_DYN_RANK]);
-/* Strides of t seen as a tensor of shape (rank, dim) that it broadcasts to: 0 along repeated axes. */
+/* Computes the strides of t, seen as a tensor of the shape (rank, dim) that it broadcasts to: 0 along repeated axes. */
 void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *dim, int64_t *stride);
 
 /* Bytes of one element of a type that fills whole bytes. */
@@ -73,12 +74,12 @@ static inline size_t prim_width(ane_dtype t) { return ane_dtype_info(t)->bytes; 
 
 /* Copies an n-dimensional block of elements of `size` bytes: dst is dense, src is strided (in elements). */
 void prim_copy(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
-/* The inverse: dst is strided, src is dense. */
+/* Copies the other way: dst is strided, src is dense. */
 void prim_copy_into(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
 
 /* ---- Threads -------------------------------------------------------------------------------------------------------*/
 
-/* Calls fn(arg, from, to, thread) over ranges of [0, n); one call for all where `work` (about multiply-adds) is small. */
+/* Calls fn(arg, from, to, thread) over ranges of [0, n); makes a single call if `work` (roughly, multiply-adds) is small. */
 typedef void (*prim_range_fn)(void *arg, int64_t from, int64_t to, int thread);
 void prim_parallel(const struct ane_prim_call *c, int64_t n, double work, prim_range_fn fn, void *arg);
 static inline int prim_threads(const struct ane_prim_call *c) { return ane_pool_threads(c->pool); }
@@ -93,7 +94,7 @@ struct prim_matrix {
   void *memory;
   uint64_t bytes; /* of memory */
   /* Codes. Element (r, k) has code number r * row_stride + k * col_stride (in codes), and scale and zero point number
-   * (r / row_block) * scale_row + (k / block) * scale_col, with g_idx instead of k / block where it is given. */
+   * (r / row_block) * scale_row + (k / block) * scale_col; if g_idx is given, g_idx[k] replaces k / block. */
   const uint8_t *codes;
   int bits; /* 2, 4, 8 */
   bool is_signed;
@@ -110,30 +111,30 @@ struct ane_prim_state {
 };
 struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
 
-/* Float weights: element (r, k) at r * row_stride + k * col_stride. t is a float type, data may be unaligned. */
+/* Makes m from float weights: element (r, k) is at r * row_stride + k * col_stride. t is a float type; data may be unaligned. */
 ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows,
                              int64_t cols, int64_t row_stride, int64_t col_stride);
-/* The elements of a coded constant as [rows, cols], row after row. Codes stay codes where a packed layout or the decoder for
- * panels below yields the same float32 numbers. */
+/* Makes m from the elements of a coded constant as [rows, cols], row after row. Codes stay codes if a packed layout, or the
+ * decoder of prim_multiply, yields the same float32 numbers. */
 ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows,
                              int64_t cols);
 /* Allocates the scales and zeros of a matrix of codes. The caller fills them. */
 ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales,
                               float **zero_points);
 void prim_matrix_free(struct prim_matrix *m);
-/* 64-byte aligned memory that m owns; NULL: c->status is set. */
+/* Allocates 64-byte aligned memory that m owns; NULL: c->status is set. */
 void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_t bytes);
-/* y[t][r] = sum over k of w[r][k] x[t][k], + bias[r] where given; x [t][ldx], y [t][ldy]. The order of the sum does not depend on
- * t. */
+/* Computes y[t][r] = bias[r] + the sum over k of w[r][k] x[t][k], for t tokens; bias NULL: none. Rows of x and y are ldx and ldy
+ * floats apart. The order of the sum does not depend on t. */
 ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx,
                          const float *bias, float *y, int64_t ldy);
 
-/* Packed codes: element i of 2, 4 or 8 bits each, the lower bits first. */
+/* Returns element i of packed codes of 2, 4 or 8 bits each, the lower bits first. */
 static inline int prim_code(const uint8_t *p, int bits, int64_t i) {
   return bits == 8 ? p[i] : bits == 4 ? p[i >> 1] >> 4 * (i & 1) & 15 : p[i >> 2] >> 2 * (i & 3) & 3;
 }
 
-/* State of an op with weights: made from constants by ane_prim_prepare, or for one call. */
+/* Make the state of an op with weights: from constants in ane_prim_prepare, or for one call. */
 typedef ane_status (*prim_prepare_fn)(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_prim_state **state);
@@ -145,8 +146,9 @@ ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **st
 
 /* ---- Attention -----------------------------------------------------------------------------------------------------*/
 
-/* softmax(scale q k + bias) v for each batch entry, head and query. Strides are in elements. Query head h uses key head h /
- * (heads / kv_heads). Query (b, i) sees keys first[b * s + i] .. last[b * s + i] - 1; if there are none, its result is zeros. */
+/* The operands of softmax(scale q k + bias) v, computed for each batch entry, head and query. s queries and t keys have width d,
+ * values have width dv. Strides are in elements. Query head h uses key head h / (heads / kv_heads). Query (b, i) sees keys
+ * first[b * s + i] .. last[b * s + i] - 1; if there are none, its result is zeros. */
 struct prim_attention_args {
   int64_t batch, heads, kv_heads, s, t, d, dv;
   const float *q, *k, *v;

@@ -116,7 +116,7 @@ static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, con
   return c->status;
 }
 
-/* x [..., k] times a packed matrix [n, k]. */
+/* Multiplies x [..., k] by a packed matrix [n, k]. */
 static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, const struct prim_matrix *m,
                             const struct ane_dyn *bias) {
   char a[ANE_DYN_TEXT];
@@ -201,7 +201,7 @@ static int letter(struct letters *l, char name) {
 
 static bool is_letter(char ch) { return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z'); }
 
-/* Strides of operand `t` by letter; its term begins at *s and ends before `,` or `-`. */
+/* Reads the strides of operand `t` by letter. Its term begins at *s and ends before `,` or `-`. */
 static bool read_term(struct letters *l, const char **s, const struct ane_dyn *t, int64_t stride[52]) {
   int64_t own[ANE_DYN_RANK];
   int axis = 0;

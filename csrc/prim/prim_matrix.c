@@ -29,7 +29,7 @@ struct packing {
   const uint8_t *data;
   int64_t row_stride, col_stride;
   uint8_t *dst;
-  uint8_t *rows;    /* a copy of 16 rows for each thread, where rows are not contiguous */
+  uint8_t *rows;    /* a copy of 16 rows for each thread, if rows are not contiguous */
   size_t row_bytes; /* of that copy */
 };
 
@@ -95,7 +95,7 @@ ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, in
   return c->status;
 }
 
-/* The block of scales that column k belongs to. */
+/* Returns the block of scales that column k belongs to. */
 static inline int64_t block_of(const struct prim_matrix *m, int64_t k) {
   int32_t block;
   if (!m->g_idx) return k / m->block;
@@ -109,7 +109,7 @@ static inline float code_value(const struct prim_matrix *m, int64_t code, int64_
   return ((float)q - (m->zeros ? m->zeros[scale] : m->zero_default)) * m->scales[scale];
 }
 
-/* Unsigned 4-bit codes in blocks of whole bytes. A table of the block's 16 values gives two values for each byte. */
+/* Decodes unsigned 4-bit codes in blocks of whole bytes. A table of the block's 16 values gives two values for each byte. */
 static void decode_nibbles(const struct prim_matrix *m, int64_t r, float *out) {
   const uint8_t *p = m->codes + r * m->row_stride / 2;
   int64_t scale = r * m->scale_row;
@@ -122,7 +122,7 @@ static void decode_nibbles(const struct prim_matrix *m, int64_t r, float *out) {
   }
 }
 
-/* Row r as floats. */
+/* Decodes row r to floats. */
 static void read_row(const struct prim_matrix *m, int64_t r, float *out) {
   if (m->bits == 4 && !m->is_signed && !m->g_idx && m->col_stride == 1 && m->row_block == 1 && m->scale_col == 1 &&
       m->block % 2 == 0) {
@@ -135,7 +135,7 @@ static void read_row(const struct prim_matrix *m, int64_t r, float *out) {
   }
 }
 
-/* Rows first .. first + n - 1 to the float32 layout: 16 floats for each column. */
+/* Decodes rows first .. first + n - 1 to the float32 layout: 16 floats for each column. */
 static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, float *panel, float *rows) {
   if (m->col_stride == 1) {
     for (int64_t r = 0; r < n; r++) read_row(m, first + r, rows + r * m->cols);

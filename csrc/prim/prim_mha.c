@@ -33,7 +33,7 @@ static ane_status read_sizes(struct ane_prim_call *c, struct mha *m) {
   return c->status;
 }
 
-/* concat(past, new + bias), [batch, heads, past + new, d], as output `out` or in temporary memory. */
+/* Returns concat(past, new + bias), [batch, heads, past + new, d], as output `out` or in temporary memory. */
 static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int out, const struct ane_dyn *t,
                             const struct ane_dyn *past, int64_t d, const float *bias) {
   int64_t total = m->past + m->new_keys, dim[4] = {m->batch, m->heads, total, d};
@@ -52,7 +52,7 @@ static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int ou
   return y;
 }
 
-/* attention_bias and key_padding_mask (0: add mask_filter_value) as one bias of [batch, heads or 1, s, total]. */
+/* Combines attention_bias and key_padding_mask (0: add mask_filter_value) to one bias of [batch, heads or 1, s, total]. */
 static ane_status read_bias(struct ane_prim_call *c, const struct mha *m, struct prim_attention_args *a) {
   const struct ane_dyn *bias = prim_in(c, "attention_bias"), *pad = prim_in(c, "key_padding_mask");
   char text[ANE_DYN_TEXT];

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Matrices of expert e: m[e] fc1, m[n + e] fc2, m[2 n + e] fc3 (where there is one). */
+/* One call. The matrices of expert e are m[e] for fc1, m[n + e] for fc2 and, if there is one, m[2 n + e] for fc3. */
 struct moe {
   int64_t tokens, hidden, inner, experts, k;
   const struct ane_prim_state *state;
@@ -54,7 +54,8 @@ ane_status prim_prepare_moe(struct ane_prim_call *c, struct ane_prim_state **sta
   return c->status;
 }
 
-/* codes [experts, rows, columns * bits / 8]; scales [experts, rows] or [experts, rows, blocks], zero points packed alike. */
+/* Fills the matrices of one weight: codes [experts, rows, columns * bits / 8]; scales [experts, rows] or [experts, rows, blocks];
+ * zero points as many, packed like the codes, with each row padded to whole bytes. */
 static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *s, int w, int64_t n, int bits, int64_t block) {
   char name[32];
   const struct ane_dyn *t = prim_in(c, weight_names[w]);
@@ -65,7 +66,7 @@ static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *
   const struct ane_dyn *zeros = prim_in(c, name);
   if (!scales) return prim_fail(c, ANE_INVALID, "%s has no scales that are constant", weight_names[w]);
   if (t->dtype != ANE_U8 || __builtin_mul_overflow(t->dim[2], 8 / bits, &(int64_t){0}))
-    return prim_fail(c, ANE_SHAPE, "%s is not uint8", weight_names[w]);
+    return prim_fail(c, ANE_SHAPE, "%s is not uint8, or has too many columns", weight_names[w]);
   int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : ANE_MAX(cols, 1),
           nb = (cols + each - 1) / each, zero_row = (nb * bits + 7) / 8;
   if (scales->count != n * rows * nb || !prim_is_float(scales->dtype))
@@ -154,7 +155,7 @@ static ane_status read_options(struct ane_prim_call *c, struct moe *m) {
 
 /* ---- Choice --------------------------------------------------------------------------------------------------------*/
 
-/* share[t][e]: the weight of expert e for token t, 0 where it is not chosen; chosen[t][e]: whether it is. */
+/* Chooses the experts of token t. share[t][e]: the weight of expert e, 0 if it is not chosen; chosen[t][e]: whether it is. */
 static void choose(const struct moe *m, int64_t t, float *share, uint8_t *chosen) {
   const float *logit = m->router + t * m->experts;
   double total = 0, sum = 0;

@@ -30,8 +30,8 @@ ane_status prim_transpose(struct ane_prim_call *c) {
 
 /* ---- Joining -------------------------------------------------------------------------------------------------------*/
 
-/* The result is [outer, sum of n_i, inner]; operand i fills [outer, n_i, inner] of it. interleave: along the axis, elements of
- * all operands alternate (operands have the same shape). */
+/* Joins the operands to [outer, sum of n_i, inner]; operand i fills [outer, n_i, inner] of it. interleave: along the axis,
+ * elements of all operands alternate (operands have the same shape). */
 static ane_status join(struct ane_prim_call *c, int axis, int rank, const int64_t *dim, bool interleave) {
   int first = prim_first(c), parts = c->n_in - first;
   int64_t outer = 1, inner = 1, at = 0, total = dim[axis];
@@ -165,7 +165,7 @@ ane_status prim_split(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* Number of elements from `from` towards `to` (excluded) in steps. */
+/* Returns the number of elements from `from` towards `to` (excluded) in steps. */
 static int64_t count_between(int64_t from, int64_t to, int64_t step) {
   if (step > 0) return from < to ? (to - from - 1) / step + 1 : 0;
   return from > to ? (from - to - 1) / -step + 1 : 0;
@@ -188,7 +188,7 @@ static ane_status read_slice(struct ane_prim_call *c, const struct ane_dyn *x, s
     if (n[4] > 0 && em[i]) e = s > 0 ? d : -1;
     if (n[5] > 0 && sm[i]) s = 1, e = b + 1, k->squeeze |= 1u << i;
     if (b < (s > 0 ? 0 : -1) || b > d)
-      return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", the axis has %" PRId64 " elements", begin[i], d);
+      return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", but the axis has %" PRId64 " elements", begin[i], d);
     e = s > 0 ? ANE_MIN(e, d) : ANE_MAX(e, -1);
     k->begin[i] = b;
     k->step[i] = s;
@@ -248,7 +248,7 @@ ane_status prim_slice_by_axes(struct ane_prim_call *c) {
   return copy_slice(c, 0, x, &k);
 }
 
-/* The first count[i] elements of each dimension of u, contiguous. The caller frees them; NULL: no memory. */
+/* Copies the first count[i] elements of each dimension of u, contiguous. The caller frees them; NULL: no memory. */
 static void *first_elements(const struct ane_dyn *u, const void *elements, size_t width, const int64_t *count, int64_t n) {
   int64_t stride[ANE_DYN_RANK], step = 1;
   for (int i = u->rank - 1; i >= 0; step *= u->dim[i--]) stride[i] = step;
@@ -257,7 +257,8 @@ static void *first_elements(const struct ane_dyn *u, const void *elements, size_
   return first;
 }
 
-/* With clip, an update that reaches past the end of x is cut off there, as Core AI's library does (not for squeezed slices). */
+/* Replaces a slice of x. With clip, an update that reaches past the end of x is cut off there, as Core AI's library does (not for
+ * squeezed slices). */
 ane_status prim_slice_update(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *u = c->in[1];
   struct slice k;
@@ -343,7 +344,7 @@ ane_status prim_reverse(struct ane_prim_call *c) {
   return c->status ? c->status : copy_slice(c, 0, x, &k);
 }
 
-/* Source index of element i of a padded axis; -1: the constant. */
+/* Returns the source index of element i of a padded axis; -1: the constant. */
 static int64_t pad_source(int64_t i, int64_t n, const char *mode) {
   if (i >= 0 && i < n) return i;
   if (*mode == 'r' && mode[2] == 'p') return i < 0 ? 0 : n - 1; /* replicate */

@@ -109,7 +109,8 @@ static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
   return c->status;
 }
 
-/* Any axes: transposes x so that they are last, normalises, and transposes back. The order of each sum is the same. */
+/* Normalises over any axes: transposes x so that they are last, normalises, and transposes back. The order of each sum is the
+ * same. */
 static ane_status norm_transposed(struct ane_prim_call *c, uint32_t mask) {
   const struct ane_dyn *x = c->in[0], *gamma = prim_in(c, "gamma"), *beta = prim_in(c, "beta");
   struct norm m = {.n = 1, .centre = true, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};

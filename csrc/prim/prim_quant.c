@@ -64,7 +64,7 @@ ane_status prim_dequantize(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* The result has the type of the zero point, else output_dtype, else uint8. 4-bit types stay in whole bytes. */
+/* Quantises. The result has the type of the zero point, else output_dtype, else uint8. 4-bit types stay in whole bytes. */
 ane_status prim_quantize(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *scale = c->in[1], *zero = prim_in(c, "zero_point");
   struct grid g;
@@ -94,7 +94,7 @@ ane_status prim_quantize(struct ane_prim_call *c) {
 
 static int code_bits(ane_dtype t) { return t == ANE_I4 || t == ANE_U4 ? 4 : t == ANE_I8 || t == ANE_U8 ? 8 : 0; }
 
-/* data [k, n]: row r of the matrix is column r of data. */
+/* Prepares the matrix of data [k, n]: row r of the matrix is column r of data. */
 ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *data = prim_in(c, "data"), *scale = prim_in(c, "scale"), *zero = prim_in(c, "zero_point");
   struct grid g;
@@ -137,7 +137,7 @@ static ane_status times_codes(struct ane_prim_call *c, prim_prepare_fn prepare, 
   char text[ANE_DYN_TEXT];
   int64_t dim[ANE_DYN_RANK], t = 1;
   if (!c->status && (x->rank < 1 || x->dim[x->rank - 1] != s->m[0].cols))
-    prim_fail(c, ANE_SHAPE, "x is %s, the weights have %" PRId64 " inputs", ane_dyn_text(x, text), s->m[0].cols);
+    prim_fail(c, ANE_SHAPE, "x is %s, but the weights have %" PRId64 " inputs", ane_dyn_text(x, text), s->m[0].cols);
   if (!c->status && bias && bias->count != s->m[0].rows)
     prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, but must have %" PRId64, bias->count, s->m[0].rows);
   if (!c->status) {
@@ -156,7 +156,7 @@ ane_status prim_matmul_dequantize(struct ane_prim_call *c) { return times_codes(
 
 /* ---- MatMulNBits ---------------------------------------------------------------------------------------------------*/
 
-/* Zero points: packed like the codes (uint8, each row padded to a whole byte), or one float for each block. */
+/* Reads the zero points: packed like the codes (uint8, each row padded to a whole byte), or one float for each block. */
 static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zero, int bits, int64_t n, int64_t nb, float *out) {
   int64_t row = (nb * bits + 7) / 8;
   bool packed = zero->dtype == ANE_U8;
@@ -186,7 +186,7 @@ static ane_status nbits_g_idx(struct ane_prim_call *c, const struct ane_dyn *g, 
   return c->status;
 }
 
-/* Codes [n, nb, block * bits / 8] with scales [n, nb]: fills m, scales and zero points. */
+/* Makes m from codes [n, nb, block * bits / 8] with scales [n, nb] and zero points. */
 static ane_status nbits_matrix(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_dyn *codes,
                                const struct ane_dyn *scales, const struct ane_dyn *zero, int bits, int64_t block, int64_t n,
                                int64_t k) {

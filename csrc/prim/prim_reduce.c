@@ -229,7 +229,7 @@ ane_status prim_topk(struct ane_prim_call *c) {
   struct lines l = lines_of(x, axis);
   if (k == -1) k = l.n;
   if (!c->status && (k < 0 || k > l.n))
-    prim_fail(c, ANE_RANGE, "k is %lld, the axis has %lld elements", (long long)k, (long long)l.n);
+    prim_fail(c, ANE_RANGE, "k is %lld, but the axis has %lld elements", (long long)k, (long long)l.n);
   if (c->status) return c->status;
   for (int i = 0; i < x->rank; i++) dim[i] = i == axis ? k : x->dim[i];
   const float *f = floats ? prim_f32(c, x) : NULL;

@@ -20,7 +20,7 @@ static struct spot spot_of(int64_t i, int64_t n, float scale, float offset, bool
   return (struct spot){low, at - (float)low};
 }
 
-/* The weighted sum of the 2^rank neighbours; those of no weight are skipped. */
+/* Returns the weighted sum of the 2^rank neighbours. Those with weight 0 are skipped, since they may lie outside of x. */
 static float mixed(const float *x, int rank, const int64_t *stride, const struct spot *s) {
   double sum = 0;
   /* analyser: the rank is not negative. */
@@ -37,7 +37,7 @@ static float mixed(const float *x, int rank, const int64_t *stride, const struct
   return (float)sum;
 }
 
-/* The coordinate of element i of the result along an axis is (i + 0.5 - offset) / scale - 0.5, clamped to x. */
+/* Resamples. The coordinate of element i of the result along an axis is (i + 0.5 - offset) / scale - 0.5, clamped to x. */
 ane_status prim_interpolate(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *scale = prim_in(c, "scale"), *offset = prim_in(c, "offset");
   char text[PRIM_TEXT];

@@ -17,7 +17,7 @@ struct rope {
   int64_t batch, heads, n, d; /* x */
   int64_t b_stride, h_stride, n_stride;
   int64_t dims, rows;       /* rotated channels; rows of a table */
-  const float *cos, *sin;   /* [rows, dims / 2], or [batch, n, dims / 2] where positions is NULL */
+  const float *cos, *sin;   /* [rows, dims / 2], or [batch, n, dims / 2] if positions is NULL */
   const int64_t *positions; /* [batch, n], or one number: the position of the first token */
   bool one;
 };
@@ -39,7 +39,7 @@ static ane_status read_x(struct ane_prim_call *c, const struct ane_dyn *x, int64
   r->b_stride = r->n * r->heads * r->d;
   r->dims = dim > 0 ? dim : ANE_MIN(r->d, 2 * half);
   if (r->dims != 2 * half || r->dims > r->d)
-    return prim_fail(c, ANE_SHAPE, "%" PRId64 " rotated channels of %" PRId64 ", the tables have %" PRId64 " columns", r->dims,
+    return prim_fail(c, ANE_SHAPE, "%" PRId64 " of %" PRId64 " channels rotate, but the tables have %" PRId64 " columns", r->dims,
                      r->d, half);
   return c->status;
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A bound of ONNX's Shape: negative ones count from the end, then it is clamped. */
+/* Resolves a bound of ONNX's Shape: negative ones count from the end; then it is clamped. */
 static int64_t clamp_axis(int64_t a, int rank) {
   if (a < 0) a += rank;
   return a < 0 ? 0 : a > rank ? rank : a;
@@ -145,7 +145,8 @@ ane_status prim_range_1d(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* values = [off, on]; depth columns on the new axis. Negative indices count from the end; indices outside leave the row off. */
+/* Makes a new axis of `depth` elements: values[1] at the index, values[0] elsewhere. Negative indices count from the end; an
+ * index that is out of range gives values[0] everywhere. */
 ane_status prim_one_hot(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *values = prim_in(c, "values");
   int64_t depth = prim_int(c, "depth", 0), dim[ANE_DYN_RANK + 1], inner = 1;

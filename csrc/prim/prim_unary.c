@@ -127,8 +127,7 @@ static ane_status classify(struct ane_prim_call *c, bool nan) {
 ane_status prim_isnan(struct ane_prim_call *c) { return classify(c, true); }
 ane_status prim_isinf(struct ane_prim_call *c) { return classify(c, false); }
 
-/* Bounds may be absent. NaN stays. Where the lower bound is above the upper, the result is the upper, as in min(max(x, alpha),
- * beta). */
+/* Clips x. NaN stays NaN. If the lower bound is above the upper, the result is the upper, as in min(max(x, alpha), beta). */
 static float clip_f(float x, float a, float b) {
   x = x < a ? a : x;
   return x > b ? b : x;

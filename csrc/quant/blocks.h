@@ -2,7 +2,7 @@
  * begin at any address. All numbers little endian; d, dmin, m are fp16 bits. "low nibbles then high" means: byte l holds
  * element l in its low half and element l + half of the run in its high half.
  *
- * value formulas: s = sub-block scale, q = quantised element; multiplications in float32, in the order written. */
+ * Value formulas: s is the scale of a sub-block, q a code. Products are computed in float32, in the order written. */
 #ifndef ANE_QUANT_BLOCKS_H
 #define ANE_QUANT_BLOCKS_H
 
@@ -10,7 +10,7 @@
 
 #define ANE_BLOCK struct __attribute__((packed))
 
-enum { ANE_QK = 32, ANE_QK_K = 256 }; /* elements a block: the plain types, the super-blocks */
+enum { ANE_QK = 32, ANE_QK_K = 256 }; /* elements per block: of the plain types, of the super-blocks */
 
 /* ---- 32 elements, low nibbles then high --------------------------------------------------------------------------*/
 
@@ -56,8 +56,9 @@ typedef ANE_BLOCK {
   uint16_t d, dmin;
 }
 ane_block_q2_k;
-/* 16 sub-blocks of 16. qs as above; hmask[l] bit k belongs to element 32 k + l: clear means q - 4. scales: 16 of 6 bits:
- * low nibbles of bytes 0..7, then their high nibbles; bits 4..5 in bytes 8..11, two bits at a time. (d * (s - 32)) * q */
+/* 16 sub-blocks of 16. qs as above; bit k of hmask[l] belongs to element 32 k + l: if it is clear, the code is q - 4. scales: 16
+ * of 6 bits. Their low four bits are the low nibbles of bytes 0..7, then the high nibbles; their bits 4..5 are in bytes 8..11,
+ * two bits at a time. (d * (s - 32)) * q */
 typedef ANE_BLOCK {
   uint8_t hmask[32], qs[64], scales[12];
   uint16_t d;
@@ -130,7 +131,7 @@ typedef ANE_BLOCK {
   uint16_t scales[4];
 }
 ane_block_iq1_m;
-/* 8 sub-blocks of 32, low nibbles then high. scales: low 4 bits in scales_l (two a byte), high 2 in scales_h.
+/* 8 sub-blocks of 32, low nibbles then high. scales: low 4 bits in scales_l (two per byte), high 2 bits in scales_h.
  * (d * (s - 32)) * table[q] */
 typedef ANE_BLOCK {
   uint16_t d, scales_h;
@@ -138,7 +139,7 @@ typedef ANE_BLOCK {
 }
 ane_block_iq4_xs;
 
-/* Ternary: 5 elements a byte (base 3, as a fraction of 256) in qs, 4 in qh. d * (q - 1) */
+/* Ternary: 5 elements per byte (base 3, as a fraction of 256) in qs, 4 per byte in qh. d * (q - 1) */
 typedef ANE_BLOCK {
   uint8_t qs[48], qh[4];
   uint16_t d;
@@ -197,8 +198,9 @@ ANE_BLOCK_SIZE(n4h, 24);
 ANE_BLOCK_SIZE(n8h, 40);
 #undef ANE_BLOCK_SIZE
 
-/* Scale and min (0..63) of sub-block j (0..7) in the 12 bytes of q4_k and q5_k: bytes 0..3 scales, 4..7 mins of the
- * first four; the others have their low 4 bits in bytes 8..11 and their high 2 above the first ones. */
+/* Scale and min (0..63) of sub-block j (0..7) in the 12 bytes of q4_k and q5_k. Those of sub-blocks 0..3 are the low 6 bits of
+ * bytes 0..3 (scales) and 4..7 (mins). Those of sub-blocks 4..7 have their low 4 bits in bytes 8..11 and their high 2 bits in the
+ * top bits of bytes 0..7. */
 static inline void ane_k_scale_min(const uint8_t *s, int j, uint8_t *scale, uint8_t *min) {
   if (j < 4) {
     *scale = s[j] & 63;
@@ -214,7 +216,7 @@ static inline void ane_q3_k_scales(const uint8_t *s, uint8_t out[16]) {
   for (int i = 0; i < 16; i++) out[i] = (uint8_t)((s[i % 8] >> (i / 8 * 4) & 15) | (s[8 + i % 4] >> (i / 4 * 2) & 3) << 4);
 }
 
-/* Eight sign bits from the seven stored: the eighth makes their number even. */
+/* Eight sign bits from the seven that are stored: the eighth makes the number of set bits even. */
 static inline uint8_t ane_iq_signs(uint32_t seven) {
   seven &= 127;
   return (uint8_t)(seven | (uint32_t)__builtin_parity(seven) << 7);

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* The tables come from the column `codec` of dtype.def. Plain types: one function a type around ane_to_f32, which cannot fail for
- * them. */
+/* The tables of decoders and encoders, from the column `codec` of dtype.def. Plain types have one function each around
+ * ane_to_f32, which cannot fail for them. */
 /* clang-format off */
 #define NONE(...)
 #define DECODE_PLAIN(id) \

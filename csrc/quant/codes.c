@@ -22,7 +22,7 @@ static const struct ane_code_values iq4 = {{-127, -104, -83, -65, -49, -35, -22,
 
 /* ---- Readers -------------------------------------------------------------------------------------------------------*/
 
-/* 2 n codes from n bytes: low nibbles, then high. */
+/* Reads 2 n codes from n bytes: the low nibbles, then the high ones. */
 static void nibbles(const uint8_t *q, int n, uint8_t *code) {
   for (int l = 0; l < n; l++) code[l] = q[l] & 15, code[l + n] = q[l] >> 4;
 }
@@ -61,8 +61,8 @@ static void read_nvfp4(const void *block, int s, struct ane_codes *out) {
   }
 }
 
-/* Unpacks 2-bit codes: run s % 4 of 32 bytes. */
-static void crumbs(const uint8_t *qs, int s, uint8_t *code) {
+/* Unpacks 32 codes of 2 bits: bits 2 (s % 4) and up of 32 bytes. */
+static void unpack_2_bits(const uint8_t *qs, int s, uint8_t *code) {
   for (int l = 0; l < 32; l++) code[l] = qs[s / 4 * 32 + l] >> s % 4 * 2 & 3;
 }
 
@@ -70,7 +70,7 @@ static void read_q2_k(const void *block, int s, struct ane_codes *out) {
   const ane_block_q2_k *b = block;
   out->d[0] = b->d, out->min = b->dmin;
   out->sub[0] = (int8_t)b->scales[2 * s], out->sub[1] = (int8_t)b->scales[2 * s + 1];
-  crumbs(b->qs, s, out->code);
+  unpack_2_bits(b->qs, s, out->code);
 }
 
 static void read_q3_k(const void *block, int s, struct ane_codes *out) {
@@ -79,13 +79,13 @@ static void read_q3_k(const void *block, int s, struct ane_codes *out) {
   ane_q3_k_scales(b->scales, scales);
   out->d[0] = b->d;
   out->sub[0] = (int8_t)(scales[2 * s] - 32), out->sub[1] = (int8_t)(scales[2 * s + 1] - 32);
-  crumbs(b->qs, s, out->code);
+  unpack_2_bits(b->qs, s, out->code);
   for (int l = 0; l < 32; l++) out->code[l] |= (uint8_t)((b->hmask[l] >> s & 1) << 2);
 }
 
-/* Ternary digit `power` of a byte, which is a fraction of 256 to the base 3: byte * 3^power mod 256 is the remaining fraction,
- * and its product with 3 / 256 has the digit before the point. */
-static uint8_t trit(uint8_t byte, int power) {
+/* Digit `power`, from 0, of the fraction byte / 256 to the base 3. byte * 3^power mod 256 is what remains of the fraction after
+ * `power` digits; the integer part of 3 / 256 times it is the digit. */
+static uint8_t ternary_digit(uint8_t byte, int power) {
   static const uint8_t powers[5] = {1, 3, 9, 27, 81};
   /* analyser: the power is 0 to 4: code numbers are 0 to 255. */
   return (uint8_t)((uint8_t)(byte * powers[power]) * 3 >> 8);
@@ -96,25 +96,25 @@ static void read_tq1_0(const void *block, int s, struct ane_codes *out) {
   for (int l = 0; l < 32; l++) {
     const int c = 32 * s + l;
     if (c < 160)
-      out->code[l] = trit(b->qs[c % 32], c / 32);
+      out->code[l] = ternary_digit(b->qs[c % 32], c / 32);
     else if (c < 240)
-      out->code[l] = trit(b->qs[32 + c % 16], (c - 160) / 16);
+      out->code[l] = ternary_digit(b->qs[32 + c % 16], (c - 160) / 16);
     else
-      out->code[l] = trit(b->qh[c % 4], (c - 240) / 4);
+      out->code[l] = ternary_digit(b->qh[c % 4], (c - 240) / 4);
   }
 }
 
 static void read_tq2_0(const void *block, int s, struct ane_codes *out) {
   const ane_block_tq2_0 *b = block;
   out->d[0] = b->d;
-  crumbs(b->qs, s, out->code);
+  unpack_2_bits(b->qs, s, out->code);
 }
 
-/* Eight codes of a grid point with two bits an element. Bit l of signs becomes the sign of code l. */
+/* Eight codes of a grid point with two bits per element. Bit l of signs becomes the sign of code l. */
 static void grid8(uint16_t grid, uint8_t signs, uint8_t *code) {
   for (int l = 0; l < 8; l++) code[l] = (uint8_t)((grid >> 2 * l & 3) | (signs >> l & 1) << 2);
 }
-/* Four codes of a grid point with four bits an element. */
+/* Four codes of a grid point with four bits per element. */
 static void grid4(uint16_t grid, int signs, uint8_t *code) {
   for (int l = 0; l < 4; l++) code[l] = (uint8_t)((grid >> 4 * l & 7) | (signs >> l & 1) << 3);
 }
@@ -198,8 +198,8 @@ static const struct coded {
 ane_codes_fn ane_codes_reader(ane_dtype t) { return types[t].read; }
 const struct ane_code_values *ane_code_values(ane_dtype t) { return types[t].values; }
 
-/* value = d * sub * factor * values[code], for types whose d is fp16; sub is 1 where there is none. All products but the last are
- * exact. */
+/* value = d * sub * factor * values[code], for types whose d is fp16; sub is 1 if the type has none. All products but the last
+ * are exact. */
 static void decode(ane_dtype t, const uint8_t *src, float *dst, uint64_t n) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   const struct coded *k = &types[t];

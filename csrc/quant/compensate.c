@@ -48,7 +48,7 @@ static inline const float *ratios(const struct ane_factor *f, int64_t from, int6
 }
 
 /* Adds to base of positions [at, at + n) the compensation for the errors of positions [from, to). at is a multiple of 4. first:
- * sets base to w before. */
+ * base is set to w first. */
 static void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, int64_t n, lanes *base, bool first) {
   for (int64_t j = 0; j < n; j += ANE_STRIP) {
     lanes acc[ANE_STRIP];
@@ -61,8 +61,8 @@ static void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, 
   }
 }
 
-/* Computes target of positions [at, at + n) from base: each column compensates the difference of base and target of earlier ones.
- */
+/* Computes the targets of positions [at, at + n) from base: each column compensates the differences between base and target of
+ * the columns before it. */
 static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
   lanes *e = k->e + at; /* these columns have no errors yet: the memory holds the differences */
   for (int64_t j = 0; j < n; j++) {
@@ -75,8 +75,9 @@ static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
   }
 }
 
-/* Rounds *from, in units of the scale and of part h of the lanes, to the nearest of the values T: *code, and its value in *v.
- * Without a table the values are the codes minus `half`. Vectors are not passed by value: the ABI of that depends on AVX. */
+/* Rounds *from, in units of the scale, to the nearest of the values T: sets *code, and *v to the value. Without a table the
+ * values are the codes minus `half`. h: the part of the lanes. Vectors are passed by pointer, because the ABI of vector arguments
+ * depends on AVX. */
 ANE_ALWAYS_INLINE void nearest(const struct rows *k, int h, int half, const ane_f8x *from, ane_f8x *code, ane_f8x *v) {
   const ane_f8x magic = ALL(0x1.8p23f), zero = ALL(0), one = ALL(1), top = ALL((float)k->top), shift = ALL((float)half);
   ane_f8x u = *from;
@@ -188,7 +189,7 @@ static struct rows *begin(const struct ane_factor *f, const float *rows, int n, 
   return k;
 }
 
-/* The rows to round [n][cols]: those of the caller, or what the drift made of them. */
+/* The rows to round, [n][cols]: those of the caller or, with a drift, the corrected ones. */
 static const float *rows_of(struct rows *k, const float *rows, int n) {
   float *to = (float *)(k->offset + k->f->cols);
   if (!k->f->drift) return rows;
@@ -261,8 +262,8 @@ static void decide_group(struct rows *k, const struct ane_rounding *rounding, in
 
 /* ---- Sweeps ------------------------------------------------------------------------------------------------------------*/
 
-/* When all columns are rounded, one number after the other takes the value that leaves the least error E with all others as they
- * are (coordinate descent: QuantEase, Behdin et al. 2023, arXiv 2309.01885): the scale of a block, then its codes. The gradient
+/* After all columns are rounded, sweeps change one number at a time to the value that gives the least error E while all others
+ * stay (coordinate descent: QuantEase, Behdin et al. 2023, arXiv 2309.01885): the scale of a block, then its codes. The gradient
  * of a column is g = (w - v) H. */
 
 enum { SWEEPS = 3, SWEPT_TABLE = 15 }; /* rounds; the largest code of tables that are swept */
@@ -271,7 +272,7 @@ static inline float moment(const struct ane_factor *f, int64_t i, int64_t j) {
   return f->moment[(j / ANE_STRIP * f->cols + i) * ANE_STRIP + j % ANE_STRIP];
 }
 
-/* g [n] of positions [at, at + n). */
+/* Computes the gradients g [n] of positions [at, at + n). */
 static void gradients(const struct rows *k, int64_t at, int64_t n, lanes *g) {
   for (int64_t j = 0; j < n; j += ANE_STRIP) {
     lanes acc[ANE_STRIP];
@@ -281,7 +282,7 @@ static void gradients(const struct rows *k, int64_t at, int64_t n, lanes *g) {
   }
 }
 
-/* The values T of codes; without a table a code less `half`. */
+/* Sets the values T of codes; without a table the value is the code minus `half`. */
 static ANE_WIDE void values_of(const struct rows *k, const lanes *code, int64_t n, int half, lanes *value) {
   for (int64_t j = 0; j < n; j++)
     for (int h = 0; h < PARTS; h++) {
@@ -415,7 +416,7 @@ void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int3
   *group = *sub = ane_weight_has_blocks(s) ? s.size : 1;
 }
 
-/* Rounds rows in blocks with a scale each, and an offset where the scheme has one. */
+/* Rounds rows in blocks with a scale each, and an offset if the scheme has one. */
 static void block_tile(struct rows *k, const struct ane_rounding *rounding, int n, struct ane_weight_tile *out) {
   int64_t blocks = k->f->cols / rounding->group;
   decide_flat(k, rounding, n);

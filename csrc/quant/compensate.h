@@ -6,9 +6,9 @@
  *
  *     R[j][j]^2 (t_j - v_j)^2,   t_j = w_j + sum over i < j of (w_i - v_i) R[i][j] / R[j][j]
  *
- * so columns are rounded in order, each to the value nearest to its target t_j. The choice for a column does not prevent the
- * terms of later columns from being zero. This is GPTQ without the inverse of H (it is Babai's nearest plane: Chen et al. 2025,
- * arXiv 2507.18553), and the weight of column j's rounding error is known when a scale is searched: R[j][j]^2.
+ * So columns are rounded in order, each to the value nearest to its target t_j. Whatever is chosen for a column, the terms of
+ * later columns can still be zero. This is GPTQ without the inverse of H; it is Babai's nearest plane algorithm (Chen et al.
+ * 2025, arXiv 2507.18553). The search for a scale knows the weight of column j's rounding error: R[j][j]^2.
  *
  * If the inputs x of a quantised model differ from those of its source, x + d, the row that fits the outputs of the source
  * best is w + w D (H + damping)^-1, where D is the mean of d' x. This row is rounded instead of w (GPTAQ: Li et al. 2025, arXiv
@@ -20,7 +20,7 @@
  * matrix estimation", target D). D is multiplied by the same factor: otherwise rows would follow the drift of a few tokens
  * several times over.
  *
- * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
+ * Rows do not depend on each other. Threads divide them, and the bytes do not depend on the number of threads. */
 #ifndef ANE_QUANT_COMPENSATE_H
 #define ANE_QUANT_COMPENSATE_H
 
@@ -39,7 +39,7 @@ struct ane_moment {
   float *sum;   /* [padded][padded]: panels of 32 columns on and right of the diagonal are filled */
   float *drift; /* [padded][padded], all filled: sum of d' x; NULL: none */
 };
-/* ANE_NOMEM. Freed by ane_moment_free, also after an error. */
+/* Makes an empty moment of cols columns. Free it with ane_moment_free, also after an error. Errors: ANE_NOMEM. */
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
 /* Adds x [tokens][cols] on all threads of the pool. source: the inputs of the source [tokens][cols], whose differences to x are
  * added to the drift; NULL: none. Either all calls give one or none does. Errors: ANE_NOMEM; ANE_INVALID (x is not finite; the
@@ -58,20 +58,21 @@ struct ane_factor {
   int32_t group, sub; /* columns with common parameters stay together: groups, and their parts */
   int32_t *order;     /* [cols] position -> column */
   float *ratio;       /* R[i][j] / R[j][j]: strips of 4 columns j, each [j / 4 * 4 + 4][4] (ane_factor_strip) */
-  float *weight;      /* [cols] R[j][j]^2 by position, and 1 / the mean of all for scale */
+  float *weight;      /* [cols] R[j][j]^2 by position, divided by the mean of all */
   float *importance;  /* [cols] mean squares by column */
   float *moment;      /* H by positions, damped: H[i][j] in strips of 4 columns j, each [cols][4] */
   float *drift;       /* D times a strength, in the same way; NULL: none */
-  float damp;         /* that was needed, in means of the diagonal */
+  float damp;         /* the damping that was needed, as a multiple of the mean of the diagonal */
 };
 /* Where the strip of columns 4 p .. 4 p + 3 begins. */
 static inline int64_t ane_factor_strip(int64_t p) { return 8 * p * (p + 1); }
 
 /* Factors m. Columns are ordered by descending mean square (the activation order of GPTQ): groups of `group` columns by their
- * sum, parts of `sub` columns inside a group, columns inside a part. group and sub are 1, or group is a multiple of sub and cols
- * a multiple of group. damp: the number added to the diagonal, as a multiple of its mean; it is multiplied by ten until there is
- * a factor. The factor is computed in double precision. strength: fraction of the drift, if m has one: 0 (none) .. 1. prior:
- * tokens, 0 or more. Errors: ANE_NOMEM; ANE_INVALID (m has no tokens or is not finite). */
+ * sum, then parts of `sub` columns within a group, then columns within a part. group and sub are 1, or group is a multiple of sub
+ * and cols a multiple of group. damp: the number added to the diagonal, as a multiple of its mean; if m then has no factor, damp
+ * is multiplied by ten, at most 7 times. The factor is computed in double precision. strength: fraction of the drift, if m has
+ * one: 0 (none) .. 1. prior: tokens, 0 or more. Free the factor with ane_factor_free. Errors: ANE_NOMEM; ANE_SHAPE (groups);
+ * ANE_INVALID (m has no tokens, is not finite, or has no factor). */
 struct ane_factor_options {
   int32_t group, sub;
   double damp, strength, prior;
@@ -82,20 +83,20 @@ void ane_factor_free(struct ane_factor *f); /* a zeroed one is fine */
 
 /* ---- Rounding ----------------------------------------------------------------------------------------------------------*/
 
-/* Columns that share parameters in a type or scheme, and in its parts: {256, 32} for q4_k. {1, 1}: all columns of a row or more.
- * False: the type cannot be written with compensation. */
+/* Sets *group and *sub to the numbers of columns that share parameters in a block of a type or scheme, and in its parts: 256 and
+ * 32 for q4_k; 1 and 1 if whole rows share them. false: the type cannot be written with compensation. */
 bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub);
 void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int32_t *sub);
 
 /* Rows that are rounded together: the lanes of vectors. */
 enum { ANE_COMPENSATE_ROWS = 32 };
-/* Bytes of scratch memory of one thread; 64-byte alignment is made inside. */
+/* Bytes of scratch memory that one thread needs. The memory may have any alignment. */
 size_t ane_compensate_scratch(const struct ane_factor *f);
 
 /* Encodes rows [n][cols], n <= 32, to bytes of type t, row after row (`stride` bytes apart). f has the groups of t. */
 void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *rows, int n, void *dst, size_t stride,
                          void *scratch);
-/* The same for a scheme: as ane_weight_encode_tile, whose tables and largest values it starts from. `search` is the scratch
+/* The same for a scheme, as a tile. It begins with the tables and largest values of ane_weight_encode_tile. search: the scratch
  * memory of that function. */
 void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit *fit, const float *rows, int n, void *search,
                          struct ane_weight_tile *out, void *scratch);

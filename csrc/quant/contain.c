@@ -20,7 +20,7 @@ ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
   return ANE_F16;
 }
 
-/* size: columns a scale. */
+/* Codes and scales of INT8* as Q8_0. size: columns per scale. */
 static void q8_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, ane_block_q8_0 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
     b->d = scales[c / size];
@@ -28,7 +28,7 @@ static void q8_row(const uint8_t *codes, const uint16_t *scales, int64_t size, i
   }
 }
 
-/* Codes -8 .. 7 as nibbles 0 .. 15. */
+/* Codes -8 .. 7 of INT4_BLOCK as Q4_0, whose nibbles are 0 .. 15. size: columns per scale. */
 static void q4_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, ane_block_q4_0 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
     b->d = scales[c / size];
@@ -38,7 +38,7 @@ static void q4_row(const uint8_t *codes, const uint16_t *scales, int64_t size, i
 
 uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset) { return ane_f32_f16(0 - ane_f16_f32(scale) * ane_f16_f32(offset)); }
 
-/* Codes 0 .. 15. */
+/* Codes 0 .. 15 of UINT4_BLOCK as Q4_1. */
 static void q4_1_row(const uint8_t *codes, const uint16_t *scales, const uint16_t *offsets, int64_t cols, ane_block_q4_1 *b) {
   for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
     b->d = scales[c / ANE_QK], b->m = ane_weight_minimum(scales[c / ANE_QK], offsets[c / ANE_QK]);

@@ -9,20 +9,21 @@ static const float MOST = 65504.0f, LEAST = 0x1p-24f;
 
 static bool in_half(float v) { return ane_f16_f32(ane_f32_f16(v)) == v; }
 
-/* The unit of the last of `bits` significant bits of v > 0. */
+/* The value of the last of `bits` significant bits of v > 0. */
 static float unit_of(float v, int bits) {
   int e;
   frexpf(v, &e);
   return ldexpf(1, e - bits);
 }
 
-/* w = |v| (q + 1) or |v| (q - 1), of which code 0 gives v. */
+/* The line |v| (q + 1) or |v| (q - 1) whose code 0 has the value v. */
 static struct ane_line constant(float v) {
   float h = ane_f16_f32(ane_f32_f16(ANE_MAX(ANE_MIN(v, MOST), -MOST)));
   return (struct ane_line){fabsf(h), h == 0 ? 0 : h};
 }
 
-/* Can a block have this line? Of `shift` 11 bits are left for q - shift. */
+/* Can a block have this line? Scale, shift and their product must be exact in fp16, and so must q - shift for each code q: its
+ * largest magnitude has 11 significant bits, and shift must be a multiple of the last of them. */
 static bool is_exact(float scale, float shift) {
   float m = scale * shift, far = ANE_MAX(fabsf(shift), fabsf(TOP - shift)), unit = unit_of(far, HALF_BITS);
   return in_half(scale) && in_half(shift) && in_half(m) && fabsf(m) <= MOST && fabsf(TOP * scale - m) <= MOST &&

@@ -1,6 +1,6 @@
 /* Lines of the scheme uint4-block: w = scale * (q - offset), q 0 .. 15, where scale, offset and scale * offset are exact in fp16.
- * So a block is one of Q4_1, d = scale and m = -scale * offset, with the same numbers. q - offset is exact in fp16, too, and
- * every w is exact in float32. As a struct ane_line, the offset is that of x ~ scale * q + offset: m. */
+ * So a block of Q4_1 with d = scale and m = -scale * offset has the same values. q - offset is exact in fp16 too, and every w is
+ * exact in float32. The offset of a struct ane_line is m: x ~ scale * q + m. */
 #ifndef ANE_QUANT_EXACT_LINE_H
 #define ANE_QUANT_EXACT_LINE_H
 
@@ -11,7 +11,7 @@ struct ane_line_cost {
   float w, q, qq;
 };
 
-/* The exact line near `l` that costs the least. A line whose scale is not positive, or below fp16, becomes the constant
+/* The exact line near `l` that costs the least. A line whose scale is not positive, or too small for fp16, becomes the constant
  * `l.offset`. */
 struct ane_line ane_line_exact(struct ane_line l, struct ane_line_cost cost);
 

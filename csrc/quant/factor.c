@@ -24,7 +24,7 @@ static int by_size(const void *a, const void *b) {
   return x->at < y->at ? -1 : 1;
 }
 
-/* Sorts `n` units of `width` consecutive entries of order by falling sums. */
+/* Sorts n units, each of `width` consecutive entries of `order`, by descending sums of the diagonal. */
 static void sort_units(const float *diagonal, int32_t *order, int64_t n, int32_t width, struct rank *rank, int32_t *temp) {
   memcpy(temp, order, (size_t)(n * width) * sizeof *order);
   for (int64_t u = 0; u < n; u++) {
@@ -64,7 +64,7 @@ struct cholesky {
   double *pt; /* [64][n]: the columns of the step, transposed */
   int64_t at; /* first column of the step */
   double shift;
-  double apart; /* what entries off the diagonal are times */
+  double shrink; /* entries off the diagonal are multiplied by this */
   _Atomic int64_t next;
 };
 
@@ -75,7 +75,7 @@ static double moment_of(const struct cholesky *k, int64_t i, int64_t j) {
     r = c, c = t;
   }
   double v = (double)k->m->sum[(int64_t)r * k->m->padded + c] / (double)k->m->tokens;
-  return r == c ? v : v * k->apart;
+  return r == c ? v : v * k->shrink;
 }
 
 static void fill_rows(void *arg, int thread, int threads) {
@@ -89,7 +89,7 @@ static void fill_rows(void *arg, int thread, int threads) {
     }
 }
 
-/* The diagonal block. False: it is not positive definite. */
+/* Factors the diagonal block. false: it is not positive definite. */
 static bool factor_block(struct cholesky *k) {
   for (int64_t i = k->at; i < k->at + BLOCK; i++)
     for (int64_t j = k->at; j <= i; j++) {
@@ -101,7 +101,7 @@ static bool factor_block(struct cholesky *k) {
   return true;
 }
 
-/* Rows [64 b, 64 b + 64) below the block: their columns of L, and these transposed. */
+/* Computes the step's columns of L for rows [64 b, 64 b + 64), below the diagonal block, and stores them transposed too. */
 static ANE_WIDE void solve_rows(const struct cholesky *k, int64_t b) {
   int64_t row = b * BLOCK, n = k->n;
   for (int j = 0; j < BLOCK; j++) {
@@ -177,7 +177,7 @@ static void store_weights(const struct cholesky *k, struct ane_factor *f) {
   }
 }
 
-/* H by positions, damped. */
+/* Stores the damped H by positions, in strips. */
 static void store_moment(void *arg, int thread, int threads) {
   struct cholesky *k = arg;
   const struct ane_factor *f = k->f;
@@ -194,14 +194,14 @@ static void store_moment(void *arg, int thread, int threads) {
 struct drifting {
   const struct ane_moment *m;
   struct ane_factor *f;
-  double scale, apart; /* what all entries are times, and those off the diagonal too */
+  double scale, shrink; /* factor of all entries; further factor of those off the diagonal */
   _Atomic int64_t next;
 };
 
-/* D by positions. */
+/* Element [i][j] of D by positions, as the factor stores it. */
 static float drift_of(const struct drifting *k, int64_t i, int64_t j) {
   double v = k->scale * (double)k->m->drift[k->f->order[i] * k->m->padded + k->f->order[j]];
-  return (float)(i == j ? v : v * k->apart);
+  return (float)(i == j ? v : v * k->shrink);
 }
 
 static void store_drift(void *arg, int thread, int threads) {
@@ -216,12 +216,12 @@ static void store_drift(void *arg, int thread, int threads) {
 }
 
 static ane_status make_drift(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, double strength,
-                             double apart, struct ane_error *err) {
+                             double shrink, struct ane_error *err) {
   if (!m->drift || strength == 0) return ANE_OK;
   size_t strips = ((size_t)f->cols + ANE_STRIP - 1) / ANE_STRIP;
   f->drift = ane_malloc(strips * ANE_STRIP * (size_t)f->cols * sizeof *f->drift);
   if (!f->drift) return ane_fail(err, ANE_NOMEM, "no memory for the drift of %" PRId64 " columns", f->cols);
-  struct drifting k = {.m = m, .f = f, .scale = strength / (double)m->tokens, .apart = apart};
+  struct drifting k = {.m = m, .f = f, .scale = strength / (double)m->tokens, .shrink = shrink};
   ane_pool_run(pool, store_drift, &k);
   return ANE_OK;
 }
@@ -258,7 +258,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
     st = ane_fail(err, ANE_NOMEM, "no memory for a factor of %" PRId64 " columns", m->cols);
     goto out;
   }
-  k.apart = (double)m->tokens / ((double)m->tokens + opts->prior);
+  k.shrink = (double)m->tokens / ((double)m->tokens + opts->prior);
   ane_moment_diagonal(m, f->importance);
   mean = mean_diagonal(f);
   if (!isfinite(mean)) st = ane_fail(err, ANE_INVALID, "the second moment is not finite");
@@ -273,7 +273,7 @@ ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const st
     run(&k, pool, store_strips, 0);
     run(&k, pool, store_moment, 0);
     store_weights(&k, f);
-    st = make_drift(f, pool, m, opts->strength, k.apart, err);
+    st = make_drift(f, pool, m, opts->strength, k.shrink, err);
   }
 out:
   ane_free(k.a);

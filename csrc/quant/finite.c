@@ -11,7 +11,7 @@
 
 enum { CHUNK = 256 }; /* a multiple of every block */
 
-/* Where the fp16 scales of a block are; two are equal where it has one. */
+/* The offsets of the fp16 scales in a block; both are equal if it has one. */
 static const struct scales {
   uint8_t at[2];
   bool known;
@@ -26,7 +26,7 @@ static const struct scales {
     /* clang-format on */
 };
 
-/* Types of 16 bits, whose exponent is all ones where they are not finite. */
+/* For types of 16 bits: a number is not finite if all bits of its exponent are set. */
 static int64_t in_halves(const uint8_t *src, uint64_t n, uint16_t exponent) {
   for (uint64_t from = 0; from < n; from += CHUNK) {
     const uint64_t part = ANE_MIN((uint64_t)CHUNK, n - from);
@@ -39,7 +39,7 @@ static int64_t in_halves(const uint8_t *src, uint64_t n, uint16_t exponent) {
   return -1;
 }
 
-/* The first of CHUNK floats. */
+/* The first of CHUNK floats that is not finite; -1: none. */
 static int64_t in_chunk(const float *x) {
   int any = 0;
   for (int i = 0; i < CHUNK; i++) any |= (ane_f32_bits(x[i]) & 0x7F800000) == 0x7F800000;
@@ -48,7 +48,7 @@ static int64_t in_chunk(const float *x) {
   return -1;
 }
 
-/* Types without a list of scales: all elements, decoded. */
+/* For types without a list of scales: decodes and checks all elements. */
 static int64_t in_decoded(ane_dtype t, const uint8_t *src, uint64_t n) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   ane_decode_fn decode = ane_decoder(t);

@@ -16,7 +16,7 @@ static inline f4 all(float v) { return (f4){v, v, v, v}; }
 static inline f4 pick(i4 mask, f4 a, f4 b) { return (f4)((mask & (i4)a) | (~mask & (i4)b)); }
 static inline float total(f4 v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 
-/* Nearest whole number in 0 .. top of v - 0.5; NaN gives 0. */
+/* The integer in 0 .. top that is nearest to v - 0.5; NaN gives 0. */
 static inline f4 nearest(f4 v, f4 top) {
   v = pick(v > all(0), v, all(0));
   v = pick(v < top, v, top);
@@ -71,7 +71,7 @@ static struct ane_code_sums sums_at(const struct ane_span *s, float inv, float b
 
 /* ---- Lines -------------------------------------------------------------------------------------------------------*/
 
-/* How a least squares line is bounded. */
+/* The lines among which a least squares fit chooses. */
 typedef enum { BELOW_ZERO, FREE, SIGNED } bound;
 
 struct best {
@@ -132,7 +132,7 @@ struct ane_line ane_fit_range(const struct ane_span *s, int top) {
   return best.line;
 }
 
-/* Fits x less its least element: sums of elements far from zero would lose their differences. */
+/* Fits x minus its least element. Without that, sums of elements far from zero would lose their differences. */
 struct ane_line ane_fit_free(const struct ane_span *s, int top) {
   float lo = s->x[0], hi = s->x[0], x[ANE_SPAN_MAX];
   for (int i = 1; i < s->n; i++) lo = ANE_MIN(lo, s->x[i]), hi = ANE_MAX(hi, s->x[i]);

@@ -29,14 +29,16 @@ struct ane_code_sums {
 
 struct ane_span ane_span_of(const float *x, const float *w, int n);
 
-/* q[i] = the code in 0 .. top nearest to (x[i] - offset) / scale (0 where scale is 0); the weighted squared error. */
+/* Sets q[i] to the code in 0 .. top that is nearest to (x[i] - offset) / scale, or to 0 if scale is 0. Returns the weighted
+ * squared error. */
 float ane_span_code(const struct ane_span *s, struct ane_line l, int top, float *q);
 struct ane_code_sums ane_span_sums(const struct ane_span *s, const float *q);
 
 /* The line with offset <= 0 and scale >= 0 whose nearest codes 0 .. top have nearly the least weighted squared error: rounding
  * at a grid of scales around the range, a least squares fit for each, then both in alternation until nothing changes. */
 struct ane_line ane_fit_range(const struct ane_span *s, int top);
-/* The same with an offset of either sign. Values on a grid of up to top + 1 places are met, whichever of the places they take. */
+/* The same with an offset of either sign. If the elements lie on a grid of up to top + 1 places, the line has no error, whichever
+ * of the places occur. */
 struct ane_line ane_fit_free(const struct ane_span *s, int top);
 /* The scale (of either sign) for x ~ scale * (q - half), q in 0 .. 2 half - 1; the offset is -half * scale. */
 struct ane_line ane_fit_signed(const struct ane_span *s, int half);

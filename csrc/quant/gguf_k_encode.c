@@ -1,9 +1,11 @@
-/* Encoders of the super-block types Q2_K to Q6_K, for the layouts in blocks.h.
- * The search has two levels. First each sub-block: the scale (and minimum) whose nearest codes have the least weighted squared
- * error (fit.h). Then the super-block: fp16 factors d and dmin; for every sub-block those neighbouring integer scales and minima
- * whose re-rounded codes have the least error; then d and dmin by least squares for all codes at once, and the codes again, while
- * the error falls.
- * The weight of an element is the importance of its column (1 without). */
+/* Encoders of the super-block types Q2_K to Q6_K, whose blocks are drawn in blocks.h.
+ *
+ * The search has two levels. For each sub-block it finds the scale (and minimum) whose nearest codes have the least weighted
+ * squared error (fit.h). For the super-block it then chooses fp16 factors d and dmin, and for every sub-block the integer scale
+ * and minimum, among neighbours, whose codes have the least error. As long as the error falls, it fits d and dmin to all codes by
+ * least squares and chooses the integers and codes again.
+ *
+ * The weight of an element is the importance of its column, or 1. */
 #include "quant/blocks.h"
 #include "quant/k_search.h"
 #include "quant/quant_internal.h"
@@ -26,7 +28,7 @@ struct super {
 
 /* ---- Super-blocks ------------------------------------------------------------------------------------------------*/
 
-/* Larger values exceed all fp16 factors; below it, squares do not overflow in float32. */
+/* Larger magnitudes exceed what fp16 factors can give. Up to it, squares do not overflow in float32. */
 #define LARGEST 1e9f
 
 static float usable(float v) { return v > -LARGEST ? v < LARGEST ? v : LARGEST : v <= -LARGEST ? -LARGEST : 0; }
@@ -99,7 +101,7 @@ static void choose(const struct super *s, struct ane_k_choice *c) {
   }
 }
 
-/* The factors by least squares for the codes in c; the present ones where the codes do not determine them. */
+/* Sets the factors by least squares for the codes in c. Factors that the codes do not determine stay as they are. */
 static void refit(const struct super *s, const struct ane_k_choice *c, float *d, float *dmin) {
   double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0; /* x ~ d u + dmin v, u = scale (q - half), v = -min */
   double half = s->l->half;
@@ -154,7 +156,7 @@ void ane_k_search(const struct ane_k_layout *l, const float *src, const float *i
 
 static unsigned code(const struct ane_k_choice *c, int i) { return (unsigned)c->q[i]; }
 
-/* 2 bits an element: element 128 h + 32 k + l in bits 2 k of byte 32 h + l. */
+/* Packs 2 bits per element: element 128 h + 32 k + l in bits 2 k and 2 k + 1 of byte 32 h + l. */
 static void pack_twos(const struct ane_k_choice *c, int shift, unsigned mask, uint8_t *qs) {
   memset(qs, 0, 64);
   for (int i = 0; i < ANE_QK_K; i++) {
@@ -163,7 +165,7 @@ static void pack_twos(const struct ane_k_choice *c, int shift, unsigned mask, ui
   }
 }
 
-/* Nibbles: element `run` 2 h + k of `half` in nibble k of byte half h + l. */
+/* Packs nibbles: element half (2 h + k) + l in nibble k of byte half h + l. */
 static void pack_nibbles(const struct ane_k_choice *c, int half, uint8_t *qs) {
   for (int i = 0; i < ANE_QK_K / 2; i++) {
     int at = i / half * 2 * half + i % half;

@@ -92,7 +92,7 @@ static float quantise_signed(const float *x, uint8_t *q, int half) {
   return d;
 }
 
-/* From the smallest element (*min) to the largest in `steps` steps. Returns d. */
+/* Asymmetric: divides the range from the smallest element (*min) to the largest into `steps` steps. Returns d. */
 static float quantise_range(const float *x, uint8_t *q, int steps, float *min) {
   float lo = x[0], hi = x[0];
   for (int l = 1; l < ANE_QK; l++) {
@@ -105,7 +105,7 @@ static float quantise_range(const float *x, uint8_t *q, int steps, float *min) {
   return d;
 }
 
-/* Low four bits into nibbles, fifth bits into qh (may be NULL). */
+/* Packs the low four bits of codes into nibbles and their fifth bits into qh (NULL: there are none). */
 static void pack(const uint8_t *q, uint8_t *qs, uint8_t *qh) {
   for (int l = 0; l < 16; l++) qs[l] = (uint8_t)((q[l] & 15) | (q[l + 16] & 15) << 4);
   if (!qh) return;

@@ -1,4 +1,4 @@
-/* Gradients of products, norms, ropes, activations and logits. */
+/* Gradients of products, norms, ropes, acts and logits. */
 #include "quant/gradient.h"
 #include "quant/exponential.h"
 #include "quant/quant.h"
@@ -32,7 +32,7 @@ void ane_gradient_space_free(struct ane_gradient_space *s) {
 
 /* ---- Products ----------------------------------------------------------------------------------------------------------*/
 
-/* Rows of W that are multiplied together: their sums do not exceed 32 bits (wide.h). Floats of a cache line. */
+/* CHUNK: rows of W that are multiplied together; their sums do not exceed 32 bits (wide.h). LINE: floats of a cache line. */
 enum { CHUNK = ANE_CODE_TOKENS, LINE = 16 };
 
 /* dx' = W' dy': panels of 32 tokens, whose sums are [cols][32] each. Both factors are codes, with a scale for each column of W
@@ -77,7 +77,7 @@ static void transpose_in(const struct product *p, int64_t panel, float *to) {
       for (int64_t r = from; r < ANE_MIN(from + LINE, p->n); r++) to[r * ANE_PANEL + l] = dy[l * p->rows + r];
 }
 
-/* Numbers that are not finite make all sums of their panel NaN. */
+/* If the panel has numbers that are not finite, makes all its scales, and so all its sums, NaN. */
 static void mark(bool fine, float *scales) {
   for (int i = 0; !fine && i < ANE_PANEL; i++) scales[i] = NAN;
 }
@@ -146,7 +146,7 @@ static void multiply_all(struct ane_pool *pool, struct product *p) {
   run_step(pool, p, transpose_out);
 }
 
-/* The parts of a block of floats; returns its size. at: NULL to learn the size. */
+/* Places the arrays of p in a block of floats. Returns the number of floats. at NULL: only counts them. */
 static size_t place(struct product *p, float *at) {
   const size_t padded = (size_t)p->padded, panels = (size_t)p->panels;
   const size_t counts[] = {CHUNK * padded,
@@ -195,7 +195,7 @@ struct norming {
   _Atomic int64_t next;
 };
 
-/* Mean (0 where the norm does not take it off) and 1 / deviation of a group. */
+/* The mean (0 if the norm does not subtract it) and 1 / deviation of a group. */
 static void moments_of(const struct norming *k, const float *x, float *mean, float *inverse) {
   double sum = 0, squares = 0;
   for (int64_t c = 0; k->n->centred && c < k->width; c++) sum += x[c];
@@ -240,20 +240,20 @@ void ane_gradient_norm(struct ane_pool *pool, const struct ane_gradient_norm *n,
   }
 }
 
-/* ---- Ropes and activations -----------------------------------------------------------------------------------------------*/
+/* ---- Ropes and acts ------------------------------------------------------------------------------------------------------*/
 
 void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t heads, int64_t r, bool interleaved,
                        const float *dy, float *dx) {
-  int64_t half = r / 2, width = cols / heads, step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
+  int64_t half = r / 2, width = cols / heads, step = interleaved ? 2 : 1, gap = interleaved ? 1 : half;
   memcpy(dx, dy, (size_t)(tokens * cols) * sizeof *dx);
   for (int64_t t = 0; t < tokens; t++)
     for (int64_t h = 0; h < heads; h++) {
       const float *c = table + t * r, *s = c + half;
       float *to = dx + t * cols + h * width;
       for (int64_t i = 0; i < half; i++) {
-        float a = to[i * step], b = to[i * step + apart];
+        float a = to[i * step], b = to[i * step + gap];
         to[i * step] = a * c[i] + b * s[i];
-        to[i * step + apart] = b * c[i] - a * s[i];
+        to[i * step + gap] = b * c[i] - a * s[i];
       }
     }
 }
@@ -267,7 +267,7 @@ int ane_gradient_act(const char *name) {
   return -1;
 }
 
-/* The value of an activation, and its derivative. */
+/* The value of an act at x; *slope: its derivative. */
 static float act_at(int act, float x, float *slope) {
   const double root = 0.7978845608028654, cubic = 0.044715; /* sqrt(2 / pi); Hendrycks and Gimpel 2016 */
   double v = x, s;
@@ -345,13 +345,13 @@ static void diverge_rows(void *arg, int thread, int threads) {
   for (int64_t r; (r = atomic_fetch_add(&k->next, 1)) < k->l->rows;) {
     const float *want = k->l->want[r], *got = k->l->got[r];
     float *p = k->l->dy + r * n;
-    double by_p, by_q, apart = 0;
+    double by_p, by_q, mean = 0;
     const double log_want = exponentials(want, n, p, &by_p), log_got = exponentials(got, n, q, &by_q);
     for (int64_t i = 0; i < n; i++) {
-      if (p[i] > 0) apart += p[i] * ((double)want[i] - got[i]); /* not 0 times infinity */
+      if (p[i] > 0) mean += p[i] * ((double)want[i] - got[i]); /* not 0 times infinity */
       p[i] = (float)(q[i] * by_q - p[i] * by_p);
     }
-    k->l->kl[r] = apart * by_p - (log_want - log_got);
+    k->l->kl[r] = mean * by_p - (log_want - log_got);
     k->l->log_want[r] = log_want, k->l->log_got[r] = log_got;
   }
 }

@@ -7,21 +7,24 @@
 #include "platform/platform.h"
 #include "tensor/tensor.h"
 
-/* Memory that calls use one after the other. It begins as zeros, grows, and ends with ane_gradient_space_free. */
+/* Scratch memory that calls use one after the other. Zero-initialised = empty. It grows as needed. Free it with
+ * ane_gradient_space_free. */
 struct ane_gradient_space {
   float *data;
   size_t count;
 };
-/* Room for so many floats, without values. The room that an earlier call gave is gone. ANE_NOMEM. */
+/* Sets *out to room for `count` floats, whose values are unspecified. The room of an earlier call is then invalid. Errors:
+ * ANE_NOMEM. */
 ane_status ane_gradient_take(struct ane_gradient_space *s, size_t count, float **out, struct ane_error *err);
 void ane_gradient_space_free(struct ane_gradient_space *s);
 
-/* y = x W': dx [tokens][cols] = dy [tokens][rows] W. W is a matrix of any type that has a decoder. ANE_NOMEM; ANE_UNSUPPORTED
- * where W has no decoder. */
+/* y = x W': dx [tokens][cols] = dy [tokens][rows] W. W is a matrix of any type that has a decoder. Errors: ANE_NOMEM;
+ * ANE_UNSUPPORTED (W has no decoder). */
 ane_status ane_gradient_product(struct ane_pool *pool, struct ane_gradient_space *space, const struct ane_tensor *w,
                                 const float *dy, int64_t tokens, float *dx, struct ane_error *err);
 
-/* RMSNorm and LayerNorm (centred) of groups of cols / groups channels. dw [cols / groups] is added to, if it is not NULL. */
+/* RMSNorm, or LayerNorm (centred), of groups of cols / groups channels. dw [cols / groups] receives the gradient of the weight in
+ * addition to its present values; NULL: it is not wanted. */
 struct ane_gradient_norm {
   int64_t tokens, cols, groups;
   const float *weight; /* [cols / groups], offset included; NULL: ones */
@@ -47,7 +50,7 @@ ane_status ane_gradient_attention(struct ane_pool *pool, struct ane_gradient_spa
 void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t heads, int64_t r, bool interleaved,
                        const float *dy, float *dx);
 
-/* The activation of this name (op.def), or -1. */
+/* The number of the act of this name (op.def), or -1. */
 int ane_gradient_act(const char *name);
 /* y = act(x) u; u and du NULL: y = act(x). n numbers. */
 void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const float *u, const float *dy, float *dx, float *du,
@@ -55,7 +58,7 @@ void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const floa
 
 /* Gradients of KL(softmax(want) || softmax(got)) with respect to the logits got, for rows of n logits: row r of dy [rows][n] is
  * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. log_want[r] and log_got[r]: ln of the sum of the
- * exponentials; a logit less that is a log probability. ANE_NOMEM. */
+ * exponentials; a logit minus that is a log probability. Errors: ANE_NOMEM. */
 struct ane_gradient_logits {
   const float *const *want, *const *got; /* [rows][n] */
   int64_t rows, n;

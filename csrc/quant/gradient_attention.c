@@ -1,5 +1,5 @@
-/* The gradient of attention. The queries of a head are taken in blocks of 32: their scores are computed again, and not kept. All
- * products run over the panels of wide.h. */
+/* The gradient of attention. The queries of a head are processed in blocks of 32, whose scores are computed again for each block
+ * and not kept. All products run over the panels of wide.h. */
 #include "quant/gradient.h"
 #include "quant/exponential.h"
 #include "quant/wide.h"
@@ -21,7 +21,7 @@ struct attention_call {
 };
 
 /* The values of one head. Blocks: 32 tokens of all channels, [n / 32][d][32]. Panels: 32 channels of all tokens, [d / 32][n][32].
- * What follows the tokens and channels is 0. */
+ * The padding after the last token and channel is 0. */
 struct head {
   float *q_blocks, *dy_blocks, *k_blocks, *v_blocks, *q_panels, *dy_panels, *k_panels;
   float *p;       /* [32][n]: scores of a block of queries, then their probabilities */
@@ -167,7 +167,7 @@ static void add_heads(void *arg, int thread, int threads) {
   }
 }
 
-/* Adds up the heads of each kv head, in their order. */
+/* Sums the gradients of all heads that share a kv head, in the order of heads. */
 static void add_up(const struct attention_call *t) {
   const int64_t size = t->n * t->d, dim = t->a->dim, group = t->a->heads / t->a->kv_heads, narrow = t->a->kv_heads * dim;
   for (int64_t h = 0; h < t->a->heads; h++) {

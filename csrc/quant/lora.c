@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* One row: w and what the adapter makes of it, in v. */
+/* Sets v to what the adapter makes of row `row`, which is w. */
 static void changed_row(const float *w, float *v, int64_t row, int64_t cols, const struct ane_lora *l) {
   for (int64_t c = 0; c < cols; c++) v[c] = l->values ? l->values[row * cols + c] : w[c];
   for (int64_t k = 0; l->a && k < l->rank; k++) {

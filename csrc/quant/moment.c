@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
-/* Tokens that are added at a time: their sums do not exceed 32 bits, and two panels of them stay in the first cache. */
+/* Tokens that are added at a time: their sums do not exceed 32 bits, and two panels of them stay in the L1 cache. */
 enum { PIECE = ANE_CODE_TOKENS };
 
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err) {
@@ -47,7 +47,7 @@ struct adding {
   _Atomic int bad;
 };
 
-/* Codes of columns [from, from + 32) of x - less; less: NULL for none. False: a number is not finite. */
+/* Computes the codes of columns [from, from + 32) of x - less; less NULL: of x. false: a number is not finite. */
 static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, const struct codes *to) {
   const int64_t cols = k->m->cols;
   return ane_codes_of(x + from, less ? less + from : NULL, cols, k->n, ANE_MIN(cols - from, ANE_PANEL),
@@ -64,8 +64,8 @@ static void fill_panels(void *arg, int thread, int threads) {
   }
 }
 
-/* Rows [32 p, 32 p + 32) of a sum, from the panel `first` on: the panels of `left` times those of x. The sums of the next strip
- * are prefetched, since all of them do not stay in the cache. */
+/* Adds to rows [32 p, 32 p + 32) of a sum, from panel `first` on, the products of the panels of `left` and those of x. The sums
+ * of the next strip are prefetched, because the cache cannot hold all sums. */
 static void add_rows(const struct adding *k, const struct codes *left, float *sum, int64_t p, int64_t first) {
   const int64_t ld = k->m->padded, size = k->pairs * 2 * ANE_PANEL;
   for (int64_t q = first; q < k->n_panels; q++) {

@@ -1,4 +1,5 @@
-/* Blocks of 32 with fp32 scales, gathered from codes whose scales and zero points lie elsewhere. Drawn in blocks.h. */
+/* Blocks of 32 columns with fp32 scales: codes, scales and zero points that files store in separate tensors are gathered into
+ * them. blocks.h draws the blocks. */
 #include "quant/quant_internal.h"
 
 #include "quant/blocks.h"

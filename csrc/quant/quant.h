@@ -10,12 +10,12 @@
  * pattern decodes to some value (infinity and NaN included), and table indices are masked. */
 typedef void (*ane_decode_fn)(const void *src, float *dst, uint64_t n);
 
-/* The decoder of a type; plain types included. NULL for types without (bool, int4, uint4, 64-bit integers). */
+/* The decoder of a type, plain types included. NULL: the type has none (bool, int4, uint4, 64-bit integers). */
 ane_decode_fn ane_decoder(ane_dtype t);
 
-/* Encodes n elements (a multiple of the block): NULL if no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4: the plain
- * rounding rules of the GGUF reference; fp16, bf16: nearest even; Q2_K .. Q6_K, IQ4_NL, IQ4_XS: a search for the scales
- * and minima with the least squared error. */
+/* Encodes n elements (a multiple of the block). ane_encoder returns NULL if the type has no encoder. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+ * and MXFP4 follow the plain rounding rules of the GGUF reference; fp16 and bf16 round to nearest even; Q2_K .. Q6_K, IQ4_NL and
+ * IQ4_XS search for the scales and minima with the least squared error. */
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
 
@@ -24,8 +24,8 @@ ane_encode_fn ane_encoder(ane_dtype t);
  * exists. */
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
 
-/* The first of n elements of a row that is not finite, or the first of its block where the block's scale is not; -1: all are
- * finite. n is a multiple of the block. -1 for types without a decoder. */
+/* The index of the first of n elements of a row that is not finite; if the scale of a block is not finite, the first element of
+ * that block. -1: all are finite, or the type has no decoder. n is a multiple of the block. */
 int64_t ane_find_not_finite(ane_dtype t, const void *src, uint64_t n);
 
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
@@ -35,7 +35,7 @@ struct ane_codes {
   uint8_t code[32];
   uint16_t d[2]; /* fp16 scale of the block (NVFP4: of each 16 columns; MXFP4: the e8m0 byte) */
   uint16_t min;  /* Q2_K: fp16, of the minima that are subtracted */
-  int8_t sub[2]; /* integers that multiply d: the first for all columns, or one for each 16; Q2_K: nibbles, scale and minimum */
+  int8_t sub[2]; /* integers that multiply d: one for all columns, or one per 16; Q2_K: low nibbles scales, high nibbles minima */
 };
 /* Reads the s-th 32 columns of a block. Fields that the type does not have stay as they are. */
 typedef void (*ane_codes_fn)(const void *block, int s, struct ane_codes *out);
@@ -54,7 +54,7 @@ const struct ane_code_values *ane_code_values(ane_dtype t); /* NULL: codes are n
 struct ane_lora {
   int64_t rank;
   float scale;            /* of B A */
-  float blend;            /* share of the change: 1 all of it, 0 none */
+  float blend;            /* fraction of the change that is applied, 0 .. 1 */
   const float *a, *b;     /* [rank][cols], [rows][rank]; NULL: there is no product */
   const float *magnitude; /* DoRA: [rows], the norms of the changed rows (Liu et al. 2024); NULL: LoRA */
   const float *values;    /* [rows][cols]: the whole matrix that takes the place of w; NULL: w stays */
@@ -77,10 +77,12 @@ struct ane_rotation {
   double *temp;    /* working memory, so a rotation is for one thread at a time */
 };
 
-/* 1 <= n <= ANE_ROTATION_MOST. The same seed gives the same matrix. Errors: ANE_SHAPE, ANE_NOMEM. */
+/* Makes the rotation of n elements, 1 <= n <= ANE_ROTATION_MOST. The same seed gives the same matrix. Free it with
+ * ane_rotation_free. Errors: ANE_SHAPE (n), ANE_NOMEM. */
 ane_status ane_rotation_make(struct ane_rotation *r, int64_t n, uint64_t seed, struct ane_error *err);
 void ane_rotation_free(struct ane_rotation *r);
-/* w [rows][cols], in place. Columns: w (I x Q), where cols is a multiple of n. Rows: (I x Q)' w, where rows is one. */
+/* Rotate w [rows][cols] in place. ane_rotate_columns: w (I x Q); cols must be a multiple of n. ane_rotate_rows: (I x Q)' w; rows
+ * must be a multiple of n. */
 void ane_rotate_columns(const struct ane_rotation *r, float *w, int64_t rows, int64_t cols);
 void ane_rotate_rows(const struct ane_rotation *r, float *w, int64_t rows, int64_t cols);
 
@@ -110,8 +112,8 @@ struct ane_recode_error {
   double error, signal; /* sums of the squares of before - after, and of before */
 };
 
-/* Errors of n elements, summed in one fixed order. bad: index of the first element that was not finite before, else of the
- * first that is not finite afterwards; -1: none. */
+/* Errors of n elements, summed in one fixed order. bad: index of the first element of want that is not finite, else of the first
+ * such element of got; -1: none. */
 struct ane_measure {
   double max_abs, error, signal;
   int64_t bad;
@@ -128,9 +130,10 @@ static inline void ane_recode_add(struct ane_recode_error *total, const struct a
 /* Receives `size` bytes, the next rows. */
 typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, struct ane_error *err);
 
-/* Sends the rows through in order, about a million elements at a time, on all threads of the pool; the sink runs on the
- * caller's thread. Bytes and sums do not depend on the number of threads. ANE_INVALID if an element is not finite or
- * does not fit the new type, ANE_SHAPE if a row is not whole blocks; errors do not name the tensor. */
+/* Converts the rows on all threads of the pool, about a million elements at a time, and passes them to the sink in order, on the
+ * caller's thread. Bytes and sums do not depend on the number of threads. Errors: those of the sink; ANE_INVALID (an element is
+ * not finite or does not fit the new type), ANE_SHAPE (a row is not whole blocks), ANE_UNSUPPORTED (no decoder or encoder),
+ * ANE_NOMEM. Messages do not name the tensor. */
 ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, ane_recode_sink sink, void *arg,
                            struct ane_recode_error *total, struct ane_error *err);
 

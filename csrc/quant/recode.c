@@ -24,7 +24,7 @@ struct recoding {
   float *plain;     /* threads x 2 x tile x cols: rows, and what their bytes give back */
   uint8_t *scratch; /* threads x scratch_bytes, of compensated rounding; NULL: there is none */
   size_t scratch_bytes;
-  uint8_t *gathered;          /* threads x src_row, where rows do not lie as rows */
+  uint8_t *gathered;          /* threads x src_row, for tensors that are not stored row by row */
   uint8_t *out;               /* room x dst_row */
   struct ane_measure *errors; /* room; summed up in the order of rows, so that a report does not depend on the threads */
 };
@@ -60,7 +60,8 @@ struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
   return m;
 }
 
-/* The memory of a thread: what compensated rounding or a scheme wants, then codes, scales, offsets and tables of a tile. */
+/* The scratch memory of a thread: that of compensated rounding or of the scheme, then codes, scales, offsets and tables of a
+ * tile. */
 static size_t scratch_layout(const struct recoding *k, size_t *codes) {
   const struct ane_recode *r = k->r;
   size_t tile = (size_t)(ANE_WEIGHT_TILE * k->cols);
@@ -70,7 +71,7 @@ static size_t scratch_layout(const struct recoding *k, size_t *codes) {
   return *codes + ane_align_up(tile + 4 * (tile / 32 + ANE_WEIGHT_TILE) + 2 * 16 * ANE_WEIGHT_TILE, 64);
 }
 
-/* Rows [n][cols] by a scheme; back gets what they become. */
+/* Encodes rows [n][cols] by the scheme and writes them to `out` in its container. back: receives the decoded rows. */
 static void contain_rows(const struct recoding *k, const float *rows, int n, float *back, uint8_t *scratch, uint8_t *out) {
   size_t at, tile = (size_t)(ANE_WEIGHT_TILE * k->cols);
   scratch_layout(k, &at);
@@ -105,7 +106,8 @@ static void recode_rows(void *arg, int thread, int threads) {
   }
 }
 
-/* Same type and no change: copies the bytes, which must be finite: one wrong norm or scale spoils all results. */
+/* For the same type without a change: copies the bytes, and checks that they are finite, because one NaN in a norm or scale
+ * spoils all results. */
 static void copy_rows(struct recoding *k) {
   for (int64_t i = 0; i < k->rows; i++) {
     uint8_t *out = k->out + (size_t)i * k->dst_row;

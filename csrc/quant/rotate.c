@@ -49,7 +49,7 @@ static void hadamard(double *v, int64_t n, int64_t odd) {
       }
 }
 
-/* v becomes v Q; `temp` has room for n more. */
+/* v = v Q. temp: room for n doubles. */
 static void rotate_one(const struct ane_rotation *r, double *v, double *temp) {
   for (int64_t i = 0; i < r->n; i++) v[i] *= r->sign[i];
   hadamard(v, r->n, r->odd);

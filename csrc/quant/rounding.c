@@ -54,7 +54,7 @@ static void flat_keep(const struct ane_rounding *f, struct ane_block_params *c, 
   c->offset = f->half ? 0 : l.offset;
 }
 
-/* Lines of uint4-block. Those of candidates have the middle of the range as flat_line has it. */
+/* Fits a line of uint4-block. The lines of its candidates keep the middle of the range, as those of flat_line do. */
 static void fit_exact(const struct ane_rounding *f, const float *x, const float *w, struct ane_block_params *c) {
   float q[ANE_SPAN_MAX];
   struct ane_line l = ane_fit_exact(x, w, f->group, q);
@@ -135,7 +135,7 @@ static float sum_of(const ane_f8x *v) {
   return sum;
 }
 
-/* The middle of values i and i + 1 of the table. */
+/* The midpoint between values i and i + 1 of the table. */
 static float middle(const struct ane_rounding *f, int i) { return 0.5f * (float)(f->table[i] + f->table[i + 1]); }
 
 /* k[i] = the index of the value that is nearest to v[i]; of two, the smaller one. */

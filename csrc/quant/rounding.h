@@ -30,12 +30,12 @@ struct ane_rounding {
   void (*pack)(const struct ane_rounding *f, struct ane_block_params *c, const uint8_t *q, void *block);
 };
 
-/* NULL: files are not written in this type. */
+/* The rounding of a type. NULL: files are not written in this type. */
 const struct ane_rounding *ane_rounding_of(ane_dtype t);
 /* Is a block's line a scale of any fp16 value, without an offset of its own? */
 bool ane_rounding_fits(const struct ane_rounding *f);
-/* The scheme int4-block with blocks of `size` columns (32 or 64). Scales are of either sign: the largest element takes the end of
- * the codes that has one more, -8. Its `pack` writes nothing. */
+/* The scheme int4-block with blocks of `size` columns (32 or 64). Scales may be negative, so that the largest element can have
+ * the code -8, which has no positive counterpart. Its `pack` writes nothing. */
 const struct ane_rounding *ane_rounding_int4(int size);
 /* The scheme uint4-block: all lines are exact (quant/exact_line.h). Its `pack` writes nothing. */
 const struct ane_rounding *ane_rounding_uint4(void);

@@ -15,7 +15,7 @@
 
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
-/* The smallest fp16 that is at least amax / 127, so that no code is clamped; 65504 where there is none. */
+/* The smallest fp16 that is at least amax / 127, so that no code is clamped; 65504 if no fp16 is. */
 static uint16_t int8_scale(float amax) {
   uint16_t h = ane_f32_f16(amax / 127.0f), most = 0x7BFF;
   if (h > most) h = most;
@@ -46,7 +46,7 @@ static float largest(const float *x, int64_t n) {
   return lane[0];
 }
 
-/* Is each number a product of the scale and a code? Then these are the codes. */
+/* Is each number a product of the scale and a code? If so, writes the codes. */
 static bool has_codes(const float *x, int n, float scale, uint8_t *codes) {
   for (int i = 0; i < n; i++) {
     float q = rintf(x[i] / scale);
@@ -56,8 +56,8 @@ static bool has_codes(const float *x, int n, float scale, uint8_t *codes) {
   return true;
 }
 
-/* A block that was int4 already (Q4_0 of GGUF: its scale may be negative) keeps its numbers. Positive scales are tried first.
- * False: there is no such scale. */
+/* Finds the scale and codes of a block whose numbers are already those of an int4 block, such as one of Q4_0, so that they stay
+ * the same. The scale may be negative; positive ones are tried first. false: there is no such scale. */
 static bool int4_again(const float *x, int n, uint16_t *scale, uint8_t *codes) {
   int top = 0;
   for (int i = 1; i < n; i++) top = fabsf(x[i]) > fabsf(x[top]) ? i : top;
@@ -70,7 +70,7 @@ static bool int4_again(const float *x, int n, uint16_t *scale, uint8_t *codes) {
   return false;
 }
 
-/* One block: its scale as fp16, and codes -8 .. 7. */
+/* Encodes one block with codes -8 .. 7. Returns its scale as fp16. */
 static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes) {
   uint16_t stored;
   if (int4_again(x, n, &stored, codes)) return stored;
@@ -84,7 +84,7 @@ static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes
   return h;
 }
 
-/* One block with an offset: codes 0 .. 15. */
+/* Encodes one block with an offset and codes 0 .. 15. */
 static void uint4_block(const float *x, const float *w, int n, uint8_t *codes, uint16_t *scale, uint16_t *offset) {
   float q[ANE_SPAN_MAX];
   struct ane_line l = ane_fit_exact(x, w, n, q);
@@ -193,7 +193,8 @@ out:
 
 /* ---- Tiles ---------------------------------------------------------------------------------------------------------*/
 
-/* Bins of a table of some rows, the palette's own memory, and weights of columns where there is no importance. */
+/* Bytes of scratch memory for tables of some rows: bins, the palette's own memory, and weights of columns if there is no
+ * importance. */
 static size_t table_scratch(const struct ane_weight_fit *fit) {
   bool tables = fit->spec.scheme == ANE_WEIGHT_LUT && fit->spec.size > 0;
   return tables ? ane_align_up(ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch(), 64) : 0;
@@ -224,7 +225,7 @@ static void lut_tile(const struct ane_weight_fit *fit, const float *rows, int n,
   }
 }
 
-/* INT4_BLOCK and UINT4_BLOCK. */
+/* Encodes a tile of INT4_BLOCK or UINT4_BLOCK. */
 static void nibble_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
                         struct ane_weight_tile *out) {
   float even[ANE_SPAN_MAX];
@@ -350,7 +351,7 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
     memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
 
-/* The first of n numbers that fp16 cannot hold, in which packages compute; -1: none. */
+/* The index of the first of n numbers that is too large for fp16, in which packages compute; -1: none. */
 static int64_t beyond_half(const float *x, int64_t n) {
   if (largest(x, n) < 65520.0f) return -1;
   int64_t i = 0;

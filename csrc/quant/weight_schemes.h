@@ -35,12 +35,12 @@ typedef enum {
 
 struct ane_weight_spec {
   ane_weight_scheme scheme;
-  int32_t size; /* INT8_BLOCK, UINT4_BLOCK: columns a block, 32; INT4_BLOCK: 32 or 64; LUT: rows a table, 8, 16, 32, or 0: all;
-                   else 0 */
+  int32_t size; /* columns per block: 32 (INT8_BLOCK, UINT4_BLOCK), 32 or 64 (INT4_BLOCK); rows per table: 8, 16, 32, or 0 for all
+                   (LUT); else 0 */
   int32_t bits; /* LUT: of a code, 2, 3, 4, 6 or 8; else 0 */
 };
 
-/* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
+/* The scheme of a name of weight_scheme.def, such as "int8" or "lut4-g16". false: there is no such name. */
 bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
 /* Name i of the list, NULL after the last. */
@@ -51,9 +51,9 @@ bool ane_weight_spec_equal(struct ane_weight_spec a, struct ane_weight_spec b);
 /* Does each block of `size` columns have a scale? */
 bool ane_weight_has_blocks(struct ane_weight_spec s);
 
-/* The scheme that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is not a multiple of
- * the block, a block of 64 becomes one of 32, and that one INT8_CHANNEL. Tables must divide the matrix: where `rows` is no
- * multiple of their rows these are halved, down to 8, and then there is one table for all. Idempotent. */
+/* The scheme that a matrix of this shape gets if `s` is requested. Blocks must divide the columns: if cols is not a multiple of
+ * the block size, a block of 64 is replaced by one of 32, and that by INT8_CHANNEL. Tables must divide the rows: while rows is
+ * not a multiple of a table's rows, these are halved, down to 8; after that there is one table for all rows. Idempotent. */
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t rows, int64_t cols);
 
 /* Sizes of the parts of a matrix in a scheme that fits it; false on overflow. */
@@ -72,13 +72,13 @@ struct ane_weight_rows {
   void (*read)(const void *arg, int64_t from, int64_t n, float *dst);
   const void *arg;
 };
-/* The rows of a tensor: any stored type with a decoder, transposed or not; dimensions beyond the second are 1, a vector is
- * one column. The tensor is borrowed. ANE_UNSUPPORTED, ANE_SHAPE; the message does not name the tensor. */
+/* The rows of a tensor of any stored type with a decoder, transposed or not. Dimensions after the second must be 1; a vector is
+ * one column. The tensor is borrowed. Errors: ANE_UNSUPPORTED, ANE_SHAPE; the message does not name the tensor. */
 ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows *out, struct ane_error *err);
 
 /* ---- Encoding --------------------------------------------------------------------------------------------------------*/
 
-/* Parameters of the whole matrix: made once, then used for all slices of rows. */
+/* Parameters of the whole matrix, which are made once and used for all its rows. */
 enum { ANE_WEIGHT_LUT_MAX = 256 }; /* entries of a table, and of the tables of a tile */
 struct ane_factor;
 struct ane_weight_fit {
@@ -88,13 +88,14 @@ struct ane_weight_fit {
   float scale;                     /* INT8 */
   uint16_t lut[ANE_WEIGHT_LUT_MAX]; /* LUT of size 0, ascending fp16 */
 };
-/* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
- * guides INT4_BLOCK, UINT4_BLOCK and LUT; the others ignore it. Reads all rows for INT8 and LUT of size 0, none for the others.
- * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID if an element is not finite. */
+/* Fits the parameters. spec: adapted to the shape first (ane_weight_spec_fit). importance: cols weights >= 0 for the squared
+ * error of each column (the mean squares of its inputs), or NULL. It guides INT4_BLOCK, UINT4_BLOCK and LUT; the others ignore
+ * it. Reads all rows for INT8 and LUT of size 0, none for the others. Errors: ANE_INVALID (an element is not finite), ANE_SHAPE,
+ * ANE_NOMEM. */
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                           struct ane_weight_spec spec, const float *importance, struct ane_error *err);
 
-/* Encoded rows of a matrix as MIL wants them. */
+/* Encoded rows of a matrix, as MIL stores them. */
 struct ane_weights {
   struct ane_weight_spec spec;
   int64_t rows, cols;
@@ -106,9 +107,9 @@ struct ane_weights {
   struct ane_weight_sizes sizes;
   struct ane_recode_error error; /* against the rows as they were read */
 };
-/* Encodes rows [from, to), to < 0: to the end. With tables of `size` rows, from is a multiple of size, and so is to but at the
- * end. The result is freed by ane_weights_free, also after an error. ANE_NOMEM, ANE_RANGE; ANE_INVALID if an element is not
- * finite, or too large for fp16. */
+/* Encodes rows [from, to); to < 0: to the end. With tables of `size` rows, from must be a multiple of size, and so must `to`
+ * unless it is the end. Free the result with ane_weights_free, also after an error. Errors: ANE_NOMEM, ANE_RANGE (from, to);
+ * ANE_INVALID (an element is not finite, or too large for fp16). */
 ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src,
                               const struct ane_weight_fit *fit, int64_t from, int64_t to, const float *importance,
                               struct ane_error *err);
@@ -119,7 +120,7 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
 
 /* ---- A few rows at a time ---------------------------------------------------------------------------------------------*/
 
-/* Rows that are encoded together, whole tables: n rows, n <= ANE_WEIGHT_TILE. One byte a code (INT8*, INT4_BLOCK: two's
+/* n <= ANE_WEIGHT_TILE rows that are encoded together; they are whole tables. A code is one byte (INT8*, INT4_BLOCK: two's
  * complement; UINT4_BLOCK, LUT: unsigned). FP16 has no codes. */
 enum { ANE_WEIGHT_TILE = 32 };
 struct ane_weight_tile {
@@ -128,10 +129,10 @@ struct ane_weight_tile {
   uint16_t *offsets; /* UINT4_BLOCK: [n, cols / size] */
   uint16_t *lut;     /* LUT: [tables, 2^bits], tables = n / size rounded up, or 1 */
 };
-/* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */
+/* Bytes of scratch memory that one thread needs for ane_weight_encode_tile, aligned as malloc aligns it. */
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
-/* Encodes rows [n, cols], the first of them a multiple of the table's rows, on one thread. Elements that are not finite give
- * arbitrary codes. */
+/* Encodes rows [n, cols] on one thread. The number of the first row must be a multiple of the rows of a table. Elements that are
+ * not finite give arbitrary codes. */
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
                             void *scratch, struct ane_weight_tile *out);
 /* Decodes a tile to dst [n, cols]. */
@@ -140,13 +141,13 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
 
 /* ---- In GGUF files -------------------------------------------------------------------------------------------------------*/
 
-/* The type that holds the numbers of a scheme exactly: Q8_0 (its scales are those of the row, or the matrix), Q4_0, Q4_1
- * (UINT4_BLOCK), fp16 for tables; fp32 where `cols` is not a multiple of 32. */
+/* The GGUF type that holds the numbers of a scheme exactly: Q8_0 for INT8* (with the scale of the row or the matrix in each
+ * block), Q4_0 for INT4_BLOCK, Q4_1 for UINT4_BLOCK, fp16 for tables; fp32 if cols is not a multiple of 32. */
 ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols);
 /* Writes a tile in that type, rows `stride` bytes apart. values: scratch [n, cols]; it gets the decoded tile. */
 void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
                              float *values, void *dst, size_t stride);
-/* -scale * offset of a block of UINT4_BLOCK, exact. All are fp16. */
+/* -scale * offset of a block of UINT4_BLOCK, which is exact. Arguments and result are bits of fp16 numbers. */
 uint16_t ane_weight_minimum(uint16_t scale, uint16_t offset);
 /* Writes one row of a tile as blocks of t: Q8_0 (INT8*), Q4_0 (INT4_BLOCK) or Q4_1 (UINT4_BLOCK). cols: a multiple of 32. */
 void ane_weight_contain_row(const struct ane_weight_spec *s, const struct ane_weight_tile *tile, int row, int64_t cols,

@@ -12,7 +12,7 @@
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
 #define ANE_WIDE_X86
 #endif
-/* A function with a copy for AVX2; the loader of glibc picks it where the CPU has that. */
+/* Marks a function that is also compiled for AVX2. The loader of glibc selects that copy if the CPU has AVX2. */
 #if defined(ANE_WIDE_X86) && !defined(__clang__)
 #define ANE_WIDE __attribute__((target_clones("avx2", "default")))
 #else
@@ -20,8 +20,7 @@
 #endif
 #define ANE_ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* 8 floats, and 8 masks: vectors that every CPU with AVX2 has. Of vectors that a CPU does not have, GCC computes each lane alone.
- */
+/* 8 floats, and 8 masks: the vectors of AVX2. For vectors wider than those of the CPU, GCC would compute each lane alone. */
 typedef float ane_f8x __attribute__((vector_size(32)));
 typedef int32_t ane_i8x __attribute__((vector_size(32)));
 
@@ -32,9 +31,10 @@ enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
 void ane_strip(float *acc, int64_t ld_acc, const float *a, int64_t lda, const float *b, int64_t n);
 /* Codes of 16 bits: at most ANE_CODE_MOST, so that the sum of ANE_CODE_TOKENS products stays below 2^31. */
 enum { ANE_CODE_MOST = 4095, ANE_CODE_TOKENS = 128 };
-/* The codes of a panel of 32 columns of x - less, n numbers each: code [(n + 1) / 2][32][2], and a scale for each column; a
- * number is near code * scale. x, less [n] rows of ld, of which `width` <= 32 columns are read; the other columns are zeros, and
- * so is the partner of the last of an odd n. less: NULL for none. False: a number is not finite, and there are no codes. */
+/* Computes the codes of a panel of 32 columns of x - less, n numbers each: code [(n + 1) / 2][32][2], and a scale for each
+ * column. A number is near code * scale. x, less: n rows, ld apart, of which `width` <= 32 columns are read; the codes of the
+ * other columns are zeros, and so is the partner of the last number if n is odd. less NULL: none. false: a number is not finite;
+ * code is then unspecified. */
 bool ane_codes_of(const float *x, const float *less, int64_t ld, int64_t n, int64_t width, int16_t *code, float *scale);
 /* acc[ld_acc k + l] += a_scale[k] b_scale[l] * sum over p < pairs, i < 2 of a[64 p + 2 k + i] * b[64 p + 2 l + i], k < 4, l < 32.
  * pairs <= ANE_CODE_TOKENS / 2. The sum is exact, and is rounded once to fp32. */

@@ -18,7 +18,7 @@ struct panel {
 
 enum { VECTORS = ANE_PANEL / 8 };
 
-/* Row t of a panel, zeros after the last column and after the last row. */
+/* Reads row t of a panel, with zeros after the last column and for rows after the last. */
 ANE_ALWAYS_INLINE void read_row(const struct panel *p, int64_t t, ane_f8x to[VECTORS]) {
   const int64_t count = t < p->n ? p->width : 0, at = t * p->ld;
   if (count == ANE_PANEL) {
@@ -34,7 +34,7 @@ ANE_ALWAYS_INLINE void read_row(const struct panel *p, int64_t t, ane_f8x to[VEC
   }
 }
 
-/* The scales, and 1 / scale, 0 for columns of zeros. False: a number is not finite. */
+/* Computes the scales and their inverses, which are 0 for columns of zeros. false: a number is not finite. */
 static ANE_WIDE bool find_scales(const struct panel *p, float *scale, float *inverse) {
   ane_f8x v[VECTORS], none[VECTORS] = {0}; /* none: 0, or NaN after a number that is not finite */
   ane_i8x most[VECTORS] = {0};             /* the bits of the largest sizes, which have the order of the numbers */
@@ -60,7 +60,7 @@ static ANE_WIDE bool find_scales(const struct panel *p, float *scale, float *inv
   return fine;
 }
 
-/* The nearest integers of numbers of at most 2^22: the last bits of the sums have them. */
+/* Rounds numbers of at most 2^22 to the nearest integers, which are in the low bits of the sums. */
 ANE_ALWAYS_INLINE void nearest(const ane_f8x *v, ane_i8x *to) {
   ane_f8x sum = *v + 12582912.0f; /* 1.5 * 2^23 */
   memcpy(to, &sum, sizeof sum);

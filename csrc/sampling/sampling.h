@@ -28,7 +28,7 @@ void ane_softmax(const float *row, int32_t n, float temperature, float *out);
  * / p_b) of their softmaxes, in nats. The divergence is 0 if the rows are equal, infinite if p_b is 0 and p_a is not, and NaN if
  * a row has no entry above -infinity. n >= 1. */
 struct ane_divergence {
-  double whole_a, whole_b;
+  double whole_a, whole_b; /* log(sum(exp())) */
   int32_t best_a, best_b;
   double kl;
 };

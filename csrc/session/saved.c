@@ -1,4 +1,4 @@
-/* Files of saved sessions: a key, and named chunks. */
+/* Files of saved sessions: a key, and named parts. */
 #include "session/session.h"
 
 #include "base/alloc.h"
@@ -63,7 +63,7 @@ static bool is_named(const struct ane_saved_part *p, const char *name) {
   return p->name_bytes == strlen(name) && memcmp(p->name, name, p->name_bytes) == 0;
 }
 
-/* Walks all chunks to the end of the file. */
+/* Walks all parts to the end of the file, and checks the last one. */
 static ane_status check_chunks(struct ane_saved *s, struct ane_error *err) {
   struct ane_reader r = s->chunks;
   struct ane_saved_part part;

@@ -15,7 +15,7 @@ static float float_at(const void *p, ane_dtype t, int64_t i) {
   return f;
 }
 
-/* Number i of blocks. `block` keeps the block number *kept, -1: none, for those that follow. */
+/* Returns number i of a matrix in blocks. `block` caches the decoded block *kept (-1: none) for the calls that follow. */
 static float decoded_at(const struct ane_gather *g, int64_t i, float block[ANE_MAX_BLOCK], int64_t *kept) {
   const struct ane_dtype_info *d = ane_dtype_info(g->dtype);
   int64_t b = i / (int64_t)d->block;
@@ -24,7 +24,7 @@ static float decoded_at(const struct ane_gather *g, int64_t i, float block[ANE_M
   return block[i % (int64_t)d->block];
 }
 
-/* E2M1: sign, two bits of exponent, one of mantissa. */
+/* The values of E2M1: a sign, two bits of exponent, one of mantissa. */
 static const float FP4[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 static int unsigned_code(const void *data, int bits, int64_t i) {
@@ -34,7 +34,7 @@ static int unsigned_code(const void *data, int bits, int64_t i) {
   return v >> shift & ((1 << bits) - 1);
 }
 
-/* Added to signed codes and to their zero points, to make them unsigned. */
+/* Returns what is added to signed codes and to their zero points to make them unsigned; 0 for unsigned codes. */
 static int lift_of(const struct ane_gather *g) { return g->is_signed ? 1 << (g->bits - 1) : 0; }
 
 static int code_at(const struct ane_gather *g, int64_t i) {
@@ -53,7 +53,7 @@ static int64_t scale_index(const struct ane_gather *g, int64_t r, int64_t c) {
   return g->scale_base + r / g->row_block * g->scale_row + block_of(g, c) * g->scale_col;
 }
 
-/* Zero point number k, without the lift. */
+/* Returns zero point number k, without what lift_of adds. */
 static float zero_at(const struct ane_gather *g, int64_t k) {
   if (!g->zeros) return g->zero_default;
   if (!g->zero_bits) return float_at(g->zeros, g->zero_dtype, k);
@@ -75,7 +75,7 @@ static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, 
   return true;
 }
 
-/* The minimum of a block of Q4_1 for scale number k. */
+/* Returns the minimum of a block of Q4_1 for scale number k. */
 static float minimum(const struct ane_gather *g, int64_t k) {
   return 0 - float_at(g->scales, g->scale_dtype, k) * (zero_at(g, k) + (float)lift_of(g));
 }
@@ -116,7 +116,7 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
   return t;
 }
 
-/* The piece of row r, which becomes the row's number in it. */
+/* Returns the piece that has row *r. *r becomes the row's number in that piece. */
 static const struct ane_gather *piece_of(const struct ane_gather *g, int64_t *r) {
   for (; g->next && *r >= g->rows; g = g->next) *r -= g->rows;
   return g;
@@ -124,7 +124,7 @@ static const struct ane_gather *piece_of(const struct ane_gather *g, int64_t *r)
 
 /* ---- Rows ----------------------------------------------------------------------------------------------------------*/
 
-/* Columns of a matrix, or of matrices stacked, whose rows are counted through. */
+/* Returns the columns of a matrix, or of stacked matrices. */
 static int64_t columns_of(const struct ane_tensor *t) { return t->shape.dim[t->shape.rank > 2 ? t->shape.rank - 1 : 1]; }
 
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
@@ -159,7 +159,7 @@ void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
   }
 }
 
-/* The codes of 32 columns from column c on, unsigned. */
+/* Reads the codes of 32 columns from column c on, unsigned. */
 static void block_codes(const struct ane_gather *g, int64_t r, int64_t c, uint8_t q[32]) {
   int64_t at = g->base + r * g->row_step + c * g->col_step;
   if (g->bits == 4 && g->col_step == 1 && !(at & 1)) {

@@ -1,4 +1,4 @@
-/* Scalar conversions of the small float types. Round to nearest even throughout.
+/* Scalar conversions of the small float types. All of them round to nearest even.
  * fp16: IEEE 754 binary16. bf16: upper half of binary32. fp8: OCP 8-bit Floating Point Specification 1.0 (E4M3 has no
  * infinity, NaN is S.1111.111; E5M2 is IEEE-like). */
 #ifndef ANE_TENSOR_HALF_H

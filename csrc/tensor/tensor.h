@@ -13,8 +13,8 @@ typedef enum {
 
 struct ane_dtype_info {
   const char *name;        /* as users write it: "fp16", "q4_k" */
-  uint32_t block;          /* elements a block */
-  uint32_t bytes;          /* bytes a block */
+  uint32_t block;          /* elements per block */
+  uint32_t bytes;          /* bytes per block */
   int gguf;                /* GGUF tensor type id, -1: none */
   const char *safetensors; /* NULL: none */
   int onnx, mil;           /* 0: none */
@@ -22,15 +22,15 @@ struct ane_dtype_info {
   const char *nearest;     /* type for rows that are not whole blocks of this one; NULL: none */
 };
 
-enum { ANE_MAX_BLOCK = 256 }; /* most elements of a block */
+enum { ANE_MAX_BLOCK = 256 }; /* maximum elements of a block */
 
-/* Facts about a type. `t` must be one of the enumerators. */
+/* Returns the facts about a type. `t` must be one of the enumerators. */
 const struct ane_dtype_info *ane_dtype_info(ane_dtype t);
-/* The type with this GGUF id, or ANE_DTYPE_COUNT. */
+/* Returns the type with this GGUF id, or ANE_DTYPE_COUNT. */
 ane_dtype ane_dtype_from_gguf(uint32_t id);
-/* The type of this name ("fp16"), or ANE_DTYPE_COUNT. */
+/* Returns the type of this name ("fp16"), or ANE_DTYPE_COUNT. */
 ane_dtype ane_dtype_from_name(const char *name, size_t len);
-/* Bytes of n elements in whole blocks; false if n is not a multiple of the block or the size overflows. */
+/* Sets *bytes to the bytes of n elements in whole blocks; false: n is not a multiple of the block, or the size overflows. */
 bool ane_dtype_bytes(ane_dtype t, uint64_t n, uint64_t *bytes);
 
 enum { ANE_MAX_RANK = 5 };
@@ -41,19 +41,19 @@ struct ane_shape {
   int64_t dim[ANE_MAX_RANK];
 };
 
-/* Product of the dimensions; false if one is negative or the product overflows. */
+/* Sets *count to the product of the dimensions; false: one is negative, or the product overflows. */
 bool ane_shape_count(const struct ane_shape *s, uint64_t *count);
 bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
-/* "[1, 576, 4, 1]" into out; returns out. Unknown dimensions (negative) print as "?". */
+/* Writes "[1, 576, 4, 1]" to out and returns it. Unknown dimensions (negative) print as "?". */
 enum { ANE_SHAPE_TEXT = 112 };
 const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 
 /* A matrix whose rows are made when they are read: transposed, every n-th row of another, or codes whose scales and zero
- * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
- * ones, which are plain floats (bits 0), numbers of a block type (bits 0, decode), or codes of 2, 3, 4, 6 or 8 bits, lower bits
- * first. Of codes the value is (code - zero) * scale, one product of two floats. Scale and zero point of (r, c) have the index k
- * = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value is entry number
- * r / row_block * 2^bits + code of it.
+ * points lie elsewhere. Stored elements are counted from `data`; element (r, c) is number base + r * row_step + c * col_step.
+ * They are plain floats (bits 0), numbers of a block type (bits 0, decode), or codes of 2, 3, 4, 6 or 8 bits, lower bits first.
+ * The value of a code is (code - zero) * scale, one product of two floats. Scale and zero point of (r, c) have the index
+ * k = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col. With a table, the value of a code is
+ * entry r / row_block * 2^bits + code of the table.
  *
  * A matrix may consist of pieces, one below the other, each with a gather of its own. */
 struct ane_gather {
@@ -62,7 +62,7 @@ struct ane_gather {
   ane_dtype dtype;                                         /* of plain elements and of blocks */
   void (*decode)(const void *src, float *dst, uint64_t n); /* of blocks: n numbers, whole blocks; NULL: they are plain */
   int bits;
-  bool is_signed, fp4; /* fp4: codes are E2M1 floats, in blocks of 32, scales bytes of exponents s: 2^(s - 127) */
+  bool is_signed, fp4; /* fp4: codes are E2M1 floats in blocks of 32; the scale of a block is a byte s for 2^(s - 127) */
   int64_t base, row_step, col_step;
   const void *scales;
   ane_dtype scale_dtype;
@@ -79,7 +79,7 @@ struct ane_gather {
   const struct ane_gather *next; /* the piece below, NULL: none; its rows are counted from 0 again */
 };
 
-/* Dense row-major tensor. It is only a view: whoever makes it says who owns `data`. Rows of block types are whole blocks:
+/* A dense row-major tensor. It is only a view: the maker of a tensor says who owns `data`. Rows of block types are whole blocks:
  * dim[rank-1] is a multiple of the block. */
 struct ane_tensor {
   ane_dtype dtype;
@@ -93,20 +93,20 @@ struct ane_tensor {
   int64_t row0;
 };
 
-/* The type that holds rows of `cols` columns of a matrix [rows, cols] without loss: that of plain elements, a block type whose
- * scales and zero points can hold the stored ones, else fp32. */
+/* Returns the type that holds rows of a matrix [rows, cols] without loss: that of plain elements, a block type whose scales and
+ * zero points can hold the stored ones, else fp32. */
 ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols);
-/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; or as floats. The rows of stacked matrices
- * [..., rows, cols] are counted through. */
+/* Read row `row` of a tensor [rows, cols] with a gather, in the tensor's type or as floats. Rows of stacked matrices
+ * [..., rows, cols] are numbered across all matrices. */
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
-/* Do all pieces of a matrix have tables of at most 16 numbers, each of them for whole runs of `rows` rows of the matrix? */
+/* Do all pieces of a matrix have tables of at most 16 numbers, and does each table serve a multiple of `rows` rows? */
 bool ane_gather_has_tables(const struct ane_gather *g, int64_t rows);
-/* Row `row` of such a matrix: its codes, a byte each, and the 16 values that they stand for. */
+/* Reads row `row` of such a matrix: its codes, one byte each, and the 16 values that they stand for. */
 void ane_gather_codes(const struct ane_tensor *t, int64_t row, uint8_t *codes, float table[16]);
 
-/* Compares n floats: largest |a - b|, largest |a - b| / (1 + |b|), root mean square of a - b, cosine of the angle (1 where
- * both are zero). NaN on either side makes the largest ones infinite and cosine NaN. */
+/* Compares n floats: largest |a - b|, largest |a - b| / (1 + |b|), root mean square of a - b, cosine of the angle (1 if both are
+ * zero). NaN on either side makes max_abs and max_scaled infinite and cosine NaN. */
 struct ane_difference {
   double max_abs, max_scaled, rms, cosine;
   uint64_t worst; /* index of max_abs */

@@ -19,7 +19,7 @@ static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct
   return s->key == key ? s->rank : ANE_NO_RANK;
 }
 
-/* The id of the part or the result of a merge. */
+/* Returns the id of a token that a merge joins or makes; ANE_NO_TOKEN if there is none, or if the model may not produce it. */
 static int32_t part(const struct ane_tokenizer *t, const char *s, size_t len) {
   int32_t id = ane_tokenizer_id(t, s, len);
   if (id < 0 || (t->flags && t->flags[id] & ANE_ADDED_OUTSIDE)) return ANE_NO_TOKEN;

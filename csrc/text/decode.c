@@ -1,5 +1,5 @@
-/* The text of a token. Steps that see single tokens run once per token and fill a table. A token that decodes differently in the
- * first or last position is decoded again there. */
+/* Decodes single tokens. The decoder steps that see single tokens run once per token, when the tokenizer is made, and fill a
+ * table. A token that decodes differently in the first or last position is decoded again when it stands there. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -15,7 +15,7 @@ struct place {
 /* The decoding of one token. */
 struct work {
   struct ane_buffer *b;
-  struct ane_matcher *m; /* open where patterns need it */
+  struct ane_matcher *m; /* open if a step has a pattern */
   size_t limit;          /* the most bytes after a step */
   uint32_t step;         /* the current decoder */
   bool full;             /* it exceeds the limit */
@@ -238,7 +238,7 @@ static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *
   struct ane_text place = w->step < t->n_decoders ? t->decoders[w->step].place : (struct ane_text){NULL, 0};
   if (!place.len) place = (struct ane_text){"a decoder", 9};
   return ane_fail(err, ANE_RANGE,
-                  "%.*s makes texts of more than %d bytes for each byte of the tokens' spellings and %d more, which is the most",
+                  "%.*s makes texts of more than the limit: %d bytes for each byte of the tokens' spellings, and %d more",
                   (int)ANE_MIN(place.len, (size_t)200), place.data, ANE_NORMALISE_GROWTH, ANE_NORMALISE_SLACK);
 }
 

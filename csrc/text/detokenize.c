@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Appends all bytes except an incomplete sequence at the end. */
+/* Appends the held bytes and s[0..len), except an incomplete UTF-8 sequence at the end, which the decoder then holds. */
 static bool write_whole(struct ane_decoder *d, const char *s, size_t len, struct ane_buffer *out) {
   size_t old = out->size;
   if (!ane_buffer_reserve(out, d->n_held + len)) return false;

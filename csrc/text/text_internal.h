@@ -44,7 +44,8 @@ struct ane_rewrite {
   bool full;     /* a call failed at the limit */
 };
 
-/* Copy: copies the next n bytes. Replace: writes text[0..len) in their place. false: out of memory, or r->full. */
+/* ane_rewrite_copy copies the next n bytes of `from`. ane_rewrite_put writes text[0..len) in their place. false: out of memory,
+ * or r->full. */
 ANE_NODISCARD bool ane_rewrite_copy(struct ane_rewrite *r, size_t n);
 ANE_NODISCARD bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len);
 /* normal_form.c, normalise_chars.c: apply a step of this kind to the rest. false: out of memory, or r->full. */
@@ -77,8 +78,8 @@ struct ane_trie {
 
 /* Adds a key. If the key exists, its token stays. false: out of memory, or 2^32 nodes. */
 ANE_NODISCARD bool ane_trie_add(struct ane_trie *t, const char *key, size_t len, int32_t token);
-/* The longest key at the start of s[0..n), of those tokens whose types[token] is a bit of `admitted`. *len receives its length.
- * */
+/* Returns the token of the longest key at the start of s[0..n); ANE_NO_TOKEN: there is none. Only tokens count whose type is
+ * admitted: bit types[token] of `admitted` is set. *len receives the key's length. */
 int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n, size_t *len);
 void ane_trie_free(struct ane_trie *t);
 
@@ -94,6 +95,7 @@ struct ane_pattern {
  * ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_onig_translate(const char *pattern, struct ane_buffer *out, struct ane_error *err);
 
+/* Compiles the pattern of a split. Free it with ane_pattern_free. Errors: ANE_UNSUPPORTED (or malformed), ANE_NOMEM. */
 ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err);
 void ane_pattern_free(struct ane_pattern *p);
 
@@ -137,6 +139,7 @@ struct ane_charsmap {
   size_t n_texts;
 };
 
+/* Opens a map; m points into the blob. Errors: ANE_FORMAT. */
 ane_status ane_charsmap_open(struct ane_charsmap *m, struct ane_text blob, struct ane_error *err);
 /* keep: keys that no rule changes, or NULL. false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_charsmap(struct ane_rewrite *r, const struct ane_charsmap *m, bool clusters,
@@ -195,7 +198,8 @@ struct ane_merge_work {
 };
 
 struct ane_tokenizer;
-/* The rank of the pair a, b (a begins at piece[at]) and the token that it makes. */
+/* Returns the rank of the pair a, b, or ANE_NO_RANK; *merged receives the token that the pair makes. `at`: the first byte of
+ * a. */
 typedef uint32_t (*ane_pair_fn)(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a,
                                 const struct ane_symbol *b, int32_t *merged);
 
@@ -240,7 +244,7 @@ struct ane_tokenizer {
   double *scores;          /* [n] or NULL */
   struct ane_strmap by_piece;
   uint32_t max_len;      /* of all pieces */
-  int32_t byte_ids[256]; /* byte-level: the token of each byte; otherwise <0xNN> where byte_fallback; or ANE_NO_TOKEN */
+  int32_t byte_ids[256]; /* byte_level: the token of each byte; byte_fallback: the token <0xNN>; or ANE_NO_TOKEN */
 
   ane_model_kind model;
   bool byte_level, fuse_unk, unk_needed, library_rules, single;
@@ -318,9 +322,9 @@ int32_t ane_model_token(const struct ane_tokenizer *t, const char *s, size_t len
 /* Appends the symbols of a merged piece. */
 ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 
-/* Ids of one piece, by the model. */
+/* Appends the ids that the model gives for one piece. */
 ane_status ane_model_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
-/* bpe.c: the table of pairs, and ids of one piece. */
+/* bpe.c: makes the table of pairs; appends the ids of one piece. */
 ane_status ane_bpe_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
 ane_status ane_bpe_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 /* spm.c */

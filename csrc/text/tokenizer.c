@@ -137,7 +137,7 @@ ane_status ane_emit_unknown(struct ane_encode_run *run, const char *s, size_t le
     return st;
   }
   if (t->unk == ANE_NO_TOKEN && t->unk_needed)
-    return ane_fail(err, ANE_FORMAT, "the text has characters without token, and the vocabulary no unknown token");
+    return ane_fail(err, ANE_FORMAT, "the text has characters without a token, and the vocabulary has no unknown token");
   if (fused && *fused && t->fuse_unk) {
     if (run->spans) run->out->spans[run->out->n - 1].end = span_of(run, s, len).end;
     return ANE_OK;

@@ -29,29 +29,29 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
       return ane_fail(err, ANE_FORMAT, "token %u is %zu bytes long", (unsigned)i, d->tokens[i].len);
     if (d->types && (d->types[i] < ANE_TOKEN_NORMAL || d->types[i] > ANE_TOKEN_BYTE))
       return ane_fail(err, ANE_FORMAT, "token %u has type %d, known are 1 to 6", (unsigned)i, d->types[i]);
-    if (d->scores && isnan(d->scores[i])) return ane_fail(err, ANE_FORMAT, "token %u has no number as score", (unsigned)i);
+    if (d->scores && isnan(d->scores[i])) return ane_fail(err, ANE_FORMAT, "the score of token %u is not a number", (unsigned)i);
   }
   for (uint32_t i = 0; i < d->n_head + d->n_tail; i++) {
     int32_t id = i < d->n_head ? d->head[i] : d->tail[i - d->n_head];
     if (id < 0 || id >= (int64_t)d->n_tokens)
-      return ane_fail(err, ANE_FORMAT, "%d is to be added to texts, the vocabulary has %u tokens", (int)id,
+      return ane_fail(err, ANE_FORMAT, "token %d is added to texts, but the vocabulary has %u tokens", (int)id,
                       (unsigned)d->n_tokens);
   }
   const int32_t ids[] = {d->bos, d->eos, d->unk};
   static const char *const names[] = {"begin", "end", "unknown"};
   for (size_t i = 0; i < ANE_COUNT(ids); i++)
     if (ids[i] < ANE_NO_TOKEN || ids[i] >= (int64_t)d->n_tokens)
-      return ane_fail(err, ANE_FORMAT, "the %s token is %d, the vocabulary has %u tokens", names[i], (int)ids[i],
+      return ane_fail(err, ANE_FORMAT, "the %s token is %d, but the vocabulary has %u tokens", names[i], (int)ids[i],
                       (unsigned)d->n_tokens);
   if (d->add_bos && d->bos == ANE_NO_TOKEN && !d->n_head)
-    return ane_fail(err, ANE_FORMAT, "the model adds a begin token and names none");
+    return ane_fail(err, ANE_FORMAT, "the model adds a begin token but names none");
   if (d->add_eos && d->eos == ANE_NO_TOKEN && !d->n_tail)
-    return ane_fail(err, ANE_FORMAT, "the model adds an end token and names none");
+    return ane_fail(err, ANE_FORMAT, "the model adds an end token but names none");
   return ANE_OK;
 }
 
-/* Copies all spellings to one block. false: out of memory. *twice: a token repeats the spelling of an earlier one, and that is an
- * error. */
+/* Copies all spellings to one block. false: out of memory. *twice receives a token that repeats the spelling of an earlier one,
+ * if that is an error. */
 static bool copy_pieces(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, uint32_t *twice) {
   size_t total = 0;
   for (uint32_t i = 0; i < t->n; i++)
@@ -106,7 +106,7 @@ ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_de
   if (!copy_pieces(t, d, &twice)) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
   if (twice != UINT32_MAX) {
     struct ane_text s = t->pieces[twice];
-    return ane_fail(err, ANE_FORMAT, "token %u is spelled '%.*s' as another one is", (unsigned)twice,
+    return ane_fail(err, ANE_FORMAT, "token %u is spelled '%.*s', as another token is", (unsigned)twice,
                     (int)ANE_MIN(s.len, (size_t)60), s.data);
   }
   find_bytes(t, d);

@@ -34,7 +34,7 @@ static ane_status want_id(const struct gguf_tokenizer *g, const char *key, bool 
   *id = ANE_NO_TOKEN;
   if (v == UINT64_MAX || v == UINT32_MAX || (lenient && v >= g->desc.n_tokens)) return ANE_OK;
   if (v >= g->desc.n_tokens)
-    return ane_fail(err, ANE_FORMAT, "%s is %" PRIu64 ", the vocabulary has %u tokens", key, v, (unsigned)g->desc.n_tokens);
+    return ane_fail(err, ANE_FORMAT, "%s is %" PRIu64 ", but the vocabulary has %u tokens", key, v, (unsigned)g->desc.n_tokens);
   *id = (int32_t)v;
   return ANE_OK;
 }
@@ -63,7 +63,7 @@ static ane_status want_numbers(const struct gguf_tokenizer *g, const char *key, 
   if (m->a.items || m->a.dtype != dtype)
     return ane_fail(err, ANE_FORMAT, "%s must be an array of %s", key, ane_dtype_info(dtype)->name);
   if (m->a.count != g->desc.n_tokens)
-    return ane_fail(err, ANE_FORMAT, "%s has %" PRIu64 " entries, the vocabulary %u tokens", key, m->a.count,
+    return ane_fail(err, ANE_FORMAT, "%s has %" PRIu64 " entries, but the vocabulary has %u tokens", key, m->a.count,
                     (unsigned)g->desc.n_tokens);
   return ANE_OK;
 }

@@ -32,7 +32,7 @@ static ane_status read_piece(struct vocabulary *v, const struct ane_message_fiel
   if (e.type < ANE_TOKEN_NORMAL || e.type > ANE_TOKEN_BYTE)
     return ane_fail(err, ANE_FORMAT, "piece %zu has type %d, known are 1 to 6", v->n, e.type);
   if (ane_utf8_run(e.text.data, e.text.len) != e.text.len) return ane_fail(err, ANE_FORMAT, "piece %zu is not UTF-8", v->n);
-  if (e.score != e.score) return ane_fail(err, ANE_FORMAT, "piece %zu has no number as score", v->n);
+  if (e.score != e.score) return ane_fail(err, ANE_FORMAT, "the score of piece %zu is not a number", v->n);
   if (v->n >= INT32_MAX - 1) return ane_fail(err, ANE_FORMAT, "more than 2^31 pieces");
   return vocabulary_add(v, &e) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for %zu pieces", v->n);
 }

@@ -1,3 +1,4 @@
+/* Lists of tokens and merges, and how they are read from a tokenizer.json. */
 #include "vocabulary/vocabulary.h"
 
 #include "base/alloc.h"
@@ -123,7 +124,7 @@ bool vocabulary_read_tokens(struct vocabulary *v, struct ane_json *j) {
   return c && ane_json_fail(j, j->p, "model.vocab: must be an object or an array");
 }
 
-/* "left right" */
+/* Adds the merge of an entry "left right". false: the entry is malformed, or out of memory. */
 static bool split_merge(struct vocabulary *v, struct ane_json *j, const char *at, struct ane_text s) {
   static const char version[] = "#version";
   /* analyser: ane_json_fail() returns false, so the text was read. */

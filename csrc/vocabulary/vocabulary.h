@@ -27,7 +27,7 @@ struct vocabulary {
 };
 
 void vocabulary_free(struct vocabulary *v);
-/* false: out of memory. */
+/* Adds an entry. false: out of memory. */
 bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e);
 
 /* Read the values of "vocab" (an object of ids, or a list of pairs of spelling and score) and "merges" (strings with one space,
@@ -43,13 +43,13 @@ struct sentencepiece {
   struct ane_text unk_surface, charsmap, denormaliser;
 };
 
-/* Views point into data[0..size). Errors: ANE_FORMAT, ANE_NOMEM. */
+/* Reads a model. The texts in s and v point into data[0..size), which must outlive them. Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size,
                               struct ane_error *err);
 
 /* ---- The tokenizer in the metadata of a GGUF file (gguf_tokenizer.c) ---- */
 
-/* Views point into the source; arrays lie in the arena, which the caller frees. */
+/* The description of a tokenizer. Its texts point into the source; its arrays lie in the arena, which the caller frees. */
 struct gguf_tokenizer {
   const struct ane_source *source;
   struct ane_arena arena;

@@ -5,18 +5,19 @@
 #include "binding/model/bind_model.h"
 #include "mil/mil.h"
 
-/* layout, norm, rope, context, max_t, fixed_t, argmax, fp32, hidden */
+/* Reads the options layout, norm, rope, context, max_t, fixed_t, argmax, fp32 and hidden. */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
-/* The same, and gather ("all", "last"), embed. */
+/* Reads the options of bind_mil_options, and gather ("all", "last") and embed. */
 void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o);
 /* Reads the option `functions`, a list of {fixed_t or max_t, context}, with defaults from `o`. Pushes a userdata that owns the
  * result. *n is 0 if the option is absent. */
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
-/* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
+/* Pushes {name, fixed_t or max_t, context (if it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
 /* Sets inputs, outputs and states of the table on top: lists of {name, role, edge, index, dtype, shape}; T is "T". */
 void bind_mil_push_lowered(lua_State *L, const struct ane_graph *g, const struct ane_mil_lowered *r);
-/* Sets functions: list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states}. */
+/* Sets functions of the table on top: a list of {name, fixed_t or max_t, context (if it makes a difference), inputs, outputs,
+ * states}. */
 void bind_mil_push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
                              struct ane_mil_lowered *const *lowered);
 /* Pushes {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}. `index` of rope and mask

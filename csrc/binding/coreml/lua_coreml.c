@@ -8,13 +8,13 @@
 #define PROGRAM_CLASS "ane.coreml_program"
 #define STATE_CLASS "ane.coreml_state"
 
-/* Its user value is the path of the package. */
+/* A program. Its user value is the path of the package. */
 struct lua_coreml {
   struct ane_coreml *program; /* NULL: closed */
   struct ane_dyn_memory memory;
 };
 
-/* Its user value is the program, which must outlive it. */
+/* A state. Its user value is the program, which must outlive it. */
 struct lua_coreml_state {
   struct ane_coreml_states *states; /* NULL: closed */
   struct lua_coreml *owner;
@@ -105,7 +105,7 @@ static int program_run(lua_State *L) {
 
 /* ---- States --------------------------------------------------------------------------------------------------------*/
 
-/* A closed state of the program at `arg`, pushed. */
+/* Pushes a closed state of the program at `arg`. */
 static struct lua_coreml_state *new_state(lua_State *L, struct lua_coreml *owner, int arg) {
   struct lua_coreml_state *ud = bind_new(L, STATE_CLASS, sizeof *ud, 1);
   ud->owner = owner;

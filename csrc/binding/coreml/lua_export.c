@@ -45,8 +45,8 @@ static int exporter_close(lua_State *L) {
 
 /* ---- Making --------------------------------------------------------------------------------------------------------------*/
 
-/* Option `importance`: {constant = tensor of as many numbers as the matrix has columns}. The tensors are kept alive by the
- * options table, the second user value. */
+/* Reads the option `importance`: {constant = tensor of as many numbers as the matrix has columns}. The options table, which is
+ * the second user value, keeps the tensors alive. */
 static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
   const struct ane_graph *g = ud->owner->graph;
   if (lua_getfield(L, t, "importance") == LUA_TNIL) {
@@ -62,7 +62,7 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
     if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) {
       struct bind_tensor *x = bind_check_tensor(L, lua_gettop(L));
       if ((int64_t)x->count != g->values[v].shape.dim[1])
-        luaL_error(L, "importance of %s has %I numbers, the matrix %I columns", g->values[v].name, (LUAI_UACINT)x->count,
+        luaL_error(L, "importance of %s has %I numbers, but the matrix has %I columns", g->values[v].name, (LUAI_UACINT)x->count,
                    (LUAI_UACINT)g->values[v].shape.dim[1]);
       ud->importance[v] = x->data;
     }
@@ -223,7 +223,7 @@ struct shard_written {
   uint32_t n_functions; /* 0: the only one is called main */
 };
 
-/* asset: as an asset of Core AI, not a package of Core ML. */
+/* Writes shard i. asset: as an asset of Core AI, not as a package of Core ML. */
 static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, bool asset, struct shard_written *out,
                               struct ane_error *err) {
   const struct ane_shard *p = &ud->partition->shards[i];
@@ -308,7 +308,7 @@ static void push_ai_functions(lua_State *L, const struct ane_ai_program *p) {
   }
 }
 
-/* The list of whole numbers at this index; a userdata, pushed. */
+/* Returns the list of whole numbers at this index, in a userdata that is pushed. */
 static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
   luaL_checktype(L, at, LUA_TTABLE);
   *n = (uint32_t)lua_rawlen(L, at);
@@ -329,7 +329,7 @@ static bool flag_field(lua_State *L, int t, const char *key) {
   return on;
 }
 
-/* The number of fp32 numbers in the text field `key`, which stays in its table; NULL: there is none. */
+/* Returns the `count` fp32 numbers of the text field `key`, which stays in its table; NULL: there is none. */
 static const float *numbers_field(lua_State *L, int t, const char *key, size_t count) {
   size_t bytes = 0;
   lua_getfield(L, t, key);
@@ -341,7 +341,8 @@ static const float *numbers_field(lua_State *L, int t, const char *key, size_t c
   return (const float *)data;
 }
 
-/* The list `dense` of the table at t: {weight, bias (fp32 numbers as text), rows, columns, tanh}. A userdata, pushed. */
+/* Reads the list `dense` of the table at t, of {weight, bias (fp32 numbers as text), rows, columns, tanh}, into a userdata that
+ * is pushed. */
 static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *n) {
   lua_getfield(L, t, "dense");
   *n = lua_istable(L, -1) ? (uint32_t)lua_rawlen(L, -1) : 0;
@@ -362,7 +363,7 @@ static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *
   return out;
 }
 
-/* The table at t as a result: poolings (list of names), dense, normalise, prompt_mask, name. Leaves values on the stack. */
+/* Reads the table at t as a result: poolings (list of names), dense, normalise, prompt_mask, name. Leaves values on the stack. */
 static void read_result(lua_State *L, int t, struct ane_coreai_result *r) {
   static const char *const names[] = {"cls", "last", "mean", "max", "mean_sqrt", "weighted_mean", NULL};
   lua_getfield(L, t, "poolings");
@@ -449,7 +450,7 @@ static const struct ane_tensor *table_of(const struct table_writer *t, int32_t i
   return &t->owner->graph->values[t->partition->tables[i]].data;
 }
 
-/* Puts rows [from, to) of table i into rows `at` onwards of the batch, from byte `column` of each row. */
+/* Puts rows [from, to) of table i into the batch, from row `at` on, at byte `column` of each row. */
 static ane_status put_rows(struct table_writer *t, int32_t i, int64_t from, int64_t to, int64_t at, size_t column) {
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
   const struct ane_tensor *tensor = table_of(t, i);

@@ -67,7 +67,7 @@ static int matcher_new(lua_State *L) {
 
 /* ---- Packages ----------------------------------------------------------------------------------------------------------*/
 
-/* Argument of the rename callback: the table {name in the recipe = name in the package} at stack index `at`. */
+/* The argument of the rename callback: the table {name in the recipe = name in the package} at stack index `at`. */
 struct renaming {
   lua_State *L;
   int at;
@@ -98,7 +98,7 @@ static ane_status match_function(struct lua_matcher *ud, int32_t i, const struct
                        err);
 }
 
-/* A lowered function as an asset gives it back (ane_mil_form_fn). */
+/* Gives a lowered function in the form in which an asset is read (ane_mil_form_fn): translated to Core AI and back. */
 static ane_status form_of_asset(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
                                 const struct ane_mil_function **out, struct ane_error *err) {
   struct ane_ai_function *f = ane_arena_alloc(arena, sizeof *f);
@@ -182,7 +182,7 @@ static int matcher_count(lua_State *L) {
 
 /* ---- Weights -----------------------------------------------------------------------------------------------------------*/
 
-/* Columns [from, from + cols) of the mapped embedding, of `width` columns, as table i. */
+/* Makes the tensor of table i: columns [from, from + cols) of the mapped embedding, of `width` columns. */
 static ane_status table_tensor(struct lua_matcher *ud, int32_t i, int64_t from, int64_t width, struct ane_source_tensor *t,
                                struct ane_error *err) {
   static const char prefix[] = "table ";
@@ -211,12 +211,12 @@ static ane_status open_tables(struct lua_matcher *ud, const char *beside, const 
   int64_t width = ane_partition_joined_channels(ud->m.graph), from = 0;
   uint64_t want = (uint64_t)ud->m.graph->values[p->tables[0]].shape.dim[0] * (uint64_t)width * 2;
   if (columns != width)
-    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRId64 " columns, the recipe's embedding %" PRId64, location, columns,
-                    width);
+    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRId64 " columns, but the recipe's embedding has %" PRId64, location,
+                    columns, width);
   ane_status st = ane_map_open_beside(&parts->embedding.map, beside, location, err);
   if (st) return st;
   if (parts->embedding.map.size != want)
-    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRIu64 " bytes, the recipe's embedding %" PRIu64, location,
+    return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRIu64 " bytes, but the recipe's embedding has %" PRIu64, location,
                     parts->embedding.map.size, want);
   for (int32_t i = 0; i < p->n_embeddings && !st; i++) {
     st = table_tensor(ud, i, from, width, &list[(*n)++], err);

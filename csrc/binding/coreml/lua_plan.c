@@ -88,7 +88,7 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-/* target, size_limit, rows, slices, layers, expert_parts, stateless */
+/* Reads the options target, size_limit, rows, slices, layers, expert_parts and stateless. */
 static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
                         struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
@@ -126,7 +126,7 @@ static void push_finding(lua_State *L, const char *key, struct ane_residency_fin
   lua_setfield(L, -2, key);
 }
 
-/* A list of {name, shape}. */
+/* Sets `key` of the table on top: a list of {name, shape}. */
 static void push_values(lua_State *L, const char *key, const struct ane_graph *g, const int32_t *list, int32_t n) {
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {

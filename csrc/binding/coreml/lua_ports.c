@@ -15,7 +15,7 @@ void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
   lua_pop(L, 2);
 }
 
-/* A list of {name, role, edge, index, dtype, shape}; T is "T". */
+/* Sets `key` of the table on top: a list of {name, role, edge, index, dtype, shape}; T is "T". */
 static void push_ports(lua_State *L, const char *key, const struct ane_graph *g, const struct ane_mil_port *list, uint32_t n) {
   lua_createtable(L, (int)n, 0);
   for (uint32_t i = 0; i < n; i++) {

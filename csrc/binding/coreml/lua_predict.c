@@ -198,7 +198,8 @@ static int state_set(lua_State *L) {
   bool same = (int32_t)t->shape.rank == old->rank;
   for (int32_t k = 0; same && k < old->rank; k++) same = t->shape.dim[k] == old->dim[k];
   char text[ANE_DYN_TEXT];
-  if (!same) return luaL_error(L, "state %s is %s, the tensor has another shape", lua_tostring(L, 2), ane_dyn_text(old, text));
+  if (!same)
+    return luaL_error(L, "state %s is %s, but the tensor has another shape", lua_tostring(L, 2), ane_dyn_text(old, text));
   float *to = ane_interp_states_data(s, i, &err);
   if (!to) return bind_fail(L, &err);
   memcpy(to, t->data, (size_t)t->count * sizeof *to);

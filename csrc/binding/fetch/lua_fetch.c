@@ -58,7 +58,7 @@ static int fetch_available(lua_State *L) {
   return bind_done(L, ane_fetch_available(&err) ? ANE_OK : ANE_UNSUPPORTED, &err);
 }
 
-/* exchange:step(seconds) -> whether the answer is whole; or nil, message, code */
+/* exchange:step(seconds) -> whether the response is complete; or nil, message, code */
 static int fetch_step(lua_State *L) {
   struct ane_fetch *f = check(L);
   lua_Number seconds = luaL_optnumber(L, 2, 0.1);
@@ -97,13 +97,13 @@ static int fetch_sync(lua_State *L) {
   return bind_done(L, ane_fetch_sync(check(L), &err), &err);
 }
 
-/* core.make_folder(path) -> true, with all folders above it; or nil, message, code */
+/* core.make_folder(path) -> true; or nil, message, code. Makes the missing folders above it too */
 static int make_folder(lua_State *L) {
   struct ane_error err;
   return bind_done(L, ane_cache_folder(luaL_checkstring(L, 1), &err), &err);
 }
 
-/* core.make_link(target, path) -> true: path leads to target, whatever it was; or nil, message, code */
+/* core.make_link(target, path) -> true; or nil, message, code. Makes `path` a symbolic link to `target`, replacing what it was */
 static int make_link(lua_State *L) {
   struct ane_error err;
   return bind_done(L, ane_cache_link(luaL_checkstring(L, 1), luaL_checkstring(L, 2), &err), &err);
@@ -117,7 +117,7 @@ static int link_target(lua_State *L) {
   return 1;
 }
 
-/* core.move_file(from, to) -> true: to is what from was, also after a loss of power; or nil, message, code */
+/* core.move_file(from, to) -> true; or nil, message, code. Renames a file, durably: also after a loss of power */
 static int move_file(lua_State *L) {
   struct ane_error err;
   return bind_done(L, ane_cache_move(luaL_checkstring(L, 1), luaL_checkstring(L, 2), &err), &err);
@@ -131,7 +131,7 @@ static int file_size(lua_State *L) {
   return 1;
 }
 
-/* core.sleep(seconds): until then, or until a signal comes */
+/* core.sleep(seconds): returns after this time, or earlier if a signal arrives */
 static int sleep_for(lua_State *L) {
   lua_Number seconds = luaL_checknumber(L, 1);
   if (!(seconds > 0)) return 0;

@@ -18,9 +18,9 @@ struct bind_package {
  * it; NULL for a package on disk. *out is NULL on failure. */
 ane_status bind_open_package(struct ane_mlpackage **out, const struct ane_aimodel **asset, const char *path,
                              struct ane_error *err);
-/* The open package at `arg`; raises otherwise. */
+/* Returns the open package at `arg`; raises otherwise. */
 struct bind_package *bind_check_package(lua_State *L, int arg);
-/* NULL is fine. */
+/* Drops a reference. NULL is fine. */
 void bind_package_release(struct bind_package *b);
 
 /* Methods of packages that compute (lua_predict.c): program, state. */

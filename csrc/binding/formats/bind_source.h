@@ -5,13 +5,13 @@
 #include "binding/bind.h"
 #include "formats/formats.h"
 
-/* The open source at `arg`; raises if it is something else or closed. It lives as long as the Lua value is open: who
- * keeps pointers into it also keeps the value (a user value slot), and expects that it may be closed by its owner. */
+/* Returns the open source at `arg`; raises if it is something else or closed. It lives as long as the Lua value is open. A caller
+ * that keeps pointers into it also keeps the value (in a user value slot), and must expect that its owner closes it. */
 struct ane_source *bind_check_source(lua_State *L, int arg);
-/* Pushes a closed source; what is put there belongs to it. */
+/* Pushes a closed source and returns its slot. A source that is put there belongs to the Lua value. */
 struct ane_source **bind_new_source(lua_State *L);
 
-/* Stored bytes of one of these sources may leave memory. Does not touch Lua. */
+/* Lets stored bytes of one of these sources leave memory. Does not touch Lua. */
 void bind_release(struct ane_source *const *sources, int n, const void *data, uint64_t bytes);
 
 #endif

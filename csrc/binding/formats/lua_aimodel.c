@@ -34,7 +34,7 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* asset:text() -> the program, an operation a line */
+/* asset:text() -> the program, one operation per line */
 static int meth_text(lua_State *L) {
   struct lua_aimodel *ud = check_asset(L);
   ud->buffer.size = 0;
@@ -107,7 +107,7 @@ static void count_weights(lua_State *L, const struct ane_ai_function *f, char *s
   }
 }
 
-/* {dtype = bytes}: resources by the type of the constants that use them, each once. */
+/* Pushes {dtype = bytes}: the resources by the type of the constants that use them, each counted once. */
 static void push_weights(lua_State *L, const struct ane_aimodel *m) {
   lua_newtable(L);
   char *seen = lua_newuserdatauv(L, (size_t)m->n_resources + 1, 0);

@@ -33,7 +33,7 @@ static int folder_open(lua_State *L) {
   return 1;
 }
 
-/* What was written stays for the next one; an empty folder goes. */
+/* leave(): closes the folder. What was written stays for the next run; an empty folder is removed. */
 static int meth_leave(lua_State *L) {
   struct lua_folder *ud = luaL_checkudata(L, 1, FOLDER_CLASS);
   ane_folder_leave(&ud->w);
@@ -47,7 +47,7 @@ static int done(lua_State *L, ane_status st, const struct ane_error *err) {
   return 1;
 }
 
-/* commit() -> true: the folder is in its place, what was there is gone; or nil, message, code */
+/* commit() -> true; or nil, message, code. Puts the folder in its place; what was there is removed */
 static int meth_commit(lua_State *L) {
   struct ane_error err;
   return done(L, ane_folder_commit(&check_folder(L)->w, &err), &err);
@@ -65,7 +65,7 @@ static int meth_remove(lua_State *L) {
   return done(L, ane_folder_remove(&check_folder(L)->w, bind_text(L, 2), &err), &err);
 }
 
-/* make(name) -> true; or nil, message, code: a folder inside */
+/* make(name) -> true; or nil, message, code. Makes a folder inside */
 static int meth_make(lua_State *L) {
   struct ane_error err;
   return done(L, ane_folder_make(&check_folder(L)->w, bind_text(L, 2), &err), &err);
@@ -123,7 +123,8 @@ static int sha256(lua_State *L) {
   return 1;
 }
 
-/* hash64(bytes) -> 16 hexadecimal digits: of base/hash64.h, some 20 times as fast as sha256, against damage alone */
+/* hash64(bytes) -> 16 hexadecimal digits: the hash of base/hash64.h, about 20 times as fast as sha256. It detects damage, not
+ * forgery */
 static int hash64(lua_State *L) {
   size_t len;
   const char *bytes = luaL_checklstring(L, 1, &len);

@@ -78,14 +78,14 @@ static ane_meta_kind kind_of(ane_dtype t) {
   }
 }
 
-/* Whether v fits an integer type of `bytes` bytes. */
+/* Returns whether v fits an integer type of `bytes` bytes. */
 static bool in_range(lua_Integer v, ane_meta_kind kind, uint32_t bytes) {
   if (bytes == 8) return kind == ANE_META_INT || v >= 0;
   lua_Integer range = (lua_Integer)1 << (8 * bytes - (kind == ANE_META_INT));
   return v < range && v >= (kind == ANE_META_INT ? -range : 0);
 }
 
-/* The Lua value at idx as a scalar of type t; raises if it is not one. */
+/* Returns the Lua value at idx as a scalar of type t; raises if it is not one. */
 static struct ane_meta to_scalar(lua_State *L, int idx, ane_dtype t) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   struct ane_meta m = {.kind = kind_of(t), .dtype = t};
@@ -109,7 +109,7 @@ static void store_scalar(const struct ane_meta *m, uint8_t *at) {
   for (uint32_t i = 0; i < ane_dtype_info(m->dtype)->bytes; i++) at[i] = (uint8_t)(u >> 8 * i);
 }
 
-/* The list at idx; its memory is a userdata left on the stack (strings stay in the list). */
+/* Returns the list at idx as an array. Its memory is a userdata that stays on the stack; strings stay in the list. */
 static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t) {
   luaL_checktype(L, idx, LUA_TTABLE);
   size_t n = (size_t)lua_rawlen(L, idx), size = strings ? sizeof(struct ane_meta) : ane_dtype_info(t)->bytes;
@@ -227,7 +227,8 @@ static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_e
   return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
 }
 
-/* Rows first .. last (1-based), head, add, scheme, importance (float32 bytes, one for each column), factor (of the inputs). */
+/* Reads the options of send: rows first .. last (1-based), head, add, scheme, importance (float32 bytes, one number per column),
+ * factor (of the inputs). */
 static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struct sending *s) {
   if (lua_isnoneornil(L, 4)) return;
   luaL_checktype(L, 4, LUA_TTABLE);
@@ -252,7 +253,7 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
   s->progress = lua_isnil(L, -1) ? 0 : lua_gettop(L);
 }
 
-/* The parameters of the option `scheme` for the whole tensor, as a matrix. */
+/* Finds the parameters of the option `scheme` for the whole tensor, as a matrix. */
 static ane_status fit_scheme(const struct sending *s, struct ane_pool *pool, struct ane_recode *r, struct ane_weight_fit *fit,
                              struct ane_error *err) {
   struct ane_tensor matrix = *r->src;
@@ -338,8 +339,8 @@ static ane_status on_rounded(void *arg, const void *data, size_t size, struct an
   return ANE_OK;
 }
 
-/* rounded(source, name, {scheme, factor}, threads) -> what the numbers of a tensor become, as float32 bytes; or nil, message,
- * code */
+/* rounded(source, name, {scheme, factor}, threads) -> the numbers of a tensor after rounding to the scheme, as float32 bytes; or
+ * nil, message, code */
 static int l_rounded(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   const char *name = bind_text(L, 2);
@@ -399,7 +400,7 @@ static int meth_size(lua_State *L) {
   return 2;
 }
 
-/* rewrite(name, bytes) -> true; or nil, message, code: other bytes of a tensor that is complete */
+/* rewrite(name, bytes) -> true; or nil, message, code. Replaces the bytes of a tensor that is complete */
 static int meth_rewrite(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   const char *name = bind_text(L, 2);
@@ -423,8 +424,8 @@ static int meth_commit(lua_State *L) {
 }
 
 /* core.dtypes() -> a list of { name, bits, block, encodes, packed, file_type, mixed, nearest }, in the order of dtype.def: bits
- * an element, elements a block, whether weights can be written in the type, whether kernels have a layout for it, LLAMA_FTYPE of
- * files, the type for rows that are not whole blocks. */
+ * per element, elements per block, whether weights can be written in the type, whether kernels have a layout for it, LLAMA_FTYPE
+ * of files, the type for rows that are not whole blocks. */
 static int l_dtypes(lua_State *L) {
   lua_createtable(L, ANE_DTYPE_COUNT, 0);
   for (int i = 0; i < ANE_DTYPE_COUNT; i++) {

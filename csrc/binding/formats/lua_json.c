@@ -33,7 +33,7 @@ static void push_null(lua_State *L) { lua_pushlightuserdata(L, &null_address); }
 
 enum { NUMBER_ROOM = 40 };
 
-/* JSON has a point, whatever the locale writes. */
+/* Replaces the decimal separator of the locale by a point, as JSON requires. */
 static void set_point(char *s, int n) {
   char point = localeconv()->decimal_point[0], *found = point == '.' ? NULL : memchr(s, point, (size_t)n);
   if (found) *found = '.';
@@ -108,7 +108,7 @@ static bool is_exact(const char *s, size_t len, double v) {
   return decimal_read(&a, s, len) && decimal_read(&b, text, (size_t)write_double(text, v)) && decimal_compare(&a, &b) == 0;
 }
 
-/* Pushes a number of which nothing may be lost. */
+/* Pushes a number without loss: as an integer or a double if that equals the text, otherwise as a table with the text. */
 static bool decode_exact(lua_State *L, struct ane_json *j) {
   const char *s;
   size_t len;
@@ -167,7 +167,7 @@ int bind_json_fail(lua_State *L, const struct ane_json *j) {
   return bind_fail(L, &err);
 }
 
-/* The option `exact` of json_decode. texts: does it ask for the text of every number? */
+/* Reads the option `exact` of json_decode. *texts: it asks for the text of every number. */
 static bool exact_option(lua_State *L, int arg, bool *texts) {
   luaL_checktype(L, arg, LUA_TTABLE);
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
@@ -203,13 +203,13 @@ static int json_decode(lua_State *L) {
 struct encoder {
   lua_State *L;
   struct ane_buffer *out; /* in a userdata, so that a raise frees it */
-  int indent;             /* blanks a level; 0: one line */
+  int indent;             /* blanks per level; 0: one line */
   bool sort, exact;
 };
 
 static void encode_value(struct encoder *e, int depth);
 
-/* Room for n more bytes, of which the caller then adds up to n to out->size. */
+/* Returns room for n more bytes. The caller then adds the number of bytes that it wrote to out->size. */
 static char *room(struct encoder *e, size_t n) {
   if (!ane_buffer_reserve(e->out, n)) luaL_error(e->L, "not enough memory for the JSON text");
   return (char *)e->out->data + e->out->size;
@@ -255,8 +255,8 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
   add(e, "\"", 1);
 }
 
-/* 9 digits give back any float32 (as a float32), 17 any double. Whole numbers below 2^53 keep all their digits. exact: every
- * double is written so that it comes back. */
+/* Writes a number. 9 digits give back any float32 (as a float32), 17 any double. Whole numbers below 2^53 keep all their digits.
+ * exact: every double is written so that it comes back. */
 static void encode_number(struct encoder *e, int at) {
   char *p = room(e, NUMBER_ROOM);
   int n;
@@ -295,7 +295,7 @@ static bool encode_kept(struct encoder *e) {
   return true;
 }
 
-/* The number of elements if the table on top becomes an array, else -1. A mark decides for marked tables. */
+/* Returns the number of elements if the table on top becomes an array, else -1. A mark decides for marked tables. */
 static lua_Integer array_length(struct encoder *e) {
   lua_State *L = e->L;
   lua_Integer n = (lua_Integer)lua_rawlen(L, -1), seen = 0;

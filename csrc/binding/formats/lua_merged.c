@@ -23,7 +23,7 @@ static const char *text_field(lua_State *L, int t, const char *name) {
   return text;
 }
 
-/* n floats of field `name` of the table at t; NULL if it is absent. */
+/* Returns n floats of field `name` of the table at t; NULL if it is absent. */
 static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   size_t size = 0;
   lua_getfield(L, t, name);
@@ -33,14 +33,14 @@ static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   return (const float *)(const void *)bytes;
 }
 
-/* Rows and columns of a tensor for adapters: a vector is one row. */
+/* Sets the rows and columns that a tensor has for adapters: a vector is one row. */
 static void sides(const struct ane_shape *s, int64_t *rows, int64_t *cols) {
   *cols = s->rank ? s->dim[s->rank - 1] : 1;
   *rows = 1;
   for (uint32_t i = 0; i + 1 < s->rank; i++) *rows *= s->dim[i];
 }
 
-/* Rows [from, to) of w, which the rotation {rotate = n, along, seed, from, to} at t changes in place. */
+/* Applies the rotation {rotate = n, rows, seed, from, to} at t to rows [from, to) of w, in place. */
 static ane_status rotate(lua_State *L, int t, float *w, int64_t rows, int64_t cols, struct ane_error *err) {
   int64_t n = bind_opt_integer_option(L, t, "rotate", 1, 1, ANE_ROTATION_MOST);
   int64_t from = bind_opt_integer_option(L, t, "from", 0, 0, rows), to = bind_opt_integer_option(L, t, "to", rows, from, rows);
@@ -61,10 +61,10 @@ static void multiply(float *w, int64_t rows, int64_t cols, const float *columns)
     for (int64_t c = 0; c < cols; c++) w[r * cols + c] *= columns[c];
 }
 
-/* The change of stacked experts: l, whose a and b are not set yet, with fields `experts` = n, `expert` (w is the matrix of this
- * one alone; absent: w [n][out][in] holds all), `outputs`, `first`, `step` (row i of a matrix takes row first + i * step of B)
- * and `transposed` (matrices are stored [in][out]). A [n * rank][in]: row e * rank + k. B [outputs][rank * n]: column k * n + e.
- */
+/* Applies the change of stacked experts: l, whose a and b are not set yet, with the fields `experts` = n, `expert` (w is the
+ * matrix of this one alone; absent: w [n][out][in] has all), `outputs`, `first`, `step` (row i of a matrix takes row
+ * first + i * step of B) and `transposed` (matrices are stored as [in][out]). The n experts share A [n * rank][in], row
+ * e * rank + k for expert e, and B [outputs][rank * n], column k * n + e. */
 static void change_experts(lua_State *L, int t, float *w, int64_t rows, int64_t cols, struct ane_lora l, float *temp) {
   enum { MOST = 1 << 16 };
   const int64_t n = bind_opt_integer_option(L, t, "experts", 1, 1, MOST),
@@ -95,7 +95,7 @@ static void change_experts(lua_State *L, int t, float *w, int64_t rows, int64_t 
   lua_pop(L, 2);
 }
 
-/* One change: a rotation, factors of the columns, or an adapter's. */
+/* Applies one change: a rotation, factors of the columns, or an adapter. */
 static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t cols, float *temp, struct ane_error *err) {
   bool rotates = lua_getfield(L, t, "rotate") != LUA_TNIL;
   lua_pop(L, 1);
@@ -143,8 +143,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
   return st;
 }
 
-/* The entry of the overlay for an edit. It fails if the tensor's numbers cannot be decoded; raises if there is no tensor.
- */
+/* Makes the entry of the overlay for an edit. Fails if the tensor's numbers cannot be decoded; raises if there is no tensor. */
 static ane_status entry_of(lua_State *L, const struct ane_source *s, const struct edit *e, struct ane_source_tensor *entry,
                            struct ane_error *err) {
   const struct ane_source_tensor *from = ane_source_tensor(s, e->from);
@@ -181,7 +180,7 @@ static struct edit edit_of(lua_State *L) {
   if (lua_getfield(L, t, "bytes") != LUA_TNIL) e.bytes = luaL_checklstring(L, -1, &e.size);
   lua_pop(L, 1);
   const char *dtype = bind_opt_text_option(L, t, "dtype");
-  if (!dtype && e.bytes) luaL_error(L, "an edit has bytes and no dtype");
+  if (!dtype && e.bytes) luaL_error(L, "an edit has bytes but no dtype");
   if (!dtype) return e;
   e.typed = true;
   e.dtype = ane_dtype_from_name(dtype, strlen(dtype));
@@ -189,7 +188,7 @@ static struct edit edit_of(lua_State *L) {
   return e;
 }
 
-/* The edits of the list at `list` as an overlay: fills edits and entries, and *most, the largest number of columns. */
+/* Reads the edits of the list at `list` as an overlay: fills edits and entries, and *most, the largest number of columns. */
 static ane_status entries_of(lua_State *L, const struct ane_source *s, int list, lua_Integer n, struct edit *edits,
                              struct ane_source_tensor *entries, int64_t *most, struct ane_error *err) {
   int64_t rows, cols;
@@ -207,8 +206,8 @@ static ane_status entries_of(lua_State *L, const struct ane_source *s, int list,
   return ANE_OK;
 }
 
-/* Copies the bytes of an edit to a tensor. Of heads, the rows were written in pairs (ane_recode): they go back to their places.
- */
+/* Copies the bytes of an edit to a tensor. If the rows of heads were written in pairs (ane_recode), they return to their
+ * places. */
 static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tensor *to) {
   uint8_t *w = (uint8_t *)(uintptr_t)to->data;
   if (e->size != to->bytes)
@@ -276,7 +275,7 @@ static int merged(lua_State *L) {
   int64_t most = 1;
   if (entries_of(L, s, 2, n, edits, list, &most, &err)) return bind_fail(L, &err);
   for (lua_Integer i = 0; !later && i < n; i++)
-    if (edits[i].typed && !edits[i].bytes) return luaL_error(L, "tensor %s has a type and no bytes", edits[i].name);
+    if (edits[i].typed && !edits[i].bytes) return luaL_error(L, "tensor %s has a type but no bytes", edits[i].name);
   float *temp = lua_newuserdatauv(L, (size_t)most * sizeof *temp, 0);
   struct ane_source **out = bind_new_source(L);
   int self = lua_gettop(L);

@@ -17,7 +17,7 @@ static void push_dims(lua_State *L, int32_t rank, const int64_t *dim, const char
   }
 }
 
-/* {dtype, shape, bytes, data (where small)} */
+/* Pushes {dtype, shape, bytes, data (if it is small)}. */
 static void push_tensor(lua_State *L, const struct ane_onnx_tensor *t) {
   lua_createtable(L, 0, 4);
   bind_set_text(L, "dtype", ane_dtype_info(t->dtype)->name);
@@ -138,7 +138,7 @@ static int onnx_io(lua_State *L) {
 
 /* ---- Sources made of a graph -----------------------------------------------------------------------------------------*/
 
-/* A list of values by number, in memory that Lua owns and that stays on the stack. */
+/* Returns a list of values by number, in memory that Lua owns and that stays on the stack. */
 static const int32_t *check_values(lua_State *L, int arg, int32_t *n) {
   luaL_checktype(L, arg, LUA_TTABLE);
   *n = (int32_t)ANE_MIN(lua_rawlen(L, arg), (lua_Unsigned)INT32_MAX / 8);
@@ -152,8 +152,8 @@ static const int32_t *check_values(lua_State *L, int arg, int32_t *n) {
   return v;
 }
 
-/* onnx_part(source, want, given) -> source: what the values `want` are made of, up to the values `given`. Inputs and
- * outputs are called "v" and their number less 1; or nil, message, code */
+/* onnx_part(source, want, given) -> source: the part of the graph that computes the values `want` from the values `given`; or
+ * nil, message, code. Inputs and outputs are called "v" and their number less 1 */
 static int onnx_part(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   int32_t n_want, n_given;
@@ -172,7 +172,7 @@ static int32_t piece_value(lua_State *L, const char *name) {
   return v < 1 || v > INT32_MAX ? -1 : (int32_t)v - 1;
 }
 
-/* The piece at the top of the stack. */
+/* Reads the piece at the top of the stack. */
 static struct ane_onnx_piece check_piece(lua_State *L) {
   static const char *const kinds[] = {"plain", "nbits", "dequantize", NULL};
   luaL_checktype(L, -1, LUA_TTABLE);
@@ -200,7 +200,7 @@ static struct ane_onnx_piece check_piece(lua_State *L) {
                                  .zero_default = zero};
 }
 
-/* The weight {name, shape, pieces} at the top of the stack; its pieces in memory that comes to lie above it. */
+/* Reads the weight {name, shape, pieces} at the top of the stack. Its pieces are in memory that is pushed. */
 static struct ane_onnx_weight check_weight(lua_State *L) {
   struct ane_onnx_weight w = {0};
   luaL_checktype(L, -1, LUA_TTABLE);

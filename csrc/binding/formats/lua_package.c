@@ -1,4 +1,4 @@
-/* core.package(path): a Core ML package as it lies on disk, or a Core AI asset as the ML Program that it is run as. */
+/* core.package(path): a Core ML package as it is on disk, or a Core AI asset as the ML Program that it is translated to. */
 #include "binding/formats/bind_package.h"
 
 #include "base/alloc.h"
@@ -83,7 +83,7 @@ ane_status bind_open_package(struct ane_mlpackage **out, const struct ane_aimode
   return at ? open_asset(out, asset, path, err) : ane_mlpackage_open(out, path, err);
 }
 
-/* like: a package whose budget is shared; NULL: none. run_memory: of a budget of its own. */
+/* Opens a package. like: a package whose budget it shares; NULL: it has a budget of its own, of run_memory bytes. */
 static ane_status open_box(struct bind_package *box, const char *path, const struct bind_package *like, uint64_t run_memory,
                            struct ane_error *err) {
   box->budget = like ? ane_dyn_budget_keep(like->budget) : ane_dyn_budget_new(run_memory);
@@ -138,7 +138,7 @@ static void push_dims(lua_State *L, int32_t rank, const int64_t *dim) {
   }
 }
 
-/* {{low, high}, ...}, high nil if there is no bound */
+/* Pushes {{low, high}, ...}; high is nil if there is no bound. */
 static void push_range(lua_State *L, const struct ane_mil_feature *f) {
   lua_createtable(L, f->shape.rank, 0);
   for (int32_t i = 0; i < f->shape.rank; i++) {
@@ -161,8 +161,8 @@ static void push_enumerated(lua_State *L, const struct ane_mil_feature *f) {
   }
 }
 
-/* {name, dtype, shape (-1: unknown), optional}; flexible ones: default (shape), range or enumerated; `type`: NULL, or the
- * shape that the program has */
+/* Pushes {name, dtype, shape (-1: unknown), optional}; flexible features also have default (a shape), and range or enumerated.
+ * type: that of the program, whose shape is used; NULL: that of the description. */
 static void push_feature(lua_State *L, const struct ane_mil_feature *f, const struct ane_mil_type *type) {
   lua_createtable(L, 0, 8);
   bind_set_text(L, "name", f->name);
@@ -195,7 +195,8 @@ static const struct ane_mil_type *type_of(const struct ane_mil_named_type *list,
   return NULL;
 }
 
-/* The type that the program gives a feature: an input's or an operation's. Outputs come late, so from the end. */
+/* Returns the type that the program gives a feature: that of an input or of an operation's output. Searches from the end, since
+ * outputs are made late. */
 static const struct ane_mil_type *program_type(const struct ane_mil_function *f, const char *name) {
   const struct ane_mil_type *t = type_of(f->inputs, f->n_inputs, name);
   for (uint32_t i = f->block.n_ops; !t && i-- > 0;) t = type_of(f->block.ops[i].outputs, f->block.ops[i].n_outputs, name);
@@ -226,7 +227,7 @@ static lua_Integer count_ops(lua_State *L, const struct ane_mil_block *b) {
   return all;
 }
 
-/* {name, opset, inputs, outputs, states, ops (type -> number), n_ops} */
+/* Pushes {name, opset, inputs, outputs, states, ops (type -> number), n_ops}. */
 static void push_function(lua_State *L, const struct ane_mil_model *m, const struct ane_mil_interface *d) {
   const struct ane_mil_function *f = ane_mil_function(m, d->name); /* the reader has seen to it that there is one */
   lua_createtable(L, 0, 7);
@@ -286,7 +287,7 @@ static int text_gc(lua_State *L) {
   return 0;
 }
 
-/* dump() -> the description and the program as text, an operation a line */
+/* dump() -> the description and the program as text, one operation per line */
 static int meth_dump(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
   const struct ane_aimodel *asset = bind_check_package(L, 1)->asset;
@@ -301,7 +302,7 @@ static int meth_dump(lua_State *L) {
   return 1;
 }
 
-/* The operation of this output, in nested blocks too; NULL: none. */
+/* Finds the operation of this output, in nested blocks too; NULL: there is none. */
 static const struct ane_mil_op *find_op(const struct ane_mil_block *b, const char *output) {
   for (uint32_t i = 0; i < b->n_ops; i++) {
     const struct ane_mil_op *op = &b->ops[i], *inner = NULL;
@@ -312,14 +313,14 @@ static const struct ane_mil_op *find_op(const struct ane_mil_block *b, const cha
   return NULL;
 }
 
-/* An attribute, or a parameter that is bound to one value in place. */
+/* Returns an attribute, or the one value that a parameter is bound to in place. */
 static const struct ane_mil_value *find_value(const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_arg *arg = ane_mil_op_arg(op, name);
   const struct ane_mil_value *v = ane_mil_op_attr(op, name);
   return v || !arg || arg->n_bindings != 1 ? v : arg->bindings[0].value;
 }
 
-/* Strings: the string, or a list of them. */
+/* Pushes the string, or a list of the strings. */
 static void push_strings(lua_State *L, const struct ane_mil_value *v) {
   if (v->type.rank == 0) {
     lua_pushstring(L, v->strings[0]);
@@ -332,8 +333,8 @@ static void push_strings(lua_State *L, const struct ane_mil_value *v) {
   }
 }
 
-/* value(output [, parameter [, function]]) -> bytes (strings: text or list of texts), dtype, shape of a constant, by the name
- * of its output; with `parameter` of what an operation holds in place under that name. Or nil, message, code */
+/* value(output [, parameter [, function]]) -> bytes (strings: text or list of texts), dtype and shape of the constant with this
+ * output; with `parameter`, of the value that the operation has for it in place; or nil, message, code */
 static int meth_value(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
   const char *output = bind_text(L, 2), *name = lua_isnoneornil(L, 3) ? "val" : bind_text(L, 3);

@@ -133,7 +133,7 @@ static int meth_keys(lua_State *L) {
 
 /* ---- Tensors -----------------------------------------------------------------------------------------------------*/
 
-/* {name, dtype, shape (outermost first), bytes, offset in its file, file (path)} */
+/* Pushes {name, dtype, shape (outermost first), bytes, offset in its file, file (path)}. */
 static void push_tensor(lua_State *L, const struct ane_source *s, const struct ane_source_tensor *t) {
   lua_createtable(L, 0, 6);
   lua_pushstring(L, t->name);

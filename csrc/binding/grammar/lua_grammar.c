@@ -44,7 +44,7 @@ static bool flag(lua_State *L, int table, const char *name) {
   return on;
 }
 
-/* The strings of the list at `arg` in memory of Lua's, which is pushed; they are good for as long as the list is as it is. */
+/* Returns the strings of the list at `arg`, in a userdata that is pushed. They are valid as long as the list is unchanged. */
 static struct ane_bytes *check_texts(lua_State *L, int arg, size_t *n) {
   luaL_checktype(L, arg, LUA_TTABLE);
   *n = (size_t)ANE_MIN(luaL_len(L, arg), (lua_Integer)INT32_MAX);
@@ -67,8 +67,8 @@ static struct ane_json_options json_options(lua_State *L, int table) {
   return how;
 }
 
-/* One symbol at the top of the stack: the number of a rule, or a string: "=" and a literal, "/" and a pattern, "~" and one of
- * either case. */
+/* Reads one symbol at the top of the stack: the number of a rule, or a string: "=" and a literal, "/" and a pattern, "~" and a
+ * pattern that ignores case. */
 static struct ane_rule_symbol check_symbol(lua_State *L) {
   struct ane_rule_symbol s = {0};
   if (lua_isinteger(L, -1)) {
@@ -92,8 +92,8 @@ static size_t list_length(lua_State *L) {
   return (size_t)ANE_MIN(luaL_len(L, -1), (lua_Integer)1 << 20);
 }
 
-/* The rules of the table at `arg`, a list of lists of lists of symbols, in memory of Lua's. Memory is pushed: one value a rule
- * and one an alternative, kept in a table. */
+/* Reads the rules of the table at `arg`, a list of lists of lists of symbols, into userdata: one for each rule and one for each
+ * alternative, which a pushed table keeps. */
 static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   lua_newtable(L);
   int keep = lua_gettop(L);
@@ -127,7 +127,7 @@ static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   return rules;
 }
 
-/* The parts of the list at `arg`, each {from, to, kind, text} with states from 1, in memory of Lua's, which is pushed. */
+/* Reads the parts of the list at `arg`, each {from, to, kind, text} with states from 1, into a userdata that is pushed. */
 static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
   static const char *const kinds[] = {[ANE_PART_LITERAL] = "literal", [ANE_PART_PATTERN] = "pattern", [ANE_PART_JSON] = "json"};
   lua_pushvalue(L, arg);
@@ -220,8 +220,8 @@ static const struct ane_token_tree *check_tree(lua_State *L, int arg) {
   return ud->t;
 }
 
-/* core.token_tree(tokenizer or list of strings, spelled) -> tree; or nil, message, code. Of the control tokens of a tokenizer
- * only those are in it whose spelling is in the list `spelled`. */
+/* core.token_tree(tokenizer or list of strings, spelled) -> tree; or nil, message, code. The tree has no control tokens of a
+ * tokenizer, except those whose spelling is in the list `spelled`. */
 static int tree_make(lua_State *L) {
   size_t n = 0, n_spelled = 0;
   struct ane_error err;
@@ -337,7 +337,7 @@ static ane_status fill_mask(struct lua_matcher *ud, const struct ane_token_tree 
   return ane_matcher_mask(ud->m, t, ud->mask, n, err);
 }
 
-/* The logits of tokens whose bit is not set become -infinity. */
+/* Sets the logits of tokens whose bit is not set to -infinity. */
 static void ban(const uint32_t *mask, float *logits, uint64_t count) {
   for (uint64_t at = 0; at < count; at += 32) {
     uint32_t bits = mask[at >> 5];
@@ -365,7 +365,7 @@ static int matcher_allowed(lua_State *L) {
   return 1;
 }
 
-/* matcher:count(tree) -> how many tokens may come; or nil, message, code */
+/* matcher:count(tree) -> number of tokens that may come; or nil, message, code */
 static int matcher_count(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   uint32_t n;
@@ -384,8 +384,8 @@ static void allow_ends(lua_State *L, struct lua_matcher *ud, int arg, uint64_t c
   }
 }
 
-/* matcher:allow(tree, mask, {[id]=true} added where the text may end) -> how many tokens of the tree may come; the mask
- * (core.mask) then holds their ids. Or nil, message, code. */
+/* matcher:allow(tree, mask, {[id]=true} added if the text may end) -> number of tokens of the tree that may come; or nil,
+ * message, code. The mask (core.mask) then has their ids. */
 static int matcher_allow(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   const struct ane_token_tree *t = check_tree(L, 2);
@@ -399,8 +399,8 @@ static int matcher_allow(lua_State *L) {
   return 1;
 }
 
-/* matcher:mask(tree, logits, {[id]=true} kept where the text may end) -> how many tokens of the tree may come; the logits of all
- * others become -infinity. Or nil, message, code. */
+/* matcher:mask(tree, logits, {[id]=true} kept if the text may end) -> number of tokens of the tree that may come; or nil,
+ * message, code. The logits of all other tokens become -infinity. */
 static int matcher_mask(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   const struct ane_token_tree *t = check_tree(L, 2);

@@ -44,8 +44,8 @@ static void on_signal(ANE_UNUSED int number) {
   }
 }
 
-/* While on, SIGINT and SIGTERM are counted and wake the server. Off: both end the process again, or are ignored if it is about
- * to end. */
+/* Sets what SIGINT and SIGTERM do. on: they are counted and wake the server. off: both end the process again, or are ignored if
+ * the process is about to end. */
 static void catch_signals(struct server *s, bool on) {
   struct sigaction action = {.sa_handler = on ? on_signal : s->last ? SIG_IGN : SIG_DFL};
   if (on) signals_seen = 0;
@@ -63,7 +63,7 @@ static int server_catch_signals(lua_State *L) {
   return 0;
 }
 
-/* server:signals() -> how many came since catch_signals(true) */
+/* server:signals() -> number of signals since catch_signals(true) */
 static int server_signals(lua_State *L) {
   (void)open_server(L);
   lua_pushinteger(L, signals_seen);
@@ -94,7 +94,7 @@ static int http_start(lua_State *L) {
       .output_bytes = (size_t)bind_opt_integer_option(L, 1, "output_bytes", 1 << 20, 1 << 10, 1 << 30),
       .receive_s = seconds_option(L, "receive_s", 60),
   };
-  if (!o.cert != !o.key) return luaL_error(L, "options cert and key go together");
+  if (!o.cert != !o.key) return luaL_error(L, "options cert and key must be given together");
   struct server *s = bind_new(L, SERVER_CLASS, sizeof *s, 0);
   struct ane_error err;
   if (ane_http_start(&s->http, &o, &err)) return bind_fail(L, &err);

@@ -30,20 +30,21 @@ struct bind_program_box {
   struct bind_link *link; /* of a stage; NULL: the program is whole */
 };
 void bind_program_release(struct bind_program_box *box);
-/* The mask (core.mask) at `arg` for a run of this program; NULL: none. Raises if it has fewer ids than the program has logits. */
+/* Returns the mask (core.mask) at `arg` for a run of this program; NULL: none. Raises if it has fewer ids than the program has
+ * logits. */
 const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_box *box);
 /* Fails with ANE_IO and the path if a file that the weights are read from has lost pages. Call it after each run. */
 ane_status bind_program_check(const struct bind_program_box *box, struct ane_error *err);
 
-/* lua_stage.c: the option stage = {from =, to = (body steps), fp16 =, receive = function(bytes) -> string, send =
- * function(string)} of core.program at stack index `t`, into *out; false: there is none. The functions return nil, message where
- * they fail. */
+/* lua_stage.c: reads the option stage = {from =, to = (body steps), fp16 =, receive = function(bytes) -> string, send =
+ * function(string)} of core.program at stack index `t` into *out; false: there is none. The functions return nil, message if they
+ * fail. */
 struct bind_link;
 bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out);
-/* lua_stage.c: the option tensor = {rank =, ranks =, send = function(string) (to all other ranks), receive = function(rank) ->
- * string} in the same way. */
+/* lua_stage.c: reads the option tensor = {rank =, ranks =, send = function(string) (to all other ranks), receive = function(rank)
+ * -> string} in the same way. */
 bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struct ane_tensor_parallel *out);
-/* Says in which state the functions of a stage are called from now on: that of the current call. */
+/* Sets the Lua state in which the functions of a stage are called from now on: that of the current call. */
 void bind_link_enter(struct bind_program_box *box, lua_State *L);
 void bind_link_free(struct bind_program_box *box);
 /* graph:costs() and graph:identity(), see lua_stage.c. */

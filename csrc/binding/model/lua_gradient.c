@@ -35,7 +35,7 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* The matrix at `arg` of `tokens` rows and `cols` columns; 0: any number of them. */
+/* Returns the matrix at `arg`, which must have `tokens` rows and `cols` columns; 0: any number. */
 static const struct bind_tensor *check_matrix(lua_State *L, int arg, int64_t tokens, int64_t cols) {
   const struct bind_tensor *t = bind_check_tensor(L, arg);
   luaL_argcheck(L, t->shape.rank == 2 && t->count > 0, arg, "no matrix");
@@ -70,7 +70,8 @@ static int meth_product(lua_State *L) {
   return ane_gradient_product(ud->pool, &ud->space, &v->data, dy->data, dy->shape.dim[0], dx, &err) ? bind_fail(L, &err) : 1;
 }
 
-/* norm({groups =, eps =, centred =, offset =}, x, weight [columns / groups] or nil, dy) -> dx, and for a weight its gradient */
+/* norm({groups =, eps =, centred =, offset =}, x, weight [columns / groups] or nil, dy) -> dx, and the gradient of the weight, if
+ * there is one */
 static int meth_norm(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   const struct bind_tensor *x = check_matrix(L, 3, 0, 0), *dy = check_matrix(L, 5, x->shape.dim[0], x->shape.dim[1]);
@@ -132,7 +133,7 @@ static int meth_rope(lua_State *L) {
   return 1;
 }
 
-/* glu(act, x, u or nil, dy) -> dx, and for u its gradient: of act(x) u, or of act(x) */
+/* glu(act, x, u or nil, dy) -> dx, and du if u is given: the gradients of act(x) u, or of act(x) */
 static int meth_glu(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   int act = ane_gradient_act(luaL_checkstring(L, 2));
@@ -144,8 +145,8 @@ static int meth_glu(lua_State *L) {
   return u ? 2 : 1;
 }
 
-/* Pushes the sums of the log probabilities of the ids after row number `from`, by the second and by the first logits: each row
- * tells those of the next id. */
+/* Pushes the sums of the log probabilities of the ids after row number `from`, by the second and by the first logits. Each row of
+ * logits gives the probability of the next id. */
 static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
   double got = 0, want = 0;
   for (int64_t r = 0; r < l->rows; r++) {
@@ -159,9 +160,10 @@ static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logit
   lua_pushnumber(L, want);
 }
 
-/* divergence(session, session, from, n [, ids]) -> dy [n, vocab] and the sum of the divergences in nats, of n logits from number
- * `from` (from 1) on: those of the first session are wanted, the second gives others; with the list of ids that both have read,
- * also the sums of the log probabilities of those after `from`, by the second and by the first; or nil, message, code */
+/* divergence(reference, session, from, n [, ids]) -> dy [n, vocab], the gradient by the logits of the second session, and the sum
+ * of the divergences of both sessions in nats, for n rows of logits from number `from` (from 1) on; with the list of ids that
+ * both have read, also the sums of the log probabilities of the ids after `from`, by the second and by the first session; or nil,
+ * message, code */
 static int meth_divergence(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   struct bind_program_box *box, *other;

@@ -51,7 +51,7 @@ static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) {
   return (int32_t)bind_integer(L, arg, 1, g->n_values) - 1;
 }
 
-/* A list of sizes; "T", "W" and "context" are the symbols. */
+/* Reads a shape: a list of sizes and of the symbols "T", "W" and "context". */
 static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
   luaL_checktype(L, arg, LUA_TTABLE);
   lua_Unsigned rank = lua_rawlen(L, arg);
@@ -116,12 +116,12 @@ static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *
   ud->sources[ud->n_sources++] = s;
 }
 
-/* An option of the table at `arg`, which may be absent: an integer in [lo, hi], or `def`. */
+/* Returns an option of the table at `arg`: an integer in [lo, hi]; `def` if the table or the option is absent. */
 static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def, int64_t lo, int64_t hi) {
   return lua_isnoneornil(L, arg) ? def : bind_opt_integer_option(L, arg, name, def, lo, hi);
 }
 
-/* Rows from, from + step, ... of a matrix, or elements of a vector; transposed as for cut_const. */
+/* Makes a view of rows from, from + step, ... of a matrix, or of such elements of a vector; transposed as for cut_const. */
 static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_t step, bool transposed, struct ane_tensor *t) {
   struct ane_shape *s = &t->shape;
   if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather) ||
@@ -144,7 +144,7 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
   if (!g->bits) t->dtype = ane_gather_dtype(g, s->dim[0], columns);
 }
 
-/* A matrix of blocks, seen as [out, in]: its rows from `from` on. */
+/* Makes a view of a matrix of blocks that is stored as [in, out] and seen as [out, in]: its rows from `from` on. */
 static void transpose_blocks(lua_State *L, struct bind_graph *ud, int64_t from, struct ane_tensor *t) {
   struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
   if (!g) luaL_error(L, "not enough memory");
@@ -222,7 +222,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   s->dim[0] = to - from;
 }
 
-/* Rows [from, to) of a tensor that consists of parts. They must be in one part. */
+/* Makes a view of rows [from, to) of a tensor that consists of parts. They must be in one part. */
 static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
   int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
           to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
@@ -313,7 +313,7 @@ static int check_inputs(lua_State *L, const struct ane_graph *g, const char *nod
   return n;
 }
 
-/* The list of numbers at the top of the stack, in a buffer of Lua's, which stays on the stack below it. */
+/* Reads the list of numbers at the top of the stack into a userdata, which is inserted below it. */
 static struct ane_attr check_floats(lua_State *L, const char *name) {
   lua_Unsigned n = lua_rawlen(L, -1);
   if (n > MAX_FLOATS) luaL_error(L, "attribute %s has more than %d numbers", name, MAX_FLOATS);
@@ -327,7 +327,7 @@ static struct ane_attr check_floats(lua_State *L, const char *name) {
   return (struct ane_attr){.type = ANE_ATTR_FLOATS, .fv = {v, (int64_t)n}};
 }
 
-/* The attributes of the table at `arg`. Buffers stay on the stack until the caller returns. */
+/* Reads the attributes of the table at `arg`. Buffers stay on the stack until the caller returns. */
 static int check_attrs(lua_State *L, int arg, struct ane_attr_arg attrs[MAX_ATTRS]) {
   int n = 0;
   if (lua_isnoneornil(L, arg)) return 0;
@@ -372,7 +372,7 @@ static int meth_add(lua_State *L) {
   return node->n_outputs;
 }
 
-/* results(value, ...) */
+/* results(value, ...): sets the results of the graph */
 static int meth_results(lua_State *L) {
   struct ane_graph *g = bind_check_graph(L, 1)->graph;
   int n = lua_gettop(L) - 1;
@@ -411,7 +411,7 @@ static int meth_verify(lua_State *L) {
   return 1;
 }
 
-/* pass(name): one pass; passes(pipeline): all of a pipeline */
+/* pass(name): runs one pass; passes(pipeline): runs all passes of a pipeline */
 static int meth_pass(lua_State *L) {
   struct ane_error err;
   if (ane_pass_run(bind_check_graph(L, 1)->graph, luaL_checkstring(L, 2), &err)) return bind_fail(L, &err);

@@ -93,7 +93,7 @@ static int meth_close(lua_State *L) {
 
 /* ---- Facts ---------------------------------------------------------------------------------------------------------*/
 
-/* List of {name, dtype (nil: not declared), shape (dimensions, or symbols, or -1; nil: not declared)}. */
+/* Pushes a list of {name, dtype (nil: not declared), shape (dimensions, or symbols, or -1; nil: not declared)}. */
 static int push_ios(lua_State *L, const struct ane_interp *g, bool outputs) {
   int32_t n = outputs ? ane_interp_info(g).n_outputs : ane_interp_info(g).n_inputs;
   lua_createtable(L, n, 0);

@@ -11,7 +11,7 @@
 #define PROGRAM_CLASS "ane.graph_program"
 #define SESSION_CLASS "ane.graph_session"
 
-/* Owned by the program's value and its sessions. The last owner frees it. */
+/* A model, owned by the program's value and its sessions. The last owner frees it. */
 struct box {
   struct ane_lm *lm;
   struct ane_source *source;
@@ -47,7 +47,7 @@ static struct lua_session *check_session(lua_State *L, int arg) {
 
 /* ---- Options -------------------------------------------------------------------------------------------------------*/
 
-/* states = list of {past=, present=, rows=}; the array is a userdata left on the stack. */
+/* Reads the option states = list of {past=, present=, rows=}. The array is a userdata that stays on the stack. */
 static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
   lua_getfield(L, t, "states");
   luaL_checktype(L, -1, LUA_TTABLE);

@@ -77,7 +77,8 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
   return encoding;
 }
 
-/* mixed: list of {pattern, weights, ordered}. The rules are in a userdata that stays on the stack, the patterns in the table. */
+/* Reads mixed = list of {pattern, weights, ordered}. The rules are in a userdata that stays on the stack, the patterns in the
+ * table. */
 static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
   lua_getfield(L, t, "mixed");
   if (lua_isnil(L, -1)) return;
@@ -100,7 +101,7 @@ static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
   }
 }
 
-/* importance: name of a weight -> float32 bytes, one per input column. */
+/* Checks importance = {name of a weight = float32 bytes, one number per input column}. */
 static void importance_field(lua_State *L, int t, struct loading *load) {
   lua_getfield(L, t, "importance");
   if (lua_isnil(L, -1)) return;
@@ -126,8 +127,8 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Options: isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, importance, context, chunk, progress(done,
- * total). */
+/* Reads the options isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, importance, context, chunk and
+ * progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "pruned", "full", NULL};
   static const ane_head_mode heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
@@ -218,7 +219,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, stored_bytes, scratch_bytes,
  * kv_bytes_per_token, steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value that
- * it is multiplied by, or nil), weights (scheme of packages, or nil); where it was re-encoded max_abs, error, signal (sums of
+ * it is multiplied by, or nil), weights (scheme of packages, or nil); if it was re-encoded max_abs, error, signal (sums of
  * squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
@@ -385,7 +386,7 @@ const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_b
   if (lua_isnoneornil(L, arg)) return NULL;
   const struct bind_mask *m = bind_check_mask(L, arg);
   lua_Integer vocab = ane_program_info(box->program).vocab;
-  if (m->n < vocab) luaL_error(L, "the mask has %d ids, the model %d", (int)m->n, (int)vocab);
+  if (m->n < vocab) luaL_error(L, "the mask has %d ids, but the model has %d", (int)m->n, (int)vocab);
   return m->bits;
 }
 

@@ -7,7 +7,7 @@
 
 #define SAMPLER "ane.sampler"
 
-/* Uservalues: memory of the bias list and of the scratch, owned by Lua. */
+/* User values of a sampler: the memory of the bias list and of the scratch, which Lua owns. */
 enum { BIAS = 1, SCRATCH = 2 };
 
 struct lua_sampler {
@@ -19,7 +19,7 @@ struct lua_sampler {
 
 /* ---- Options -----------------------------------------------------------------------------------------------------*/
 
-/* {[id] = value} at the top of the stack into memory held by the sampler at index `self`; pops the table. */
+/* Reads {[id] = value} at the top of the stack into memory that the sampler at index `self` keeps; pops the table. */
 static void read_bias(lua_State *L, int self, struct ane_sampling *how) {
   int table = lua_gettop(L);
   int32_t n = 0;
@@ -61,7 +61,7 @@ static int sampler_make(lua_State *L) {
 
 /* ---- Use ---------------------------------------------------------------------------------------------------------*/
 
-/* A row of logits at `arg`: 1 .. INT32_MAX elements. */
+/* Returns the row of logits at `arg`, of 1 .. INT32_MAX elements. */
 static const float *check_row(lua_State *L, int arg, int32_t *n) {
   struct bind_tensor *t = bind_check_tensor(L, arg);
   if (t->count < 1 || t->count > INT32_MAX) luaL_argerror(L, arg, "logits have at least one element");
@@ -129,8 +129,8 @@ static int softmax(lua_State *L) {
   return 1;
 }
 
-/* core.divergence(a, b, id) -> KL(a || b) in nats, best id of a, best id of b, log probability of id in a, in b (the last
- * two only where an id is given) */
+/* core.divergence(a, b [, id]) -> KL(a || b) in nats, best id of a, best id of b; with an id also its log probability in a and in
+ * b */
 static int divergence(lua_State *L) {
   int32_t n, m;
   const float *a = check_row(L, 1, &n), *b = check_row(L, 2, &m);

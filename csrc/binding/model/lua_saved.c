@@ -23,8 +23,8 @@ static struct ane_saved_key check_key(lua_State *L, int arg) {
   return (struct ane_saved_key){luaL_checkstring(L, arg), (uint64_t)luaL_checkinteger(L, arg + 1)};
 }
 
-/* Returns the contents of the chunk on top of the stack: a text, a tensor's fp32, or the ids that bind_ids makes of a list. */
-static const void *chunk_bytes(lua_State *L, size_t *bytes) {
+/* Returns the contents of the part on top of the stack: a text, a tensor's fp32, or the ids that bind_ids makes of a list. */
+static const void *part_bytes(lua_State *L, size_t *bytes) {
   const struct bind_tensor *t = luaL_testudata(L, -1, BIND_TENSOR);
   if (t) return *bytes = (size_t)t->count * sizeof(float), t->data;
   if (lua_type(L, -1) == LUA_TSTRING) return lua_tolstring(L, -1, bytes);
@@ -34,14 +34,14 @@ static const void *chunk_bytes(lua_State *L, size_t *bytes) {
   return ids;
 }
 
-/* A chunk, ready to be written. */
-struct chunk {
+/* A part of a file, ready to be written. */
+struct part {
   const char *name;
   const void *data;
   size_t bytes;
 };
 
-/* save_session(path, engine, model, chunks) -> true; or nil, message, code. model: the fingerprint. chunks: list of {name, text,
+/* save_session(path, engine, model, parts) -> true; or nil, message, code. model: the fingerprint. parts: list of {name, text,
  * tensor or ids}. */
 static int save_session(lua_State *L) {
   const char *path = bind_text(L, 1);
@@ -50,17 +50,17 @@ static int save_session(lua_State *L) {
   struct ane_error err;
   luaL_checktype(L, 4, LUA_TTABLE);
   size_t n = (size_t)lua_rawlen(L, 4);
-  luaL_argcheck(L, n <= 100000, 4, "too many chunks");
-  struct chunk *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
+  luaL_argcheck(L, n <= 100000, 4, "too many parts");
+  struct part *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < n;
        i++) { /* everything that may raise happens before the file is open; the table keeps names, texts and tensors alive */
-    luaL_argcheck(L, lua_rawgeti(L, 4, (lua_Integer)i + 1) == LUA_TTABLE, 4, "each chunk is a list {name, data}");
-    luaL_checkstack(L, 4, "chunks");
-    luaL_argcheck(L, lua_rawgeti(L, -1, 1) == LUA_TSTRING, 4, "each chunk has a name");
+    luaL_argcheck(L, lua_rawgeti(L, 4, (lua_Integer)i + 1) == LUA_TTABLE, 4, "each part is a list {name, data}");
+    luaL_checkstack(L, 4, "parts");
+    luaL_argcheck(L, lua_rawgeti(L, -1, 1) == LUA_TSTRING, 4, "each part has a name");
     list[i].name = lua_tostring(L, -1);
     lua_rawgeti(L, -2, 2);
     bool ids = lua_type(L, -1) == LUA_TTABLE;
-    list[i].data = chunk_bytes(L, &list[i].bytes);
+    list[i].data = part_bytes(L, &list[i].bytes);
     if (ids) lua_rotate(L, -4, 1); /* the ids' memory stays on the stack */
     lua_pop(L, 3);
   }
@@ -72,7 +72,7 @@ static int save_session(lua_State *L) {
   return bind_done(L, ane_saved_commit(&w), &err);
 }
 
-/* load_session(path, engine, model, n_ids, context) -> ids, table of chunks (name -> bytes); or nil, message, code. Refuses what
+/* load_session(path, engine, model, n_ids, context) -> ids, table of parts (name -> bytes); or nil, message, code. Refuses what
  * ane_saved_open and ane_saved_ids refuse. */
 static int load_session(lua_State *L) {
   const char *path = bind_text(L, 1);

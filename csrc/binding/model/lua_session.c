@@ -144,8 +144,8 @@ static struct trace *check_names(lua_State *L, int arg) {
   return t;
 }
 
-/* Feeds the ids at 2 to the session at 1, collects the names listed at 3, and pushes a table for the results. NULL: it pushed
- * nil, message, code instead. `what` names the results in the message where memory ends. */
+/* Feeds the ids at 2 to the session at 1, collects the values whose names are listed at 3, and pushes a table for the results.
+ * NULL: it pushed nil, message, code instead. what: the name of the results in the message if memory is out. */
 static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, const char *what) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_run_item item = {.session = ud->session, .want = want};
@@ -175,7 +175,7 @@ static int meth_trace(lua_State *L) {
     if (!v->data) continue;
     struct ane_shape s = {2, {v->tokens, v->channels}};
     memcpy(bind_tensor_new(L, &s), v->data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
-    ane_free(v->data); /* so that all values are not there twice */
+    ane_free(v->data); /* now, so that no more than one value exists twice */
     v->data = NULL;
     lua_setfield(L, -2, t->names[i]);
   }

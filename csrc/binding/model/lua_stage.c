@@ -1,5 +1,5 @@
-/* Programs on several ranks: the options `stage` and `tensor` of core.program, whose links call Lua functions, and what a cut is
- * chosen by. */
+/* Programs on several ranks: the options `stage` and `tensor` of core.program, whose links call Lua functions, and the costs by
+ * which a cut is chosen. */
 #include "binding/model/bind_model.h"
 
 #include "base/alloc.h"
@@ -120,7 +120,7 @@ static ane_stage_tail tail_option(lua_State *L, int t) {
   return tails[bind_choice_option(L, t, "tail", names)];
 }
 
-/* The link whose functions are in the table at the top of the stack. */
+/* Makes the link whose functions are in the table at the top of the stack. */
 static struct bind_link *new_link(lua_State *L, const char *option, struct bind_program_box *box) {
   luaL_checktype(L, -1, LUA_TTABLE);
   int t = lua_gettop(L);
@@ -190,8 +190,8 @@ void bind_link_free(struct bind_program_box *box) {
 }
 
 /* costs() -> list of {name, weights, read, table (bytes), values, kv (numbers), attention (multiplications), window (positions),
- * crossing (floats per token)}, one of each step of the body and a last one of the tail: see struct ane_step_cost. After
- * passes("cpu"). */
+ * crossing (floats per token)}, one for each step of the body and a last one for the tail: see struct ane_step_cost. Call it
+ * after passes("cpu"). */
 int bind_graph_costs(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct ane_step_cost *found, *costs = lua_newuserdatauv(L, ((size_t)g->n_nodes + 1) * sizeof *costs, 0);
@@ -217,7 +217,7 @@ int bind_graph_costs(lua_State *L) {
   return 1;
 }
 
-/* head() -> {rows, cols, weights (bytes)} of the head, if its rows can be divided; nil: they cannot. After passes("cpu"). */
+/* head() -> {rows, cols, weights (bytes)} of the head, if its rows can be divided; else nil. Call it after passes("cpu"). */
 int bind_graph_head(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   int32_t head = ane_graph_head(g);

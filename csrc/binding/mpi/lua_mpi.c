@@ -34,7 +34,7 @@ struct sending {
 static struct sending *sends;
 static size_t sends_bytes; /* of all */
 
-/* The room for a message that arrives, kept for the next one. Used by poll() only. */
+/* Memory for an arriving message, kept for the next one. Used by poll() only. */
 static char *arrival;
 static size_t arrival_bytes;
 
@@ -47,7 +47,7 @@ static pthread_cond_t send_begun = PTHREAD_COND_INITIALIZER;
 static pthread_t progress;
 static bool threads_allowed, progress_runs, progress_ends; /* by MPI; the thread exists; it must return */
 
-/* nil, message, "io" for an error of MPI. */
+/* Pushes nil, message, "io" for an error of MPI. */
 static int fail(lua_State *L, const char *what, int error) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int len = 0;
@@ -226,7 +226,7 @@ static void pause_between_probes(double since) {
     nanosleep(&(struct timespec){.tv_nsec = waited < SHORT ? 50000 : 1000000}, NULL);
 }
 
-/* Room for `bytes` of a message that arrives; NULL: no memory. */
+/* Returns memory for `bytes` of an arriving message; NULL: out of memory. */
 static char *room_for(size_t bytes) {
   if (bytes <= arrival_bytes) return arrival;
   char *grown = realloc(arrival, bytes);
@@ -235,7 +235,7 @@ static char *room_for(size_t bytes) {
   return arrival = grown;
 }
 
-/* Frees the room of a large message. */
+/* Frees the memory of a large message. */
 static void give_room_back(void) {
   enum { KEPT = 4 << 20 };
   if (arrival_bytes <= KEPT) return;

@@ -135,7 +135,7 @@ struct results {
   const struct ane_dyn *list;
 };
 
-/* (struct results *) -> table; raises if memory is short */
+/* (struct results *) -> table of the results; raises if Lua has no memory */
 static int push_results(lua_State *L) {
   const struct results *r = lua_touserdata(L, 1);
   lua_createtable(L, 0, r->names->n);

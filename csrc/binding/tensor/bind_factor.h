@@ -7,7 +7,7 @@
 
 #define BIND_FACTOR "ane.factor"
 
-/* The factor at `arg`, which must have `cols` columns (0: any); raises otherwise. */
+/* Returns the factor at `arg`, which must have `cols` columns (0: any number); raises otherwise. */
 const struct ane_factor *bind_check_factor(lua_State *L, int arg, int64_t cols);
 
 #endif

@@ -10,7 +10,7 @@ struct bind_mask {
   uint32_t bits[];
 };
 
-/* The mask at `arg`; raises otherwise. */
+/* Returns the mask at `arg`; raises if it is something else. */
 struct bind_mask *bind_check_mask(lua_State *L, int arg);
 
 #endif

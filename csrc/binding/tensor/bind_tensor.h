@@ -13,14 +13,14 @@ struct bind_tensor {
   float *data;    /* inside the userdata */
 };
 
-/* Pushes a zeroed tensor and returns its data (row-major, alive while the userdata is). Raises if the shape has a
- * negative dimension or the memory is not there. */
+/* Pushes a zeroed tensor and returns its data (row-major; valid as long as the userdata lives). Raises if the shape has a
+ * negative dimension, or if memory is out. */
 float *bind_tensor_new(lua_State *L, const struct ane_shape *shape);
 
-/* The tensor at `arg`; raises otherwise. */
+/* Returns the tensor at `arg`; raises if it is something else. */
 struct bind_tensor *bind_check_tensor(lua_State *L, int arg);
 
-/* The element type whose name is at `arg`; raises otherwise. */
+/* Returns the element type whose name is at `arg`; raises if there is none. */
 ane_dtype bind_check_dtype(lua_State *L, int arg);
 
 /* Adds slices, comparison and arithmetic: methods to the table at the top of the stack, metamethods to the one below. */

@@ -75,7 +75,7 @@ static ane_status append(struct lua_moments *ud, const char *name, int64_t cols,
   return ANE_OK;
 }
 
-/* add(name, tensor [tokens, columns] [, the same of the source]) -> true; or nil, message, code */
+/* add(name, tensor [tokens, columns] [, the tensor of the source model for the same tokens]) -> true; or nil, message, code */
 static int meth_add(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
@@ -138,7 +138,8 @@ static int factor_close(lua_State *L) {
 const struct ane_factor *bind_check_factor(lua_State *L, int arg, int64_t cols) {
   const struct ane_factor *f = luaL_checkudata(L, arg, BIND_FACTOR);
   if (!f->order) luaL_error(L, "factor is closed");
-  if (cols && f->cols != cols) luaL_error(L, "the factor has %I columns, the weight %I", (LUAI_UACINT)f->cols, (LUAI_UACINT)cols);
+  if (cols && f->cols != cols)
+    luaL_error(L, "the factor has %I columns, but the weight has %I", (LUAI_UACINT)f->cols, (LUAI_UACINT)cols);
   return f;
 }
 

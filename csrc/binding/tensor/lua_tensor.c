@@ -77,9 +77,9 @@ static void check_values(lua_State *L, int arg, const struct ane_shape *shape) {
   uint64_t count, got = lua_rawlen(L, arg);
   if (!ane_shape_count(shape, &count) || count > (uint64_t)INT64_MAX / sizeof(float)) return; /* bind_tensor_new refuses it */
   if (lua_type(L, arg) == LUA_TTABLE && got != count)
-    luaL_error(L, "the shape asks for %I values, the list has %I", (LUAI_UACINT)count, (LUAI_UACINT)got);
+    luaL_error(L, "the shape asks for %I values, but the list has %I", (LUAI_UACINT)count, (LUAI_UACINT)got);
   if (lua_type(L, arg) == LUA_TSTRING && got != count * sizeof(float))
-    luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)), (LUAI_UACINT)got);
+    luaL_error(L, "the shape asks for %I bytes, but the string has %I", (LUAI_UACINT)(count * sizeof(float)), (LUAI_UACINT)got);
 }
 
 /* core.tensor(shape, values): values = a flat list of numbers, raw float32 bytes, or nothing (zeros). */
@@ -109,7 +109,7 @@ static int tensor_make(lua_State *L) {
 
 /* ---- Elements ----------------------------------------------------------------------------------------------------*/
 
-/* The index at `arg` for a dimension of `size`, 0-based. */
+/* Returns the index at `arg` for a dimension of `size` elements, 0-based. */
 static int64_t check_index(lua_State *L, int arg, int64_t size) {
   lua_Integer i = luaL_checkinteger(L, arg);
   int64_t at = i < 0 ? i + size : i - 1;
@@ -120,9 +120,10 @@ static int64_t check_index(lua_State *L, int arg, int64_t size) {
   return at;
 }
 
-/* Offset of the element that arguments 2 ... name: one index a dimension. */
+/* Returns the offset of the element that arguments 2 ... name: one index for each dimension. */
 static int64_t check_offset(lua_State *L, const struct bind_tensor *t, int given) {
-  if (given != (int)t->shape.rank) luaL_error(L, "the tensor has %d dimensions, %d indices given", (int)t->shape.rank, given);
+  if (given != (int)t->shape.rank)
+    luaL_error(L, "the tensor has %d dimensions and needs as many indices, not %d", (int)t->shape.rank, given);
   int64_t at = 0;
   for (uint32_t i = 0; i < t->shape.rank; i++) at = at * t->shape.dim[i] + check_index(L, 2 + (int)i, t->shape.dim[i]);
   return at;
@@ -151,10 +152,11 @@ static int meth_fill(lua_State *L) {
   return 1;
 }
 
-/* Copy of part i of the first dimension: of rank one less. */
+/* row(i) -> copy of entry i of the first dimension, with one dimension less */
 static int meth_row(lua_State *L) {
   struct bind_tensor *t = bind_check_tensor(L, 1);
-  if (t->shape.rank < 2) return luaL_error(L, "row needs a tensor of at least 2 dimensions, this one has %d", (int)t->shape.rank);
+  if (t->shape.rank < 2)
+    return luaL_error(L, "row needs a tensor of at least 2 dimensions, but this one has %d", (int)t->shape.rank);
   int64_t i = check_index(L, 2, t->shape.dim[0]);
   struct ane_shape shape = {t->shape.rank - 1, {0}};
   memcpy(shape.dim, t->shape.dim + 1, shape.rank * sizeof *shape.dim);
@@ -192,13 +194,13 @@ static int meth_tostring(lua_State *L) {
 
 /* ---- Summaries ---------------------------------------------------------------------------------------------------*/
 
-/* Elements as a count of ids; raises if the tensor is empty or has more than ids can name. */
+/* Returns the number of elements as ids count; raises if the tensor is empty, or has more elements than there can be ids. */
 static int32_t check_ids(lua_State *L, const struct bind_tensor *t) {
   if (t->count == 0 || t->count > INT32_MAX) luaL_error(L, "needs a tensor of 1 .. 2147483647 elements");
   return (int32_t)t->count;
 }
 
-/* {{id, value}, ...}, best first, over all elements. */
+/* topk(k) -> {{id, value}, ...}: the k largest of all elements, the largest first */
 static int meth_topk(lua_State *L) {
   struct bind_tensor *t = bind_check_tensor(L, 1);
   int32_t n = check_ids(L, t);
@@ -225,7 +227,7 @@ static int meth_argmax(lua_State *L) {
   return 2;
 }
 
-/* NaN where there is nothing else; NaN counts as nothing. */
+/* Returns the greatest element that is not NaN; NaN if there is none. */
 static float greatest(const struct bind_tensor *t) {
   float v = NAN;
   for (uint64_t i = 0; i < t->count; i++)
@@ -282,7 +284,8 @@ static void add_numbers(luaL_Buffer *b, const float *v, uint64_t n) {
   }
 }
 
-/* "tensor [2, 3] {1, 2, 3, 4, 5, 6}"; of more than 8 elements the first and last three, least, greatest and mean. */
+/* "tensor [2, 3] {1, 2, 3, 4, 5, 6}"; if there are more than 8 elements: the first and last three, the least, the greatest and
+ * the mean. */
 static int meta_tostring(lua_State *L) {
   enum { WHOLE = 8, END = 3 };
   struct bind_tensor *t = bind_check_tensor(L, 1);
@@ -306,7 +309,7 @@ static int meta_tostring(lua_State *L) {
   return 1;
 }
 
-/* t[i]: row i, of a vector element i; t.name: a method. Upvalue: the methods. */
+/* t[i]: row i, or element i of a vector; t.name: a method. Upvalue: the methods. */
 static int meta_index(lua_State *L) {
   if (!lua_isinteger(L, 2)) {
     lua_settop(L, 2);

@@ -1,4 +1,4 @@
-/* Class "ane.tensor", what looking at numbers needs: slices, arithmetic, comparison, counts and means of parts. */
+/* Class "ane.tensor": methods to examine numbers: slices, arithmetic, comparison, counts and means of parts. */
 #include "binding/tensor/bind_tensor.h"
 #include "sampling/sampling.h"
 
@@ -12,7 +12,7 @@ static uint64_t product(const int64_t *dim, uint32_t n) {
   return p;
 }
 
-/* An end of a range of `size` entries: from 1, or negative from the end; as 0-based. */
+/* Returns an end of a range of `size` entries, 0-based. The argument counts from 1, or if negative from the end. */
 static int64_t check_end(lua_State *L, int arg, lua_Integer def, int64_t size, int64_t low) {
   lua_Integer i = luaL_optinteger(L, arg, def);
   int64_t at = i < 0 ? i + size : i - 1;
@@ -83,7 +83,7 @@ static const struct bind_tensor *same_shape(lua_State *L, const struct bind_tens
   return b;
 }
 
-/* Tensors of one shape, or a tensor and a number. */
+/* Computes an operation of two tensors of one shape, or of a tensor and a number. */
 static int arith(lua_State *L, operation op) {
   bool left = lua_isnumber(L, 1), right = lua_isnumber(L, 2);
   float x = left ? (float)lua_tonumber(L, 1) : 0, y = right ? (float)lua_tonumber(L, 2) : 0;
@@ -133,7 +133,7 @@ static int meth_sort(lua_State *L) {
 
 /* ---- Comparison --------------------------------------------------------------------------------------------------*/
 
-/* The share of rows whose largest elements have the same index in both. */
+/* Returns the share of rows whose largest element has the same index in both tensors. */
 static double argmax_agree(const struct bind_tensor *a, const struct bind_tensor *b) {
   uint64_t n = a->shape.rank ? (uint64_t)a->shape.dim[a->shape.rank - 1] : 1, same = 0;
   if (a->count == 0 || n > INT32_MAX) return 1;
@@ -172,7 +172,7 @@ static int meth_dot(lua_State *L) {
   return 1;
 }
 
-/* The sum of n products, in four sums of their own. */
+/* Returns the sum of n products, computed as four partial sums. */
 static double dot_of(const float *a, const float *b, int64_t n) {
   double sum[4] = {0};
   int64_t i = 0;
@@ -216,8 +216,8 @@ static int meth_bins(lua_State *L) {
   return 1;
 }
 
-/* pool(rows, columns) -> tensor [rows, columns]: the tensor as a matrix (all dimensions but the last are rows), cut into
- * that many parts at most each way; each the mean of its elements */
+/* pool(rows, columns) -> tensor [rows, columns] of means: the tensor, seen as a matrix (all dimensions but the last are rows), is
+ * cut into at most so many parts along each axis, and each part gives the mean of its elements */
 static int meth_pool(lua_State *L) {
   const struct bind_tensor *t = bind_check_tensor(L, 1);
   if (t->count == 0) return luaL_error(L, "the tensor has no elements");

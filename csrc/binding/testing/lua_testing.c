@@ -30,7 +30,7 @@ static const luaL_Reg alloc_functions[] = {
 
 /* ---- Codecs ------------------------------------------------------------------------------------------------------*/
 
-/* The dtype and the bytes of arguments 1 and 2. n: their elements. */
+/* Reads the dtype and the bytes of arguments 1 and 2. *n: the number of elements. */
 static const char *check_blocks(lua_State *L, ane_dtype *t, uint64_t *n) {
   *t = bind_check_dtype(L, 1);
   size_t len;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* What a list is built with. The Lua values of its stack stay where they are. */
+/* The state of building from a list. The Lua values of its stack stay where they are. */
 struct writing {
   lua_State *L;
   struct ane_arena arena;
@@ -18,7 +18,7 @@ struct writing {
   struct ane_error *err;
 };
 
-/* Arguments of a step, by position; specs give them in the right form. */
+/* Return an argument of a step, by position. Specs give them in the right form. */
 static const char *text(struct writing *w, int i) {
   lua_rawgeti(w->L, w->step, i);
   const char *s = lua_tostring(w->L, -1);
@@ -42,7 +42,7 @@ static int list(struct writing *w, int i, int64_t *out, int most) {
   return n;
 }
 
-/* The result of step `number`, counted from 1. A spec may name none: the first. */
+/* Returns the result of step `at`, counted from 1; if there is no such step, that of the first. */
 static ane_ai_value value(struct writing *w, lua_Integer at) { return w->values[at < 1 || at > w->n_values ? 0 : at - 1]; }
 static ane_ai_value arg(struct writing *w, int i) { return value(w, number(w, i)); }
 
@@ -58,7 +58,7 @@ static struct ane_ai_type type(struct writing *w, int i) {
   return ane_ai_tensor(dtype(text(w, i)), n, dim);
 }
 
-/* The same with a layout: a list of interleave factors after the dimensions. */
+/* Returns a type with a layout: a list of interleave factors after the dimensions. */
 static struct ane_ai_type port_type(struct writing *w, int i) {
   struct ane_ai_type t = type(w, i);
   list(w, i + 2, t.interleave, ANE_AI_RANK);
@@ -122,7 +122,7 @@ static ane_ai_value step_ints(struct writing *w) {
   return ane_ai_ints(&w->b, dtype(text(w, 2)), v, n);
 }
 
-/* The bytes must be those of the type; so must a resource's. */
+/* Adds a constant. The bytes, or the resource's, must be as many as the type has. */
 static ane_ai_value step_constant(struct writing *w) {
   size_t len = 0;
   uint64_t count = 0, wanted = 0;
@@ -231,7 +231,7 @@ static ane_status run_step(struct writing *w) {
   return ane_fail(w->err, ANE_INVALID, "no step %s", name);
 }
 
-/* The function in the table at the top of the stack: {name, local =, step, step, ...}. */
+/* Builds the function in the table at the top of the stack: {name =, private =, step, step, ...}. */
 static ane_status build_function(struct writing *w) {
   int table = lua_gettop(w->L);
   lua_getfield(w->L, table, "name");

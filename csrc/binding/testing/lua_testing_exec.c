@@ -4,7 +4,7 @@
 
 enum { MAX_ITEMS = 16 };
 
-/* The item {session, ids [, want]} on top of the stack. Its ids stay on the stack, below nothing that is popped. */
+/* Reads the item {session, ids [, want]} on top of the stack. The memory of its ids stays on the stack. */
 static void check_run_item(lua_State *L, struct ane_run_item *item, struct bind_program_box **box) {
   int at = lua_gettop(L);
   size_t n;

@@ -14,7 +14,7 @@ static const struct ane_kernels *check_kernels(lua_State *L, int arg) {
   return ane_kernels_get(isa);
 }
 
-/* n floats; NULL for nil where `optional`. */
+/* Returns n floats; NULL for nil, if `optional`. */
 static const float *check_floats(lua_State *L, int arg, lua_Integer n, bool optional) {
   size_t size;
   if (optional && lua_isnoneornil(L, arg)) return NULL;
@@ -30,7 +30,7 @@ static lua_Integer count_floats(lua_State *L, int arg) {
   return (lua_Integer)(size / sizeof(float));
 }
 
-/* Lua-owned memory, pushed; 64-byte aligned where asked for, else exact. */
+/* Pushes a userdata and returns its memory: 64-byte aligned if `aligned`, else of the exact size. */
 static void *new_bytes(lua_State *L, size_t size, bool aligned) {
   char *p = lua_newuserdatauv(L, size + (aligned ? 64 : 0), 0);
   return aligned ? p + (64 - (uintptr_t)p % 64) % 64 : p;
@@ -125,7 +125,7 @@ static int argmax(lua_State *L) {
 
 /* ---- Attention ---------------------------------------------------------------------------------------------------*/
 
-/* The string stays on the stack. */
+/* Returns n floats of field `name`, whose string stays on the stack. */
 static const float *floats(lua_State *L, int t, const char *name, lua_Integer n) {
   lua_getfield(L, t, name);
   return check_floats(L, lua_gettop(L), n, false);
@@ -149,9 +149,9 @@ static void spoil(const struct ane_kv *kv, int64_t tile, uint32_t *x) {
     }
 }
 
-/* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position `start`
- * on, `run` positions a call (0: all in one); before that filled with finite garbage where the table has `stale`. Leaves its
- * memory on the stack. */
+/* Makes a cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position
+ * `start` on, written with `run` positions per call (0: all in one). If the table has `stale`, the cache is first filled with
+ * finite garbage. Leaves its memory on the stack. */
 static struct test_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
   lua_getfield(L, t, "dtype");
   const char *name = luaL_optstring(L, -1, "fp16");
@@ -204,7 +204,7 @@ static int kv_write(lua_State *L) {
   return 5;
 }
 
-/* Tiles in runs of three into parts, merged. */
+/* Computes attention in parts of three tiles each, and merges the parts. */
 static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane_attention *a, int64_t tiles, void *scratch) {
   const int64_t size = ane_part_floats(a);
   float *part = new_bytes(L, (size_t)(tiles * size) * sizeof(float), false);
@@ -219,7 +219,7 @@ static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane
 
 /* attention(level, options) -> out [t][n_heads * head_dim]. Options: q [t][n_heads * head_dim], k and v (see new_kv,
  * count positions, at least pos + t), dtype, relative, n_heads, kv_heads, head_dim, t, pos, count, window, ahead, scale, softcap,
- * sinks [n_heads]?, stale, how: "whole" (one call a head), "single" (one call a query), "parts". */
+ * sinks [n_heads]?, stale, how: "whole" (one call per head), "single" (one call per query), "parts". */
 static int attention(lua_State *L) {
   static const char *const hows[] = {"whole", "single", "parts", NULL};
   const struct ane_kernels *k = check_kernels(L, 1);

@@ -19,7 +19,7 @@ struct matrix {
 
 static const char *const activation_names[] = {"fp32", "int8", "bf16", NULL}; /* ORDER ane_activation_type */
 
-/* A Lua-owned buffer whose address is a multiple of 64; pushed on the stack. */
+/* Pushes a userdata and returns an address in it that is a multiple of 64. */
 static void *push_buffer(lua_State *L, size_t size) {
   return (void *)ane_align_up((size_t)lua_newuserdatauv(L, size + 63, 0), 64);
 }
@@ -237,8 +237,8 @@ static int matmul_half_units(lua_State *L) {
   return 1;
 }
 
-/* matmul_functions(matrix, level, type) -> a text that is the same for two levels only if both run the same functions for
- * activations and product, whose results then need no comparison; nil if the level does not offer the pair */
+/* matmul_functions(matrix, level, type) -> a text that is equal for two levels only if both run the same functions for
+ * activations and product; their results then need no comparison. nil if the level does not offer the pair */
 static int matmul_functions(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);

@@ -55,7 +55,7 @@ static struct lua_tokenizer *check_tokenizer(lua_State *L, int arg) {
 
 const struct ane_tokenizer *bind_check_tokenizer(lua_State *L, int arg) { return check_tokenizer(L, arg)->t; }
 
-/* {default = text, name = text, ...}: tokenizer.chat_template and tokenizer.chat_template.NAME */
+/* Pushes {default = text, name = text, ...}: tokenizer.chat_template and tokenizer.chat_template.NAME. */
 static void push_templates(lua_State *L, const struct ane_source *s) {
   static const char key[] = "tokenizer.chat_template";
   lua_newtable(L);
@@ -133,7 +133,7 @@ static int meth_tostring(lua_State *L) {
 }
 
 /* encode(text [, special [, bos [, spans [, eos]]]]) -> list of ids [, flat list of start, end byte positions: 1-based,
- * inclusive, end = start - 1 where a token stands for no text]; or nil, message, code */
+ * inclusive, end = start - 1 if a token stands for no text]; or nil, message, code */
 static int meth_encode(lua_State *L) {
   const struct lua_tokenizer *ud = check_tokenizer(L, 1);
   struct ane_text text;

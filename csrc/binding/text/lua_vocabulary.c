@@ -34,7 +34,7 @@ void bind_close_vocabulary(lua_State *L, int arg) {
   lua_call(L, 1, 0);
 }
 
-/* An empty vocabulary at the top of the stack that keeps the text at `text`. */
+/* Pushes an empty vocabulary that keeps the text at `text`. */
 static struct lua_vocabulary *new_vocabulary(lua_State *L, int text) {
   struct lua_vocabulary *ud = bind_new(L, VOCABULARY_CLASS, sizeof *ud, 1);
   ud->open = true;
@@ -219,7 +219,7 @@ static int choice_field(lua_State *L, int table, const char *name, const char *c
   return luaL_error(L, "description: %s is '%s'", name, s.data ? s.data : "nil");
 }
 
-/* Pushes the list at a key; its length. */
+/* Pushes the list at a key and returns its length. */
 static uint32_t list_field(lua_State *L, int table, const char *name) {
   if (lua_getfield(L, table, name) == LUA_TNIL) return 0;
   luaL_checktype(L, -1, LUA_TTABLE);
@@ -329,7 +329,7 @@ struct tables {
 
 enum { MAX_HOLES = 1 << 20 };
 
-/* Entries of the file by id; n is one more than the largest id of all. */
+/* Places the entries of the file in the tables by id. */
 static ane_status place_tokens(struct describe *x, const struct tables *t) {
   for (size_t i = 0; i < x->v->n; i++) {
     const struct vocabulary_entry *e = &x->v->entries[i];
@@ -379,7 +379,7 @@ static uint32_t count_ids(struct describe *x, uint32_t n_added) {
   return (uint32_t)end;
 }
 
-/* `user`: list of ids whose flags are `user_flags`. */
+/* Sets the flags of the ids in the list `user` to `user_flags`. */
 static void flag_users(struct describe *x, const struct tables *t, int table) {
   const int32_t *ids;
   uint32_t n;

@@ -45,7 +45,7 @@ static ane_ai_value body_broadcast(struct body_builder *m) {
   return emit_binary(&m->b, primitive(m->op->id), x, y);
 }
 
-/* Broadcasts the leading dimensions, not the last emit_binary. */
+/* Broadcasts the leading dimensions of both operands, but not the last two. */
 static ane_ai_value body_broadcast_matmul(struct body_builder *m) {
   const struct ane_ai_type *t = &m->op->out->type;
   ane_ai_value in[2];

@@ -46,8 +46,7 @@ void ane_ai_build_begin(struct ane_ai_build *b, struct ane_arena *arena, const c
   b->f.name = keep(b, function, strlen(function) + 1);
 }
 
-/* ---- Inputs, outputs and states
- * ----------------------------------------------------------------------------------------------------------*/
+/* ---- Inputs, outputs and states -----------------------------------------------------------------*/
 
 static struct ane_ai_value *new_values(struct ane_ai_build *b, uint32_t n, const struct ane_ai_type *types,
                                        const struct ane_ai_op *op) {

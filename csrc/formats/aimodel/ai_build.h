@@ -32,8 +32,7 @@ void ane_ai_build_fail(struct ane_ai_build *b, ane_status status);
  * outside the arena, also on failure. Errors: ANE_NOMEM, ANE_INVALID, those of ane_ai_infer. */
 ane_status ane_ai_build_end(struct ane_ai_build *b, struct ane_ai_function *out);
 
-/* ---- Inputs, outputs and states
- * ------------------------------------------------------------------------------------------------------*/
+/* ---- Inputs, outputs and states -----------------------------------------------------------------*/
 
 /* Adds an input, at any time before the end. Returns its tensor, copied if the type has a layout. */
 ane_ai_value ane_ai_input(struct ane_ai_build *b, const char *name, struct ane_ai_type type);
@@ -52,7 +51,7 @@ void ane_ai_write(struct ane_ai_build *b, ane_ai_value state, ane_ai_value data)
 ane_ai_value ane_ai_constant(struct ane_ai_build *b, struct ane_ai_type type, const void *data);
 /* A constant whose elements are the resource with the number that ane_aimodel_blob gave. Several functions may use it. */
 ane_ai_value ane_ai_resource(struct ane_ai_build *b, struct ane_ai_type type, int32_t resource);
-/* A vector [n], and two scalars (rank 0), of an integer type, fp16 or fp32. */
+/* ane_ai_ints gives a vector [n], ane_ai_int and ane_ai_number a scalar (rank 0). t: an integer type, fp16 or fp32. */
 ane_ai_value ane_ai_ints(struct ane_ai_build *b, ane_ai_dtype t, const int64_t *v, int32_t n);
 ane_ai_value ane_ai_int(struct ane_ai_build *b, ane_ai_dtype t, int64_t v);
 ane_ai_value ane_ai_number(struct ane_ai_build *b, ane_ai_dtype t, double v);

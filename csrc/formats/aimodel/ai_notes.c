@@ -1,5 +1,5 @@
-/* Files of notes: main.notes beside main.mlirb, old.notes and old.mlirb of an interrupted writer. Only this machine reads them.
- */
+/* Files of notes: main.notes beside main.mlirb, and old.notes and old.mlirb of an interrupted writer. They are in the byte order
+ * of the machine, which alone reads them. */
 #include "formats/aimodel/ai_notes.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,5 @@
-/* The model around the program: what it says of its inputs, outputs and states, metadata; the file as a whole. */
+/* Unpacks what a model holds besides its program: the description of inputs, outputs and states, the metadata, and the file as a
+ * whole. */
 #include "formats/mil/mil_internal.h"
 
 #include "formats/wire.h"
@@ -217,7 +218,8 @@ static ane_status unpack_model(struct mil_unpack *u, const AneMl__Model *m, stru
   return st ? st : ane_mil_verify(out, u->err);
 }
 
-/* Weights lie elsewhere, so models are small: a large one is broken, and its messages would take many times its size. */
+/* Weights are in other files, so model files are small. A large one is damaged, and its messages would take many times its size
+ * in memory. */
 enum { MAX_BYTES = 128 << 20 };
 
 ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,

@@ -18,7 +18,8 @@ enum mil_field { MIL_BYTES, MIL_FLOATS, MIL_INTS, MIL_BOOLS, MIL_STRINGS, MIL_LO
 enum mil_field mil_field_of(ane_mil_dtype t);
 extern const char *const mil_field_names[];
 
-/* Elements of a shape; unknown dimensions count as one. False above MIL_MAX_COUNT, dimensions of 0 taken as 1. */
+/* Sets *count to the number of elements of a shape; unknown dimensions count as one. false: more than MIL_MAX_COUNT, where
+ * dimensions of 0 count as 1. */
 bool mil_count(int32_t rank, const int64_t *dim, uint64_t *count);
 
 /* ---- Unpacking ---------------------------------------------------------------------------------------------------*/
@@ -30,9 +31,9 @@ struct mil_unpack {
 };
 
 ane_status mil_no_memory(struct ane_error *err);
-/* Arrays in the arena. NULL means no memory, for n = 0 too. */
+/* An array in the arena. NULL: out of memory; never NULL for n = 0 otherwise. */
 void *mil_array(struct ane_arena *arena, size_t n, size_t size);
-/* Copy into the arena; absent strings become "". */
+/* Copies a string into the arena; an absent one becomes "". */
 ane_status mil_copy(struct mil_unpack *u, const char *s, const char **out);
 ane_status mil_unpack_program(struct mil_unpack *u, const AneMl__Program *p, struct ane_mil_program *out);
 
@@ -46,14 +47,14 @@ struct mil_pack {
   struct ane_error *err;
 };
 
-/* An initialised message, an array of n pointers; NULL if there is no memory, then p->st says so. */
+/* An initialised message; an array of n pointers. NULL: out of memory, and p->st is set. */
 void *mil_message(struct mil_pack *p, const ProtobufCMessageDescriptor *d);
 void *mil_list(struct mil_pack *p, size_t n);
 /* Keeps the first failure. */
 void mil_pack_fail(struct mil_pack *p, ane_status st, const char *what, const char *name);
-/* A string as protobuf-c's messages want it. */
+/* A string for a field of protobuf-c's messages, whose type is not const. */
 char *mil_string(const char *s);
-/* The same, absent (as proto3 has it) where it is empty or NULL. */
+/* The same; absent, as in proto3, if it is empty or NULL. */
 char *mil_optional(const char *s);
 
 /* Fills the list `field` of message m: expr is a message for index i. */

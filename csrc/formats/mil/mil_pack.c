@@ -1,5 +1,5 @@
-/* The structs of mil_spec.h as protobuf messages, and those as bytes: types, values, operations, functions.
- * protobuf-c writes fields in the order of their numbers, and maps are sorted here. So the bytes depend on the model alone. */
+/* Turns the structs of mil_spec.h into protobuf messages, and these into bytes: types, values, operations, functions. protobuf-c
+ * writes fields in the order of their numbers, and maps are sorted here, so the bytes depend on the model alone. */
 #include "formats/mil/mil_internal.h"
 
 #include "base/alloc.h"

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Longer tensors are printed as a hash. */
+/* Elements of the longest tensor that is printed in full; longer ones are printed as a hash. */
 enum { SHOWN = 16 };
 
 /* ---- Words ---------------------------------------------------------------------------------------------------------*/
@@ -45,7 +45,7 @@ static bool put_name(struct ane_buffer *b, const char *s) {
   return n && !s[n] ? ane_buffer_append(b, s, n) : put_text(b, s);
 }
 
-/* With a decimal point, in every locale. */
+/* Prints a float with a decimal point, in every locale. */
 static bool put_float(struct ane_buffer *b, double f, int digits) {
   char text[64], out[64];
   size_t n = 0;

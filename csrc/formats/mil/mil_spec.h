@@ -1,7 +1,8 @@
 /* An ML Program as plain structs: what the Model and MIL messages of a .mlpackage contain (proto/coreml.proto), for reading and
- * writing. What operations compute is not known here.
- * All pointers are borrowed, usually from one arena. Who builds a model may mix arena, static and stack memory. In models that
- * were read
+ * writing. This folder does not know what operations compute.
+ *
+ * All pointers are borrowed, usually from one arena. A caller that builds a model may mix arena, static and stack memory. In
+ * models that were read
  *   - maps (inputs and attributes of operations, functions, metadata) are sorted by key, in byte order, and no key comes twice;
  *   - all names are present (never NULL; "" only where the file may omit them) and hold no NUL, but may hold any other bytes;
  *   - nesting is not deeper than protobuf allows (100). */
@@ -22,7 +23,7 @@ typedef enum {
 #undef ANE_MIL_DTYPE
 } ane_mil_dtype;
 
-/* Name ("fp16"), bits an element (0: string), code in blob records (0: none). "?" and 0 for other values. */
+/* Name ("fp16"), bits per element (0: string), code in blob records (0: none). "?" and 0 for other values. */
 const char *ane_mil_dtype_name(ane_mil_dtype t);
 uint32_t ane_mil_dtype_bits(ane_mil_dtype t);
 uint32_t ane_mil_dtype_blob(ane_mil_dtype t);
@@ -73,7 +74,7 @@ struct ane_mil_value {
   uint64_t offset;                   /* BLOB: of its record */
 };
 
-/* Element i of a tensor of numbers, i < count. _integer: of floats the integer part, saturated. */
+/* Element i of a tensor of numbers, i < count. ane_mil_integer gives the integer part of a float, saturated. */
 double ane_mil_number(const struct ane_mil_value *v, uint64_t i);
 int64_t ane_mil_integer(const struct ane_mil_value *v, uint64_t i);
 
@@ -136,7 +137,7 @@ struct ane_mil_program {
   uint32_t n_functions, n_attrs;
 };
 
-/* NULL if the operation has none of the name. */
+/* The attribute or parameter of this name; NULL: the operation has none. */
 const struct ane_mil_value *ane_mil_op_attr(const struct ane_mil_op *op, const char *name);
 const struct ane_mil_arg *ane_mil_op_arg(const struct ane_mil_op *op, const char *name);
 
@@ -167,8 +168,8 @@ struct ane_mil_feature {
   const struct ane_mil_dims *shapes; /* ENUMERATED: all, with the default */
   uint32_t n_shapes;
   int64_t low[ANE_MIL_RANK], high[ANE_MIL_RANK]; /* RANGE, inclusive; high ANE_MIL_UNKNOWN: no bound */
-  /* What an optional input is filled with: the one with the letter; 0: not said. */
-  char default_kind; /* 'i' int32, 'f' float, 'd' double */
+  /* The value of an optional input that is not given. */
+  char default_kind; /* type of the value: 'i' int32, 'f' float, 'd' double; 0: none is stated */
   double default_value;
 };
 
@@ -205,11 +206,12 @@ struct ane_mil_model {
   struct ane_mil_program program;
 };
 
-/* NULL if there is none of the name. */
+/* The function, interface or feature of this name; NULL: there is none. */
 const struct ane_mil_function *ane_mil_function(const struct ane_mil_model *m, const char *name);
 const struct ane_mil_interface *ane_mil_interface(const struct ane_mil_model *m, const char *name);
 const struct ane_mil_feature *ane_mil_feature(const struct ane_mil_feature *list, uint32_t n, const char *name);
-/* The newest opset of a specification version ("CoreML8" for 9), NULL where there is none; and the other way, 0. */
+/* The newest opset of a specification version ("CoreML8" for 9); NULL: there is none. ane_mil_opset_version is the inverse; 0: no
+ * version has this opset. */
 const char *ane_mil_opset(int32_t version);
 int32_t ane_mil_opset_version(const char *opset);
 
@@ -219,7 +221,7 @@ int32_t ane_mil_opset_version(const char *opset);
 ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,
                           struct ane_error *err);
 
-/* Gives the position of a blob in the file to be written, if it is not the one in the value. */
+/* Sets *file and *offset to the position of a blob in the file to be written, if it differs from that in the value. */
 typedef void (*ane_mil_place_fn)(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset);
 
 /* Verifies the model and appends its bytes to `out`. The same model gives the same bytes: maps are written in the order of
@@ -241,8 +243,8 @@ ane_status ane_mil_each_value(const struct ane_mil_model *m, ane_mil_value_fn fn
 enum { ANE_MIL_OP_TEXT = 200 };
 const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *op);
 
-/* The program as text, an operation a line; the same for the same program, wherever its weights lie (long values and blobs
- * are printed as a hash of their bytes). False if there is no memory. */
+/* Appends the program as text, one line per operation. Long values and blobs are printed as a hash of their bytes, so equal
+ * programs have equal texts wherever their weights are stored. false: out of memory. */
 bool ane_mil_print(const struct ane_mil_model *m, struct ane_buffer *out);
 
 #endif

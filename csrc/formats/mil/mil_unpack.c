@@ -1,4 +1,4 @@
-/* MIL's messages into the structs of mil_spec.h: types, values, operations, blocks, functions. */
+/* Turns MIL's messages into the structs of mil_spec.h: types, values, operations, blocks, functions. */
 #include "formats/mil/mil_internal.h"
 
 #include "formats/wire.h"
@@ -219,7 +219,7 @@ static ane_status check_ints(struct mil_unpack *u, ane_mil_dtype t, const int32_
   return ANE_OK;
 }
 
-/* Copies the low `size` bytes of each number (little endian in memory on all machines this runs on). */
+/* Copies the low `size` bytes of each number. The machine must be little-endian. */
 static void narrow(const struct held *h, uint8_t *dst, size_t size) {
   const uint8_t *src = h->values;
   if (h->step == size && h->n)
@@ -289,7 +289,7 @@ static ane_status unpack_dictionary(struct mil_unpack *u, const AneMl__Dictionar
   return ANE_OK;
 }
 
-/* Lists, tuples, dictionaries: checks number and types of the items against the type. */
+/* Checks the number and types of the items of a list, tuple or dictionary against its type. */
 static ane_status check_items(struct mil_unpack *u, const struct ane_mil_value *v) {
   const struct ane_mil_type *t = &v->type;
   uint64_t want = t->kind == ANE_MIL_TUPLE                    ? t->n_items

@@ -1,4 +1,4 @@
-/* What must hold between the parts of a model: see ane_mil_verify. */
+/* Verifies that the parts of a model agree: ane_mil_verify. */
 #include "formats/mil/mil_internal.h"
 
 #include <inttypes.h>

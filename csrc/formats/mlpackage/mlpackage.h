@@ -33,8 +33,8 @@ struct ane_mlpackage {
   uint32_t n_blobs;    /* that the model uses, each once */
   uint64_t blob_bytes; /* their data */
   struct ane_arena arena;
-  void (*release)(
-      void *arg); /* called with release_arg when the package is closed: what else the model points into. NULL: nothing */
+  /* Called with release_arg when the package is closed, to free other memory that the model points into. NULL: there is none. */
+  void (*release)(void *arg);
   void *release_arg;
 };
 
@@ -47,7 +47,7 @@ void ane_mlpackage_close(struct ane_mlpackage *p);
 
 /* ---- As a source -------------------------------------------------------------------------------------------------*/
 
-/* What a source of packages is made of. */
+/* The parts of a source of packages. */
 struct ane_mlpackage_parts {
   const char *path; /* of the set */
   struct ane_source_tensor *tensors;
@@ -69,22 +69,26 @@ ane_status ane_mlpackage_source(struct ane_source **out, struct ane_mlpackage_pa
 
 struct ane_mlpackage_writer;
 
-/* Begins a package that will be at `path`. The commit replaces an older package there, or an empty folder; anything else is an
- * error and stays as it is. Of the weights only 24 bytes a blob stay in memory. */
+/* Begins a package at `path`. The commit replaces an older package or an empty folder there. Anything else at `path` is an error
+ * and is not touched. Weights are streamed: 24 bytes per blob stay in memory. Errors: ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err);
-/* Begins a blob of `count` elements; the blob before must be complete. *offset is for ane_mil_value.offset. */
+/* Begins a blob of `count` elements. The previous blob must be complete. *offset is the value for ane_mil_value.offset. Errors:
+ * ANE_INVALID, ANE_IO, ANE_NOMEM. */
 ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset,
                               struct ane_error *err);
-/* Writes the next bytes of the blob, laid out as ane_mil_value.data, in portions of any size. */
+/* Appends bytes to the blob, laid out as ane_mil_value.data, in portions of any size. Errors: ANE_INVALID (more bytes than the
+ * blob lacks), ANE_IO. */
 ane_status ane_mlpackage_data(struct ane_mlpackage_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Writes the model, syncs all files and renames the package into place. A process that is killed leaves the old package or the
- * new one. The blobs of the model must have been written. The same calls write the same bytes. Frees the writer, also on
- * failure; the old package is then unchanged. */
+/* Writes the model, syncs all files and renames the package into place. A killed process leaves either the old package or the new
+ * one. The blobs of the model must have been written. The same calls write the same bytes. Frees the writer, also on failure; the
+ * old package is then unchanged. Errors: those of ane_mil_verify, ANE_INVALID (a blob is incomplete, or was not written), ANE_IO,
+ * ANE_NOMEM. */
 ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, struct ane_error *err);
-/* Drops what was written. NULL is fine. */
+/* Removes what was written and frees the writer. NULL is fine. */
 void ane_mlpackage_abandon(struct ane_mlpackage_writer *w);
 
-/* Writes a package again after reading it, with its used weights in the order in which the model names them. */
+/* Writes a package that was read to `path`, with the weights that its model uses, in the order in which the model names them.
+ * Errors: those of ane_mlpackage_create and ane_mlpackage_commit. */
 ane_status ane_mlpackage_rewrite(const struct ane_mlpackage *p, const char *path, struct ane_error *err);
 
 #endif

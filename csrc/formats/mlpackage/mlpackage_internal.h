@@ -1,4 +1,4 @@
-/* What the parts of the package reader and writer share. */
+/* Declarations that the files of the package reader and writer share. */
 #ifndef ANE_FORMATS_MLPACKAGE_INTERNAL_H
 #define ANE_FORMATS_MLPACKAGE_INTERNAL_H
 
@@ -17,12 +17,12 @@ ane_status mlpackage_weights_open(struct ane_arena *arena, struct ane_mlpackage_
                                   struct ane_error *err);
 /* Index of the record at this offset, or UINT32_MAX. */
 uint32_t mlpackage_weights_record(const struct ane_mlpackage_file *f, uint64_t offset);
-/* The data of a blob, checked against its type. *fresh: this is the first request for the record. */
+/* Sets *data to the data of a blob, after checking them against its type. *fresh: this is the first request for the record. */
 ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane_mil_value *v, const uint8_t **data, bool *fresh,
                                   struct ane_error *err);
 
-/* Path of the model below the package ("Data/com.apple.CoreML/model.mlmodel"), in the arena. Checks that all items of the
- * manifest exist inside the package. */
+/* Sets *location to the path of the model inside the package ("Data/com.apple.CoreML/model.mlmodel"), in the arena. Checks that
+ * all items of the manifest exist inside the package. */
 ane_status mlpackage_manifest(struct ane_arena *arena, const char *manifest, const char **location, struct ane_error *err);
 
 #endif

@@ -16,7 +16,7 @@ static void free_owned(void *arg) {
   for (uint32_t i = 0; i < o->n; i++) ane_mlpackage_close(o->packages[i]);
 }
 
-/* Lists the files, so that their pages can be dropped: that of the embedding, then the packages' weight files. */
+/* Lists the files, so that their pages can be dropped: the file of the embedding, then the packages' weight files. */
 static bool list_files(struct ane_source *s, const struct ane_mlpackage_parts *parts) {
   uint32_t n = parts->embedding.path != NULL;
   for (uint32_t i = 0; i < parts->n_packages; i++) n += parts->packages[i]->n_files;

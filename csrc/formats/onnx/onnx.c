@@ -37,7 +37,7 @@ const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const c
 
 /* ---- The source's view ---------------------------------------------------------------------------------------------*/
 
-/* The shape of a tensor; where the rank exceeds that of ane_shape, the outer dimensions become one. */
+/* The shape of a tensor. If its rank exceeds that of ane_shape, the outer dimensions are joined to one. */
 static struct ane_shape shape_of(const struct ane_onnx_tensor *t) {
   struct ane_shape s = {.rank = (uint32_t)ANE_MIN(t->rank, ANE_MAX_RANK)};
   int32_t extra = t->rank - (int32_t)s.rank;
@@ -66,7 +66,7 @@ static ane_status list_tensors(struct onnx_reader *r) {
   return ANE_OK;
 }
 
-/* metadata_props and what the header says, as metadata of the source. */
+/* Lists the facts of the header and metadata_props as metadata of the source. */
 static ane_status list_metadata(struct onnx_reader *r) {
   struct ane_source *s = r->s;
   const AneOnnx__Model *m = r->model;

@@ -1,6 +1,7 @@
 /* An ONNX model as plain structs: every name resolved to a value, local functions inlined, constants with their bytes. Meaning of
- * the bytes: onnx/onnx.proto and the operator documents of ONNX. The meaning of ops is not known here.
- * All of it lives in the arena of its source. Names are untrusted: any bytes but NUL, any length. */
+ * the bytes: onnx/onnx.proto and the operator documents of ONNX. This folder does not know what ops compute.
+ *
+ * All structs are in the arena of their source. Names are not trusted: they have any length and any bytes except NUL. */
 #ifndef ANE_FORMATS_ONNX_H
 #define ANE_FORMATS_ONNX_H
 
@@ -8,7 +9,7 @@
 
 enum { ANE_ONNX_RANK = 8, ANE_ONNX_MAX_OPSET = 28 };
 
-/* Row-major; 4-bit types hold two elements a byte, low nibble first, over the flat array. No alignment is promised. */
+/* Row-major. 4-bit types hold two elements per byte, low nibble first, over the flat array. The data may be unaligned. */
 struct ane_onnx_tensor {
   const char *name; /* "" for the tensor of an attribute */
   ane_dtype dtype;
@@ -93,7 +94,7 @@ struct ane_onnx {
   int64_t ir_version, opset;
 };
 
-/* NULL if the node has no attribute of the name. */
+/* The attribute of this name; NULL: the node has none. */
 const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const char *name);
 
 #endif

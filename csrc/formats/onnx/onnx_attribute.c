@@ -32,7 +32,7 @@ static ane_status copy_numbers(struct onnx_reader *r, const void *from, size_t n
   return ANE_OK;
 }
 
-/* The type of an attribute in old files, which name none: the field that is present tells. */
+/* The type of an attribute in old files, which do not state it: that of the field that is present. */
 static int guess_type(const AneOnnx__Attribute *a) {
   return a->has_f       ? ANE_ONNX_FLOAT
          : a->has_i     ? ANE_ONNX_INT
@@ -45,7 +45,7 @@ static int guess_type(const AneOnnx__Attribute *a) {
                         : 0;
 }
 
-/* Are all values in the field of the named type? Otherwise writer and reader may disagree about which value counts. */
+/* Are all values in the field of the stated type? If not, it is not clear which value counts. */
 static bool only_of_type(const AneOnnx__Attribute *a, int type) {
   return (type == ANE_ONNX_FLOAT || !a->has_f) && (type == ANE_ONNX_INT || !a->has_i) && (type == ANE_ONNX_STRING || !a->has_s) &&
          (type == ANE_ONNX_TENSOR || !a->t) && (type == ANE_ONNX_GRAPH || !a->g) && (type == ANE_ONNX_FLOATS || !a->n_floats) &&

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* model.decoder.filename of a genai_config.json; "model.onnx" where it names none. The name must stay in the folder. */
+/* Reads model.decoder.filename of a genai_config.json; "model.onnx" if it is absent. The name must be that of a file in the
+ * folder. */
 static ane_status read_filename(const struct ane_map *map, const char *path, char *name, size_t room, struct ane_error *err) {
   json_t *root;
   ane_status st = ane_json_parse(&root, map->data, map->size, 0, err);

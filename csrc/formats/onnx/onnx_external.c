@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Decimal digits only, no sign, no space, no overflow. */
+/* Reads a number of decimal digits only. false: a sign, a space, or overflow. */
 static bool read_number(const char *s, uint64_t *out) {
   uint64_t n = 0;
   if (!*s) return false;

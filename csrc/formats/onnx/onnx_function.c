@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* "domain\nname\noverload": a newline can stand in no identifier. 0: longer than the buffer. */
+/* The key of a function: "domain\nname\noverload", since no identifier contains a newline. 0: it is longer than the buffer. */
 enum { KEY_BYTES = 512 };
 static size_t function_key(char key[KEY_BYTES], const char *domain, const char *name, const char *overload) {
   const char *part[3] = {onnx_domain(domain), onnx_text(name), onnx_text(overload)};
@@ -34,7 +34,8 @@ const AneOnnx__Function *onnx_function(const struct onnx_reader *r, const AneOnn
 
 /* ---- Growth --------------------------------------------------------------------------------------------------------*/
 
-/* Number of nodes that each function becomes when inlined: 0 not counted yet, BUSY being counted. */
+/* Marks a function whose nodes are being counted. Other counts: the number of nodes that the function becomes when it is inlined;
+ * 0: not counted yet. */
 enum { BUSY = -1 };
 struct counter {
   struct onnx_reader *r;

@@ -1,12 +1,12 @@
-/* Graphs: names become values, each made once and before its use. Bodies replace calls of local functions. Constant nodes
- * become constants. */
+/* Reads graphs: names become values, each of which is defined once and before its use. The bodies of local functions replace
+ * calls of them. Constant nodes become constants. */
 #include "formats/onnx/onnx_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* An optional input of a function that the caller left out. */
+/* ABSENT: an optional input that is not given. MISSING: a name without a value. */
 enum { ABSENT = -1, MISSING = -2 };
 static const uint32_t absent_mark = UINT32_MAX - 1;
 

@@ -1,4 +1,4 @@
-/* What the parts of the ONNX reader share. */
+/* Declarations that the files of the ONNX reader share. */
 #ifndef ANE_FORMATS_ONNX_INTERNAL_H
 #define ANE_FORMATS_ONNX_INTERNAL_H
 
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Nodes after inlining; calls of functions inside functions. */
+/* Limits: nodes after inlining; nesting of function calls; files of external data. */
 enum { ONNX_MAX_NODES = 1000000, ONNX_MAX_CALLS = 100, ONNX_MAX_FILES = 4096 };
 
 struct onnx_reader {
@@ -23,7 +23,7 @@ struct onnx_reader {
   struct ane_error *err;
 };
 
-/* Error with the file's name before it. */
+/* As ane_fail, with the file's name before the message. */
 ane_status onnx_fail(struct onnx_reader *r, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 ane_status onnx_no_memory(struct onnx_reader *r);
 /* Arena copies; NULL if there is no memory. */

@@ -1,4 +1,4 @@
-/* A part of an ONNX graph as a source of its own: see formats.h. */
+/* A part of an ONNX graph as a source of its own: see onnx_source.h. */
 #include "formats/formats_internal.h"
 #include "formats/onnx/onnx.h"
 #include "formats/onnx/onnx_source.h"
@@ -26,7 +26,7 @@ static void need(struct part *p, int32_t v) {
   if (!p->given[v]) p->stack[p->depth++] = v;
 }
 
-/* What a subgraph uses of the graphs around it; its own values have no maker in the main graph. */
+/* Marks the values that a subgraph uses of the graphs around it. Its own values have no maker in the main graph. */
 static void need_inner(struct part *p, const struct ane_onnx_graph *g) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_onnx_node *n = &g->nodes[i];

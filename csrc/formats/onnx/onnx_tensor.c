@@ -1,4 +1,4 @@
-/* TensorProto: shapes, element types, and the three places where the numbers may lie. */
+/* TensorProto: shapes, element types, and the three places that may hold the numbers. */
 #include "formats/onnx/onnx_internal.h"
 
 #include "formats/wire.h"
@@ -21,8 +21,8 @@ static ane_status tensor_fail(struct onnx_reader *r, const char *what, ane_statu
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------*/
 
-/* Types that no ane_dtype stands for are widened to float32 where they are read (ONNX: onnx.proto, "Float stored in 8
- * bits"; OCP Microscaling Formats 1.0 for E2M1 and E8M0). 2-bit integers become int8. */
+/* Float types without an ane_dtype are widened to float32 when they are read (ONNX: onnx.proto, "Float stored in 8 bits"; OCP
+ * Microscaling Formats 1.0 for E2M1 and E8M0). 2-bit integers become int8. */
 enum { F8E4M3FNUZ = 18, F8E5M2FNUZ = 20, F4E2M1 = 23, F8E8M0 = 24, UINT2 = 25, INT2 = 26 };
 
 static ane_dtype dtype_of(int32_t id) {
@@ -95,7 +95,7 @@ static ane_status wrong_count(struct onnx_reader *r, const char *what, const cha
   return tensor_fail(r, what, ANE_FORMAT, "%s has %zu numbers, but its shape needs %" PRIu64, field, found, want);
 }
 
-/* Copies the low `size` bytes of each number (little endian in memory on all machines this runs on). */
+/* Copies the low `size` bytes of each number. The machine must be little-endian. */
 static void narrow(const void *src, size_t step, uint8_t *dst, size_t size, uint64_t n) {
   for (uint64_t i = 0; i < n; i++) memcpy(dst + i * size, (const uint8_t *)src + i * step, size);
 }

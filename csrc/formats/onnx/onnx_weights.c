@@ -1,5 +1,5 @@
-/* Constants of an ONNX graph as matrices of a source: see formats.h. All reading of them stays inside their bytes: every
- * index a gather can form is checked here, once. */
+/* Constants of an ONNX graph as matrices of a source: see onnx_source.h. Every index that a gather can form is checked here once,
+ * so that later reads stay inside the constants. */
 #include "formats/formats_internal.h"
 #include "formats/onnx/onnx.h"
 #include "formats/onnx/onnx_source.h"
@@ -32,7 +32,7 @@ static int64_t farthest(int64_t base, int64_t rows, int64_t row_step, int64_t co
   return a;
 }
 
-/* Is element number `last` of a tensor of `bits` bits an element inside its bytes? */
+/* Is element number `last` of a tensor with `bits` bits per element inside its bytes? */
 static bool inside(const struct ane_onnx_tensor *t, int64_t last, int bits) {
   return last >= 0 && (uint64_t)last <= UINT64_MAX / 64 && ((uint64_t)last * (unsigned)bits + (unsigned)bits + 7) / 8 <= t->bytes;
 }
@@ -161,7 +161,7 @@ static ane_status bind(struct weights *w, const struct ane_onnx_piece *p, struct
 
 /* ---- Tensors -------------------------------------------------------------------------------------------------------*/
 
-/* Every step-th row from `from` on. */
+/* Restricts a gather to the rows of the piece: from, from + step, ... */
 static void take_rows(const struct ane_onnx_piece *p, struct ane_gather *g) {
   g->base += p->from * g->row_step;
   g->row_step *= p->step;

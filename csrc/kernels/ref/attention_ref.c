@@ -37,7 +37,7 @@ static float fold(float lane[16]) {
 /* Returns x[i], or x[i] - base[i] if there is a base. */
 static float relative(const float *x, const float *base, int64_t i) { return base ? x[i] - base[i] : x[i]; }
 
-/* The same for int16 queries and keys: their norm limits the codes too. Both are 0 if some value is NaN. */
+/* As code_scale, for int16 queries and keys, whose norm limits the codes too. Both are 0 if some value is NaN. */
 static float norm_scale(const float *x, const float *base, int64_t n, float *inverse) {
   float amax = 0, lane[16] = {0};
   for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(relative(x, base, i)), amax);

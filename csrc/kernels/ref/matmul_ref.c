@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 64 }; /* tokens whose sums are kept at once; each block is decoded once for all of them */
+enum { TOKENS = 64 }; /* tokens whose sums are kept at once; each block is decoded once for all of them */
 
 static void store(const struct ane_packed *w, int64_t g, int n, float acc[][ANE_GROUP], float *out, int64_t ld_out) {
   for (int t = 0; t < n; t++) memcpy(out + t * ld_out + g * ANE_GROUP, acc[t], sizeof(float) * (size_t)ane_group_rows(w, g));
@@ -18,9 +18,9 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
                        int64_t ld_out, void *scratch) {
   float *panel = scratch, *tmp = panel + ANE_PANEL * ANE_GROUP;
   for (int64_t g = g_from; g < g_to; g++)
-    for (int64_t t0 = 0; t0 < x->t; t0 += COLUMNS) {
-      float acc[COLUMNS][ANE_GROUP] = {{0}};
-      int nt = (int)ANE_MIN(x->t - t0, COLUMNS);
+    for (int64_t t0 = 0; t0 < x->t; t0 += TOKENS) {
+      float acc[TOKENS][ANE_GROUP] = {{0}};
+      int nt = (int)ANE_MIN(x->t - t0, TOKENS);
       for (int64_t k = 0; k < w->cols; k += ANE_PANEL) {
         int n = (int)ANE_MIN(w->cols - k, ANE_PANEL);
         ane_read_panel(w, g, k, n, panel, tmp);
@@ -77,9 +77,9 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_activations *
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   (void)scratch;
   for (int64_t g = g_from; g < g_to; g++)
-    for (int64_t t0 = 0; t0 < x->t; t0 += COLUMNS) {
-      float acc[COLUMNS][ANE_GROUP] = {{0}}, residual_sum[COLUMNS][ANE_GROUP] = {{0}};
-      int nt = (int)ANE_MIN(x->t - t0, COLUMNS);
+    for (int64_t t0 = 0; t0 < x->t; t0 += TOKENS) {
+      float acc[TOKENS][ANE_GROUP] = {{0}}, residual_sum[TOKENS][ANE_GROUP] = {{0}};
+      int nt = (int)ANE_MIN(x->t - t0, TOKENS);
       for (int64_t b = 0; b < nb; b++) {
         struct ane_block block;
         ane_read_block(w, g, b, &block);

@@ -67,8 +67,8 @@ static void code_query(const struct work *w, int64_t row, const float *q) {
 }
 
 /* What a block does with its sums. SCORES multiplies them by scale[x] and row[r], adds plus[x], and keeps the maximum of each
- * lane of a row unless `largest` is NULL. PLAIN and VALUES divide them by 8191. VALUES then combines them as struct ending says;
- * if `kept`, all keep[r] are 1. */
+ * lane of a row unless `largest` is NULL. PLAIN and VALUES multiply them by 1 / 8191. VALUES then combines them with c, as VALUES
+ * of struct ending does (attention_vec.h); if `kept`, all keep[r] are 1. */
 struct code_ending {
   bool kept;
   const float *row, *scale, *plus;

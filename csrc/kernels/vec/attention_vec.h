@@ -23,32 +23,32 @@ struct work {
   int64_t group, hd, pad;
   int64_t tile, ld_v;             /* the current tile */
   bool whole;                     /* all current rows see all of its keys */
-  const float *k_scale, *v_scale; /* int8, int16: its scales */
+  const float *k_scale, *v_scale; /* int8, int16: scales of the current tile */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
   struct fetch next_k, next_v;  /* of the tile that is read next */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
   float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
-  float *q_scale;               /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
-  float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
-  int16_t *codes;               /* int16: of p, [PANEL][64] */
+  float *q_scale;               /* int16: [ROWS] scale of the query's codes, times the scale of scores; q holds these codes */
+  float *s, *part;              /* scores, then p: [PANELS * PANEL][64]; o: [PANEL][pad] */
+  int16_t *codes;               /* int16: codes of p, [PANELS * PANEL][64] */
   float inverse_v[ANE_TILE];    /* int16: inverses of the scales of values */
 };
 
 /* Up to ANE_ATT_PANEL rows that are multiplied with the current tile. */
 struct panel {
   int rows;
-  bool leads;                                        /* the first of its tile: it prefetches the next tile */
-  int64_t row;                                       /* the first, counted from query 0 of the call */
+  bool leads;                                        /* it is the first panel of its tile and prefetches the next tile */
+  int64_t row;                                       /* its first row, counted from query 0 of the call */
   int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL]; /* keys of the tile that each row sees, at least one */
-  int64_t begin, end, from, to;                      /* keys that some row sees, and whole sixteens around them, int16: 32 */
+  int64_t begin, end, from, to;                      /* keys that some row sees; the same, in whole units of 16 (int16: 32) */
   float m[16], l[16];                                /* largest score, sum of p */
   float old[16], new[16];                            /* factors of O and of o in their sum */
   float *s;                                          /* scores, then p: [rows][64] */
   int16_t *codes;                                    /* int16: codes of p, [rows][64] */
   bool plain;                                        /* int16: scores are neither capped nor hidden */
   vf largest[ANE_ATT_PANEL];                         /* int16: the largest score of each lane */
-  float top[16];                                     /* int16: of kernels.h */
+  float top[16];                                     /* int16: `top` of kernels.h */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -201,7 +201,7 @@ V_FN void finish_keys(const struct work *w, const struct panel *p, const int row
   }
 }
 
-/* Does this for all keys of the panel. Vectors of keys that all rows see need no mask. */
+/* Calls finish_keys for all keys of the panel. Vectors of keys that all rows see need no mask. */
 V_FN void finish_scores(const struct work *w, const struct panel *p, const int rows, vf *largest) {
   const int64_t first = p->first[rows - 1], last = p->last[0];
   for (int64_t j = p->from; j < p->to; j += VL)
@@ -355,8 +355,8 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
     convert_rows(F32, kv, from, n, hd, to, pad);
 }
 
-/* Sets what is prefetched while the current tile is read: what will be read of the next tile of the head, or after the last tile
- * of the one that the caller reads next. last_key: the last that the rows see. */
+/* Sets what is prefetched while the current tile is read: the next tile of the head or, during the last tile, the tile that the
+ * caller reads next. last_key: the last key that the rows see. */
 static void set_fetch(struct work *w, int64_t h, int64_t tile, int64_t last_key) {
   const struct ane_attention *a = w->a;
   const struct ane_kv *kv = a->kv;

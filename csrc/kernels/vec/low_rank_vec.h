@@ -5,10 +5,10 @@
 
 enum { LOW_GROUPS = 4 }; /* groups of B whose sums are computed side by side */
 enum {
-  LOW_ROWS = 4,
-  LOW_TOKENS = V_PARTS == 1 ? 4 : 1,
-  LOW_PREFETCH = 4096
-}; /* rows and tokens of a tile; prefetch distance in bytes */
+  LOW_ROWS = 4,                      /* rows of a tile */
+  LOW_TOKENS = V_PARTS == 1 ? 4 : 1, /* tokens of a tile */
+  LOW_PREFETCH = 4096                /* prefetch distance in bytes */
+};
 
 /* Loads VL elements of A from element i on. */
 V_FN vf low_load(const bool half, const uint8_t *a, int64_t i) {
@@ -116,12 +116,11 @@ static void low_rank_add(const struct ane_packed *b, const float *x, int64_t g_f
 
 /* ---- B in 8-bit codes -----------------------------------------------------------------------------------------------*/
 
-/* Codes that are kept, for some tokens; blocks of the most ranks; tokens of a tile. */
 enum {
-  CODES = 4096,
-  CODE_BLOCKS = ANE_LOW_RANKS / ANE_BLOCK,
-  CODE_TOKENS = V_PARTS == 1 ? 8 : 2,
-  CODE_GROUPS = V_PARTS == 1 ? 4 : 2
+  CODES = 4096,                            /* codes of x that are kept at a time, for one or more tokens */
+  CODE_BLOCKS = ANE_LOW_RANKS / ANE_BLOCK, /* blocks of the largest rank */
+  CODE_TOKENS = V_PARTS == 1 ? 8 : 2,      /* tokens of a tile */
+  CODE_GROUPS = V_PARTS == 1 ? 4 : 2       /* groups that are multiplied with one token side by side */
 };
 
 /* Codes of n values at x; returns their scale. q holds ANE_BLOCK codes, zeros from n on. */
@@ -187,8 +186,8 @@ V_FN void code_tile(const int nt, const uint8_t *block, int64_t rank, int64_t ro
     }
 }
 
-/* Adds the products of ng groups with one token to y, whose first `rows` rows exist: side by side, because the dots of one group
- * wait for each other. ng is a constant after inlining. */
+/* Adds the products of ng groups with one token to y, whose first `rows` rows exist. The groups are computed side by side,
+ * because each dot of a group waits for the one before it. ng is a constant after inlining. */
 V_FN void code_groups(const int ng, const struct ane_low_codes *b, const uint8_t *block, int64_t rows, const int16_t *q,
                       const float *d, float *y) {
   const size_t group = b->group_bytes;

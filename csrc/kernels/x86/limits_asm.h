@@ -17,7 +17,7 @@
     return (double)steps * (ops);                                                                                                \
   }
 
-/* Twelve sums are more than two units of four cycles need. */
+/* Twelve independent sums: two units with a latency of four cycles need only eight. */
 #define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
 /* 32 columns of 4-bit codes of R(n)'s lanes: 16-bit sums in n, products in t, sums in s; 14 and 15 are read only. */

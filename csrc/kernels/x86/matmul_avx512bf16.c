@@ -12,7 +12,7 @@ struct bf16_job {
   int64_t ld_out, pairs;
 };
 
-/* nv groups from g on times nt columns from t0 on. */
+/* Multiplies nv groups from g on with nt tokens from t0 on. */
 INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64_t t0) {
   vf acc[MAX_NV][MAX_NT];
   const uint8_t *w[MAX_NV];
@@ -87,7 +87,7 @@ static void matmul_bf16(const struct ane_packed *w, const struct ane_activations
   }
 }
 
-/* vcvtneps2bf16 takes subnormals for zero; those of ref are kept, so the conversion is done on the integers. */
+/* Converts with integer operations, because vcvtneps2bf16 flushes subnormal numbers to zero and ref keeps them. */
 static void convert_bf16(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   int64_t pad = a->cols + (a->cols & 1);
   for (int64_t t = t_from; t < t_to; t++) {

@@ -70,6 +70,7 @@ INLINE float sum_of_8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
+/* Returns the sum over all blocks of the products of one row's low nibbles. */
 INLINE float low_row(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                      int64_t row) {
   const int64_t nb = w->cols / ANE_BLOCK;

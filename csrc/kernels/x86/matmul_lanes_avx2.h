@@ -11,8 +11,9 @@
 
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 INLINE bool half_units(void) { return false; }
-/* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
- * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. HALF_*: of AVX-512 only. */
+/* FEW: the most tokens that `fused` takes; FEW_BYTES: the same for codes stored as bytes. FUSED_NV: the vectors it takes at a
+ * time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. I8_NV and I8_NT: vectors and tokens of a tile.
+ * SIGNED_BYTES: unpacked bytes are signed. These sizes were measured on Zen 5. HALF_*: of AVX-512 only. */
 #ifdef ANE_LANES_VNNI
 enum {
   I8_NV = 2,

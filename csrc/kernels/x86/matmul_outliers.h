@@ -34,7 +34,7 @@ struct fused_run {
   int32_t n_blocks, *blocks;
 };
 
-/* A byte that is not 0 for each of nt <= 8 tokens with residual codes. */
+/* Returns eight bytes, one per token: not 0 for those of the nt <= 8 tokens that have residual codes. */
 INLINE uint64_t outlier_bytes(const uint8_t *outlier, int nt) {
   uint64_t m;
   memcpy(&m, outlier, 8);
@@ -81,9 +81,9 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
   }
 }
 
-/* Scales and stores sums of vectors [vc, vc + nv), after adding the residual codes of the run where there are two. Blocks with
- * outliers are unpacked a second time here, so that the loop over all blocks needs no registers and no mispredicted branches for
- * them. */
+/* Scales and stores the sums of vectors [vc, vc + nv). With two vectors it first adds the products of the run's residual codes:
+ * it unpacks the blocks with outliers a second time, so that the loop over all blocks needs no registers and no mispredicted
+ * branches for them. */
 INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
                          vf sum[FUSED_NV][FUSED_NT]) {
   for (int i = 0; i < nv; i++) {

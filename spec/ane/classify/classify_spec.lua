@@ -90,6 +90,21 @@ describe("classify", function()
     assert.equal("unsupported", code)
   end)
 
+  it("forks a part of a sequence with its beginning", function()
+    local first <close> = assert(model:session())
+    local part <close> = assert(model:session())
+    assert(part:part(128))
+    local fork <close> = assert(part:fork())
+    local ids = ids_of(20)
+    for _, session in ipairs { first, part, fork } do assert(session:feed(ids, { want = "all" })) end
+    local moved = 0
+    for i = 1, #ids do
+      assert.equal(0, part:logits(i):compare(fork:logits(i)).max_abs)
+      moved = math.max(moved, part:logits(i):compare(first:logits(i)).max_abs)
+    end
+    assert.is_true(moved > 0) -- other angles of rope: the same numbers but for their rounding
+  end)
+
   it("gives the same for windows as for one run", function()
     local ids = ids_of(700)
     local whole = assert(model:classify(ids, { details = true }))

@@ -266,7 +266,7 @@ describe("channels", function()
       ["y = mean_heads(x) {heads=4 times=3}"] = "4 heads, 3 times, do not fit 8 channels",
       ["y = repeat_heads(x) {heads=2 times=0}"] = "2 heads, 0 times", ["y = affine(x, n3)"] = "bias n3 must be %[8%], but is %[3%]",
       ["y = affine(x, -, n3)"] = "scale n3 must be %[8%], but is %[3%]",
-      ["t = gather(x, out_rows)\ny = concat(x, t)"] = "x and t have different tokens",
+      ["t = gather(x, out_rows)\ny = concat(x, t)"] = "x and t have different numbers of tokens",
     } do
       local ok, message = pcall(graphs.parse, "input ids: int32[1, T]\ninput out_rows: int32[1, W]\nconst table: fp32[9, 8]\n" ..
         "const n3: fp32[3]\nx = embed(ids, table)\n" .. text)

@@ -96,7 +96,7 @@ describe("a Core ML program that cannot run", function()
     local message, code = told(function(t)
       t.ops[3] = mlpackage.op("reduce_sum", { { "x", { "x" } } }, { { "y", vector } })
     end)
-    assert.same({ "node y (reduce_sum): the result is fp32[], declared as fp16[4]", "shape" }, { message, code })
+    assert.same({ "node y (reduce_sum): the result is fp32[], but is declared as fp16[4]", "shape" }, { message, code })
   end)
 end)
 
