@@ -196,7 +196,7 @@ describe("an encoder as packages or an asset", function()
       assert.is_nil(report)
       return code .. ": " .. message
     end
-    local few = "^invalid: .*position_embeddings.weight has %d+ positions, a call has 4096 tokens"
+    local few = "^invalid: .*position_embeddings.weight has %d+ positions, but a call has 4096 tokens"
     assert.matches(few, fault("bert", { fixed_t = { 4096 } }))
     assert.matches(few, fault("bert", { fixed_t = { 4096 }, target = "coreai" }))
     assert.equal("unsupported: option argmax: this model gives no logits of tokens", fault("modernbert", { argmax = true }))
