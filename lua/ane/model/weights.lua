@@ -57,8 +57,8 @@ function M.rules_fault(mixed, fault)
   for key, value in pairs(mixed) do
     local pattern, name = key, value
     local listed = math.type(key) == "integer" and key >= 1 and key <= rawlen(mixed)
-    if listed and type(value) == "table" then pattern, name = rawget(value, 1), rawget(value, 2) end
-    if type(pattern) ~= "string" or pattern == "" or type(name) ~= "string" then
+    if listed and type(value) == "table" then pattern, name = rawget(value, 1), rawlen(value) == 2 and rawget(value, 2) end
+    if type(pattern) ~= "string" or pattern == "" or pattern:find("\0", 1, true) or type(name) ~= "string" then
       return "must be {pattern = type} or a list of {pattern, type}"
     end
     local wrong = fault(name)

@@ -189,6 +189,7 @@ describe("a quantised model whose norms are tuned", function()
   end)
 
   describe("as an export", function()
+    local NOT_INT8 = "the scheme is int8; norms are tuned with int4-block, int4-block64 and tables"
     local folder
 
     before_each(function()
@@ -216,8 +217,10 @@ describe("a quantised model whose norms are tuned", function()
       assert(small:export(folder, { weights = "int4-block", context = 64 }))
       local want = logits_of(folder)
       opts.context, opts.table = 64, nil
+      assert(core.write_file(folder .. ".set.tuned.gguf", "mine"))
       local report = assert(model:export(folder .. ".set", opts))
-      assert.is_nil(core.path_kind(folder .. ".set.tuned.gguf"))
+      assert.is_nil(core.path_kind(folder .. ".set.partial"))
+      assert.equal("mine", core.read_file(folder .. ".set.tuned.gguf"))
       assert.same(want, logits_of(folder .. ".set"))
       assert.same(written.tuned, report.tuned)
       for _, w in ipairs(report.weights) do assert.is_true(w.max_abs > 0, w.name) end -- errors of the rounding, not of the copy
@@ -227,11 +230,52 @@ describe("a quantised model whose norms are tuned", function()
       assert.is_not.same(want, logits_of(folder .. ".plain"))
     end)
 
+    it("has the names and ids of the model itself, and keeps what an interrupted run has rounded", function()
+      local model <close> = assert(ane.load(HF .. "phi3", { activations = "fp32", threads = 2 }))
+      local opts, metas = { weights = "int4-block", method = "gptq", calibrate = { ids_of(256 * 17, 5) }, context = 64 }, {}
+      for i, how in ipairs { "none", "norms" } do
+        opts.tune = how
+        assert(model:export(folder, opts))
+        metas[i] = assert(core.json_decode(core.read_file(folder .. "/runtime_meta.json")))
+      end
+      for _, key in ipairs { "model_family", "model_name", "bos_id", "eos_ids", "tokenizer", "vocab_size" } do
+        assert.same(metas[1][key], metas[2][key], key)
+      end
+      local bytes = core.read_file(folder .. "/runtime_meta.json")
+      opts.progress = function(stage) if stage == "tune" then error "stopped" end end
+      assert.has_error(function() model:export(folder, opts) end)
+      assert.is_string(core.path_kind(folder .. ".partial/tuned.gguf.journal"))
+      opts.progress = nil
+      assert(model:export(folder, opts))
+      assert.equal(bytes, core.read_file(folder .. "/runtime_meta.json"))
+      assert.is_nil(core.path_kind(folder .. ".partial"))
+    end)
+
+    it("is not tuned if its recipe is not registered, because no GGUF of it can be read, and says why", function()
+      local path, own = os.tmpname(), {}
+      os.remove(path)
+      assert.is_true(os.execute(("cp -r %sllama %s && sed -i 's/\"llama\"/\"unregistered\"/' %s/config.json"):format(HF, path, path)))
+      finally(function() os.execute("rm -rf " .. path) end)
+      for key, value in pairs(recipe.find "llama") do own[key] = value end
+      own.architectures = { "unregistered" }
+      local model <close> = assert(ane.load(path, { recipe = own, activations = "fp32", threads = 2 }))
+      local lists = {}
+      for i = 1, 17 do lists[i] = ids_of(256, i) end
+      local opts = { weights = "int4-block", method = "gptq", calibrate = lists, tokens = 1, context = 64 }
+      local report = assert(model:export(folder, opts))
+      assert.matches("architecture 'unregistered' is not known", report.untuned, 1, true)
+      opts.tune = "norms"
+      local none, message, code = model:export(folder, opts)
+      assert.is_nil(none)
+      assert.matches("^option tune: .*architecture 'unregistered' is not known", message)
+      assert.equal("unsupported", code)
+    end)
+
     it("tunes by itself only what has at most 4 bits, and text after the calibration's", function()
       local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
       local lists = samples_of(model)
       for _, row in ipairs {
-        { "int8", "the numbers of int8 change when they are rounded again" },
+        { "int8", NOT_INT8 },
         { "int4-block", "the text after the calibration's has 0 windows of 256 tokens, but must have 16 or more" },
         { "lut6", "the matrices have 6 bits per weight" },
       } do
@@ -245,17 +289,18 @@ describe("a quantised model whose norms are tuned", function()
       local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
       local lists = samples_of(model)
       for _, row in ipairs {
-        { { weights = "int8" }, "unsupported", "option tune: the numbers of int8 change when they are rounded again" },
+        { { weights = "int8" }, "unsupported", "option tune: " .. NOT_INT8 },
         { { mixed = { ffn_up = "int8" } }, "unsupported", "option tune: options mixed and tune exclude each other" },
+        { { method = "rtn", calibrate = false }, "invalid", "option tune: norms needs method gptq" },
         { { inputs = "source" }, "unsupported", "option tune: the inputs are the source's" },
         { { calibrate = { { 3, 4, 5 } } }, "invalid", "option tune: the text has 0 windows of 256 tokens, but must have 16 or more" },
       } do
         local opts = { weights = "int4-block", method = "gptq", calibrate = lists, context = 64, tune = "norms" }
-        for key, value in pairs(row[1]) do opts[key] = value end
+        for key, value in pairs(row[1]) do opts[key] = value or nil end
         local report, message, code = model:export(folder, opts)
         assert.same({ nil, row[3], row[2] }, { report, message, code })
         assert.is_nil(core.path_kind(folder))
-        assert.is_nil(core.path_kind(folder .. ".tuned.gguf"))
+        assert.is_nil(core.path_kind(folder .. ".partial"))
       end
     end)
   end)

@@ -347,22 +347,6 @@ local function write(bundle, out, opts, target)
   end))
 end
 
--- Writes the tuned model first, then what it becomes.
-local function write_tuned(bundle, out, opts, target)
-  local writable, message, code = M.check_output(out, { target = target })
-  if not writable then return nil, message, code end
-  local file
-  file, message, code = tuned.write(bundle, without_slash(out), opts)
-  if not file then return nil, message, code end
-  local _ <close> = file
-  opts.method, opts.calibration = "rtn", nil -- the numbers are rounded already
-  local report
-  report, message, code = write(file.bundle, out, opts, target)
-  if not report then return nil, message, code end
-  file:add_errors(report)
-  return report
-end
-
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
 -- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
@@ -392,12 +376,19 @@ function M.run(bundle, out, opts, level)
     opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
     if not opts.importance then return nil, fault, kind end
   end
-  local tunes, why, word = tuned.wanted(opts)
+  local place = without_slash(out)
+  local tunes, why, word = tuned.wanted(opts, place)
   if tunes == nil then return nil, why, word end
-  if tunes then return write_tuned(bundle, out, opts, target) end
-  local report, message, code = write(bundle, out, opts, target)
+  local report, message, code
+  if tunes then
+    report, message, code = M.check_output(out, { target = target })
+    if not report then return nil, message, code end
+    report, message, code = tuned.export(bundle, place, opts, function(other) return write(other, out, opts, target) end)
+  else
+    report, message, code = write(bundle, out, opts, target)
+  end
   if not report then return nil, message, code end
-  report.untuned = why
+  report.untuned = report.untuned or why
   return report
 end
 

@@ -160,7 +160,7 @@ function M.of(run, profiles, files)
     for _, s in ipairs(p.states) do states[#states + 1] = { name = s.name, shape = s.shape, role = s.role, path = p.path } end
   end
   local out = {
-    format_version = 1, kind = kind or "causal", model_family = cfg.architecture,
+    format_version = 1, kind = kind or "causal", model_family = run.bundle.family or cfg.architecture,
     model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.partition.layers,
       n_heads = cfg.n_head,
     n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,

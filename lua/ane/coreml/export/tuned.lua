@@ -1,13 +1,15 @@
---- Exports with tuned norms. The rounded and tuned model is written as a GGUF file beside the output first, and that file is exported.
--- Needs ane.coreml.plan, ane.quantise, ane.quantise.tune and ane.quantise.types.
+--- Exports with tuned norms. The rounded and tuned model is written as a GGUF file first, and that file is exported.
+-- Needs ane.core, ane.coreml.export.record, ane.coreml.plan, ane.quantise, ane.quantise.tune and ane.quantise.types.
 -- Usage: `local file <close> = assert(tuned.write(bundle, out, opts)); export(file.bundle)`
 --
 -- Tuning needs the whole model with its rounded weights (ane.quantise.tune). An export rounds a weight when it writes its package, so
 -- it cannot tune. A GGUF file holds the numbers of a scheme exactly (ane.quantise.types), and the export of int4-block and of tables
 -- finds the same codes, scales and tables in these numbers again. Other schemes are rounded anew, so their norms are not tuned.
 
+local core = require "ane.core"
 local planner = require "ane.coreml.plan"
 local quantise = require "ane.quantise"
+local record = require "ane.coreml.export.record"
 local tune = require "ane.quantise.tune"
 local types = require "ane.quantise.types"
 
@@ -26,72 +28,97 @@ local function count_of(calibration)
   return count
 end
 
+-- Options of ane.quantise for an export.
+local function options_of(opts)
+  return {
+    weights = opts.weights, method = "gptq", calibration = opts.calibration, transform = opts.calibration.bundle.options.transform,
+    inputs = opts.inputs, tune = opts.tune, table = "fp16", threads = opts.threads, progress = opts.progress or nil,
+  }
+end
+
 -- Why the norms of an export are not tuned, or nil; and the code of that error.
-local function fault_of(opts)
+local function fault_of(opts, out)
   local scheme, auto = opts.weights or "int8", opts.tune == "auto"
   local bits = stable_bits(scheme)
-  if not bits then return ("the numbers of %s change when they are rounded again"):format(scheme), "unsupported" end
-  if opts.mixed then return "options mixed and tune exclude each other", "unsupported" end
+  if not bits then
+    return ("the scheme is %s; norms are tuned with int4-block, int4-block64 and tables"):format(scheme), "unsupported"
+  end
+  if opts.mixed and next(opts.mixed) then return "options mixed and tune exclude each other", "unsupported" end
   if opts.inputs == "source" then return "the inputs are the source's", "unsupported" end
-  return tune.fault(opts.calibration, auto, math.max(1, count_of(opts.calibration)), bits), "invalid"
+  local why = tune.fault(opts.calibration, auto, math.max(1, count_of(opts.calibration)), bits)
+  if why then return why, "invalid" end
+  local size, message, code = quantise.size(opts.calibration.bundle.source, out .. ".tuned.gguf", options_of(opts))
+  return not size and message or nil, code
 end
 
 --- Whether an export tunes norms.
--- @param opts options of the export: method, calibration, tune, weights, mixed, inputs
+-- @param opts options of the export: method, calibration, tune, weights, mixed, inputs, threads, progress
+-- @param out path of the export, beside which a temporary file can be written
 -- @return true; or false, and why not if a text was given; or nil, message, code if the options ask for what cannot be done
-function M.wanted(opts)
-  if opts.method ~= "gptq" or opts.tune == "none" then return false end
-  local why, code = fault_of(opts)
+function M.wanted(opts, out)
+  if opts.method ~= "gptq" then
+    if opts.tune == "norms" then return nil, "option tune: norms needs method gptq", "invalid" end
+    return false
+  end
+  if opts.tune == "none" then return false end
+  local why, code = fault_of(opts, out)
   if not why then return true end
   if opts.tune == "norms" then return nil, "option tune: " .. why, code end
   return false, why
 end
 
-local File = {}
-File.__index = File
-
---- Closes the file and removes it.
-function File:close()
-  if self.bundle then self.bundle.source:close() end
-  os.remove(self.path)
-end
-
-File.__close = File.close
-
 -- The errors of the tuned file for the weights of an export, which finds the same numbers in it.
-function File:add_errors(report)
+local function add_errors(written, report)
   local rows = {}
-  for _, row in ipairs(self.report.tensors) do rows[row.name] = row end
+  for _, row in ipairs(written.tensors) do rows[row.name] = row end
   for _, w in ipairs(report.weights) do
     local row = rows[w.name:match "^[^%[]+"]
     if row and row.scheme == w.form then w.max_abs, w.snr_db = row.max_abs, row.snr_db end
   end
-  report.tuned, report.untuned = self.report.tuned, self.report.untuned
+  report.tuned, report.untuned = written.tuned, written.untuned
 end
 
---- Writes the rounded and tuned model.
--- @param bundle of the model as it is exported otherwise; its tokenizer and its name are those of the export
+-- Writes the tuned model into OUT.partial, and opens it. The file is removed at once; its bytes stay mapped until the source is closed.
+-- Returns the report and the bundle of the file; or nil, message, code.
+local function write(bundle, out, opts)
+  local folder <close>, message, code = core.folder(out)
+  if not folder then return nil, message, code end
+  local names, fault
+  names, message, code = core.list_dir(folder:path())
+  if not names then return nil, message, code end
+  fault = record.fault(folder:path(), names)
+  if fault then return nil, fault, "invalid" end
+  local path, options = folder:path() .. "/" .. record.TUNED, options_of(opts)
+  options.resume = true
+  local report, tuned
+  report, message, code = quantise.run(opts.calibration.bundle.source, path, options)
+  if not report then return nil, message, code end
+  tuned, message, code = planner.open(path, { recipe = bundle.recipe })
+  os.remove(path)
+  if not tuned then return nil, message, code end
+  return report, tuned
+end
+
+--- Exports the tuned model.
+-- @param bundle of the model as it is exported otherwise: the tokenizer, the name and the ids of the export are its own
 -- @param out path of the export
 -- @param opts options of the export, for which wanted() is true
--- @return object with bundle (open, for the export), add_errors(report), close(); or nil, message, code
-function M.write(bundle, out, opts)
-  local path = out .. ".tuned.gguf"
-  local source = opts.calibration.bundle.source
-  local report, message, code = quantise.run(source, path, {
-    weights = opts.weights, method = "gptq", calibration = opts.calibration, transform = opts.calibration.bundle.options.transform,
-    inputs = opts.inputs, tune = opts.tune, table = "fp16", threads = opts.threads, progress = opts.progress or nil, resume = true,
-  })
+-- @param export function(bundle) -> report; or nil, message, code; opts then say that nothing is left to be rounded
+-- @return the report, with tuned or untuned; or nil, message, code
+function M.export(bundle, out, opts, export)
+  local written, tuned, code = write(bundle, out, opts)
+  if not written then return nil, tuned, code end
+  local source <close> = tuned.source
+  local config, own = tuned.config, bundle.config
+  tuned.eos_ids, tuned.family = bundle.eos_ids, own.architecture
+  config.folder, config.bos_id, config.name = own.folder, own.bos_id, own.name or bundle.source:path():match "([^/]+)/*$"
+  opts.method, opts.calibration = "rtn", nil -- the numbers are rounded already
+  local report, message
+  report, message, code = export(tuned)
+  source:close()
   if not report then return nil, message, code end
-  local self = setmetatable({ path = path, report = report }, File)
-  self.bundle, message, code = planner.open(path, { recipe = bundle.recipe })
-  if not self.bundle then
-    self:close()
-    return nil, message, code
-  end
-  local config = self.bundle.config
-  self.bundle.eos_ids, config.folder = bundle.eos_ids, bundle.config.folder
-  config.name = bundle.config.name or bundle.source:path():match "([^/]+)/*$"
-  return self
+  add_errors(written, report)
+  return report
 end
 
 return M
