@@ -82,7 +82,9 @@ end
 
 local WORDS = { True = "true", False = "false", None = "null", ["true"] = "true", ["false"] = "false", null = "null" }
 
-local ESCAPES = { n = "\n", t = "\t", r = "\r", b = "\b", f = "\f", ["0"] = "\0", a = "\a", v = "\v" }
+local ESCAPES = {
+  n = "\n", t = "\t", r = "\r", b = "\b", f = "\f", a = "\a", v = "\v", ["\\"] = "\\", ["'"] = "'", ['"'] = '"', ["\n"] = "",
+}
 
 -- The character of a code point; U+FFFD for half of a surrogate pair and beyond Unicode, as texts of calls must be UTF-8.
 local function character(digits)
@@ -96,15 +98,17 @@ local function of_pair(high, low)
 end
 
 -- The text that the inside of a quoted text stands for, by the rules of string literals (Python Language Reference, 2.4.1), and with the
--- surrogate pairs of JSON (RFC 8259, 7). Other escaped characters stand for themselves.
+-- surrogate pairs of JSON (RFC 8259, 7). A backslash before another character stands for itself.
 local unescape
 do
   local hex = lpeg.R("09", "af", "AF")
   local high, low = lpeg.C(lpeg.S "dD" * lpeg.S "89abAB" * hex * hex), lpeg.C(lpeg.S "dD" * lpeg.R("cf", "CF") * hex * hex)
   local code = lpeg.P "\\u" * lpeg.C(hex * hex * hex * hex) + lpeg.P "\\x" * lpeg.C(hex * hex)
     + lpeg.P "\\U" * lpeg.C(hex * hex * hex * hex * hex * hex * hex * hex)
-  local letter = lpeg.P "\\" * lpeg.C(1) / function(c) return ESCAPES[c] or c end
-  local text = lpeg.Cs((lpeg.P "\\u" * high * "\\u" * low / of_pair + code / character + letter + 1) ^ 0)
+  local digit = lpeg.R "07"
+  local octal = lpeg.P "\\" * lpeg.C(digit * (digit * digit ^ -1) ^ -1) / function(digits) return utf8.char(tonumber(digits, 8)) end
+  local letter = lpeg.P "\\" * lpeg.C(1) / ESCAPES -- no capture where there is none: the text stays
+  local text = lpeg.Cs((lpeg.P "\\u" * high * "\\u" * low / of_pair + code / character + octal + letter + 1) ^ 0)
   unescape = function(raw) return text:match(raw) end
 end
 

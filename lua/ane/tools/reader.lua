@@ -66,6 +66,7 @@ function M.new(form, opts)
       starts[k] = way.first .. head
       if way.between then nexts[k] = way.between .. head end
     end
+    if way.arguments == "python" then nexts[#nexts + 1] = "," end -- blanks after it are optional (STATES.name)
     ways[i] = { form = way, parts = parts, starts = starts, nexts = nexts }
   end
   return setmetatable({
@@ -193,6 +194,7 @@ function STATES.part(self)
 end
 
 function STATES.name(self)
+  if self.form.arguments == "python" then advance(self, #self.buffer:match "^%s*") end
   local name = self.buffer:match(NAME)
   if #name == #self.buffer then return false end
   advance(self, #name)

@@ -18,7 +18,8 @@ describe("arguments in Python's notation", function()
     assert.equal('{"a": "caf\u{e9} \u{20ac}"}', literals.to_json([[a='caf\u00e9 \u20ac']], PYTHON))
     assert.equal([[{"a": "a \\u00e9 b"}]], literals.to_json([[a='a \\u00e9 b']], PYTHON))
     assert.equal([[{"a": "\n12"}]], literals.to_json([[a='\n12']], PYTHON))
-    assert.equal('{"a": "\u{1f600} A \u{1f600} \u{fffd}x \u{fffd} xyz"}',
+    assert.equal('{"a": "\u{1f600} A \u{1f600} \u{fffd}x \u{fffd} \\\\xyz"}',
       literals.to_json([[a='\ud83d\ude00 \x41 \U0001f600 \ud83dx \U00110000 \xyz']], PYTHON))
+    assert.equal([[{"a": "\\d+ C:\\dir A ' \\N{DASH}"}]], literals.to_json([[a='\d+ C:\dir \101 \' \N{DASH}']], PYTHON))
   end)
 end)

@@ -161,6 +161,20 @@ describe("calls", function()
     assert.same({ a = "it's", b = { 1, { k = true } }, c = core.null, d = "x\ty" }, core.json_decode(found[1]["function"].arguments))
   end)
 
+  it("in the style of Python follow each other with any blanks, in pieces of any size", function()
+    for _, between in ipairs { ", ", ",", ",  ", ",\n" } do
+      local text = "<|tool_call_start|>[f(a=1)" .. between .. "g(b=2)]<|tool_call_end|>"
+      for size = 1, 5 do
+        local r, said = reader.new(forms.named "lfm2"), ""
+        for at = 1, #text, size do said = said .. r:push(text:sub(at, at + size - 1)) end
+        said = said .. r:finish()
+        local names = {}
+        for i, call in ipairs(r.calls) do names[i] = call["function"].name .. call["function"].arguments end
+        assert.same({ 'f{"a": 1}', 'g{"b": 2}', "" }, { names[1], names[2], said }, ("%q %d"):format(between, size))
+      end
+    end
+  end)
+
   it("in Gemma's style nest", function()
     local nested = assert(tools.check { { name = "f", parameters = { type = "object", required = { "a" }, properties = {
       a = { type = "array", items = { type = "object", properties = { k = { type = "string", enum = { "x", "xy" } } } } },
