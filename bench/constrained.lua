@@ -8,7 +8,7 @@ package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 package.cpath = "build/?.so;" .. package.cpath
 local ane = require "ane"
 local core = require "ane.core"
-local median = require("ane.evaluate.bench_sequences").median
+local median = require("ane.evaluate.quantiles").median
 
 local path = arg[1] or error("usage: lua5.4 bench/constrained.lua MODEL [turns] [tokens] [temperature]", 0)
 local turns, tokens, temperature = tonumber(arg[2] or 7), math.tointeger(arg[3] or 100), tonumber(arg[4] or 0)

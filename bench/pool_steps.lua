@@ -4,7 +4,7 @@
 -- in sessions that are rewound. Lua finds its modules by LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="build/?.so;;".
 local ane = require "ane"
 local core = require "ane.core"
-local median = require("ane.evaluate.bench_sequences").median
+local median = require("ane.evaluate.quantiles").median
 local random_ids = require("ane.evaluate.bench").random_ids
 
 local PROMPT, TOKENS, PROMPTS_OF_RUN = 64, 48, 4

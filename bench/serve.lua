@@ -6,7 +6,7 @@
 
 local ane = require "ane"
 local core = require "ane.core"
-local median = require("ane.evaluate.bench_sequences").median
+local median = require("ane.evaluate.quantiles").median
 
 local path = arg[1] or error("usage: lua5.4 bench/serve.lua MODEL [turns] [tokens] [clients ...]", 0)
 local turns, tokens = tonumber(arg[2] or 5), tonumber(arg[3] or 64)

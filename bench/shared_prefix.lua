@@ -12,7 +12,7 @@ package.cpath = "build/?.so;" .. package.cpath
 
 local ane = require "ane"
 local core = require "ane.core"
-local median = require("ane.evaluate.bench_sequences").median
+local median = require("ane.evaluate.quantiles").median
 
 local usage = "usage: lua5.4 bench/shared_prefix.lua MODEL [--llama PYTHON] [-r N] [-n N] [-p N] [-s N] [-g N] [-t N]\n"
 local path, opts = arg[1], { ["-r"] = 3, ["-n"] = 100, ["-p"] = 1000, ["-s"] = 16, ["-g"] = 32, ["-t"] = 2 }

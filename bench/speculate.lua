@@ -5,7 +5,7 @@
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 package.cpath = "build/?.so;" .. package.cpath
 local ane = require "ane"
-local median = require("ane.evaluate.bench_sequences").median
+local median = require("ane.evaluate.quantiles").median
 
 local CODE = [[
 local function parse_line(line, number)

@@ -103,8 +103,6 @@ function M.run(model, o)
   seconds, first, between = serve(pool, o, arrivals(o.requests, o.rate), prompts_of(o, vocab, SEED))
   if not seconds then return nil, first, between end
   local stats = pool:stats()
-  table.sort(first)
-  table.sort(between)
   local function since(key) return stats[key] - before[key] end
   return {
     test = "pool", requests = o.requests, rate = o.rate, prompt = o.prompt, tokens = o.tokens, shared = o.shared, sessions = o.sessions,

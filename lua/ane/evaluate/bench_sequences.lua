@@ -137,8 +137,6 @@ function M.run(model, o)
       if not pp then return nil, tg, code end
       if r > 0 then pps[r], tgs[r] = n * o.prompt / pp, n * o.tokens / tg end
     end
-    table.sort(pps)
-    table.sort(tgs)
     local row = { test = "batch", sequences = n, prompt = o.prompt, tokens = o.tokens, pp = median(pps), tg = median(tgs) }
     rows[#rows + 1] = row
     if o.progress then o.progress(row) end

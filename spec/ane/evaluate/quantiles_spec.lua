@@ -5,7 +5,7 @@ describe("quantiles", function()
   it("are the middle of a list, or the mean of the two in the middle", function()
     assert.equal(7, quantiles.median { 7 })
     assert.equal(2, quantiles.median { 1, 2, 9 })
-    assert.equal(5.5, quantiles.median { 1, 2, 9, 10 })
+    assert.equal(5.5, quantiles.median { 9, 1, 10, 2 })
   end)
 
   it("are numbers of the list at a rank", function()
