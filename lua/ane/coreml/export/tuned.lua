@@ -1,6 +1,6 @@
 --- Exports with tuned norms. The rounded and tuned model is written as a GGUF file first, and that file is exported.
 -- Needs ane.core, ane.coreml.export.record, ane.coreml.plan, ane.quantise, ane.quantise.tune and ane.quantise.types.
--- Usage: `local file <close> = assert(tuned.write(bundle, out, opts)); export(file.bundle)`
+-- Usage: `if tuned.wanted(opts, out) then report = assert(tuned.export(bundle, out, opts, export)) end`
 --
 -- Tuning needs the whole model with its rounded weights (ane.quantise.tune). An export rounds a weight when it writes its package, so
 -- it cannot tune. A GGUF file holds the numbers of a scheme exactly (ane.quantise.types), and the export of int4-block and of tables
