@@ -169,7 +169,7 @@ describe("calls", function()
         for at = 1, #text, size do said = said .. r:push(text:sub(at, at + size - 1)) end
         said = said .. r:finish()
         local names = {}
-        for i, call in ipairs(r.calls) do names[i] = call["function"].name .. call["function"].arguments end
+        for i, found in ipairs(r.calls) do names[i] = found["function"].name .. found["function"].arguments end
         assert.same({ 'f{"a": 1}', 'g{"b": 2}', "" }, { names[1], names[2], said }, ("%q %d"):format(between, size))
       end
     end
