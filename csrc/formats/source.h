@@ -85,8 +85,8 @@ struct ane_source {
  * *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* Makes a source with the tensors and metadata of `s`, of which it is an owner. Entries of `list` replace the tensors of the same
- * name; entries with other names come after all tensors of s. An entry without data gets memory of its type and shape, and is unset
- * until the caller fills it (ane_source_set); the data of other entries are borrowed. Errors: ANE_NOMEM, ANE_SHAPE. */
+ * name; entries with other names come after all tensors of s. An entry without data gets memory of its type and shape, and is
+ * unset until the caller fills it (ane_source_set); the data of other entries are borrowed. Errors: ANE_NOMEM, ANE_SHAPE. */
 ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
                               struct ane_error *err);
 /* Removes an owner; removing the last one frees the source. NULL is fine. */

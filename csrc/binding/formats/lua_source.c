@@ -243,20 +243,10 @@ static int meth_read(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"close", meth_close},
-    {"path", meth_path},
-    {"format", meth_format},
-    {"meta", meth_meta},
-    {"meta_len", meth_meta_len},
-    {"keys", meth_keys},
-    {"tensors", meth_tensors},
-    {"tensor", meth_tensor},
-    {"n_tensors", meth_n_tensors},
-    {"bytes", meth_bytes},
-    {"read", meth_read},
-    {"holds", meth_holds},
-    {"is_set", meth_is_set},
-    {NULL, NULL},
+    {"close", meth_close},         {"path", meth_path},   {"format", meth_format},   {"meta", meth_meta},
+    {"meta_len", meth_meta_len},   {"keys", meth_keys},   {"tensors", meth_tensors}, {"tensor", meth_tensor},
+    {"n_tensors", meth_n_tensors}, {"bytes", meth_bytes}, {"read", meth_read},       {"holds", meth_holds},
+    {"is_set", meth_is_set},       {NULL, NULL},
 };
 
 static const luaL_Reg meta[] = {
