@@ -242,7 +242,7 @@ describe("mpirun ane", function()
     for _, case in ipairs {
       { { "run", "/no/such/file", "-p", "x" }, "/no/such/file: No such file" },
       { { "run", model, "-p", "x", "--cut", "7" }, "no layer 7" },
-      { { "run", model, "-p", "x", "--cut", "1,2" }, "2 layers, 2 ranks need 1" },
+      { { "run", model, "-p", "x", "--cut", "1,2" }, "2 layers, but 2 ranks need 1" },
       { { "run", model, "--nonsense" }, "unknown option" },
       { { "run", model, "--ids", "1,99999999" }, "99999999" },
     } do
