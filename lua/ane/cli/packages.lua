@@ -10,14 +10,6 @@ local M = {}
 
 local rules = planner.rules
 
--- The fault of a scheme's name; nil: none.
-local function scheme_fault(name)
-  for _, scheme in ipairs(rules.weights.choices) do
-    if scheme == name then return nil end
-  end
-  return ("is %q: choose %s"):format(name, table.concat(rules.weights.choices, ", "))
-end
-
 -- For options.add: megabytes as bytes.
 local function megabytes(text)
   local n = tonumber(text)
@@ -37,7 +29,7 @@ function M.options(parser)
   options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ")
     .. "; default int8, for embedding models and rerankers int8-block.", rules.weights)
     :argname "W"
-  options.mixed(parser, "--mixed", scheme_fault)
+  options.mixed(parser, "--mixed", planner.scheme_fault)
   options.add(parser, "-c --context", "Number of positions in the states; default: 512, or the model's own limit if that "
     .. "is less.", rules.context)
     :argname "C"

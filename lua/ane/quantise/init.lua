@@ -373,11 +373,9 @@ end
 -- @param bits, count of bits_of
 local function tune_norms(run, rows, bits, count)
   local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"
-  local fault = tune.fault(opts.calibration, auto, count, bits or 0)
-  if fault then return nil, fault end
   local result, why = tune.run {
     path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
-    auto = auto, count = count,
+    auto = auto, count = count, bits = bits or 0,
   }
   if not result then return nil, why end
   for _, row in ipairs(rows) do

@@ -59,26 +59,17 @@ local function windows_of(calibration, most, auto)
   return read, held
 end
 
--- Maximum windows that tuning reads.
-local function most_windows(auto, count) return auto and math.min(M.MOST_AUTO, M.WORK_AUTO // count) or M.MOST end
-
--- The windows that tuning reads and those that are held out; or nil, why there are none.
-local function chosen_windows(calibration, auto, count)
-  local most = most_windows(auto, count)
+--- The windows that tuning reads and those that are held out, if the model's operations have gradients; or nil, why nothing is tuned.
+-- @param job calibration, auto, count and bits, as run takes them
+function M.windows(job)
+  local auto = job.auto
+  if auto and job.bits > M.BITS_AUTO then return nil, ("the matrices have %.3g bits per weight"):format(job.bits) end
+  local most = auto and math.min(M.MOST_AUTO, M.WORK_AUTO // job.count) or M.MOST
   if most < M.LEAST then return nil, "the model is large" end
-  local windows, held = windows_of(calibration, most, auto)
+  local windows, held = windows_of(job.calibration, most, auto)
   if #windows + #held >= M.LEAST then return windows, held end
   return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(auto and " after the calibration's" or "",
     #windows + #held, M.WINDOW, M.LEAST)
-end
-
---- Why the norms of a model are not tuned; nil if they are, provided that its operations have gradients.
--- @param calibration, auto, count as run takes them
--- @param bits per weight of the matrices, for auto
-function M.fault(calibration, auto, count, bits)
-  if auto and bits > M.BITS_AUTO then return ("the matrices have %.3g bits per weight"):format(bits) end
-  local windows, why = chosen_windows(calibration, auto, count)
-  return not windows and why or nil
 end
 
 local Tuner = {}
@@ -216,12 +207,13 @@ Tuner.__close = Tuner.close
 
 --- Tunes the norms of a file.
 -- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil), auto (true: only
--- if it takes little time and there is text that the calibration has not read), count (of the model's weights, for auto)
+-- if it takes little time and there is text that the calibration has not read), count (of the model's weights) and bits (per weight of
+-- the matrices): for auto
 -- @return {weights = name -> bytes (fp32), before, after = {kl (nats), perplexity (relative to the source's)} of the windows that are
 -- held out, windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
 -- ane.util.failure does
 function M.run(job)
-  local windows, held = chosen_windows(job.calibration, job.auto, job.count)
+  local windows, held = M.windows(job)
   if not windows then return nil, held end
   local tuner, why = open(job)
   if not tuner then return nil, why end

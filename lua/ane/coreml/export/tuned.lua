@@ -45,8 +45,10 @@ local function fault_of(opts, out)
   end
   if opts.mixed and next(opts.mixed) then return "options mixed and tune exclude each other", "unsupported" end
   if opts.inputs == "source" then return "the inputs are the source's", "unsupported" end
-  local why = tune.fault(opts.calibration, auto, math.max(1, count_of(opts.calibration)), bits)
-  if why then return why, "invalid" end
+  local windows, why = tune.windows {
+    calibration = opts.calibration, auto = auto, count = math.max(1, count_of(opts.calibration)), bits = bits,
+  }
+  if not windows then return why, "invalid" end
   local size, message, code = quantise.size(opts.calibration.bundle.source, out .. ".tuned.gguf", options_of(opts))
   return not size and message or nil, code
 end
@@ -108,14 +110,13 @@ end
 function M.export(bundle, out, opts, export)
   local written, tuned, code = write(bundle, out, opts)
   if not written then return nil, tuned, code end
-  local source <close> = tuned.source
+  local _ <close> = tuned.source
   local config, own = tuned.config, bundle.config
   tuned.eos_ids, tuned.family = bundle.eos_ids, own.architecture
   config.folder, config.bos_id, config.name = own.folder, own.bos_id, own.name or bundle.source:path():match "([^/]+)/*$"
   opts.method, opts.calibration = "rtn", nil -- the numbers are rounded already
   local report, message
   report, message, code = export(tuned)
-  source:close()
   if not report then return nil, message, code end
   add_errors(written, report)
   return report

@@ -27,15 +27,15 @@ local function chip_names()
   return names
 end
 
--- The fault of a scheme's name; nil: none.
-local function scheme_fault(name)
+--- The fault of a scheme's name; nil: none.
+function M.scheme_fault(name)
   for _, scheme in ipairs(core.mil_schemes()) do
     if scheme == name then return nil end
   end
   return ("is %s: choose %s"):format(schema.shown(name), table.concat(core.mil_schemes(), ", "))
 end
 
-local function mixed_fault(mixed) return weight_rules.rules_fault(mixed, scheme_fault) end
+local function mixed_fault(mixed) return weight_rules.rules_fault(mixed, M.scheme_fault) end
 
 local function wrong_profiles(list)
   for i = 1, math.max(#list, 1) do
@@ -206,20 +206,17 @@ end
 
 -- ---- Options for the core ------------------------------------------------------------------------------------------------
 
--- Weights whose names match a rule, each with its scheme. Raises if two rules without an order disagree.
+-- Weights whose names match a rule, each with its scheme; and the rules. Raises if two rules without an order disagree.
 local function schemes_of(graph, mixed)
   local rules, schemes = weight_rules.rules(mixed), {}
   for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name) end
-  return schemes
+  return schemes, rules
 end
 
 -- What is wrong with the rules for this model, or nil.
 local function fault_of_mixed(graph, mixed)
-  local rules = weight_rules.rules(mixed)
-  for _, w in ipairs(rules[1] and graph:consts() or {}) do
-    local ok, message = failure.catch(function() return weight_rules.ruled(rules, w.name) or true end)
-    if not ok then return message end
-  end
+  local schemes, rules = failure.catch(schemes_of, graph, mixed)
+  if not schemes then return rules end -- a message
   for _, rule in ipairs(rules) do
     if not rule.used then return ("option mixed: no weight matches %q"):format(rule[1]) end
   end
@@ -336,7 +333,7 @@ function M.core_options(graph, cfg, opts, variant)
   local fixed_t, functions, context = variant.fixed_t, nil, variant.context
   if variant[1] then functions, context = functions_of(cfg, variant), variant[#variant].context end
   return {
-    weights = opts.weights, schemes = schemes_of(graph, opts.mixed), target = target, size_limit = size_limit,
+    weights = opts.weights, schemes = (schemes_of(graph, opts.mixed)), target = target, size_limit = size_limit,
     rows = opts.rows, slices = opts.slices, layers = opts.layers,
     expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
     layout = opts.layout, norm = opts.norm, rope = opts.rope,
