@@ -302,6 +302,10 @@ describe("a quantised model whose norms are tuned", function()
         assert.is_nil(core.path_kind(folder))
         assert.is_nil(core.path_kind(folder .. ".partial"))
       end
+      local opts = { weights = "int4-block", method = "gptq", calibrate = lists, context = 64, tune = "norms" }
+      local report, message, code = model:export(folder .. "/none", opts)
+      assert.same({ nil, "io" }, { report, code })
+      assert.equal(folder .. "/none: cannot create: No such file or directory", message)
     end)
   end)
 

@@ -376,13 +376,15 @@ function M.run(bundle, out, opts, level)
     opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
     if not opts.importance then return nil, fault, kind end
   end
+  local report, message, code
+  if opts.method == "gptq" then -- before the work on its text
+    report, message, code = M.check_output(out, { target = target })
+    if not report then return nil, message, code end
+  end
   local place = without_slash(out)
   local tunes, why, word = tuned.wanted(opts, place)
   if tunes == nil then return nil, why, word end
-  local report, message, code
   if tunes then
-    report, message, code = M.check_output(out, { target = target })
-    if not report then return nil, message, code end
     report, message, code = tuned.export(bundle, place, opts, function(other) return write(other, out, opts, target) end)
   else
     report, message, code = write(bundle, out, opts, target)
