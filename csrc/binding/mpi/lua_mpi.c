@@ -65,12 +65,24 @@ static void ignore_sigusr1(void) {
   if (sigaction(SIGUSR1, NULL, &now) == 0 && now.sa_handler == SIG_DFL) (void)signal(SIGUSR1, SIG_IGN);
 }
 
+/* Has MPI been finalised in this process? Then it aborts the process at almost any call (MPI 4.0, 11.2.2). */
+static bool is_finalised(void) {
+  int done = 0;
+  return MPI_Finalized(&done) == MPI_SUCCESS && done;
+}
+
 /* init() -> rank (from 0), number of ranks, number of ranks on this host, name of the host; or nil, message, code. May be
- * repeated. */
+ * repeated, but not after finish(). */
 static int mpi_init(lua_State *L) {
   int had, level, rank, size, near, len = 0;
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   MPI_Comm local;
+  if (is_finalised()) {
+    lua_pushnil(L);
+    lua_pushliteral(L, "MPI: has ended in this process and cannot start again");
+    lua_pushliteral(L, "state");
+    return 3;
+  }
   int error = MPI_Initialized(&had);
   if (!error && !had) error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (!error) error = MPI_Query_thread(&level);
@@ -292,6 +304,7 @@ static int mpi_alive(lua_State *L) {
 /* finish(): waits for the sends and finalises MPI. Blocks until all ranks do so: not to be called after a rank has died. */
 static int mpi_finish(lua_State *L) {
   (void)L;
+  if (is_finalised()) return 0;
   stop_progress();
   for (; sends; free_completed()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
   if (shared != MPI_WIN_NULL) (void)MPI_Win_free(&shared);

@@ -254,6 +254,14 @@ describe("mpirun ane", function()
     end
   end)
 
+  it("cannot start again in a process where it has ended, and leaves the process alive", function()
+    if missing() then return pending(missing()) end
+    local code = 'local mpi = require "ane.mpi"; assert(mpi.init()); mpi.finish(); mpi.finish(); local r, m, c = mpi.init(); '
+      .. 'print(r, c, m)'
+    local pipe <close> = assert(io.popen(("LUA_CPATH='%s' lua5.4 -e '%s' 2>&1"):format(package.cpath, code)))
+    assert.equal("nil\tstate\tMPI: has ended in this process and cannot start again\n", pipe:read "a")
+  end)
+
   it("names the rank that has another model, or none", function()
     if missing() then return pending(missing()) end
     for _, case in ipairs {
