@@ -122,8 +122,8 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
   ane_status st = ANE_OK;
   if (axis < -1) { /* -k .. -1 */
     int64_t list[ANE_DYN_RANK];
+    if (axis < -ANE_DYN_RANK) return onnx_node_fail(t, n, ANE_INVALID, "axis is out of range");
     int64_t k = -axis;
-    if (k > ANE_DYN_RANK) return onnx_node_fail(t, n, ANE_INVALID, "axis is out of range");
     for (int64_t i = 0; i < k; i++) list[i] = axis + i;
     return interp_ints(t->g, list, k, false, out, t->err);
   }

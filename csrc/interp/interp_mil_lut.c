@@ -41,7 +41,8 @@ ane_status mil_const_vectors(struct mil_import *t, const struct ane_mil_op *op, 
   int64_t axis = ane_mil_integer(a, 0) < 0 ? ane_mil_integer(a, 0) + w->rank : ane_mil_integer(a, 0);
   if (axis < 0 || axis >= w->rank) return mil_op_fail(t, op, ANE_INVALID, "vector_axis is %" PRId64, ane_mil_integer(a, 0));
   for (int32_t i = 0; i < w->rank; i++) {
-    dim[i] = w->dim[i] * (i == axis ? v : 1);
+    if (__builtin_mul_overflow(w->dim[i], i == axis ? v : 1, &dim[i]))
+      return mil_op_fail(t, op, ANE_RANGE, "vectors of %" PRId64 " elements", v);
     n *= w->dim[i];
     if (i > axis) inner *= w->dim[i];
   }

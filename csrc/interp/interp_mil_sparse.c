@@ -150,9 +150,11 @@ ane_status mil_const_sparse_lut(struct mil_import *t, const struct ane_mil_op *o
                              *lut = mil_const_tensor(t, op, "lut", ANE_MIL_RANK);
   if (!mask || !data || !lut) return t->err->code;
   if (mask->type.dtype != ANE_MIL_UINT1) return mil_op_fail(t, op, ANE_FORMAT, "indices_mask is not uint1");
-  uint32_t bits = ane_mil_dtype_bits(data->type.dtype);
-  if (bits < 1 || bits > 8)
-    return mil_op_fail(t, op, ANE_UNSUPPORTED, "indices of type %s", ane_mil_dtype_name(data->type.dtype));
+  ane_mil_dtype d = data->type.dtype;
+  uint32_t bits = ane_mil_dtype_bits(d);
+  if (d != ANE_MIL_UINT1 && d != ANE_MIL_UINT2 && d != ANE_MIL_UINT3 && d != ANE_MIL_UINT4 && d != ANE_MIL_UINT6 &&
+      d != ANE_MIL_UINT8)
+    return mil_op_fail(t, op, ANE_UNSUPPORTED, "indices of type %s", ane_mil_dtype_name(d));
   struct ane_mil_value index;
   struct ane_coded *w;
   ane_status st = dense_indices(t, op, mask, data, &index);

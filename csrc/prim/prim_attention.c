@@ -56,9 +56,9 @@ static void attention_range(void *arg, int64_t from, int64_t to, int thread) {
 
 ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attention_args *a) {
   int threads = prim_threads(c);
-  struct attention_job j = {a, prim_temp(c, (uint64_t)(threads * a->t) * sizeof(float)),
-                            prim_temp(c, (uint64_t)(threads * a->dv) * sizeof(double))};
-  if (c->status) return c->status;
+  const int64_t keys[] = {threads, a->t}, widths[] = {threads, a->dv};
+  struct attention_job j = {a, prim_temp_array(c, sizeof *j.scores, 2, keys), prim_temp_array(c, sizeof *j.sums, 2, widths)};
+  if (c->status || a->dv == 0) return c->status;
   int64_t n = a->batch * a->heads * a->s;
   prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attention_range, &j);
   return c->status;
@@ -84,15 +84,14 @@ static bool part_of(const struct ane_dyn *t, int64_t heads, struct part *p) {
 }
 
 /* Returns present = concat(past, new), [batch, heads, past + n, d], in output `out`, or in temporary memory if nothing uses that
- * output. NULL: c->status is set. */
+ * output. The caller checks c->status. */
 static const float *extend(struct ane_prim_call *c, int out, const struct ane_dyn *past, const struct ane_dyn *t,
                            const struct part *p, int64_t *total) {
   int64_t n = past ? past->dim[2] : 0, dim[4] = {p->batch, p->heads, n + p->n, p->d};
   *total = dim[2];
   const float *v = prim_f32(c, t), *old = past ? prim_f32(c, past) : NULL;
-  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim)
-                                 : prim_temp(c, (uint64_t)(dim[0] * dim[1] * dim[2] * dim[3]) * sizeof *y);
-  if (c->status) return NULL;
+  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim) : prim_temp_array(c, sizeof *y, 4, dim);
+  if (c->status || *total == 0 || p->d == 0) return y;
   for (int64_t b = 0; b < p->batch; b++)
     for (int64_t h = 0; h < p->heads; h++) {
       float *to = y + (b * p->heads + h) * dim[2] * p->d;
@@ -155,7 +154,10 @@ ane_status prim_attention(struct ane_prim_call *c) {
   j.v = extend(c, 2, pv, v, &d, &tv);
   j.t = t;
   j.q = prim_f32(c, q);
-  int64_t flat[3] = {a.batch, a.n, a.heads * d.d}, deep[4] = {a.batch, a.heads, a.n, d.d};
+  int64_t deep[4] = {a.batch, a.heads, a.n, d.d}, all;
+  if (!ane_dyn_count(4, deep, &all))
+    return prim_fail(c, ANE_RANGE, "a result of shape %s has too many elements", ane_dyn_dims(4, deep, x));
+  int64_t flat[3] = {a.batch, a.n, a.heads * d.d};
   j.y = prim_out(c, 0, ANE_F32, q->rank, q->rank == 3 ? flat : deep);
   if (c->status || (mask && read_mask(c, mask, &j)) || set_visible(c, &j, causal, t - b.n)) return c->status;
   memcpy(j.q_stride, a.stride, sizeof a.stride);
@@ -197,7 +199,8 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
       return prim_fail(c, ANE_SHAPE, "attn_mask does not fit");
     ane_dtype t;
     const void *m = prim_elements(c, mask, &t);
-    void *spread = prim_temp(c, (uint64_t)(n * j.s * j.t) * prim_width(t));
+    const int64_t all[3] = {n, j.s, j.t};
+    void *spread = prim_temp_array(c, prim_width(t), 3, all);
     if (c->status) return c->status;
     prim_broadcast_strides(mask, r, full, stride);
     prim_copy(spread, m, prim_width(t), r, full, stride);

@@ -57,13 +57,13 @@ static ane_status read_conv(struct ane_prim_call *c, struct conv *v) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   *v = (struct conv){.s = x->rank - 2, .groups = prim_int(c, "groups", 1), .taps = 1};
   if (c->status) return c->status;
-  bool fits = v->s >= 1 && v->s <= SPATIAL && w->rank == x->rank && v->groups >= 1 && x->dim[1] == w->dim[1] * v->groups &&
-              w->dim[0] % v->groups == 0;
+  bool fits = v->s >= 1 && v->s <= SPATIAL && w->rank == x->rank && v->groups >= 1 && x->dim[1] % v->groups == 0 &&
+              x->dim[1] / v->groups == w->dim[1] && w->dim[0] % v->groups == 0;
   if (!fits)
     return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v->groups);
   v->batch = x->dim[0], v->in = x->dim[1], v->out = w->dim[0];
   for (int i = 0; i < v->s; i++) v->x[i] = x->dim[2 + i], v->k[i] = w->dim[2 + i], v->taps *= w->dim[2 + i];
-  if (v->taps < 1) return prim_fail(c, ANE_SHAPE, "weight is %s", ane_dyn_text(w, b));
+  if (v->taps < 1 || v->taps > INT32_MAX) return prim_fail(c, ANE_SHAPE, "weight is %s", ane_dyn_text(w, b));
   if (read_list(c, "strides", v->s, v->stride) || read_list(c, "dilations", v->s, v->dilation)) return c->status;
   return read_padding(c, v);
 }
@@ -116,8 +116,9 @@ static bool is_product(const struct conv *v) {
 static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
                              const float *bias, float *y) {
   int64_t n = product(v->s, v->x);
-  float *rows = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->in) * sizeof *rows),
-        *out = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->out) * sizeof *out);
+  const int64_t ins[] = {n, v->in}, outs[] = {n, v->out};
+  float *rows = n == 1 ? NULL : prim_temp_array(c, sizeof *rows, 2, ins),
+        *out = n == 1 ? NULL : prim_temp_array(c, sizeof *out, 2, outs);
   for (int64_t b = 0; b < v->batch && !c->status; b++) {
     const float *from = x + b * v->in * n;
     float *to = y + b * v->out * n;
@@ -135,8 +136,8 @@ static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, cons
 static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
                             const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
-  float *rows = prim_temp(c, (uint64_t)(places * k) * sizeof *rows),
-        *out = prim_temp(c, (uint64_t)(places * v->out) * sizeof *out);
+  const int64_t ins[] = {places, v->in, v->taps}, outs[] = {places, v->out};
+  float *rows = prim_temp_array(c, sizeof *rows, 3, ins), *out = prim_temp_array(c, sizeof *out, 2, outs);
   for (int64_t b = 0; b < v->batch && !c->status; b++) {
     for (int64_t p = 0; p < places; p++)
       for (int64_t i = 0; i < k; i++) {
@@ -228,14 +229,15 @@ ane_status prim_conv_transpose(struct ane_prim_call *c) {
   if (!custom && strcmp(type, "valid") != 0)
     return prim_fail(c, ANE_UNSUPPORTED, "pad_type is \"%s\"; known are valid and custom", type);
   bool fits = v.s >= 1 && v.s <= SPATIAL && w->rank == x->rank && v.groups >= 1 && x->dim[1] == w->dim[0] &&
-              x->dim[1] % v.groups == 0 && (!bias || bias->count == w->dim[1] * v.groups);
+              x->dim[1] % v.groups == 0 && !__builtin_mul_overflow(w->dim[1], v.groups, &v.out) &&
+              (!bias || bias->count == v.out);
   if (!fits)
     return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v.groups);
   int n = prim_ints(c, "pad", pad, 2 * v.s), shaped = prim_ints(c, "output_shape", given, x->rank);
   if (custom && n >= 0 && n != 2 * v.s) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, v.s);
   if (shaped >= 0 && shaped != x->rank) return prim_fail(c, ANE_SHAPE, "output_shape has %d entries", shaped);
   if (read_list(c, "strides", v.s, v.stride) || read_list(c, "dilations", v.s, v.dilation)) return c->status;
-  v.batch = x->dim[0], v.in = x->dim[1], v.out = w->dim[1] * v.groups;
+  v.batch = x->dim[0], v.in = x->dim[1];
   dim[0] = v.batch, dim[1] = v.out;
   for (int i = 0; i < v.s; i++) {
     v.x[i] = x->dim[2 + i], v.k[i] = w->dim[2 + i], v.taps *= w->dim[2 + i];
@@ -305,8 +307,9 @@ static ane_status pool(struct ane_prim_call *c, bool largest) {
   memcpy(dim + 2, v.y, sizeof v.y);
   const float *x = prim_f32(c, c->in[0]);
   float *y = prim_out(c, 0, ANE_F32, c->in[0]->rank, dim);
+  if (c->status) return c->status;
   int64_t places = product(v.s, v.y), area = product(v.s, v.x);
-  for (int64_t i = 0; x && y && i < v.batch * v.in * places; i++) {
+  for (int64_t i = 0; i < v.batch * v.in * places; i++) {
     double sum = 0;
     float top = -INFINITY;
     for (int64_t t = 0; t < v.taps; t++) {
@@ -351,16 +354,18 @@ ane_status prim_causal_conv(struct ane_prim_call *c) {
   if (!silu && strcmp(act, "none") != 0) return prim_fail(c, ANE_UNSUPPORTED, "activation is \"%s\"; known are none, silu", act);
   if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 || w->dim[2] < 1)
     return prim_fail(c, ANE_SHAPE, "x is %s, weight %s", ane_dyn_text(x, a), ane_dyn_text(w, b));
-  int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1,
+  int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1, states,
           present[3] = {x->dim[0], channels, p};
-  if (past && past->count != n * p)
+  if (!ane_dyn_count(3, present, &states))
+    return prim_fail(c, ANE_RANGE, "a state of shape %s has too many elements", ane_dyn_dims(3, present, b));
+  if (past && past->count != states)
     return prim_fail(c, ANE_SHAPE, "past must be %s, but is %s", ane_dyn_dims(3, present, b), ane_dyn_text(past, a));
   if (bias && bias->count != channels) return prim_fail(c, ANE_SHAPE, "bias is %s", ane_dyn_text(bias, a));
   const float *v = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL,
               *old = past ? prim_f32(c, past) : NULL;
   float *line = prim_temp(c, (uint64_t)(p + s) * sizeof *line), *y = prim_out(c, 0, ANE_F32, 3, x->dim),
         *next = prim_wanted(c, 1) ? prim_out(c, 1, ANE_F32, 3, present) : NULL;
-  if (c->status) return c->status;
+  if (c->status || (s == 0 && (!next || p == 0))) return c->status; /* the results are empty */
   for (int64_t i = 0; i < n; i++) {
     for (int64_t j = 0; j < p; j++) line[j] = old ? old[i * p + j] : 0;
     memcpy(line + p, v + i * s, (size_t)s * sizeof *line);

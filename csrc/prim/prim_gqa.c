@@ -200,7 +200,7 @@ static ane_status make_room(struct ane_prim_call *c, struct gqa *g) {
   int64_t dim[4] = {g->batch, g->kv_heads, g->rows, g->d};
   for (int i = 1; i <= 2; i++) {
     bool out = !g->sliding && prim_wanted(c, i);
-    float *p = out ? prim_out(c, i, ANE_F32, 4, dim) : prim_temp(c, (uint64_t)(dim[0] * dim[1] * dim[2] * dim[3]) * sizeof *p);
+    float *p = out ? prim_out(c, i, ANE_F32, 4, dim) : prim_temp_array(c, sizeof *p, 4, dim);
     *(i == 1 ? &g->k : &g->v) = p;
   }
   g->q = prim_temp(c, (uint64_t)(g->batch * g->s * g->heads * g->d) * sizeof *g->q);
@@ -232,10 +232,10 @@ static ane_status run_attention(struct ane_prim_call *c, const struct gqa *g) {
   a.q_stride[0] = a.y_stride[0] = g->s * hd, a.q_stride[1] = a.y_stride[1] = g->d, a.q_stride[2] = a.y_stride[2] = hd;
   a.k_stride[0] = a.v_stride[0] = g->kv_heads * rd, a.k_stride[1] = a.v_stride[1] = rd, a.k_stride[2] = a.v_stride[2] = g->d;
   if (bias) {
+    int64_t keys = ANE_MAX(g->total, g->s); /* queries see up to s keys also where seqlens_k says that fewer are valid */
     bool fits = bias->rank == 4 && !g->sliding && (bias->dim[0] == 1 || bias->dim[0] == g->batch) &&
-                (bias->dim[1] == 1 || bias->dim[1] == g->heads) && bias->dim[2] == g->s && bias->dim[3] >= g->total;
-    if (!fits)
-      return prim_fail(c, ANE_SHAPE, "attention_bias does not fit %" PRId64 " queries and %" PRId64 " keys", g->s, g->total);
+                (bias->dim[1] == 1 || bias->dim[1] == g->heads) && bias->dim[2] == g->s && bias->dim[3] >= keys;
+    if (!fits) return prim_fail(c, ANE_SHAPE, "attention_bias does not fit %" PRId64 " queries and %" PRId64 " keys", g->s, keys);
     a.bias = prim_f32(c, bias);
     a.bias_stride[3] = 1, a.bias_stride[2] = bias->dim[3];
     a.bias_stride[1] = bias->dim[1] == 1 ? 0 : g->s * bias->dim[3];

@@ -22,9 +22,9 @@ static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, 
   ane_dtype t = floats ? ANE_F32 : x->dtype;
   const char *v = x->coded ? "" : direct ? x->data : prim_elements(c, x, &t);
   char *y = v ? prim_out(c, 0, t, rank, dim) : NULL;
-  if (!y) return c->status;
+  if (!y || c->out[0].count == 0) return c->status;
   size_t from = prim_width(direct ? x->dtype : t), to = prim_width(t);
-  for (int64_t b = 0; inner && b < batch; b++)
+  for (int64_t b = 0; b < batch; b++)
     for (int64_t o = 0; o < outer; o++)
       for (int64_t i = 0; i < m; i++) {
         int64_t at;
@@ -261,13 +261,14 @@ ane_status prim_scatter_along_axis(struct ane_prim_call *c) {
 
 ane_status prim_scatter_nd(struct ane_prim_call *c) {
   const struct ane_dyn *data = c->in[0], *indices = c->in[1], *updates = c->in[2];
-  int64_t stride[ANE_DYN_RANK], inner = 1, n = 1, q = indices->rank ? indices->dim[indices->rank - 1] : 0;
+  int64_t stride[ANE_DYN_RANK], inner = 1, n = 1, all, q = indices->rank ? indices->dim[indices->rank - 1] : 0;
   struct scatter s;
   if (q < 1 || q > data->rank) return prim_fail(c, ANE_SHAPE, "indices of %" PRId64 " parts for %d dimensions", q, data->rank);
   for (int i = 0; i + 1 < indices->rank; i++) n *= indices->dim[i];
   for (int i = (int)q; i < data->rank; i++) inner *= data->dim[i];
-  if (updates->count != n * inner)
-    return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, but must have %" PRId64, updates->count, n * inner);
+  if (__builtin_mul_overflow(n, inner, &all) || updates->count != all)
+    return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, but must have %" PRId64 " times %" PRId64, updates->count,
+                     n, inner);
   const int64_t *index = prim_i64(c, indices);
   if (!index || !begin_scatter(c, data, updates, &s)) return c->status;
   prim_strides(data->rank, data->dim, stride);

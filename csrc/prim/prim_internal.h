@@ -49,6 +49,8 @@ static inline bool prim_is_float(ane_dtype t) {
 
 /* Returns memory that lasts until the call ends, 64-byte aligned, not zeroed; NULL: c->status is set. */
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
+/* The same for an array of this shape with elements of `size` bytes. A shape of too many elements sets c->status. */
+void *prim_temp_array(struct ane_prim_call *c, size_t size, int rank, const int64_t *dim);
 /* Allocates output i with this shape. Returns its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
 /* Makes output i a view of the elements of t with another shape of as many elements. */

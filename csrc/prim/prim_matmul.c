@@ -50,11 +50,13 @@ static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, const s
   for (int i = 0; i < p->rank; i++) {
     p->x.batch_stride[i] *= p->x.rows * p->x.cols;
     p->y.batch_stride[i] *= p->y.rows * p->y.cols;
-    p->batches *= p->batch[i];
     p->out[p->out_rank++] = p->batch[i];
   }
   if (x->rank >= 2) p->out[p->out_rank++] = p->m;
   if (y->rank >= 2) p->out[p->out_rank++] = p->n;
+  int64_t all;
+  if (!ane_dyn_count(p->out_rank, p->out, &all)) return prim_fail(c, ANE_RANGE, "the result has too many elements");
+  for (int i = 0; i < p->rank; i++) p->batches *= p->batch[i];
   return c->status;
 }
 
@@ -144,9 +146,11 @@ ane_status prim_matmul(struct ane_prim_call *c) {
   if (c->state && (!tx || x->rank < 2) && floats) return by_matrix(c, x, &c->state->m[0], NULL);
   if (plan(c, x, y, tx, ty, &p)) return c->status;
   if (!floats) return integers(c, x, y, &p);
+  const int64_t sums[] = {prim_threads(c), p.n};
   struct job j = {&p, prim_f32(c, x), prim_f32(c, y), prim_out(c, 0, ANE_F32, p.out_rank, p.out),
-                  prim_temp(c, (uint64_t)(prim_threads(c) * p.n) * sizeof(double))};
-  if (!c->status) prim_parallel(c, p.batches * p.m, (double)p.batches * (double)p.m * (double)p.n * (double)p.k, rows_f32, &j);
+                  prim_temp_array(c, sizeof *j.sums, 2, sums)};
+  if (!c->status && c->out[0].count)
+    prim_parallel(c, p.batches * p.m, (double)p.batches * (double)p.m * (double)p.n * (double)p.k, rows_f32, &j);
   return c->status;
 }
 

@@ -38,10 +38,9 @@ static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int ou
                             const struct ane_dyn *past, int64_t d, const float *bias) {
   int64_t total = m->past + m->new_keys, dim[4] = {m->batch, m->heads, total, d};
   const float *v = prim_f32(c, t), *old = past ? prim_f32(c, past) : NULL;
-  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim)
-                                 : prim_temp(c, (uint64_t)(m->batch * m->heads * total * d) * sizeof *y);
+  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim) : prim_temp_array(c, sizeof *y, 4, dim);
   if (c->status) return NULL;
-  for (int64_t n = 0; n < m->batch * m->heads; n++) {
+  for (int64_t n = 0; total > 0 && d > 0 && n < m->batch * m->heads; n++) {
     int64_t b = n / m->heads, h = n % m->heads;
     float *to = y + n * total * d;
     if (old) memcpy(to, old + n * m->past * d, (size_t)(m->past * d) * sizeof *to);
@@ -62,11 +61,11 @@ static ane_status read_bias(struct ane_prim_call *c, const struct mha *m, struct
   if (bias &&
       (bias->rank > 4 || !prim_broadcast(bias->rank, bias->dim, 4, full, &rank, dim) || memcmp(dim, full, sizeof full) != 0))
     return prim_fail(c, ANE_SHAPE, "attention_bias is %s", ane_dyn_text(bias, text));
+  float fill = prim_float(c, "mask_filter_value", -10000), *y = prim_temp_array(c, sizeof *y, 4, full);
+  if (!y) return c->status;
   if (pad && pad->count != m->batch && pad->count != m->batch * total && pad->count != m->batch * m->s * total)
     return prim_fail(c, ANE_UNSUPPORTED, "key_padding_mask is %s", ane_dyn_text(pad, text));
   if (bias) prim_broadcast_strides(bias, 4, full, stride);
-  float fill = prim_float(c, "mask_filter_value", -10000),
-        *y = prim_temp(c, (uint64_t)(m->batch * m->heads * m->s * total) * sizeof *y);
   const float *v = bias ? prim_f32(c, bias) : NULL;
   const int64_t *p = pad ? prim_i64(c, pad) : NULL;
   if (c->status) return c->status;

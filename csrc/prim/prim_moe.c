@@ -30,9 +30,10 @@ static ane_status count_experts(struct ane_prim_call *c, int64_t *experts, bool 
   if (!w1 || !w2) return c->status;
   *experts = w1->rank == 3 ? w1->dim[0] : 0;
   *has_fc3 = w3 != NULL;
-  if (*experts < 1 || *experts > 65536 || w2->rank != 3 || w2->dim[0] != *experts ||
-      (w3 && (w3->rank != 3 || w3->dim[0] != *experts)))
-    return prim_fail(c, ANE_SHAPE, "the weights of fc1, fc2 and fc3 are not [experts, rows, columns]");
+  bool fits = *experts >= 1 && *experts <= 65536 && w1->count > 0 && w2->count > 0 && w2->rank == 3 && w2->dim[0] == *experts &&
+              (!w3 || (w3->count > 0 && w3->rank == 3 && w3->dim[0] == *experts));
+  if (!fits)
+    return prim_fail(c, ANE_SHAPE, "the weights of fc1, fc2 and fc3 are not [experts, rows, columns], each of them 1 or more");
   return c->status;
 }
 
@@ -65,10 +66,9 @@ static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *
   (void)snprintf(name, sizeof name, "%s_zero_points", weight_names[w]);
   const struct ane_dyn *zeros = prim_in(c, name);
   if (!scales) return prim_fail(c, ANE_INVALID, "%s has no scales that are constant", weight_names[w]);
-  if (t->dtype != ANE_U8 || __builtin_mul_overflow(t->dim[2], 8 / bits, &(int64_t){0}))
-    return prim_fail(c, ANE_SHAPE, "%s is not uint8, or has too many columns", weight_names[w]);
-  int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : ANE_MAX(cols, 1),
-          nb = (cols + each - 1) / each, zero_row = (nb * bits + 7) / 8;
+  if (t->dtype != ANE_U8) return prim_fail(c, ANE_SHAPE, "%s is not uint8", weight_names[w]);
+  int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : cols, nb = (cols + each - 1) / each,
+          zero_row = (nb * bits + 7) / 8;
   if (scales->count != n * rows * nb || !prim_is_float(scales->dtype))
     return prim_fail(c, ANE_SHAPE, "%s_scales has %" PRId64 " elements, but must have %" PRId64, weight_names[w], scales->count,
                      n * rows * nb);
@@ -228,13 +228,14 @@ static ane_status run_expert(struct ane_prim_call *c, const struct moe *m, int64
 }
 
 static ane_status run_all(struct ane_prim_call *c, const struct moe *m, const float *x, float *y) {
-  uint64_t t = (uint64_t)m->tokens, f = sizeof(float);
-  float *share = prim_temp(c, t * (uint64_t)m->experts * f);
-  uint8_t *chosen = prim_temp(c, t * (uint64_t)m->experts);
   /* analyser: as in check_sizes. */
-  struct room r = {prim_temp(c, t * (uint64_t)m->hidden * f), prim_temp(c, t * (uint64_t)m->state->m[0].rows * f),
-                   m->has_fc3 ? prim_temp(c, t * (uint64_t)m->inner * f) : NULL, prim_temp(c, t * (uint64_t)m->hidden * f),
-                   prim_temp(c, t * sizeof *r.tokens)};
+  const int64_t t = m->tokens, each[] = {t, m->experts}, in[] = {t, m->hidden}, up[] = {t, m->state->m[0].rows},
+                inner[] = {t, m->inner};
+  float *share = prim_temp_array(c, sizeof *share, 2, each);
+  uint8_t *chosen = prim_temp_array(c, sizeof *chosen, 2, each);
+  struct room r = {prim_temp_array(c, sizeof *r.x, 2, in), prim_temp_array(c, sizeof *r.h, 2, up),
+                   m->has_fc3 ? prim_temp_array(c, sizeof *r.up, 2, inner) : NULL, prim_temp_array(c, sizeof *r.y, 2, in),
+                   prim_temp_array(c, sizeof *r.tokens, 1, &t)};
   if (c->status) return c->status;
   for (int64_t i = 0; i < m->tokens; i++) choose(m, i, share + i * m->experts, chosen + i * m->experts);
   memset(y, 0, (size_t)(m->tokens * m->hidden) * sizeof *y);

@@ -113,8 +113,8 @@ static int64_t offset_of(const struct ane_dyn *x, const struct slice *k, int64_t
   int64_t own[ANE_DYN_RANK], offset = 0;
   prim_strides(x->rank, x->dim, own);
   for (int i = 0; i < x->rank; i++) {
-    if (k->count[i] > 0) offset += k->begin[i] * own[i]; /* an empty slice may begin at the end */
-    stride[i] = own[i] * k->step[i];
+    if (k->count[i] > 0) offset += k->begin[i] * own[i];   /* an empty slice may begin at the end */
+    stride[i] = k->count[i] > 1 ? own[i] * k->step[i] : 0; /* the step of a single element may have any size */
   }
   return offset;
 }
@@ -186,10 +186,11 @@ static ane_status read_slice(struct ane_prim_call *c, const struct ane_dyn *x, s
     if (s == 0 || s == INT64_MIN) return prim_fail(c, ANE_INVALID, "stride holds %" PRId64, s);
     if (n[3] > 0 && bm[i]) b = s > 0 ? 0 : d - 1;
     if (n[4] > 0 && em[i]) e = s > 0 ? d : -1;
-    if (n[5] > 0 && sm[i]) s = 1, e = b + 1, k->squeeze |= 1u << i;
+    bool single = n[5] > 0 && sm[i];
+    if (single) s = 1, k->squeeze |= 1u << i;
     if (b < (s > 0 ? 0 : -1) || b > d)
       return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", but the axis has %" PRId64 " elements", begin[i], d);
-    e = s > 0 ? ANE_MIN(e, d) : ANE_MAX(e, -1);
+    e = single ? ANE_MIN(b + 1, d) : s > 0 ? ANE_MIN(e, d) : ANE_MAX(e, -1);
     k->begin[i] = b;
     k->step[i] = s;
     k->count[i] = count_between(b, e, s);
@@ -213,7 +214,7 @@ ane_status prim_slice_by_size(struct ane_prim_call *c) {
     prim_fail(c, ANE_SHAPE, "lists of %d and %d entries for %d dimensions", a, b, x->rank);
   for (int i = 0; i < x->rank && !c->status; i++) {
     if (k.begin[i] < 0) k.begin[i] += x->dim[i];
-    if (k.count[i] == -1) k.count[i] = x->dim[i] - k.begin[i];
+    if (k.count[i] == -1 && k.begin[i] >= 0) k.count[i] = x->dim[i] - k.begin[i];
     k.step[i] = 1;
     if (k.begin[i] < 0 || k.count[i] < 0 || k.begin[i] > x->dim[i] || k.count[i] > x->dim[i] - k.begin[i])
       prim_fail(c, ANE_RANGE, "%" PRId64 " elements at %" PRId64 " of %" PRId64, k.count[i], k.begin[i], x->dim[i]);

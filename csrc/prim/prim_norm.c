@@ -160,7 +160,7 @@ ane_status prim_l2_norm(struct ane_prim_call *c) {
   double epsilon = (double)prim_float(c, "epsilon", 1e-12f);
   const float *v = prim_f32(c, x);
   float *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
-  if (c->status) return c->status;
+  if (c->status || x->count == 0) return c->status;
   int64_t n = x->rank ? x->dim[axis] : 1, inner = 1, outer = 1;
   for (int i = 0; i < x->rank; i++) *(i < axis ? &outer : &inner) *= i == axis ? 1 : x->dim[i];
   for (int64_t o = 0; o < outer * inner; o++) {

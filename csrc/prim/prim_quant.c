@@ -37,7 +37,7 @@ static ane_status read_grid(struct ane_prim_call *c, const struct ane_dyn *x, co
                      ane_dyn_text(x, b), ane_dyn_text(scale, a));
   }
   g->block = block;
-  g->blocks = (g->n + block - 1) / block;
+  g->blocks = g->n / block + (g->n % block != 0);
   bool fits = scale->rank == x->rank;
   for (int i = 0; fits && i < x->rank; i++) fits = scale->dim[i] == (i == axis ? g->blocks : x->dim[i]);
   return fits ? c->status
@@ -301,7 +301,7 @@ ane_status prim_gather_block_quantized(struct ane_prim_call *c) {
   const int64_t *index = prim_i64(c, indices);
   float *y = index ? prim_out(c, 0, ANE_F32, rank, dim) : NULL;
   int64_t n = t.data->dim[0];
-  for (int64_t i = 0; y && i < indices->count; i++)
+  for (int64_t i = 0; y && c->out[0].count && i < indices->count; i++)
     for (int64_t e = 0; e < each; e++) {
       int64_t at = index[i] < 0 ? index[i] + n : index[i];
       float *row = y + (i * each + e) * t.n;

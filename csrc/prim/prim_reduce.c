@@ -182,7 +182,7 @@ ane_status prim_cumsum(struct ane_prim_call *c) {
   const int64_t *v = floats ? NULL : prim_i64(c, x);
   void *y = prim_out(c, 0, floats ? ANE_F32 : x->dtype, x->rank, x->dim);
   int64_t *z = floats ? NULL : prim_temp(c, (uint64_t)x->count * sizeof *z);
-  if (c->status) return c->status;
+  if (c->status || x->count == 0) return c->status;
   for (int64_t o = 0; o < l.outer * l.inner; o++) {
     double sum = 0;
     uint64_t whole = 0;
@@ -236,7 +236,7 @@ ane_status prim_topk(struct ane_prim_call *c) {
   const int64_t *v = floats ? NULL : prim_i64(c, x);
   char *y = prim_out(c, 0, floats ? ANE_F32 : x->dtype, x->rank, dim), *z = c->n_out > 1 ? prim_out(c, 1, t, x->rank, dim) : NULL;
   struct candidate *list = prim_temp(c, (uint64_t)l.n * sizeof *list);
-  if (c->status) return c->status;
+  if (c->status || c->out[0].count == 0) return c->status;
   for (int64_t o = 0; o < l.outer * l.inner; o++) {
     int64_t base = o / l.inner * l.n * l.inner + o % l.inner, to = o / l.inner * k * l.inner + o % l.inner;
     for (int64_t i = 0; i < l.n; i++)

@@ -13,6 +13,14 @@ void *prim_temp(struct ane_prim_call *c, uint64_t bytes) {
   return b->data;
 }
 
+void *prim_temp_array(struct ane_prim_call *c, size_t size, int rank, const int64_t *dim) {
+  int64_t n;
+  char text[ANE_DYN_TEXT];
+  if (ane_dyn_count(rank, dim, &n)) return prim_temp(c, (uint64_t)n * size);
+  prim_fail(c, ANE_RANGE, "a tensor of shape %s has too many elements", ane_dyn_dims(rank, dim, text));
+  return NULL;
+}
+
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim) {
   struct ane_dyn *o = &c->out[i];
   *o = (struct ane_dyn){.dtype = t, .rank = rank};

@@ -76,7 +76,7 @@ ane_status prim_rotary_embedding(struct ane_prim_call *c) {
   float *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
   if (c->status) return c->status;
   for (int64_t i = 0; i < x->count; i++) y[i] = v[i] * scale;
-  for (int64_t b = 0; b < r.batch; b++)
+  for (int64_t b = 0; x->count && b < r.batch; b++)
     for (int64_t n = 0; n < r.n; n++) {
       /* analyser: where positions are given, they are set. */
       int64_t row = !p ? b * r.n + n : r.one ? r.positions[0] + n : r.positions[b * r.n + n];

@@ -149,7 +149,7 @@ bool ane_dyn_count(int rank, const int64_t *dim, int64_t *count) {
   for (int i = 0; i < rank; i++) {
     if (dim[i] < 0) return false;
     empty = empty || dim[i] == 0;
-    if (__builtin_mul_overflow(*count, ANE_MAX(dim[i], 1), count)) return false;
+    if (__builtin_mul_overflow(*count, ANE_MAX(dim[i], 1), count) || *count > ANE_DYN_MOST) return false;
   }
   if (empty) *count = 0;
   return true;
@@ -163,7 +163,7 @@ uint64_t ane_dyn_bytes(const struct ane_dyn *t) {
 ane_status ane_dyn_alloc(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err) {
   char text[ANE_DYN_TEXT];
   t->block = NULL;
-  if (!ane_dyn_count(t->rank, t->dim, &t->count) || t->count > INT64_MAX / 16)
+  if (!ane_dyn_count(t->rank, t->dim, &t->count))
     return ane_fail(err, ANE_RANGE, "a tensor of shape %s has too many elements", ane_dyn_dims(t->rank, t->dim, text));
   struct ane_error own;
   t->block = ane_dyn_block_new(m, ane_dyn_bytes(t), &own);

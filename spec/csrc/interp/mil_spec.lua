@@ -92,6 +92,36 @@ describe("a Core ML program that cannot run", function()
       { told(op("concat", { { "axis", { "n" } } }, { { "y", vector } })) })
   end)
 
+  it("is told by shapes that no memory holds", function()
+    local rows, mask = mlpackage.tensor("fp16", { 1, 1 << 32, 0 }), mlpackage.tensor("fp16", { 1, 1 })
+    local message, code = told(function(t)
+      t.ops[3] = mlpackage.const("rows", rows, mlpackage.value(rows, 7, ""))
+      t.ops[4] = mlpackage.const("mask", mask, mlpackage.value(mask, 7, "\0\0"))
+      t.ops[5] = mlpackage.op("scaled_dot_product_attention",
+        { { "query", { "rows" } }, { "key", { "rows" } }, { "value", { "rows" } }, { "attn_mask", { "mask" } } }, { { "a", rows } })
+      t.ops[6] = mlpackage.op("mul", { { "x", { "x" } }, { "y", { "w" } } }, { { "y", vector } })
+      t.outputs = { "a" }
+      t.description[3] = { 10, mlpackage.feature("a", 65552, { 1, 1 << 32, 0 }) }
+    end)
+    assert.same({ "function main: node a (scaled_dot_product_attention): a tensor of shape [1, 4294967296, 4294967296] has too many " ..
+      "elements", "range" }, { message, code })
+  end)
+
+  it("is told by indices that can be negative", function()
+    local bits, codes = mlpackage.tensor(37, { 4 }), mlpackage.tensor("int4", { 4 })
+    local lut = mlpackage.tensor("fp16", { 1, 16, 1 })
+    local message, code = told(function(t)
+      t.ops[3] = mlpackage.const("bits", bits, mlpackage.value(bits, 7, "\15"))
+      t.ops[4] = mlpackage.const("codes", codes, mlpackage.value(codes, 7, "\255\255"))
+      t.ops[5] = mlpackage.const("lut", lut, mlpackage.value(lut, 7, ("\0\60"):rep(16)))
+      t.ops[6] = mlpackage.op("constexpr_lut_to_sparse",
+        { { "indices_mask", { "bits" } }, { "indices_nonzero_data", { "codes" } }, { "lut", { "lut" } } },
+        { { "m", bits }, { "d", vector } })
+      t.ops[7] = mlpackage.op("mul", { { "x", { "x" } }, { "y", { "d" } } }, { { "y", vector } })
+    end)
+    assert.same({ "function main: op constexpr_lut_to_sparse (m): indices of type int4", "unsupported" }, { message, code })
+  end)
+
   it("is told where a result is not what it declares", function()
     local message, code = told(function(t)
       t.ops[3] = mlpackage.op("reduce_sum", { { "x", { "x" } } }, { { "y", vector } })

@@ -1,0 +1,125 @@
+-- Dimensions and attributes that no real graph has: products beyond 64 bits, dimensions of 0 beside huge ones. A graph is
+-- refused, or its result is empty. Nothing is read or written beyond a tensor, and nothing runs for hours.
+local onnx = require "support.onnx_writer"
+
+local MS = "com.microsoft"
+local floats, ints = onnx.floats, onnx.ints
+
+-- What a node says that is refused.
+local function told(...)
+  local out, message, code = onnx.run(...)
+  assert.is_nil(out)
+  return { message:match "node .*$", code }
+end
+
+local function ones(n)
+  local list = {}
+  for i = 1, n do list[i] = 1 end
+  return list
+end
+
+-- The shape of a result without elements.
+local function empty(...)
+  local out = assert(onnx.run(...))
+  assert.equal(0, #out)
+  return out.shape
+end
+
+local HUGE = 1 << 50
+
+describe("a node with a shape that no memory holds is refused:", function()
+  it("blocks larger than all numbers", function()
+    assert.same({ "node node (dequantize): scale is fp32[0] for blocks of 9223372036854775807 on axis 0 of uint8[4]", "shape" },
+      told("DequantizeLinear", { onnx.bytes({ 4 }, { 1, 2, 3, 4 }), floats({ 0 }, {}) },
+        { attrs = { axis = 0, block_size = math.maxinteger } }))
+  end)
+
+  -- Grouped attention of one head of 4 channels.
+  local function grouped(queries, total, bias)
+    local part = floats({ 1, queries, 4 }, ones(4 * queries))
+    return told("GroupQueryAttention", { part, part, part, false, false, ints({ 1 }, { 0 }), ints({}, { total }), false, false,
+      false, bias }, { domain = MS, attrs = { num_heads = 1, kv_num_heads = 1 } })
+  end
+
+  it("caches of 2^60 rows", function()
+    assert.same({ "node node (group_query_attention): a tensor of shape [1, 1, 1152921504606846976, 4] has too many elements", "range" },
+      grouped(1, 1 << 60))
+  end)
+
+  it("a bias narrower than its queries", function()
+    assert.same({ "node node (group_query_attention): attention_bias does not fit 5 queries and 5 keys", "shape" },
+      grouped(5, 1, floats({ 1, 1, 5, 1 }, { 0, 0, 0, 0, 0 })))
+  end)
+
+  it("2^62 heads without channels", function()
+    assert.same({ "node node (attention): a result of shape [1, 4611686018427387904, 1, 4] has too many elements", "range" },
+      told("Attention", { floats({ 1, 1, 0 }, {}), floats({ 1, 1, 0 }, {}), floats({ 1, 1, 4 }, { 1, 2, 3, 4 }) },
+        { attrs = { q_num_heads = 1 << 62, kv_num_heads = 1 } }))
+  end)
+
+  it("states of a convolution of 2^64 elements", function()
+    assert.same({ "node node (causal_conv): a state of shape [72057594037927936, 1, 256] has too many elements", "range" },
+      told("CausalConvWithState", { floats({ 1 << 56, 1, 0 }, {}), floats({ 1, 1, 257 }, ones(257)), false, floats({ 0 }, {}) },
+        { domain = MS }))
+  end)
+
+  it("a kernel of 2^64 positions", function()
+    assert.same({ "node node (conv): weight is fp32[4, 0, 1099511627776]", "shape" },
+      told("Conv", { floats({ 1, 0, 8 }, {}), floats({ 4, 0, 1 << 40 }, {}) }, { attrs = { dilations = { 1 << 24 } } }))
+  end)
+
+  it("experts without rows or columns", function()
+    local wrong = "the weights of fc1, fc2 and fc3 are not [experts, rows, columns], each of them 1 or more"
+    for _, constant in ipairs { false, { [3] = true, [4] = true, [5] = true, [6] = true } } do
+      assert.same({ "node node (moe): " .. wrong, "shape" },
+        told("MoE", { floats({ 1, 0 }, {}), floats({ 1, 1 }, { 1 }), floats({ 1, HUGE, 0 }, {}), false, floats({ 1, 0, HUGE }, {}) },
+          { domain = MS, constant = constant or nil }))
+      assert.same({ "node node (qmoe): " .. wrong, "shape" },
+        told("QMoE", { floats({ 1, 0 }, {}), floats({ 1, 1 }, { 1 }), onnx.bytes({ 1, 0, 1 << 56 }, {}), floats({ 1, 0 }, {}), false,
+          onnx.bytes({ 1, 1 << 56, 0 }, {}), floats({ 1, 0 }, {}) }, { domain = MS, constant = constant or nil }))
+    end
+  end)
+
+  it("a view whose dimensions have a product beyond 2^57", function()
+    assert.same({ "node node (reshape): fp32[0] cannot take the shape [536870912, 536870912, 0]", "shape" },
+      told("Reshape", { floats({ 0 }, {}), ints({ 3 }, { 1 << 29, 1 << 29, 0 }) }, { attrs = { allowzero = 1 } }))
+  end)
+end)
+
+describe("a node without elements has an empty result:", function()
+  local x = floats({ HUGE, 0 }, {})
+
+  it("sums, and the largest elements", function()
+    assert.same({ HUGE, 0 }, empty("CumSum", { x, ints({}, { 1 }) }))
+    assert.same({ HUGE, 0 }, empty("TopK", { x, ints({ 1 }, { 0 }) }, { outputs = 2 }))
+  end)
+
+  it("gathered rows", function()
+    assert.same({ HUGE, 0 }, empty("Gather", { x, ints({ 0 }, {}) }, { attrs = { axis = 1 } }))
+    assert.same({ 1, HUGE, 0 }, empty("GatherBlockQuantized",
+      { onnx.bytes({ 2, HUGE, 0 }, {}), ints({ 1 }, { 1 }), floats({ 2, HUGE, 0 }, {}) },
+      { domain = MS, attrs = { block_size = 16, quantize_axis = 2 } }))
+  end)
+
+  it("products", function()
+    assert.same({ HUGE, 0 }, empty("MatMul", { x, floats({ 0, 0 }, {}) }))
+  end)
+
+  it("rotated heads", function()
+    assert.same({ HUGE, 0, 1, 2 }, empty("RotaryEmbedding", { floats({ HUGE, 0, 1, 2 }, {}), ints({ 1 }, { 0 }), floats({ 1, 1 }, { 1 }),
+      floats({ 1, 1 }, { 0 }) }, { domain = MS }))
+  end)
+
+  it("attention without channels", function()
+    local q = floats({ 1, 4, 0 }, {})
+    assert.same({ 1, 4, 0 }, empty("MultiHeadAttention", { q, q, q }, { domain = MS, attrs = { num_heads = 1 << 50 } }))
+    assert.same({ 1, 4, 0 }, empty("Attention", { q, q, q }, { attrs = { q_num_heads = 1 << 50, kv_num_heads = 1 << 50 } }))
+  end)
+
+  it("a causal convolution", function()
+    for taps = 1, 2 do
+      assert.same({ HUGE, 1, 0 }, empty("CausalConvWithState", { floats({ HUGE, 1, 0 }, {}), floats({ 1, 1, taps }, ones(taps)) },
+        { domain = MS }))
+    end
+  end)
+end)
