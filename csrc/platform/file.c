@@ -50,15 +50,21 @@ int ane_fd_open(int folder, const char *path, int flags, unsigned mode) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   /* A standard stream of the process is closed. What is written to it must not end up in this file. */
   int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), why = errno;
+  if (high < 0 && flags & O_EXCL) unlinkat(folder, path, 0);
   close(fd);
   errno = why;
   return high;
 }
 
-/* Takes the lock that a writer holds during its lifetime. Succeeds if the file system has no locks. */
-static bool lock(int fd, int how) { return flock(fd, how) == 0 || errno == ENOLCK || errno == EOPNOTSUPP; }
+bool ane_fd_lock(int fd) {
+  int r;
+  do r = flock(fd, LOCK_EX);
+  while (r != 0 && errno == EINTR);
+  return r == 0 || errno == ENOLCK || errno == EOPNOTSUPP;
+}
 
-/* Creates and locks a file "path.<pid>-<n>.tmp". mkstemp is not used, since the mode must follow the umask. */
+/* Creates and locks a file "path.<pid>-<n>.tmp". mkstemp is not used, since the mode must follow the umask. -1: see errno, and
+ * there is no such file. */
 static int open_temp(struct ane_file_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -67,10 +73,16 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
     int fd = ane_fd_open(AT_FDCWD, w->temp, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0 && errno != EEXIST) return fd;
     if (fd < 0) continue;
+    bool locked = ane_fd_lock(fd) && fstat(fd, &st) == 0;
     /* A sweep may have removed the file between open and lock. */
-    if (lock(fd, LOCK_EX) && fstat(fd, &st) == 0 && st.st_nlink > 0) return fd;
+    if (locked && st.st_nlink > 0) return fd;
+    int why = errno;
+    if (!locked) unlink(w->temp);
     close(fd);
+    errno = why;
+    if (!locked) return -1;
   }
+  errno = EEXIST;
   return -1;
 }
 
@@ -207,18 +219,20 @@ ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
 
 void ane_file_abandon(struct ane_file_writer *w) {
   if (!w->temp) return;
+  unlink(w->temp); /* under the lock: the name cannot be another writer's yet */
   if (w->fd >= 0) close(w->fd);
-  unlink(w->temp);
   release(w);
 }
 
 ane_status ane_folder_each(const char *path, bool (*fn)(void *arg, const char *name), void *arg, struct ane_error *err) {
   DIR *d = opendir(path);
   if (!d) return ane_fail(err, ANE_IO, "cannot list %s: %s", path, strerror(errno));
-  for (struct dirent *e; (e = readdir(d));) {
+  struct dirent *e;
+  while (errno = 0, (e = readdir(d))) {
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
     if (!fn(arg, e->d_name)) break;
   }
+  int why = e ? 0 : errno;
   closedir(d);
-  return ANE_OK;
+  return why ? ane_fail(err, ANE_IO, "cannot list %s: %s", path, strerror(why)) : ANE_OK;
 }

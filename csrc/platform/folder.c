@@ -121,7 +121,7 @@ static void release(struct ane_folder_writer *w) {
   *w = (struct ane_folder_writer){.fd = -1};
 }
 
-/* Creates and locks a folder "path.<pid>-<n>.tmp". false: see errno. */
+/* Creates and locks a folder "path.<pid>-<n>.tmp". false: see errno, and there is no such folder. */
 static bool make_temp(struct ane_folder_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -132,13 +132,18 @@ static bool make_temp(struct ane_folder_writer *w, size_t room) {
       return false;
     }
     w->fd = ane_fd_open(AT_FDCWD, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+    bool locked = w->fd >= 0 && ane_fd_lock(w->fd) && fstat(w->fd, &st) == 0;
+    if (locked && st.st_nlink > 0) return true;
     /* A sweep may have removed it between mkdir and the lock. */
-    if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 &&
-        st.st_nlink > 0)
-      return true;
+    bool swept = locked || (w->fd < 0 && errno == ENOENT);
+    int why = errno;
+    if (!swept) rmdir(w->temp);
     if (w->fd >= 0) close(w->fd);
     w->fd = -1;
+    errno = why;
+    if (!swept) return false;
   }
+  errno = EEXIST;
   return false;
 }
 
@@ -187,7 +192,12 @@ static bool lock_partial(struct ane_folder_writer *w) {
     w->fd = ane_fd_open(AT_FDCWD, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (w->fd < 0 && errno != ENOENT) return false;
     if (w->fd < 0) continue;
-    if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
+    if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) {
+      int why = errno;
+      if (why != EWOULDBLOCK) rmdir(w->temp); /* only one that is empty */
+      errno = why;
+      return false;
+    }
     /* Its writer may have committed it between open and lock; then the name refers to another folder. */
     if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
       return true;

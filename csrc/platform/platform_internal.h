@@ -4,8 +4,11 @@
 
 #include "platform/platform.h"
 
-/* openat, repeated after interruptions; always with O_CLOEXEC. `mode` counts where a file is created. Never returns 0, 1 or 2. */
+/* openat, repeated after interruptions; always with O_CLOEXEC. `mode` counts where a file is created. Never returns 0, 1 or 2.
+ * With O_EXCL no file is left after a failure. */
 int ane_fd_open(int folder, const char *path, int flags, unsigned mode);
+/* Waits for the lock that a writer holds during its lifetime. Succeeds if the file system has no locks. false: see errno. */
+bool ane_fd_lock(int fd);
 /* Writes everything, resuming after interruptions. false: see errno; errno 0: no progress. */
 bool ane_fd_write(int fd, const void *data, size_t size);
 /* The same for bytes that have been written; the next write is at the end again. */

@@ -56,6 +56,25 @@ describe("core.write_file and core.read_file", function()
     assert.same({ "link", "target" }, list())
   end)
 
+  it("give the reason, and leave nothing behind, if a file cannot be locked", function()
+    local library = os.tmpname()
+    finally(function() os.execute(("rm -f '%s' '%s.c' '%s.so'"):format(library, library, library)) end)
+    local code = "#include <errno.h>\nint flock(int fd, int how) { (void)fd; (void)how; errno = EIO; return -1; }\n"
+    assert(core.write_file(library .. ".c", code))
+    if not os.execute(("env -u LD_PRELOAD cc -shared -fPIC -o %s.so %s.c 2>/dev/null"):format(library, library)) then
+      return pending "needs a compiler"
+    end
+    local program = ("local core = require 'ane.core'; print(core.write_file('%s/a', 'x')); print(core.folder('%s/b'))")
+      :format(folder, folder)
+    local pipe = assert(io.popen(("LUA_PATH='%s' LUA_CPATH='%s' LD_PRELOAD=\"$LD_PRELOAD %s.so\" %s -e \"%s\" 2>&1"):format(package.path,
+      package.cpath, library, os.getenv "LUA" or "lua5.4", program)))
+    local said = pipe:read "a"
+    pipe:close()
+    assert.equal(("nil\t%s/a: cannot create: Input/output error\tio\nnil\t%s/b: cannot create: Input/output error\tio\n")
+      :format(folder, folder), said)
+    assert.same({}, list())
+  end)
+
   it("give the reason, and leave nothing behind", function()
     local function refused(pattern, path)
       local ok, message, code = core.write_file(path, "x")
