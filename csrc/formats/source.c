@@ -44,15 +44,17 @@ static ane_status overlay_tensor(struct ane_source *d, const struct ane_source_t
   *to = *from;
   to->name = ane_arena_strndup(&d->arena, from->name, strlen(from->name));
   if (!to->name) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s", from->name);
-  to->own = to->unset = !from->tensor.data;
-  if (!to->own) return ANE_OK;
+  if (from->tensor.data) return ANE_OK;
   if (!ane_shape_count(&from->tensor.shape, &count) || !ane_dtype_bytes(t, count, &bytes) || bytes > SIZE_MAX)
     return ane_fail(err, ANE_SHAPE, "tensor %s is too large", from->name);
   to->tensor = (struct ane_tensor){.dtype = t, .shape = from->tensor.shape, .bytes = bytes};
   to->offset = 0;
   void *data = ane_arena_alloc(&d->arena, (size_t)bytes);
-  if (!data) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s (%" PRIu64 " bytes)", from->name, to->tensor.bytes);
+  to->unset = ane_arena_alloc(&d->arena, sizeof *to->unset);
+  if (!data || !to->unset)
+    return ane_fail(err, ANE_NOMEM, "no memory for tensor %s (%" PRIu64 " bytes)", from->name, to->tensor.bytes);
   to->tensor.data = data;
+  *to->unset = true;
   return ANE_OK;
 }
 
@@ -110,12 +112,12 @@ bool ane_source_holds(const struct ane_source *s, const char *path) {
   return false;
 }
 
-void ane_source_set(struct ane_source *s, const struct ane_source_tensor *t) { s->tensors[t - s->tensors].unset = false; }
+void ane_source_set(const struct ane_source_tensor *t) { *t->unset = false; }
 
-void ane_source_forget(struct ane_source *s, const struct ane_source_tensor *t) {
-  if (!t->own) return;
+void ane_source_forget(const struct ane_source_tensor *t) {
+  if (!t->unset) return;
   ane_pages_drop((void *)(uintptr_t)t->tensor.data, (size_t)t->tensor.bytes);
-  s->tensors[t - s->tensors].unset = true;
+  *t->unset = true;
 }
 
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {

@@ -51,8 +51,8 @@ struct ane_source_tensor {
   uint32_t file;                  /* index into files */
   const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after another. Only the shape */
   uint32_t n_parts;               /* (of all parts together) and the type (of the first) of `tensor` are valid */
-  bool own;                       /* the data is memory of this source, an overlay */
-  bool unset;                     /* own, and the caller has not filled it yet: its numbers mean nothing */
+  bool *unset; /* not NULL: the data is memory of an overlay. true: nobody has filled it yet, so its numbers mean nothing. One
+                  flag in the overlay's arena, which all sources derived from it share */
 };
 
 struct ane_source_file {
@@ -104,11 +104,12 @@ ane_status ane_source_check(const struct ane_source *s, struct ane_error *err);
 /* Is `path` one of the files of the source, also under another name (ane_path_same)? */
 bool ane_source_holds(const struct ane_source *s, const char *path);
 
-/* Notes that the caller has filled tensor t of s. */
-void ane_source_set(struct ane_source *s, const struct ane_source_tensor *t);
-
-/* Gives the memory of an own tensor t of s back to the system. It is unset until the caller fills it again. */
-void ane_source_forget(struct ane_source *s, const struct ane_source_tensor *t);
+/* Has the tensor its numbers? False for the memory of an overlay that is not filled. */
+static inline bool ane_source_is_set(const struct ane_source_tensor *t) { return !t->unset || !*t->unset; }
+/* Notes that the caller has filled t, memory of an overlay. */
+void ane_source_set(const struct ane_source_tensor *t);
+/* Gives the memory of t back to the system, if it is that of an overlay. It is unset until the caller fills it again. */
+void ane_source_forget(const struct ane_source_tensor *t);
 
 /* Lets the system drop the pages of this tensor from memory. It stays readable, from the file. */
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t);

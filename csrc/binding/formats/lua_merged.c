@@ -232,10 +232,10 @@ static ane_status fill(lua_State *L, const struct ane_source *s, struct ane_sour
   const struct ane_tensor *from = &source->tensor;
   const struct ane_source_tensor *to = ane_source_tensor(overlay, e->name);
   if (e->alias) return ANE_OK;
-  if (!to || !to->own) luaL_error(L, "tensor %s is not changed", e->name);
+  if (!to || !to->unset) luaL_error(L, "tensor %s is not changed", e->name);
   if (e->bytes) {
     copy_bytes(L, e, &to->tensor);
-    ane_source_set(overlay, to);
+    ane_source_set(to);
     return ANE_OK;
   }
   if (e->typed) return ANE_OK; /* its bytes come later */
@@ -249,7 +249,7 @@ static ane_status fill(lua_State *L, const struct ane_source *s, struct ane_sour
   e->at = lua_gettop(L);
   ane_status st = apply(L, e, w, &to->tensor.shape, temp, err);
   lua_pop(L, 1);
-  if (!st) ane_source_set(overlay, to);
+  if (!st) ane_source_set(to);
   return st;
 }
 
@@ -309,7 +309,7 @@ static int merge_forget(lua_State *L) {
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
     const struct ane_source_tensor *t = ane_source_tensor(overlay, luaL_checkstring(L, -1));
-    if (t) ane_source_forget(overlay, t);
+    if (t) ane_source_forget(t);
     lua_pop(L, 1);
   }
   return 0;

@@ -184,7 +184,7 @@ static int meth_holds(lua_State *L) {
 /* is_set(name) -> has the tensor its numbers? false for a changed tensor that is not computed yet, and for one that is absent */
 static int meth_is_set(lua_State *L) {
   const struct ane_source_tensor *t = ane_source_tensor(bind_check_source(L, 1), luaL_checkstring(L, 2));
-  lua_pushboolean(L, t && !t->unset);
+  lua_pushboolean(L, t && ane_source_is_set(t));
   return 1;
 }
 
@@ -212,7 +212,7 @@ static int meth_read(lua_State *L) {
     ane_fail(&err, ANE_NOTFOUND, "%s: no tensor %s", s->path, name);
     return bind_fail(L, &err);
   }
-  if (st->unset) {
+  if (!ane_source_is_set(st)) {
     ane_fail(&err, ANE_INVALID, "%s: tensor %s is not computed yet", s->path, name);
     return bind_fail(L, &err);
   }

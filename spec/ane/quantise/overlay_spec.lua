@@ -45,6 +45,26 @@ describe("a source whose matrices are computed for each use", function()
     assert.is_true(base:read(MATRIX) == stored)
   end)
 
+  it("is shared by the sources derived from it", function()
+    local base <close> = assert(core.open(tiny.path()))
+    local want <close> = assert(core.merged(base, edits(base)))
+    local source <close> = overlay.computed(base, edits(base))
+    local derived <close> = assert(core.merged(source, { { name = "again", from = MATRIX, alias = true } }))
+    local twice <close> = assert(core.merged(derived, {}))
+    for _ = 1, 2 do
+      for _, s in ipairs { derived, twice } do
+        assert_unset(s, MATRIX)
+        assert_unset(s, "again")
+      end
+      overlay.fill(source, { MATRIX })
+      for _, s in ipairs { derived, twice } do
+        assert.is_true(s:is_set(MATRIX) and s:is_set "again")
+        assert.is_true(want:read(MATRIX) == s:read(MATRIX) and want:read(MATRIX) == s:read "again")
+      end
+      overlay.drop(source, { MATRIX })
+    end
+  end)
+
   it("is that of a model that is opened to be quantised, which has no program", function()
     local model <close> = assert(model_of.unplanned(tiny.path(), { transform = "rotate" }))
     local loaded <close> = assert(model_of.load(tiny.path(), { transform = "rotate" }))
