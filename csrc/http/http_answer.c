@@ -72,6 +72,12 @@ void ane_http_resume(struct ane_http_exchange *x) {
   ane_mhd.resume_connection(x->connection);
 }
 
+/* Notes that the response is whole, and starts the timeout for the client to read it. Nothing else sets `ended`. */
+static void note_end(struct ane_http_exchange *x) {
+  x->ended = true;
+  if (x->line) x->line->deadline = ane_clock() + x->server->limits.receive_s;
+}
+
 /* Ends the exchange with an incomplete response. */
 static void cut_off(struct ane_http_exchange *x) {
   x->broken = true;
@@ -155,8 +161,9 @@ static bool send_chunk(struct ane_http_exchange *x, const void *data, size_t siz
 
 /* ---- In the owner's thread -----------------------------------------------------------------------------------------------*/
 
-/* Passes a response to libmicrohttpd. */
-static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_Response *response, struct ane_error *err) {
+/* Passes a response to libmicrohttpd. whole: no chunks follow. */
+static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_Response *response, bool whole,
+                            struct ane_error *err) {
   if (!response || !add_headers(x, response)) {
     if (response) ane_mhd.destroy_response(response);
     return ane_fail(err, ANE_NOMEM, "answer: out of memory");
@@ -168,6 +175,9 @@ static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_
   } else {
     x->status = status;
     x->response = response;
+    x->streaming = !whole;
+    x->direct = !whole && may_send(x);
+    if (whole) note_end(x);
     ane_http_resume(x);
   }
   pthread_mutex_unlock(&x->server->lock);
@@ -187,36 +197,14 @@ static bool append(struct ane_http_exchange *x, const void *data, size_t size) {
   return ane_buffer_append(&x->output, data, size);
 }
 
-/* Appends the last bytes, which libmicrohttpd sends together with the end, and starts the timeout for the client to read the
- * response. */
-static void finish(struct ane_http_exchange *x, const void *data, size_t size) {
-  pthread_mutex_lock(&x->server->lock);
-  if (!append(x, data, size)) cut_off(x);
-  x->ended = true;
-  if (x->line) x->line->deadline = ane_clock() + x->server->limits.receive_s;
-  if (x->streaming) ane_http_resume(x);
-  pthread_mutex_unlock(&x->server->lock);
-}
-
 ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
-  finish(x, "", 0);
-  ane_status st = hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
-  if (st) { /* there is no response, so that ane_http_release closes the connection */
-    pthread_mutex_lock(&x->server->lock);
-    x->ended = false;
-    pthread_mutex_unlock(&x->server->lock);
-  }
-  return st;
+  return hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), true, err);
 }
 
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err) {
   if (strlen(probe) >= sizeof x->probe) return ane_fail(err, ANE_INVALID, "a probe of %zu bytes", strlen(probe));
   memcpy(x->probe, probe, strlen(probe) + 1);
-  pthread_mutex_lock(&x->server->lock);
-  x->streaming = true;
-  x->direct = may_send(x);
-  pthread_mutex_unlock(&x->server->lock);
-  return hand_over(x, status, ane_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
+  return hand_over(x, status, ane_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), false, err);
 }
 
 ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err) {
@@ -236,7 +224,16 @@ ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t 
   return st;
 }
 
-void ane_http_end(struct ane_http_exchange *x, const void *data, size_t size) { finish(x, data, size); }
+/* libmicrohttpd sends the last bytes together with the end. */
+void ane_http_end(struct ane_http_exchange *x, const void *data, size_t size) {
+  pthread_mutex_lock(&x->server->lock);
+  if (x->streaming && append(x, data, size))
+    note_end(x);
+  else
+    cut_off(x);
+  ane_http_resume(x);
+  pthread_mutex_unlock(&x->server->lock);
+}
 
 bool ane_http_full(struct ane_http_exchange *x) {
   pthread_mutex_lock(&x->server->lock);

@@ -34,7 +34,8 @@ struct ane_http_exchange {
   char probe[16];
   int status;
   int refs; /* held by the owner and by libmicrohttpd */
-  bool http11, suspended, answered, streaming, ended, broken, gone, probed;
+  bool http11, suspended, answered, streaming, broken, gone, probed;
+  bool ended;   /* the response is whole; else ane_http_release cuts it off. Never taken back */
   bool awaited; /* the owner waits until the output is no longer full */
   bool direct;  /* the owner may send chunks itself */
   bool between; /* suspended between two chunks */
