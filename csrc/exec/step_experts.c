@@ -146,13 +146,10 @@ static void outer_groups(const struct thread_ctx *tc, const struct step *s, cons
   multiply(tc, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
 }
 
-/* The number of row groups per task. With few tokens: about TASK_BYTES of weights, so that a thread seldom begins to read at a
- * new place. Never more rows than the temporary of the gated act holds. */
+/* The number of row groups per task: with few tokens thread_few_groups. */
 static int64_t groups_per_task(const struct thread_ctx *tc, size_t group_bytes) {
-  enum { TASK_BYTES = 131072, FEW_TOKENS = 8 };
-  int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP, least = tc->p->temp_rows / ANE_GROUP;
-  if (tc->tokens > FEW_TOKENS) return least;
-  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / ANE_MAX(group_bytes, (size_t)1)), (int64_t)1), most);
+  enum { FEW_TOKENS = 8 };
+  return tc->tokens > FEW_TOKENS ? tc->p->temp_rows / ANE_GROUP : thread_few_groups(tc, group_bytes);
 }
 
 /* Divides the work of all experts that have rows among the threads. A task is a run of row groups of one expert. The tasks of a

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { TASK_BYTES = 131072, MOST_GROUPS = 64, PREFETCH_TOKENS = 32, BLOCK_TOKENS = 32 };
+enum { MOST_GROUPS = 64, PREFETCH_TOKENS = 32, BLOCK_TOKENS = 32 };
 
 /* Prepares tokens [from, to) of x into `out`. normed: room for the normed tokens, from token 0 on. */
 static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
@@ -173,19 +173,18 @@ static int64_t few_groups(const struct step *s, int threads) {
   return best;
 }
 
-/* The number of row groups per task. With one token: about 128 KB of weights, for an even load and few interruptions of the
- * stream of weights. With a few tokens: few_groups. With many tokens: four groups, which share the fixed cost of a product call,
- * or two if four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
+/* The number of row groups per task. With one token: thread_few_groups. With a few tokens: few_groups of the step. With many
+ * tokens: four groups, which share the fixed cost of a product call, or two if four would load the threads less evenly. Never
+ * more than thread_most_groups. */
 static int64_t groups_per_task(const struct thread_ctx *tc, const struct step *s, const struct matrix *w) {
-  int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
+  const int64_t most = thread_most_groups(tc);
   if (tc->tokens > 8) {
     size_t groups = (size_t)w->packed.groups, threads = (size_t)tc->threads;
     bool even = ane_div_up(groups, 4 * threads) * 2 <= ane_div_up(groups, 2 * threads);
     return ANE_MIN((int64_t)(even ? 4 : 2), most);
   }
   if (tc->tokens > 1) return ANE_MIN(s->linear.few_groups, most);
-  size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
-  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / bytes), (int64_t)1), most);
+  return thread_few_groups(tc, w->packed.group_bytes);
 }
 
 static int64_t tasks_of(const struct thread_ctx *tc, const struct step *s, const struct matrix *w) {

@@ -44,6 +44,21 @@ struct thread_ctx {
   uint8_t *mem;          /* this thread's scratch */
 };
 
+/* Bytes of weights of a task with few tokens: enough for an even load, few interruptions of the stream of weights and few starts
+ * at a new place. */
+enum { TASK_BYTES = 131072 };
+
+/* The most row groups of a task: an epilogue's temporary holds no more rows. */
+static inline int64_t thread_most_groups(const struct thread_ctx *tc) {
+  return tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
+}
+
+/* The number of row groups that have about TASK_BYTES: at least one, at most thread_most_groups. */
+static inline int64_t thread_few_groups(const struct thread_ctx *tc, size_t group_bytes) {
+  const int64_t n = (int64_t)(TASK_BYTES / ANE_MAX(group_bytes, (size_t)1));
+  return ANE_MIN(ANE_MAX(n, (int64_t)1), thread_most_groups(tc));
+}
+
 /* The value in a slot: [tokens][channels] floats. */
 static inline float *thread_data(const struct thread_ctx *tc, const struct slot *slot) {
   if (slot->result) return tc->r->results ? tc->r->results + tc->first_out_row * tc->p->vocab : tc->p->result_block;
