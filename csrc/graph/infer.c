@@ -49,10 +49,19 @@ struct infer_out infer_activation(int64_t channels, int64_t tokens) {
 }
 
 ane_status ane_activation_check(const char *act, struct ane_error *err) {
-  static const char *const known[] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "relu"};
+#define ANE_ACT(id, name) #name,
+  static const char *const known[] = {
+#include "tensor/act.def"
+  };
+#undef ANE_ACT
+#define ANE_ACT(id, name) ", " #name
+  static const char all[] =
+#include "tensor/act.def"
+      ;
+#undef ANE_ACT
   for (size_t i = 0; i < ANE_COUNT(known); i++)
     if (strcmp(act, known[i]) == 0) return ANE_OK;
-  return ane_fail(err, ANE_INVALID, "activation %s is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid, relu", act);
+  return ane_fail(err, ANE_INVALID, "activation %s is unknown; known are: %s", act, all + 2);
 }
 
 static const infer_fn infers[] = {

@@ -258,10 +258,19 @@ void ane_gradient_rope(const float *table, int64_t tokens, int64_t cols, int64_t
     }
 }
 
-enum { SILU, GELU_TANH, GELU_ERF, SIGMOID, RELU, N_ACTS };
+enum {
+#define ANE_ACT(id, name) id,
+#include "tensor/act.def"
+#undef ANE_ACT
+  N_ACTS
+};
 
 int ane_gradient_act(const char *name) {
-  static const char *const names[N_ACTS] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "relu"};
+  static const char *const names[N_ACTS] = {
+#define ANE_ACT(id, name) #name,
+#include "tensor/act.def"
+#undef ANE_ACT
+  };
   for (int i = 0; i < N_ACTS; i++)
     if (strcmp(name, names[i]) == 0) return i;
   return -1;
