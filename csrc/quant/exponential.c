@@ -2,6 +2,8 @@
 #include "quant/exponential.h"
 #include "quant/wide.h"
 
+#include <math.h>
+
 typedef double lanes __attribute__((vector_size(32)));
 typedef int64_t bits __attribute__((vector_size(32)));
 typedef float floats __attribute__((vector_size(16)));
@@ -37,6 +39,23 @@ double ane_exp(double x) {
 }
 
 double ane_tanh(double x) { return 1 - 2 / (1 + ane_exp(2 * x)); }
+
+/* The value at x of the polynomial with these coefficients, the highest power first. */
+static double horner(const double *c, int n, double x) {
+  double p = c[0];
+  for (int i = 1; i < n; i++) p = p * x + c[i];
+  return p;
+}
+
+double ane_erf(double x) {
+  static const double low[] = {0x1.496a30p-14, -0x1.a3f700p-11, 0x1.5405b2p-8, -0x1.b7f90ep-6,
+                               0x1.ce2cf8p-4,  -0x1.81273ep-2,  0x1.06eba8p-3};
+  static const double high[] = {-0x1.86dd76p-13, 0x1.825af0p-9, -0x1.65cb72p-6, 0x1.a65340p-4,
+                                0x1.46baecp-1,   0x1.2088eap+0, 0x1.661db0p-12};
+  const double a = fabs(x);
+  if (a < 1) return horner(low, ANE_COUNT(low), x * x) * x + x;
+  return copysign(a >= 4 ? 1 : 1 - ane_exp(-horner(high, ANE_COUNT(high), a)), x);
+}
 
 /* out[i] = exp(x[i] - less), i < n <= LANES; the results are added to sum. */
 ANE_ALWAYS_INLINE void few(const float *x, int64_t n, float less, float *out, lanes *sum) {

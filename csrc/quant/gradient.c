@@ -294,7 +294,7 @@ static float act_at(int act, float x, float *slope) {
       *slope = (float)(0.5 * (1 + s) + 0.5 * v * (1 - s * s) * root * (1 + 3 * cubic * v * v));
       return (float)(0.5 * v * (1 + s));
     case GELU_ERF:
-      s = 0.5 * (1 + erf(v * 0.7071067811865476));
+      s = 0.5 * (1 + ane_erf(v * 0.7071067811865476));
       *slope = (float)(s + v * ane_exp(-0.5 * v * v) * 0.3989422804014327);
       return (float)(v * s);
     default: *slope = x > 0 ? 1 : 0; return x > 0 ? x : 0;

@@ -153,6 +153,16 @@ describe("gradients", function()
     end
   end)
 
+  -- The Maclaurin series.
+  local function erf(v)
+    local term, sum = v, v
+    for k = 1, 60 do
+      term = -term * v * v / k
+      sum = sum + term / (2 * k + 1)
+    end
+    return 2 / math.sqrt(math.pi) * sum
+  end
+
   it("of activations, alone and as gates", function()
     local draw = random(11)
     local x, u, dy = matrix(TOKENS, 8, draw), matrix(TOKENS, 8, draw), matrix(TOKENS, 8, draw)
@@ -161,6 +171,7 @@ describe("gradients", function()
       silu = function(v) return v / (1 + math.exp(-v)) end, sigmoid = function(v) return 1 / (1 + math.exp(-v)) end,
       relu = function(v) return math.max(v, 0) end,
       gelu_tanh = function(v) return 0.5 * v * (1 + tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v ^ 3))) end,
+      gelu_erf = function(v) return 0.5 * v * (1 + erf(v / math.sqrt(2))) end,
     }
     for name, act in pairs(acts) do
       local want = differences(function(a, b)
@@ -186,7 +197,7 @@ describe("gradients", function()
     for name, slope in pairs {
       silu = function(v) return v > 0 and 1 or v > -50 and (1 + v) * math.exp(v) or 0 end,
       sigmoid = function(v) return math.abs(v) < 50 and math.exp(-math.abs(v)) or 0 end,
-      gelu_tanh = function(v) return v > 0 and 1 or 0 end,
+      gelu_tanh = function(v) return v > 0 and 1 or 0 end, gelu_erf = function(v) return v > 0 and 1 or 0 end,
     } do
       local want = {}
       for i, v in ipairs(far) do want[i] = slope(v) end
@@ -194,6 +205,15 @@ describe("gradients", function()
       local none = own:glu(name, tensor({ 0 / 0 }, 1, 1), nil, tensor({ 1 }, 1, 1)):totable()[1]
       assert.is_true(none ~= none, name)
     end
+  end)
+
+  -- The bits were computed in Python, with the polynomials of kernels/mathfn.h in doubles. glibc's erf gives others.
+  it("of gelu by erf have the same bits with every C library", function()
+    local x = { -3.41445255279541, -0.6231439709663391, 0.45163458585739136 }
+    local ones = tensor({ 1, 1, 1 }, 1, 3)
+    local slopes, values = own:glu("gelu_erf", tensor(x, 1, 3), ones, ones)
+    assert.same({ -0.003685637842863798, 0.061866432428359985, 0.8369404077529907 }, slopes:reshape({ 3 }):totable())
+    assert.same({ -0.0010910923592746258, -0.1661270409822464, 0.3045073449611664 }, values:reshape({ 3 }):totable())
   end)
 
   it("refuse other shapes, and say when they are closed", function()
