@@ -1,6 +1,8 @@
 --- The gated delta net of Qwen3-Next and Qwen3.5.
 -- Yang et al. 2024, "Gated Delta Networks: Improving Mamba2 with Delta Rule".
--- Usage (in a recipe): `x = b:add(x, gated_delta.block(b, b:rms_norm(x, "attn_norm"), settings))`
+-- Needs ane.recipe.options. Usage (in a recipe): `x = b:add(x, gated_delta.block(b, b:rms_norm(x, "attn_norm"), settings))`
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -12,6 +14,7 @@ local M = {}
 -- interleaved (see delta_rule), act (activation function after the convolution; default "silu")
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
+  s = options.check("gated_delta.block", s)
   local gguf = b.cfg.format == "gguf"
   local qkv = b:linear(x, "attn_qkv", { bias = false })
   local conv = b:conv_causal(qkv, { weight = b:weight "ssm_conv1d", groups = b:channels(qkv), taps = s.taps })

@@ -3,7 +3,9 @@
 --
 -- This is the absorbed form: queries meet the latents directly, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the
 -- rotated part of the keys, shared by all heads. Prompts use this form too, so the bits do not depend on how tokens are split into calls.
--- Usage (in a recipe): `x = b:add(x, latent.attention(b, b:rms_norm(x, "attn_norm"), rope, sizes))`
+-- Needs ane.recipe.options. Usage (in a recipe): `x = b:add(x, latent.attention(b, b:rms_norm(x, "attn_norm"), rope, sizes))`
+
+local options = require "ane.recipe.options"
 
 local M = {}
 
@@ -40,6 +42,7 @@ end
 -- scores), layout (of rope), eps (of the latent norms)
 -- @return value [1, d_model, T, 1]
 function M.attention(b, x, rope, s)
+  s = options.check("latent.attention", s)
   local heads, d = b.cfg.n_head, s.nope + s.rope
   local keys, values = matrices(b, s)
   local q = queries(b, x, s)

@@ -1,7 +1,8 @@
 --- The Mamba-2 block.
--- Dao and Gu 2024, "Transformers are SSMs". Needs ane.recipe.shapes.
+-- Dao and Gu 2024, "Transformers are SSMs". Needs ane.recipe.options and shapes.
 -- Usage (in a recipe): `x = b:add(x, mamba2.block(b, b:rms_norm(x, "attn_norm"), settings))`
 
+local options = require "ane.recipe.options"
 local shapes = require "ane.recipe.shapes"
 
 local M = {}
@@ -84,6 +85,7 @@ end
 -- conv_bias (of ssm_in and ssm_out, and of ssm_conv1d; true: required; false: not used; nil: as the file has them)
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
+  s = options.check("mamba2.block", s)
   local gguf = b.cfg.format == "gguf"
   local z, mixed, dt = project(b, x, s)
   local bias = s.conv_bias ~= false and b:weight("ssm_conv1d", { suffix = ".bias", optional = not s.conv_bias })

@@ -40,8 +40,18 @@ M.rules = {
     growth = { type = "table" },
   },
   ["ffn.gated"] = { fused = FLAG },
+  ["gated_delta.block"] = {
+    heads = COUNT, key_heads = COUNT, n = COUNT, width = COUNT, taps = COUNT, log = FLAG, interleaved = FLAG, act = TEXT,
+  },
   ["head.encoder"] = { act = TEXT, norm = TEXT, mean = FLAG, bias = FLAG },
   ["head.lm"] = { norm = TEXT, offset = NUMBER, layer_norm = FLAG, scale = NUMBER, softcap = ABOVE },
+  ["latent.attention"] = {
+    rank = COUNT, q_rank = COUNT, nope = COUNT, rope = COUNT, value = COUNT, scale = NUMBER, layout = LAYOUT, eps = NUMBER,
+  },
+  ["mamba2.block"] = {
+    heads = COUNT, width = COUNT, groups = COUNT, n = COUNT, taps = COUNT, log = FLAG, low = NUMBER, high = NUMBER, plain = FLAG,
+    norm_first = FLAG, eps = NUMBER, factors = { type = "list", of = NUMBER }, act = TEXT, bias = FLAG, conv_bias = FLAG,
+  },
   ["moe.route"] = {
     k = COUNT, score = { type = "string", choices = { "softmax", "sigmoid", "softmax_topk" } }, bias = VALUE, norm = FLAG,
     norm_eps = NUMBER, scale = NUMBER, factors = VALUE, groups = COUNT, groups_kept = COUNT, group_best = COUNT,
@@ -55,7 +65,9 @@ M.rules = {
 local REQUIRED = {
   rope = { "heads" }, attention = { "heads", "kv_heads", "head_dim", "scale" }, conv_causal = { "weight", "taps" },
   ssm_scan = { "heads", "width", "groups", "n", "decay" }, delta_rule = { "heads", "key_heads", "n", "width", "decay" },
-  ["shortconv.gated"] = { "taps" },
+  ["shortconv.gated"] = { "taps" }, ["latent.attention"] = { "rank", "nope", "rope", "value", "scale" },
+  ["gated_delta.block"] = { "heads", "key_heads", "n", "width", "taps" },
+  ["mamba2.block"] = { "heads", "width", "groups", "n", "taps" },
 }
 
 -- A copy of the options without the numbers and texts that are false. A recipe may pass such values: `slides and cfg.sliding_window`.

@@ -78,7 +78,10 @@ describe("options of recipes", function()
   end)
 
   it("that a method needs are asked for by name", function()
-    for what, name in pairs { rope = "heads", attention = "heads", conv_causal = "weight", ssm_scan = "heads", delta_rule = "heads" } do
+    for what, name in pairs {
+      rope = "heads", attention = "heads", conv_causal = "weight", ssm_scan = "heads", delta_rule = "heads",
+      ["shortconv.gated"] = "taps", ["latent.attention"] = "rank", ["gated_delta.block"] = "heads", ["mamba2.block"] = "heads",
+    } do
       local ok, message = pcall(options.check, what, nil)
       assert.is_false(ok)
       assert.equal(("%s: option %s is missing"):format(what, name), message)
@@ -99,5 +102,19 @@ describe("options of recipes", function()
     os.remove(path)
     assert.is_nil(model)
     assert.matches('layers%.0: attention: unknown option "windw"; the options are ahead, head_dim, heads', message)
+  end)
+
+  it("are checked by the blocks with settings", function()
+    for _, case in ipairs {
+      { "latent.attention", "rank", function(b, s) return require("ane.recipe.latent").attention(b, nil, nil, s) end },
+      { "gated_delta.block", "heads", function(b, s) return require("ane.recipe.gated_delta").block(b, nil, s) end },
+      { "mamba2.block", "heads", function(b, s) return require("ane.recipe.mamba2").block(b, nil, s) end },
+    } do
+      local what, name, block = table.unpack(case)
+      local function told(settings) return select(2, pcall(block, { cfg = { format = "hf", n_head = 2 } }, settings)) end
+      assert.matches(what .. ': unknown option "headz"; the options are ', told { headz = 4 }, 1, true)
+      assert.equal(("%s: option %s must be an integer, but is \"x\""):format(what, name), told { [name] = "x" })
+      assert.equal(("%s: option %s is missing"):format(what, name), told {})
+    end
   end)
 end)
