@@ -1,11 +1,12 @@
 --- `ane bench`: speed of prefill and decoding, as llama-bench measures them; for a token classifier, sentences per second.
 -- Needs ane.classify, ane.cli.common, ane.cli.options, ane.cli.relations, ane.core, ane.coreml.set, ane.evaluate.bench,
--- ane.evaluate.bench_pool, ane.evaluate.bench_sequences and ane.model.
+-- ane.evaluate.bench_pool, ane.evaluate.bench_sequences, ane.model and ane.util.pool_rules.
 
 local bench = require "ane.evaluate.bench"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
+local pool_rules = require "ane.util.pool_rules"
 local relations = require "ane.cli.relations"
 
 local M = {}
@@ -50,7 +51,7 @@ function M.options(parser)
   options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their start. Default 0.", options.natural)
     :argname "N"
   options.add(parser, "--pool-sessions", "With --pool: replies computed at once. Default 32.",
-    { type = "integer", min = 1, max = 1024 }):argname "N"
+    pool_rules.sessions()):argname "N"
   options.add(parser, "--sentence-tokens", "For token classifiers: tokens in a sentence. Default 32.", options.positive):argname "N"
   options.add(parser, "-b --batch", "For token classifiers: sentences in one run. Default 16.", options.positive):argname "B"
 end

@@ -1,5 +1,6 @@
 --- Many sequences on one model: requests share the steps of the executor, so that one read of the weights serves them all.
--- Needs ane.core, ane.pool.prefixes, price, queue, request and sessions, and ane.util.list, methods, schema and units.
+-- Needs ane.core, ane.pool.prefixes, price, queue, request and sessions, and ane.util.list, methods,
+-- pool_rules, schema and units.
 -- A step computes one mixed batch of at most `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of
 -- the prompts that are being read, in equal shares. The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
@@ -7,6 +8,7 @@
 local common_prefix = require("ane.util.list").common_prefix
 local core = require "ane.core"
 local methods = require "ane.util.methods"
+local pool_rules = require "ane.util.pool_rules"
 local prefixes = require "ane.pool.prefixes"
 local price = require "ane.pool.price"
 local queue = require "ane.pool.queue"
@@ -46,8 +48,8 @@ local FILE = "/prefixes.ane"
 --   context, kv: of each session, as for model:session
 --   on_work: function(pool), called when a request is added to a pool that is idle
 M.rules = {
-  sessions = { type = "integer", min = 1, max = 1024, default = 32 },
-  step_tokens = { type = "integer", min = 16, max = 512, default = 256 },
+  sessions = pool_rules.sessions(32),
+  step_tokens = pool_rules.step_tokens(256),
   memory = units.bytes_rule,
   prefix_memory = units.bytes_rule,
   context = { type = "integer", min = 1 },

@@ -1,5 +1,6 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, served, task, ane.util.list, ane.util.schema and ane.util.units.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, served, task, ane.util.list,
+-- pool_rules, schema and units.
 -- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
 -- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
@@ -10,6 +11,7 @@ local list_of = require "ane.util.list"
 local errors = require "ane.serve.errors"
 local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
+local pool_rules = require "ane.util.pool_rules"
 local routes = require "ane.serve.routes"
 local sampling = require "ane.serve.sampling"
 local schema = require "ane.util.schema"
@@ -68,9 +70,9 @@ end
 M.rules = {
   host = { type = "string", default = "127.0.0.1" },
   port = { type = "integer", min = 0, max = 65535, default = 8080 },
-  sessions = { type = "integer", min = 1, max = 1024, default = 4 },
+  sessions = pool_rules.sessions(4),
   queue = { type = "integer", min = 0, max = 1 << 20, default = 64 },
-  step_tokens = { type = "integer", min = 16, max = 512 },
+  step_tokens = pool_rules.step_tokens(),
   memory = units.bytes_rule,
   api_key = { type = "string", check = M.key_fault },
   cert = { type = "string" },
