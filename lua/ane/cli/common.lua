@@ -1,6 +1,6 @@
 --- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
 -- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
--- ane.evaluate.calibrate and ane.model.samples if a model is loaded.
+-- ane.evaluate.calibrate and ane.model.samples if a model is loaded; ane.jinja for texts of chat templates.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local core = require "ane.core"
@@ -232,10 +232,7 @@ function M.name_of(path) return path == "-" and "standard input" or path end
 
 --- What is wrong with a text that goes through a chat template, which takes UTF-8; nil: nothing.
 -- @param name of the option or file that it comes from
-function M.utf8_fault(text, name)
-  local _, bad = utf8.len(text)
-  return bad and ("%s must be UTF-8, but has an invalid byte at %d"):format(name, bad) or nil
-end
+function M.utf8_fault(text, name) return require("ane.jinja").utf8_fault(text, name) end
 
 --- Reads a whole file, or standard input if path is "-".
 -- @return its bytes; or nil, message, code

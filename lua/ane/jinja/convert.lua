@@ -1,7 +1,8 @@
 --- Plain Lua data as template values. Takes time and memory in proportion to the data.
--- Needs ane.jinja.limits and value. Usage: `convert.from_lua({ role = "user", content = "hi" })`
+-- Needs ane.jinja.limits, text and value. Usage: `convert.from_lua({ role = "user", content = "hi" })`
 
 local limits = require "ane.jinja.limits"
+local text = require "ane.jinja.text"
 local value = require "ane.jinja.value"
 
 local fail = limits.fail
@@ -51,8 +52,7 @@ local function keys_of(t, path)
 end
 
 local function check_text(s, path)
-  local _, bad = utf8.len(s)
-  if bad then fail("value", "%s: invalid UTF-8 at byte %d", place(path), bad) end
+  if not utf8.len(s) then fail("value", "%s", text.fault(s, place(path))) end
   return s
 end
 

@@ -19,12 +19,16 @@ local grammar = require "ane.jinja.grammar"
 local json = require "ane.jinja.json"
 local limits = require "ane.jinja.limits"
 local parser = require "ane.jinja.parser"
+local text = require "ane.jinja.text"
 local value = require "ane.jinja.value"
 
 local M = {}
 
 --- None of Python, null of JSON.
 M.null = value.NONE
+
+--- What is wrong with a text for a template, which takes UTF-8: utf8_fault(text, name of the text); nil: nothing.
+M.utf8_fault = text.fault
 
 --- The longest source that compile() accepts, in bytes. The largest chat templates have some 40 KB. This limit bounds the
 -- time and memory of compile(), which has no budget.
@@ -91,8 +95,8 @@ function M.compile(source, options)
   if type(source) ~= "string" then error(("compile: source: a string expected, got %s"):format(type(source)), 2) end
   local name = check_options(options, { name = "string" }, "options").name or "template"
   if #source > M.MAX_SOURCE then return nil, ("%s: longer than %d bytes"):format(name, M.MAX_SOURCE), "limit" end
-  local _, bad = utf8.len(source)
-  if bad then return nil, ("%s: invalid UTF-8 at byte %d"):format(name, bad), "syntax" end
+  local fault = M.utf8_fault(source, name)
+  if fault then return nil, fault, "syntax" end
   local normal = grammar.normalise(source)
   local ok, run = pcall(function() return eval.template(parser.parse(normal)) end)
   if not ok then return failure(name, normal, run) end

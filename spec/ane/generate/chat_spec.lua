@@ -92,7 +92,7 @@ describe("a fault of a template", function()
     local message, code = fault(LOOP, { MESSAGES[1], { role = "user", content = print } })
     assert.same({ "messages[2].content: a function cannot be a template value", "invalid" }, { message, code })
     message, code = fault(LOOP, { { role = "user", content = "a\xff" } })
-    assert.same({ "messages[1].content: invalid UTF-8 at byte 2", "invalid" }, { message, code })
+    assert.same({ "messages[1].content must be UTF-8, but has an invalid byte at 2", "invalid" }, { message, code })
     for _, without in ipairs { { role = "user", contents = "Hi" }, { role = "system", content = jinja.null }, { role = "developer" } } do
       assert.same({ "messages[2] has no content", "invalid" }, { fault(LOOP, { MESSAGES[1], without }) })
     end

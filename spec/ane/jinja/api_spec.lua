@@ -29,7 +29,7 @@ describe("compile", function()
   end)
 
   it("refuses text that is no UTF-8", function()
-    assert.are.equal("template: invalid UTF-8 at byte 3", (select(2, jinja.compile "ab\xff")))
+    assert.are.equal("template must be UTF-8, but has an invalid byte at 3", (select(2, jinja.compile "ab\xff")))
   end)
 
   it("refuses an unknown filter or test", function()
@@ -148,7 +148,7 @@ describe("render", function()
     local _, message, code = render("", { messages = { { content = print } } })
     assert.are.equal("template: vars.messages[1].content: a function cannot be a template value", message)
     assert.are.equal("type", code)
-    assert.matches("invalid UTF%-8", (select(2, render("", { a = "\xff" }))))
+    assert.are.equal("template: vars.a must be UTF-8, but has an invalid byte at 1", (select(2, render("", { a = "\xff" }))))
     local endless = {}
     endless.a = endless
     assert.are.equal("limit", (select(3, render("", endless))))
