@@ -13,32 +13,6 @@ local EXACT = { exact = true }
 
 local MAX_DEPTH = 64
 
---- A scanner of one JSON value, which must be an object, over pieces of text.
--- @return function(piece) -> bytes of the piece that belong to the value, whether it is complete
-function M.json_scan()
-  local depth, quoted, escaped = 0, false, false
-  return function(piece)
-    for i = 1, #piece do
-      local c = piece:sub(i, i)
-      if escaped then
-        escaped = false
-      elseif quoted then
-        if c == "\\" then escaped = true elseif c == '"' then quoted = false end
-      elseif c == '"' then
-        quoted = true
-      elseif c == "{" or c == "[" then
-        depth = depth + 1
-      elseif c == "}" or c == "]" then
-        depth = depth - 1
-        if depth == 0 then return i, true end
-      end
-    end
-    return #piece, false
-  end
-end
-
-local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
-
 -- The last byte of the quoted text that begins at `at`; nil if it is incomplete.
 local function text_end(text, at, form)
   if form.quote and text:sub(at, at + #form.quote - 1) == form.quote then
@@ -57,25 +31,6 @@ end
 local function is_quote(text, at, form)
   local c = text:sub(at, at)
   return c == '"' or c == "'" and form.arguments == "python" or form.quote and text:sub(at, at + #form.quote - 1) == form.quote
-end
-
---- Length in bytes of the arguments at the beginning of a text; nil if they are incomplete.
-function M.last_of(text, form)
-  local open, at = {}, 1
-  if form.arguments == "python" then open[1] = ")" end
-  while at <= #text do
-    local c = text:sub(at, at)
-    if is_quote(text, at, form) then
-      at = text_end(text, at, form)
-      if not at then return nil end
-    elseif CLOSING[c] then
-      open[#open + 1] = CLOSING[c]
-    elseif c == open[#open] then
-      open[#open] = nil
-      if #open == 0 then return form.arguments == "python" and at - 1 or at end
-    end
-    at = at + 1
-  end
 end
 
 -- ---- To JSON -------------------------------------------------------------------------------------------------------------
@@ -186,7 +141,7 @@ function Parser:value(depth)
 end
 
 --- Converts arguments to a JSON object, in their order.
--- @param text the arguments, as last_of finds them
+-- @param text the arguments, as ane.tools.scan finds them
 -- @return JSON text; nil if they cannot be parsed
 function M.to_json(text, form)
   local parser = setmetatable({ text = text, at = 1, form = form }, Parser)
