@@ -199,24 +199,22 @@ function Split:push(text)
   return self.watch:push(said)
 end
 
+-- Stop strings count outside of calls only, so they have no effect on the text of a call in which the reply ends.
 function Split:flush()
-  local text = self.reader:finish()
+  local text, of_call = self.reader:finish()
   local said, found = self.watch:push(text)
   if found then return said end
-  return said .. self.watch:flush()
+  return said .. self.watch:flush() .. of_call
 end
 
---- Adds the calls to the result at the end of a reply. tool_calls lists the complete calls; an incomplete last one is
+--- Adds the calls to the result at the end of a reply. tool_calls lists the complete calls; what is known of an incomplete last one is
 -- tool_call_cut. A reply that ended by itself after calls has stop = "tool_calls".
 function M.settle(r, result)
-  local list, whole = r.calls, r.complete
-  if #list > 0 and not whole then
-    result.tool_call_cut = list[#list]
-    list = table.move(list, 1, #list - 1, 1, {})
-  end
-  if #list == 0 then return end
-  result.tool_calls = list
-  if whole and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
+  r:finish() -- after a stop string, the text that follows it is dropped
+  if result.stop ~= "stop" then result.tool_call_cut = r.cut end
+  if #r.calls == 0 then return end
+  result.tool_calls = r.calls
+  if not r.cut and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
 end
 
 --- Returns how a reply with tools is read.

@@ -50,6 +50,14 @@ function Channels:push(text)
   return table.concat(out)
 end
 
+--- Shows a text of the current message as it is.
+-- @return the text, after that which was held back
+function Channels:show(text)
+  if self.inside and self.shown then text = self.held .. text end
+  self.held, self.header, self.inside, self.seen, self.shown = "", {}, true, true, true
+  return text
+end
+
 --- Ends the reply.
 -- @return the rest of the text; of a reply without any channel, all of it
 function Channels:finish()

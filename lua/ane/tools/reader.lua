@@ -11,6 +11,9 @@ local tagged = require "ane.tools.tagged"
 
 local M = {}
 
+-- Arguments keep their numbers as they are written.
+local EXACT = { exact = true }
+
 local Reader = {}
 Reader.__index = Reader
 
@@ -74,7 +77,7 @@ end
 function M.new(form, opts)
   local ways = { way_of(form), form.bare and way_of(form.bare) }
   return setmetatable({
-    ways = ways, calls = {}, buffer = "", at = 1, at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
+    ways = ways, calls = {}, begins = 0, buffer = "", at = 1, at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
     says = form.says, channels = form.channels and channels.new(), state = opts and opts.within and "start" or "text", begun = false,
   }, Reader)
 end
@@ -95,38 +98,39 @@ local function begin(self, list, at)
   return longest
 end
 
--- Place of a trigger that counts only at the start; else the number of bytes to hold back.
+-- Place of a trigger that counts only at the start, and its length; else the number of bytes to hold back.
 local function trigger_at_start(self, way)
   if self.begun then return nil, 0 end
   local at = self.buffer:match("^%s*()", self.at)
   local n = begin(self, way.form.triggers, at)
   if n == nil then return nil, #self.buffer - at + 1 end
-  return n > 0 and at or nil, 0
+  return n > 0 and at or nil, n
 end
 
--- Place of a trigger; else the number of bytes at the buffer's end that may begin one.
+-- Place of a trigger and its length; else the number of bytes at the buffer's end that may begin one.
 local function trigger_anywhere(self, way)
   way.search = way.search or marks.search(self.buffer, way.form.triggers)
-  local first, _, held = way.search(self.at)
-  return first, held
+  local first, mark, held = way.search(self.at)
+  return first, first and #mark or held
 end
 
--- The first trigger of all kinds; else the number of bytes at the buffer's end to hold back.
+-- The first trigger of all kinds and its length; else the number of bytes at the buffer's end to hold back.
 local function find_trigger(self)
-  local first, held = nil, 0
+  local first, length, held = nil, 0, 0
   for _, way in ipairs(self.ways) do
     local find = (self.at_start or way.form.at_start) and trigger_at_start or trigger_anywhere
-    local at, kept = find(self, way)
-    if at and (not first or at < first) then first = at end
-    held = math.max(held, kept)
+    local at, n = find(self, way)
+    if at and (not first or at < first) then first, length = at, n end
+    if not at then held = math.max(held, n) end
   end
-  return first, held
+  return first, first and length or held
 end
 
 -- Reads up to a place of the buffer. Returns the text.
 local function read(self, stop)
   local text = self.buffer:sub(self.at, stop - 1)
   self.at = stop
+  if self.written and text ~= "" then self.written[#self.written + 1] = text end
   return text
 end
 
@@ -134,11 +138,12 @@ local function advance(self, n) return read(self, self.at + n) end
 
 -- Adds text outside calls.
 local function say(self, text)
+  if self.channels and text ~= "" then text = self.channels:push(text) end
   if text ~= "" then self.out[#self.out + 1] = text end
 end
 
 local function delta(self, fields)
-  fields.index = #self.calls
+  fields.index = self.begins
   self.deltas[#self.deltas + 1] = fields
 end
 
@@ -153,19 +158,31 @@ function STATES.text(self)
     if n > 0 then self.begun = true end
     if n > 0 or self.at <= #self.buffer then self.says = nil end
   end
-  local at, held = find_trigger(self)
-  local text = read(self, at or #self.buffer - held + 1)
+  local at, n = find_trigger(self)
+  local text = read(self, at or #self.buffer - n + 1)
   say(self, text)
-  if at then self.state = "start" elseif text:find "%S" then self.begun = true end
+  if at then self.state, self.trigger = "start", n elseif text:find "%S" then self.begun = true end
   return at ~= nil
 end
 
 -- Begins a call. The buffer holds the first n bytes of its beginning.
 local function start(self, n)
+  self.written = {} -- the text of the call, as far as it was read
   advance(self, n)
   self.part_at, self.state = 1, "part"
   self.calls[#self.calls + 1] = { id = M.fresh_id(), type = "function", ["function"] = { name = "", arguments = "" } }
-  self.complete = false
+  self.begins = self.begins + 1
+  return true
+end
+
+-- The call that is being read turns out to be none: its text is text of the reply, which goes on.
+local function give_up(self)
+  local text = table.concat(self.written)
+  self.calls[#self.calls] = nil
+  self.written, self.scan, self.taken = nil, nil, nil
+  if self.channels then text = self.channels:show(text) end
+  self.out[#self.out + 1] = text
+  self.state, self.begun = "text", true
   return true
 end
 
@@ -184,23 +201,23 @@ function STATES.start(self)
     self.form, self.parts, self.nexts = chosen.form, chosen.parts, chosen.nexts
     return start(self, length)
   end
-  self.state = "broken"
+  say(self, advance(self, self.trigger or 0)) -- no call begins here
+  self.state, self.trigger, self.begun = "text", nil, true
   return true
 end
 
 function STATES.part(self)
   local part = self.parts[self.part_at]
   if not part then
-    self.complete, self.state = true, "behind"
+    self.state, self.written = "behind", nil
     return true
   end
   if type(part) ~= "string" then return STATES[part[1]](self) end
   local n = begin(self, { part })
   if n == nil then return false end
-  if n == 0 then self.state = "broken" else
-    advance(self, n)
-    self.part_at = self.part_at + 1
-  end
+  if n == 0 then return give_up(self) end
+  advance(self, n)
+  self.part_at = self.part_at + 1
   return true
 end
 
@@ -224,6 +241,7 @@ function STATES.name(self)
   end
   local name = take_run(self, NAME)
   if not name then return false end
+  if name == "" then return give_up(self) end
   self.calls[#self.calls]["function"].name = name
   self.part_at = self.part_at + 1
   local follows = self.parts[self.part_at + 1]
@@ -236,10 +254,7 @@ end
 function STATES.id(self)
   local id = take_run(self, NAME, self.form.id_length)
   if not id then return false end
-  if #id < self.form.id_length then
-    self.state = "broken"
-    return true
-  end
+  if #id < self.form.id_length then return give_up(self) end
   local call = self.calls[#self.calls]
   if call["function"].arguments == "" then -- else it was reported already
     call.id = id
@@ -249,13 +264,14 @@ function STATES.id(self)
   return true
 end
 
--- The arguments that were read, as JSON; nil if they cannot be read.
+-- The arguments that were read, as the JSON text of an object; nil if they are none.
 local function arguments_of(self, name)
-  local form = self.form
-  if form.arguments == "tagged" then return tagged.to_json(self.scan.list, self.schemas[name]) end
-  local text = table.concat(self.taken)
-  if form.arguments == "json" then return text end
-  return literals.to_json(text, form)
+  local form, json = self.form
+  if form.arguments == "tagged" then json = tagged.to_json(self.scan.list, self.schemas[name]) else
+    json = table.concat(self.taken)
+    if form.arguments ~= "json" then json = literals.to_json(json, form) end
+  end
+  return json and core.json_decode(json, EXACT) and json or nil
 end
 
 function STATES.arguments(self)
@@ -268,14 +284,10 @@ function STATES.arguments(self)
   if is_json and text ~= "" then delta(self, { arguments = text }) end
   if done == nil then return false end
   local json = done and arguments_of(self, call.name)
-  if json then
-    call.arguments = json
-    if not is_json then delta(self, { arguments = json }) end
-    self.part_at = self.part_at + 1
-  else
-    self.state = "broken"
-  end
-  self.scan, self.taken = nil, nil
+  if not json then return give_up(self) end
+  call.arguments = json
+  if not is_json then delta(self, { arguments = json }) end
+  self.part_at, self.scan, self.taken = self.part_at + 1, nil, nil
   return true
 end
 
@@ -290,43 +302,44 @@ function STATES.behind(self)
   return true
 end
 
--- Keeps the buffer as text of the reply, because it turned out to be no call. A call that had begun is dropped.
-function STATES.broken(self)
-  say(self, read(self, #self.buffer + 1))
-  if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end
-end
-
 --- Takes more of the reply.
 -- @param text whole characters
 -- @return the text outside the calls; list of deltas: {index =, id =, name =} when a call begins, then {index =, arguments =}
--- with the next part of its arguments (JSON); index counts from 1
+-- with the next part of its arguments (JSON); index counts the calls that began, from 1. Text that turns out to be no call is text
+-- outside the calls, from its beginning on
 function Reader:push(text)
   self.buffer, self.at = self.buffer:sub(self.at) .. text, 1
   for _, way in ipairs(self.ways) do way.search = nil end
   self.out, self.deltas = {}, {}
   while STATES[self.state](self) do end
   self.buffer, self.at = self.buffer:sub(self.at), 1
-  local said = table.concat(self.out)
-  if self.channels and said ~= "" then said = self.channels:push(said) end
-  return said, self.deltas
+  return table.concat(self.out), self.deltas
 end
 
---- Ends the reply: releases the text that was held back.
--- @return text; whether the last call is whole (nil: there is none)
+-- Ends a reply within a call, which becomes `cut`. Returns the text of the call.
+local function cut_off(self, rest)
+  local call = table.remove(self.calls)
+  local f = call["function"]
+  if self.scan and self.form.arguments == "json" then f.arguments = table.concat(self.taken) end
+  self.written[#self.written + 1] = rest
+  call.text, self.cut = table.concat(self.written), call
+  return call.text
+end
+
+--- Ends the reply. If it ended within a call, `cut` has what is known of the call, and its text.
+-- @return the text that was held back; the text of the call in which the reply ended, or ""
 function Reader:finish()
-  local text = self.buffer
+  local text, of_call = self.buffer, ""
   self.buffer = ""
-  if self.state ~= "text" and self.state ~= "start" and self.state ~= "broken" then text = "" end
-  if self.complete == false and self.form.arguments == "json" then -- what was read of an incomplete call
-    local call = self.calls[#self.calls]["function"]
-    if self.scan then call.arguments = table.concat(self.taken) end
-  end
+  if self.written then text, of_call = "", cut_off(self, text) end
+  if self.state == "behind" and self.form.last:sub(1, #text) == text then text = "" end -- the beginning of what ends calls
   if self.channels then
     local said = self.channels:push(text)
     local rest = self.channels:finish()
-    text = said .. (#self.calls > 0 and not self.channels.seen and "" or rest)
+    text = said .. (self.begins > 0 and not self.channels.seen and "" or rest)
   end
-  return text, self.complete
+  self.state, self.written = "text", nil
+  return text, of_call
 end
 
 return M
