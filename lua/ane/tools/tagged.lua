@@ -129,7 +129,8 @@ local function json_of(text, schema, root)
   if schema ~= nil then kind, null = M.text_schema(schema, root) end
   if kind and not (null and text == "null") then return core.json_encode(text) end
   local word = WORDS[text] or text
-  if core.json_decode("[" .. word .. "]", { exact = true }) then return word end
+  local list = core.json_decode("[" .. word .. "]", { exact = true })
+  if list and #list == 1 then return word end
   return core.json_encode(text)
 end
 

@@ -193,6 +193,10 @@ describe("calls", function()
     assert.matches("^tools: f: parameters: pattern", fault("hermes", odd))
     assert.matches("^tools: f: parameters: pattern: /properties/a/pattern", fault("gemma4", odd))
     assert.matches("^tools: f: parameters: minProperties: /minProperties cannot", fault("lfm2", { type = "object", minProperties = 1 }))
+    for _, form in ipairs { "lfm2", "gemma4", "functiongemma" } do
+      local message = fault(form, { properties = { ["a b"] = { type = "null" } } })
+      assert.matches('^tools: f: parameters: properties: the name "a b" cannot', message)
+    end
     -- A format that is not known is a note.
     assert.is_truthy(calls.grammar(forms.named "hermes", assert(tools.check {
       { name = "f", parameters = { type = "object", properties = { a = { type = "string", format = "city" } } } } }), {}))
