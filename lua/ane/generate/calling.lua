@@ -29,8 +29,17 @@ local Lazy = {}
 Lazy.__index = Lazy
 Lazy.__name = "ane.constraint"
 
--- A trigger that counts only at the beginning must appear within this many bytes of a reply.
-local BEGINNING = 80
+-- Returns whether a reply is past its beginning: a trigger that counts only there can no longer come.
+local function is_past(self, text)
+  local begun = text:match "^%s*(.*)"
+  if begun == "" then return false end
+  for _, form in ipairs { self.form, self.form.bare } do
+    for _, trigger in ipairs(form.at_start and form.triggers or {}) do
+      if trigger:sub(1, #begun) == begun then return false end
+    end
+  end
+  return true
+end
 
 -- Returns where a call begins in the text, which is the reply so far or its tail; nil if none begins.
 local function find_trigger(self, text)
@@ -66,8 +75,8 @@ function Lazy:accept(id)
     self.calling = true
   end
   self.banned = {}
-  self.passed = self.passed or #text > BEGINNING
-  self.tail = self.passed and text:sub(-self.longest) or text
+  self.passed = self.passed or is_past(self, text)
+  self.tail = text:sub(-self.longest)
   return true
 end
 

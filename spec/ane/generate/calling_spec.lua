@@ -146,6 +146,16 @@ describe("replies with tools", function()
     assert.same({ "tool_calls", "now{}", "" }, { result.stop, called(result), result.text })
   end)
 
+  it("keep to the tools in calls that follow any number of blanks", function()
+    for _, blanks in ipairs { 0, 60, 79, 80, 81, 120 } do
+      local result = reply((" \n"):rep(blanks) .. '{"name": "nope", "arguments": {}}')
+      for _, call in ipairs(result.tool_calls or {}) do assert.are_not.equal("nope", call["function"].name) end
+      assert.is_true(result.tool_calls ~= nil or result.tool_call_cut ~= nil)
+    end
+    local result = reply(("x"):rep(90) .. ' {"name": "nope", "arguments": {}}')
+    assert.same({ ("x"):rep(90) .. ' {"name": "nope", "arguments": {}}', "eos" }, { result.text, result.stop })
+  end)
+
   it("are the same with drafts, and in a pool", function()
     local messages = { { role = "user", content = "Hi" } }
     local opts = { tools = TOOLS, tool_choice = "required", parallel_tool_calls = false, max_tokens = 120, details = true }
