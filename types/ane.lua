@@ -377,7 +377,7 @@ local model = {}
 ---@field arguments? string the next part of the JSON text
 
 ---@class ane.tools_lib
----@field parse fun(text: string, opts: { form?: string, template?: string, tools?: ane.tool[]|string }): string?, ane.tool_call[]|string, ane.code? splits a reply: the text outside calls, and the calls
+---@field parse fun(text: string, opts: { form?: string, template?: string, tools?: ane.tool[]|string }): string?, ane.tool_call[]|string, ane.code? splits a reply: the text outside calls, with that of incomplete and malformed calls, and the calls
 ---@field arguments fun(call: ane.tool_call): table?, string?, ane.code? the arguments of a call as a table
 
 ---@class ane.template_options: ane.reply_options
@@ -408,7 +408,7 @@ local model = {}
 ---@field stop_string? string
 ---@field grammar_complete? boolean with a grammar or tools: whether the reply is a complete text of the grammar, with complete calls
 ---@field tool_calls? ane.tool_call[] the complete calls; stop is "tool_calls" if the reply ended with one
----@field tool_call_cut? ane.tool_call the last call, if it is incomplete because the reply ended in it
+---@field tool_call_cut? ane.tool_call what was read of the last call, if the reply ended in it; `text` ends with the text of this call, which is also in its field `text`
 ---@field eos_id? integer
 ---@field dropped? integer number of messages that a chat has dropped to make room (overflow = "drop")
 ---@field seed integer

@@ -29,8 +29,17 @@ local Lazy = {}
 Lazy.__index = Lazy
 Lazy.__name = "ane.constraint"
 
--- A trigger that counts only at the beginning must appear within this many bytes of a reply.
-local BEGINNING = 80
+-- Returns whether a reply is past its beginning: a trigger that counts only there can no longer come.
+local function is_past(self, text)
+  local begun = text:match "^%s*(.*)"
+  if begun == "" then return false end
+  for _, form in ipairs { self.form, self.form.bare } do
+    for _, trigger in ipairs(form.at_start and form.triggers or {}) do
+      if trigger:sub(1, #begun) == begun then return false end
+    end
+  end
+  return true
+end
 
 -- Returns where a call begins in the text, which is the reply so far or its tail; nil if none begins.
 local function find_trigger(self, text)
@@ -66,8 +75,8 @@ function Lazy:accept(id)
     self.calling = true
   end
   self.banned = {}
-  self.passed = self.passed or #text > BEGINNING
-  self.tail = self.passed and text:sub(-self.longest) or text
+  self.passed = self.passed or is_past(self, text)
+  self.tail = text:sub(-self.longest)
   return true
 end
 
@@ -199,24 +208,22 @@ function Split:push(text)
   return self.watch:push(said)
 end
 
+-- Stop strings count outside of calls only, so they have no effect on the text of a call in which the reply ends.
 function Split:flush()
-  local text = self.reader:finish()
+  local text, of_call = self.reader:finish()
   local said, found = self.watch:push(text)
   if found then return said end
-  return said .. self.watch:flush()
+  return said .. self.watch:flush() .. of_call
 end
 
---- Adds the calls to the result at the end of a reply. tool_calls lists the complete calls; an incomplete last one is
+--- Adds the calls to the result at the end of a reply. tool_calls lists the complete calls; what is known of an incomplete last one is
 -- tool_call_cut. A reply that ended by itself after calls has stop = "tool_calls".
 function M.settle(r, result)
-  local list, whole = r.calls, r.complete
-  if #list > 0 and not whole then
-    result.tool_call_cut = list[#list]
-    list = table.move(list, 1, #list - 1, 1, {})
-  end
-  if #list == 0 then return end
-  result.tool_calls = list
-  if whole and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
+  r:finish() -- after a stop string, the text that follows it is dropped
+  if result.stop ~= "stop" then result.tool_call_cut = r.cut end
+  if #r.calls == 0 then return end
+  result.tool_calls = r.calls
+  if not r.cut and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
 end
 
 --- Returns how a reply with tools is read.

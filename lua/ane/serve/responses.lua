@@ -79,7 +79,23 @@ function Form:open(job)
   send(self, job, "response.in_progress", { response = response(self, "in_progress") })
 end
 
-function Form:piece(_, _, text) self.output:text(text) end
+-- What is known of the call in which a reply ended: the call, if its name was read, and its text, which ends the text of the reply.
+local function cut_of(result)
+  local cut = result.tool_call_cut
+  if not cut then return nil, "" end
+  return cut["function"].name ~= "" and cut or nil, cut.text
+end
+
+-- Text; that of a call in which the reply ended follows the parts of the call.
+function Form:piece(job, i, text)
+  local request = job.requests[i]
+  local _, tail = cut_of(request.done and request.result or {})
+  local said = text:sub(1, #text - #tail)
+  if said ~= "" then self.output:text(said) end
+  if tail == "" then return end
+  self:after()
+  self.output:text(tail)
+end
 
 -- Sends the parts of calls that were generated since the last step.
 function Form:after()
@@ -92,7 +108,7 @@ end
 function Form:closed(job)
   local result = job.requests[1].result
   local status = status_of(result)
-  self.output:finish(status, not result.tool_call_cut)
+  self.output:finish(status, not cut_of(result))
   send(self, job, "response." .. status, { response = response(self, status, result) })
 end
 
@@ -105,14 +121,16 @@ function Form:whole(job)
   local result = job.requests[1].result
   local status = status_of(result)
   self.output = output.new(function() end, self.new_id)
-  if result.text ~= "" then self.output:text(result.text) end
+  local cut, tail = cut_of(result)
+  local said = result.text:sub(1, #result.text - #tail)
+  if said ~= "" then self.output:text(said) end
   for i, call in ipairs(result.tool_calls or {}) do
     self.output:call { index = i, id = call.id, name = call["function"].name, arguments = call["function"].arguments }
   end
-  local cut = result.tool_call_cut
-  if cut and cut["function"].name ~= "" then
+  if cut then
     self.output:call { index = #self.output.calls + 1, id = cut.id, name = cut["function"].name, arguments = cut["function"].arguments }
   end
+  if tail ~= "" then self.output:text(tail) end
   self.output:finish(status, not cut)
   return response(self, status, result)
 end

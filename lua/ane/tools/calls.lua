@@ -1,10 +1,11 @@
 --- The grammar of calls: a family's form, filled with the schemas of the tools.
--- Needs ane.core, ane.grammar, ane.grammar.objects, ane.tools.reader, ane.tools.tagged and ane.util.keys.
+-- Needs ane.core, ane.grammar, ane.grammar.objects, ane.tools.literals, ane.tools.reader, ane.tools.tagged and ane.util.keys.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
 local grammar = require "ane.grammar"
 local keys = require "ane.util.keys"
+local literals = require "ane.tools.literals"
 local objects = require "ane.grammar.objects"
 local reader = require "ane.tools.reader"
 local tagged = require "ane.tools.tagged"
@@ -84,6 +85,15 @@ end
 
 local MEMBERS = { properties = true, required = true, additionalProperties = true }
 
+-- Checks the names of the members of a schema. Returns nil if each can be written; else message, code.
+local function refuse_names(schema, can_name, form)
+  for _, name in ipairs(keys(schema.properties or {})) do
+    if not can_name(name, form) then
+      return ("properties: the name %q cannot be written in this model's form of tool calls"):format(name), "unsupported"
+    end
+  end
+end
+
 -- Members in sequence, ordered by name. Optional ones may be left out. member(from, name, schema) writes each one, after the
 -- literal `before(name)`, and returns the state after it.
 -- @param close literal after the last member, which leads to the place `to`
@@ -127,6 +137,7 @@ end
 
 function ARGUMENTS.python(self, from, tail, to, schema)
   local message, code = refuse_others(schema, MEMBERS, "")
+  if not message then message, code = refuse_names(schema, literals.can_name) end
   if message then return nil, message, code end
   return self:members(from, schema, tail, to, function(name) return name .. "=" end, function(at, _, value)
     local behind = self:place()
@@ -139,11 +150,8 @@ function ARGUMENTS.tagged(self, from, tail, to, schema)
   local message, code = refuse_others(schema, MEMBERS, "")
   if message then return nil, message, code end
   local member = self.form.member
-  for _, name in ipairs(keys(schema.properties or {})) do
-    if not tagged.can_name(name, self.form) then
-      return nil, ("properties: the name %q cannot be written in this model's form of tool calls"):format(name), "unsupported"
-    end
-  end
+  message, code = refuse_names(schema, tagged.can_name, self.form)
+  if message then return nil, message, code end
   return self:members(from, schema, tail, to, function(name) return member[1] .. name .. member[2] end, function(at, name, value)
     return tagged.add_value(self, at, value, schema, value_text(value, schema), "/properties/" .. name)
   end, self.form.mark and #self.form.mark or 0)
@@ -184,6 +192,7 @@ local gemma_value
 -- @param from the place after the opening brace
 local function gemma_object(self, from, to, schema, path, tail)
   local message, code = refuse_others(schema, MEMBERS, path)
+  if not message then message, code = refuse_names(schema, literals.can_name) end
   if message then return nil, message, code end
   return self:members(from, schema, "}" .. tail, to, function(name) return name .. ":" end, function(at, name, value)
     return gemma_value(self, at, value, path .. "/properties/" .. name)

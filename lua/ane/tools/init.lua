@@ -209,8 +209,8 @@ local PARSE = {
 -- @param text with control tokens spelled
 -- @param opts form: name of a form, or template: a chat template's text; tools: what could be called, for forms whose arguments have
 -- no quotation marks, or whose calls begin with the name
--- @return the text outside the calls; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments}}, where
--- arguments is JSON text; or nil, message, code
+-- @return the text outside the calls, with that of calls that are incomplete or malformed; list of calls as in messages: {id, type =
+-- "function", ["function"] = {name, arguments}}, where arguments is the JSON text of an object; or nil, message, code
 function M.parse(text, opts)
   schema_of.argument({ type = "string" }, text, "parse: text", 2)
   opts = schema_of.check(PARSE, opts, "parse", 2)
@@ -230,9 +230,8 @@ function M.parse(text, opts)
   end
   local r = reader.new(with_names(form, list or {}), { schemas = schemas_of(list or {}) })
   local said = r:push(text)
-  local rest, complete = r:finish()
-  if #r.calls > 0 and not complete then r.calls[#r.calls] = nil end
-  return said .. rest, r.calls
+  local rest, of_call = r:finish()
+  return said .. rest .. of_call, r.calls
 end
 
 --- The arguments of a call as a table.

@@ -11,33 +11,7 @@ local M = {}
 -- Arguments keep their numbers as they are written.
 local EXACT = { exact = true }
 
-local MAX_DEPTH = 64
-
---- A scanner of one JSON value, which must be an object, over pieces of text.
--- @return function(piece) -> bytes of the piece that belong to the value, whether it is complete
-function M.json_scan()
-  local depth, quoted, escaped = 0, false, false
-  return function(piece)
-    for i = 1, #piece do
-      local c = piece:sub(i, i)
-      if escaped then
-        escaped = false
-      elseif quoted then
-        if c == "\\" then escaped = true elseif c == '"' then quoted = false end
-      elseif c == '"' then
-        quoted = true
-      elseif c == "{" or c == "[" then
-        depth = depth + 1
-      elseif c == "}" or c == "]" then
-        depth = depth - 1
-        if depth == 0 then return i, true end
-      end
-    end
-    return #piece, false
-  end
-end
-
-local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
+local MAX_DEPTH = 512 -- as core.json_decode
 
 -- The last byte of the quoted text that begins at `at`; nil if it is incomplete.
 local function text_end(text, at, form)
@@ -57,25 +31,6 @@ end
 local function is_quote(text, at, form)
   local c = text:sub(at, at)
   return c == '"' or c == "'" and form.arguments == "python" or form.quote and text:sub(at, at + #form.quote - 1) == form.quote
-end
-
---- Length in bytes of the arguments at the beginning of a text; nil if they are incomplete.
-function M.last_of(text, form)
-  local open, at = {}, 1
-  if form.arguments == "python" then open[1] = ")" end
-  while at <= #text do
-    local c = text:sub(at, at)
-    if is_quote(text, at, form) then
-      at = text_end(text, at, form)
-      if not at then return nil end
-    elseif CLOSING[c] then
-      open[#open + 1] = CLOSING[c]
-    elseif c == open[#open] then
-      open[#open] = nil
-      if #open == 0 then return form.arguments == "python" and at - 1 or at end
-    end
-    at = at + 1
-  end
 end
 
 -- ---- To JSON -------------------------------------------------------------------------------------------------------------
@@ -138,17 +93,23 @@ function Parser:string()
   return core.json_encode(unescape(raw))
 end
 
--- Reads values up to a closing bracket, with separators between them.
+-- Reads values up to a closing bracket, with commas between them. A comma may follow the last one.
 function Parser:list(close, item, depth)
   local out = {}
-  if self:take(close) then return out end
-  repeat
-    out[#out + 1] = item(self, depth)
-    if not out[#out] then return nil end
-    if self:take(close) then return out end
-  until not self:take "," or self:take(close)
-  return close == "" and out or nil
+  while not self:take(close) do
+    local one = item(self, depth)
+    if not one then return nil end
+    out[#out + 1] = one
+    if not self:take "," then return self:take(close) and out or nil end
+  end
+  return out
 end
+
+-- The name of an argument.
+local NAME = "^([^%s%c=:,(){}%[%]<>|\"']+)"
+
+--- Returns whether an argument can have this name.
+function M.can_name(name) return name:find(NAME .. "$") ~= nil end
 
 function Parser:pair(depth)
   self:blank()
@@ -156,7 +117,7 @@ function Parser:pair(depth)
   if is_quote(self.text, self.at, self.form) then
     name = self:string()
   else
-    local word, stop = self.text:match("^([%w_.$-]+)()", self.at)
+    local word, stop = self.text:match(NAME .. "()", self.at)
     if not word then return nil end
     name, self.at = core.json_encode(word), stop
   end
@@ -186,14 +147,17 @@ function Parser:value(depth)
 end
 
 --- Converts arguments to a JSON object, in their order.
--- @param text the arguments, as last_of finds them
+-- @param text the arguments, as ane.tools.scan finds them
 -- @return JSON text; nil if they cannot be parsed
 function M.to_json(text, form)
   local parser = setmetatable({ text = text, at = 1, form = form }, Parser)
-  if form.arguments == "gemma" then return parser:value() end
-  parser.text = text .. ")"
-  local list = parser:list(")", Parser.pair, 0)
-  return list and "{" .. table.concat(list, ", ") .. "}" or nil
+  local json
+  if form.arguments == "gemma" then json = parser:value() else
+    parser.text = text .. ")"
+    local list = parser:list(")", Parser.pair, 0)
+    json = list and "{" .. table.concat(list, ", ") .. "}"
+  end
+  return json and parser.at > #parser.text and json or nil
 end
 
 -- ---- From JSON -----------------------------------------------------------------------------------------------------------
@@ -214,7 +178,8 @@ function M.from_json(arguments, form)
   end
   local value, message = arguments, nil
   if type(arguments) == "string" then value, message = core.json_decode(arguments, EXACT) end
-  if type(value) ~= "table" then return nil, message or "arguments must be an object" end
+  local is_list = type(value) == "table" and (#value > 0 or getmetatable(value) == getmetatable(core.json_decode "[]"))
+  if type(value) ~= "table" or is_list then return nil, message or "arguments must be an object" end
   local names, list = {}, {}
   for name in pairs(value) do names[#names + 1] = tostring(name) end
   table.sort(names)

@@ -1,4 +1,4 @@
---- Reads the calls of tools in a reply, piece by piece. Needs ane.core, ane.tools.channels, literals and tagged,
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core, ane.tools.channels, literals, scan and tagged,
 -- and ane.util.marks.
 -- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
 
@@ -6,14 +6,18 @@ local channels = require "ane.tools.channels"
 local core = require "ane.core"
 local literals = require "ane.tools.literals"
 local marks = require "ane.util.marks"
+local scan = require "ane.tools.scan"
 local tagged = require "ane.tools.tagged"
 
 local M = {}
 
+-- Arguments keep their numbers as they are written.
+local EXACT = { exact = true }
+
 local Reader = {}
 Reader.__index = Reader
 
-local NAME = "^[%w_.-]*"
+local NAME = "^[%w_.-]*()"
 
 -- The parts of a call: list of texts and {slot}.
 local function parts_of(call)
@@ -53,35 +57,40 @@ function M.fresh_id()
   return table.concat(id)
 end
 
+-- A way of writing calls, as the reader uses it.
+local function way_of(form)
+  local parts, heads = M.layout(form)
+  local starts, nexts = {}, {}
+  for k, head in ipairs(heads) do
+    starts[k] = form.first .. head
+    if form.between then nexts[k] = form.between .. head end
+  end
+  if form.arguments == "python" then nexts[#nexts + 1] = "," end -- blanks after it are optional (STATES.name)
+  if form.last ~= "" then nexts[#nexts + 1] = form.last end
+  return { form = form, parts = parts, starts = starts, nexts = nexts }
+end
+
 --- A reader.
 -- @param form of ane.tools.forms
 -- @param opts within: the reply starts inside a call; at_start: calls may begin only at the start; schemas: of the arguments, by the
 -- name of the tool
 function M.new(form, opts)
-  local ways = {}
-  for i, way in ipairs { form, form.bare } do
-    local parts, heads = M.layout(way)
-    local starts, nexts = {}, {}
-    for k, head in ipairs(heads) do
-      starts[k] = way.first .. head
-      if way.between then nexts[k] = way.between .. head end
-    end
-    if way.arguments == "python" then nexts[#nexts + 1] = "," end -- blanks after it are optional (STATES.name)
-    ways[i] = { form = way, parts = parts, starts = starts, nexts = nexts }
-  end
+  local ways = { way_of(form), form.bare and way_of(form.bare) }
   return setmetatable({
-    ways = ways, calls = {}, buffer = "", at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
+    ways = ways, calls = {}, begins = 0, buffer = "", at = 1, at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
     says = form.says, channels = form.channels and channels.new(), state = opts and opts.within and "start" or "text", begun = false,
   }, Reader)
 end
 
--- Length of the longest text of a list with which the buffer begins. 0: none; nil: more input is needed to decide.
-local function begin(buffer, list)
-  local longest, open = 0, false
+-- Length of the longest text of a list that stands at a place, by default the reader's. 0: none; nil: more input is needed to decide.
+local function begin(self, list, at)
+  local buffer = self.buffer
+  at = at or self.at
+  local longest, open, rest = 0, false, #buffer - at + 1
   for _, text in ipairs(list) do
-    if buffer:sub(1, #text) == text then
+    if buffer:sub(at, at + #text - 1) == text then
       longest = math.max(longest, #text)
-    elseif #buffer < #text and text:sub(1, #buffer) == buffer then
+    elseif rest < #text and text:sub(1, rest) == buffer:sub(at, at + #text - 1) then
       open = true
     end
   end
@@ -89,70 +98,91 @@ local function begin(buffer, list)
   return longest
 end
 
--- Position of a trigger that counts only at the start; else the number of bytes to hold back.
-local function trigger_at_start(self, triggers)
+-- Place of a trigger that counts only at the start, and its length; else the number of bytes to hold back.
+local function trigger_at_start(self, way)
   if self.begun then return nil, 0 end
-  local blank = #self.buffer:match "^%s*"
-  local n = begin(self.buffer:sub(blank + 1), triggers)
-  if n == nil then return nil, #self.buffer end
-  return n > 0 and blank + 1 or nil, 0
+  local at = self.buffer:match("^%s*()", self.at)
+  local n = begin(self, way.form.triggers, at)
+  if n == nil then return nil, #self.buffer - at + 1 end
+  return n > 0 and at or nil, n
 end
 
--- Position of a trigger in the buffer; else the number of bytes at its end that may begin one.
-local function trigger_anywhere(self, triggers)
-  local first, _, held = marks.find(self.buffer, triggers)
-  return first, held
+-- Place of a trigger and its length; else the number of bytes at the buffer's end that may begin one.
+local function trigger_anywhere(self, way)
+  way.search = way.search or marks.search(self.buffer, way.form.triggers)
+  local first, mark, held = way.search(self.at)
+  return first, first and #mark or held
 end
 
--- The first trigger of all kinds; else the number of bytes at the buffer's end to hold back.
+-- The first trigger of all kinds and its length; else the number of bytes at the buffer's end to hold back.
 local function find_trigger(self)
-  local first, held = nil, 0
+  local first, length, held = nil, 0, 0
   for _, way in ipairs(self.ways) do
     local find = (self.at_start or way.form.at_start) and trigger_at_start or trigger_anywhere
-    local at, kept = find(self, way.form.triggers)
-    if at and (not first or at < first) then first = at end
-    held = math.max(held, kept)
+    local at, n = find(self, way)
+    if at and (not first or at < first) then first, length = at, n end
+    if not at then held = math.max(held, n) end
   end
-  return first, held
+  return first, first and length or held
 end
 
-local function advance(self, n) self.buffer = self.buffer:sub(n + 1) end
+-- Reads up to a place of the buffer. Returns the text.
+local function read(self, stop)
+  local text = self.buffer:sub(self.at, stop - 1)
+  self.at = stop
+  if self.written and text ~= "" then self.written[#self.written + 1] = text end
+  return text
+end
+
+local function advance(self, n) return read(self, self.at + n) end
+
+-- Adds text outside calls.
+local function say(self, text)
+  if self.channels and text ~= "" then text = self.channels:push(text) end
+  if text ~= "" then self.out[#self.out + 1] = text end
+end
 
 local function delta(self, fields)
-  fields.index = #self.calls
+  fields.index = self.begins
   self.deltas[#self.deltas + 1] = fields
 end
 
--- The handler of each state. It consumes the buffer and returns true if the state changed.
+-- The handler of each state. It reads the buffer and returns true if the state changed.
 local STATES = {}
 
 function STATES.text(self)
   if self.says then -- before the first text
-    local n = begin(self.buffer, { self.says })
+    local n = begin(self, { self.says })
     if n == nil then return false end
-    if n > 0 then advance(self, n) end
-    if n > 0 or #self.buffer > 0 then self.says = nil end
+    advance(self, n)
     if n > 0 then self.begun = true end
+    if n > 0 or self.at <= #self.buffer then self.says = nil end
   end
-  local at, held = find_trigger(self)
-  if at then
-    self.out[#self.out + 1] = self.buffer:sub(1, at - 1)
-    advance(self, at - 1)
-    self.state = "start"
-    return true
-  end
-  local text = self.buffer:sub(1, #self.buffer - held)
-  if text:find "%S" then self.begun = true end
-  self.out[#self.out + 1] = text
-  advance(self, #text)
+  local at, n = find_trigger(self)
+  local text = read(self, at or #self.buffer - n + 1)
+  say(self, text)
+  if at then self.state, self.trigger = "start", n elseif text:find "%S" then self.begun = true end
+  return at ~= nil
 end
 
 -- Begins a call. The buffer holds the first n bytes of its beginning.
 local function start(self, n)
+  self.written = {} -- the text of the call, as far as it was read
   advance(self, n)
-  self.at, self.state = 1, "part"
+  self.part_at, self.state = 1, "part"
   self.calls[#self.calls + 1] = { id = M.fresh_id(), type = "function", ["function"] = { name = "", arguments = "" } }
-  self.complete = false
+  self.begins = self.begins + 1
+  return true
+end
+
+-- The call that is being read turns out to be none: its text is text of the reply, which goes on.
+local function give_up(self)
+  local text = table.concat(self.written)
+  self.calls[#self.calls] = nil
+  self.written, self.scan, self.taken = nil, nil, nil
+  if self.channels then text = self.channels:show(text) end
+  self.out[#self.out + 1] = text
+  self.state, self.begun = "text", true
   return true
 end
 
@@ -160,9 +190,9 @@ end
 local function starts_bare(way) return way.starts[1] == "" end
 
 function STATES.start(self)
-  local open, chosen, length = self.buffer == "", nil, 0
+  local open, chosen, length = self.at > #self.buffer, nil, 0
   for _, way in ipairs(self.ways) do
-    local n = begin(self.buffer, way.starts)
+    local n = begin(self, way.starts)
     open = open or n == nil
     if n and (n > length or not chosen and starts_bare(way)) then chosen, length = way, n end
   end
@@ -171,36 +201,50 @@ function STATES.start(self)
     self.form, self.parts, self.nexts = chosen.form, chosen.parts, chosen.nexts
     return start(self, length)
   end
-  self.state = "broken"
+  say(self, advance(self, self.trigger or 0)) -- no call begins here
+  self.state, self.trigger, self.begun = "text", nil, true
   return true
 end
 
 function STATES.part(self)
-  local part = self.parts[self.at]
+  local part = self.parts[self.part_at]
   if not part then
-    self.complete, self.state = true, "behind"
+    self.state, self.written = "behind", nil
     return true
   end
-  if type(part) == "string" then
-    local n = begin(self.buffer, { part })
-    if n == nil then return false end
-    if n == 0 then self.state = "broken" else
-      advance(self, n)
-      self.at = self.at + 1
-    end
-    return true
-  end
-  return STATES[part[1]](self)
+  if type(part) ~= "string" then return STATES[part[1]](self) end
+  local n = begin(self, { part })
+  if n == nil then return false end
+  if n == 0 then return give_up(self) end
+  advance(self, n)
+  self.part_at = self.part_at + 1
+  return true
+end
+
+-- Reads bytes of the pattern `run`, at most `most` of them, into a list. Returns them all as a text, if another byte follows or there
+-- are `most`; else nil.
+local function take_run(self, run, most)
+  self.taken = self.taken or {}
+  local stop = self.buffer:match(run, self.at)
+  if most then stop = math.min(stop, self.at + most - (self.taken.n or 0)) end
+  self.taken.n = (self.taken.n or 0) + stop - self.at
+  self.taken[#self.taken + 1] = read(self, stop)
+  if self.at > #self.buffer and self.taken.n ~= most then return nil end
+  local text = table.concat(self.taken)
+  self.taken = nil
+  return text
 end
 
 function STATES.name(self)
-  if self.form.arguments == "python" then advance(self, #self.buffer:match "^%s*") end
-  local name = self.buffer:match(NAME)
-  if #name == #self.buffer then return false end
-  advance(self, #name)
+  if self.form.arguments == "python" and not (self.taken and self.taken.n > 0) then
+    read(self, self.buffer:match("^%s*()", self.at))
+  end
+  local name = take_run(self, NAME)
+  if not name then return false end
+  if name == "" then return give_up(self) end
   self.calls[#self.calls]["function"].name = name
-  self.at = self.at + 1
-  local follows = self.parts[self.at + 1]
+  self.part_at = self.part_at + 1
+  local follows = self.parts[self.part_at + 1]
   if not (type(follows) == "table" and follows[1] == "id") then
     delta(self, { id = self.calls[#self.calls].id, name = name })
   end
@@ -208,112 +252,94 @@ function STATES.name(self)
 end
 
 function STATES.id(self)
-  local id = self.buffer:match(NAME)
-  if #id < self.form.id_length then return false end
-  id = id:sub(1, self.form.id_length)
-  advance(self, #id)
+  local id = take_run(self, NAME, self.form.id_length)
+  if not id then return false end
+  if #id < self.form.id_length then return give_up(self) end
   local call = self.calls[#self.calls]
   if call["function"].arguments == "" then -- else it was reported already
     call.id = id
     delta(self, { id = id, name = call["function"].name })
   end
-  self.at = self.at + 1
+  self.part_at = self.part_at + 1
   return true
 end
 
--- Arguments that are not JSON, at the beginning of the buffer.
--- @return their length; nil: they are incomplete; their JSON text; nil: they cannot be read
+-- The arguments that were read, as the JSON text of an object; nil if they are none.
 local function arguments_of(self, name)
-  local form = self.form
-  if form.arguments == "tagged" then
-    local n = tagged.last_of(self.buffer, form, self.parts[self.at + 1])
-    if n == nil then return nil end
-    return n or 0, n and tagged.to_json(self.buffer:sub(1, n), form, self.schemas[name]) or nil
+  local form, json = self.form
+  if form.arguments == "tagged" then json = tagged.to_json(self.scan.list, self.schemas[name]) else
+    json = table.concat(self.taken)
+    if form.arguments ~= "json" then json = literals.to_json(json, form) end
   end
-  local n = literals.last_of(self.buffer, form)
-  return n, n and literals.to_json(self.buffer:sub(1, n), form)
+  return json and core.json_decode(json, EXACT) and json or nil
 end
 
 function STATES.arguments(self)
-  if self.buffer == "" then return false end
-  local call = self.calls[#self.calls]["function"]
-  local text, done
-  if self.form.arguments == "json" then
-    self.scan = self.scan or literals.json_scan()
-    local n
-    n, done = self.scan(self.buffer)
-    text = self.buffer:sub(1, n)
-    advance(self, n)
-  else
-    local n
-    n, text = arguments_of(self, call.name)
-    if n == nil then return false end
-    if not text then
-      self.state = "broken"
-      return true
-    end
-    advance(self, n)
-    done = true
-  end
-  call.arguments = call.arguments .. text
-  if text ~= "" then delta(self, { arguments = text }) end
-  if done then self.at, self.scan = self.at + 1, nil end
-  return done
+  if self.at > #self.buffer then return false end
+  local call, is_json = self.calls[#self.calls]["function"], self.form.arguments == "json"
+  self.scan, self.taken = self.scan or scan.of(self.form, self.parts[self.part_at + 1]), self.taken or {}
+  local stop, done = self.scan:take(self.buffer, self.at)
+  local text = read(self, stop)
+  if text ~= "" then self.taken[#self.taken + 1] = text end
+  if is_json and text ~= "" then delta(self, { arguments = text }) end
+  if done == nil then return false end
+  local json = done and arguments_of(self, call.name)
+  if not json then return give_up(self) end
+  call.arguments = json
+  if not is_json then delta(self, { arguments = json }) end
+  self.part_at, self.scan, self.taken = self.part_at + 1, nil, nil
+  return true
 end
 
 -- After a call: another one, the end of the calls, or text.
 function STATES.behind(self)
-  if self.buffer == "" then return false end
-  local list = table.move(self.nexts, 1, #self.nexts, 1, {})
-  if self.form.last ~= "" then list[#list + 1] = self.form.last end
-  local n = begin(self.buffer, list)
+  if self.at > #self.buffer then return false end
+  local n = begin(self, self.nexts)
   if n == nil then return false end
-  if n == #self.form.last and n > 0 and self.buffer:sub(1, n) == self.form.last then
-    advance(self, n)
-    self.state, self.begun = "text", true
-    return true
-  end
-  if n == 0 then
-    self.state, self.begun = "text", true
-    return true
-  end
-  return start(self, n)
-end
-
--- Keeps the buffer as text of the reply, because it turned out to be no call. A call that had begun is dropped.
-function STATES.broken(self)
-  self.out[#self.out + 1] = self.buffer
-  if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end
-  self.buffer = ""
+  if n > 0 and self.buffer:sub(self.at, self.at + n - 1) ~= self.form.last then return start(self, n) end
+  advance(self, n)
+  self.state, self.begun = "text", true
+  return true
 end
 
 --- Takes more of the reply.
 -- @param text whole characters
 -- @return the text outside the calls; list of deltas: {index =, id =, name =} when a call begins, then {index =, arguments =}
--- with the next part of its arguments (JSON); index counts from 1
+-- with the next part of its arguments (JSON); index counts the calls that began, from 1. Text that turns out to be no call is text
+-- outside the calls, from its beginning on
 function Reader:push(text)
-  self.buffer = self.buffer .. text
+  self.buffer, self.at = self.buffer:sub(self.at) .. text, 1
+  for _, way in ipairs(self.ways) do way.search = nil end
   self.out, self.deltas = {}, {}
   while STATES[self.state](self) do end
-  local said = table.concat(self.out)
-  return self.channels and self.channels:push(said) or said, self.deltas
+  self.buffer, self.at = self.buffer:sub(self.at), 1
+  return table.concat(self.out), self.deltas
 end
 
---- Returns whether the reader is inside a call.
-function Reader:within() return self.state ~= "text" end
+-- Ends a reply within a call, which becomes `cut`. Returns the text of the call.
+local function cut_off(self, rest)
+  local call = table.remove(self.calls)
+  local f = call["function"]
+  if self.scan and self.form.arguments == "json" then f.arguments = table.concat(self.taken) end
+  self.written[#self.written + 1] = rest
+  call.text, self.cut = table.concat(self.written), call
+  return call.text
+end
 
---- Ends the reply: releases the text that was held back.
--- @return text; whether the last call is whole (nil: there is none)
+--- Ends the reply. If it ended within a call, `cut` has what is known of the call, and its text.
+-- @return the text that was held back; the text of the call in which the reply ended, or ""
 function Reader:finish()
-  local text = self.buffer
+  local text, of_call = self.buffer, ""
   self.buffer = ""
-  if self.state ~= "text" and self.state ~= "start" and self.state ~= "broken" then text = "" end
+  if self.written then text, of_call = "", cut_off(self, text) end
+  if self.state == "behind" and self.form.last:sub(1, #text) == text then text = "" end -- the beginning of what ends calls
   if self.channels then
     local said = self.channels:push(text)
     local rest = self.channels:finish()
-    text = said .. (#self.calls > 0 and not self.channels.seen and "" or rest)
+    text = said .. (self.begins > 0 and not self.channels.seen and "" or rest)
   end
-  return text, self.complete
+  self.state, self.written = "text", nil
+  return text, of_call
 end
 
 return M

@@ -1,7 +1,7 @@
 --- Arguments that are written one by one between tags, as Qwen3-Coder and GLM do: <parameter=NAME>\nVALUE\n</parameter>\n.
 -- A form's `member` lists the three texts around name and value. Values whose schema is a string are written as they are; all others
 -- are JSON. Needs ane.core.
--- Usage: `tagged.to_json("<parameter=a>\n1\n</parameter>\n", form, schema) --> {"a": 1}`
+-- Usage: `tagged.to_json({ { "a", "1" } }, schema) --> {"a": 1}`
 
 local core = require "ane.core"
 
@@ -121,43 +121,6 @@ function M.can_name(name, form) return name ~= "" and not name:find("[<>\n]") an
 
 -- ---- Reading -------------------------------------------------------------------------------------------------------------
 
--- Returns whether a text has `word` at a position; nil if the text ends before that is known.
-local function has(text, at, word)
-  local part = text:sub(at, at + #word - 1)
-  if part == word then return true end
-  if #part < #word and word:sub(1, #part) == part then return nil end
-  return false
-end
-
--- The member at a position: its name, its value, the position after it; nil if it is incomplete.
-local function member_at(text, at, form)
-  local open, middle, close = form.member[1], form.member[2], form.member[3]
-  local name_at = at + #open
-  local name_end, value_at = text:find(middle, name_at, true)
-  if not name_end then return nil end
-  local value_end, stop = text:find(close, value_at + 1, true)
-  if not value_end then return nil end
-  return text:sub(name_at, name_end - 1), text:sub(value_at + 1, value_end - 1), stop + 1
-end
-
---- Length of the arguments at the beginning of a text.
--- @param tail the text that ends them
--- @return bytes; nil: they are incomplete; false: these are not arguments
-function M.last_of(text, form, tail)
-  local at = 1
-  while true do
-    local ends, opens = has(text, at, tail), has(text, at, form.member[1])
-    if ends then return at - 1 end
-    if not opens then
-      if ends == false and opens == false then return false end
-      return nil
-    end
-    local _, _, behind = member_at(text, at, form)
-    if not behind then return nil end
-    at = behind
-  end
-end
-
 local WORDS = { True = "true", False = "false", None = "null" }
 
 -- The value of an argument as JSON. Without a schema, a text that is JSON is taken as such.
@@ -166,22 +129,19 @@ local function json_of(text, schema, root)
   if schema ~= nil then kind, null = M.text_schema(schema, root) end
   if kind and not (null and text == "null") then return core.json_encode(text) end
   local word = WORDS[text] or text
-  if core.json_decode("[" .. word .. "]", { exact = true }) then return word end
+  local list = core.json_decode("[" .. word .. "]", { exact = true })
+  if list and #list == 1 then return word end
   return core.json_encode(text)
 end
 
 --- Converts arguments to a JSON object, in their order.
--- @param text the arguments, as last_of finds them
--- @param form of ane.tools.forms
+-- @param members list of {name, value}, as ane.tools.scan finds them
 -- @param schema of the arguments, or nil
 -- @return JSON text
-function M.to_json(text, form, schema)
-  local at, list = 1, {}
-  local properties = schema and schema.properties or {}
-  while at <= #text do
-    local name, value, behind = member_at(text, at, form)
-    list[#list + 1] = core.json_encode(name) .. ": " .. json_of(value, properties[name], schema)
-    at = behind
+function M.to_json(members, schema)
+  local list, properties = {}, schema and schema.properties or {}
+  for i, member in ipairs(members) do
+    list[i] = core.json_encode(member[1]) .. ": " .. json_of(member[2], properties[member[1]], schema)
   end
   return "{" .. table.concat(list, ", ") .. "}"
 end

@@ -7,10 +7,13 @@ local M = {}
 local function begun(text, marks)
   local longest = 0
   for _, mark in ipairs(marks) do
-    for n = math.min(#mark - 1, #text), longest + 1, -1 do
-      if text:sub(-n) == mark:sub(1, n) then
-        longest = n
-        break
+    local first = mark:sub(1, 1)
+    local at = text:find(first, math.max(1, #text - #mark + 2), true)
+    while at and #text - at + 1 > longest do
+      if mark:sub(1, #text - at + 1) == text:sub(at) then
+        longest = #text - at + 1
+      else
+        at = text:find(first, at + 1, true)
       end
     end
   end
@@ -29,6 +32,30 @@ function M.find(text, marks)
   end
   if first then return first, found, 0 end
   return nil, nil, begun(text, marks)
+end
+
+--- Searches a text from several positions, each at or after the one before. All searches together read the text once for each mark.
+-- @param text the part that is known
+-- @param marks as for find
+-- @return function(at): what find returns for the text from byte `at` on; the first mark's byte counts from the beginning of the text
+function M.search(text, marks)
+  local places = {}
+  return function(at)
+    local first, found
+    for i, mark in ipairs(marks) do
+      if places[i] == nil or places[i] and places[i] < at then places[i] = text:find(mark, at, true) or false end
+      if places[i] and (not first or places[i] < first) then first, found = places[i], mark end
+    end
+    if first then return first, found, 0 end
+    return nil, nil, begun(text:sub(math.max(at, #text - M.longest(marks) + 2)), marks)
+  end
+end
+
+--- The length of the longest mark of a list; 0 if it is empty.
+function M.longest(marks)
+  local most = 0
+  for _, mark in ipairs(marks) do most = math.max(most, #mark) end
+  return most
 end
 
 return M

@@ -115,6 +115,25 @@ describe("replies with tools", function()
     assert.is_false(result.grammar_complete)
     assert.equal("now{}", called(result))
     assert.equal("add", result.tool_call_cut["function"].name)
+    assert.matches('^\n<tool_call>\n{"name": "add"', result.text)
+    assert.equal(result.text, result.tool_call_cut.text)
+  end)
+
+  it("that end early lose no text, whatever they end in", function()
+    local whole = "Well. " .. NOW .. "\n" .. ADD
+    local all = model.tokenizer:encode(whole, { bos = false })
+    for n = 1, #all - 1, 3 do
+      local written = model.tokenizer:decode(table.move(all, 1, n, 1, {}))
+      local result = reply(whole, { max_tokens = n, stop = { '"a": 1' } })
+      local first, last = written:find(NOW, 1, true)
+      assert.same({ first and written:sub(1, first - 1) .. written:sub(last + 1) or written, first and "now{}" or "" },
+        { result.text, called(result) })
+      local pieces = {}
+      local stream <close> = assert(model:stream({ { role = "user", content = "Hi" } },
+        { tools = TOOLS, logits_processor = saying(whole), max_tokens = n }))
+      for piece in stream do pieces[#pieces + 1] = piece end
+      assert.equal(result.text, table.concat(pieces))
+    end
   end)
 
   it("may be constrained besides: calls, or texts of the grammar", function()
@@ -125,6 +144,16 @@ describe("replies with tools", function()
     assert.is_true(grammar:matches(result.text) or result.tool_calls ~= nil)
     result = reply(NOW, { grammar = grammar })
     assert.same({ "tool_calls", "now{}", "" }, { result.stop, called(result), result.text })
+  end)
+
+  it("keep to the tools in calls that follow any number of blanks", function()
+    for _, blanks in ipairs { 0, 60, 79, 80, 81, 120 } do
+      local result = reply((" \n"):rep(blanks) .. '{"name": "nope", "arguments": {}}')
+      for _, call in ipairs(result.tool_calls or {}) do assert.are_not.equal("nope", call["function"].name) end
+      assert.is_true(result.tool_calls ~= nil or result.tool_call_cut ~= nil)
+    end
+    local result = reply(("x"):rep(90) .. ' {"name": "nope", "arguments": {}}')
+    assert.same({ ("x"):rep(90) .. ' {"name": "nope", "arguments": {}}', "eos" }, { result.text, result.stop })
   end)
 
   it("are the same with drafts, and in a pool", function()

@@ -258,6 +258,22 @@ assistant:]]
     assert.equal("boolean", type(arguments.b))
   end
 
+  it("leave the text of a call in which the reply ends, as a whole and as chunks", function()
+    for n = 1, 25, 3 do
+      local body = chat { tools = { ADD }, tool_choice = "required", max_tokens = n }
+      local choice = http.post(served, "/v1/chat/completions", body).json.choices[1]
+      assert.same({ "length" }, { choice.finish_reason, choice.message.tool_calls })
+      assert.is_truthy(("<tool_call>\n"):find(choice.message.content, 1, true) or choice.message.content:find "^<tool_call>\n")
+      body.stream = true
+      local said = {}
+      for _, event in ipairs(http.events(http.post(served, "/v1/chat/completions", body).body)) do
+        local one = event.choices and event.choices[1]
+        if one and type(one.delta.content) == "string" then said[#said + 1] = one.delta.content end
+      end
+      assert.equal(choice.message.content, table.concat(said))
+    end
+  end)
+
   it("are called, with arguments of their schema", function()
     local body = chat { tools = { ADD }, tool_choice = "required", parallel_tool_calls = false, max_tokens = 120 }
     local choice = http.post(served, "/v1/chat/completions", body).json.choices[1]

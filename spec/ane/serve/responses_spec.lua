@@ -80,17 +80,26 @@ describe("responses with tools", function()
   end)
 
   it("hold an incomplete call where the reply is cut", function()
-    local answer = post { tool_choice = "required", max_output_tokens = 14 }.json
-    assert.equal("incomplete", answer.status)
-    local events = http.events(post { tool_choice = "required", max_output_tokens = 14, stream = true }.body)
-    local last = events[#events]
-    assert.equal("response.incomplete", last.type)
     local function shape(response)
       local out = {}
-      for i, item in ipairs(response.output) do out[i] = { item.type, item.status, item.name, item.arguments } end
+      for i, item in ipairs(response.output) do
+        out[i] = { item.type, item.status, item.name or false, item.arguments or false, item.content and item.content[1].text }
+      end
       return out
     end
-    assert.same(shape(answer), shape(last.response))
+    for n = 1, 25, 2 do
+      local answer = post { tool_choice = "required", max_output_tokens = n }.json
+      assert.equal("incomplete", answer.status)
+      local events = http.events(post { tool_choice = "required", max_output_tokens = n, stream = true }.body)
+      local last = events[#events]
+      assert.equal("response.incomplete", last.type)
+      assert.same(shape(answer), shape(last.response))
+      -- The text of the call is a message after it.
+      local message, call = answer.output[#answer.output], answer.output[#answer.output - 1]
+      assert.same({ "message", "incomplete" }, { message.type, message.status })
+      if call then assert.same({ "function_call", "incomplete" }, { call.type, call.status }) end
+      assert.is_truthy(("<tool_call>\n"):find(message.content[1].text, 1, true) or message.content[1].text:find "^<tool_call>\n")
+    end
   end)
 
   it("take calls and what they gave as input", function()

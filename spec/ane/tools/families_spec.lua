@@ -100,6 +100,12 @@ describe("arguments between tags", function()
     assert.same({ text = true, most = 3, note = "free text" }, read { { "text", "True" }, { "most", "3" }, { "note", "free text" } })
   end)
 
+  it("are texts where they are no single value", function()
+    local members = { { "a", "" }, { "b", "1, 2" }, { "c", "1], [2" }, { "d", " 1 " }, { "e", "NaN" }, { "f", "01" }, { "g", "null" } }
+    local _, found = tools.parse(text(members), { form = "qwen3-coder" })
+    assert.same({ a = "", b = "1, 2", c = "1], [2", d = 1, e = "NaN", f = "01", g = core.null }, tools.arguments(found[1]))
+  end)
+
   it("may be strings by reference", function()
     local checked = assert(tools.check { { name = "f", parameters = { type = "object", required = { "a" },
       properties = { a = { ["$ref"] = "#/$defs/word" } }, ["$defs"] = { word = { type = "string", enum = { "x", "y" } } } } } })
