@@ -38,15 +38,11 @@ local function state_space(cfg)
     s.plain = not cfg.holds "blk.0.ssm_norm.weight"
     return s
   end
-  local heads, low, high = cfg.meta("mamba_n_heads", "count") or 128, mamba2.limits(cfg)
-  local inner = cfg.meta("mamba_d_ssm", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model
-  return {
-    heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
-    n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
-    plain = not cfg.meta("mamba_rms_norm", "flag"), norm_first = cfg.meta("mamba_norm_before_gate", "flag") ~= false,
-    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
-    low = low, high = high, act = cfg.act, factors = lists.numbers(cfg, "ssm_multipliers", 5),
-  }
+  local s = mamba2.of_config(cfg)
+  s.width = (cfg.meta("mamba_d_ssm", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model) // s.heads
+  s.plain, s.norm_first = not cfg.meta("mamba_rms_norm", "flag"), cfg.meta("mamba_norm_before_gate", "flag") ~= false
+  s.factors = lists.numbers(cfg, "ssm_multipliers", 5)
+  return s
 end
 
 function M.shapes(cfg) return mamba2.shapes(cfg, state_space(cfg)) end

@@ -88,31 +88,15 @@ local function feed_forward(b, x, sparsity)
   return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
 end
 
--- reuses: whether the layer takes keys and values from `shared`, which maps a window or "full" to {k, v} of the last layer of this kind
--- that computes its own.
-local function self_attention(b, cfg, x, rope, window, reuses, shared)
-  local heads, kv_heads, bias, kind = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }, window or "full"
-  local q = b:rope(b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads }), rope, "q_rope", { heads = heads })
-  if reuses then
-    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end
-  else
-    local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm", { groups = kv_heads })
-    local v = b:rms_norm(b:linear(x, "attn_v", bias), "attn_v_norm", { groups = kv_heads, weight = false })
-    shared[kind] = { b:rope(k, rope, "k_rope", { heads = kv_heads }), v }
-  end
-  local k, v = table.unpack(shared[kind] or error("no earlier layer of this kind computes keys and values", 0))
-  local o = b:attention(q, k, v, { heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = 1, window = window })
-  return b:linear(o, "attn_output", bias)
-end
-
--- The output of a layer for the active stream: attention and LAuReL, then the feed-forward. l: the layer's rope, window, reuses, sparsity.
-local function active(b, cfg, x, l, shared)
+-- The output of a layer for the active stream: attention and LAuReL, then the feed-forward. l: options of
+-- attention.sharing; sparsity: see feed_forward.
+local function active(b, x, l, sparsity, shared)
   local h = b:rms_norm(x, "attn_norm")
   local low = b:linear(b:linear(h, "laurel_l"), "laurel_r")
   low = b:add(h, b:rms_norm(low, "laurel_post_norm"))
-  local a = b:rms_norm(self_attention(b, cfg, h, l.rope, l.window, l.reuses, shared), "post_attention_norm")
+  local a = b:rms_norm(attention.sharing(b, h, shared, l), "post_attention_norm")
   local y = b:scale(b:add(b:add(x, a), low), 2 ^ -0.5)
-  return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), l.sparsity), "post_ffw_norm"))
+  return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), sparsity), "post_ffw_norm"))
 end
 
 function M.build(b, cfg)
@@ -130,9 +114,9 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, (i + 1) % 5 ~= 0)
-      local l = { window = window, rope = window and near or full, reuses = i >= own, sparsity = sparsities[i + 1] or 0 }
+      local l = { kind = window and "near" or "full", window = window, rope = window and near or full, reuses = i >= own }
       local p = altup.predict(b, streams, at)
-      streams = altup.correct(b, p, active(b, cfg, p[at], l, shared), at)
+      streams = altup.correct(b, p, active(b, p[at], l, sparsities[i + 1] or 0, shared), at)
       local own_stream = streams[at]
       local scale = b:weight("altup_correct_scale", { suffix = "", optional = true })
       if scale and cfg.meta("altup_correct_scale", "flag") ~= false then own_stream = b:affine(own_stream, false, scale) end

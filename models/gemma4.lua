@@ -8,6 +8,7 @@
 -- soft-capped. With enable_moe_block, experts run beside the feed-forward. The experts and their router read the input of the layer's
 -- second half, each through a norm of its own. The weights of the chosen experts sum to 1 and are then multiplied by per_expert_scale.
 
+local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
@@ -47,43 +48,20 @@ local function entry_of(cfg, i)
   return {}
 end
 
--- The settings of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (true: values are the keys before their norm).
--- M.build adds reuses (true: keys and values are those of an earlier layer).
+-- The settings of layer i, options of attention.sharing: kind ("full" or "near"), head_dim, kv_heads, window, k_eq_v. M.build adds rope and
+-- reuses.
 local function layer_of(cfg, i)
   local word, own = cfg.layer_types and cfg.layer_types[i + 1], entry_of(cfg, i)
   if word == "sliding_attention" then
     if next(own) then error(("per_layer_config.%d of a layer with sliding attention is not computed"):format(i), 0) end
-    return { kind = "near", d = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
+    return { kind = "near", head_dim = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
   end
   if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
   local same = cfg.meta("attention_k_eq_v", "flag")
   return {
-    kind = "full", k_eq_v = same, d = own.head_dim or cfg.meta("global_head_dim", "count") or cfg.head_dim,
+    kind = "full", k_eq_v = same, head_dim = own.head_dim or cfg.meta("global_head_dim", "count") or cfg.head_dim,
     kv_heads = own.num_key_value_heads or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
   }
-end
-
--- The keys, normed and rotated, and the values, normed.
-local function keys(b, x, l, rope)
-  local k = b:linear(x, "attn_k", { bias = b.cfg.attention_bias })
-  local v = l.k_eq_v and k or b:linear(x, "attn_v", { bias = b.cfg.attention_bias })
-  k = b:rope(b:rms_norm(k, "attn_k_norm", { groups = l.kv_heads }), rope, "k_rope", { heads = l.kv_heads })
-  return k, b:rms_norm(v, "attn_v_norm", { groups = l.kv_heads, weight = false })
-end
-
--- shared: kind -> {k, v} of the last layer that computes its own.
-local function self_attention(b, x, l, rope, shared)
-  local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
-  local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
-  q = b:rope(q, rope, "q_rope", { heads = heads })
-  if l.reuses then
-    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end -- files may hold these weights
-  else
-    shared[l.kind] = table.pack(keys(b, x, l, rope))
-  end
-  local k, v = table.unpack(shared[l.kind] or error("no earlier layer of this kind computes keys and values", 0))
-  local o = b:attention(q, k, v, { heads = heads, kv_heads = l.kv_heads, head_dim = l.d, scale = 1, window = l.window })
-  return b:linear(o, "attn_output", bias)
 end
 
 -- The settings of the experts: count, k, inner; nil for a model without experts.
@@ -116,7 +94,7 @@ function M.shapes(cfg, t)
   local function by_heads(fn)
     return function(i)
       local l = layer_of(cfg, i)
-      return fn(l.d, l.kv_heads)
+      return fn(l.head_dim, l.kv_heads)
     end
   end
   t.attn_q = by_heads(function(h) return { cfg.n_head * h, d } end)
@@ -145,10 +123,10 @@ local function full_rope(cfg)
   for i = 0, cfg.n_layer - 1 do
     local l = layer_of(cfg, i)
     if l.kind == "full" and r and r.scaling ~= "proportional" then
-      if r.scaling and l.d ~= cfg.head_dim then
+      if r.scaling and l.head_dim ~= cfg.head_dim then
         error(("rope type '%s' in heads of global_head_dim is not computed"):format(r.scaling), 0)
       end
-      r.dims = l.d
+      r.dims = l.head_dim
     end
   end
   return r
@@ -167,8 +145,8 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local l = layer_of(cfg, i)
-      l.reuses = i >= own
-      local a = self_attention(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
+      l.rope, l.reuses = tables[l.kind], i >= own
+      local a = attention.sharing(b, b:rms_norm(x, "attn_norm"), shared, l)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = feed_forward(b, x, e)
       if extra then x = b:add(x, per_layer.branch(b, x, extra(i))) end

@@ -39,13 +39,9 @@ M.defaults = {
 -- The settings of the Mamba-2 layers.
 local function state_space(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
-  local heads, low, high = cfg.meta("mamba_n_heads", "count") or 128, mamba2.limits(cfg)
-  local width = cfg.meta("mamba_d_head", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model // heads
-  return {
-    heads = heads, width = width, groups = cfg.meta("mamba_n_groups", "count") or 1, n = cfg.meta("mamba_d_state", "count") or 256,
-    taps = cfg.meta("mamba_d_conv", "count") or 4, low = low, high = high, act = cfg.act,
-    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
-  }
+  local s = mamba2.of_config(cfg)
+  s.width = cfg.meta("mamba_d_head", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model // s.heads
+  return s
 end
 
 local function is_mamba(cfg, i)

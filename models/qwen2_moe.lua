@@ -22,13 +22,11 @@ M.names = {
 -- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
-  local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
-  for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
   return {
     count = cfg.meta(gguf and "expert_count" or "num_experts", "count"),
     k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count") or not gguf and 4 or nil,
     norm = not gguf and cfg.meta("norm_topk_prob", "flag") or false,
-    sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
+    sparse = moe.sparse(cfg),
   }
 end
 

@@ -24,13 +24,11 @@ M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
 -- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
-  local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
-  for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
   return {
     count = cfg.meta(gguf and "expert_count" or "num_experts", "count") or cfg.meta("num_local_experts", "count"),
     k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count") or not gguf and 8 or nil,
     norm = gguf or cfg.meta("norm_topk_prob", "flag") or false,
-    sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
+    sparse = moe.sparse(cfg),
   }
 end
 

@@ -62,6 +62,41 @@ function M.gqa(b, x, opts)
   return b:linear(o, "attn_output", { bias = cfg.attention_bias })
 end
 
+-- The keys, normed and rotated, and the values, normed without a weight.
+local function normed_keys(b, x, opts)
+  local heads, bias = opts.kv_heads, { bias = b.cfg.attention_bias }
+  local k = b:linear(x, "attn_k", bias)
+  local v = opts.k_eq_v and k or b:linear(x, "attn_v", bias)
+  k = b:rope(b:rms_norm(k, "attn_k_norm", { groups = heads }), opts.rope, "k_rope", { heads = heads })
+  return k, b:rms_norm(v, "attn_v_norm", { groups = heads, weight = false })
+end
+
+--- Attention of layers that share keys and values (Gemma 3n, Gemma 4). q, k and v are normed per head, v without a weight; scores are not
+-- scaled. A layer that reuses takes the keys and values of the last earlier layer of its kind that computed its own; files may hold
+-- weights for them, which are not used.
+-- Weights: attn_q, attn_k, attn_v, attn_q_norm, attn_k_norm [head_dim], attn_output. cfg.attention_bias says whether they have biases.
+-- @param x normed input [1, d_model, T, 1]
+-- @param shared table for all layers: kind -> {k, v}
+-- @param opts kind (name), reuses (true: another layer's keys and values), rope (a table from b:rope_table), head_dim and kv_heads
+-- (default: the configuration's), window (nil: all), k_eq_v (true: the values are the keys before their norm)
+-- @return value [1, d_model, T, 1]
+function M.sharing(b, x, shared, opts)
+  opts = options.check("attention.sharing", opts)
+  local cfg, heads = b.cfg, b.cfg.n_head
+  local d, bias = opts.head_dim or cfg.head_dim, { bias = cfg.attention_bias }
+  opts.kv_heads = opts.kv_heads or cfg.n_head_kv
+  local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
+  q = b:rope(q, opts.rope, "q_rope", { heads = heads })
+  if opts.reuses then
+    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end
+  else
+    shared[opts.kind] = table.pack(normed_keys(b, x, opts))
+  end
+  local k, v = table.unpack(shared[opts.kind] or error("no earlier layer of this kind computes keys and values", 0))
+  local o = b:attention(q, k, v, { heads = heads, kv_heads = opts.kv_heads, head_dim = d, scale = 1, window = opts.window })
+  return b:linear(o, "attn_output", bias)
+end
+
 --- The attention window of layer i.
 -- @param i layer, 0-based
 -- @param sliding whether the layer uses sliding attention; applies where the configuration has no layer_types

@@ -27,6 +27,17 @@ function M.limits(cfg)
   return tonumber(limit[1]), tonumber(limit[2])
 end
 
+--- Reads the settings from the keys mamba_* of config.json (Falcon-H1, Granite 4), whose defaults are those of transformers.
+-- @return the settings of `block` but for width, which each architecture computes in its own way
+function M.of_config(cfg)
+  local low, high = M.limits(cfg)
+  return {
+    heads = cfg.meta("mamba_n_heads", "count") or 128, groups = cfg.meta("mamba_n_groups", "count") or 1,
+    n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4, low = low, high = high, act = cfg.act,
+    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
+  }
+end
+
 --- Names of the block's weights in Hugging Face files, under `prefix` ("mamba").
 function M.names(prefix)
   return {

@@ -9,6 +9,14 @@ local options = require "ane.recipe.options"
 
 local M = {}
 
+--- Which layers have experts, by decoder_sparse_step and mlp_only_layers of config.json (Qwen): every n-th, but for those listed.
+-- @return function(layer, 0-based) -> true for a layer with experts
+function M.sparse(cfg)
+  local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
+  for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
+  return function(i) return not dense[i] and (i + 1) % step == 0 end
+end
+
 --- Chooses the experts of each token.
 -- @param logits router logits [1, E, T, 1]
 -- @param opts k; score: "softmax" (over all experts), "sigmoid" or "softmax_topk" (over the chosen experts); bias (vector added to the

@@ -39,6 +39,9 @@ M.rules = {
     norm_offset = NUMBER, scale = NUMBER, window = INDEX, softcap = NUMBER, ahead = INDEX, sinks = VALUE, sink_scale = NUMBER,
     growth = { type = "table" },
   },
+  ["attention.sharing"] = {
+    kind = TEXT, reuses = FLAG, rope = VALUE, head_dim = COUNT, kv_heads = COUNT, window = INDEX, k_eq_v = FLAG,
+  },
   ["ffn.gated"] = { fused = FLAG },
   ["gated_delta.block"] = {
     heads = COUNT, key_heads = COUNT, n = COUNT, width = COUNT, taps = COUNT, log = FLAG, interleaved = FLAG, act = TEXT,
@@ -65,7 +68,8 @@ M.rules = {
 local REQUIRED = {
   rope = { "heads" }, attention = { "heads", "kv_heads", "head_dim", "scale" }, conv_causal = { "weight", "taps" },
   ssm_scan = { "heads", "width", "groups", "n", "decay" }, delta_rule = { "heads", "key_heads", "n", "width", "decay" },
-  ["shortconv.gated"] = { "taps" }, ["latent.attention"] = { "rank", "nope", "rope", "value", "scale" },
+  ["attention.sharing"] = { "kind", "rope" }, ["shortconv.gated"] = { "taps" },
+  ["latent.attention"] = { "rank", "nope", "rope", "value", "scale" },
   ["gated_delta.block"] = { "heads", "key_heads", "n", "width", "taps" },
   ["mamba2.block"] = { "heads", "width", "groups", "n", "taps" },
 }
