@@ -226,7 +226,8 @@ local function settings_of(source, opts, inputs)
     options = {
       weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
       table = opts.table,
-      inputs = inputs, calibrate = calibration and calibration:digest(), importance = digest_of_importance(opts.importance),
+      inputs = inputs, calibrate = calibration and calibration:digest(),
+      activations = calibration and (calibration.bundle.options or {}).activations, importance = digest_of_importance(opts.importance),
     },
     run = { graph = calibration and calibration.graph },
   }
@@ -483,6 +484,40 @@ function M.size(source, out, opts, level)
   local plan, message, code = plan_of(source, out)
   if not plan then return nil, message, code end
   return failure.catch(size_of, plan, out, opts)
+end
+
+-- A value of metadata as text that differs for different values.
+local function text_of(value)
+  if type(value) ~= "table" then return ("%s %d %s"):format(math.type(value) or type(value), #tostring(value), tostring(value)) end
+  local parts = {}
+  for i, key in ipairs(keys(value)) do parts[i] = text_of(key) .. "=" .. text_of(value[key]) end
+  return ("{%s}"):format(table.concat(parts, ","))
+end
+
+-- A hash of the metadata that a plan writes.
+local function digest_of_values(plan)
+  local parts = {}
+  try(failure.border(plan.path, function()
+    plan.values(function(key, kind, value) parts[#parts + 1] = text_of { key, kind, value } end,
+      function(source, key) parts[#parts + 1] = text_of { key, source:meta(key) } end)
+    return true
+  end))
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+--- A text that identifies the file that run would write with method gptq: it differs where the bytes may.
+-- @param source, out, opts as run takes them
+-- @return the text; or nil, message, code
+function M.identity(source, out, opts)
+  opts = schema.check(M.rules, opts, "quantise", 2)
+  local plan, message, code = plan_of(source, out)
+  if not plan then return nil, message, code end
+  return failure.catch(function()
+    local settings, calibration = settings_of(source, opts, opts.inputs), opts.calibration
+    settings.tune = { opts.tune, calibration:digest(calibration.further), calibration:has_stages() }
+    settings.values = digest_of_values(plan)
+    return core.sha256(core.json_encode(settings, { sort = true }))
+  end)
 end
 
 --- Writes `out` as a whole or not at all. An existing file is replaced.
