@@ -26,30 +26,32 @@ local function architecture_of(source)
 end
 
 --- The tensors of the plan of an open GGUF source.
-function M.tensors(source)
+-- @param r its recipe; nil: that of its architecture
+function M.tensors(source, r)
   local architecture, list = architecture_of(source), {}
   for i, t in ipairs(source:tensors()) do
     list[i] = {
       name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } },
-      plain = types.plain(architecture or "", t.shape),
+      plain = types.plain(architecture or "", t.shape, r),
     }
   end
   return list
 end
 
 -- The names of tensors by role. Files with a config.json of their own (ane.quantise.hf) have names of their recipe.
-local function names_of(source)
+local function names_of(source, r)
   local architecture = architecture_of(source)
-  local r = architecture and architecture:find "^ane%-" and recipe.find(config.architecture(source) or architecture)
-  local cfg = r and config.read(source, r.config)
-  return cfg and names.for_source(r, cfg) or names.of "gguf"
+  local own = architecture and architecture:find "^ane%-" and (r or recipe.find(config.architecture(source) or architecture))
+  local cfg = own and config.read(source, own.config)
+  return cfg and names.for_source(own, cfg) or names.of "gguf"
 end
 
 --- The plan of an open GGUF source.
-function M.plan(source)
-  local name = names_of(source)
+-- @param r its recipe; nil: that of its architecture
+function M.plan(source, _, r)
+  local name = names_of(source, r)
   local plan = {
-    architecture = architecture_of(source), tensors = M.tensors(source), table = name "token_embd" .. ".weight",
+    architecture = architecture_of(source), tensors = M.tensors(source, r), table = name "token_embd" .. ".weight",
     head = name "output" .. ".weight",
   }
   function plan.values(_, copy)

@@ -52,6 +52,7 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
 --     was ended; default false
+--   recipe: of the model (a table), if its architecture may not be registered; users give it to the model's load
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
@@ -68,6 +69,7 @@ M.rules = {
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
+  recipe = { type = "table", internal = true },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
 }
@@ -435,7 +437,7 @@ local function write_all(plan, source, out, opts)
   return report
 end
 
--- The planner of a source's format: a module with plan(source, out) -> plan; or nil, message, code.
+-- The planner of a source's format: a module with plan(source, out, recipe) -> plan; or nil, message, code.
 local function planner_of(source)
   local format = source:format()
   if format == "gguf" then return require "ane.quantise.gguf" end
@@ -449,22 +451,24 @@ local function planner_of(source)
 end
 
 -- The plan to write a source to `out`. A fault of the source becomes a message.
-local function plan_of(source, out)
+-- @param r its recipe; nil: that of its architecture
+local function plan_of(source, out, r)
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
   if source:holds(out) then return nil, ("%s: is the model itself; name another file for the output"):format(out), "invalid" end
   local plan
-  plan, message, code = failure.border(source:path(), planner.plan, source, out)
+  plan, message, code = failure.border(source:path(), planner.plan, source, out, r)
   if plan then plan.path, plan.bytes = source:path(), source:bytes() end
   return plan, message, code
 end
 
 --- The tensors of the file that a source becomes, before types are chosen.
+-- @param r its recipe; nil: that of its architecture
 -- @return list of {name, shape, dtype, bytes, parts, plain}, as ane.quantise.gguf has them; or nil, message, code
-function M.tensors(source)
+function M.tensors(source, r)
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
-  return failure.catch(planner.tensors, source)
+  return failure.catch(planner.tensors, source, r)
 end
 
 local function size_of(plan, out, opts)
@@ -477,11 +481,11 @@ end
 
 --- The bytes of the file that run would write; and whether it can be written there. No file is left.
 -- @param source as stored: neither adapters nor transforms change the size
--- @param opts weights, mixed, fallback and importance, as run takes them
+-- @param opts weights, mixed, fallback, importance and recipe, as run takes them
 -- @return bytes; or nil, message, code
 function M.size(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", (level or 1) + 1)
-  local plan, message, code = plan_of(source, out)
+  local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
   return failure.catch(size_of, plan, out, opts)
 end
@@ -510,7 +514,7 @@ end
 -- @return the text; or nil, message, code
 function M.identity(source, out, opts)
   opts = schema.check(M.rules, opts, "quantise", 2)
-  local plan, message, code = plan_of(source, out)
+  local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
   return failure.catch(function()
     local settings, calibration = settings_of(source, opts, opts.inputs), opts.calibration
@@ -541,7 +545,7 @@ function M.run(source, out, opts, level)
   if opts.method == "gptq" and not opts.calibration then
     error("quantise: method gptq needs a text: option calibrate", level + 1)
   end
-  local plan, message, code = plan_of(source, out)
+  local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
   return failure.catch(function()
     opts.importance = opts.importance and held.importance(opts.importance)
@@ -549,12 +553,13 @@ function M.run(source, out, opts, level)
   end)
 end
 
--- The options with the transform that a model was loaded with.
-local function with_transform(options, opts)
-  if not (options and options.transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
+-- The options with the recipe and the transform that a model was loaded with.
+local function with_model(bundle, opts)
+  local transform = (bundle.options or {}).transform
+  if not (bundle.recipe or transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
   local own = {}
   for key, value in pairs(opts or {}) do own[key] = value end
-  own.transform = options.transform
+  own.recipe, own.transform = bundle.recipe, transform or own.transform
   return own
 end
 
@@ -598,7 +603,7 @@ end
 
 -- Writes the weights of a model, and reads the text of gptq with it.
 local function write_model(model, bundle, source, out, opts, level)
-  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(bundle.options, opts), "quantise",
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_model(bundle, opts), "quantise",
     level + 1)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
@@ -612,6 +617,9 @@ end
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
+  if type(opts) == "table" and opts.recipe ~= nil then
+    error("quantise: unknown option \"recipe\"; the model is loaded with it", level)
+  end
   local bundle_of = require("ane.model").bundle
   local bundle = bundle_of(model, level)
   local report, message, code

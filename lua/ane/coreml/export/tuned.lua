@@ -37,8 +37,9 @@ end
 -- Options of ane.quantise for an export.
 local function options_of(opts)
   return {
-    weights = opts.weights, method = "gptq", calibration = opts.calibration, transform = opts.calibration.bundle.options.transform,
-    inputs = opts.inputs, tune = opts.tune, table = "fp16", threads = opts.threads, progress = opts.progress or nil,
+    weights = opts.weights, method = "gptq", calibration = opts.calibration, recipe = opts.calibration.bundle.recipe,
+    transform = opts.calibration.bundle.options.transform, inputs = opts.inputs, tune = opts.tune, table = "fp16",
+    threads = opts.threads, progress = opts.progress or nil,
   }
 end
 
