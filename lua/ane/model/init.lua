@@ -29,8 +29,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   threads: default: the number of physical cores
 --   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
---     which the last match wins. A pattern matches anywhere in the tensor's name in the file; * stands for any characters, ? for
---     one
+--     which the last match wins. A pattern matches anywhere in the tensor's name in the file, or in its name in GGUF files; *
+--     stands for any characters, ? for one
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "int16" (16-bit codes with a scale for each position and head, the default of models that generate), "fp16" (the default

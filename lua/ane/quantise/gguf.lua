@@ -6,7 +6,8 @@
 -- head, which the file may lack. tensors: list of {name, shape, dtype and bytes (as stored),
 -- parts, plain (why it cannot be in blocks, or nil)}. A part is {source, name, first, last, head, add} (see writer:send) or
 -- {data = bytes}. values: function(set, copy), which calls set(key, type, value) and copy(source, key) for every value of the
--- new file but general.file_type and general.quantization_version.
+-- new file but general.file_type and general.quantization_version. gguf_names: function() -> names in the source -> those that their
+-- roles have in GGUF files; nil where the new file has these names.
 
 local config = require "ane.model.config"
 local names = require "ane.recipe.names"
@@ -38,22 +39,38 @@ function M.tensors(source, r)
   return list
 end
 
--- The names of tensors by role. Files with a config.json of their own (ane.quantise.hf) have names of their recipe.
+--- The names in GGUF files of the weights of a model, by their names in a source; {} if its graph cannot be built, of which a load says
+-- why.
+function M.gguf_names(r, cfg, source)
+  local found = {}
+  local graph = recipe.build(r, cfg, source, function(b)
+    found = names.in_gguf(b, r)
+    return true
+  end)
+  if graph then graph:close() end
+  return found
+end
+
+-- The names of tensors by role. Files with a config.json of their own (ane.quantise.hf) have names of their recipe; returns this recipe
+-- and the configuration too.
 local function names_of(source, r)
   local architecture = architecture_of(source)
   local own = architecture and architecture:find "^ane%-" and (r or recipe.find(config.architecture(source) or architecture))
   local cfg = own and config.read(source, own.config)
-  return cfg and names.for_source(own, cfg) or names.of "gguf"
+  return cfg and names.for_source(own, cfg) or names.of "gguf", own, cfg
 end
 
 --- The plan of an open GGUF source.
 -- @param r its recipe; nil: that of its architecture
 function M.plan(source, _, r)
-  local name = names_of(source, r)
+  local name, own, cfg = names_of(source, r)
   local plan = {
     architecture = architecture_of(source), tensors = M.tensors(source, r), table = name "token_embd" .. ".weight",
     head = name "output" .. ".weight",
   }
+  if cfg then
+    function plan.gguf_names() return M.gguf_names(own, cfg, source) end
+  end
   function plan.values(_, copy)
     for _, key in ipairs(source:keys()) do
       if not is_own(key) then copy(source, key) end

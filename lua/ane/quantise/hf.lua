@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe,
--- ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
+-- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.gguf, ane.quantise.types, ane.quantise.vocabulary,
+-- ane.recipe, ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
 -- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
 -- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
@@ -10,6 +10,7 @@
 local config = require "ane.model.config"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local gguf = require "ane.quantise.gguf"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
@@ -587,7 +588,8 @@ function M.plan(source, out, own)
   return {
     architecture = architecture, tensors = unsaid and whole_tensors(source, cfg, r) or self.list,
     table = written "token_embd" .. ".weight", head = written "output" .. ".weight",
-    values = with_pooling(values, architecture, pooling), note = notes[1] and table.concat(notes, "; "),
+    values = with_pooling(values, architecture, pooling),
+    gguf_names = unsaid and function() return gguf.gguf_names(r, cfg, source) end or nil, note = notes[1] and table.concat(notes, "; "),
   }
 end
 

@@ -29,9 +29,9 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --- Options of run.
 --   weights: name of a type (ane.quantise.types), or a scheme of Core ML packages; required. The file stores the values of a scheme in
 --     a type that represents them exactly. As in packages, a scheme does not change the embedding
---   mixed: other types for the tensors whose names (in the new file, else in the source) match a pattern: {attn_v = "q6_k"}, or a
---     list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches any characters, ?
---     any one
+--   mixed: other types for the tensors one of whose names (in the new file, in the source, in GGUF files) matches a pattern:
+--     {attn_v = "q6_k"}, or a list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches
+--     any characters, ? any one
 --   fallback: type for tensors whose rows are not whole blocks; default the nearest type of similar size (column `nearest` of
 --     dtype.def; q4_k: q5_0), or fp16 if that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types whose encoders search for
@@ -95,13 +95,15 @@ local function choose_scheme(t, opts)
 end
 
 -- Sets t.to, t.scheme and t.note for a planned tensor.
-local function choose(t, rules, opts)
+-- @param gguf_names names in the source -> those of GGUF files
+local function choose(t, rules, opts, gguf_names)
   if types.is_data(t.dtype) then
     t.to = t.dtype
   elseif types.stays(t.name, t.shape) then
     t.to = "fp32"
   else
-    t.to = held.ruled(rules, t.name) or (t.parts[1].name and held.ruled(rules, t.parts[1].name)) or opts.weights
+    local name = t.parts[1].name
+    t.to = held.ruled(rules, t.name, name, name and gguf_names[name]) or opts.weights
     if types.schemes[t.to] then return choose_scheme(t, opts) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to
@@ -126,7 +128,8 @@ end
 
 local function choose_all(plan, opts)
   local rules = held.rules(opts.mixed)
-  for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
+  local gguf_names = rules[1] and plan.gguf_names and plan.gguf_names() or {}
+  for _, t in ipairs(plan.tensors) do choose(t, rules, opts, gguf_names) end
   for _, rule in ipairs(rules) do
     if not rule.used then
       failure.raise("invalid", "option mixed: no tensor that can change its type matches %q", rule[1])

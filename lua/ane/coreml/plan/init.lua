@@ -1,5 +1,6 @@
 --- Plans a model for the Neural Engine: packages, bytes, and the predicted device of each operation, with the rule that predicts it.
--- Needs ane.core, ane.model.loader, ane.model.weights, ane.coreml.plan.*, ane.recipe.shapes, ane.util.failure and ane.util.schema.
+-- Needs ane.core, ane.model.loader, ane.model.weights, ane.coreml.plan.*, ane.recipe.names, ane.recipe.shapes, ane.util.failure and
+-- ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
 -- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
@@ -14,6 +15,7 @@ local reported = require "ane.coreml.plan.reported"
 local schema = require "ane.util.schema"
 local shapes = require "ane.recipe.shapes"
 local show = require "ane.coreml.plan.show"
+local tensor_names = require "ane.recipe.names"
 local weight_rules = require "ane.model.weights"
 
 local M = {}
@@ -149,6 +151,9 @@ function M.chip(name)
   end
 end
 
+-- graph of M.graph -> the names of its weights in GGUF files.
+local gguf_names = setmetatable({}, { __mode = "k" })
+
 -- ---- From a path to a graph -----------------------------------------------------------------------------------------------
 
 local function has_weights(folder)
@@ -196,8 +201,14 @@ end
 -- @return graph; or nil, message, code
 function M.graph(bundle, examine)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
-  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, examine)
+  local found
+  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, function(b, ...)
+    found = tensor_names.in_gguf(b, bundle.recipe)
+    if examine then return examine(b, ...) end
+    return true
+  end)
   if not graph then return nil, message, code end
+  gguf_names[graph] = found
   local ok
   ok, message, code = graph:pass "dead_code"
   if not ok then return nil, message, code end
@@ -208,8 +219,8 @@ end
 
 -- Weights whose names match a rule, each with its scheme; and the rules. Raises if two rules without an order disagree.
 local function schemes_of(graph, mixed)
-  local rules, schemes = weight_rules.rules(mixed), {}
-  for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name) end
+  local rules, schemes, other = weight_rules.rules(mixed), {}, gguf_names[graph] or {}
+  for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name, nil, other[w.name]) end
   return schemes, rules
 end
 
