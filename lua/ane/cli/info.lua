@@ -1,9 +1,10 @@
 --- `ane info`: the contents of a model file and how it runs here.
--- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel and ane.coreml.set.
+-- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel, ane.coreml.set and ane.util.keys.
 
 local aimodel = require "ane.coreml.aimodel"
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local keys_of = require "ane.util.keys"
 local options = require "ane.cli.options"
 
 local M = {}
@@ -26,13 +27,6 @@ function M.options(parser)
   options.json(parser)
 end
 
-local function sorted(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  return keys
-end
-
 -- A value in one line; a long one is shortened.
 local function brief(value)
   if type(value) == "string" then
@@ -42,7 +36,7 @@ local function brief(value)
   if type(value) ~= "table" then return tostring(value) end
   if #value == 0 then
     local parts = {}
-    for _, key in ipairs(sorted(value)) do parts[#parts + 1] = tostring(key) .. "=" .. brief(value[key]) end
+    for _, key in ipairs(keys_of(value)) do parts[#parts + 1] = tostring(key) .. "=" .. brief(value[key]) end
     return "{" .. table.concat(parts, ", ") .. "}"
   end
   local parts = {}
@@ -80,14 +74,14 @@ local HIDDEN = { tensors = true }
 local function show(info)
   if info.packages then show_packages(info) else show_file(info) end
   write("architecture: %s", info.architecture or "none named")
-  for _, key in ipairs(sorted(info.config or {})) do
+  for _, key in ipairs(keys_of(info.config or {})) do
     local value = info.config[key]
     if not HIDDEN[key] and (type(value) ~= "table" or next(value) ~= nil) then write("  %-24s %s", key, brief(value)) end
   end
   if not info.packages then show_tensors(info) end
   if info.keys then
     write "metadata:"
-    for _, key in ipairs(sorted(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
+    for _, key in ipairs(keys_of(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
   end
   if info.unsupported then
     write("does not run here: %s", info.unsupported)
