@@ -48,8 +48,11 @@ local function write(...)
   io.stdout:write(string.format(...), "\n")
 end
 
+-- What a set consists of.
+local function things(info) return info.format == "set of assets" and "assets" or "packages" end
+
 local function show_packages(info)
-  write("%s: %s, %s, %d packages%s", info.path, info.format, common.bytes(info.bytes), #info.packages,
+  write("%s: %s, %s, %d %s%s", info.path, info.format, common.bytes(info.bytes), #info.packages, things(info),
     info.verified and "; all hashes are right" or "")
   for _, p in ipairs(info.packages) do
     write("  %-40s %-8s %12s  %s", p.path, p.kind, common.bytes(p.bytes), table.concat(p.functions or {}, " "))
@@ -90,9 +93,9 @@ local function show(info)
   write("runs with: %s kernels, %d threads, activations %s, KV %s, context %d", info.isa, info.threads, info.activations, info.kv,
     info.context)
   if info.engine == "graph" then write("the graph runs op by op: %s", info.engine_reason or "no recipe matches") end
-  if info.engine == "packages" then write("the packages run op by op: %s", info.engine_reason or "no recipe matches") end
+  if info.engine == "packages" then write("the %s run op by op: %s", things(info), info.engine_reason or "no recipe matches") end
   if info.packages and info.engine == "recipe" then
-    write("the packages run by the recipe for %s, with the weights that they hold", info.architecture)
+    write("the %s run by the recipe for %s, with the weights that they hold", things(info), info.architecture)
   end
   for _, row in ipairs(info.kernels) do
     write("  %-8s %4d matrices as %-12s times %-5s %s", row.dtype, row.matrices, row.form, row.activations, common.bytes(row.bytes))

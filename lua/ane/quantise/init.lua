@@ -446,8 +446,8 @@ local function planner_of(source)
   if format == "gguf" then return require "ane.quantise.gguf" end
   if format == "safetensors" then return require "ane.quantise.hf" end
   if format == "package set" then
-    return nil, ("%s: Core ML packages cannot be written as GGUF; name the model from which they were exported"):format(source:path()),
-      "unsupported"
+    local what = "%s: Core ML packages and Core AI assets cannot be written as GGUF; name the model from which they were exported"
+    return nil, what:format(source:path()), "unsupported"
   end
   local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
   return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"

@@ -96,6 +96,9 @@ M.many_t = { 1, 4, 128 }
 --- Fixed T of causal models as sets of assets, unless others are given.
 M.asset_t = { 1, 8, 64 }
 
+--- Minimum rows of a slice of the head: those that share a table in the scheme with the largest groups (lut4-g32).
+M.SLICE_ROWS = 32
+
 --- The largest context of an asset: its position_ids are uint16.
 M.asset_context = 65535
 
@@ -373,6 +376,21 @@ local function settle(cfg, opts)
   return true
 end
 
+-- What is wrong with the number of slices for the head of this model, or nil. Each slice is a package, which a call runs and an export
+-- syncs to the disk.
+local function fault_of_slices(graph, cfg, opts)
+  if not opts.slices or opts.slices == 1 then return nil end
+  local rows = 0
+  local options = M.core_options(graph, cfg, opts, { context = M.context(cfg, opts) })
+  options.slices = 1
+  local whole = core.mil_plan(graph, options)
+  for _, p in ipairs(whole and whole.shards or {}) do rows = math.max(rows, p.kind == "head" and p.to or 0) end
+  local most = math.max(1, rows // M.SLICE_ROWS)
+  if rows == 0 or opts.slices <= most then return nil end
+  return ("option slices must be at most %d for a head of %d rows, since a slice has %d rows or more, but is %d"):format(most, rows,
+    M.SLICE_ROWS, opts.slices)
+end
+
 --- The parts that are written as a whole: with many functions all variants together, else each variant alone.
 -- @param opts checked options; weights and max_t are set if absent
 -- @param graph of the model
@@ -383,7 +401,7 @@ function M.parts(cfg, opts, graph)
   local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
-  local fault = fault_of_mixed(graph, opts.mixed)
+  local fault = fault_of_mixed(graph, opts.mixed) or fault_of_slices(graph, cfg, opts)
   if fault then return nil, fault, "invalid" end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
