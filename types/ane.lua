@@ -24,7 +24,7 @@ local ane = {}
 ---@field context? integer maximum tokens of a session; default: the smallest of the model's own context, 4096 (32768 for embedding models and rerankers), and what fits in half of the free memory
 ---@field threads? integer 1 .. 1024; default: the physical cores
 ---@field weights? ane.weights default: "file", as stored
----@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name
+---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other values of `weights`, by pattern of the tensor's name in the file or in GGUF files
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns of each tensor (ane.calibrate), for int4-block, uint4-block and lut4
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv type of cached keys and values; default: int16 (fp16 for models that do not generate), or fp32 with fp32 activations
@@ -580,7 +580,7 @@ function model:quantise(out, opts) end
 
 ---@class ane.plan_options
 ---@field weights? string int8 (default), int8-channel, int8-block, int4-block, int4-block64, uint4-block, lut4, lut4-g8, lut4-g16, lut4-g32, the same of lut2, lut3 and lut6, lut8, fp16
----@field mixed? table pattern to scheme, or a list of {pattern, scheme}, of which the last match counts
+---@field mixed? table pattern of names in the file or in GGUF files to scheme, or a list of {pattern, scheme}, of which the last match counts
 ---@field context? integer
 ---@field max_t? integer maximum tokens of a call; default 4, or the context if that is less
 ---@field fixed_t? integer[] fixed numbers of tokens of a call; each gets its own packages, or functions

@@ -128,7 +128,9 @@ struct ane_program_options {
   struct ane_weights_encoding weights;
   const struct ane_weights_rule *rules; /* other encodings for some matrices: the last match counts; read only during create */
   int32_t n_rules;                      /* a stage does not check that each rule matches some matrix */
-  const struct ane_stage *stage;        /* the program is this stage of a pipeline; copied. NULL: the whole */
+  /* Returns another name of a matrix that patterns of rules may match, or NULL. The callback may be NULL. */
+  const char *(*other_name)(void *arg, const char *name);
+  const struct ane_stage *stage;            /* the program is this stage of a pipeline; copied. NULL: the whole */
   const struct ane_tensor_parallel *tensor; /* the matrices are divided by rows; copied. NULL: they are whole. Not with stage,
                                              * nor with other weights than FILE, whose scales depend on all rows */
   int64_t context;                          /* maximum positions of a session, >= 1 */

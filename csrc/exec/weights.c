@@ -11,10 +11,17 @@
 
 /* ---- Encoding and layout ---------------------------------------------------------------------------------------------*/
 
+/* Does a rule's pattern match a matrix, by its name in the graph or by its other name? */
+static bool rule_matches(const struct ane_program *p, const struct ane_weights_rule *r, const char *name) {
+  if (ane_glob(r->pattern, name)) return true;
+  const char *other = p->o.other_name ? p->o.other_name(p->o.arg, name) : NULL;
+  return other && ane_glob(r->pattern, other);
+}
+
 static struct ane_weights_encoding encoding_of(const struct ane_program *p, const char *name) {
   struct ane_weights_encoding encoding = p->o.weights;
   for (int32_t i = 0; i < p->o.n_rules; i++)
-    if (ane_glob(p->o.rules[i].pattern, name)) encoding = p->o.rules[i].encoding;
+    if (rule_matches(p, &p->o.rules[i], name)) encoding = p->o.rules[i].encoding;
   return encoding;
 }
 
@@ -89,10 +96,10 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
   int32_t found = 0;
   for (int32_t m = 0; m < p->n_matrices; m++) {
     const char *name = p->matrices[m].name;
-    if (!ane_glob(r->pattern, name)) continue;
+    if (!rule_matches(p, r, name)) continue;
     found++;
     for (const struct ane_weights_rule *q = p->o.rules; q < r && !r->ordered; q++)
-      if (ane_glob(q->pattern, name) && !same_encoding(q->encoding, r->encoding))
+      if (rule_matches(p, q, name) && !same_encoding(q->encoding, r->encoding))
         return ane_fail(
             err, ANE_INVALID,
             "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order", name,

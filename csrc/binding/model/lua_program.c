@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "quant/quant.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define PROGRAM_CLASS "ane.program"
@@ -37,12 +38,17 @@ struct importance {
   const float *values;
   int64_t cols;
 };
+struct other_name {
+  const char *name, *other;
+};
 /* The argument of the packing callbacks. */
 struct loading {
   struct bind_progress progress; /* first */
   const struct bind_program_box *box;
   const struct importance *importance; /* in the table of options */
   int n_importance;
+  const struct other_name *other_names; /* in the table of options; sorted */
+  size_t n_other_names;
 };
 
 /* Drops stored bytes from memory once they are packed. */
@@ -101,6 +107,36 @@ static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
   }
 }
 
+static int compare_names(const void *a, const void *b) {
+  const struct other_name *x = a, *y = b;
+  return strcmp(x->name, y->name);
+}
+
+/* Reads names = {name of a weight = another name that the patterns of mixed may match}. */
+static void names_field(lua_State *L, int t, struct loading *load) {
+  lua_getfield(L, t, "names");
+  if (lua_isnil(L, -1)) return;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L);
+  size_t n = 0;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) n++;
+  struct other_name *rows = lua_newuserdatauv(L, sizeof *rows * ANE_MAX(n, (size_t)1), 0), *row = rows;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option names must be {name = name}");
+    *row++ = (struct other_name){lua_tostring(L, -2), lua_tostring(L, -1)};
+  }
+  qsort(rows, n, sizeof *rows, compare_names);
+  load->other_names = rows;
+  load->n_other_names = n;
+}
+
+static const char *find_other_name(void *arg, const char *name) {
+  const struct loading *l = arg;
+  struct other_name key = {name, NULL}, *found = NULL;
+  if (l->n_other_names) found = bsearch(&key, l->other_names, l->n_other_names, sizeof key, compare_names);
+  return found ? found->other : NULL;
+}
+
 /* Checks importance = {name of a weight = float32 bytes, one number per input column}. */
 static void importance_field(lua_State *L, int t, struct loading *load) {
   lua_getfield(L, t, "importance");
@@ -127,7 +163,8 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Reads the options isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, importance, context, chunk and
+/* Reads the options isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, names, importance, context, chunk
+ * and
  * progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "pruned", "full", NULL};
@@ -141,6 +178,8 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->head = heads[bind_choice_option(L, t, "head", head_names)];
   if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
   mixed_field(L, t, o);
+  names_field(L, t, load);
+  o->other_name = find_other_name;
   importance_field(L, t, load);
   o->importance = find_importance;
   o->context = bind_integer_option(L, t, "context", 1, INT32_MAX);

@@ -287,6 +287,7 @@ function M.show_tuning(report)
   if tuned then
     local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"
     local after, before = tuned.after, tuned.before
+    if tuned.kept then io.stdout:write "the tuned norms of an earlier run were kept\n" end
     io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, after.kl, before.kl,
       100 * (after.perplexity - 1), 100 * (before.perplexity - 1)))
   elseif report.untuned then

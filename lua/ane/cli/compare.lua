@@ -31,6 +31,7 @@ function M.options(parser)
   options.add(parser, "--than", "Output of --json for another B, with the same A, text and chunk. The command then also shows the "
     .. "difference of the two B with its interval.", options.path):argname "FILE"
   options.activations(parser)
+  options.recipe(parser)
   options.threads(parser)
   options.progress(parser)
   options.json(parser)
@@ -53,7 +54,7 @@ end
 local function load(args, path, held, mixed, calibrate)
   local loaded, message = common.load({
     command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
-    threads = args.threads, no_progress = args.no_progress, json = args.json,
+    recipe = args.recipe, threads = args.threads, no_progress = args.no_progress, json = args.json,
   }, { context = args.chunk and args.chunk + 1 }, true) -- compare.run reports a chunk that is too long
   if not loaded then error(mixed and message:gsub("option mixed", "--mixed-b") or message, 0) end
   return loaded

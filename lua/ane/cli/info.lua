@@ -1,9 +1,10 @@
 --- `ane info`: the contents of a model file and how it runs here.
--- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel and ane.coreml.set.
+-- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel, ane.coreml.set and ane.util.keys.
 
 local aimodel = require "ane.coreml.aimodel"
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local keys_of = require "ane.util.keys"
 local options = require "ane.cli.options"
 
 local M = {}
@@ -26,13 +27,6 @@ function M.options(parser)
   options.json(parser)
 end
 
-local function sorted(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  return keys
-end
-
 -- A value in one line; a long one is shortened.
 local function brief(value)
   if type(value) == "string" then
@@ -42,7 +36,7 @@ local function brief(value)
   if type(value) ~= "table" then return tostring(value) end
   if #value == 0 then
     local parts = {}
-    for _, key in ipairs(sorted(value)) do parts[#parts + 1] = tostring(key) .. "=" .. brief(value[key]) end
+    for _, key in ipairs(keys_of(value)) do parts[#parts + 1] = tostring(key) .. "=" .. brief(value[key]) end
     return "{" .. table.concat(parts, ", ") .. "}"
   end
   local parts = {}
@@ -54,8 +48,11 @@ local function write(...)
   io.stdout:write(string.format(...), "\n")
 end
 
+-- What a set consists of.
+local function things(info) return info.format == "set of assets" and "assets" or "packages" end
+
 local function show_packages(info)
-  write("%s: %s, %s, %d packages%s", info.path, info.format, common.bytes(info.bytes), #info.packages,
+  write("%s: %s, %s, %d %s%s", info.path, info.format, common.bytes(info.bytes), #info.packages, things(info),
     info.verified and "; all hashes are right" or "")
   for _, p in ipairs(info.packages) do
     write("  %-40s %-8s %12s  %s", p.path, p.kind, common.bytes(p.bytes), table.concat(p.functions or {}, " "))
@@ -80,14 +77,14 @@ local HIDDEN = { tensors = true }
 local function show(info)
   if info.packages then show_packages(info) else show_file(info) end
   write("architecture: %s", info.architecture or "none named")
-  for _, key in ipairs(sorted(info.config or {})) do
+  for _, key in ipairs(keys_of(info.config or {})) do
     local value = info.config[key]
     if not HIDDEN[key] and (type(value) ~= "table" or next(value) ~= nil) then write("  %-24s %s", key, brief(value)) end
   end
   if not info.packages then show_tensors(info) end
   if info.keys then
     write "metadata:"
-    for _, key in ipairs(sorted(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
+    for _, key in ipairs(keys_of(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
   end
   if info.unsupported then
     write("does not run here: %s", info.unsupported)
@@ -96,9 +93,9 @@ local function show(info)
   write("runs with: %s kernels, %d threads, activations %s, KV %s, context %d", info.isa, info.threads, info.activations, info.kv,
     info.context)
   if info.engine == "graph" then write("the graph runs op by op: %s", info.engine_reason or "no recipe matches") end
-  if info.engine == "packages" then write("the packages run op by op: %s", info.engine_reason or "no recipe matches") end
+  if info.engine == "packages" then write("the %s run op by op: %s", things(info), info.engine_reason or "no recipe matches") end
   if info.packages and info.engine == "recipe" then
-    write("the packages run by the recipe for %s, with the weights that they hold", info.architecture)
+    write("the %s run by the recipe for %s, with the weights that they hold", things(info), info.architecture)
   end
   for _, row in ipairs(info.kernels) do
     write("  %-8s %4d matrices as %-12s times %-5s %s", row.dtype, row.matrices, row.form, row.activations, common.bytes(row.bytes))

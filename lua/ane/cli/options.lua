@@ -98,7 +98,8 @@ end
 
 -- ---- Options that several commands have ----------------------------------------------------------------------------------
 
-local MIXED = "Another type for weights whose names contain PATTERN (* matches any characters, ? any single one). "
+local MIXED = "Another type for weights whose names in the file or in GGUF files contain PATTERN (* matches any characters, ? any "
+  .. "single one). "
   .. "May be given several times; the last match counts."
 
 --- --mixed: PATTERN=TYPE.

@@ -1,5 +1,6 @@
 --- `ane quantise`: a model file with its weights in other types.
--- Needs ane.cli.common, ane.cli.options, ane.cli.sweep, ane.cli.transforms, ane.core, ane.evaluate.sweep and ane.quantise.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.sweep, ane.cli.transforms, ane.core, ane.evaluate.sweep, ane.model.loader and
+-- ane.quantise.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -59,6 +60,7 @@ function M.options(parser)
   options.add(parser, "--on", "Text on which --sweep measures. Do not use the text of --calibrate.", options.path):argname "FILE"
   options.adapters(parser, true)
   options.threads(parser)
+  options.recipe(parser)
   options.progress(parser)
   options.json(parser)
 end
@@ -100,7 +102,7 @@ local function prepared(source, args, model)
   local rotates = args.transform == "rotate"
   if model and (rotates or args.adapter[1]) then return require("ane.model").bundle(model).source end
   if not (args.adapter[1] or rotates) then return source end
-  local r, cfg, code = loader.identify(source, args.model, {})
+  local r, cfg, code = loader.identify(source, args.model, { recipe = args.recipe })
   if not r then return nil, cfg, code end
   local made, message = source, nil
   if args.adapter[1] then made, message, code = loader.merged(r, cfg, made, args.adapter) end
@@ -118,7 +120,7 @@ end
 -- Bytes of the file that is written with some rules before those of --mixed; or nil, message, code.
 local function size_with(args, source, rules)
   return require("ane.quantise").size(source, args.out, {
-    weights = args.weights, mixed = with_rules(args, rules), fallback = args.fallback,
+    weights = args.weights, mixed = with_rules(args, rules), fallback = args.fallback, recipe = args.own_recipe,
   })
 end
 
@@ -234,12 +236,18 @@ local function check_target(args, source)
   if not args.calibrate then return true end
   local size, message, code = require("ane.quantise").size(source, args.out, {
     weights = args.weights or "q8_0", mixed = args.mixed, fallback = args.fallback, transform = args.transform,
+    recipe = args.own_recipe,
   })
   return size and true, message, code
 end
 
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
+  if args.recipe then
+    local own, fault, word = require("ane.model.loader").find_recipe(nil, args.recipe)
+    if not own then return nil, fault, word end
+    args.own_recipe = own
+  end
   local by_layer = args.method == "gptq" and not require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages }
   transforms.choose(args, types.rotates(args.weights), by_layer)
   local source <close>, message = core.open(args.model)
@@ -266,7 +274,7 @@ local function write(args)
   report, message = require("ane.quantise").run(weights, args.out, {
     weights = args.weights, mixed = args.mixed, fallback = args.fallback, transform = args.transform,
     importance = importance, method = args.method, inputs = args.inputs, stages = args.stages,
-    tune = args.tune, calibration = calibration, threads = args.threads, progress = common.progress(args),
+    tune = args.tune, recipe = args.own_recipe, calibration = calibration, threads = args.threads, progress = common.progress(args),
     resume = args.calibrate ~= nil and not args.sweep,
   })
   if not report then return nil, message end

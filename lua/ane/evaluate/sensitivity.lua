@@ -70,9 +70,10 @@ local function choices_of(stored, list, columns, count)
 end
 
 -- The tensors that quantise would write, by the names of a source; {} if it writes no file of this source.
-local function written(source)
+-- @param r the recipe of the source
+local function written(source, r)
   local by_name = {}
-  for _, t in ipairs(quantise.tensors(source) or {}) do
+  for _, t in ipairs(quantise.tensors(source, r) or {}) do
     for _, part in ipairs(t.parts) do by_name[part.name or ""] = t end
   end
   return by_name
@@ -80,8 +81,8 @@ end
 
 -- Returns the matrices of a source that quantise would change, in its order; the bytes of the other tensors; and a list of those among
 -- them that a rule must keep. Experts that quantise stacks are one weight with several tensors, of the name that it gives them.
-local function weights_of(source, list, matrices)
-  local known, targets, stacked = {}, written(source), {}
+local function weights_of(source, list, matrices, r)
+  local known, targets, stacked = {}, written(source, r), {}
   for _, m in ipairs(matrices) do known[m.name:match "^[^%[]+"] = true end
   local out, rest, kept = {}, 0, {}
   for _, t in ipairs(source:tensors()) do
@@ -299,7 +300,7 @@ end
 -- A report without measurements: all divergences are 0.
 local function unmeasured(bundle, model, opts)
   local self = { count = 0 }
-  self.weights, self.rest, self.kept = weights_of(bundle.source, opts.types or DEFAULT, model:weights_report())
+  self.weights, self.rest, self.kept = weights_of(bundle.source, opts.types or DEFAULT, model:weights_report(), bundle.recipe)
   for _, w in ipairs(self.weights) do
     self.count = self.count + w.count
     for _, c in ipairs(w.choices) do c.kl = 0.0 end

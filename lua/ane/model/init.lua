@@ -29,8 +29,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   threads: default: the number of physical cores
 --   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
---     which the last match wins. A pattern matches anywhere in the tensor's name in the file; * stands for any characters, ? for
---     one
+--     which the last match wins. A pattern matches anywhere in the tensor's name in the file, or in its name in GGUF files; *
+--     stands for any characters, ? for one
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "int16" (16-bit codes with a scale for each position and head, the default of models that generate), "fp16" (the default
@@ -583,8 +583,8 @@ end
 --- Describes the model and how it runs on this machine.
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
 -- activations, kv, context, vocab, engine ("recipe", "packages", or "graph" (op by op), for which engine_reason says why), kernels
--- (layouts of the weights in use), weight_bytes, scratch_bytes, load_s. For a package set: packages = list of {path, kind, bytes,
--- functions (names, if there are several)}. adapters = list of {path, scale, merged}, as given to load
+-- (layouts of the weights in use), weight_bytes, scratch_bytes, load_s. format is "package set" or "set of assets" for those; packages
+-- then = list of {path, kind, bytes, functions (names, if there are several)}. adapters = list of {path, scale, merged}, as given to load
 function Model:info()
   local bundle = opened(self)
   local info = self._described
@@ -600,6 +600,7 @@ function Model:info()
     if type(value) ~= "function" then out.config[key] = value end
   end
   out.engine, out.engine_reason, out.packages = bundle.engine or "recipe", bundle.engine_reason, bundle.packages
+  if bundle.packages and bundle.packages[1].path:find "%.aimodel$" then out.format = "set of assets" end
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.adapters = adapters.describe(self)

@@ -1,11 +1,13 @@
 --- Loads a path as a planned program.
--- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer, ane.model.weights and ane.util.failure.
+-- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.recipe.names, ane.tokenizer, ane.model.weights and
+-- ane.util.failure.
 -- Usage: `local bundle = assert(loader.load(path, opts))`
 
 local adapter = require "ane.adapter"
 local config = require "ane.model.config"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
 local weights = require "ane.model.weights"
 
@@ -82,15 +84,16 @@ local function on_ranks(graph, options, cfg, source, opts)
 end
 
 -- The graph of a recipe.
--- @return graph, the places that adapters may act at (ane.adapter.places); or nil, message, code
+-- @return graph, the places that adapters may act at (ane.adapter.places), the names of its weights in GGUF files; or nil, message,
+-- code
 local function build(r, cfg, source)
-  local places
+  local places, gguf_names
   local graph, message, code = recipe.build(r, cfg, source, function(b)
-    places = adapter.places(b, r)
+    places, gguf_names = adapter.places(b, r), names.in_gguf(b, r)
     return true
   end)
   if not graph then return nil, message, code end
-  return graph, places
+  return graph, places, gguf_names
 end
 
 -- In embedding models and rerankers "int8" has one scale for each 32 columns of a row. With one per tensor the vectors of
@@ -112,11 +115,11 @@ end
 -- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe)
 -- @return program, the places that adapters may act at (ane.adapter.places); or nil, message, code
 function M.plan(r, cfg, source, opts)
-  local graph, places, code = build(r, cfg, source)
-  if not graph then return nil, places, code end
+  local graph, places, found = build(r, cfg, source)
+  if not graph then return nil, places, found end
   local _ <close> = graph -- the program keeps what it needs
   local context = context_of(cfg, opts)
-  local program
+  local program, code
   local ok, message
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
@@ -129,8 +132,9 @@ function M.plan(r, cfg, source, opts)
   local options = {
     isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head,
     weights = weights_of(cfg, opts.weights),
-    mixed = weights.rules(opts.mixed), importance = importance and weights.bytes(importance), context = context,
-    chunk = chunk_of(cfg, context), progress = progress and function(done, total) progress("load", done, total) end,
+    mixed = weights.rules(opts.mixed), names = opts.mixed and found or nil,
+    importance = importance and weights.bytes(importance), context = context, chunk = chunk_of(cfg, context),
+    progress = progress and function(done, total) progress("load", done, total) end,
   }
   if opts.ranks then
     program, message, code = on_ranks(graph, options, cfg, source, opts)

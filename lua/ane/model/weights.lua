@@ -79,15 +79,23 @@ function M.rules(mixed)
   return rules
 end
 
---- The name that rules give to a tensor, or nil. The last match counts; a rule that matches gets the field `used`. Raises as
--- ane.util.failure does if an unordered rule and one before it match and differ.
+-- Does a pattern match one of the names of a tensor? name, gguf_name: nil: it has none.
+local function matches(pattern, name, source_name, gguf_name)
+  return core.glob(pattern, name) or source_name and core.glob(pattern, source_name) or gguf_name and core.glob(pattern, gguf_name)
+end
+
+--- The name that rules give to a tensor, or nil. A pattern may match any of its names. The last match counts; a rule that matches gets
+-- the field `used`. Raises as ane.util.failure does if an unordered rule and one before it match and differ. core.program follows the
+-- same rule (`mixed` and `names`, csrc/exec/weights.c).
 -- @param rules of M.rules
 -- @param tensor its name
-function M.ruled(rules, tensor)
+-- @param source_name its name in the model's file, or nil
+-- @param gguf_name the name of its role in GGUF files (ane.recipe.names.in_gguf), or nil
+function M.ruled(rules, tensor, source_name, gguf_name)
   local found
   for _, rule in ipairs(rules) do
     local pattern, to, ordered = table.unpack(rule)
-    if core.glob(pattern, tensor) then
+    if matches(pattern, tensor, source_name, gguf_name) then
       if found and not ordered and found[2] ~= to then
         local what = "option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order"
         failure.raise("invalid", what, tensor, found[1], pattern, found[2], to)

@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe,
--- ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
+-- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.gguf, ane.quantise.types, ane.quantise.vocabulary,
+-- ane.recipe, ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
 -- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
 -- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
@@ -10,6 +10,7 @@
 local config = require "ane.model.config"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local gguf = require "ane.quantise.gguf"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
@@ -510,12 +511,12 @@ local function whole_values(cfg, tokens)
   end
 end
 
-local function whole_tensors(source, cfg)
+local function whole_tensors(source, cfg, r)
   local list = {}
   for i, t in ipairs(source:tensors()) do
     list[i] = {
       name = names.bare(t.name), shape = #t.shape > 0 and t.shape or { 1 }, dtype = t.dtype, bytes = t.bytes,
-      parts = { { source = source, name = t.name } }, plain = types.plain("ane-" .. cfg.architecture, t.shape),
+      parts = { { source = source, name = t.name } }, plain = types.plain("ane-" .. cfg.architecture, t.shape, r),
     }
   end
   return list
@@ -547,8 +548,10 @@ end
 
 -- What the files of a folder say: recipe, configuration, row of KNOWN (or nil), tensors by role (or nil), and what a file of that
 -- architecture cannot say (or nil).
-local function read(source)
-  local r = try(recipe.find(try(config.architecture(source))))
+-- @param r the recipe; nil: that of the architecture
+local function read(source, r)
+  local architecture = try(config.architecture(source))
+  r = r or try(recipe.find(architecture))
   local cfg = try(config.read(source, r.config))
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
@@ -557,16 +560,18 @@ local function read(source)
 end
 
 --- The tensors of the plan of an open folder.
-function M.tensors(source)
-  local _, cfg, _, self, unsaid = read(source)
-  return unsaid and whole_tensors(source, cfg) or self.list
+-- @param own its recipe; nil: that of its architecture
+function M.tensors(source, own)
+  local r, cfg, _, self, unsaid = read(source, own)
+  return unsaid and whole_tensors(source, cfg, r) or self.list
 end
 
 --- The plan of an open folder.
 -- @param source the folder's safetensors
 -- @param out path of the new file; a scratch file is made beside it
-function M.plan(source, out)
-  local r, cfg, arch, self, unsaid = read(source)
+-- @param own its recipe; nil: that of its architecture
+function M.plan(source, out, own)
+  local r, cfg, arch, self, unsaid = read(source, own)
   local name = folder_names(r, cfg, source)
   local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name "token_embd"), out .. ".vocabulary.tmp")
   local notes = {}
@@ -581,9 +586,10 @@ function M.plan(source, out)
   local values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens)
   local written = unsaid and function(role) return names.bare(name(role)) end or self.gguf
   return {
-    architecture = architecture, tensors = unsaid and whole_tensors(source, cfg) or self.list,
+    architecture = architecture, tensors = unsaid and whole_tensors(source, cfg, r) or self.list,
     table = written "token_embd" .. ".weight", head = written "output" .. ".weight",
-    values = with_pooling(values, architecture, pooling), note = notes[1] and table.concat(notes, "; "),
+    values = with_pooling(values, architecture, pooling),
+    gguf_names = unsaid and function() return gguf.gguf_names(r, cfg, source) end or nil, note = notes[1] and table.concat(notes, "; "),
   }
 end
 

@@ -29,9 +29,9 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --- Options of run.
 --   weights: name of a type (ane.quantise.types), or a scheme of Core ML packages; required. The file stores the values of a scheme in
 --     a type that represents them exactly. As in packages, a scheme does not change the embedding
---   mixed: other types for the tensors whose names (in the new file, else in the source) match a pattern: {attn_v = "q6_k"}, or a
---     list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches any characters, ?
---     any one
+--   mixed: other types for the tensors one of whose names (in the new file, in the source, in GGUF files) matches a pattern:
+--     {attn_v = "q6_k"}, or a list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches
+--     any characters, ? any one
 --   fallback: type for tensors whose rows are not whole blocks; default the nearest type of similar size (column `nearest` of
 --     dtype.def; q4_k: q5_0), or fp16 if that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types whose encoders search for
@@ -52,6 +52,7 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times
 --   resume: keep notes beside the file (ane.quantise.resume), and go on from those of an earlier run of the same model and options that
 --     was ended; default false
+--   recipe: of the model (a table), if its architecture may not be registered; users give it to the model's load
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
@@ -68,6 +69,7 @@ M.rules = {
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
+  recipe = { type = "table", internal = true },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
 }
@@ -93,13 +95,15 @@ local function choose_scheme(t, opts)
 end
 
 -- Sets t.to, t.scheme and t.note for a planned tensor.
-local function choose(t, rules, opts)
+-- @param gguf_names names in the source -> those of GGUF files
+local function choose(t, rules, opts, gguf_names)
   if types.is_data(t.dtype) then
     t.to = t.dtype
   elseif types.stays(t.name, t.shape) then
     t.to = "fp32"
   else
-    t.to = held.ruled(rules, t.name) or (t.parts[1].name and held.ruled(rules, t.parts[1].name)) or opts.weights
+    local name = t.parts[1].name
+    t.to = held.ruled(rules, t.name, name, name and gguf_names[name]) or opts.weights
     if types.schemes[t.to] then return choose_scheme(t, opts) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to
@@ -124,7 +128,8 @@ end
 
 local function choose_all(plan, opts)
   local rules = held.rules(opts.mixed)
-  for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
+  local gguf_names = rules[1] and plan.gguf_names and plan.gguf_names() or {}
+  for _, t in ipairs(plan.tensors) do choose(t, rules, opts, gguf_names) end
   for _, rule in ipairs(rules) do
     if not rule.used then
       failure.raise("invalid", "option mixed: no tensor that can change its type matches %q", rule[1])
@@ -226,7 +231,8 @@ local function settings_of(source, opts, inputs)
     options = {
       weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
       table = opts.table,
-      inputs = inputs, calibrate = calibration and calibration:digest(), importance = digest_of_importance(opts.importance),
+      inputs = inputs, calibrate = calibration and calibration:digest(),
+      activations = calibration and (calibration.bundle.options or {}).activations, importance = digest_of_importance(opts.importance),
     },
     run = { graph = calibration and calibration.graph },
   }
@@ -434,36 +440,38 @@ local function write_all(plan, source, out, opts)
   return report
 end
 
--- The planner of a source's format: a module with plan(source, out) -> plan; or nil, message, code.
+-- The planner of a source's format: a module with plan(source, out, recipe) -> plan; or nil, message, code.
 local function planner_of(source)
   local format = source:format()
   if format == "gguf" then return require "ane.quantise.gguf" end
   if format == "safetensors" then return require "ane.quantise.hf" end
   if format == "package set" then
-    return nil, ("%s: Core ML packages cannot be written as GGUF; name the model from which they were exported"):format(source:path()),
-      "unsupported"
+    local what = "%s: Core ML packages and Core AI assets cannot be written as GGUF; name the model from which they were exported"
+    return nil, what:format(source:path()), "unsupported"
   end
   local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
   return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"
 end
 
 -- The plan to write a source to `out`. A fault of the source becomes a message.
-local function plan_of(source, out)
+-- @param r its recipe; nil: that of its architecture
+local function plan_of(source, out, r)
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
   if source:holds(out) then return nil, ("%s: is the model itself; name another file for the output"):format(out), "invalid" end
   local plan
-  plan, message, code = failure.border(source:path(), planner.plan, source, out)
+  plan, message, code = failure.border(source:path(), planner.plan, source, out, r)
   if plan then plan.path, plan.bytes = source:path(), source:bytes() end
   return plan, message, code
 end
 
 --- The tensors of the file that a source becomes, before types are chosen.
+-- @param r its recipe; nil: that of its architecture
 -- @return list of {name, shape, dtype, bytes, parts, plain}, as ane.quantise.gguf has them; or nil, message, code
-function M.tensors(source)
+function M.tensors(source, r)
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
-  return failure.catch(planner.tensors, source)
+  return failure.catch(planner.tensors, source, r)
 end
 
 local function size_of(plan, out, opts)
@@ -476,13 +484,47 @@ end
 
 --- The bytes of the file that run would write; and whether it can be written there. No file is left.
 -- @param source as stored: neither adapters nor transforms change the size
--- @param opts weights, mixed, fallback and importance, as run takes them
+-- @param opts weights, mixed, fallback, importance and recipe, as run takes them
 -- @return bytes; or nil, message, code
 function M.size(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", (level or 1) + 1)
-  local plan, message, code = plan_of(source, out)
+  local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
   return failure.catch(size_of, plan, out, opts)
+end
+
+-- A value of metadata as text that differs for different values.
+local function text_of(value)
+  if type(value) ~= "table" then return ("%s %d %s"):format(math.type(value) or type(value), #tostring(value), tostring(value)) end
+  local parts = {}
+  for i, key in ipairs(keys(value)) do parts[i] = text_of(key) .. "=" .. text_of(value[key]) end
+  return ("{%s}"):format(table.concat(parts, ","))
+end
+
+-- A hash of the metadata that a plan writes.
+local function digest_of_values(plan)
+  local parts = {}
+  try(failure.border(plan.path, function()
+    plan.values(function(key, kind, value) parts[#parts + 1] = text_of { key, kind, value } end,
+      function(source, key) parts[#parts + 1] = text_of { key, source:meta(key) } end)
+    return true
+  end))
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+--- A text that identifies the file that run would write with method gptq: it differs where the bytes may.
+-- @param source, out, opts as run takes them
+-- @return the text; or nil, message, code
+function M.identity(source, out, opts)
+  opts = schema.check(M.rules, opts, "quantise", 2)
+  local plan, message, code = plan_of(source, out, opts.recipe)
+  if not plan then return nil, message, code end
+  return failure.catch(function()
+    local settings, calibration = settings_of(source, opts, opts.inputs), opts.calibration
+    settings.tune = { opts.tune, calibration:digest(calibration.further), calibration:has_stages() }
+    settings.values = digest_of_values(plan)
+    return core.sha256(core.json_encode(settings, { sort = true }))
+  end)
 end
 
 --- Writes `out` as a whole or not at all. An existing file is replaced.
@@ -506,7 +548,7 @@ function M.run(source, out, opts, level)
   if opts.method == "gptq" and not opts.calibration then
     error("quantise: method gptq needs a text: option calibrate", level + 1)
   end
-  local plan, message, code = plan_of(source, out)
+  local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
   return failure.catch(function()
     opts.importance = opts.importance and held.importance(opts.importance)
@@ -514,12 +556,13 @@ function M.run(source, out, opts, level)
   end)
 end
 
--- The options with the transform that a model was loaded with.
-local function with_transform(options, opts)
-  if not (options and options.transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
+-- The options with the recipe and the transform that a model was loaded with.
+local function with_model(bundle, opts)
+  local transform = (bundle.options or {}).transform
+  if not (bundle.recipe or transform) or (opts ~= nil and type(opts) ~= "table") then return opts end
   local own = {}
   for key, value in pairs(opts or {}) do own[key] = value end
-  own.transform = options.transform
+  own.recipe, own.transform = bundle.recipe, transform or own.transform
   return own
 end
 
@@ -563,7 +606,7 @@ end
 
 -- Writes the weights of a model, and reads the text of gptq with it.
 local function write_model(model, bundle, source, out, opts, level)
-  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_transform(bundle.options, opts), "quantise",
+  local own, calibration, code = require("ane.quantise.moments").from_options(model, with_model(bundle, opts), "quantise",
     level + 1)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
@@ -577,6 +620,9 @@ end
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
+  if type(opts) == "table" and opts.recipe ~= nil then
+    error("quantise: unknown option \"recipe\"; the model is loaded with it", level)
+  end
   local bundle_of = require("ane.model").bundle
   local bundle = bundle_of(model, level)
   local report, message, code

@@ -80,9 +80,10 @@ function Calibration:layout(source) return layout.of(self.bundle.recipe, self.bu
 function Calibration:has_stages() return not (self.bundle.options.adapters and not self.bundle.options.merge) end
 
 --- A text that identifies what is read.
-function Calibration:digest()
+-- @param runs windows; default those that calibrate
+function Calibration:digest(runs)
   local parts = {}
-  for i, ids in ipairs(self.runs) do parts[i] = table.concat(ids, ",") end
+  for i, ids in ipairs(runs or self.runs) do parts[i] = table.concat(ids, ",") end
   return core.sha256(table.concat(parts, ";"))
 end
 

@@ -79,10 +79,11 @@ M.is_data = require("ane.util.weight_type").is_data
 --- Says why a tensor cannot be written in blocks.
 -- @param architecture general.architecture of the written file; with "ane-" in front its tensors are those of the source
 -- @param shape of the tensor
+-- @param r the recipe; nil: that of the architecture
 -- @return the reason, or nil
-function M.plain(architecture, shape)
+function M.plain(architecture, shape, r)
   local own = architecture:match "^ane%-(.*)"
-  local r = own and recipe.find(own)
+  r = own and (r or recipe.find(own))
   if r and r.transposed_experts and #shape == 3 then return "experts that are stored [in, out]" end
 end
 

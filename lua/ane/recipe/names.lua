@@ -134,6 +134,23 @@ function M.for_source(r, cfg)
   return function(role, layer) return M.bare(name(role, layer)) end
 end
 
+--- The names that the weights of a graph have in GGUF files, by their roles.
+-- @param b builder of the graph, which a recipe has used
+-- @param r the recipe
+-- @return table label of a constant -> name, where it is another one
+function M.in_gguf(b, r)
+  local name, out = M.of("gguf", r.names and r.names.gguf, b.cfg), {}
+  for _, row in pairs(b.record) do
+    if row.weight and row.role then
+      local ok, stem = pcall(name, row.role, row.layer)
+      local suffix = row.weight:match "(%.%a+)$" or ".weight"
+      local full = ok and stem .. suffix .. row.label:sub(#row.weight + 1)
+      if full and full ~= row.label then out[row.label] = full end
+    end
+  end
+  return out
+end
+
 --- Strips the leading "model." from a name of a Hugging Face file.
 function M.bare(name) return (name:gsub("^model%.", "")) end
 

@@ -70,6 +70,27 @@ describe("ane export", function()
     os.execute(("rm -rf '%s'"):format(out))
   end)
 
+  it("calls sets of assets by their name", function()
+    local out = temp()
+    command.json { "export", tiny.path(), out, "--context", "32", "--target", "coreai-sharded", "--fixed-t", "1" }
+    local code, text = command.run { "info", out }
+    assert.equal(0, code)
+    assert.matches(": set of assets, .*, %d assets\n", text)
+    assert.matches("the assets run ", text, 1, true)
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
+  it("refuses slices of the head with hardly any rows", function()
+    local out = temp()
+    local targets = { { "plan", tiny.path() }, { "export", tiny.path(), out }, { "export", tiny.path(), out, "--target", "coreai" } }
+    for _, args in ipairs(targets) do
+      local code, _, err = command.run(table.move({ "--slices", "1000" }, 1, 2, #args + 1, args))
+      assert.equal(2, code)
+      assert.matches("%-%-slices must be at most %d+ for a head of %d+ rows, since a slice has 32 rows or more, but is 1000", err)
+    end
+    assert.is_nil(require("ane.core").path_kind(out))
+  end)
+
   it("writes a set that info and tokenize take too", function()
     local out = temp()
     command.json { "export", tiny.path(), out, "--context", "32", "--layers", "2" }

@@ -39,7 +39,7 @@ describe("a model as a set of Core AI assets", function()
       end
       local source <close> = assert(ane.load(HF .. name, { weights = opts.weights, activations = "fp32", context = 32 }))
       local set <close> = assert(ane.load(dir, { engine = "graph" }))
-      assert.equal("packages", set.engine)
+      assert.same({ "packages", "set of assets" }, { set.engine, set:info().format })
       local want = assert(source:generate(IDS, { max_tokens = 12, temperature = 0, details = true })).ids
       assert.same(want, assert(set:generate(IDS, { max_tokens = 12, temperature = 0, details = true })).ids)
     end)

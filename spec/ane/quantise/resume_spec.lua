@@ -232,6 +232,16 @@ describe("notes of a quantise", function()
     end
   end)
 
+  it("of other activations are of no use", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local other <close> = tiny.load(nil, { activations = "int8" })
+    local want = whole(other, "q4_0")
+    ended(model, "q4_0", 20)
+    local report = assert(other:quantise(path(), options "q4_0"))
+    assert.matches("option activations is", report.reset)
+    assert.is_true(want == core.read_file(path()))
+  end)
+
   it("of a model whose middle changes are of no use", function()
     local copy = path "model.gguf"
     local bytes = assert(core.read_file(tiny.path()))

@@ -154,9 +154,11 @@ local function read_record(run, options, contexts, tokens_)
   recorded.importance = opts.importance and true or nil
   recorded.result = run.result and result_text(run.result)
   recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
-  local done = record.read(run.folder, record.fingerprint(run.bundle, run.graph, recorded))
+  local is_tuned = run.bundle.is_tuned
+  local done = record.read(run.folder, record.fingerprint(run.bundle, run.graph, recorded), is_tuned)
   for _, name in ipairs(try(core.list_dir(run.folder:path()))) do
-    if name ~= record.NAME and name ~= run.asset and name ~= run.asset .. ".partial" then try(run.folder:remove(name)) end
+    local stays = name == record.NAME or name == run.asset or name == run.asset .. ".partial" or is_tuned and record.is_of_tuned(name)
+    if not stays then try(run.folder:remove(name)) end
   end
   record.save(run.folder, done)
   return done
@@ -218,7 +220,9 @@ local function write(run, out)
   try(core.write_file(run.folder:path() .. "/" .. META,
     core.json_encode(metadata(run, run.asset, full), { sort = true, indent = 1 })))
   local warnings = warnings_of(run, entry.weights, full, why)
-  try(run.folder:remove(record.NAME))
+  for _, name in ipairs(try(core.list_dir(run.folder:path()))) do
+    if name == record.NAME or record.is_of_tuned(name) then try(run.folder:remove(name)) end
+  end
   try(run.folder:commit())
   return {
     path = out .. "/" .. run.asset, bundle = out, ok = true, target = "coreai", functions = entry.functions, weights = entry.weights,

@@ -309,7 +309,7 @@ local function export(bundle, out, opts)
   run.factor, factors = factor_function(opts)
   local _ <close> = factors
   run.follows = follows(opts)
-  run.record = record.read(folder, record.fingerprint(bundle, graph, options))
+  run.record = record.read(folder, record.fingerprint(bundle, graph, options), bundle.is_tuned)
   return write_all(run, out)
 end
 

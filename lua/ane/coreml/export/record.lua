@@ -34,15 +34,15 @@ end
 -- Is it one that an export of a bundle writes?
 local function is_of_bundle(name) return name == "metadata.json" or name == "tokenizer" or name:find "%.aimodel%.partial$" ~= nil end
 
--- Is it the tuned model, or a file that its quantisation keeps beside it?
-local function is_of_tuned(name) return name:sub(1, #M.TUNED) == M.TUNED end
+--- Is it the tuned model, or a file beside it: what its quantisation keeps, or what is known of it?
+function M.is_of_tuned(name) return name:sub(1, #M.TUNED) == M.TUNED end
 
 --- What is wrong with OUT.partial if it holds a name that no export writes, which would be lost; else nil.
 -- @param path of the folder
 -- @param names in it
 function M.fault(path, names)
   for _, name in ipairs(names) do
-    if not (M.is_own(name) or is_of_bundle(name) or is_of_tuned(name) or name == ".DS_Store") then
+    if not (M.is_own(name) or is_of_bundle(name) or M.is_of_tuned(name) or name == ".DS_Store") then
       local what = "%s: holds %s, which no interrupted export left there; name another output, or move that folder away"
       return what:format(path, name)
     end
@@ -51,14 +51,17 @@ end
 
 --- The record of OUT.partial, which may also hold the rest of the old set if an export was killed at its end. If the record belongs to
 -- another export, the folder is emptied. A folder with names that no export writes is refused: they would be lost.
-function M.read(folder, fingerprint)
+-- @param is_tuned true: the tuned model in the folder is exported, so it stays
+function M.read(folder, fingerprint, is_tuned)
   local path = folder:path()
   local text = core.read_file(path .. "/" .. M.NAME)
   local record, names = text and core.json_decode(text), try(core.list_dir(path))
   local fault = M.fault(path, names)
   if fault then refuse("invalid", "%s", fault) end
   if type(record) == "table" and record.fingerprint == fingerprint and type(record.done) == "table" then return record end
-  for _, name in ipairs(names) do try(folder:remove(name)) end
+  for _, name in ipairs(names) do
+    if not (is_tuned and M.is_of_tuned(name)) then try(folder:remove(name)) end
+  end
   return { fingerprint = fingerprint, done = {} }
 end
 

@@ -5,6 +5,9 @@
 -- Tuning needs the whole model with its rounded weights (ane.quantise.tune). An export rounds a weight when it writes its package, so
 -- it cannot tune. A GGUF file holds the numbers of a scheme exactly (ane.quantise.types), and the export of int4-block and of tables
 -- finds the same codes, scales and tables in these numbers again. Other schemes are rounded anew, so their norms are not tuned.
+--
+-- The file stays in OUT.partial until the export is complete. Beside it, DONE has its hash, its report and all that its bytes depend on,
+-- by which the next export recognises it after an interruption.
 
 local core = require "ane.core"
 local planner = require "ane.coreml.plan"
@@ -14,6 +17,9 @@ local tune = require "ane.quantise.tune"
 local types = require "ane.quantise.types"
 
 local M = {}
+
+-- The name in OUT.partial of what is known of the tuned file, and its version.
+local DONE, VERSION = record.TUNED .. ".done", 1
 
 -- Bits of the codes of a scheme whose numbers stay the same when they are rounded to it again; nil for other schemes.
 local function stable_bits(scheme) return tonumber(scheme:match "^int(4)" or scheme:match "^lut(%d)") end
@@ -31,8 +37,9 @@ end
 -- Options of ane.quantise for an export.
 local function options_of(opts)
   return {
-    weights = opts.weights, method = "gptq", calibration = opts.calibration, transform = opts.calibration.bundle.options.transform,
-    inputs = opts.inputs, tune = opts.tune, table = "fp16", threads = opts.threads, progress = opts.progress or nil,
+    weights = opts.weights, method = "gptq", calibration = opts.calibration, recipe = opts.calibration.bundle.recipe,
+    transform = opts.calibration.bundle.options.transform, inputs = opts.inputs, tune = opts.tune, table = "fp16",
+    threads = opts.threads, progress = opts.progress or nil,
   }
 end
 
@@ -80,8 +87,52 @@ local function add_errors(written, report)
   report.tuned, report.untuned = written.tuned, written.untuned
 end
 
--- Writes the tuned model into OUT.partial, and opens it. The file is removed at once; its bytes stay mapped until the source is closed.
--- Returns the report and the bundle of the file; or nil, message, code.
+-- What the export needs of the report of a tuned file.
+local function summary_of(report)
+  local rows = {}
+  for i, row in ipairs(report.tensors) do
+    rows[i] = { name = row.name, scheme = row.scheme, max_abs = row.max_abs, snr_db = row.snr_db }
+  end
+  return { tensors = rows, tuned = report.tuned, untuned = report.untuned }
+end
+
+-- The summary of the tuned file that an earlier export has left, if it is complete and of the same identity; else nil.
+local function find(folder, identity)
+  local text = core.read_file(folder .. "/" .. DONE) or ""
+  local check, body = text:match "^(%x+) (.*)$"
+  if not body or core.sha256(body) ~= check then return nil end
+  local done = core.json_decode(body)
+  if done.version ~= VERSION or done.identity ~= identity then return nil end
+  local hash, bytes = core.sha256_file(folder .. "/" .. record.TUNED)
+  if hash ~= done.sha256 or bytes ~= done.bytes then return nil end
+  if done.report.tuned then done.report.tuned.kept = true end
+  return done.report
+end
+
+-- Notes that the tuned file is complete. Where there is no room for the note, the export goes on without.
+local function note(folder, identity, report)
+  local hash, bytes = core.sha256_file(folder .. "/" .. record.TUNED)
+  local done = { version = VERSION, identity = identity, sha256 = hash, bytes = bytes, report = report }
+  local body = core.json_encode(done, { sort = true })
+  core.write_file(folder .. "/" .. DONE, core.sha256(body) .. " " .. body)
+end
+
+-- Writes the tuned model into a folder, unless an earlier export has left it there. Returns its summary; or nil, message, code.
+local function made(folder, opts)
+  local path, options, source = folder .. "/" .. record.TUNED, options_of(opts), opts.calibration.bundle.source
+  options.resume = true
+  local identity, message, code = quantise.identity(source, path, options)
+  if not identity then return nil, message, code end
+  local report = find(folder, identity)
+  if report then return report end
+  report, message, code = quantise.run(source, path, options)
+  if not report then return nil, message, code end
+  report = summary_of(report)
+  note(folder, identity, report)
+  return report
+end
+
+-- Writes or finds the tuned model in OUT.partial, and opens it. Returns its summary and the bundle; or nil, message, code.
 local function write(bundle, out, opts)
   local folder <close>, message, code = core.folder(out)
   if not folder then return nil, message, code end
@@ -90,14 +141,12 @@ local function write(bundle, out, opts)
   if not names then return nil, message, code end
   fault = record.fault(folder:path(), names)
   if fault then return nil, fault, "invalid" end
-  local path, options = folder:path() .. "/" .. record.TUNED, options_of(opts)
-  options.resume = true
   local report, tuned
-  report, message, code = quantise.run(opts.calibration.bundle.source, path, options)
+  report, message, code = made(folder:path(), opts)
   if not report then return nil, message, code end
-  tuned, message, code = planner.open(path, { recipe = bundle.recipe })
-  os.remove(path)
+  tuned, message, code = planner.open(folder:path() .. "/" .. record.TUNED, { recipe = bundle.recipe })
   if not tuned then return nil, message, code end
+  tuned.is_tuned = true
   return report, tuned
 end
 

@@ -1,5 +1,6 @@
 --- Plans a model for the Neural Engine: packages, bytes, and the predicted device of each operation, with the rule that predicts it.
--- Needs ane.core, ane.model.loader, ane.model.weights, ane.coreml.plan.*, ane.recipe.shapes, ane.util.failure and ane.util.schema.
+-- Needs ane.core, ane.model.loader, ane.model.weights, ane.coreml.plan.*, ane.recipe.names, ane.recipe.shapes, ane.util.failure and
+-- ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
 -- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
@@ -14,6 +15,7 @@ local reported = require "ane.coreml.plan.reported"
 local schema = require "ane.util.schema"
 local shapes = require "ane.recipe.shapes"
 local show = require "ane.coreml.plan.show"
+local tensor_names = require "ane.recipe.names"
 local weight_rules = require "ane.model.weights"
 
 local M = {}
@@ -94,6 +96,9 @@ M.many_t = { 1, 4, 128 }
 --- Fixed T of causal models as sets of assets, unless others are given.
 M.asset_t = { 1, 8, 64 }
 
+--- Minimum rows of a slice of the head: those that share a table in the scheme with the largest groups (lut4-g32).
+M.SLICE_ROWS = 32
+
 --- The largest context of an asset: its position_ids are uint16.
 M.asset_context = 65535
 
@@ -149,6 +154,9 @@ function M.chip(name)
   end
 end
 
+-- graph of M.graph -> the names of its weights in GGUF files.
+local gguf_names = setmetatable({}, { __mode = "k" })
+
 -- ---- From a path to a graph -----------------------------------------------------------------------------------------------
 
 local function has_weights(folder)
@@ -196,8 +204,14 @@ end
 -- @return graph; or nil, message, code
 function M.graph(bundle, examine)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
-  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, examine)
+  local found
+  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, function(b, ...)
+    found = tensor_names.in_gguf(b, bundle.recipe)
+    if examine then return examine(b, ...) end
+    return true
+  end)
   if not graph then return nil, message, code end
+  gguf_names[graph] = found
   local ok
   ok, message, code = graph:pass "dead_code"
   if not ok then return nil, message, code end
@@ -208,8 +222,8 @@ end
 
 -- Weights whose names match a rule, each with its scheme; and the rules. Raises if two rules without an order disagree.
 local function schemes_of(graph, mixed)
-  local rules, schemes = weight_rules.rules(mixed), {}
-  for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name) end
+  local rules, schemes, other = weight_rules.rules(mixed), {}, gguf_names[graph] or {}
+  for _, w in ipairs(rules[1] and graph:consts() or {}) do schemes[w.name] = weight_rules.ruled(rules, w.name, nil, other[w.name]) end
   return schemes, rules
 end
 
@@ -362,6 +376,21 @@ local function settle(cfg, opts)
   return true
 end
 
+-- What is wrong with the number of slices for the head of this model, or nil. Each slice is a package, which a call runs and an export
+-- syncs to the disk.
+local function fault_of_slices(graph, cfg, opts)
+  if not opts.slices or opts.slices == 1 then return nil end
+  local rows = 0
+  local options = M.core_options(graph, cfg, opts, { context = M.context(cfg, opts) })
+  options.slices = 1
+  local whole = core.mil_plan(graph, options)
+  for _, p in ipairs(whole and whole.shards or {}) do rows = math.max(rows, p.kind == "head" and p.to or 0) end
+  local most = math.max(1, rows // M.SLICE_ROWS)
+  if rows == 0 or opts.slices <= most then return nil end
+  return ("option slices must be at most %d for a head of %d rows, since a slice has %d rows or more, but is %d"):format(most, rows,
+    M.SLICE_ROWS, opts.slices)
+end
+
 --- The parts that are written as a whole: with many functions all variants together, else each variant alone.
 -- @param opts checked options; weights and max_t are set if absent
 -- @param graph of the model
@@ -372,7 +401,7 @@ function M.parts(cfg, opts, graph)
   local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
-  local fault = fault_of_mixed(graph, opts.mixed)
+  local fault = fault_of_mixed(graph, opts.mixed) or fault_of_slices(graph, cfg, opts)
   if fault then return nil, fault, "invalid" end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
