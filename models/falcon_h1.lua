@@ -2,7 +2,8 @@
 -- Zuo et al. 2025, "Falcon-H1: A Family of Hybrid-Head Language Models".
 --
 -- Quirks: config.json has many multipliers. The GGUF converter folds them into the weights, and its ffn_norm has no ".weight" suffix.
--- If mamba_rms_norm is false, the scan output is gated without a norm.
+-- mamba_proj_bias is the bias of the scan's input projection, projectors_bias that of its output. If mamba_rms_norm is false, the scan
+-- output is gated without a norm.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -17,8 +18,8 @@ for role, name in pairs {
   ffn_down = "feed_forward.down_proj", output_norm = "model.final_layernorm",
 } do NAMES[role] = name end
 M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
-M.config = { num_key_value_heads = 8 }
-M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false, rope = { theta = 1e5 } } }
+M.config = { num_key_value_heads = 8, mamba_d_ssm = 1024 }
+M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
 
 -- The multipliers of config.json. All are 1 for a GGUF file, whose weights contain them.
 local function factors(cfg)
@@ -44,7 +45,8 @@ local function state_space(cfg)
     heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
     n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
     plain = not cfg.meta("mamba_rms_norm", "flag"), norm_first = cfg.meta("mamba_norm_before_gate", "flag") ~= false,
-    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
+    bias = cfg.meta("mamba_proj_bias", "flag") or false, out_bias = cfg.meta("projectors_bias", "flag") or false,
+    conv_bias = cfg.meta("mamba_conv_bias", "flag"),
     low = low, high = high, act = cfg.act, factors = lists.numbers(cfg, "ssm_multipliers", 5),
   }
 end
