@@ -64,11 +64,17 @@ end
 
 local function state_space(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
+  -- Each key has an older name, which counts where both exist.
+  local function get(old, key, kind)
+    local v = cfg.meta(old, kind)
+    if v == nil then v = cfg.meta(key, kind) end
+    return v
+  end
   return {
     heads = cfg.meta("mamba_num_heads", "count") or 128, width = cfg.meta("mamba_head_dim", "count") or 64,
-    groups = cfg.meta("n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
-    bias = cfg.meta("use_bias", "flag"), conv_bias = cfg.meta("use_conv_bias", "flag"),
-    taps = cfg.meta("conv_kernel", "count") or 4, low = cfg.meta("time_step_min", "number") or 0.001,
+    groups = get("mamba_n_groups", "n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
+    bias = cfg.meta("use_bias", "flag"), conv_bias = get("mamba_conv_bias", "use_conv_bias", "flag"),
+    taps = get("mamba_d_conv", "conv_kernel", "count") or 4, low = get("mamba_dt_min", "time_step_min", "number") or 0.001,
   }
 end
 
