@@ -20,7 +20,7 @@ M.defaults = {
 
 -- The values, in transformers, of keys that config.json may lack.
 function M.config(architecture)
-  if architecture ~= "ministral3" then return { num_key_value_heads = 8 } end
+  if architecture ~= "ministral3" then return { num_key_value_heads = 8, sliding_window = 4096 } end
   return {
     num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5,
     rope_parameters = {

@@ -12,6 +12,7 @@ local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "qwen2" }, version = 1 }
 
+M.config = { num_key_value_heads = 32, sliding_window = 4096 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false } }
 
 function M.shapes(_, t)

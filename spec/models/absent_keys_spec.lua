@@ -1,0 +1,72 @@
+-- Keys that config.json lacks have the values that transformers gives them (the fields of its configuration classes, 5.24). Keys that are
+-- null do not.
+local config = require "ane.model.config"
+local core = require "ane.core"
+local recipe = require "ane.recipe"
+local shapes = require "ane.recipe.shapes"
+
+-- The completed configuration of an architecture whose config.json has little more than the keys that every file has.
+local function read(architecture, keys)
+  local raw = { model_type = architecture, hidden_size = 64, intermediate_size = 24, num_hidden_layers = 2, num_attention_heads = 32 }
+  for key, value in pairs(keys or {}) do raw[key] = value end
+  local path = os.tmpname()
+  assert(core.write_file(path, assert(core.json_encode(raw))))
+  local r = assert(recipe.find(architecture))
+  local cfg = assert(config.read(shapes.source(path), r.config))
+  os.remove(path)
+  recipe.complete(r, cfg)
+  return cfg
+end
+
+--- architecture, field of the configuration (in a rope: "rope.theta"), value
+local FIELDS = {
+  { "glm4", "rope.dims", 64 }, { "qwen3_5_text", "rope.dims", 64 }, { "qwen3_5_moe_text", "rope.dims", 64 },
+  { "cohere", "rope.theta", 500000 }, { "cohere2", "rope.theta", 10000 }, { "olmo2", "rope.theta", 10000 },
+  { "olmo3", "rope.theta", 500000 },
+  { "mistral", "sliding_window", 4096 }, { "ministral", "sliding_window", 4096 }, { "ministral3", "sliding_window", nil },
+  { "cohere2", "sliding_window", 4096 }, { "olmo3", "sliding_window", 4096 }, { "qwen2", "sliding_window", 4096 },
+  { "qwen3", "sliding_window", 4096 }, { "qwen2_moe", "sliding_window", 4096 }, { "qwen3_moe", "sliding_window", 4096 },
+  { "gpt_oss", "sliding_window", 128 },
+  { "qwen2", "n_head_kv", 32 }, { "qwen3", "n_head_kv", 32 }, { "qwen2_moe", "n_head_kv", 16 }, { "qwen3_5_text", "n_head_kv", 4 },
+  { "qwen3_5_moe_text", "n_head_kv", 2 },
+  { "lfm2", "n_head_kv", 8 }, { "zaya", "n_head_kv", 2 },
+  { "glm4_moe_lite", "norm_eps", 1e-5 }, { "deepseek_v3", "norm_eps", 1e-6 },
+  { "qwen3", "head_dim", 128 }, { "zaya", "head_dim", 128 }, { "qwen3_5_text", "head_dim", 256 },
+}
+
+--- architecture, key of cfg.meta, value
+local KEYS = {
+  { "lfm2_moe", "num_experts", 32 }, { "lfm2_moe", "num_experts_per_tok", 4 }, { "lfm2_moe", "num_dense_layers", 2 },
+  { "deepseek_v2", "q_lora_rank", 1536 }, { "deepseek_v2", "n_routed_experts", 64 }, { "deepseek_v3", "n_routed_experts", 256 },
+  { "glm4_moe_lite", "q_lora_rank", 768 }, { "glm4_moe_lite", "v_head_dim", 256 }, { "glm4_moe_lite", "qk_nope_head_dim", 192 },
+  { "falcon_h1", "mamba_d_ssm", 1024 }, { "qwen2_moe", "num_experts", 60 }, { "qwen3_5_moe_text", "num_experts", 256 },
+}
+
+describe("a key that config.json lacks", function()
+  for _, case in ipairs(FIELDS) do
+    local architecture, field, value = table.unpack(case, 1, 3)
+    it(("has the value of transformers: %s of %s is %s"):format(field, architecture, value), function()
+      local got = read(architecture)
+      for part in field:gmatch "[^.]+" do got = got[part] end
+      assert.equal(value, got)
+    end)
+  end
+
+  for _, case in ipairs(KEYS) do
+    local architecture, key, value = table.unpack(case)
+    it(("has the value of transformers: %s of %s is %s"):format(key, architecture, value), function()
+      assert.equal(value, read(architecture).meta(key))
+    end)
+  end
+
+  it("is the original context of Phi-3, also where the dict of the rope has the key", function()
+    local rope = { type = "longrope", short_factor = { 1 }, long_factor = { 2 }, original_max_position_embeddings = 64 }
+    assert.equal(4096, read("phi3", { rope_scaling = rope, max_position_embeddings = 131072 }).rope.original_context)
+  end)
+
+  it("has no window where it is null", function()
+    for _, architecture in ipairs { "mistral", "ministral", "qwen2", "phi3" } do
+      assert.is_nil(read(architecture, { sliding_window = core.null }).sliding_window)
+    end
+  end)
+end)
