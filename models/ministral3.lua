@@ -41,6 +41,7 @@ local function growth(cfg)
 end
 
 function M.build(b, cfg)
+  if cfg.format == "hf" then cfg.attention_bias, cfg.mlp_bias = false, false end -- these keys have no effect
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local all = cfg.format == "gguf" and cfg.meta("rope.scaling.yarn_log_multiplier", "positive")
   if all then cfg.rope.attn_factor = ropes.yarn_magnitude(cfg.rope.factor, 1, all) end

@@ -63,6 +63,7 @@ end
 
 function M.build(b, cfg)
   local s = settings(cfg)
+  cfg.attention_bias = nil -- the key has no effect: q, k and v have biases if the file has them
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -1,7 +1,9 @@
 -- Keys that config.json lacks have the values that transformers gives them (the fields of its configuration classes, 5.24). Keys that are
--- null do not.
+-- null do not. Keys that a configuration class does not have are without effect.
+local ane = require "ane"
 local config = require "ane.model.config"
 local core = require "ane.core"
+local hf = require "support.hf"
 local recipe = require "ane.recipe"
 local shapes = require "ane.recipe.shapes"
 
@@ -69,4 +71,21 @@ describe("a key that config.json lacks", function()
       assert.is_nil(read(architecture, { sliding_window = core.null }).sliding_window)
     end
   end)
+end)
+
+describe("attention_bias", function()
+  local function last(name, value)
+    local path <close> = hf.changed(name, function(cfg) cfg.attention_bias = value end)
+    local model <close> = assert(ane.load(path.name, { threads = 1 }))
+    local s <close> = assert(model:session())
+    assert(s:feed { 5, 9, 30, 7 })
+    return s:logits():tostring()
+  end
+
+  for _, name in ipairs { "qwen2_swa", "qwen2_moe-odd", "ministral3-odd" } do
+    it("has no effect in a model that has no such key: " .. name, function()
+      local want = last(name)
+      for _, value in ipairs { true, false } do assert.equal(want, last(name, value)) end
+    end)
+  end
 end)
