@@ -213,15 +213,10 @@ function SCALINGS.dynamic(self, rope, p, where)
   if not rope.limit then self:fail("format", "key max_position_embeddings is missing: rope type dynamic needs it") end
 end
 
--- Only the first pairs of a head are rotated. The frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
-function SCALINGS.proportional(self, rope, p, where)
-  local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
-  for i, layer in pairs(self:object "per_layer_config" or {}) do
-    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s must be an object, but is %s", i, shown(layer)) end
-    d = self:whole("head_dim", 1, layer, "per_layer_config.") or d
-  end
-  rope.rotated = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
-  rope.scaling, rope.dims = "proportional", d
+-- Only the first pairs of a head are rotated. The frequencies are those of the whole head, whose width the recipe may change.
+function SCALINGS.proportional(self, rope, p, where, cfg)
+  rope.scaling, rope.dims, rope.factor = "proportional", cfg.head_dim, self:positive("factor", p, where)
+  rope.partial = self:positive("partial_rotary_factor", p, where)
 end
 
 -- The growth of q with the position (Ministral 3); nil: none.
@@ -251,7 +246,7 @@ local function read_rope(self, cfg, p, where)
     local key = present(p.rope_type) and "rope_type" or "type"
     self:fail("unsupported", "key %s%s: rope type '%s' is not known; known are: %s", where, key, name, table.concat(keys(SCALINGS), ", "))
   end
-  scaling(self, rope, p, where)
+  scaling(self, rope, p, where, cfg)
   return rope
 end
 
