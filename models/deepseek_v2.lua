@@ -80,7 +80,8 @@ local function mixture(cfg)
   local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0, cfg.meta "mlp_layer_types"
   local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") ~= false
   return {
-    count = cfg.meta("num_local_experts", "whole") or get("n_routed_experts", "expert_count", "whole") or 0,
+    count = cfg.meta("num_local_experts", "whole") or cfg.meta("num_experts", "whole")
+      or get("n_routed_experts", "expert_count", "whole") or 0,
     k = get("num_experts_per_tok", "expert_used_count", "whole") or usual.k,
     scale = get("routed_scaling_factor", "expert_weights_scale", "number") or usual.scale,
     score = sigmoid and "sigmoid" or "softmax", norm = norm,

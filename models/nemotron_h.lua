@@ -82,7 +82,8 @@ local function mixture(cfg)
   local gguf = cfg.format == "gguf"
   local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
   return {
-    count = get("n_routed_experts", "expert_count", "count"), k = get("num_experts_per_tok", "expert_used_count", "count"),
+    count = cfg.meta("num_local_experts", "count") or get("n_routed_experts", "expert_count", "count"),
+    k = get("num_experts_per_tok", "expert_used_count", "count"),
     norm = get("norm_topk_prob", "expert_weights_norm", "flag"), scale = get("routed_scaling_factor", "expert_weights_scale", "number"),
     groups = get("n_group", "expert_group_count", "count") or 1, kept = get("topk_group", "expert_group_used_count", "count") or 1,
   }

@@ -135,3 +135,12 @@ describe("attention_bias", function()
     end)
   end
 end)
+
+describe("the number of experts", function()
+  for name, key in pairs { ["deepseek_v2-odd"] = "num_experts", ["deepseek_v3-odd"] = "num_local_experts",
+    ["nemotron_h-odd"] = "num_local_experts" } do
+    it(("may be called %s: %s"):format(key, name), function()
+      assert.equal(logits(name), logits(name, function(cfg) cfg[key], cfg.n_routed_experts = assert(cfg.n_routed_experts), nil end))
+    end)
+  end
+end)
