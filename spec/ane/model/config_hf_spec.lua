@@ -129,9 +129,11 @@ describe("config.json", function()
   local ropes = {
     { "the old base", { rope_theta = 500 }, { theta = 500, dims = 4 } },
     { "the new dict", { rope_parameters = { rope_type = "default", rope_theta = 500 } }, { theta = 500, dims = 4 } },
-    { "the new dict before the old keys",
-      { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = { type = "linear", factor = 2 } },
+    { "the new dict before the old base", { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = core.null },
       { theta = 500, dims = 4 } },
+    { "the old dict before the new one",
+      { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = { type = "linear", factor = 2 } },
+      { theta = 3, dims = 4, scaling = "linear", factor = 2 } },
     { "a part of the head", { partial_rotary_factor = 0.5 }, { dims = 2 } },
     { "a part of the head in the dict", { rope_parameters = { rope_type = "default", partial_rotary_factor = 0.5 } }, { dims = 2 } },
     { "linear", { rope_scaling = { type = "linear", factor = 8.0 } }, { dims = 4, scaling = "linear", factor = 8 } },
@@ -428,7 +430,7 @@ describe("loading a folder", function()
     local b, message = load(folder(set { model_type = "qwen2", layer_types = { "chunked_attention" } }))
     assert.is_nil(b)
     assert.matches("layer_types[0] is 'chunked_attention'; known are: full_attention, sliding_attention", message, 1, true)
-    b, message = load(folder(set { model_type = "qwen2", layer_types = { "sliding_attention" } }))
+    b, message = load(folder(set { model_type = "qwen2", layer_types = { "sliding_attention" }, sliding_window = core.null }))
     assert.is_nil(b)
     assert.matches("layer 0 slides, but sliding_window is missing", message, 1, true)
   end)

@@ -4,8 +4,8 @@
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
--- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. If both exist, the new one is used. An
--- unknown key that would change the result is an error.
+-- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. If both exist, the new one is used, but
+-- rope_scaling counts before a single rope_parameters, as in transformers. An unknown key that would change the result is an error.
 
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
@@ -279,8 +279,16 @@ local function names_layers(cfg, word)
   return word == "full_attention" or word == "sliding_attention"
 end
 
+-- Does a key hold one rope?
+local function holds_one(raw, key)
+  local p = present(raw[key])
+  return type(p) == "table" and not is_array(p) and next(p) ~= nil and not is_nested(p)
+end
+
 local function read_ropes(self, cfg)
-  local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
+  local raw = self.raw
+  local key = present(raw.rope_parameters) and "rope_parameters" or "rope_scaling"
+  if holds_one(raw, "rope_parameters") and holds_one(raw, "rope_scaling") then key = "rope_scaling" end
   local p = present(self.raw[key])
   if p == nil then p = {} end
   if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s must be an object or null, but is %s", key, shown(p)) end
