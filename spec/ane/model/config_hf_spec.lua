@@ -472,3 +472,25 @@ describe("GGUF metadata with one number a layer", function()
     end
   end)
 end)
+
+describe("GGUF metadata of a rope", function()
+  local function read_gguf(type, ...)
+    local values = {
+      { "general.architecture", "string", "many" }, { "many.block_count", "uint32", 1 }, { "many.embedding_length", "uint32", 16 },
+      { "many.attention.head_count", "uint32", 4 }, { "many.feed_forward_length", "uint32", 24 },
+      { "many.attention.layer_norm_rms_epsilon", "float32", 1e-5 }, { "many.rope.scaling.type", "string", type },
+      { "many.rope.scaling.factor", "float32", 4 }, { "many.rope.scaling.original_context_length", "uint32", 8 },
+    }
+    local path = gguf.write(gguf.temp(), { values = table.move({ ... }, 1, select("#", ...), #values + 1, values) })
+    temps[#temps + 1] = path
+    local source <close> = assert(core.open(path))
+    return assert(config.read(source)).rope
+  end
+
+  it("gives the magnitude of yarn, which config.json calls attention_factor", function()
+    local own = { "many.rope.scaling.yarn_attn_factor", "float32", 1.5 }
+    assert.same({ theta = 10000, dims = 4, scaling = "yarn", factor = 4, original_context = 8, attn_factor = 1.5 }, read_gguf("yarn", own))
+    assert.is_nil(read_gguf("yarn").attn_factor)
+    assert.is_nil(read_gguf("linear", own).attn_factor)
+  end)
+end)
