@@ -18,6 +18,11 @@ M.defaults = {
   hf = { norm_eps = 1e-5, tied = true, attention_bias = false, rope = { layout = "interleaved" }, keys = { logit_scale = 0.0625 } },
 }
 
+-- The values, in transformers, of keys that config.json may lack.
+function M.config(architecture)
+  return architecture == "cohere" and { rope_theta = 500000.0 } or { sliding_window = 4096 }
+end
+
 -- For layer i: whether it has rope, and its attention window.
 local function reach(cfg, i)
   if cfg.architecture ~= "cohere2" then return true, nil end

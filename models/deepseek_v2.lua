@@ -24,6 +24,12 @@ M.names = { hf = NAMES }
 M.ignore = { "^model%.layers%.47%.", "^model%.layers%.61%." } -- layers that draft tokens, in published GLM-4.7-Flash and V3
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false } }
 
+-- The values, in transformers, of keys that config.json may lack.
+function M.config(architecture)
+  if architecture ~= "glm4_moe_lite" then return { q_lora_rank = 1536, n_routed_experts = architecture == "deepseek_v2" and 64 or 256 } end
+  return { q_lora_rank = 768, qk_nope_head_dim = 192, v_head_dim = 256, n_routed_experts = 64, rms_norm_eps = 1e-5 }
+end
+
 -- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2. GGUF stores 0.1 mscale_all_dim.
 local function score_factor(cfg)
   if not cfg.rope then error("key rope_parameters describes no rope for all layers, which latent attention needs", 0) end
@@ -74,7 +80,8 @@ local function mixture(cfg)
   local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0, cfg.meta "mlp_layer_types"
   local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") ~= false
   return {
-    count = get("n_routed_experts", "expert_count", "whole") or cfg.meta("num_local_experts", "whole") or 0,
+    count = cfg.meta("num_local_experts", "whole") or cfg.meta("num_experts", "whole")
+      or get("n_routed_experts", "expert_count", "whole") or 0,
     k = get("num_experts_per_tok", "expert_used_count", "whole") or usual.k,
     scale = get("routed_scaling_factor", "expert_weights_scale", "number") or usual.scale,
     score = sigmoid and "sigmoid" or "softmax", norm = norm,

@@ -2,7 +2,8 @@
 -- Zuo et al. 2025, "Falcon-H1: A Family of Hybrid-Head Language Models".
 --
 -- Quirks: config.json has many multipliers. The GGUF converter folds them into the weights, and its ffn_norm has no ".weight" suffix.
--- If mamba_rms_norm is false, the scan output is gated without a norm.
+-- mamba_proj_bias is the bias of the scan's input projection, projectors_bias that of its output. If mamba_rms_norm is false, the scan
+-- output is gated without a norm.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -17,8 +18,8 @@ for role, name in pairs {
   ffn_down = "feed_forward.down_proj", output_norm = "model.final_layernorm",
 } do NAMES[role] = name end
 M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
-M.config = { num_key_value_heads = 8 }
-M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false, rope = { theta = 1e5 } } }
+M.config = { num_key_value_heads = 8, mamba_d_ssm = 1024 }
+M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
 
 -- The multipliers of config.json. All are 1 for a GGUF file, whose weights contain them.
 local function factors(cfg)
@@ -41,6 +42,7 @@ local function state_space(cfg)
   local s = mamba2.of_config(cfg)
   s.width = (cfg.meta("mamba_d_ssm", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model) // s.heads
   s.plain, s.norm_first = not cfg.meta("mamba_rms_norm", "flag"), cfg.meta("mamba_norm_before_gate", "flag") ~= false
+  s.out_bias = cfg.meta("projectors_bias", "flag") or false
   s.factors = lists.numbers(cfg, "ssm_multipliers", 5)
   return s
 end

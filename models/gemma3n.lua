@@ -32,7 +32,7 @@ end
 M.names = { hf = NAMES }
 M.config = { num_key_value_heads = 2, head_dim = 256 }
 M.defaults = { hf = {
-  norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh",
+  norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh", rope = { theta = 1e6 },
   keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15, final_logit_softcapping = 30.0 },
 } }
 
@@ -49,6 +49,15 @@ function M.shapes(cfg, t)
     post_norm = { d }, laurel_l = { rank, d }, laurel_r = { d, rank }, laurel_post_norm = { d }, altup_router_norm = { d },
     altup_router = { n, d }, altup_predict_coef = { n * n, n }, altup_correct_coef = { n, n }, altup_correct_scale = { d },
   }
+end
+
+-- The share of gate values that layer i drops. Where the configuration has no list, the first ten of more than ten layers drop them.
+local function sparsities(cfg)
+  local list = lists.per_layer(cfg, "activation_sparsity_pattern")
+  return function(i)
+    if list then return list[i + 1] end
+    return cfg.n_layer > 10 and i < 10 and 0.95 or 0
+  end
 end
 
 -- The p-quantile of the standard normal distribution, by bisection.
@@ -107,7 +116,7 @@ function M.build(b, cfg)
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
     { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
   local own, shared = cfg.n_layer - cfg.meta("num_kv_shared_layers", "whole"), {}
-  local sparsities = lists.per_layer(cfg, "activation_sparsity_pattern") or {}
+  local sparsity = sparsities(cfg)
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "count"))
   local streams = altup.streams(b, x, n)
@@ -116,7 +125,7 @@ function M.build(b, cfg)
       local window = attention.window(cfg, i, (i + 1) % 5 ~= 0)
       local l = { kind = window and "near" or "full", window = window, rope = window and near or full, reuses = i >= own }
       local p = altup.predict(b, streams, at)
-      streams = altup.correct(b, p, active(b, p[at], l, sparsities[i + 1] or 0, shared), at)
+      streams = altup.correct(b, p, active(b, p[at], l, sparsity(i), shared), at)
       local own_stream = streams[at]
       local scale = b:weight("altup_correct_scale", { suffix = "", optional = true })
       if scale and cfg.meta("altup_correct_scale", "flag") ~= false then own_stream = b:affine(own_stream, false, scale) end

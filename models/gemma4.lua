@@ -25,7 +25,13 @@ M.names = { hf = {
   gate_up = "experts.gate_up_proj", ffn_down_exps = "experts.down_proj", post_ffw_norm_1 = "post_feedforward_layernorm_1",
   pre_ffw_norm_2 = "pre_feedforward_layernorm_2", post_ffw_norm_2 = "post_feedforward_layernorm_2",
 } }
-M.config = { num_key_value_heads = 4, head_dim = 256 }
+M.config = {
+  num_key_value_heads = 4, head_dim = 256, hidden_size_per_layer_input = 256,
+  rope_parameters = {
+    sliding_attention = { rope_theta = 1e4 },
+    full_attention = { rope_type = "proportional", partial_rotary_factor = 0.25, rope_theta = 1e6 },
+  },
+}
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
 
 local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys that an entry of per_layer_config may have
@@ -48,10 +54,22 @@ local function entry_of(cfg, i)
   return {}
 end
 
+-- The kind of attention of layer i, as layer_types names it. The last layer always has full attention.
+local function word_of(cfg, i)
+  if i == cfg.n_layer - 1 then return "full_attention" end
+  if cfg.layer_types then return cfg.layer_types[i + 1] end
+  return (i + 1) % 6 == 0 and "full_attention" or "sliding_attention"
+end
+
+-- The width of the heads of full layers, where per_layer_config does not give it. Files have one of the two keys.
+local function full_width(cfg)
+  return cfg.meta("global_head_dim", "count") or cfg.meta "per_layer_config" == nil and 512 or cfg.head_dim
+end
+
 -- The settings of layer i, options of attention.sharing: kind ("full" or "near"), head_dim, kv_heads, window, k_eq_v. M.build adds rope and
 -- reuses.
 local function layer_of(cfg, i)
-  local word, own = cfg.layer_types and cfg.layer_types[i + 1], entry_of(cfg, i)
+  local word, own = word_of(cfg, i), entry_of(cfg, i)
   if word == "sliding_attention" then
     if next(own) then error(("per_layer_config.%d of a layer with sliding attention is not computed"):format(i), 0) end
     return { kind = "near", head_dim = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
@@ -59,7 +77,7 @@ local function layer_of(cfg, i)
   if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
   local same = cfg.meta("attention_k_eq_v", "flag")
   return {
-    kind = "full", k_eq_v = same, head_dim = own.head_dim or cfg.meta("global_head_dim", "count") or cfg.head_dim,
+    kind = "full", k_eq_v = same, head_dim = own.head_dim or full_width(cfg),
     kv_heads = own.num_key_value_heads or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
   }
 end
@@ -117,13 +135,13 @@ function M.shapes(cfg, t)
   }
 end
 
--- The rope of the full layers. A rope without scaling rotates the whole, wider heads of these layers.
+-- The rope of the full layers, whose heads are wider. Ropes with other scaling are not computed for wider heads.
 local function full_rope(cfg)
   local r = cfg.rope
   for i = 0, cfg.n_layer - 1 do
     local l = layer_of(cfg, i)
-    if l.kind == "full" and r and r.scaling ~= "proportional" then
-      if r.scaling and l.head_dim ~= cfg.head_dim then
+    if l.kind == "full" and r then
+      if r.scaling and r.scaling ~= "proportional" and l.head_dim ~= cfg.head_dim then
         error(("rope type '%s' in heads of global_head_dim is not computed"):format(r.scaling), 0)
       end
       r.dims = l.head_dim

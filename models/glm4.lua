@@ -13,7 +13,7 @@ local M = { architectures = { "glm4" }, version = 1 }
 M.names = { hf = {
   ffn_up = "mlp.gate_up_proj", post_attention_norm = "post_self_attn_layernorm", post_ffw_norm = "post_mlp_layernorm",
 } }
-M.config = { num_key_value_heads = 2, head_dim = 128 }
+M.config = { num_key_value_heads = 2, head_dim = 128, partial_rotary_factor = 0.5 }
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },
   hf = { norm_eps = 1.5625e-7, tied = false, head_dim = 128, attention_bias = false, rope = { layout = "interleaved" } },

@@ -29,7 +29,7 @@ M.defaults = {
 }
 
 M.config = {
-  num_key_value_heads = 8, head_dim = 64,
+  num_key_value_heads = 8, head_dim = 64, sliding_window = 128,
   rope_parameters = {
     rope_type = "yarn", factor = 32.0, beta_fast = 32.0, beta_slow = 1.0, truncate = false, original_max_position_embeddings = 4096,
   },

@@ -1,10 +1,10 @@
 --- Granite 4, hybrid: Mamba-2 and attention layers, with or without experts.
 -- IBM Granite team 2025, "Granite 4.0". It has the multipliers of granite (embedding, residual, scores, logits).
 --
--- Quirks: layer_types names "mamba" and "attention" layers (newer files: "linear_attention", "full_attention"); in GGUF, Mamba-2 layers
--- have no kv heads. A position_embedding_type other than "rope" means that there is no rope. Experts are weighted by the softmax of the k
--- chosen logits. A shared feed-forward is added to the experts, or is the only one. gate and up are the rows of one weight. GGUF permutes
--- q and k only in models with rope.
+-- Quirks: layer_types, or layers_block_type, names "mamba" and "attention" layers (newer files: "linear_attention", "full_attention").
+-- Without either key all layers are Mamba-2. In GGUF, Mamba-2 layers have no kv heads. A position_embedding_type other than "rope" means
+-- that there is no rope. Experts are weighted by the softmax of the k chosen logits. A shared feed-forward is added to the experts, or is
+-- the only one. gate and up are the rows of one weight. GGUF permutes q and k only in models with rope.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -45,10 +45,11 @@ local function state_space(cfg)
 end
 
 local function is_mamba(cfg, i)
-  local word = cfg.layer_types and cfg.layer_types[i + 1]
+  local words = cfg.layer_types or cfg.format == "hf" and cfg.meta "layers_block_type"
+  local word = words and words[i + 1]
   if word then return word == "mamba" or word == "linear_attention" end
   local kv = cfg.per_layer and cfg.per_layer.n_head_kv
-  return kv ~= nil and kv[i + 1] == 0
+  return cfg.format == "hf" or kv ~= nil and kv[i + 1] == 0
 end
 
 -- The settings of the experts: count and k. A count of 0 means that there are none.

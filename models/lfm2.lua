@@ -24,6 +24,12 @@ M.names = {
   },
 }
 
+-- The values, in transformers, of keys that config.json may lack.
+function M.config(architecture)
+  if architecture == "lfm2" then return { num_key_value_heads = 8 } end
+  return { num_key_value_heads = 8, num_experts = 32, num_experts_per_tok = 4, num_dense_layers = 2, moe_intermediate_size = 1792 }
+end
+
 M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 1e6 } } }
 
 -- Whether layer i is attention. GGUF: layers with kv heads. config.json: layer_types, or full_attn_idxs (if absent, all layers).

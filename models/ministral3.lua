@@ -20,7 +20,7 @@ M.defaults = {
 
 -- The values, in transformers, of keys that config.json may lack.
 function M.config(architecture)
-  if architecture ~= "ministral3" then return { num_key_value_heads = 8 } end
+  if architecture ~= "ministral3" then return { num_key_value_heads = 8, sliding_window = 4096 } end
   return {
     num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5,
     rope_parameters = {
@@ -41,6 +41,7 @@ local function growth(cfg)
 end
 
 function M.build(b, cfg)
+  if cfg.format == "hf" then cfg.attention_bias, cfg.mlp_bias = false, false end -- these keys have no effect
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local all = cfg.format == "gguf" and cfg.meta("rope.scaling.yarn_log_multiplier", "positive")
   if all then cfg.rope.attn_factor = ropes.yarn_magnitude(cfg.rope.factor, 1, all) end

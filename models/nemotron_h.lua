@@ -64,11 +64,17 @@ end
 
 local function state_space(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
+  -- Each key has an older name, which counts where both exist.
+  local function get(old, key, kind)
+    local v = cfg.meta(old, kind)
+    if v == nil then v = cfg.meta(key, kind) end
+    return v
+  end
   return {
     heads = cfg.meta("mamba_num_heads", "count") or 128, width = cfg.meta("mamba_head_dim", "count") or 64,
-    groups = cfg.meta("n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
-    bias = cfg.meta("use_bias", "flag"), conv_bias = cfg.meta("use_conv_bias", "flag"),
-    taps = cfg.meta("conv_kernel", "count") or 4, low = cfg.meta("time_step_min", "number") or 0.001,
+    groups = get("mamba_n_groups", "n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
+    bias = cfg.meta("use_bias", "flag"), conv_bias = get("mamba_conv_bias", "use_conv_bias", "flag"),
+    taps = get("mamba_d_conv", "conv_kernel", "count") or 4, low = get("mamba_dt_min", "time_step_min", "number") or 0.001,
   }
 end
 
@@ -76,7 +82,8 @@ local function mixture(cfg)
   local gguf = cfg.format == "gguf"
   local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
   return {
-    count = get("n_routed_experts", "expert_count", "count"), k = get("num_experts_per_tok", "expert_used_count", "count"),
+    count = cfg.meta("num_local_experts", "count") or get("n_routed_experts", "expert_count", "count"),
+    k = get("num_experts_per_tok", "expert_used_count", "count"),
     norm = get("norm_topk_prob", "expert_weights_norm", "flag"), scale = get("routed_scaling_factor", "expert_weights_scale", "number"),
     groups = get("n_group", "expert_group_count", "count") or 1, kept = get("topk_group", "expert_group_used_count", "count") or 1,
   }

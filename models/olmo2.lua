@@ -15,6 +15,9 @@ local M = { architectures = { "olmo2", "olmo3" }, version = 1 }
 M.names = { hf = { post_attention_norm = "post_attention_layernorm", post_ffw_norm = "post_feedforward_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
 
+-- The values, in transformers, of keys that config.json may lack.
+function M.config(architecture) return architecture == "olmo3" and { rope_theta = 500000.0, sliding_window = 4096 } or nil end
+
 function M.shapes(cfg)
   return { attn_q_norm = { cfg.n_head * cfg.head_dim }, attn_k_norm = { cfg.n_head_kv * cfg.head_dim } }
 end

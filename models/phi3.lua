@@ -12,6 +12,7 @@ local head = require "ane.recipe.head"
 local M = { architectures = { "phi3" }, version = 1 }
 
 M.names = { hf = { ffn_up = "mlp.gate_up_proj" } }
+M.config = { original_max_position_embeddings = 4096 }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false } }
 
 function M.shapes(cfg) return { ffn_up = { 2 * cfg.d_ff, cfg.d_model } } end

@@ -12,6 +12,7 @@ local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "qwen2" }, version = 1 }
 
+M.config = { num_key_value_heads = 32, sliding_window = 4096 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false } }
 
 function M.shapes(_, t)
@@ -20,6 +21,7 @@ function M.shapes(_, t)
 end
 
 function M.build(b, cfg)
+  cfg.attention_bias = nil -- the key has no effect: q, k and v have biases if the file has them
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -19,6 +19,11 @@ M.names = {
   },
 }
 
+-- The values, in transformers, of keys that config.json may lack.
+M.config = {
+  num_key_value_heads = 16, sliding_window = 4096, num_experts = 60, moe_intermediate_size = 1408, shared_expert_intermediate_size = 5632,
+}
+
 -- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
@@ -56,6 +61,7 @@ end
 
 function M.build(b, cfg)
   local s = settings(cfg)
+  cfg.attention_bias = nil -- the key has no effect: q, k and v have biases if the file has them
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

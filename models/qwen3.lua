@@ -11,6 +11,7 @@ local head = require "ane.recipe.head"
 
 local M = { architectures = { "qwen3" }, version = 1 }
 
+M.config = { num_key_value_heads = 32, head_dim = 128, sliding_window = 4096 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
 
 function M.build(b, cfg)

@@ -26,6 +26,16 @@ local NAMES = {
 }
 M.names = { gguf = { ffn_norm = "post_attention_norm" }, hf = NAMES }
 M.defaults = { hf = { norm_eps = 1e-6, norm_offset = 1, tied = false, attention_bias = false } }
+
+-- The values, in transformers, of keys that config.json may lack.
+function M.config(architecture)
+  if not architecture:find "moe" then return { num_key_value_heads = 4, head_dim = 256, partial_rotary_factor = 0.25 } end
+  return {
+    num_key_value_heads = 2, head_dim = 256, partial_rotary_factor = 0.25, num_experts = 256, moe_intermediate_size = 512,
+    shared_expert_intermediate_size = 512,
+  }
+end
+
 M.ignore = { "^mtp%." } -- a head that drafts tokens
 
 -- The settings of the delta nets.

@@ -18,7 +18,7 @@ M.names = {
     ffn_down_exps = "mlp.experts.%d.down_proj",
   },
 }
-M.config = { num_key_value_heads = 4 }
+M.config = { num_key_value_heads = 4, sliding_window = 4096, moe_intermediate_size = 768 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
 
 -- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.

@@ -16,6 +16,8 @@ local moe = require "ane.recipe.moe"
 
 local M = { architectures = { "zaya" }, version = 1, defaults = { hf = { norm_eps = 1e-5 } } }
 
+M.config = { num_key_value_heads = 2, head_dim = 128 }
+
 local SCALES = { "hidden_states_bias", "hidden_states_scale", "residual_bias", "residual_scale" }
 
 -- Names by role. The roles of the original layout begin with "o.".

@@ -34,7 +34,7 @@ function M.of_config(cfg)
   return {
     heads = cfg.meta("mamba_n_heads", "count") or 128, groups = cfg.meta("mamba_n_groups", "count") or 1,
     n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4, low = low, high = high, act = cfg.act,
-    bias = cfg.meta("mamba_proj_bias", "flag"), conv_bias = cfg.meta("mamba_conv_bias", "flag"),
+    bias = cfg.meta("mamba_proj_bias", "flag") or false, conv_bias = cfg.meta("mamba_conv_bias", "flag"),
   }
 end
 
@@ -46,6 +46,12 @@ function M.names(prefix)
   }
 end
 
+-- Whether ssm_out has a bias.
+local function out_bias(s)
+  if s.out_bias ~= nil then return s.out_bias end
+  return s.bias
+end
+
 --- Shapes of the block's weights, used for plans without weights.
 function M.shapes(cfg, s)
   local inner = s.heads * s.width
@@ -55,7 +61,8 @@ function M.shapes(cfg, s)
     ["ssm_conv1d.bias"] = s.conv_bias ~= false and { mixed },
     ssm_dt = { s.heads }, ssm_a = { s.heads }, ssm_d = { s.heads }, ssm_norm = { inner }, ssm_out = { cfg.d_model, inner },
   }
-  return s.bias and shapes.biases(t, { "ssm_in", "ssm_out" }) or t
+  if s.bias then shapes.biases(t, { "ssm_in" }) end
+  return out_bias(s) and shapes.biases(t, { "ssm_out" }) or t
 end
 
 -- The projection by rows [from, from + n) of ssm_in, multiplied by a factor (nil: 1).
@@ -93,7 +100,8 @@ end
 -- @param s heads, width, groups, n (state size), taps (of the convolution), log (true: ssm_a holds log(-A)), low and high (limits of the
 -- time step; nil: none), plain (true: gated without a norm), norm_first (true: the norm precedes the gate), eps (of the norm; default: the
 -- configuration's), factors (on z, x, B, C and dt; nil: all 1), act (activation function after the convolution; default "silu"), bias and
--- conv_bias (of ssm_in and ssm_out, and of ssm_conv1d; true: required; false: not used; nil: as the file has them)
+-- conv_bias (of ssm_in and ssm_out, and of ssm_conv1d; true: required; false: not used; nil: as the file has them), out_bias (of ssm_out,
+-- instead of bias)
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
   s = options.check("mamba2.block", s)
@@ -106,7 +114,7 @@ function M.block(b, x, s)
     decay = b:weight("ssm_a", { suffix = "" }), d = b:weight("ssm_d", { suffix = "" }),
     dt_bias = b:weight("ssm_dt", { suffix = gguf and ".bias" or "" }),
   })
-  return b:linear(gated_norm(b, y, z, s), "ssm_out", { bias = s.bias })
+  return b:linear(gated_norm(b, y, z, s), "ssm_out", { bias = out_bias(s) })
 end
 
 return M

@@ -48,9 +48,10 @@ function SCALINGS.longrope(f, r, n)
   return r.attn_factor or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(original)) or 1), long
 end
 
--- Only the first r.rotated pairs rotate.
+-- Only the pairs in the first r.partial of a head rotate.
 function SCALINGS.proportional(f, r, n)
-  for t = r.rotated + 1, n do f[t] = 0.0 end
+  local rotated = math.floor((r.partial or 1) * r.dims // 2)
+  for t = 1, n do f[t] = t <= rotated and f[t] / (r.factor or 1) or 0.0 end
 end
 
 -- With alpha, the base is larger at all lengths. Without alpha, it grows only beyond r.limit; the loader keeps sessions below that length.

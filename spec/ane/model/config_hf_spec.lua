@@ -129,9 +129,11 @@ describe("config.json", function()
   local ropes = {
     { "the old base", { rope_theta = 500 }, { theta = 500, dims = 4 } },
     { "the new dict", { rope_parameters = { rope_type = "default", rope_theta = 500 } }, { theta = 500, dims = 4 } },
-    { "the new dict before the old keys",
-      { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = { type = "linear", factor = 2 } },
+    { "the new dict before the old base", { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = core.null },
       { theta = 500, dims = 4 } },
+    { "the old dict before the new one",
+      { rope_parameters = { rope_theta = 500 }, rope_theta = 3, rope_scaling = { type = "linear", factor = 2 } },
+      { theta = 3, dims = 4, scaling = "linear", factor = 2 } },
     { "a part of the head", { partial_rotary_factor = 0.5 }, { dims = 2 } },
     { "a part of the head in the dict", { rope_parameters = { rope_type = "default", partial_rotary_factor = 0.5 } }, { dims = 2 } },
     { "linear", { rope_scaling = { type = "linear", factor = 8.0 } }, { dims = 4, scaling = "linear", factor = 8 } },
@@ -428,7 +430,7 @@ describe("loading a folder", function()
     local b, message = load(folder(set { model_type = "qwen2", layer_types = { "chunked_attention" } }))
     assert.is_nil(b)
     assert.matches("layer_types[0] is 'chunked_attention'; known are: full_attention, sliding_attention", message, 1, true)
-    b, message = load(folder(set { model_type = "qwen2", layer_types = { "sliding_attention" } }))
+    b, message = load(folder(set { model_type = "qwen2", layer_types = { "sliding_attention" }, sliding_window = core.null }))
     assert.is_nil(b)
     assert.matches("layer 0 slides, but sliding_window is missing", message, 1, true)
   end)
@@ -468,5 +470,27 @@ describe("GGUF metadata with one number a layer", function()
       assert.truthy(message:find(case[3], 1, true), message)
       assert.equal("format", code)
     end
+  end)
+end)
+
+describe("GGUF metadata of a rope", function()
+  local function read_gguf(type, ...)
+    local values = {
+      { "general.architecture", "string", "many" }, { "many.block_count", "uint32", 1 }, { "many.embedding_length", "uint32", 16 },
+      { "many.attention.head_count", "uint32", 4 }, { "many.feed_forward_length", "uint32", 24 },
+      { "many.attention.layer_norm_rms_epsilon", "float32", 1e-5 }, { "many.rope.scaling.type", "string", type },
+      { "many.rope.scaling.factor", "float32", 4 }, { "many.rope.scaling.original_context_length", "uint32", 8 },
+    }
+    local path = gguf.write(gguf.temp(), { values = table.move({ ... }, 1, select("#", ...), #values + 1, values) })
+    temps[#temps + 1] = path
+    local source <close> = assert(core.open(path))
+    return assert(config.read(source)).rope
+  end
+
+  it("gives the magnitude of yarn, which config.json calls attention_factor", function()
+    local own = { "many.rope.scaling.yarn_attn_factor", "float32", 1.5 }
+    assert.same({ theta = 10000, dims = 4, scaling = "yarn", factor = 4, original_context = 8, attn_factor = 1.5 }, read_gguf("yarn", own))
+    assert.is_nil(read_gguf("yarn").attn_factor)
+    assert.is_nil(read_gguf("linear", own).attn_factor)
   end)
 end)

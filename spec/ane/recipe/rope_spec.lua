@@ -4,6 +4,8 @@ local rope = require "ane.recipe.rope"
 local cases = {
   { "linear", { theta = 10000, dims = 12, scaling = "linear", factor = 8 },
     { 0.125, 0.0269304309, 0.00580198551, 0.00124999997, 0.000269304292, 5.80198684e-05 }, 1 },
+  { "proportional", { theta = 10000, dims = 12, scaling = "proportional", partial = 0.5, factor = 4 },
+    { 0.25, 0.0538608655, 0.011603972, 0, 0, 0 }, 1 },
   { "yarn", { theta = 10000, dims = 16, scaling = "yarn", factor = 4, original_context = 64 },
     { 1, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05 }, 1.13862944 },
   { "yarn without rounding, with other bounds",

@@ -113,6 +113,7 @@ local function read_rope(source, cfg)
   }
   local scaling = source:meta(arch .. ".rope.scaling.type") or (rope.factor and "linear") or nil
   if scaling ~= "none" and rope.factor ~= 1 then rope.scaling = scaling end
+  if scaling == "yarn" then rope.attn_factor = get "scaling.yarn_attn_factor" or rope.attn_factor end -- attention_factor of config.json
   check_rope_dims(source, arch, rope, cfg.head_dim)
   rope.divisors = divisors(source, cfg, "rope_freqs.weight")
   rope.short_factors = divisors(source, cfg, "rope_factors_short.weight")

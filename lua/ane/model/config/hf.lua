@@ -4,8 +4,8 @@
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
--- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. If both exist, the new one is used. An
--- unknown key that would change the result is an error.
+-- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. If both exist, the new one is used, but
+-- rope_scaling counts before a single rope_parameters, as in transformers. An unknown key that would change the result is an error.
 
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
@@ -213,15 +213,10 @@ function SCALINGS.dynamic(self, rope, p, where)
   if not rope.limit then self:fail("format", "key max_position_embeddings is missing: rope type dynamic needs it") end
 end
 
--- Only the first pairs of a head are rotated. The frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
-function SCALINGS.proportional(self, rope, p, where)
-  local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
-  for i, layer in pairs(self:object "per_layer_config" or {}) do
-    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s must be an object, but is %s", i, shown(layer)) end
-    d = self:whole("head_dim", 1, layer, "per_layer_config.") or d
-  end
-  rope.rotated = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
-  rope.scaling, rope.dims = "proportional", d
+-- Only the first pairs of a head are rotated. The frequencies are those of the whole head, whose width the recipe may change.
+function SCALINGS.proportional(self, rope, p, where, cfg)
+  rope.scaling, rope.dims, rope.factor = "proportional", cfg.head_dim, self:positive("factor", p, where)
+  rope.partial = self:positive("partial_rotary_factor", p, where)
 end
 
 -- The growth of q with the position (Ministral 3); nil: none.
@@ -251,7 +246,7 @@ local function read_rope(self, cfg, p, where)
     local key = present(p.rope_type) and "rope_type" or "type"
     self:fail("unsupported", "key %s%s: rope type '%s' is not known; known are: %s", where, key, name, table.concat(keys(SCALINGS), ", "))
   end
-  scaling(self, rope, p, where)
+  scaling(self, rope, p, where, cfg)
   return rope
 end
 
@@ -284,8 +279,16 @@ local function names_layers(cfg, word)
   return word == "full_attention" or word == "sliding_attention"
 end
 
+-- Does a key hold one rope?
+local function holds_one(raw, key)
+  local p = present(raw[key])
+  return type(p) == "table" and not is_array(p) and next(p) ~= nil and not is_nested(p)
+end
+
 local function read_ropes(self, cfg)
-  local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
+  local raw = self.raw
+  local key = present(raw.rope_parameters) and "rope_parameters" or "rope_scaling"
+  if holds_one(raw, "rope_parameters") and holds_one(raw, "rope_scaling") then key = "rope_scaling" end
   local p = present(self.raw[key])
   if p == nil then p = {} end
   if type(p) ~= "table" or is_array(p) then self:fail("format", "key %s must be an object or null, but is %s", key, shown(p)) end

@@ -41,7 +41,7 @@
 --   "linear"    factor
 --   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
 --   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
---   "proportional"  rotated (number of leading pairs that rotate; the other pairs do not)
+--   "proportional"  partial (the leading part of the pairs that rotates, the others do not; nil: all), factor (nil: 1)
 --   "longrope"  short_factors, long_factors (dims / 2 numbers each), original_context, factor, attn_factor
 --   "dynamic"   alpha; or without it: factor, limit (positions up to which it changes nothing)
 -- A rope of an ONNX graph has instead of theta and scaling: inv_freq (the frequencies), magnitude, long_freq, original_context, fp16. A
