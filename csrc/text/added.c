@@ -9,8 +9,8 @@ static bool is_added(const struct ane_tokenizer *t, uint32_t i) {
 }
 
 /* Adds a token by its normalised spelling; adds nothing if that is empty. */
-static ane_status add_normalised(struct ane_tokenizer *t, uint32_t i, struct ane_matcher *m, struct ane_error *err) {
-  struct ane_change_context x = {.matcher = m};
+static ane_status add_normalised(struct ane_tokenizer *t, uint32_t i, struct ane_pattern_memory *m, struct ane_error *err) {
+  struct ane_change_context x = {.pattern_memory = m};
   struct ane_aligned a = {0};
   ane_status st = ane_normalise(t->normalisers, t->n_normalisers, &x, t->pieces[i], false, &a, err);
   if (!st && a.bytes.size && !ane_trie_add(&t->late, (const char *)a.bytes.data, a.bytes.size, (int32_t)i))
@@ -19,7 +19,7 @@ static ane_status add_normalised(struct ane_tokenizer *t, uint32_t i, struct ane
   return st;
 }
 
-static ane_status add_all(struct ane_tokenizer *t, struct ane_matcher *m, struct ane_error *err) {
+static ane_status add_all(struct ane_tokenizer *t, struct ane_pattern_memory *m, struct ane_error *err) {
   ane_status st = ANE_OK;
   for (uint32_t i = 0; i < t->n && !st; i++) {
     uint8_t flags = t->flags ? t->flags[i] : 0;
@@ -37,10 +37,10 @@ static ane_status add_all(struct ane_tokenizer *t, struct ane_matcher *m, struct
 }
 
 ane_status ane_added_init(struct ane_tokenizer *t, struct ane_error *err) {
-  struct ane_matcher m = {0};
-  ane_status st = t->needs_matcher ? ane_matcher_open(&m, err) : ANE_OK;
+  struct ane_pattern_memory m = {0};
+  ane_status st = t->needs_pattern_memory ? ane_pattern_memory_open(&m, err) : ANE_OK;
   if (!st) st = add_all(t, &m, err);
-  ane_matcher_close(&m);
+  ane_pattern_memory_close(&m);
   return st;
 }
 

@@ -15,10 +15,10 @@ struct place {
 /* The decoding of one token. */
 struct work {
   struct ane_buffer *b;
-  struct ane_matcher *m; /* open if a step has a pattern */
-  size_t limit;          /* the most bytes after a step */
-  uint32_t step;         /* the current decoder */
-  bool full;             /* it exceeds the limit */
+  struct ane_pattern_memory *m; /* open if a step has a pattern */
+  size_t limit;                 /* the most bytes after a step */
+  uint32_t step;                /* the current decoder */
+  bool full;                    /* it exceeds the limit */
 };
 
 static bool set(struct ane_buffer *b, const char *s, size_t n) {
@@ -58,7 +58,7 @@ static bool replace(struct work *w, struct ane_text from, struct ane_text to) {
 
 /* Runs normalisers over a text, into the buffer. */
 static bool normalise(struct work *w, const struct ane_change *steps, uint32_t n, struct ane_text s) {
-  struct ane_change_context x = {.matcher = w->m, .limit = w->limit};
+  struct ane_change_context x = {.pattern_memory = w->m, .limit = w->limit};
   struct ane_aligned a = {0};
   ane_status st = ane_normalise(steps, n, &x, s, false, &a, NULL);
   bool ok = !st && set(w->b, (const char *)a.bytes.data, a.bytes.size);
@@ -152,12 +152,12 @@ static bool decode(const struct ane_tokenizer *t, uint32_t id, struct place plac
 }
 
 bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out) {
-  struct ane_matcher m = {0};
+  struct ane_pattern_memory m = {0};
   struct ane_buffer b = {0};
   struct work w = {.b = &b, .m = &m, .limit = ane_normalise_limit(t->pieces[id].len)};
-  bool ok = !t->needs_matcher || !ane_matcher_open(&m, NULL);
+  bool ok = !t->needs_pattern_memory || !ane_pattern_memory_open(&m, NULL);
   ok = ok && decode(t, id, (struct place){first, last}, &w) && ane_buffer_append(out, b.data, b.size);
-  ane_matcher_close(&m);
+  ane_pattern_memory_close(&m);
   ane_buffer_free(&b);
   return ok;
 }
@@ -194,7 +194,7 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
     s->place.data = ane_arena_strndup(&t->arena, s->place.len ? s->place.data : "", s->place.len);
     if (!s->from.data || !s->to.data || !s->place.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
     if (s->kind != ANE_DECODE_PATTERN) continue;
-    t->needs_matcher = true;
+    t->needs_pattern_memory = true;
     const struct ane_normaliser change = {ANE_NORMALISE_PATTERN, s->from, s->to, s->place};
     ane_status st = ane_change_open(&t->decoder_changes[i], &t->arena, &change, err);
     if (st) return st;
@@ -243,8 +243,8 @@ static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *
 }
 
 /* Stores the texts in blocks of the arena. A text equal to its spelling is shared with `pieces`. */
-static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b,
-                       struct ane_error *err) {
+static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_pattern_memory *m,
+                       struct ane_buffer *b, struct ane_error *err) {
   enum { BLOCK = 65536 };
   char *block = NULL;
   size_t left = 0, spelled = 0, made = 0;
@@ -271,7 +271,7 @@ static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc 
 }
 
 ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
-  struct ane_matcher m = {0};
+  struct ane_pattern_memory m = {0};
   struct ane_buffer b = {0};
   ane_status st = copy_steps(t, d, err);
   if (!st) st = arrange(t, err);
@@ -282,10 +282,10 @@ ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
   }
   t->unk_text = d->unk_text.data != NULL;
   t->bytes = ane_arena_array(&t->arena, t->n, sizeof *t->bytes);
-  if (t->bytes && t->needs_matcher) st = ane_matcher_open(&m, err);
+  if (t->bytes && t->needs_pattern_memory) st = ane_pattern_memory_open(&m, err);
   if (!t->bytes) st = ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
   if (!st) st = fill(t, d, &m, &b, err);
-  ane_matcher_close(&m);
+  ane_pattern_memory_close(&m);
   ane_buffer_free(&b);
   return st;
 }

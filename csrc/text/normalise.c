@@ -78,13 +78,13 @@ ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrit
 /* ---- Patterns ----------------------------------------------------------------------------------------------------*/
 
 /* Replaces matches in the next n bytes, which are well-formed. */
-static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite *r, struct ane_matcher *m, size_t n,
+static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite *r, struct ane_pattern_memory *m, size_t n,
                                   struct ane_error *err) {
   struct ane_matches walk = {.none = true};
   const char *s = rest(r);
   size_t base = r->at;
   bool found = n > 0, ok = true;
-  ane_matcher_limit(m, n);
+  ane_pattern_memory_limit(m, n);
   while (found && ok) {
     size_t range[2];
     ane_status st = ane_pattern_next(&c->pattern, m, s, n, &walk, &found, range, err);
@@ -96,7 +96,7 @@ static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite
   return ok ? ANE_OK : ane_change_failed(c, r, n, err);
 }
 
-static ane_status replace_pattern(const struct ane_change *c, struct ane_rewrite *r, struct ane_matcher *m,
+static ane_status replace_pattern(const struct ane_change *c, struct ane_rewrite *r, struct ane_pattern_memory *m,
                                   struct ane_error *err) {
   while (left(r)) {
     size_t n = ane_utf8_run(rest(r), left(r));
@@ -154,7 +154,7 @@ static bool run_plain(const struct ane_change *c, struct ane_rewrite *r, const s
 ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, const struct ane_change_context *x,
                           struct ane_error *err) {
   size_t size = left(r);
-  if (c->n.kind == ANE_NORMALISE_PATTERN) return replace_pattern(c, r, x->matcher, err);
+  if (c->n.kind == ANE_NORMALISE_PATTERN) return replace_pattern(c, r, x->pattern_memory, err);
   return run_plain(c, r, x) ? ANE_OK : ane_change_failed(c, r, size, err);
 }
 

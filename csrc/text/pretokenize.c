@@ -75,7 +75,7 @@ void ane_pattern_free(struct ane_pattern *p) {
 
 /* ---- Matching ----------------------------------------------------------------------------------------------------*/
 
-ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err) {
+ane_status ane_pattern_memory_open(struct ane_pattern_memory *m, struct ane_error *err) {
   pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
   if (general) {
     m->data = pcre2_match_data_create(1, general);
@@ -90,14 +90,14 @@ ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err) {
   return ANE_OK;
 }
 
-void ane_matcher_close(struct ane_matcher *m) {
+void ane_pattern_memory_close(struct ane_pattern_memory *m) {
   pcre2_match_data_free(m->data);
   pcre2_match_context_free(m->context);
   pcre2_jit_stack_free(m->stack);
-  *m = (struct ane_matcher){0};
+  *m = (struct ane_pattern_memory){0};
 }
 
-ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
+ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memory *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err) {
   *found = false;
   while (walk->from <= len) {
@@ -124,7 +124,7 @@ ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, 
   return ANE_OK;
 }
 
-void ane_matcher_limit(struct ane_matcher *m, size_t len) {
+void ane_pattern_memory_limit(struct ane_pattern_memory *m, size_t len) {
   uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
   pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
 }
@@ -134,7 +134,7 @@ void ane_matcher_limit(struct ane_matcher *m, size_t len) {
 /* A walk through the steps; `pattern` is the current one. */
 struct walk {
   const struct ane_pattern *pattern, *end;
-  struct ane_matcher *m;
+  struct ane_pattern_memory *m;
   ane_piece_fn fn;
   void *context;
 };
@@ -226,9 +226,9 @@ static ane_status step(const struct walk *w, const char *s, size_t len, struct a
   return st ? st : flush(&c, err);
 }
 
-ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
-                           ane_piece_fn fn, void *context, struct ane_error *err) {
+ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_pattern_memory *m, const char *s,
+                           size_t len, ane_piece_fn fn, void *context, struct ane_error *err) {
   if (!n) return len ? fn(context, s, len, err) : ANE_OK;
-  ane_matcher_limit(m, len);
+  ane_pattern_memory_limit(m, len);
   return step(&(struct walk){patterns, patterns + n, m, fn, context}, s, len, err);
 }

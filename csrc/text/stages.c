@@ -13,7 +13,7 @@ static ane_status add_step(struct ane_tokenizer *t, const struct ane_split *spli
       t->stages[t->n_stages - 1].n++;
     else
       t->n_first++;
-    t->needs_matcher = true;
+    t->needs_pattern_memory = true;
     return ane_pattern_compile(&t->patterns[t->n_patterns++], split, err);
   }
   struct ane_stage *s = &t->stages[t->n_stages++];
@@ -30,7 +30,7 @@ ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
   t->normalisers = ane_arena_array(&t->arena, d->n_normalisers, sizeof *t->normalisers);
   if (!t->patterns || !t->stages || !t->normalisers) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
   for (uint32_t i = 0; i < d->n_normalisers && !st; i++) {
-    if (d->normalisers[i].kind == ANE_NORMALISE_PATTERN) t->needs_matcher = true;
+    if (d->normalisers[i].kind == ANE_NORMALISE_PATTERN) t->needs_pattern_memory = true;
     st = ane_change_open(&t->normalisers[t->n_normalisers++], &t->arena, &d->normalisers[i], err);
   }
   for (uint32_t i = 0; i < d->n_splits && !st; i++) st = add_step(t, &d->splits[i], err);
@@ -45,7 +45,7 @@ static ane_status split_text(struct ane_encode_run *run, uint32_t first, uint32_
   ane_status st = ANE_OK;
   for (size_t p = 0; p < len && !st;) {
     size_t good = ane_utf8_run(s + p, len - p);
-    if (good) st = ane_pretokenize(run->t->patterns + first, n, &run->matcher, s + p, good, fn, context, err);
+    if (good) st = ane_pretokenize(run->t->patterns + first, n, &run->pattern_memory, s + p, good, fn, context, err);
     p += good;
     if (p == len || st) break;
     st = fn(context, s + p, 1, err);
@@ -96,7 +96,7 @@ static ane_status change_pieces(struct ane_encode_run *run, const struct ane_sta
                                 const struct ane_pieces *pieces, struct ane_aligned *to, struct ane_pieces *made,
                                 struct ane_error *err) {
   struct ane_rewrite r = {.from = from, .to = to, .edits = run->spans || run->t->needs_first, .limit = run->limit - run->staged};
-  struct ane_change_context x = {.matcher = &run->matcher};
+  struct ane_change_context x = {.pattern_memory = &run->pattern_memory};
   const char *s = (const char *)from->bytes.data;
   bool prefix = stage->change.n.kind == ANE_NORMALISE_PREFIX, ok = true;
   size_t cursor = 0;

@@ -100,14 +100,14 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
 void ane_pattern_free(struct ane_pattern *p);
 
 /* One thread's memory for matching. Zero-initialised = closed. */
-struct ane_matcher {
+struct ane_pattern_memory {
   struct pcre2_real_match_data_8 *data;
   struct pcre2_real_match_context_8 *context;
   struct pcre2_real_jit_stack_8 *stack;
 };
 
-ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err);
-void ane_matcher_close(struct ane_matcher *m);
+ane_status ane_pattern_memory_open(struct ane_pattern_memory *m, struct ane_error *err);
+void ane_pattern_memory_close(struct ane_pattern_memory *m);
 
 /* The state of an iteration over the matches of one text. Initialise to {.none = true}. */
 struct ane_matches {
@@ -116,18 +116,18 @@ struct ane_matches {
 };
 
 /* Finds the next match in s[0..len), well-formed UTF-8. range receives its start and end. A match may be empty, but not at the
- * end of the previous one. Call ane_matcher_limit once before an iteration. */
-ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
+ * end of the previous one. Call ane_pattern_memory_limit once before an iteration. */
+ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memory *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err);
 /* Limits the work of each match by the length of its text. */
-void ane_matcher_limit(struct ane_matcher *m, size_t len);
+void ane_pattern_memory_limit(struct ane_pattern_memory *m, size_t len);
 
 /* Called with each piece, in order. `piece` points into the text. */
 typedef ane_status (*ane_piece_fn)(void *context, const char *piece, size_t len, struct ane_error *err);
 
 /* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and calls fn with each non-empty piece. */
-ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
-                           ane_piece_fn fn, void *context, struct ane_error *err);
+ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_pattern_memory *m, const char *s,
+                           size_t len, ane_piece_fn fn, void *context, struct ane_error *err);
 
 /* ---- Changes (normalise.c) ---------------------------------------------------------------------------------------*/
 
@@ -158,8 +158,8 @@ void ane_change_close(struct ane_change *c);
 
 /* What a change may need in addition to its text. */
 struct ane_change_context {
-  struct ane_matcher *matcher; /* open; may be NULL without patterns */
-  const struct ane_trie *keep; /* for charsmaps */
+  struct ane_pattern_memory *pattern_memory; /* open; may be NULL without patterns */
+  const struct ane_trie *keep;               /* for charsmaps */
   const uint8_t *types;
   size_t limit; /* maximum bytes after a step; 0: ane_normalise_limit of the text */
 };
@@ -260,7 +260,7 @@ struct ane_tokenizer {
   struct ane_stage *stages;
   uint32_t n_normalisers, n_patterns, n_stages, n_first; /* patterns before the first stage */
   bool needs_first;                                      /* some stage needs to know whether a piece begins the text */
-  bool needs_matcher;
+  bool needs_pattern_memory;
   struct ane_trie added, late, keep;
   struct ane_pair_slot *pairs; /* open addressing; pair_mask + 1 slots */
   size_t pair_mask;
@@ -301,7 +301,7 @@ struct ane_encode_run {
   struct ane_merge_work work;
   struct ane_unigram_node *nodes;
   size_t nodes_room;
-  struct ane_matcher matcher;
+  struct ane_pattern_memory pattern_memory;
   struct ane_buffer spelled;         /* a piece in GPT-2's alphabet; a part of a word with its prefix or suffix */
   const char *base;                  /* start of the current fragment, as the model sees it */
   size_t offset;                     /* of that fragment in the input */

@@ -194,7 +194,7 @@ static ane_status encode_normalised(struct ane_encode_run *run, size_t len, stru
 static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end,
                                   struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
-  struct ane_change_context x = {&run->matcher, &t->keep, t->types, ANE_MAX(run->limit - run->normalised, (size_t)1)};
+  struct ane_change_context x = {&run->pattern_memory, &t->keep, t->types, ANE_MAX(run->limit - run->normalised, (size_t)1)};
   struct ane_aligned aligned = {0};
   if (start >= end) return ANE_OK;
   run->offset = start;
@@ -244,9 +244,9 @@ ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text t
   run.admitted = 1u << ANE_TOKEN_USER;
   if (run.special) run.admitted |= 1u << ANE_TOKEN_CONTROL | 1u << ANE_TOKEN_UNKNOWN;
   ane_encoding_free(out);
-  ane_status st = t->needs_matcher ? ane_matcher_open(&run.matcher, err) : ANE_OK;
+  ane_status st = t->needs_pattern_memory ? ane_pattern_memory_open(&run.pattern_memory, err) : ANE_OK;
   if (!st) st = encode_all(&run, text, flags, err);
-  ane_matcher_close(&run.matcher);
+  ane_pattern_memory_close(&run.pattern_memory);
   ane_merge_free(&run.work);
   ane_free(run.nodes);
   ane_buffer_free(&run.spelled);
