@@ -53,7 +53,7 @@ M.rules = {
   },
   ["mamba2.block"] = {
     heads = COUNT, width = COUNT, groups = COUNT, n = COUNT, taps = COUNT, log = FLAG, low = NUMBER, high = NUMBER, plain = FLAG,
-    norm_first = FLAG, eps = NUMBER, factors = { type = "list", of = NUMBER }, act = TEXT, bias = FLAG, conv_bias = FLAG,
+    norm_first = FLAG, eps = NUMBER, factors = { type = "list", of = NUMBER }, act = TEXT, bias = FLAG, conv_bias = FLAG, out_bias = FLAG,
   },
   ["moe.route"] = {
     k = COUNT, score = { type = "string", choices = { "softmax", "sigmoid", "softmax_topk" } }, bias = VALUE, norm = FLAG,
