@@ -96,8 +96,8 @@ M.many_t = { 1, 4, 128 }
 --- Fixed T of causal models as sets of assets, unless others are given.
 M.asset_t = { 1, 8, 64 }
 
---- Minimum rows of a slice of the head: those that share a table in the scheme with the largest groups (lut4-g32).
-M.SLICE_ROWS = 32
+--- Minimum rows of a slice of the head: a group.
+M.SLICE_ROWS = 16
 
 --- The largest context of an asset: its position_ids are uint16.
 M.asset_context = 65535
