@@ -287,15 +287,20 @@ end
 
 local function without_slash(out) return #out > 1 and (out:gsub("/+$", "")) or out end
 
+-- Raises if the head of a model cannot give the best row.
+local function check_argmax(bundle, opts)
+  if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
+    refuse("unsupported", "option argmax: this model gives no logits of tokens")
+  end
+end
+
 local function export(bundle, out, opts)
   local started = core.clock()
   out = without_slash(out)
   check_out(out)
   local graph <close>, asked = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
-  if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
-    refuse("unsupported", "option argmax: this model gives no logits of tokens")
-  end
+  check_argmax(bundle, opts)
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,
@@ -347,6 +352,60 @@ local function write(bundle, out, opts, target)
   end))
 end
 
+-- Checks the options of an export. Returns a copy of them without the name of the target, and this name; or nil, message, code. Raises
+-- for wrong ones.
+local function checked(bundle, out, opts, level)
+  schema.argument({ type = "path" }, out, "export: path", level + 1)
+  local given = opts or {}
+  opts = schema.check(M.rules, opts, "export", level + 1)
+  opts.threads = opts.threads or core.cpu_cores()
+  local target
+  opts, target = planner.split_target(opts)
+  if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
+  if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
+  local fits, fault, code = planner.check_target(given)
+  if not fits then return nil, fault, code end
+  if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
+  if opts.importance then
+    opts.importance, fault, code = failure.catch(held.importance, opts.importance)
+    if not opts.importance then return nil, fault, code end
+  end
+  return opts, target
+end
+
+--- What run says of the output and of options for this model, before a text is read for it. Raises as run does.
+-- @param opts of run, without calibration
+-- @return true; or nil, message, code
+function M.check(bundle, out, opts, level)
+  local target, code
+  opts, target, code = checked(bundle, out, opts, (level or 1) + 1)
+  if not opts then return nil, target, code end
+  local fine, message
+  fine, message, code = tuned.check(opts)
+  if fine then fine, message, code = M.check_output(out, { target = target }) end
+  if not fine then return nil, message, code end
+  return failure.catch(function()
+    local graph <close> = try(planner.graph(bundle))
+    try(planner.parts(bundle.config, opts, graph))
+    if target ~= "coreai" then check_argmax(bundle, opts) end
+    return true
+  end)
+end
+
+--- The same for a model file or a folder.
+-- @param opts also recipe, and adapters and transform, which are not checked
+function M.check_path(path, out, opts)
+  local own = {}
+  for key, value in pairs(opts or {}) do own[key] = value end
+  own.recipe, own.adapters, own.transform = nil, nil, nil
+  local bundle, message, code = planner.open(path, { recipe = opts.recipe })
+  if not bundle then return nil, message, code end
+  local fine
+  fine, message, code = M.check(bundle, out, own, 2)
+  bundle.source:close()
+  return fine, message, code
+end
+
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
 -- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
@@ -359,24 +418,12 @@ end
 -- or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
-  level = level or 1
-  schema.argument({ type = "path" }, out, "export: path", level + 1)
-  local given = opts or {}
-  opts = schema.check(M.rules, opts, "export", level + 1)
-  if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
-  opts.threads = opts.threads or core.cpu_cores()
-  local target
-  opts, target = planner.split_target(opts)
-  if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
-  if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
-  local fits, fault, kind = planner.check_target(given)
-  if not fits then return nil, fault, kind end
-  if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  if opts.importance then
-    opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
-    if not opts.importance then return nil, fault, kind end
+  local target, report, message, code
+  opts, target, code = checked(bundle, out, opts, (level or 1) + 1)
+  if not opts then return nil, target, code end
+  if opts.method == "gptq" and not opts.calibration then
+    error("export: method gptq needs a text: option calibrate", (level or 1) + 1)
   end
-  local report, message, code
   if opts.method == "gptq" then -- before the work on its text
     report, message, code = M.check_output(out, { target = target })
     if not report then return nil, message, code end
