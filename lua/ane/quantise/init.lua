@@ -420,6 +420,7 @@ local function write_all(plan, source, out, opts)
   local started = core.clock()
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
+  plan.size = writer:size()
   local notes <close> = notes_of(plan, source, out, opts, factors)
   local run = { plan = plan, opts = opts, factors = factors, writer = writer, notes = notes }
   run.meter = opts.progress and meters.new(plan.tensors, writer:size(), factors, opts.progress)
@@ -556,10 +557,15 @@ function M.run(source, out, opts, level)
   end
   local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
-  return failure.catch(function()
+  local report
+  report, message, code = failure.catch(function()
     opts.importance = opts.importance and held.importance(opts.importance)
     return write_all(plan, source, out, opts)
   end)
+  if not report and code == "io" and plan.size and message:find("cannot write", 1, true) then
+    message = ("%s; the whole file has %s"):format(message, units.bytes(plan.size))
+  end
+  return report, message, code
 end
 
 -- The options with the recipe and the transform that a model was loaded with.

@@ -1,6 +1,6 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all files that are needed to run them.
--- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure and
--- ane.util.schema.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure,
+-- ane.util.schema and ane.util.units.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_embed]), the files of the tokenizer, and runtime_meta.json,
@@ -25,6 +25,7 @@ local rerank = require "ane.embed.rerank"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
 local tuned = require "ane.coreml.export.tuned"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -287,6 +288,9 @@ end
 
 local function without_slash(out) return #out > 1 and (out:gsub("/+$", "")) or out end
 
+-- Does a message say that a file could not be written?
+local function is_of_writing(message) return message:find "cannot write" ~= nil or message:find "cannot create" ~= nil end
+
 -- Raises if the head of a model cannot give the best row.
 local function check_argmax(bundle, opts)
   if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
@@ -315,12 +319,21 @@ local function export(bundle, out, opts)
   local _ <close> = factors
   run.follows = follows(opts)
   run.record = record.read(folder, record.fingerprint(bundle, graph, options), bundle.is_tuned)
-  return write_all(run, out)
+  local report, message, code = failure.catch(write_all, run, out)
+  if report then return report end
+  if code == "io" and is_of_writing(message) and run.total then
+    message = ("%s; the weights of all have %s"):format(message, units.bytes(run.total))
+  end
+  refuse(code, "%s", message)
 end
 
--- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for.
+-- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for. If one could not be
+-- written, the message names the output and the file itself.
 local function results(out, report, message, code)
   if report then return report end
+  if code == "io" and is_of_writing(message) and message:find(".partial", 1, true) then
+    return nil, ("%s: %s; what is finished stays for the next export"):format(without_slash(out), message), code
+  end
   local base = without_slash(out):match "([^/]+)$" or out
   for _, name in ipairs { base, base .. ".aimodel" } do
     local unfinished, place = (name .. ".partial/"):gsub("%p", "%%%0"), name:gsub("%%", "%%%%")
@@ -433,6 +446,7 @@ function M.run(bundle, out, opts, level)
   if tunes == nil then return nil, why, word end
   if tunes then
     report, message, code = tuned.export(bundle, place, opts, function(other) return write(other, out, opts, target) end)
+    if not report and message:find(record.TUNED, 1, true) then report, message, code = results(out, nil, message, code) end
   else
     report, message, code = write(bundle, out, opts, target)
   end
