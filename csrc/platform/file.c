@@ -133,8 +133,11 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
   return ANE_OK;
 }
 
+/* Names the output, and the file beside it that is written. */
 static ane_status write_failed(const struct ane_file_writer *w, struct ane_error *err) {
-  return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
+  const char *slash = strrchr(w->temp, '/');
+  return ane_fail(err, ANE_IO, "%s: cannot write %s: %s", w->path, slash ? slash + 1 : w->temp,
+                  errno ? strerror(errno) : "no progress");
 }
 
 ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err) {
@@ -207,7 +210,7 @@ ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
   }
   /* The file is closed only after the rename: its lock keeps sweeps away until then. */
   if (ane_fd_sync(w->fd) != 0 || rename(w->temp, w->path) != 0) {
-    ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
+    (void)write_failed(w, err);
     ane_file_abandon(w);
     return ANE_IO;
   }

@@ -189,6 +189,18 @@ function M.path(args, name)
   return path
 end
 
+--- What is wrong with the patterns of --mixed for a model, before a text is read with it; nil: nothing that can be seen without a load.
+-- @return message, code; or nil
+function M.mixed_fault(args)
+  if not given(args.mixed) then return nil end
+  local planner = require "ane.coreml.plan"
+  local bundle = planner.open(args.model, { recipe = args.recipe })
+  local graph <close> = bundle and planner.graph(bundle)
+  local fault = graph and planner.fault_of_mixed(graph, args.mixed)
+  if bundle then bundle.source:close() end
+  return fault and ("%s: %s"):format(args.model, fault), fault and "invalid"
+end
+
 --- Loads the model of the command line.
 -- @param extra options of load that override those of the command line
 -- @param silent true: the caller calls show_warnings
@@ -198,7 +210,9 @@ end
 function M.load(args, extra, silent, prepare)
   local importance
   if args.calibrate then
-    local message, code
+    local fault, message, code
+    fault, code = M.mixed_fault(args)
+    if fault then return nil, fault, code end
     importance, message, code = M.calibrate(args)
     if not importance then return nil, message, code end
   end

@@ -71,7 +71,7 @@ local function calibrate(args, opts)
   end
   local by_layer = not require("ane.quantise").runs_whole { inputs = args.inputs }
   local calibration, message, code = common.moments(args, by_layer)
-  opts.method, opts.calibration = args.method, calibration
+  opts.calibration = calibration
   return calibration, message, code
 end
 
@@ -102,12 +102,14 @@ function M.run(args)
   opts.inputs, opts.tune = args.inputs, args.tune
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
-  transforms.choose(args, types.rotates(args.weights or "int8"))
+  local able, cannot, kind = transforms.choose(args, types.rotates(args.weights or "int8"))
+  if not able then return nil, cannot, kind end
   opts.transform = args.transform
   packages.check_context(args)
-  local export = require "ane.coreml.export"
-  local writable, message = export.check_output(args.out, opts)
-  if not writable then return nil, message end
+  local export, fine, message = require "ane.coreml.export", true, nil
+  opts.method = args.method
+  if args.calibrate then fine, message = export.check_path(args.model, args.out, opts) end -- before the text is read
+  if not fine then return nil, message end
   local calibrated
   calibrated, message = calibrate(args, opts)
   if not calibrated then return nil, message end

@@ -249,7 +249,8 @@ local function write(args)
     args.own_recipe = own
   end
   local by_layer = args.method == "gptq" and not require("ane.quantise").runs_whole { inputs = args.inputs, stages = args.stages }
-  transforms.choose(args, types.rotates(args.weights), by_layer)
+  local able, cannot, kind = transforms.choose(args, types.rotates(args.weights), by_layer)
+  if not able then return nil, cannot, kind end
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local fine

@@ -42,11 +42,17 @@ end
 -- @param args options of the command: model, recipe, transform, method
 -- @param can_rotate true: weights of this scheme are rotated by default (ane.quantise.types.rotates)
 -- @param by_layer true: rotated weights are not in memory together
+-- @return true; or nil, message, code
 function M.choose(args, can_rotate, by_layer)
   local given, can, why = args.transform or "auto", false, nil
   if given == "auto" and can_rotate and args.method == "gptq" then can, why = rotates(args, by_layer) end
+  if given == "rotate" and args.calibrate then -- says so before the text is read
+    local fine, fault = rotates(args, true)
+    if not fine and fault then return nil, fault, "unsupported" end
+  end
   args.transform = (can or given == "rotate") and "rotate" or nil
   if why then common.remark(args, "the weights are not rotated: %s", why) end
+  return true
 end
 
 return M

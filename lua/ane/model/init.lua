@@ -456,12 +456,16 @@ end
 -- progress
 -- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
-  local bundle = opened(self)
-  local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2)
+  local bundle, export = opened(self), require "ane.coreml.export"
+  local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2,
+    function(options)
+      local fine, fault, word = export.check(bundle, out, options, 4)
+      return fine, fault, word
+    end)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message
-  report, message, code = require("ane.coreml.export").run(bundle, out, own, 2)
+  report, message, code = export.run(bundle, out, own, 2)
   return report, message, code
 end
 

@@ -420,6 +420,7 @@ local function write_all(plan, source, out, opts)
   local started = core.clock()
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
+  plan.size = writer:size()
   local notes <close> = notes_of(plan, source, out, opts, factors)
   local run = { plan = plan, opts = opts, factors = factors, writer = writer, notes = notes }
   run.meter = opts.progress and meters.new(plan.tensors, writer:size(), factors, opts.progress)
@@ -527,6 +528,14 @@ function M.identity(source, out, opts)
   end)
 end
 
+-- Checks the arguments of run. Returns the options with their defaults.
+local function checked(out, opts, level)
+  schema.argument({ type = "path" }, out, "quantise: path", level + 1)
+  opts = schema.check(M.rules, opts, "quantise", level + 1)
+  if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  return opts
+end
+
 --- Writes `out` as a whole or not at all. An existing file is replaced.
 -- @param source an open source
 -- @param out path of the GGUF file
@@ -541,19 +550,22 @@ end
 -- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1
-  schema.argument({ type = "path" }, out, "quantise: path", level + 1)
-  opts = schema.check(M.rules, opts, "quantise", level + 1)
+  opts = checked(out, opts, level + 1)
   opts.inputs = opts.inputs or (opts.stages == 1 and "source" or "rounded")
-  if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
   if opts.method == "gptq" and not opts.calibration then
     error("quantise: method gptq needs a text: option calibrate", level + 1)
   end
   local plan, message, code = plan_of(source, out, opts.recipe)
   if not plan then return nil, message, code end
-  return failure.catch(function()
+  local report
+  report, message, code = failure.catch(function()
     opts.importance = opts.importance and held.importance(opts.importance)
     return write_all(plan, source, out, opts)
   end)
+  if not report and code == "io" and plan.size and message:find("cannot write", 1, true) then
+    message = ("%s; the whole file has %s"):format(message, units.bytes(plan.size))
+  end
+  return report, message, code
 end
 
 -- The options with the recipe and the transform that a model was loaded with.
@@ -604,6 +616,17 @@ local function asks_for_another(options, kind, level)
   return true
 end
 
+-- What run says of the options, the output and their tensors, before a text is read. Raises for wrong ones.
+-- @return true; or nil, message, code
+local function check(bundle, source, out, opts, level)
+  local own = {}
+  for key, value in pairs(with_model(bundle, opts)) do own[key] = value end
+  own.calibrate, own.tokens = nil, nil
+  own = checked(out, own, level + 1)
+  local size, message, code = M.size(source, out, own)
+  return size and true, message, code
+end
+
 -- Writes the weights of a model, and reads the text of gptq with it.
 local function write_model(model, bundle, source, out, opts, level)
   local own, calibration, code = require("ane.quantise.moments").from_options(model, with_model(bundle, opts), "quantise",
@@ -626,6 +649,11 @@ function M.of_model(model, source, out, opts, level)
   local bundle_of = require("ane.model").bundle
   local bundle = bundle_of(model, level)
   local report, message, code
+  if type(opts) == "table" and opts.calibrate ~= nil then
+    schema.plain(opts, "quantise", level)
+    report, message, code = check(bundle, source, out, opts, level)
+    if not report then return nil, message, code end
+  end
   if type(opts) ~= "table" or not asks_for_another(bundle.options, opts.transform, level) then
     report, message, code = write_model(model, bundle, source, out, opts, level)
     return report, message, code

@@ -142,8 +142,10 @@ function M.further(tune) return tune ~= "none" and require("ane.quantise.tune").
 --- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
 -- @param opts any value; other options are not checked
 -- @param what the function's name, for messages
+-- @param check nil, or function(options without calibrate and tokens) -> true; or nil, message, code. It is called before the text is
+-- read
 -- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
-function M.from_options(model, opts, what, level)
+function M.from_options(model, opts, what, level, check)
   if opts == nil then return {} end
   schema.plain(opts, what, (level or 1) + 1)
   if opts.calibration ~= nil and getmetatable(opts.calibration) ~= Calibration then
@@ -155,12 +157,20 @@ function M.from_options(model, opts, what, level)
   end
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
-  local calibration, message, code = M.open(model, own.calibrate, {
-    tokens = own.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
+  own.calibrate, own.tokens = nil, nil
+  schema.argument({ type = { "string", "table" } }, opts.calibrate, what .. ": option calibrate", (level or 1) + 1)
+  if opts.tokens ~= nil then schema.argument(M.rules.tokens, opts.tokens, what .. ": option tokens", (level or 1) + 1) end
+  local calibration, message, code
+  if check then
+    calibration, message, code = check(own)
+    if not calibration then return nil, message, code end
+  end
+  calibration, message, code = M.open(model, opts.calibrate, {
+    tokens = opts.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
     further = M.further(own.tune),
   }, (level or 1) + 1)
   if not calibration then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
-  own.calibrate, own.tokens, own.calibration = nil, nil, calibration
+  own.calibration = calibration
   return own, calibration
 end
 

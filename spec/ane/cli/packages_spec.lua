@@ -86,7 +86,7 @@ describe("ane export", function()
     for _, args in ipairs(targets) do
       local code, _, err = command.run(table.move({ "--slices", "1000" }, 1, 2, #args + 1, args))
       assert.equal(2, code)
-      assert.matches("%-%-slices must be at most %d+ for a head of %d+ rows, since a slice has 32 rows or more, but is 1000", err)
+      assert.matches("%-%-slices must be at most %d+ for a head of %d+ rows, since a slice has 16 rows or more, but is 1000", err)
     end
     assert.is_nil(require("ane.core").path_kind(out))
   end)

@@ -175,15 +175,6 @@ describe("export", function()
     remove(out)
   end)
 
-  it("names files by their place, not by that of the unfinished set", function()
-    local out, command = temp(), "trap '' XFSZ; ulimit -f 8; %s/bin/ane export '%s' '%s' -c 16 2>&1"
-    local pipe <close> = assert(io.popen(command:format(os.getenv "ANE_BUILD" or "build/release", tiny.path(), out)))
-    local text = pipe:read "a"
-    assert.matches(out .. "/", text, 1, true)
-    assert.is_nil(text:find(".partial", 1, true))
-    remove(out)
-  end)
-
   it("lets one write at a time", function()
     local model <close> = tiny.load()
     local out = temp()

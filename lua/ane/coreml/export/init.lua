@@ -1,6 +1,6 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all files that are needed to run them.
--- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure and
--- ane.util.schema.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure,
+-- ane.util.schema and ane.util.units.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_embed]), the files of the tokenizer, and runtime_meta.json,
@@ -25,6 +25,7 @@ local rerank = require "ane.embed.rerank"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
 local tuned = require "ane.coreml.export.tuned"
+local units = require "ane.util.units"
 
 local M = {}
 
@@ -287,15 +288,23 @@ end
 
 local function without_slash(out) return #out > 1 and (out:gsub("/+$", "")) or out end
 
+-- Does a message say that a file could not be written?
+local function is_of_writing(message) return message:find "cannot write" ~= nil or message:find "cannot create" ~= nil end
+
+-- Raises if the head of a model cannot give the best row.
+local function check_argmax(bundle, opts)
+  if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
+    refuse("unsupported", "option argmax: this model gives no logits of tokens")
+  end
+end
+
 local function export(bundle, out, opts)
   local started = core.clock()
   out = without_slash(out)
   check_out(out)
   local graph <close>, asked = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
-  if opts.argmax and (bundle.config.kind == "embedding" or bundle.config.kind == "reranker") then
-    refuse("unsupported", "option argmax: this model gives no logits of tokens")
-  end
+  check_argmax(bundle, opts)
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,
@@ -310,12 +319,21 @@ local function export(bundle, out, opts)
   local _ <close> = factors
   run.follows = follows(opts)
   run.record = record.read(folder, record.fingerprint(bundle, graph, options), bundle.is_tuned)
-  return write_all(run, out)
+  local report, message, code = failure.catch(write_all, run, out)
+  if report then return report end
+  if code == "io" and is_of_writing(message) and run.total then
+    message = ("%s; the weights of all have %s"):format(message, units.bytes(run.total))
+  end
+  refuse(code, "%s", message)
 end
 
--- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for.
+-- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for. If one could not be
+-- written, the message names the output and the file itself.
 local function results(out, report, message, code)
   if report then return report end
+  if code == "io" and is_of_writing(message) and message:find(".partial", 1, true) then
+    return nil, ("%s: %s; what is finished stays for the next export"):format(without_slash(out), message), code
+  end
   local base = without_slash(out):match "([^/]+)$" or out
   for _, name in ipairs { base, base .. ".aimodel" } do
     local unfinished, place = (name .. ".partial/"):gsub("%p", "%%%0"), name:gsub("%%", "%%%%")
@@ -347,6 +365,60 @@ local function write(bundle, out, opts, target)
   end))
 end
 
+-- Checks the options of an export. Returns a copy of them without the name of the target, and this name; or nil, message, code. Raises
+-- for wrong ones.
+local function checked(bundle, out, opts, level)
+  schema.argument({ type = "path" }, out, "export: path", level + 1)
+  local given = opts or {}
+  opts = schema.check(M.rules, opts, "export", level + 1)
+  opts.threads = opts.threads or core.cpu_cores()
+  local target
+  opts, target = planner.split_target(opts)
+  if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
+  if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
+  local fits, fault, code = planner.check_target(given)
+  if not fits then return nil, fault, code end
+  if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
+  if opts.importance then
+    opts.importance, fault, code = failure.catch(held.importance, opts.importance)
+    if not opts.importance then return nil, fault, code end
+  end
+  return opts, target
+end
+
+--- What run says of the output and of options for this model, before a text is read for it. Raises as run does.
+-- @param opts of run, without calibration
+-- @return true; or nil, message, code
+function M.check(bundle, out, opts, level)
+  local target, code
+  opts, target, code = checked(bundle, out, opts, (level or 1) + 1)
+  if not opts then return nil, target, code end
+  local fine, message
+  fine, message, code = tuned.check(opts)
+  if fine then fine, message, code = M.check_output(out, { target = target }) end
+  if not fine then return nil, message, code end
+  return failure.catch(function()
+    local graph <close> = try(planner.graph(bundle))
+    try(planner.parts(bundle.config, opts, graph))
+    if target ~= "coreai" then check_argmax(bundle, opts) end
+    return true
+  end)
+end
+
+--- The same for a model file or a folder.
+-- @param opts also recipe, and adapters and transform, which are not checked
+function M.check_path(path, out, opts)
+  local own = {}
+  for key, value in pairs(opts or {}) do own[key] = value end
+  own.recipe, own.adapters, own.transform = nil, nil, nil
+  local bundle, message, code = planner.open(path, { recipe = opts.recipe })
+  if not bundle then return nil, message, code end
+  local fine
+  fine, message, code = M.check(bundle, out, own, 2)
+  bundle.source:close()
+  return fine, message, code
+end
+
 --- Writes `out` as a whole or not at all. An existing package set is replaced.
 -- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
@@ -359,24 +431,12 @@ end
 -- or nil, message, code
 -- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
-  level = level or 1
-  schema.argument({ type = "path" }, out, "export: path", level + 1)
-  local given = opts or {}
-  opts = schema.check(M.rules, opts, "export", level + 1)
-  if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
-  opts.threads = opts.threads or core.cpu_cores()
-  local target
-  opts, target = planner.split_target(opts)
-  if target == "both" then error("export: option target is both: choose coreml or coreai", level + 1) end
-  if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
-  local fits, fault, kind = planner.check_target(given)
-  if not fits then return nil, fault, kind end
-  if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  if opts.importance then
-    opts.importance, fault, kind = failure.catch(held.importance, opts.importance)
-    if not opts.importance then return nil, fault, kind end
+  local target, report, message, code
+  opts, target, code = checked(bundle, out, opts, (level or 1) + 1)
+  if not opts then return nil, target, code end
+  if opts.method == "gptq" and not opts.calibration then
+    error("export: method gptq needs a text: option calibrate", (level or 1) + 1)
   end
-  local report, message, code
   if opts.method == "gptq" then -- before the work on its text
     report, message, code = M.check_output(out, { target = target })
     if not report then return nil, message, code end
@@ -386,6 +446,7 @@ function M.run(bundle, out, opts, level)
   if tunes == nil then return nil, why, word end
   if tunes then
     report, message, code = tuned.export(bundle, place, opts, function(other) return write(other, out, opts, target) end)
+    if not report and message:find(record.TUNED, 1, true) then report, message, code = results(out, nil, message, code) end
   else
     report, message, code = write(bundle, out, opts, target)
   end

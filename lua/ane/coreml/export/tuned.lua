@@ -43,21 +43,37 @@ local function options_of(opts)
   }
 end
 
+-- Why the options alone rule out that norms are tuned, or nil.
+local function fault_of_options(opts)
+  local scheme = opts.weights or "int8"
+  if not stable_bits(scheme) then
+    return ("the scheme is %s; norms are tuned with int4-block, int4-block64 and tables"):format(scheme)
+  end
+  if opts.mixed and next(opts.mixed) then return "options mixed and tune exclude each other" end
+  if opts.inputs == "source" then return "the inputs are the source's" end
+end
+
 -- Why the norms of an export are not tuned, or nil; and the code of that error.
 local function fault_of(opts, out)
-  local scheme, auto = opts.weights or "int8", opts.tune == "auto"
-  local bits = stable_bits(scheme)
-  if not bits then
-    return ("the scheme is %s; norms are tuned with int4-block, int4-block64 and tables"):format(scheme), "unsupported"
-  end
-  if opts.mixed and next(opts.mixed) then return "options mixed and tune exclude each other", "unsupported" end
-  if opts.inputs == "source" then return "the inputs are the source's", "unsupported" end
+  local fault = fault_of_options(opts)
+  if fault then return fault, "unsupported" end
+  local bits, auto = stable_bits(opts.weights), opts.tune == "auto"
   local windows, why = tune.windows {
     calibration = opts.calibration, auto = auto, count = math.max(1, count_of(opts.calibration)), bits = bits,
   }
   if not windows then return why, "invalid" end
   local size, message, code = quantise.size(opts.calibration.bundle.source, out .. ".tuned.gguf", options_of(opts))
   return not size and message or nil, code
+end
+
+--- Do the options ask for tuning that they rule out? wanted() says so too, but only with a calibration.
+-- @return true; or nil, message, code
+function M.check(opts)
+  if opts.tune ~= "norms" then return true end
+  if opts.method ~= "gptq" then return nil, "option tune: norms needs method gptq", "invalid" end
+  local fault = fault_of_options(opts)
+  if fault then return nil, "option tune: " .. fault, "unsupported" end
+  return true
 end
 
 --- Whether an export tunes norms.

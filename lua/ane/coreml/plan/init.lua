@@ -96,8 +96,8 @@ M.many_t = { 1, 4, 128 }
 --- Fixed T of causal models as sets of assets, unless others are given.
 M.asset_t = { 1, 8, 64 }
 
---- Minimum rows of a slice of the head: those that share a table in the scheme with the largest groups (lut4-g32).
-M.SLICE_ROWS = 32
+--- Minimum rows of a slice of the head: a group.
+M.SLICE_ROWS = 16
 
 --- The largest context of an asset: its position_ids are uint16.
 M.asset_context = 65535
@@ -227,8 +227,9 @@ local function schemes_of(graph, mixed)
   return schemes, rules
 end
 
--- What is wrong with the rules for this model, or nil.
-local function fault_of_mixed(graph, mixed)
+--- What is wrong with the rules of the option mixed for this model, or nil.
+-- @param graph of M.graph
+function M.fault_of_mixed(graph, mixed)
   local schemes, rules = failure.catch(schemes_of, graph, mixed)
   if not schemes then return rules end -- a message
   for _, rule in ipairs(rules) do
@@ -401,7 +402,7 @@ function M.parts(cfg, opts, graph)
   local ok, why, word = settle(cfg, opts)
   if not ok then return nil, why, word end
   if opts.assets and not M.takes_whole(cfg) then opts.fixed_t = M.with_one(graph, M.profiles(cfg, opts)) end
-  local fault = fault_of_mixed(graph, opts.mixed) or fault_of_slices(graph, cfg, opts)
+  local fault = M.fault_of_mixed(graph, opts.mixed) or fault_of_slices(graph, cfg, opts)
   if fault then return nil, fault, "invalid" end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
