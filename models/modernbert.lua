@@ -41,8 +41,13 @@ local function ropes(cfg)
   if cfg.format == "gguf" then
     return cfg.rope, { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
   end
-  return { theta = cfg.meta("global_rope_theta", "positive"), dims = cfg.rope.dims },
-    { theta = cfg.meta("local_rope_theta", "positive"), dims = cfg.rope.dims }
+  local function with(key) -- a scaling concerns both
+    local r = {}
+    for field, value in pairs(cfg.rope) do r[field] = value end
+    r.theta = cfg.meta(key, "positive")
+    return r
+  end
+  return with "global_rope_theta", with "local_rope_theta"
 end
 
 -- Whether layer i sees only nearby tokens. Where GGUF says so by a period, the first layer of each period sees all tokens.

@@ -91,3 +91,22 @@ describe("positions", function()
     assert.matches("context is 65, the model has embeddings for 64 positions", message)
   end)
 end)
+
+describe("ModernBERT's old keys of rope", function()
+  local function vector(change)
+    local path <close> = hf.changed("modernbert", change)
+    local model <close> = assert(ane.load(path.name, { activations = "fp32", threads = 1 }))
+    return assert(model:embed { 5, 9, 30, 7, 11, 12, 4 }):tostring()
+  end
+
+  it("scale both ropes", function()
+    local function old(cfg) cfg.rope_parameters, cfg.global_rope_theta, cfg.local_rope_theta = nil, 3000, 200 end
+    local function rope(theta) return { rope_type = "linear", factor = 2, rope_theta = theta } end
+    local want = vector(function(cfg) cfg.rope_parameters = { full_attention = rope(3000), sliding_attention = rope(200) } end)
+    assert.equal(want, vector(function(cfg)
+      old(cfg)
+      cfg.rope_scaling = { rope_type = "linear", factor = 2 }
+    end))
+    assert.not_equal(want, vector(old))
+  end)
+end)

@@ -20,4 +20,18 @@ describe("Ministral 3", function()
     assert.same({ "multi_modal_projector", "vision_tower" }, config.ignored)
     assert.same({ 2 }, config.eos_ids)
   end)
+
+  it("is tied where the whole model is, whatever its text part says", function()
+    local function last(change)
+      local path <close> = hf.changed("ministral3_images-odd", change, function(t)
+        return t.name ~= "language_model.lm_head.weight" and t or nil
+      end)
+      local model <close> = assert(ane.load(path.name, { threads = 1 }))
+      local s <close> = assert(model:session())
+      assert(s:feed { 5, 9, 30, 7 })
+      return s:logits():tostring()
+    end
+    local want = last(function(cfg) cfg.tie_word_embeddings, cfg.text_config.tie_word_embeddings = true, true end)
+    assert.equal(want, last(function(cfg) cfg.tie_word_embeddings, cfg.text_config.tie_word_embeddings = true, false end))
+  end)
 end)

@@ -464,6 +464,8 @@ local function text_part(self, source)
         raw[key] = present(self.raw[key])
       end
       for key, value in pairs(text) do raw[key] = value end
+      local tied = present(self.raw.tie_word_embeddings) -- the head belongs to the whole model, so its key counts before the text part's
+      if tied ~= nil then raw.tie_word_embeddings = tied end
       return raw, prefix
     end
   end
