@@ -31,7 +31,9 @@ help:
 	@echo "make schema-suite  ane grammar on a copy of JSON-Schema-Test-Suite in the folder SUITE: no invalid value may be accepted; needs python3"
 	@echo "make chat-page   use the chat page in headless Chromium; needs Playwright for Python (PYTHON names one that has it)"
 	@echo "make valgrind    the specs under valgrind, except those of real models"
-	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
+	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user): kernels, executor and goldens, or those of SPECS;"
+	@echo "                 CPU names one that qemu knows"
+	@echo "make musl        specs with musl (musl-tools) instead of glibc; the libraries are built from Debian's sources"
 	@echo "make mpi         build/<config>/ane/mpi.so, for models and batches under mpirun; needs mpicc (MPICC names one)"
 	@echo "make doc         docs/reference.md from types/; lists functions without a description"
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
@@ -187,11 +189,15 @@ valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
 
-# spec/csrc/kernels takes five minutes, because qemu emulates each float operation.
+# spec/csrc/kernels takes five minutes, because qemu emulates each float operation. All of spec/ takes hours, so it runs by folders.
 arm: ARM_SPECS = $(if $(filter spec,$(SPECS)),spec/csrc/kernels spec/csrc/exec/program_spec.lua spec/models/golden_spec.lua,$(SPECS))
 arm:
 	@scripts/arm64 build
-	@scripts/arm64 spec $(ARM_SPECS)
+	@$(TEST) arm $(ARM_SPECS)
+
+musl:
+	@scripts/machines/musl build
+	@$(TEST) musl $(SPECS)
 
 # ---- Documents -------------------------------------------------------------------------------------------------------
 
@@ -243,4 +249,4 @@ dist:
 	@scripts/dist pack build/dist
 	@scripts/dist smoke build/dist
 
-.PHONY: faults-ranks machines analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+.PHONY: faults-ranks musl machines analyse audit race schema-suite soak chat-page faults fuzz kills dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

@@ -133,7 +133,7 @@ function tensor:reshape(shape) end
 ---@return ane.tensor
 function tensor:abs() end
 
----@return ane.tensor sorted a copy in which each row is sorted in ascending order
+---@return ane.tensor sorted a copy in which each row is sorted in ascending order, -0 before 0
 function tensor:sort() end
 
 --- Returns the dot product with a tensor of the same number of elements.

@@ -296,7 +296,8 @@ static ane_status place_tensors(struct part *p) {
 static int by_offset(const void *a, const void *b) {
   const struct ane_source_tensor *x = *(const struct ane_source_tensor *const *)a,
                                  *y = *(const struct ane_source_tensor *const *)b;
-  return (x->offset > y->offset) - (x->offset < y->offset);
+  if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+  return (x > y) - (x < y); /* in the order of the file: qsort of other C libraries does not keep it */
 }
 
 static ane_status check_overlap(const struct part *p) {

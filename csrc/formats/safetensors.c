@@ -112,11 +112,12 @@ static ane_status read_tensor(const struct part *p, const json_t *info, struct a
 }
 
 /* Orders tensors by position. Empty ones come first at equal positions, so that each tensor begins where the one before it
- * ends. */
+ * ends. Names give them one order with every C library, whose sorts of equal elements differ. */
 static int by_place(const void *a, const void *b) {
   const struct ane_source_tensor *x = a, *y = b;
   if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-  return (x->tensor.bytes > y->tensor.bytes) - (x->tensor.bytes < y->tensor.bytes);
+  if (x->tensor.bytes != y->tensor.bytes) return x->tensor.bytes < y->tensor.bytes ? -1 : 1;
+  return strcmp(x->name, y->name);
 }
 
 static ane_status check_cover(const struct part *p) {

@@ -171,12 +171,21 @@ static void *worker_main(void *arg) {
   }
 }
 
+/* Least stack of a worker. A kernel has up to 50 KiB of variables, and musl gives a thread 128 KiB. */
+#define LEAST_STACK ((size_t)1 << 20)
+
 /* Starts a worker with all signals blocked, except faults, so that the host's threads handle the signals of the process. */
 static bool start_worker(pthread_t *handle, struct worker_arg *arg) {
+  pthread_attr_t attributes;
+  size_t stack;
   sigset_t before;
+  if (pthread_attr_init(&attributes) != 0) return false;
+  if (pthread_attr_getstacksize(&attributes, &stack) == 0 && stack < LEAST_STACK)
+    pthread_attr_setstacksize(&attributes, LEAST_STACK);
   ane_signals_block(&before);
-  bool started = pthread_create(handle, NULL, worker_main, arg) == 0;
+  bool started = pthread_create(handle, &attributes, worker_main, arg) == 0;
   ane_signals_restore(&before);
+  pthread_attr_destroy(&attributes);
   return started;
 }
 

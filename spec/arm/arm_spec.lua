@@ -27,7 +27,7 @@ end
 describe("on ARM", function()
   it("the levels are those that the machine has", function()
     need_build()
-    local code = [[package.path = "lua/?.lua;" .. package.path; package.cpath = "build/arm64/release/?.so;" .. package.cpath
+    local code = [[package.path = "lua/?.lua;" .. package.path; package.cpath = "build/arm64/?.so;" .. package.cpath
       local core, isa = require "ane.core", require "ane.util.isa"
       print(table.concat(core.isa_list(), " "), core.isa_best(), isa.choose())]]
     for cpu, want in pairs {

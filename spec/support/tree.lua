@@ -79,6 +79,10 @@ function M.has(program)
   return (os.execute("command -v " .. program .. " >/dev/null 2>&1")) == true
 end
 
+--- The emulator of the processor that runs the specs (scripts/arm64), or nil. It has threads and signal handlers of its own, and no
+-- sandbox.
+function M.emulator() return os.getenv "ANE_EMULATOR" end
+
 --- Runs a command of the shell.
 -- @return whether it succeeded, what it wrote (both streams)
 function M.run(command)

@@ -115,10 +115,11 @@ static int meth_abs(lua_State *L) {
   return 1;
 }
 
-/* sort() -> copy whose rows (runs along the last dimension) ascend; NaN last */
+/* sort() -> copy whose rows (runs along the last dimension) ascend; -0 before 0, NaN last */
 static int by_value(const void *x, const void *y) {
   float a = *(const float *)x, b = *(const float *)y;
   if (isnan(a) || isnan(b)) return (isnan(a) != 0) - (isnan(b) != 0);
+  if (a == b) return (signbit(b) != 0) - (signbit(a) != 0); /* in equal numbers, qsort may differ between C libraries */
   return (a > b) - (a < b);
 }
 

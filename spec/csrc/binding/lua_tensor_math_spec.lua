@@ -36,6 +36,13 @@ describe("tensor arithmetic", function()
     assert.same({ -2.0, 1.0, 3.0, 4.0 }, t:sort():totable())
   end)
 
+  -- C libraries sort equal numbers in different orders.
+  it("sorts -0 before 0", function()
+    local signs = {}
+    for i, v in ipairs(core.tensor({ 6 }, { 0.0, -0.0, 1.0, 0.0, -0.0, -1.0 }):sort():totable()) do signs[i] = ("%g"):format(v) end
+    assert.same({ "-1", "-0", "-0", "0", "0", "1" }, signs)
+  end)
+
   it("compares", function()
     -- d = 0, 0, 0.5, -1; |t| = sqrt 30, |u| = sqrt(1 + 4 + 6.25 + 25), t.u = 1 + 4 + 7.5 + 20
     local u = core.tensor({ 2, 2 }, { 1, -2, 2.5, 5 })

@@ -86,6 +86,15 @@ describe("a safetensors file", function()
     assert.same({ -1, 2 }, gguf.floats(source:read "w"))
   end)
 
+  it("gives tensors without elements at one place in the order of their names", function()
+    local tensors = {}
+    for i, name in ipairs { "d", "b", "e", "a", "c" } do tensors[i] = { name = name, dtype = "F32", shape = { 0, i }, data = "" } end
+    local source <close> = assert(core.open(temp { tensors = tensors }))
+    local names = {}
+    for i, t in ipairs(source:tensors()) do names[i] = t.name end
+    assert.same({ "a", "b", "c", "d", "e" }, names)
+  end)
+
   it("reads every dtype", function()
     local cases = {
       { "BOOL", "\0\1", "bool" }, { "U8", "\0\255", "uint8", { 0, 255 } }, { "I8", "\127\128", "int8", { 127, -128 } },

@@ -41,6 +41,7 @@ describe("a pool of threads", function()
   for _, case in ipairs { { "0", 1 }, { "0", 2 }, { "0", 7 }, { "0,1", 1 }, { "0,1", 2 }, { "0,1", 7 } } do
     local cpus, threads = case[1], case[2]
     it(("has as many as can run, on CPU %s of %d asked for, and none is awake between two runs"):format(cpus, threads), function()
+      if tree.emulator() then return pending(tree.emulator() .. " has threads of its own") end
       if not can or cpus == "0,1" and not tree.run "taskset -c 1 true" then return pending "CPUs cannot be chosen here" end
       local count, used, same = run(cpus, threads)
       assert(count <= math.min(threads, cpus == "0" and 1 or 2), count)
@@ -57,6 +58,29 @@ describe("a pool of threads", function()
     local count
     for line in io.lines "/proc/self/status" do count = count or line:match "^Threads:%s*(%d+)" end
     assert(tonumber(count) >= 5, count)
+  end)
+
+  -- musl gives a thread 128 KiB, glibc the limit of the main thread's stack.
+  it("gives each thread a stack of 1 MiB at least", function()
+    if core.path_kind "/proc/self/maps" ~= "file" then return pending "maps cannot be read here" end
+    local script = os.tmpname()
+    local out = assert(io.open(script, "w"))
+    assert(out:write("package.path, package.cpath = ", ("%q, %q\n"):format(package.path, package.cpath), [[
+      local p <close> = require("support.programs").open("llama-mixed", { threads = 5, manner = "together" })
+      local stacks, guard = 0, nil
+      for line in io.lines "/proc/self/maps" do
+        local from, to, rights = line:match "^(%x+)%-(%x+) (%S+)"
+        from, to = tonumber(from, 16), tonumber(to, 16)
+        -- Maps that follow each other may be shown as one.
+        if rights == "rw-p" and from == guard then stacks = stacks + ((to - from) // 0x100000 > 0 and 1 or 0) end
+        guard = rights == "---p" and to or nil
+      end
+      print(stacks)
+    ]]))
+    out:close()
+    local ok, text = tree.run(("ulimit -S -s 512; %s '%s'"):format(os.getenv "LUA" or "lua5.4", script))
+    os.remove(script)
+    assert(ok and tonumber(text) >= 4, text)
   end)
 
   -- A worker that took SIGINT would run the host's handler while the host has it blocked or waits for it elsewhere.
