@@ -28,6 +28,7 @@ function M.modules(place)
   return name and ("layers.%d.block_sparse_moe.%s"):format(place.layer, name) or nil
 end
 
+M.config = { num_local_experts = 8 }
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },
   hf = {

@@ -16,6 +16,12 @@ M.transposed_experts = true -- checkpoints of transformers store them [experts, 
 
 M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 150000 } } }
 
+-- The values, in transformers, of keys that config.json may lack; the original files have all keys.
+function M.config(architecture)
+  if architecture ~= "openai_privacy_filter" then return nil end
+  return { num_key_value_heads = 2, head_dim = 64, num_experts_per_tok = 4, sliding_window = 128 }
+end
+
 local NAMES = {
   ffn_gate_inp = "mlp.router", gate_up = "mlp.experts.gate_up_proj", gate_up_bias = "mlp.experts.gate_up_proj_bias",
   down = "mlp.experts.down_proj", down_bias = "mlp.experts.down_proj_bias", sinks = "self_attn.sinks", output = "score",
@@ -73,7 +79,8 @@ local function settings(cfg)
       rope = { theta = rope.theta, dims = rope.dims, scaling = "yarn", factor = 32, truncate = false, original_context = 4096 }
     end
     return {
-      experts = cfg.meta("num_local_experts", "count"), k = cfg.meta("num_experts_per_tok", "count"), window = cfg.sliding_window,
+      experts = cfg.meta("num_experts", "count") or cfg.meta("num_local_experts", "count") or 128,
+      k = cfg.meta("num_experts_per_tok", "count"), window = cfg.sliding_window,
       rope = rope, limit = limit, alpha = alpha,
     }
   end

@@ -48,7 +48,8 @@ local FIELDS = {
   { "qwen2", "n_head_kv", 32 }, { "qwen3", "n_head_kv", 32 }, { "qwen2_moe", "n_head_kv", 16 }, { "qwen3_5_text", "n_head_kv", 4 },
   { "qwen3_5_moe_text", "n_head_kv", 2 },
   { "lfm2", "n_head_kv", 8 }, { "zaya", "n_head_kv", 2 },
-  { "glm4_moe_lite", "norm_eps", 1e-5 }, { "deepseek_v3", "norm_eps", 1e-6 },
+  { "openai_privacy_filter", "sliding_window", 128 }, { "openai_privacy_filter", "head_dim", 64 },
+  { "openai_privacy_filter", "n_head_kv", 2 }, { "glm4_moe_lite", "norm_eps", 1e-5 }, { "deepseek_v3", "norm_eps", 1e-6 },
   { "qwen3", "head_dim", 128 }, { "zaya", "head_dim", 128 }, { "qwen3_5_text", "head_dim", 256 },
 }
 
@@ -57,6 +58,7 @@ local KEYS = {
   { "lfm2_moe", "num_experts", 32 }, { "lfm2_moe", "num_experts_per_tok", 4 }, { "lfm2_moe", "num_dense_layers", 2 },
   { "deepseek_v2", "q_lora_rank", 1536 }, { "deepseek_v2", "n_routed_experts", 64 }, { "deepseek_v3", "n_routed_experts", 256 },
   { "glm4_moe_lite", "q_lora_rank", 768 }, { "glm4_moe_lite", "v_head_dim", 256 }, { "glm4_moe_lite", "qk_nope_head_dim", 192 },
+  { "granitemoehybrid", "num_local_experts", 8 }, { "openai_privacy_filter", "num_experts_per_tok", 4 },
   { "gemma4_text", "hidden_size_per_layer_input", 256 },
   { "falcon_h1", "mamba_d_ssm", 1024 }, { "qwen2_moe", "num_experts", 60 }, { "qwen3_5_moe_text", "num_experts", 256 },
 }
@@ -124,6 +126,20 @@ local function logits(name, change)
   assert(s:feed { 5, 9, 30, 7 })
   return s:logits():tostring()
 end
+
+describe("the experts of the privacy filter", function()
+  it("may be called num_experts, and are 128 where no key has their number", function()
+    local function dump(change)
+      local keys = { num_local_experts = 128, vocab_size = 50, head_dim = 8, num_attention_heads = 8 }
+      if change then change(keys) end
+      return graph("openai_privacy_filter", keys)
+    end
+    local want = dump()
+    assert.equal(want, dump(function(keys) keys.num_local_experts = nil end))
+    assert.equal(want, dump(function(keys) keys.num_experts, keys.num_local_experts = 128, nil end))
+    assert.not_equal(want, dump(function(keys) keys.num_local_experts = 64 end))
+  end)
+end)
 
 describe("attention_bias", function()
   for _, name in ipairs { "qwen2_swa", "qwen2_moe-odd", "ministral3-odd" } do
