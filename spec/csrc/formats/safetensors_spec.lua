@@ -1,6 +1,7 @@
 local core = require "ane.core"
 local gguf = require "support.gguf_writer"
 local st = require "support.safetensors_writer"
+local tree = require "support.tree"
 
 local testing = core.testing
 local temps = {}
@@ -265,6 +266,7 @@ describe("a malformed safetensors file", function()
   -- The tree of jansson allocates by itself, so only a limit of the system makes it fail. The sanitizers need room of their own.
   if not (os.getenv "ANE_BUILD" or ""):find "sanitize" then
     it("says that memory is short where the JSON reader runs out of it", function()
+      if tree.emulator() then return pending(tree.emulator() .. " needs address space of its own") end
       local tensors = {}
       for i = 1, 20000 do tensors[i] = { name = ("model.layers.%d.weight"):format(i), dtype = "U8", shape = { 1 }, data = "a" } end
       local script = ("local s, m, c = require 'ane.core'.open('%s') print(s and 'ok' or c, m)"):format(temp { tensors = tensors })
