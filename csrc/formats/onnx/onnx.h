@@ -84,6 +84,7 @@ struct ane_onnx_graph {
   struct ane_onnx_node *nodes;
   struct ane_onnx_io *inputs, *outputs; /* inputs without those that an initialiser gives */
   int32_t n_nodes, n_inputs, n_outputs;
+  int32_t n_all, depth; /* nodes with those of subgraphs, which several nodes may share: each use counts; 1: no subgraphs */
 };
 
 struct ane_onnx {
