@@ -335,6 +335,8 @@ static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope
   for (size_t i = 0; i < g->n_input; i++) {
     const char *name = onnx_text(g->input[i]->name);
     uint32_t known = ane_strmap_get(&scope->names, name, strlen(name));
+    if (out->n_inputs >= ONNX_MAX_PORTS || g->n_output > ONNX_MAX_PORTS)
+      return onnx_fail(r, ANE_UNSUPPORTED, "a graph has more than %d inputs or outputs", ONNX_MAX_PORTS);
     if (known != UINT32_MAX && known < initialised) continue; /* an input with a default value: the initialiser is used */
     struct ane_onnx_io *io = &out->inputs[out->n_inputs];
     ane_status st = read_io(r, g->input[i], "input", io);

@@ -13,9 +13,16 @@
 #define ONNX_MAX_INLINED (UINT64_C(1) << 30)
 
 /* Limits: nodes after inlining, with those of subgraphs wherever they are used; function calls and subgraphs inside each other;
- * files of external data; attributes of a node or function, whose names are compared with each other; names and attributes that
- * count as one more node. */
-enum { ONNX_MAX_NODES = 1000000, ONNX_MAX_DEPTH = 100, ONNX_MAX_FILES = 4096, ONNX_MAX_ATTRIBUTES = 1024, ONNX_NODE_NAMES = 64 };
+ * files of external data; attributes of a node or function, whose names are compared with each other; inputs
+ * and outputs of a graph; names and attributes that count as one more node. */
+enum {
+  ONNX_MAX_NODES = 1000000,
+  ONNX_MAX_DEPTH = 100,
+  ONNX_MAX_FILES = 4096,
+  ONNX_MAX_ATTRIBUTES = 1024,
+  ONNX_MAX_PORTS = 4096,
+  ONNX_NODE_NAMES = 64
+};
 
 struct onnx_reader {
   struct ane_source *s;

@@ -4,7 +4,8 @@ local onnx = require "support.onnx_writer"
 
 -- A graph with two caches of rows of a head, to which each token adds its id.
 local function two_caches()
-  return onnx.open { inputs = { { "ids", "int64", { 1, "n" } }, { "past_a", "float", { 1, 2, "p", 4 } }, { "past_b", "float", { 1, 2, "p", 4 } } },
+  local past = { 1, 2, "p", 4 }
+  return onnx.open { inputs = { { "ids", "int64", { 1, "n" } }, { "past_a", "float", past }, { "past_b", "float", past } },
     outputs = { { "a", "float", { 1, 2, "t", 4 } }, { "b", "float", { 1, 2, "t", 4 } }, { "logits", "float", { 1, 2, "n", 4 } } },
     constants = { { "axes", onnx.ints({ 2 }, { 1, 3 }) }, { "shape", onnx.ints({ 4 }, { 1, 2, 1, 4 }) } },
     nodes = { { "Cast", { "ids" }, { "f" }, attrs = { to = 1 } }, { "Unsqueeze", { "f", "axes" }, { "u" } },
@@ -16,8 +17,9 @@ end
 local function program(names)
   local source, file <close> = assert(two_caches())
   assert(file)
-  return core.graph_program(source, { ids = names.ids or "ids", mask = names.mask, logits = names.logits or "logits", context = 8, chunk = 8,
-    threads = 1, states = { { past = "past_a", present = names.a or "a" }, { past = names.past or "past_b", present = names.b or "b" } } })
+  local states = { { past = "past_a", present = "a" }, { past = names.past or "past_b", present = names.b or "b" } }
+  return core.graph_program(source, { ids = names.ids or "ids", mask = names.mask, logits = names.logits or "logits", states = states,
+    context = 8, chunk = 8, threads = 1 })
 end
 
 local function refused(names)
