@@ -136,7 +136,8 @@ struct ane_lm_options {
 };
 
 /* Makes a language model from a graph. It owns the graph, even on failure. Errors: ANE_NOTFOUND (the graph has no input or output
- * of a name), ANE_UNSUPPORTED (an input that no option names; a cache of unknown size). */
+ * of a name), ANE_UNSUPPORTED (an input that no option names; a cache of unknown size), ANE_INVALID (an input or output that
+ * two options name). */
 ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct ane_lm_options *o, struct ane_error *err);
 void ane_lm_destroy(struct ane_lm *m); /* NULL is fine; its sessions must be gone */
 struct ane_interp *ane_lm_graph(const struct ane_lm *m);

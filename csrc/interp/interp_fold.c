@@ -60,6 +60,13 @@ static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct 
   return ANE_OK;
 }
 
+/* Were the results folded for another node that has the same subgraph? */
+static bool made_before(const struct ane_interp *g, const struct interp_node *n) {
+  bool all = n->n_out > 0;
+  for (int32_t i = 0; all && i < n->n_out; i++) all = n->out[i] == INTERP_NONE || g->values[n->out[i]].constant;
+  return all;
+}
+
 static ane_status fold_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
   ane_status st = ANE_OK;
   for (int32_t i = 0; !st && i < b->n_nodes; i++) {
@@ -67,6 +74,8 @@ static ane_status fold_block(struct ane_interp *g, struct interp_block *b, struc
     if (n->blocks[0] && !n->dead) {
       st = fold_block(g, n->blocks[0], err);
       if (!st) st = fold_block(g, n->blocks[1], err);
+    } else if (!n->dead && made_before(g, n)) {
+      n->dead = true;
     } else if (all_constant(g, n)) {
       st = fold_node(g, n, err);
     }

@@ -30,15 +30,34 @@ static ane_status find_all(struct ane_lm *m, const struct ane_lm_options *o, str
   return st;
 }
 
-/* Checks that each input of the graph has a meaning. */
-static ane_status check_filled(const struct ane_lm *m, struct ane_error *err) {
-  for (int32_t i = 0; i < ane_interp_info(m->graph).n_inputs; i++) {
-    bool filled = i == m->ids || i == m->mask || i == m->positions || i == m->past_length || i == m->total_length;
-    for (int32_t k = 0; k < m->n_states; k++) filled = filled || m->states[k].input == i;
-    if (!filled)
-      return ane_fail(err, ANE_UNSUPPORTED, "input %.100s: its meaning is not known", ane_interp_input(m->graph, i)->name);
-  }
+/* Notes that input or output i (-1: none) has a meaning. It must not have another one: a feed moves each tensor to one place. */
+static ane_status give_meaning(const struct ane_lm *m, bool *given, int32_t i, bool output, struct ane_error *err) {
+  if (i < 0) return ANE_OK;
+  const struct ane_onnx_io *io = output ? ane_interp_output(m->graph, i) : ane_interp_input(m->graph, i);
+  if (given[i])
+    return ane_fail(err, ANE_INVALID, "%s %.100s must have one meaning, but is named for two", output ? "output" : "input",
+                    io->name);
+  given[i] = true;
   return ANE_OK;
+}
+
+/* Checks that each input of the graph has one meaning, and each output at most one. */
+static ane_status check_meanings(const struct ane_lm *m, struct ane_error *err) {
+  struct ane_interp_info info = ane_interp_info(m->graph);
+  bool *in = ane_arena_array(&m->graph->arena, (size_t)info.n_inputs + 1, sizeof *in),
+       *out = ane_arena_array(&m->graph->arena, (size_t)info.n_outputs + 1, sizeof *out);
+  if (!in || !out) return interp_no_memory(err);
+  const int32_t inputs[] = {m->ids, m->mask, m->positions, m->past_length, m->total_length};
+  ane_status st = give_meaning(m, out, m->logits, true, err);
+  for (size_t i = 0; !st && i < ANE_COUNT(inputs); i++) st = give_meaning(m, in, inputs[i], false, err);
+  for (int32_t i = 0; !st && i < m->n_states; i++) {
+    st = give_meaning(m, in, m->states[i].input, false, err);
+    if (!st) st = give_meaning(m, out, m->states[i].output, true, err);
+  }
+  for (int32_t i = 0; !st && i < info.n_inputs; i++)
+    if (!in[i])
+      st = ane_fail(err, ANE_UNSUPPORTED, "input %.100s: its meaning is not known", ane_interp_input(m->graph, i)->name);
+  return st;
 }
 
 static ane_status check_type(const struct ane_lm *m, int32_t input, struct ane_error *err) {
@@ -166,7 +185,7 @@ static ane_status setup(struct ane_lm *m, const struct ane_lm_options *o, struct
   m->states = ane_arena_array(&m->graph->arena, (size_t)o->n_states + 1, sizeof *m->states);
   if (!m->states) return interp_no_memory(err);
   ane_status st = find_all(m, o, err);
-  if (!st) st = check_filled(m, err);
+  if (!st) st = check_meanings(m, err);
   const int32_t integers[] = {m->ids, m->mask, m->positions, m->past_length, m->total_length};
   for (size_t i = 0; !st && i < ANE_COUNT(integers); i++) st = check_type(m, integers[i], err);
   m->fingerprint = fingerprint(m->graph);

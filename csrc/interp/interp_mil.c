@@ -339,6 +339,8 @@ static ane_status import_op(struct mil_import *t, const struct ane_mil_op *op) {
 
 /* ---- The function --------------------------------------------------------------------------------------------------*/
 
+_Static_assert((int)ANE_ONNX_IO_RANK >= (int)ANE_DYN_RANK, "inputs and outputs have as many dimensions as values");
+
 static void describe(struct ane_onnx_io *io, const char *name, const struct ane_mil_type *type, int32_t value) {
   *io = (struct ane_onnx_io){.name = name, .value = value, .dtype = ane_mil_dtype_plain(type->dtype), .rank = type->rank};
   for (int32_t i = 0; i < type->rank; i++) io->dim[i] = type->dim[i];

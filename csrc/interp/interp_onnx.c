@@ -38,7 +38,7 @@ int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int 
 /* Makes a constant of a stored tensor. */
 static ane_status constant(struct onnx_import *t, const char *name, const struct ane_onnx_tensor *c, int32_t *out) {
   struct ane_dyn d = {.dtype = c->dtype, .rank = c->rank, .count = (int64_t)c->count, .data = c->data};
-  memcpy(d.dim, c->dim, sizeof d.dim);
+  memcpy(d.dim, c->dim, sizeof c->dim);
   return interp_constant(t->g, name, &d, out, t->err);
 }
 

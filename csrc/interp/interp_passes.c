@@ -83,9 +83,16 @@ static bool is_transpose(const struct ane_interp *g, int32_t value) {
   return !perm || (perm->count == 2 && perm->dtype == ANE_I64 && ((const uint8_t *)perm->data)[0] != 0);
 }
 
+/* Returns whether a parameter is one constant number other than 0. It may be of any type, and stored as a code. */
 static bool flag(const struct ane_interp *g, const struct interp_node *n, const char *param) {
   const struct ane_dyn *t = interp_const_in(g, n, param);
-  return t && t->count == 1 && ((const uint8_t *)t->data)[0] != 0; /* booleans are constants of 0 and 1, of any integer type */
+  if (!t || t->count != 1) return false;
+  float code = 0;
+  if (t->coded) ane_coded_read(t->coded, 0, 1, &code);
+  const uint8_t *p = t->coded ? (const uint8_t *)&code : t->data;
+  bool any = false;
+  for (uint64_t i = 0; i < ane_dyn_bytes(t); i++) any = any || p[i] != 0;
+  return any;
 }
 
 /* matmul(x, transpose(w)) reads w itself: large weights are neither copied nor transposed at each call. */
@@ -138,7 +145,7 @@ static ane_status fuse_block(struct ane_interp *g, struct interp_block *b, struc
     if (n->blocks[0]) {
       st = fuse_block(g, n->blocks[0], err);
       if (!st) st = fuse_block(g, n->blocks[1], err);
-    } else if (n->kind != INTERP_PRIM) {
+    } else if (n->kind != INTERP_PRIM || n->n_in < 2) { /* an input may be missing: the call refuses it */
       continue;
     } else if (n->op == ANE_PRIM_matmul) {
       st = fuse_transposed(g, n, err);
@@ -242,6 +249,7 @@ static void mark_block(struct ane_interp *g, const struct interp_block *b, const
   for (int32_t i = 0; i < b->n_nodes; i++) {
     const struct interp_node *n = &b->nodes[i];
     struct position here = {outer, b, i};
+    b->nodes[i].n_drop = 0;
     if (n->dead) continue;
     for (int32_t k = 0; k < n->n_in; k++) used_at(g, &here, n->in[k]);
     for (int32_t k = 0; k < n->n_out; k++) used_at(g, &here, n->out[k]);
@@ -252,31 +260,29 @@ static void mark_block(struct ane_interp *g, const struct interp_block *b, const
   for (int32_t i = 0; i < b->n_outputs; i++) used_at(g, &end, b->outputs[i]);
 }
 
-/* Lists the values of the block by the node that uses them last: counts first, then fills. Inputs of the graph count as made
- * in the main block. */
-static ane_status list_drops(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
+/* Counts the values by the node that uses them last; `fill`: lists them. Inputs of the graph count as made in the main block. One
+ * walk over all values serves all blocks: there may be as many of these. */
+static void find_drops(struct ane_interp *g, bool fill) {
+  for (int32_t v = 0; v < g->n_values; v++) {
+    const struct interp_value *value = &g->values[v];
+    if (!value->block || value->constant || value->last < 0 || value->last >= value->block->n_nodes) continue;
+    struct interp_node *n = &value->block->nodes[value->last];
+    if (fill) n->drop[n->n_drop] = v;
+    n->n_drop++;
+  }
+}
+
+/* Finds the outputs that are used, and makes room for `n_drop` values, which becomes 0. */
+static ane_status make_lists(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
   for (int32_t i = 0; i < b->n_nodes; i++) {
     struct interp_node *n = &b->nodes[i];
-    n->n_drop = 0;
+    n->drop = ane_arena_array(&g->arena, (size_t)n->n_drop + 1, sizeof *n->drop);
     n->wanted = ane_arena_array(&g->arena, (size_t)n->n_out + 1, sizeof *n->wanted);
-    if (!n->wanted) return interp_no_memory(err);
+    if (!n->drop || !n->wanted) return interp_no_memory(err);
+    n->n_drop = 0;
     for (int32_t k = 0; k < n->n_out; k++) n->wanted[k] = n->out[k] != INTERP_NONE && g->values[n->out[k]].uses > 0;
     for (int k = 0; k < 2; k++)
-      if (n->blocks[k] && list_drops(g, n->blocks[k], err)) return ANE_NOMEM;
-  }
-  for (int fill = 0; fill < 2; fill++) {
-    for (int32_t v = 0; v < g->n_values; v++) {
-      const struct interp_value *value = &g->values[v];
-      if (value->block != b || value->constant || value->last < 0 || value->last >= b->n_nodes) continue;
-      struct interp_node *n = &b->nodes[value->last];
-      if (fill) n->drop[n->n_drop] = v;
-      n->n_drop++;
-    }
-    for (int32_t i = 0; !fill && i < b->n_nodes; i++) {
-      struct interp_node *n = &b->nodes[i];
-      if (!(n->drop = ane_arena_array(&g->arena, (size_t)n->n_drop + 1, sizeof *n->drop))) return interp_no_memory(err);
-      n->n_drop = 0;
-    }
+      if (n->blocks[k] && make_lists(g, n->blocks[k], err)) return ANE_NOMEM;
   }
   return ANE_OK;
 }
@@ -284,5 +290,8 @@ static ane_status list_drops(struct ane_interp *g, struct interp_block *b, struc
 ane_status interp_live(struct ane_interp *g, struct ane_error *err) {
   for (int32_t i = 0; i < g->n_values; i++) g->values[i].last = INTERP_NONE;
   mark_block(g, &g->main, NULL);
-  return list_drops(g, &g->main, err);
+  find_drops(g, false);
+  ane_status st = make_lists(g, &g->main, err);
+  if (!st) find_drops(g, true);
+  return st;
 }

@@ -22,6 +22,12 @@ static const struct ane_dyn *value_of(const struct run *r, int32_t v) {
   return v == INTERP_NONE ? NULL : r->g->values[v].constant ? &r->g->values[v].data : &r->slots[v];
 }
 
+/* Sets a value. An old one is still there where several nodes share a subgraph, since all runs of it make the same values. */
+static void put(struct run *r, int32_t v, struct ane_dyn t) {
+  ane_dyn_drop(r->m, &r->slots[v]);
+  r->slots[v] = t;
+}
+
 static ane_status run_prim(struct run *r, const struct interp_node *n) {
   struct ane_dyn out[8] = {{0}}, *results = out;
   if (n->n_out > 8 && !(results = ane_calloc((size_t)n->n_out, sizeof *results))) return interp_no_memory(r->err);
@@ -44,7 +50,7 @@ static ane_status run_prim(struct run *r, const struct interp_node *n) {
     if (st || n->out[i] == INTERP_NONE)
       ane_dyn_drop(r->m, &results[i]);
     else
-      r->slots[n->out[i]] = results[i];
+      put(r, n->out[i], results[i]);
   }
   if (results != out) ane_free(results);
   return st;
@@ -60,7 +66,7 @@ static ane_status run_if(struct run *r, const struct interp_node *n) {
     if (n->out[i] == INTERP_NONE) continue;
     const struct ane_dyn *v = value_of(r, b->outputs[i]);
     ane_dyn_keep(v);
-    r->slots[n->out[i]] = *v;
+    put(r, n->out[i], *v);
   }
   for (int32_t i = 0; i < b->n_outputs; i++) { /* drops a value once if several outputs name it: it is empty then */
     const struct interp_value *v = &r->g->values[b->outputs[i]];

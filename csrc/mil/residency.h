@@ -3,6 +3,7 @@
 #ifndef ANE_MIL_RESIDENCY_H
 #define ANE_MIL_RESIDENCY_H
 
+#include "base/strmap.h"
 #include "formats/formats.h"
 #include "graph/graph.h"
 #include "mil/partition.h"
@@ -63,8 +64,11 @@ struct ane_residency_finding ane_residency_judge_package(const struct ane_reside
  * */
 struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node,
                                                       const struct ane_weight_spec *specs, const struct ane_mil_options *o);
+/* Maps the outputs of a function's operations to the indices of these. The map's keys are the names. false: out of memory. */
+bool ane_residency_makers(const struct ane_mil_function *f, struct ane_strmap *out);
 /* Judges operation i of a function's block. Constants (const, constexpr_*) take no time: their `rule` is ANE_NONE. */
-struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i);
+struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, const struct ane_strmap *makers,
+                                                     uint32_t i);
 struct ane_residency_package ane_residency_package_of(const struct ane_shard *p, const struct ane_mil_options *o);
 
 /* ---- Weights by shape ------------------------------------------------------------------------------------------------*/

@@ -4,12 +4,18 @@
 
 #include <string.h>
 
+bool ane_residency_makers(const struct ane_mil_function *f, struct ane_strmap *out) {
+  for (uint32_t i = 0; i < f->block.n_ops; i++)
+    for (uint32_t j = 0; j < f->block.ops[i].n_outputs; j++) {
+      const char *name = f->block.ops[i].outputs[j].name;
+      if (!ane_strmap_put(out, name, strlen(name), i, NULL)) return false;
+    }
+  return true;
+}
+
 /* Returns the index of the operation before `end` whose output has this name, or `end`. */
-static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *name) {
-  for (uint32_t i = end; i-- > 0;)
-    for (uint32_t j = 0; j < b->ops[i].n_outputs; j++)
-      if (strcmp(b->ops[i].outputs[j].name, name) == 0) return i;
-  return end;
+static uint32_t maker(const struct ane_strmap *makers, uint32_t end, const char *name) {
+  return ANE_MIN(ane_strmap_get(makers, name, strlen(name)), end);
 }
 
 /* Returns the value of a parameter: an attribute (constexpr operations of iOS 16), or an input bound to a value (iOS 18). NULL:
@@ -41,11 +47,11 @@ static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
 }
 
 /* Fills the fields of x that describe the operation's weight. */
-static void read_weight(const struct ane_mil_block *b, uint32_t i, struct ane_residency_op *x) {
+static void read_weight(const struct ane_mil_block *b, const struct ane_strmap *makers, uint32_t i, struct ane_residency_op *x) {
   const struct ane_mil_op *op = &b->ops[i];
   const struct ane_mil_arg *w = ane_mil_op_arg(op, "weight");
   if (!w || w->n_bindings != 1) return;
-  uint32_t at = w->bindings[0].name ? maker(b, i, w->bindings[0].name) : i;
+  uint32_t at = w->bindings[0].name ? maker(makers, i, w->bindings[0].name) : i;
   if (w->bindings[0].value) {
     x->scheme = ANE_WEIGHT_FP16;
     x->has_weights = true;
@@ -66,12 +72,13 @@ static int64_t state_last(const struct ane_mil_function *f, const struct ane_mil
   return 0;
 }
 
-struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i) {
+struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, const struct ane_strmap *makers,
+                                                     uint32_t i) {
   const struct ane_mil_op *op = &f->block.ops[i];
   struct ane_residency_op x = {0};
   if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0)
     return (struct ane_residency_finding){ANE_RESIDENCY_ENGINE, ANE_NONE, 0};
-  read_weight(&f->block, i, &x);
+  read_weight(&f->block, makers, i, &x);
   x.int8_activations = strcmp(op->type, "quantize") == 0 || strcmp(op->type, "dequantize") == 0;
   x.top_k = strcmp(op->type, "topk") == 0;
   x.state_write = strcmp(op->type, "write_state") == 0;

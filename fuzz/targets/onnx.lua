@@ -3,6 +3,7 @@ local bundle = require "lib.bundle"
 local core = require "ane.core"
 local mutate_json = require "lib.mutate_json"
 local mutate_proto = require "lib.mutate_proto"
+local onnx = require "support.onnx_writer"
 local ports = require "lib.ports"
 local promise = require "lib.promise"
 local scratch = require "lib.scratch"
@@ -47,8 +48,22 @@ local OPS = {
   "layer_norm",
 }
 
+-- Functions that call each other, also in subgraphs and in defaults of attributes, and a subgraph that two branches share.
+local function functions()
+  local function output(name) return { { name, "float" } } end
+  local both = { ref = "body" }
+  local body = { nodes = { { "G", { "one" }, { "z" }, domain = "local" } }, outputs = output "z",
+    constants = { { "one", onnx.floats({ 1 }, { 1 }) } } }
+  return onnx.model { inputs = { { "c", "bool", {} } }, outputs = output "y", functions = {
+    { name = "F", inputs = { "c" }, outputs = { "b" }, attrs = { "body" }, defaults = { body = body },
+      nodes = { { "If", { "c" }, { "b" }, attrs = { then_branch = both, else_branch = both } } } },
+    { name = "G", inputs = { "a" }, outputs = { "b" }, nodes = { { "Neg", { "a" }, { "b" } } } },
+  }, nodes = { { "F", { "c" }, { "x" }, domain = "local", attrs = { body = body } }, { "F", { "c" }, { "w" }, domain = "local" },
+    { "Add", { "x", "w" }, { "y" } } } }
+end
+
 function M.seeds()
-  local out = {}
+  local out = { { "functions", functions() } }
   local names = core.list_dir "spec/fixtures/onnx_ops"
   table.sort(names)
   for _, op in ipairs(OPS) do

@@ -3,7 +3,10 @@
 --   local bytes = onnx.model {
 --     inputs = { { "x", "float", { 2, "n" } } }, outputs = { { "y", "float" } }, constants = { { "w", onnx.floats({ 3 }, { 1, 2, 3 }) } },
 --     nodes = { { "Add", { "x", "w" }, { "y" }, attrs = { axis = 1 } } },   -- domain = "com.microsoft" for contrib ops
+--     functions = { { name = "F", inputs = { "a" }, outputs = { "b" }, nodes = {}, attrs = { "axis" }, defaults = { axis = 1 } } },
 --   }
+-- An attribute is a number, a text, a list of integers, a tensor, a graph { nodes =, outputs = } or { ref = name of the attribute of
+-- the function's caller }. Calls of functions have the domain "local".
 --   local out = onnx.run("Add", { onnx.floats({ 2 }, { 1, 2 }), onnx.floats({ 2 }, { 3, 4 }) }, { attrs = {} })   -- {shape, numbers}
 
 local core = require "ane.core"
@@ -53,14 +56,19 @@ end
 -- {name, type, shape (numbers and names), or none}
 local function value_info(v)
   local shape = ""
+  if not v[2] then return bytes(1, v[1]) end
   if v[3] then
     shape = bytes(2, each(1, v[3], function(d) return type(d) == "string" and bytes(2, d) or int(1, d) end))
   end
   return bytes(1, v[1]) .. bytes(2, bytes(1, int(1, TYPES[v[2]]) .. shape))
 end
 
+local graph_proto
+
 local function attribute(name, v)
   local out = bytes(1, name)
+  if type(v) == "table" and v.ref then return out .. bytes(21, v.ref) .. int(20, v.type or 5) end
+  if type(v) == "table" and v.nodes then return out .. bytes(6, graph_proto(v)) .. int(20, 5) end
   if type(v) == "table" and v.data then return out .. bytes(5, tensor_proto("", v)) .. int(20, 4) end
   if type(v) == "string" then return out .. bytes(4, v) .. int(20, 3) end
   if math.type(v) == "integer" then return out .. int(3, v) .. int(20, 2) end
@@ -69,24 +77,38 @@ local function attribute(name, v)
   return out .. int(20, 7)
 end
 
-local function node_proto(n)
+local function attributes(field, list)
   local out, names = {}, {}
+  for name in pairs(list or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do out[i] = bytes(field, attribute(name, list[name])) end
+  return table.concat(out)
+end
+
+local function node_proto(n)
+  local out = {}
   for _, name in ipairs(n[2]) do out[#out + 1] = bytes(1, name) end
   for _, name in ipairs(n[3]) do out[#out + 1] = bytes(2, name) end
   out[#out + 1] = bytes(3, n.name or n[3][1]) .. bytes(4, n[1])
-  for name in pairs(n.attrs or {}) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do out[#out + 1] = bytes(5, attribute(name, n.attrs[name])) end
-  return table.concat(out) .. (n.domain and bytes(7, n.domain) or "")
+  return table.concat(out) .. attributes(5, n.attrs) .. (n.domain and bytes(7, n.domain) or "")
+end
+
+local function text(s) return s end
+
+function graph_proto(g)
+  return each(1, g.nodes, node_proto) .. bytes(2, "graph") .. each(5, g.constants, function(c) return tensor_proto(c[1], c[2]) end) ..
+    each(11, g.inputs, value_info) .. each(12, g.outputs, value_info)
+end
+
+local function function_proto(f)
+  return bytes(1, f.name) .. each(4, f.inputs, text) .. each(5, f.outputs, text) .. each(6, f.attrs, text) ..
+    each(7, f.nodes, node_proto) .. bytes(10, "local") .. attributes(11, f.defaults)
 end
 
 --- The bytes of a model file.
 function M.model(m)
-  local graph = each(1, m.nodes, node_proto) .. bytes(2, "graph") ..
-    each(5, m.constants, function(c) return tensor_proto(c[1], c[2]) end) .. each(11, m.inputs, value_info) ..
-    each(12, m.outputs, value_info)
   local opsets = bytes(8, int(2, m.opset or 21)) .. bytes(8, bytes(1, "com.microsoft") .. int(2, 1))
-  return int(1, 10) .. bytes(7, graph) .. opsets
+  return int(1, 10) .. bytes(7, graph_proto(m)) .. opsets .. each(25, m.functions, function_proto)
 end
 
 --- Opens a model. @return source; a thing to close, which removes the file

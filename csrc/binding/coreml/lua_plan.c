@@ -265,12 +265,18 @@ static int mil_judge(lua_State *L) {
   const struct ane_mil_model *m = bind_check_package(L, 1)->p->model;
   const struct ane_mil_function *f = ane_mil_function(m, m->default_function);
   lua_Integer convs[3] = {0}, times[64] = {0};
+  struct ane_strmap makers = {0};
+  if (f && !ane_residency_makers(f, &makers)) {
+    ane_strmap_free(&makers);
+    return luaL_error(L, "no memory to judge a package");
+  }
   for (uint32_t i = 0; f && i < f->block.n_ops; i++) {
-    struct ane_residency_finding x = ane_residency_judge_mil(f, i);
+    struct ane_residency_finding x = ane_residency_judge_mil(f, &makers, i);
     if (x.rule == ANE_NONE) continue;
     if (strcmp(f->block.ops[i].type, "conv") == 0) convs[x.verdict]++;
     for (int l = 0; ane_residency_rule_at(l); l++) times[l] += x.rules >> l & 1;
   }
+  ane_strmap_free(&makers);
   lua_createtable(L, 0, 4);
   for (int v = 0; v < 3; v++) bind_set_integer(L, ane_residency_verdict_name((ane_residency_verdict)v), convs[v]);
   lua_newtable(L);

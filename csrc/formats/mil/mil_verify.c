@@ -183,7 +183,12 @@ static ane_status verify_interface(struct verify *v, const struct ane_mil_functi
 
 /* ---- All of it -----------------------------------------------------------------------------------------------------*/
 
+/* Bounds linear searches through the inputs, states and outputs of a function. */
+enum { MAX_PORTS = 4096 };
+
 static ane_status verify_function(struct verify *v, const struct ane_mil_model *m, const struct ane_mil_function *f) {
+  if (f->n_inputs > MAX_PORTS || f->block.n_outputs > MAX_PORTS)
+    return ane_fail(v->err, ANE_UNSUPPORTED, "has more than %d inputs and states, or outputs", MAX_PORTS);
   if (ane_mil_opset_version(f->opset) > m->version)
     return ane_fail(v->err, ANE_FORMAT, "opset %s in a model of specification version %" PRId32, f->opset, m->version);
   if (!f->block.n_outputs) return ane_fail(v->err, ANE_FORMAT, "has no outputs");

@@ -23,11 +23,17 @@ ane_status onnx_fail(struct onnx_reader *r, ane_status code, const char *fmt, ..
 
 ane_status onnx_no_memory(struct onnx_reader *r) { return onnx_fail(r, ANE_NOMEM, "not enough memory"); }
 
-void *onnx_array(struct onnx_reader *r, size_t n, size_t size) { return ane_arena_array(&r->s->arena, n ? n : 1, size); }
-
-const char *onnx_copy(struct onnx_reader *r, const char *s) {
-  return ane_arena_strndup(&r->s->arena, s ? s : "", s ? strlen(s) : 0);
+void *onnx_array(struct onnx_reader *r, size_t n, size_t size) {
+  if (r->calls) r->inlined += (uint64_t)n * size; /* no overflow: n things of the file */
+  return ane_arena_array(&r->s->arena, n ? n : 1, size);
 }
+
+char *onnx_strndup(struct onnx_reader *r, const char *s, size_t len) {
+  if (r->calls) r->inlined += len;
+  return ane_arena_strndup(&r->s->arena, s, len);
+}
+
+const char *onnx_copy(struct onnx_reader *r, const char *s) { return onnx_strndup(r, s ? s : "", s ? strlen(s) : 0); }
 
 const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const char *name) {
   for (int32_t i = 0; i < n->n_attrs; i++)

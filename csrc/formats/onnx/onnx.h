@@ -7,7 +7,8 @@
 
 #include "tensor/tensor.h"
 
-enum { ANE_ONNX_RANK = 8, ANE_ONNX_MAX_OPSET = 28 };
+/* IO_RANK: the most dimensions of what describes inputs and outputs of graphs, those of Core ML included. */
+enum { ANE_ONNX_RANK = 8, ANE_ONNX_IO_RANK = 10, ANE_ONNX_MAX_OPSET = 28 };
 
 /* Row-major. 4-bit types hold two elements per byte, low nibble first, over the flat array. The data may be unaligned. */
 struct ane_onnx_tensor {
@@ -73,10 +74,10 @@ struct ane_onnx_node {
 struct ane_onnx_io {
   const char *name;
   int32_t value;
-  ane_dtype dtype;                   /* ANE_DTYPE_COUNT: not declared */
-  int32_t rank;                      /* -1: not declared */
-  int64_t dim[ANE_ONNX_RANK];        /* -1: unknown or a symbol */
-  const char *symbol[ANE_ONNX_RANK]; /* NULL: none */
+  ane_dtype dtype;                      /* ANE_DTYPE_COUNT: not declared */
+  int32_t rank;                         /* -1: not declared */
+  int64_t dim[ANE_ONNX_IO_RANK];        /* -1: unknown or a symbol */
+  const char *symbol[ANE_ONNX_IO_RANK]; /* NULL: none */
 };
 
 /* Nodes are in topological order. A subgraph (of If) also uses values of the enclosing graphs. */
@@ -84,6 +85,7 @@ struct ane_onnx_graph {
   struct ane_onnx_node *nodes;
   struct ane_onnx_io *inputs, *outputs; /* inputs without those that an initialiser gives */
   int32_t n_nodes, n_inputs, n_outputs;
+  int32_t n_all, depth; /* nodes with those of subgraphs, which several nodes may share: each use counts; 1: no subgraphs */
 };
 
 struct ane_onnx {

@@ -8,7 +8,7 @@
 
 static ane_status copy_text(struct onnx_reader *r, const ProtobufCBinaryData *ref, struct ane_onnx_text *out) {
   const uint8_t *p = ane_wire_view(ref, r->s->files[0].map.data, &out->len);
-  out->data = ane_arena_strndup(&r->s->arena, (const char *)p, out->len);
+  out->data = onnx_strndup(r, (const char *)p, out->len);
   return out->data ? ANE_OK : onnx_no_memory(r);
 }
 
@@ -65,6 +65,8 @@ static ane_status read_tensor(struct onnx_reader *r, const char *node, const Ane
 static ane_status read_graph(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
                              struct ane_onnx_attr *out) {
   if (!a->g) return onnx_fail(r, ANE_FORMAT, "node %s: attribute %s holds no graph", node, out->name);
+  if (scope->depth >= ONNX_MAX_DEPTH)
+    return onnx_fail(r, ANE_FORMAT, "node %s: calls and subgraphs are nested deeper than %d", node, ONNX_MAX_DEPTH);
   struct ane_onnx_graph *g = ane_arena_alloc(&r->s->arena, sizeof *g);
   if (!g) return onnx_no_memory(r);
   out->g = g;

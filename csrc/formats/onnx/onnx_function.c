@@ -44,17 +44,24 @@ struct counter {
 
 static ane_status count_nodes(struct counter *c, AneOnnx__Node **nodes, size_t n, int calls, int64_t *total);
 
+/* Adds the nodes of a graph; NULL: an attribute that holds none. */
+static ane_status count_graph(struct counter *c, const AneOnnx__Graph *g, int calls, int64_t *total) {
+  return g ? count_nodes(c, g->node, g->n_node, calls, total) : ANE_OK;
+}
+
 static ane_status count_call(struct counter *c, uint32_t index, int calls, int64_t *total) {
   const AneOnnx__Function *f = c->r->model->functions[index];
   char q[ANE_QUOTE_TEXT];
   ane_quote(q, onnx_text(f->name), strlen(onnx_text(f->name)));
   if (c->counts[index] == BUSY) return onnx_fail(c->r, ANE_FORMAT, "local function %s is recursive", q);
-  if (calls > ONNX_MAX_CALLS)
-    return onnx_fail(c->r, ANE_FORMAT, "local function %s: calls are nested deeper than %d", q, ONNX_MAX_CALLS);
+  if (calls > ONNX_MAX_DEPTH)
+    return onnx_fail(c->r, ANE_FORMAT, "local function %s: calls are nested deeper than %d", q, ONNX_MAX_DEPTH);
   if (c->counts[index] == 0) {
-    int64_t sum = 1;
+    int64_t sum = 1 + (int64_t)((f->n_input + f->n_output + f->n_attribute_proto) / ONNX_NODE_NAMES);
     c->counts[index] = BUSY;
     ane_status st = count_nodes(c, f->node, f->n_node, calls + 1, &sum);
+    /* each call that leaves out an attribute reads its default */
+    for (size_t i = 0; !st && i < f->n_attribute_proto; i++) st = count_graph(c, f->attribute_proto[i]->g, calls + 1, &sum);
     if (st) return st;
     c->counts[index] = sum;
   }
@@ -67,14 +74,12 @@ static ane_status count_nodes(struct counter *c, AneOnnx__Node **nodes, size_t n
   for (size_t i = 0; i < n; i++) {
     uint32_t f = function_index(c->r, nodes[i]);
     ane_status st = ANE_OK;
+    *total += (int64_t)((nodes[i]->n_input + nodes[i]->n_output + nodes[i]->n_attribute) / ONNX_NODE_NAMES);
     if (f == UINT32_MAX)
       ++*total;
     else
       st = count_call(c, f, calls, total);
-    for (size_t a = 0; !st && a < nodes[i]->n_attribute; a++) {
-      const AneOnnx__Graph *g = nodes[i]->attribute[a]->g;
-      if (g) st = count_nodes(c, g->node, g->n_node, calls, total);
-    }
+    for (size_t a = 0; !st && a < nodes[i]->n_attribute; a++) st = count_graph(c, nodes[i]->attribute[a]->g, calls, total);
     if (st) return st;
     if (*total > ONNX_MAX_NODES)
       return onnx_fail(c->r, ANE_FORMAT, "more than %d nodes when local functions are inlined", ONNX_MAX_NODES);
@@ -89,6 +94,9 @@ static ane_status list_functions(struct onnx_reader *r) {
     char key[KEY_BYTES], q[ANE_QUOTE_TEXT];
     size_t len = function_key(key, f->domain, f->name, f->overload);
     if (!len) return onnx_fail(r, ANE_FORMAT, "local function %zu has a name that is too long", i + 1);
+    if (f->n_attribute_proto > ONNX_MAX_ATTRIBUTES)
+      return onnx_fail(r, ANE_FORMAT, "local function %zu has defaults of %zu attributes, at most %d are supported", i + 1,
+                       f->n_attribute_proto, ONNX_MAX_ATTRIBUTES);
     uint32_t old;
     const char *copy = ane_arena_strndup(&r->s->arena, key, len);
     if (!copy || !ane_strmap_put(&r->functions, copy, len, (uint32_t)i, &old)) return onnx_no_memory(r);

@@ -22,7 +22,7 @@ static ane_status add_value(struct onnx_reader *r, const struct onnx_scope *scop
   size_t at = r->values.size / sizeof(struct ane_onnx_value), prefix = strlen(scope->prefix), len = strlen(name);
   *out = -1;
   if (at >= INT32_MAX / 2) return onnx_fail(r, ANE_FORMAT, "too many values");
-  char *full = ane_arena_alloc(&r->s->arena, prefix + len + 1);
+  char *full = onnx_array(r, prefix + len + 1, 1);
   if (!full) return onnx_no_memory(r);
   memcpy(full, scope->prefix, prefix);
   memcpy(full + prefix, name, len);
@@ -51,7 +51,7 @@ static int32_t lookup(const struct onnx_scope *scope, const char *name) {
 
 /* ---- Nodes ---------------------------------------------------------------------------------------------------------*/
 
-static ane_status walk_nodes(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t n, int calls);
+static ane_status walk_nodes(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t n);
 
 /* "name (Op)" for messages. */
 enum { LABEL = 2 * ANE_QUOTE_TEXT + 8 };
@@ -157,6 +157,8 @@ static ane_status call_attributes(struct build *b, struct onnx_scope *scope, con
                                   const struct ane_onnx_attr *given, int32_t n_given, struct onnx_scope *inner) {
   struct ane_onnx_attr *all = onnx_array(b->r, (size_t)n_given + f->n_attribute_proto, sizeof *all);
   char l[LABEL];
+  /* A graph among the defaults sees no names around it. */
+  struct onnx_scope bare = {.prefix = inner->prefix, .depth = inner->depth, .opsets = inner->opsets, .n_opsets = inner->n_opsets};
   if (!all) return onnx_no_memory(b->r);
   if (n_given) memcpy(all, given, (size_t)n_given * sizeof *all);
   int32_t count = n_given;
@@ -165,7 +167,7 @@ static ane_status call_attributes(struct build *b, struct onnx_scope *scope, con
     bool present = false;
     for (int32_t k = 0; k < n_given; k++) present = present || strcmp(given[k].name, onnx_text(a->name)) == 0;
     if (present) continue;
-    ane_status st = onnx_attribute(b->r, NULL, label(scope, n, l), a, &all[count], &present);
+    ane_status st = onnx_attribute(b->r, &bare, label(scope, n, l), a, &all[count], &present);
     if (st) return st;
     count += present;
   }
@@ -191,27 +193,32 @@ static ane_status bind_results(struct build *b, struct onnx_scope *scope, const 
 }
 
 static ane_status inline_call(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const AneOnnx__Function *f,
-                              const int32_t *in, const struct ane_onnx_attr *attrs, int32_t n_attrs, int calls) {
+                              const int32_t *in, const struct ane_onnx_attr *attrs, int32_t n_attrs) {
   char l[LABEL];
   label(scope, n, l);
-  if (calls > ONNX_MAX_CALLS) return onnx_fail(b->r, ANE_FORMAT, "node %s: calls are nested deeper than %d", l, ONNX_MAX_CALLS);
+  if (scope->depth >= ONNX_MAX_DEPTH)
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: calls and subgraphs are nested deeper than %d", l, ONNX_MAX_DEPTH);
   if (n->n_input > f->n_input || n->n_output > f->n_output)
     return onnx_fail(b->r, ANE_FORMAT, "node %s: has %zu inputs and %zu outputs, the function %zu and %zu", l, n->n_input,
                      n->n_output, f->n_input, f->n_output);
   const char *own = n->name && *n->name ? n->name : n->n_output ? n->output[0] : "";
   size_t outer = strlen(scope->prefix), len = strlen(own);
+  if (outer + len > 200) len = outer < 200 ? 200 - outer : 0; /* names of deep calls do not grow without end */
   char *prefix = ane_arena_alloc(&b->r->s->arena, outer + len + 2);
   if (!prefix) return onnx_no_memory(b->r);
-  if (outer + len > 200) len = outer < 200 ? 200 - outer : 0; /* names of deep calls do not grow without end */
   memcpy(prefix, scope->prefix, outer);
   memcpy(prefix + outer, own, len);
   prefix[outer + len] = '/';
-  struct onnx_scope inner = {
-      .prefix = outer < 200 ? prefix : scope->prefix, .opsets = f->opset_import, .n_opsets = f->n_opset_import};
+  struct onnx_scope inner = {.prefix = outer < 200 ? prefix : scope->prefix,
+                             .depth = scope->depth + 1,
+                             .opsets = f->opset_import,
+                             .n_opsets = f->n_opset_import};
   if (!f->n_opset_import) inner.opsets = b->r->model->opset_import, inner.n_opsets = b->r->model->n_opset_import;
+  b->r->calls++;
   ane_status st = call_attributes(b, scope, n, f, attrs, n_attrs, &inner);
   for (size_t i = 0; !st && i < f->n_input; i++) st = bind(b->r, &inner, f->input[i], i < n->n_input ? in[i] : ABSENT, l);
-  if (!st) st = walk_nodes(b, &inner, f->node, f->n_node, calls + 1);
+  if (!st) st = walk_nodes(b, &inner, f->node, f->n_node);
+  b->r->calls--;
   if (!st) st = bind_results(b, scope, &inner, n, f);
   ane_strmap_free(&inner.names);
   return st;
@@ -225,7 +232,7 @@ static ane_status add_node(struct build *b, struct onnx_scope *scope, const AneO
   int32_t *out = onnx_array(b->r, n->n_output, sizeof *out);
   const char *base = n->name && *n->name ? n->name : n->n_output ? n->output[0] : onnx_text(n->op_type);
   size_t prefix = strlen(scope->prefix), len = strlen(base);
-  char *name = ane_arena_alloc(&b->r->s->arena, prefix + len + 1);
+  char *name = onnx_array(b->r, prefix + len + 1, 1);
   node->op = onnx_copy(b->r, n->op_type);
   node->domain = onnx_copy(b->r, onnx_domain(n->domain));
   if (!out || !name || !node->op || !node->domain) return onnx_no_memory(b->r);
@@ -245,11 +252,15 @@ static ane_status add_node(struct build *b, struct onnx_scope *scope, const AneO
   return st;
 }
 
-static ane_status read_node(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t at, size_t n, int calls) {
+static ane_status read_node(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t at, size_t n) {
   const AneOnnx__Node *node = nodes[at];
   char l[LABEL];
-  if (node->n_input > UINT16_MAX || node->n_output > UINT16_MAX || node->n_attribute > UINT16_MAX)
-    return onnx_fail(b->r, ANE_FORMAT, "node %s: more than %d inputs, outputs or attributes", label(scope, node, l), UINT16_MAX);
+  if (b->r->inlined > ONNX_MAX_INLINED)
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: local functions take more than %d MB when they are inlined",
+                     label(scope, node, l), (int)(ONNX_MAX_INLINED >> 20));
+  if (node->n_input > UINT16_MAX || node->n_output > UINT16_MAX || node->n_attribute > ONNX_MAX_ATTRIBUTES)
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: more than %d inputs or outputs, or %d attributes", label(scope, node, l),
+                     UINT16_MAX, ONNX_MAX_ATTRIBUTES);
   int32_t *in = onnx_array(b->r, node->n_input, sizeof *in);
   struct ane_onnx_attr *attrs = onnx_array(b->r, node->n_attribute, sizeof *attrs);
   struct ane_onnx_node made = {.in = in, .attrs = attrs, .n_in = (int32_t)node->n_input};
@@ -258,15 +269,15 @@ static ane_status read_node(struct build *b, struct onnx_scope *scope, AneOnnx__
   if (!st) st = read_attributes(b, scope, node, node->attribute, node->n_attribute, attrs, &made.n_attrs);
   if (st) return st;
   const AneOnnx__Function *f = onnx_function(b->r, node);
-  if (f) return inline_call(b, scope, node, f, in, attrs, made.n_attrs, calls);
+  if (f) return inline_call(b, scope, node, f, in, attrs, made.n_attrs);
   if (strcmp(onnx_text(node->op_type), "Constant") == 0 && !*onnx_domain(node->domain))
     return add_constant(b, scope, node, attrs, made.n_attrs);
   return add_node(b, scope, node, &made);
 }
 
-static ane_status walk_nodes(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t n, int calls) {
+static ane_status walk_nodes(struct build *b, struct onnx_scope *scope, AneOnnx__Node **nodes, size_t n) {
   ane_status st = ANE_OK;
-  for (size_t i = 0; !st && i < n; i++) st = read_node(b, scope, nodes, i, n, calls);
+  for (size_t i = 0; !st && i < n; i++) st = read_node(b, scope, nodes, i, n);
   return st;
 }
 
@@ -324,6 +335,8 @@ static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope
   for (size_t i = 0; i < g->n_input; i++) {
     const char *name = onnx_text(g->input[i]->name);
     uint32_t known = ane_strmap_get(&scope->names, name, strlen(name));
+    if (out->n_inputs >= ONNX_MAX_PORTS || g->n_output > ONNX_MAX_PORTS)
+      return onnx_fail(r, ANE_UNSUPPORTED, "a graph has more than %d inputs or outputs", ONNX_MAX_PORTS);
     if (known != UINT32_MAX && known < initialised) continue; /* an input with a default value: the initialiser is used */
     struct ane_onnx_io *io = &out->inputs[out->n_inputs];
     ane_status st = read_io(r, g->input[i], "input", io);
@@ -351,14 +364,33 @@ static ane_status read_outputs_of(struct onnx_reader *r, const struct onnx_scope
   return ANE_OK;
 }
 
+/* Counts the nodes of a graph and of its subgraphs, and how deep these are nested. Attributes of functions can refer to one
+ * subgraph many times, and it can hold such references too, so a small file could have any number of nodes. */
+static ane_status count_all(struct onnx_reader *r, struct ane_onnx_graph *g) {
+  int64_t all = g->n_nodes;
+  g->depth = 1;
+  for (int32_t i = 0; i < g->n_nodes; i++)
+    for (int32_t k = 0; k < g->nodes[i].n_attrs; k++) {
+      const struct ane_onnx_attr *a = &g->nodes[i].attrs[k];
+      if (a->type != ANE_ONNX_GRAPH) continue;
+      all += a->g->n_all;
+      g->depth = ANE_MAX(g->depth, a->g->depth + 1);
+      if (all > ONNX_MAX_NODES || g->depth > ONNX_MAX_DEPTH)
+        return onnx_fail(r, ANE_FORMAT, "node %.120s: more than %d nodes in subgraphs, or these are nested deeper than %d",
+                         g->nodes[i].name, ONNX_MAX_NODES, ONNX_MAX_DEPTH);
+    }
+  g->n_all = (int32_t)all;
+  return ANE_OK;
+}
+
 ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g,
                       struct ane_onnx_graph *out) {
-  struct onnx_scope scope = {.outer = outer, .prefix = outer ? outer->prefix : ""};
+  struct onnx_scope scope = {.outer = outer, .prefix = outer ? outer->prefix : "", .depth = outer ? outer->depth + 1 : 0};
   struct build b = {.r = r};
   if (!outer) scope.opsets = r->model->opset_import, scope.n_opsets = r->model->n_opset_import;
   ane_status st = read_initialisers(r, &scope, g);
   if (!st) st = read_inputs_of(r, &scope, g, out);
-  if (!st) st = walk_nodes(&b, &scope, g->node, g->n_node, 1);
+  if (!st) st = walk_nodes(&b, &scope, g->node, g->n_node);
   if (!st) st = read_outputs_of(r, &scope, g, out);
   if (!st) {
     out->n_nodes = (int32_t)(b.nodes.size / sizeof *out->nodes);
@@ -368,6 +400,7 @@ ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, con
     else if (b.nodes.size)
       memcpy(out->nodes, b.nodes.data, b.nodes.size);
   }
+  if (!st) st = count_all(r, out);
   ane_strmap_free(&scope.names);
   ane_buffer_free(&b.nodes);
   return st;

@@ -9,8 +9,20 @@
 
 #include <string.h>
 
-/* Limits: nodes after inlining; nesting of function calls; files of external data. */
-enum { ONNX_MAX_NODES = 1000000, ONNX_MAX_CALLS = 100, ONNX_MAX_FILES = 4096 };
+/* The most bytes that calls of functions take. */
+#define ONNX_MAX_INLINED (UINT64_C(1) << 30)
+
+/* Limits: nodes after inlining, with those of subgraphs wherever they are used; function calls and subgraphs inside each other;
+ * files of external data; attributes of a node or function, whose names are compared with each other; inputs
+ * and outputs of a graph; names and attributes that count as one more node. */
+enum {
+  ONNX_MAX_NODES = 1000000,
+  ONNX_MAX_DEPTH = 100,
+  ONNX_MAX_FILES = 4096,
+  ONNX_MAX_ATTRIBUTES = 1024,
+  ONNX_MAX_PORTS = 4096,
+  ONNX_NODE_NAMES = 64
+};
 
 struct onnx_reader {
   struct ane_source *s;
@@ -20,14 +32,18 @@ struct onnx_reader {
   struct ane_strmap locations; /* of external data -> index into the source's files */
   struct ane_buffer values;    /* of struct ane_onnx_value */
   uint32_t room_files;
+  int calls;        /* of local functions that are being inlined */
+  uint64_t inlined; /* bytes of the arena that calls took */
   struct ane_error *err;
 };
 
 /* As ane_fail, with the file's name before the message. */
 ane_status onnx_fail(struct onnx_reader *r, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 ane_status onnx_no_memory(struct onnx_reader *r);
-/* Arena copies; NULL if there is no memory. */
+/* Memory of the arena, zeroed, and copies in it; NULL if there is no memory. What calls of functions take is counted: each call
+ * copies the names, lists and constants of its function. */
 void *onnx_array(struct onnx_reader *r, size_t n, size_t size);
+char *onnx_strndup(struct onnx_reader *r, const char *s, size_t len);
 const char *onnx_copy(struct onnx_reader *r, const char *s);
 
 /* Reads a tensor of the file, checks it and gives its bytes. `what` names it in errors: "tensor x", "attribute value". */
@@ -41,6 +57,7 @@ struct onnx_scope {
   const struct onnx_scope *outer;
   struct ane_strmap names;
   const char *prefix; /* put before the names of nodes and values: "" or "call/" */
+  int depth;          /* calls and subgraphs around it */
   AneOnnx__OperatorSetId **opsets;
   size_t n_opsets;
   /* In the body of a function: the attributes that ref_attr_name refers to. */
