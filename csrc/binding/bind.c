@@ -38,6 +38,13 @@ lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer
   return lua_isnoneornil(L, arg) ? def : bind_integer(L, arg, lo, hi);
 }
 
+size_t bind_length(lua_State *L, int arg, size_t most) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  lua_Unsigned n = lua_rawlen(L, arg);
+  if (n > most) luaL_error(L, "a list must have at most %I entries, but this one has %I", (LUAI_UACINT)most, (LUAI_UACINT)n);
+  return (size_t)n;
+}
+
 const char *bind_text(lua_State *L, int arg) {
   size_t len;
   const char *s = luaL_checklstring(L, arg, &len);
@@ -52,8 +59,7 @@ int32_t *bind_ids(lua_State *L, int arg, size_t *n) {
     *n = 1;
     return one;
   }
-  luaL_checktype(L, arg, LUA_TTABLE);
-  size_t len = (size_t)lua_rawlen(L, arg);
+  size_t len = bind_length(L, arg, INT32_MAX);
   int32_t *ids = lua_newuserdatauv(L, (len ? len : 1) * sizeof *ids, 0);
   for (size_t i = 0; i < len; i++) {
     int ok;

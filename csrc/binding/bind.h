@@ -24,6 +24,11 @@ int bind_fail(lua_State *L, const struct ane_error *err);
 lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
 lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
 
+/* Returns the raw length of the table at `arg`; raises on anything else, and on more than `most` entries. The length of a table
+ * of a few entries can be any number (Lua manual, 3.4.7), and a metamethod may return a negative one. So lists are read by this
+ * function before memory is allocated for them. */
+size_t bind_length(lua_State *L, int arg, size_t most);
+
 /* Returns a string argument as a C string; raises if it holds a NUL. */
 const char *bind_text(lua_State *L, int arg);
 

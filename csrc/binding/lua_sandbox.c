@@ -5,11 +5,11 @@
 
 /* Returns the list of texts at `arg`, which keeps them alive. */
 static const char **check_paths(lua_State *L, int arg, size_t *n) {
-  luaL_checktype(L, arg, LUA_TTABLE);
-  *n = (size_t)lua_rawlen(L, arg);
+  *n = bind_length(L, arg, 1 << 20);
   const char **list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < *n; i++) {
     lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    luaL_checktype(L, -1, LUA_TSTRING); /* the table holds the string */
     list[i] = bind_text(L, lua_gettop(L));
     lua_pop(L, 1);
   }

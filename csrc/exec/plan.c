@@ -49,9 +49,10 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
   if (!f) return no_memory(err);
   if (v->data.gather) {
-    struct ane_tensor rows = v->data; /* of one column each */
-    rows.shape = (struct ane_shape){2, {(int64_t)n, 1}};
-    for (uint64_t i = 0; i < n; i++) ane_gather_floats(&rows, (int64_t)i, f + i);
+    struct ane_tensor rows = v->data;
+    int64_t cols = v->shape.rank < 2 ? 1 : v->shape.dim[v->shape.rank - 1];
+    rows.shape = (struct ane_shape){2, {cols ? (int64_t)n / cols : 0, cols}};
+    for (int64_t i = 0; i < rows.shape.dim[0]; i++) ane_gather_floats(&rows, i, f + i * cols);
   } else {
     decode(v->data.data, f, n);
   }
@@ -226,6 +227,8 @@ static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node
   pl->recurrent_of[n->inputs[5]] = p->n_recurrent;
   p->recurrent[p->n_recurrent++] = p->recurrent_floats;
   if (held) p->recurrent_floats += s->shape.dim[1] * s->shape.dim[2] * s->shape.dim[3];
+  if (p->recurrent_floats > INT64_MAX / 64) /* a session has several copies */
+    return ane_fail(err, ANE_NOMEM, "%s: the recurrent states have too many elements", n->name);
   return ANE_OK;
 }
 

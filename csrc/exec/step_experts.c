@@ -50,14 +50,17 @@ static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64
   return y;
 }
 
-/* The expert that is choice j of a token, and its weight. A number >= count means no expert. route: the token's k expert numbers,
- * then their k weights. */
+/* The expert that is choice j of a token, and its weight. The result `count` means no expert. route: the token's k expert
+ * numbers, then their k weights. They may come from the stage before, which may send anything. */
 static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
   int64_t k = s->experts.k;
-  if (!s->experts.soft) return *weight = route[k + j], (int64_t)route[j];
+  if (!s->experts.soft) {
+    *weight = route[k + j];
+    return route[j] >= 0 && route[j] < (float)s->experts.count ? (int64_t)route[j] : s->experts.count;
+  }
   *weight = 0;
   for (int64_t i = 0; i < k; i++)
-    if ((int64_t)route[i] == j) *weight = route[k + i];
+    if (route[i] == (float)j) *weight = route[k + i];
   return j;
 }
 

@@ -11,6 +11,10 @@ struct infer_out {
 };
 enum { MAX_OUTPUTS = 8 };
 
+/* The most channels of a value, and elements of a recurrent state. Attributes and states have no data that limits them. With this
+ * limit, sizes in bytes of a chunk of tokens fit 64 bits. */
+#define INFER_MOST (INT64_C(1) << 40)
+
 typedef ane_status (*infer_fn)(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 
 /* Checks the inputs and fills n->n_outputs outputs. The error's text starts with the node's name. */

@@ -16,7 +16,8 @@ ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_err
 }
 
 bool infer_is_activation(const struct ane_value *v) {
-  return v->dtype == ANE_F32 && v->shape.rank == 4 && v->shape.dim[0] == 1 && v->shape.dim[1] > 0 && v->shape.dim[3] == 1;
+  return v->dtype == ANE_F32 && v->shape.rank == 4 && v->shape.dim[0] == 1 && v->shape.dim[1] > 0 &&
+         v->shape.dim[1] <= INFER_MOST && v->shape.dim[3] == 1;
 }
 
 ane_status infer_want_activation(const struct ane_value *v, struct ane_error *err) {

@@ -137,6 +137,9 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
                     infer_channels(k), infer_channels(v), kv_heads, head_dim);
   if (ane_node_int(n, "window") < 0 || !(ane_node_float(n, "softcap") >= 0))
     return ane_fail(err, ANE_INVALID, "window and softcap must not be negative");
+  if (ane_node_int(n, "window") > INFER_MOST || ane_node_int(n, "ahead") > INFER_MOST)
+    return ane_fail(err, ANE_INVALID, "window and ahead must be at most 2^40, but are %" PRId64 " and %" PRId64,
+                    ane_node_int(n, "window"), ane_node_int(n, "ahead"));
   if ((st = check_kv_state(infer_in(g, n, 3), kv_heads, head_dim, err)) ||
       (st = check_kv_state(infer_in(g, n, 4), kv_heads, head_dim, err)))
     return st;

@@ -12,13 +12,15 @@ static ane_status want_heads(const struct ane_value *v, int64_t heads, const cha
                   ane_shape_text(&v->shape, text));
 }
 
-/* Checks that a state is [1, heads, n, width]. */
+/* Checks that a state is [1, heads, n, width]. Its size then bounds the products of heads, n and width. */
 static ane_status want_state(const struct ane_value *s, struct ane_error *err) {
   if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
   const struct ane_shape *d = &s->shape;
-  if (s->kind == ANE_VALUE_STATE && d->rank == 4 && d->dim[0] == 1 && d->dim[1] > 0 && d->dim[2] > 0 && d->dim[3] > 0)
+  uint64_t n;
+  if (s->kind == ANE_VALUE_STATE && d->rank == 4 && d->dim[0] == 1 && d->dim[1] > 0 && d->dim[2] > 0 && d->dim[3] > 0 &&
+      ane_shape_count(d, &n) && n <= INFER_MOST)
     return ANE_OK;
-  return infer_bad(s, "a state [1, heads, n, width]", err);
+  return infer_bad(s, "a state [1, heads, n, width] of at most 2^40 elements", err);
 }
 
 static ane_status want_channels(const struct ane_value *v, const struct ane_value *like, int64_t channels,

@@ -44,7 +44,7 @@ ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *
   bool mean = n->op == ANE_OP_MEAN_HEADS;
   ane_status st = infer_want_activation(x, err);
   if (st) return st;
-  if (heads < 1 || times < 1 || infer_channels(x) % heads || (mean && heads % times))
+  if (heads < 1 || times < 1 || infer_channels(x) % heads || (mean ? heads % times != 0 : times > INFER_MOST / infer_channels(x)))
     return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads, %" PRId64 " times, do not fit %" PRId64 " channels", heads, times,
                     infer_channels(x));
   out[0] = infer_activation(mean ? infer_channels(x) / times : infer_channels(x) * times, infer_tokens(x));

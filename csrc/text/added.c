@@ -13,6 +13,9 @@ static ane_status add_normalised(struct ane_tokenizer *t, uint32_t i, struct ane
   struct ane_change_context x = {.pattern_memory = m};
   struct ane_aligned a = {0};
   ane_status st = ane_normalise(t->normalisers, t->n_normalisers, &x, t->pieces[i], false, &a, err);
+  if (!st && a.bytes.size > ANE_TOKEN_BYTES)
+    st = ane_fail(err, ANE_RANGE, "token %u must have at most %d bytes after the normalizer, but has %zu", (unsigned)i,
+                  ANE_TOKEN_BYTES, a.bytes.size);
   if (!st && a.bytes.size && !ane_trie_add(&t->late, (const char *)a.bytes.data, a.bytes.size, (int32_t)i))
     st = ane_fail(err, ANE_NOMEM, "no memory for the added tokens");
   ane_aligned_free(&a);

@@ -3,8 +3,10 @@
 
 #include <string.h>
 
+/* The seed prevents that a file is crafted whose pairs all collide. */
 static size_t slot_of(const struct ane_tokenizer *t, uint64_t key) {
-  size_t i = (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & t->pair_mask;
+  uint64_t hash = (key ^ t->pair_seed) * 0x9E3779B97F4A7C15u;
+  size_t i = (size_t)(((hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u) >> 32) & t->pair_mask;
   while (t->pairs[i].key != key && t->pairs[i].key != UINT64_MAX) i = (i + 1) & t->pair_mask;
   return i;
 }
@@ -56,6 +58,7 @@ ane_status ane_bpe_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc
   t->pairs = ane_arena_array(&t->arena, room, sizeof *t->pairs);
   if (!t->pairs) return ane_fail(err, ANE_NOMEM, "no memory for %zu merges", d->n_merges);
   t->pair_mask = room - 1;
+  t->pair_seed = (uint64_t)(uintptr_t)t->pairs * 0x9E3779B97F4A7C15u | 1;
   for (size_t i = 0; i < room; i++) t->pairs[i].key = UINT64_MAX;
   struct ane_buffer both = {0};
   ane_status st = ANE_OK;

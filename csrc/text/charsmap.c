@@ -29,6 +29,7 @@ static uint32_t offset(uint32_t u) { return (u >> 10) << ((u & 1u << 9) >> 6); }
 static const char *rule(const struct ane_charsmap *m, const char *s, size_t len, bool shortest, size_t *used) {
   const char *found = NULL;
   uint32_t at = offset(unit(m, 0));
+  len = ANE_MIN(len, (size_t)ANE_TOKEN_BYTES); /* the units of a damaged trie may form a circle */
   for (size_t i = 0; i < len && s[i]; i++) {
     uint8_t c = (uint8_t)s[i];
     at ^= c;

@@ -40,6 +40,11 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
     st = ane_fail(err, ANE_NOMEM, "no memory for a pattern");
     goto out;
   }
+  if (strlen(split->pattern) > ANE_PATTERN_BYTES) {
+    st = ane_fail(err, ANE_RANGE, "a pattern must have at most %d bytes, but this one has %zu", ANE_PATTERN_BYTES,
+                  strlen(split->pattern));
+    goto out;
+  }
   if (!split->literal && (st = ane_onig_translate(split->pattern, &text, err))) {
     ane_fail_in(err, st, "pattern %s", split->pattern);
     goto out;

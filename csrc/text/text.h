@@ -67,6 +67,15 @@ struct ane_normaliser {
  * steps of pre-tokenizers, and for decoders over the spelling of a token. */
 enum { ANE_NORMALISE_GROWTH = 32, ANE_NORMALISE_SLACK = 65536 };
 
+/* The most bytes of an added token, and of any token of models that walk along a text for the longest one (all but MERGES and
+ * WORDS); also of the prefix and the suffix, and of a rule of a charsmap. Without such a limit a text could take quadratic time.
+ */
+enum { ANE_TOKEN_BYTES = 4096 };
+
+/* The most normalisers, splits and decoder steps of a tokenizer, each, and the most bytes of a pattern. PCRE2 refuses patterns
+ * that become longer than that. */
+enum { ANE_TEXT_STEPS = 256, ANE_PATTERN_BYTES = 65536 };
+
 struct ane_buffer;
 /* Appends the text in a normalisation form (ANE_NORMALISE_NFC to NFKD) to out; ill-formed bytes are copied. Takes linear time,
  * also on long runs of marks. Errors: ANE_INVALID (another kind), ANE_NOMEM. */
@@ -206,7 +215,8 @@ const struct ane_pretokenizer *ane_pretokenizer_list(uint32_t *n);
 
 struct ane_tokenizer; /* immutable once created: many threads may use it at once */
 
-/* Copies everything it needs from the description. Errors: ANE_FORMAT, ANE_INVALID, ANE_NOMEM. */
+/* Copies everything it needs from the description. Errors: ANE_FORMAT, ANE_INVALID, ANE_RANGE (too many steps), ANE_UNSUPPORTED
+ * (a pattern), ANE_NOMEM. */
 ane_status ane_tokenizer_create(struct ane_tokenizer **out, const struct ane_tokenizer_desc *desc, struct ane_error *err);
 void ane_tokenizer_destroy(struct ane_tokenizer *t); /* NULL is fine */
 

@@ -264,7 +264,9 @@ struct ane_tokenizer {
   struct ane_trie added, late, keep;
   struct ane_pair_slot *pairs; /* open addressing; pair_mask + 1 slots */
   size_t pair_mask;
-  struct ane_prefix_node *tree; /* UNIGRAM */
+  uint64_t pair_seed;
+  struct ane_prefix_node *tree;              /* UNIGRAM, WORDPIECE */
+  const struct ane_prefix_node *tree_inside; /* WORDPIECE: the node of the prefix; NULL: no token begins with it */
   double unk_score, bonus;
 
   struct ane_decode_step *decoders;
@@ -330,10 +332,15 @@ ane_status ane_bpe_encode(struct ane_encode_run *run, const char *piece, size_t 
 /* spm.c */
 void ane_spm_init(struct ane_tokenizer *t);
 ane_status ane_spm_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
+/* tree.c: makes the prefix tree of the tokens that the model may produce; ane_model_token may still exclude some. */
+ane_status ane_tree_init(struct ane_tokenizer *t, struct ane_error *err);
+/* Returns the child of a node for this byte; NULL: it has none. */
+const struct ane_prefix_node *ane_tree_child(const struct ane_tokenizer *t, const struct ane_prefix_node *node, uint8_t byte);
 /* unigram.c */
 ane_status ane_unigram_init(struct ane_tokenizer *t, struct ane_error *err);
 ane_status ane_unigram_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 /* words.c */
+ane_status ane_wordpiece_init(struct ane_tokenizer *t, struct ane_error *err);
 ane_status ane_wordpiece_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 ane_status ane_word_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 

@@ -28,9 +28,22 @@ static ane_status init_model(struct ane_tokenizer *t, const struct ane_tokenizer
     case ANE_MODEL_MERGES: return ane_bpe_init(t, d, err);
     case ANE_MODEL_SCORES: ane_spm_init(t); return ANE_OK;
     case ANE_MODEL_UNIGRAM: return ane_unigram_init(t, err);
-    case ANE_MODEL_WORDPIECE:
+    case ANE_MODEL_WORDPIECE: return ane_wordpiece_init(t, err);
     case ANE_MODEL_WORDS: break;
   }
+  return ANE_OK;
+}
+
+/* Each step runs on every text or token, and a split calls the next one, so their number must be small. */
+static ane_status check_steps(const struct ane_tokenizer_desc *d, struct ane_error *err) {
+  const struct {
+    const char *kind;
+    uint32_t n;
+  } lists[] = {{"normalizer", d->n_normalisers}, {"pre_tokenizer", d->n_splits}, {"decoder", d->n_decoders}};
+  for (size_t i = 0; i < ANE_COUNT(lists); i++)
+    if (lists[i].n > ANE_TEXT_STEPS)
+      return ane_fail(err, ANE_RANGE, "%s: must have at most %d steps, but has %u", lists[i].kind, ANE_TEXT_STEPS,
+                      (unsigned)lists[i].n);
   return ANE_OK;
 }
 
@@ -47,7 +60,7 @@ static ane_status init(struct ane_tokenizer *t, const struct ane_tokenizer_desc 
   t->unk = d->unk;
   bool scores = d->model == ANE_MODEL_SCORES || d->model == ANE_MODEL_UNIGRAM;
   if (scores && !d->scores) return ane_fail(err, ANE_FORMAT, "the vocabulary has no scores");
-  if ((st = ane_vocab_init(t, d, err))) return st;
+  if ((st = check_steps(d, err)) || (st = ane_vocab_init(t, d, err))) return st;
   if (!copy_text(&t->arena, d->prefix, &t->prefix) || !copy_text(&t->arena, d->suffix, &t->suffix) ||
       !copy_ends(t, d->head, d->n_head, d->bos, &t->head, &t->n_head) ||
       !copy_ends(t, d->tail, d->n_tail, d->eos, &t->tail, &t->n_tail))

@@ -21,12 +21,26 @@ int ane_byte_value(struct ane_text s) {
   return v;
 }
 
+/* Is the token found by a walk along the text? */
+static bool is_walked(const struct ane_tokenizer_desc *d, uint32_t i) {
+  uint8_t type = d->types ? d->types[i] : ANE_TOKEN_NORMAL;
+  return (d->model != ANE_MODEL_MERGES && d->model != ANE_MODEL_WORDS) || type == ANE_TOKEN_CONTROL || type == ANE_TOKEN_USER ||
+         type == ANE_TOKEN_UNKNOWN;
+}
+
 static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *err) {
+  if (d->prefix.len > ANE_TOKEN_BYTES || d->suffix.len > ANE_TOKEN_BYTES)
+    return ane_fail(err, ANE_RANGE, "the %s of tokens must have at most %d bytes, but has %zu",
+                    d->prefix.len > ANE_TOKEN_BYTES ? "prefix" : "suffix", ANE_TOKEN_BYTES,
+                    ANE_MAX(d->prefix.len, d->suffix.len));
   if (d->n_tokens == 0 || d->n_tokens > INT32_MAX)
     return ane_fail(err, ANE_FORMAT, "vocabulary of %u tokens", (unsigned)d->n_tokens);
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     if (d->tokens[i].len > INT32_MAX)
       return ane_fail(err, ANE_FORMAT, "token %u is %zu bytes long", (unsigned)i, d->tokens[i].len);
+    if (d->tokens[i].len > ANE_TOKEN_BYTES && is_walked(d, i))
+      return ane_fail(err, ANE_RANGE, "token %u must have at most %d bytes, but has %zu", (unsigned)i, ANE_TOKEN_BYTES,
+                      d->tokens[i].len);
     if (d->types && (d->types[i] < ANE_TOKEN_NORMAL || d->types[i] > ANE_TOKEN_BYTE))
       return ane_fail(err, ANE_FORMAT, "token %u has type %d, known are 1 to 6", (unsigned)i, d->types[i]);
     if (d->scores && isnan(d->scores[i])) return ane_fail(err, ANE_FORMAT, "the score of token %u is not a number", (unsigned)i);

@@ -1,34 +1,39 @@
 /* WordPiece, and the model of whole words. */
 #include "text/text_internal.h"
 
-#include <string.h>
-
 ane_status ane_word_encode(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
   int32_t id = ane_model_token(run->t, s, len, run->special);
   return id >= 0 ? ane_emit(run, id, s, len, err) : ane_emit_unknown(run, s, len, NULL, err);
 }
 
-/* Sets *length to that of the longest token at the start of s[at..len), with the prefix if at > 0. 0: there is none. */
-static ane_status longest(struct ane_encode_run *run, const char *s, size_t at, size_t len, int32_t *id, size_t *length,
-                          struct ane_error *err) {
-  const struct ane_tokenizer *t = run->t;
-  struct ane_text prefix = at ? t->prefix : (struct ane_text){0};
-  size_t n = ANE_MIN(len - at, (size_t)t->max_len);
-  struct ane_buffer *b = &run->spelled;
-  b->size = 0;
-  *id = ANE_NO_TOKEN;
-  *length = 0;
-  if (!ane_buffer_append(b, prefix.data, prefix.len) || !ane_buffer_append(b, s + at, n))
-    return ane_fail(err, ANE_NOMEM, "no memory for a word of %zu bytes", len);
-  for (; n; n--) {
-    if (at + n < len && ((unsigned char)s[at + n] & 0xC0) == 0x80) continue; /* not a character boundary */
-    *id = ane_model_token(t, (const char *)b->data, prefix.len + n, run->special);
-    if (*id >= 0) {
-      *length = n;
-      return ANE_OK;
-    }
-  }
+ane_status ane_wordpiece_init(struct ane_tokenizer *t, struct ane_error *err) {
+  ane_status st = ane_tree_init(t, err);
+  if (st) return st;
+  t->tree_inside = t->tree;
+  for (size_t i = 0; i < t->prefix.len && t->tree_inside; i++)
+    t->tree_inside = ane_tree_child(t, t->tree_inside, (uint8_t)t->prefix.data[i]);
   return ANE_OK;
+}
+
+/* May the model produce this token? */
+static bool is_made(const struct ane_encode_run *run, int32_t id) {
+  ane_token_type type = (ane_token_type)run->t->types[id];
+  return type == ANE_TOKEN_NORMAL || type == ANE_TOKEN_USER || (run->special && type == ANE_TOKEN_CONTROL);
+}
+
+/* Returns the length of the longest token at the start of s[at..len), with the prefix if at > 0. 0: there is none. */
+static size_t longest(const struct ane_encode_run *run, const char *s, size_t at, size_t len, int32_t *id) {
+  const struct ane_tokenizer *t = run->t;
+  const struct ane_prefix_node *node = at ? t->tree_inside : t->tree;
+  size_t length = 0;
+  for (size_t n = 1; node && at + n <= len; n++) {
+    node = ane_tree_child(t, node, (uint8_t)s[at + n - 1]);
+    bool cut = at + n < len && ((unsigned char)s[at + n] & 0xC0) == 0x80; /* not a character boundary */
+    if (!node || node->token < 0 || cut || !is_made(run, node->token)) continue;
+    *id = node->token;
+    length = n;
+  }
+  return length;
 }
 
 static size_t characters(const char *s, size_t len) {
@@ -43,9 +48,9 @@ ane_status ane_wordpiece_encode(struct ane_encode_run *run, const char *s, size_
   ane_status st = ANE_OK;
   if (characters(s, len) > run->t->max_chars) return ane_emit_unknown(run, s, len, NULL, err);
   for (size_t at = 0; at < len && !st; at += n) {
-    int32_t id;
-    st = longest(run, s, at, len, &id, &n, err);
-    if (st || !n) break;
+    int32_t id = ANE_NO_TOKEN;
+    n = longest(run, s, at, len, &id);
+    if (!n) break;
     st = ane_emit(run, id, s + at, n, err);
   }
   if (st || n) return st;

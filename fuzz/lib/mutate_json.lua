@@ -70,8 +70,11 @@ local function change(text, most, random, bytes, words)
   elseif way == 1 then -- remove it, with a comma on either side
     local before = text:sub(1, first - 1):gsub(",%s*$", "")
     return before .. text:sub(last + 1)
-  elseif way == 2 then -- double it
-    return text:sub(1, last) .. "," .. text:sub(first)
+  elseif way == 2 then -- double it, rarely so often that recursion along the list would overflow the stack
+    local n = random(20) == 0 and math.min(50000, (most - #text) // (last - first + 2)) or 1
+    return text:sub(1, last) .. ("," .. text:sub(first, last)):rep(math.max(1, n)) .. text:sub(last + 1)
+  elseif way == 3 and kind == "string" and not key and random(10) == 0 then -- a long text
+    return replace(text, first + 1, last - 1, text:sub(first + 1, last - 1):rep(1000))
   elseif way == 3 and kind == "string" and last - first > 1 then
     return replace(text, first + 1, last - 1, bytes(text:sub(first + 1, last - 1), 64))
   elseif way == 4 then -- wrap it

@@ -310,8 +310,7 @@ static void push_ai_functions(lua_State *L, const struct ane_ai_program *p) {
 
 /* Returns the list of whole numbers at this index, in a userdata that is pushed. */
 static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
-  luaL_checktype(L, at, LUA_TTABLE);
-  *n = (uint32_t)lua_rawlen(L, at);
+  *n = (uint32_t)bind_length(L, at, 1 << 20);
   int64_t *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
   for (uint32_t i = 0; i < *n; i++) {
     lua_rawgeti(L, at, (lua_Integer)i + 1);
@@ -345,7 +344,7 @@ static const float *numbers_field(lua_State *L, int t, const char *key, size_t c
  * is pushed. */
 static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *n) {
   lua_getfield(L, t, "dense");
-  *n = lua_istable(L, -1) ? (uint32_t)lua_rawlen(L, -1) : 0;
+  *n = lua_istable(L, -1) ? (uint32_t)bind_length(L, lua_gettop(L), 1 << 10) : 0;
   int list = lua_gettop(L);
   struct ane_coreai_dense *out = lua_newuserdatauv(L, (*n + 1) * sizeof *out, 0);
   for (uint32_t i = 0; i < *n; i++) {

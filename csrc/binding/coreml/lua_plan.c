@@ -28,7 +28,7 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
 
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n) {
   lua_getfield(L, t, "functions");
-  *n = lua_istable(L, -1) ? (uint32_t)luaL_len(L, -1) : 0;
+  *n = lua_istable(L, -1) ? (uint32_t)bind_length(L, lua_gettop(L), 1 << 16) : 0;
   int list = lua_gettop(L);
   struct ane_mil_profile *out = lua_newuserdatauv(L, ((size_t)*n + 1) * sizeof *out, 0);
   for (uint32_t i = 0; i < *n; i++) {

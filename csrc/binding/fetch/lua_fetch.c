@@ -36,12 +36,13 @@ static int fetch_begin(lua_State *L) {
   r.connect_ms = (uint32_t)(1000 * bind_opt_number_option(L, 2, "connect_s", 30, 0.001, 3600));
   r.stall_ms = (uint32_t)(1000 * bind_opt_number_option(L, 2, "stall_s", 60, 0.001, 3600));
   lua_getfield(L, 2, "headers");
-  r.n_headers = lua_istable(L, -1) ? (size_t)ANE_MIN(luaL_len(L, -1), (lua_Integer)1000) : 0;
+  r.n_headers = lua_istable(L, -1) ? bind_length(L, lua_gettop(L), 1000) : 0;
   const char **headers = lua_newuserdatauv(L, (r.n_headers + 1) * sizeof *headers, 0);
   for (size_t i = 0; i < r.n_headers; i++) {
     lua_rawgeti(L, 3, (lua_Integer)i + 1);
     size_t n;
-    headers[i] = luaL_checklstring(L, -1, &n); /* the table holds the string */
+    luaL_checktype(L, -1, LUA_TSTRING);
+    headers[i] = lua_tolstring(L, -1, &n); /* the table holds the string */
     for (size_t k = 0; k < n; k++)
       if ((unsigned char)headers[i][k] < ' ') luaL_error(L, "header %d has a control character", (int)i + 1);
     lua_pop(L, 1);

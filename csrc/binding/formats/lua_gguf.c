@@ -111,8 +111,7 @@ static void store_scalar(const struct ane_meta *m, uint8_t *at) {
 
 /* Returns the list at idx as an array. Its memory is a userdata that stays on the stack; strings stay in the list. */
 static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t) {
-  luaL_checktype(L, idx, LUA_TTABLE);
-  size_t n = (size_t)lua_rawlen(L, idx), size = strings ? sizeof(struct ane_meta) : ane_dtype_info(t)->bytes;
+  size_t n = bind_length(L, idx, INT32_MAX), size = strings ? sizeof(struct ane_meta) : ane_dtype_info(t)->bytes;
   struct ane_meta m = {.kind = ANE_META_ARRAY};
   uint8_t *data = lua_newuserdatauv(L, (n ? n : 1) * size, 0);
   for (size_t i = 0; i < n; i++) {

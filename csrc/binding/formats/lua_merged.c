@@ -27,7 +27,8 @@ static const char *text_field(lua_State *L, int t, const char *name) {
 static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   size_t size = 0;
   lua_getfield(L, t, name);
-  const char *bytes = lua_isnil(L, -1) ? NULL : luaL_checklstring(L, -1, &size);
+  if (!lua_isnil(L, -1)) luaL_checktype(L, -1, LUA_TSTRING); /* a number would become a string that the table does not keep */
+  const char *bytes = lua_tolstring(L, -1, &size);
   if (bytes && size != (size_t)n * sizeof(float)) luaL_error(L, "%s of an edit has %I bytes", name, (LUAI_UACINT)size);
   lua_pop(L, 1);
   return (const float *)(const void *)bytes;
@@ -177,7 +178,8 @@ static struct edit edit_of(lua_State *L) {
   e.from = bind_opt_text_option(L, t, "from");
   if (!e.from) e.from = e.name;
   e.head = bind_opt_integer_option(L, t, "head", 0, 0, INT32_MAX);
-  if (lua_getfield(L, t, "bytes") != LUA_TNIL) e.bytes = luaL_checklstring(L, -1, &e.size);
+  if (lua_getfield(L, t, "bytes") != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING);
+  e.bytes = lua_tolstring(L, -1, &e.size);
   lua_pop(L, 1);
   const char *dtype = bind_opt_text_option(L, t, "dtype");
   if (!dtype && e.bytes) luaL_error(L, "an edit has bytes but no dtype");

@@ -205,7 +205,8 @@ static struct ane_onnx_weight check_weight(lua_State *L) {
   struct ane_onnx_weight w = {0};
   luaL_checktype(L, -1, LUA_TTABLE);
   lua_getfield(L, -1, "name");
-  w.name = luaL_checkstring(L, -1); /* lives in the table */
+  luaL_checktype(L, -1, LUA_TSTRING);
+  w.name = lua_tostring(L, -1); /* lives in the table */
   lua_getfield(L, -2, "shape");
   luaL_checktype(L, -1, LUA_TTABLE);
   w.shape.rank = (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_MAX_RANK);

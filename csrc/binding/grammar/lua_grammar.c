@@ -46,8 +46,7 @@ static bool flag(lua_State *L, int table, const char *name) {
 
 /* Returns the strings of the list at `arg`, in a userdata that is pushed. They are valid as long as the list is unchanged. */
 static struct ane_bytes *check_texts(lua_State *L, int arg, size_t *n) {
-  luaL_checktype(L, arg, LUA_TTABLE);
-  *n = (size_t)ANE_MIN(luaL_len(L, arg), (lua_Integer)INT32_MAX);
+  *n = bind_length(L, arg, INT32_MAX);
   struct ane_bytes *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < *n; i++) {
     lua_rawgeti(L, arg, (lua_Integer)i + 1);
@@ -87,10 +86,7 @@ static struct ane_rule_symbol check_symbol(lua_State *L) {
   return s;
 }
 
-static size_t list_length(lua_State *L) {
-  luaL_checktype(L, -1, LUA_TTABLE);
-  return (size_t)ANE_MIN(luaL_len(L, -1), (lua_Integer)1 << 20);
-}
+static size_t list_length(lua_State *L) { return bind_length(L, lua_gettop(L), 1 << 20); }
 
 /* Reads the rules of the table at `arg`, a list of lists of lists of symbols, into userdata: one for each rule and one for each
  * alternative, which a pushed table keeps. */

@@ -56,7 +56,8 @@ static int meth_product(lua_State *L) {
   lua_Integer value = bind_integer(L, 3, 1, g->n_values);
   const struct ane_value *v = &g->values[value - 1];
   struct ane_error err;
-  luaL_argcheck(L, v->kind == ANE_VALUE_CONST && v->shape.rank == 2, 3, "no matrix of the graph");
+  luaL_argcheck(L, v->kind == ANE_VALUE_CONST && v->shape.rank == 2 && (v->data.data || v->data.gather), 3,
+                "no matrix of the graph");
   const struct bind_tensor *dy = check_matrix(L, 4, 0, v->shape.dim[0]);
   float *dx;
   if (lua_isnoneornil(L, 5)) {
@@ -150,7 +151,7 @@ static int meth_glu(lua_State *L) {
 static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
   double got = 0, want = 0;
   for (int64_t r = 0; r < l->rows; r++) {
-    if (lua_geti(L, ids, from + r + 2) != LUA_TNIL) {
+    if (lua_rawgeti(L, ids, from + r + 2) != LUA_TNIL) {
       const lua_Integer id = bind_integer(L, -1, 0, l->n - 1);
       got += l->got[r][id] - l->log_got[r], want += l->want[r][id] - l->log_want[r];
     }

@@ -294,8 +294,9 @@ enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
 
 static int check_inputs(lua_State *L, const struct ane_graph *g, const char *node, int arg, int32_t in[MAX_INPUTS]) {
   luaL_checktype(L, arg, LUA_TTABLE);
-  int n = (int)lua_rawlen(L, arg);
-  if (n > MAX_INPUTS) luaL_error(L, "%s: must have at most %d inputs, but has %d", node, MAX_INPUTS, n);
+  lua_Unsigned given = lua_rawlen(L, arg);
+  if (given > MAX_INPUTS) luaL_error(L, "%s: must have at most %d inputs, but has %I", node, MAX_INPUTS, (LUAI_UACINT)given);
+  int n = (int)given;
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, arg, i + 1);
     in[i] = ANE_NONE;

@@ -259,11 +259,12 @@ static int session_put(lua_State *L) {
   int64_t length = bind_integer(L, 2, 0, ane_lm_context(m));
   struct ane_error err;
   lua_settop(L, 3);
+  if (!lua_isnil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
   const float **data = lua_newuserdatauv(L, (size_t)(ane_lm_states(m) + 1) * sizeof *data, 0);
   for (int32_t i = 0; i < ane_lm_states(m); i++) {
     data[i] = NULL;
     if (lua_isnil(L, 3)) continue;
-    if (lua_geti(L, 3, i + 1) != LUA_TNIL) {
+    if (lua_rawgeti(L, 3, i + 1) != LUA_TNIL) {
       const struct bind_tensor *t = bind_check_tensor(L, -1);
       if ((int64_t)t->count != ane_lm_state_count(m, i, length))
         return luaL_error(L, "state %s has %I elements, but must have %I", ane_lm_state_name(m, i), (LUAI_UACINT)t->count,

@@ -452,7 +452,8 @@ static int meth_run(lua_State *L) {
     if (lua_getfield(L, item, "want") != LUA_TNIL) items[i].want = bind_want(L, item + 3);
     lua_getfield(L, item, "until");
     items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
-    lua_getfield(L, item, "mask");
+    lua_pushliteral(L, "mask");
+    lua_rawget(L, item);
     items[i].mask = bind_run_mask(L, item + 5, box); /* the item keeps it alive */
     lua_settop(L, item + 2);
     items[i].ids = bind_ids(L, item + 2, &count);
@@ -464,6 +465,13 @@ static int meth_run(lua_State *L) {
     }
     lua_copy(L, item + 3, item);
     lua_settop(L, item + 1);
+  }
+  for (lua_Unsigned i = 0; i < n; i++) { /* code that ran meanwhile, as a metamethod or finaliser, may have closed a session */
+    if (lua_rawgeti(L, 2, (lua_Integer)i + 1) != LUA_TTABLE) return luaL_argerror(L, 2, "the items have changed");
+    lua_rawgeti(L, -1, 1);
+    items[i].session = bind_check_session(L, lua_gettop(L), &other);
+    luaL_argcheck(L, other == box, 2, "a session of another program");
+    lua_pop(L, 2);
   }
   ane_status st = ane_run(box->program, items, (int32_t)n, &err);
   return bind_done(L, st ? st : bind_program_check(box, &err), &err);

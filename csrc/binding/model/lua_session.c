@@ -57,13 +57,14 @@ static int meth_close(lua_State *L) {
  * best one is searched (core.mask). See ane_run_item */
 static int meth_feed(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
-  struct ane_run_item item = {.session = ud->session, .want = bind_want(L, 3)};
+  struct ane_run_item item = {.want = bind_want(L, 3)};
   size_t n;
   struct ane_error err;
   item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
   item.mask = bind_run_mask(L, 5, ud->box);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
+  item.session = check_session(L, 1)->session; /* a finaliser that ran meanwhile may have closed it */
   ane_status st = ane_run(ud->box->program, &item, 1, &err);
   return bind_done(L, st ? st : bind_program_check(ud->box, &err), &err);
 }
@@ -128,9 +129,8 @@ static int trace_gc(lua_State *L) {
 
 /* Makes a trace of the names listed at `arg`; that table keeps the names alive. */
 static struct trace *check_names(lua_State *L, int arg) {
-  luaL_checktype(L, arg, LUA_TTABLE);
+  int n = (int)bind_length(L, arg, 1 << 20);
   struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
-  int n = (int)lua_rawlen(L, arg);
   t->names = ane_calloc((size_t)n, sizeof *t->names);
   t->values = ane_calloc((size_t)n, sizeof *t->values);
   if (!t->names || !t->values) luaL_error(L, "no memory for a trace of %d values", n);
@@ -148,13 +148,14 @@ static struct trace *check_names(lua_State *L, int arg) {
  * NULL: it pushed nil, message, code instead. what: the name of the results in the message if memory is out. */
 static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, const char *what) {
   struct lua_session *ud = check_session(L, 1);
-  struct ane_run_item item = {.session = ud->session, .want = want};
+  struct ane_run_item item = {.want = want};
   size_t n;
   struct ane_error err;
   lua_settop(L, 3);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   struct trace *t = check_names(L, 3);
+  item.session = check_session(L, 1)->session; /* as in meth_feed */
   if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err) || bind_program_check(ud->box, &err)) {
     bind_fail(L, &err);
     return NULL;
@@ -201,10 +202,12 @@ static int meth_squares(lua_State *L) {
 /* logits([row]) -> tensor [vocab] */
 static int meth_logits(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
-  const float *row = ane_session_logits(ud->session, bind_row(L, 2, ane_session_rows(ud->session)));
-  if (!row) return bind_no_row(L, ane_session_rows(ud->session));
   struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
-  memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
+  float *out = bind_tensor_new(L, &s);
+  const struct ane_session *from = check_session(L, 1)->session; /* as in meth_feed */
+  const float *row = ane_session_logits(from, bind_row(L, 2, ane_session_rows(from)));
+  if (!row) return bind_no_row(L, ane_session_rows(from));
+  memcpy(out, row, (size_t)s.dim[0] * sizeof *row);
   return 1;
 }
 
@@ -216,7 +219,8 @@ static int meth_pooled(lua_State *L) {
   int64_t from = bind_opt_integer(L, 3, 1, 1, INT32_MAX) - 1, rows = ane_session_rows(ud->session);
   if (from >= rows || !ane_session_logits(ud->session, 0)) return bind_no_row(L, rows);
   struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
-  ane_session_pooled(ud->session, how, from, bind_tensor_new(L, &s));
+  float *out = bind_tensor_new(L, &s);
+  if (!ane_session_pooled(check_session(L, 1)->session, how, from, out)) return bind_no_row(L, rows); /* as in meth_feed */
   return 1;
 }
 

@@ -6,18 +6,24 @@
 
 #include <string.h>
 
+/* Pushes a field of the table at the top of the stack without metamethods: what they return, no table keeps. */
+static void raw_field(lua_State *L, const char *name) {
+  lua_pushstring(L, name);
+  lua_rawget(L, -2);
+}
+
 static void read_shape(lua_State *L, const char *name, struct ane_dyn *t) {
-  lua_getfield(L, -1, "shape");
+  raw_field(L, "shape");
   t->rank = lua_istable(L, -1) ? (int32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_DYN_RANK + 1) : ANE_DYN_RANK + 1;
   if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is not a list of at most %d dimensions", name, ANE_DYN_RANK);
-  t->count = 1;
   for (int32_t i = 0; i < t->rank; i++) {
     lua_rawgeti(L, -1, i + 1);
     t->dim[i] = lua_tointeger(L, -1);
-    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count) || t->count > INT64_MAX / 16)
+    if (!ane_dyn_count(i + 1, t->dim, &t->count))
       luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
     lua_pop(L, 1);
   }
+  if (t->rank == 0) t->count = 1;
   lua_pop(L, 1);
 }
 
@@ -32,18 +38,23 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
     t->rank = (int32_t)tensor->shape.rank;
     t->count = (int64_t)tensor->count;
     for (int32_t i = 0; i < t->rank; i++) t->dim[i] = tensor->shape.dim[i];
+    int64_t count;
+    char text[ANE_SHAPE_TEXT];
+    if (!ane_dyn_count(t->rank, t->dim, &count))
+      luaL_error(L, "input %s: a shape of %s has too many elements", name, ane_shape_text(&tensor->shape, text));
     t->data = tensor->data;
     return;
   }
   if (!lua_istable(L, -1)) luaL_error(L, "input %s is %s, no tensor", name, bind_kind(L, -1));
-  lua_getfield(L, -1, "dtype");
+  raw_field(L, "dtype");
   const char *dtype = luaL_optlstring(L, -1, "", &len);
   t->dtype = ane_dtype_from_name(dtype, len);
   if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block > 2) luaL_error(L, "input %s: dtype is %s", name, dtype);
   lua_pop(L, 1);
   read_shape(L, name, t);
-  lua_getfield(L, -1, "data");
-  const char *data = luaL_checklstring(L, -1, &len);
+  raw_field(L, "data");
+  if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "input %s: data is %s, not a text of bytes", name, bind_kind(L, -1));
+  const char *data = lua_tolstring(L, -1, &len);
   if (len != ane_dyn_bytes(t))
     luaL_error(L, "input %s: data has %I bytes, but the shape needs %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
   t->data = len ? data : none;
@@ -123,7 +134,8 @@ struct ane_dyn *bind_dyn_inputs(lua_State *L, int arg, const struct bind_names *
   struct ane_dyn *list = bind_dyn_list(L, names->n);
   for (int32_t i = 0; i < names->n; i++) {
     const char *name = names->name(names->of, i);
-    lua_getfield(L, arg, name);
+    lua_pushstring(L, name);
+    lua_rawget(L, arg);
     bind_dyn_read(L, name, &list[i]);
     lua_pop(L, 1);
   }

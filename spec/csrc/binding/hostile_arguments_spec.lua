@@ -1,0 +1,82 @@
+-- Arguments that no program should give: lists whose length is a lie, tables whose metamethods close what is in use. They raise an
+-- error, or are read as what they hold.
+local core = require "ane.core"
+local graphs = require "support.graphs"
+
+-- A list of n numbers whose length operator gives 2^62: the border that Lua finds in a table without an array part.
+local function endless(n)
+  local parts = {}
+  for i = 1, n do parts[i] = ("[%d]=1"):format(i) end
+  for k = 0, 62 do parts[#parts + 1] = ("[%d]=1"):format(1 << k) end
+  return assert(load("return {" .. table.concat(parts, ",") .. "}"))()
+end
+
+describe("a list of ids", function()
+  it("may have a border far beyond its entries", function()
+    local list = endless(100)
+    assert.equal(1 << 62, #list)
+    local ok, message = pcall(core.mask, 10, list)
+    assert.is_false(ok)
+    assert.matches("a list must have at most 2147483647 entries, but this one has 4611686018427387904", message)
+  end)
+end)
+
+describe("a list of a grammar", function()
+  local function negative(list) return setmetatable(list, { __len = function() return -1 end }) end
+
+  it("has the entries that it holds, whatever its metamethod __len says", function()
+    local many = {}
+    for i = 1, 1000 do many[i] = "x" .. i end
+    local m = assert(core.grammar("choice", negative(many)):matcher())
+    assert.is_true(m:push "x17")
+    local rules = assert(core.grammar("rules", negative { negative { negative { "=a" } } })):matcher()
+    assert.is_true(rules:push "a")
+    assert.is_false((pcall(core.grammar, "choice", endless(3))))
+  end)
+end)
+
+local TEXT = [[
+  input ids: int32[1, T]
+  input out_rows: int32[1, W]
+  const table: fp32[16, 8]
+  const w: fp32[12, 8]
+  x = embed(ids, table)
+  t = gather(x, out_rows)
+  out = conv1x1(t, w)
+  give out]]
+
+describe("a run", function()
+  local program
+
+  lazy_setup(function()
+    local g <close> = graphs.parse(TEXT)
+    assert(g:passes "cpu-plain")
+    program = assert(core.program(g, { threads = 1, context = 100, chunk = 32, int8 = false }))
+  end)
+  lazy_teardown(function() program:close() end)
+
+  it("notices that a session was closed while the items were read", function()
+    local first, second = program:session { context = 100 }, program:session { context = 100 }
+    local closing = setmetatable({ second, { 1 } }, { __index = function() first:close() end })
+    assert.is_false((pcall(program.run, program, { { first, { 1 } }, closing })))
+    assert.is_true(second:feed { 1 })
+  end)
+
+  it("takes bytes of adapters and names as strings only", function()
+    local part = { weight = 1, rank = 0, rows = 0, cols = 0, scale = 1 }
+    local ok, message = pcall(program.adapter, program, { part }, 1)
+    assert.is_false(ok)
+    assert.matches("string expected, got number", message)
+  end)
+end)
+
+describe("a product's gradient", function()
+  it("needs a matrix that has numbers", function()
+    local gradients <close> = assert(core.gradients(1))
+    local g <close> = core.graph "g"
+    local w = g:blank("w", { 4, 4 })
+    local ok, message = pcall(gradients.product, gradients, g, w, core.tensor { 1, 4 })
+    assert.is_false(ok)
+    assert.matches("no matrix of the graph", message)
+  end)
+end)
