@@ -416,8 +416,8 @@ describe("a folder", function()
       rows[i] = ('"t%d_blocks":{"dtype":"U8","shape":[0,1,1,16],"data_offsets":[0,0]},'):format(i) ..
         ('"t%d_scales":{"dtype":"U8","shape":[0,1,1],"data_offsets":[0,0]}'):format(i)
     end
-    local header, path, started = "{" .. table.concat(rows, ",") .. "}", os.tmpname(), os.clock()
-    assert(core.write_file(path, ("<I8"):pack(#header) .. header))
+    local text, path, started = "{" .. table.concat(rows, ",") .. "}", os.tmpname(), os.clock()
+    assert(core.write_file(path, ("<I8"):pack(#text) .. text))
     local source <close> = assert(core.open(path))
     os.remove(path)
     assert.equal(30000, source:n_tensors())

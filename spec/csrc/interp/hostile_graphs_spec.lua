@@ -110,3 +110,38 @@ describe("an ONNX graph", function()
     end
   end)
 end)
+
+describe("a Core AI asset", function()
+  local write = core.testing.aimodel_write
+
+  local function refused(functions)
+    local path = folder .. "/m.aimodel"
+    assert(write(path, functions))
+    local started = os.clock()
+    local pkg, message, code = core.package(path)
+    assert.is_nil(pkg)
+    assert.is_true(os.clock() - started < 10)
+    return { message:match ".*: (.*)", code }
+  end
+
+  -- A function of `width` inputs that calls function i `times` times.
+  local function calls(name, width, i, times)
+    local f, operands = { name = name, private = name ~= "main" }, {}
+    for k = 1, width do f[k], operands[k] = { "input", "x" .. k, "fp32", { 1 } }, k end
+    for _ = 1, times do f[#f + 1] = i and { "invoke", i, operands } or { "unary", "sigmoid", 1 } end
+    f[#f + 1] = { "output", "y", #f }
+    return f
+  end
+
+  it("is refused if calls make it large by their operands", function()
+    local functions = { calls("f1", 16, nil, 1) }
+    for i = 2, 6 do functions[i] = calls(i < 6 and "f" .. i or "main", 16, i - 1, 12) end
+    assert.same({ "more than 1048576 operations", "unsupported" }, refused(functions)) -- 12^5 calls
+  end)
+
+  it("has at most 4096 functions", function()
+    local functions = {}
+    for i = 1, 4097 do functions[i] = calls(i < 4097 and "f" .. i or "main", 1, nil, 1) end
+    assert.same({ "has more than 4096 functions", "unsupported" }, refused(functions))
+  end)
+end)
