@@ -63,6 +63,19 @@ describe("a Core ML function", function()
       { select(2, pkg:predict { x = x }) })
   end)
 
+  it("may have thousands of products with weights of their own: the time grows with their number, not with its square", function()
+    local type, ops, n = tensor("fp16", { 1, 1 }), {}, 20000
+    for i = 1, n do
+      ops[2 * i - 1] = const("w" .. i, type, value(type, 7, string.pack("<I2", i)))
+      ops[2 * i] = op("linear", { { "x", { i == 1 and "x" or "y" .. i - 1 } }, { "weight", { "w" .. i } } },
+        { { i == n and "y" or "y" .. i, type } })
+    end
+    local pkg <close> = assert(ane.package(written({ 1, 1 }, ops)))
+    local started = os.clock()
+    assert(pkg:predict { x = { { 1 } } })
+    assert.is_true(os.clock() - started < 4)
+  end)
+
   it("has at most 4096 inputs and states", function()
     local type, inputs, description = tensor("fp16", { 1 }), {}, {}
     for i = 1, 4097 do inputs[i], description[i] = { "x" .. i, type }, { 1, feature("x" .. i, FP16, { 1 }) } end
