@@ -14,19 +14,16 @@ static char *stem_of(struct ane_source *s, const char *name, const char *ending)
   return ane_arena_strndup(&s->arena, name, n - cut);
 }
 
-/* The scales of these blocks; NULL if there are none of a fitting shape. */
-static const struct ane_source_tensor *scales_of(const struct ane_source *s, const struct ane_source_tensor *blocks,
-                                                 const char *stem) {
-  for (uint32_t i = 0; i < s->n_tensors; i++) {
-    const struct ane_source_tensor *t = &s->tensors[i];
-    const struct ane_shape *a = &blocks->tensor.shape, *b = &t->tensor.shape;
-    size_t n = strlen(stem);
-    if (strncmp(t->name, stem, n) != 0 || strcmp(t->name + n, SCALES) != 0) continue;
-    bool fit =
-        t->tensor.dtype == ANE_U8 && b->rank == 3 && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1] && a->dim[2] == b->dim[2];
-    return fit ? t : NULL;
-  }
-  return NULL;
+/* The scales of the blocks NAME; NULL if there are none of a fitting shape, or there is no memory. */
+static const struct ane_source_tensor *scales_of(struct ane_source *s, const struct ane_source_tensor *blocks, const char *name) {
+  size_t n = strlen(name);
+  char *want = ane_arena_alloc(&s->arena, n + sizeof SCALES);
+  if (!want) return NULL;
+  memcpy(want, name, n);
+  memcpy(want + n, SCALES, sizeof SCALES);
+  const struct ane_source_tensor *t = ane_source_tensor(s, want);
+  if (!t || t->tensor.dtype != ANE_U8 || t->tensor.shape.rank != 3) return NULL;
+  return memcmp(blocks->tensor.shape.dim, t->tensor.shape.dim, 3 * sizeof t->tensor.shape.dim[0]) == 0 ? t : NULL;
 }
 
 static ane_status join(struct ane_source *s, struct ane_source_tensor *blocks, const struct ane_source_tensor *scales,
@@ -54,23 +51,30 @@ static ane_status join(struct ane_source *s, struct ane_source_tensor *blocks, c
   return ANE_OK;
 }
 
+/* Removes the tensors that are marked. */
+static void drop_marked(struct ane_source *s, const bool *marked) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < s->n_tensors; i++)
+    if (!marked[i]) s->tensors[kept++] = s->tensors[i];
+  s->n_tensors = kept;
+}
+
 ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err) {
-  bool found = false;
+  bool *joined = NULL; /* by tensor: scales of a pair */
   for (uint32_t i = 0; i < s->n_tensors; i++) {
     struct ane_source_tensor *t = &s->tensors[i];
     if (t->tensor.dtype != ANE_U8 || t->tensor.shape.rank != 4 || t->tensor.shape.dim[3] != 16) continue;
     char *stem = stem_of(s, t->name, BLOCKS);
     const struct ane_source_tensor *scales = stem ? scales_of(s, t, stem) : NULL;
     if (!scales) continue;
-    uint32_t drop = (uint32_t)(scales - s->tensors);
+    if (!joined && !(joined = ane_arena_array(&s->arena, s->n_tensors, sizeof *joined)))
+      return ane_fail(err, ANE_NOMEM, "not enough memory");
     ane_status st = join(s, t, scales, stem, err);
     if (st) return st;
-    memmove(s->tensors + drop, s->tensors + drop + 1, (s->n_tensors - drop - 1) * sizeof *s->tensors);
-    s->n_tensors--;
-    if (drop < i) i--;
-    found = true;
+    joined[scales - s->tensors] = true;
   }
-  if (!found) return ANE_OK;
+  if (!joined) return ANE_OK;
+  drop_marked(s, joined);
   ane_strmap_free(&s->by_name);
   s->by_name = (struct ane_strmap){0};
   return ane_source_index_tensors(s, err);

@@ -5,18 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits, because inlining can expand a small file. */
-enum { MAX_OPS = 1 << 20, MAX_DEPTH = 33 };
+/* Limits, because inlining can expand a small file. Each SLOTS operands and results of an operation count as one more.
+ * MAX_FUNCTIONS bounds linear searches. */
+enum { MAX_OPS = 1 << 20, SLOTS = 4, MAX_DEPTH = 33, MAX_FUNCTIONS = 4096 };
 
 /* ---- Functions -----------------------------------------------------------------------------------------------------*/
 
 /* Inlines a function or body: its results become those of the operation. */
 static ane_status inlined(struct translation *t, const struct ane_ai_function *f, const struct ane_ai_op *op,
                           const struct slot *const *in, struct slot *out) {
-  struct slot *slots = ane_arena_array(t->arena, (size_t)f->n_values + 1, sizeof *slots);
-  if (!slots) return ai_no_memory(t);
   if (f->n_inputs != op->n_in || f->n_outputs != op->n_out)
     return ai_fail(t, ANE_FORMAT, "its operands or results differ from those of its body");
+  struct slot *slots = ane_arena_array(t->arena, (size_t)f->n_values + 1, sizeof *slots);
+  if (!slots) return ai_no_memory(t);
   ane_status st = ai_translate_body(t, f, in, slots);
   t->op = op;
   for (uint32_t i = 0; i < op->n_out && !st; i++) {
@@ -30,11 +31,13 @@ static ane_status inlined(struct translation *t, const struct ane_ai_function *f
 }
 
 static ane_status translate_any(struct translation *t, const struct ane_ai_op *op, struct slot *slots) {
+  uint64_t size = 1 + ((uint64_t)op->n_in + op->n_out) / SLOTS;
+  t->op = op;
+  if (size > MAX_OPS - t->n_ops) return ane_fail(t->err, ANE_UNSUPPORTED, "more than %d operations", (int)MAX_OPS);
+  t->n_ops += (uint32_t)size;
   const struct slot **in = ane_arena_array(t->arena, (size_t)op->n_in + AI_MAX_OPERANDS, sizeof *in);
   struct slot *out = op->n_out ? &slots[op->out[0].number] : NULL;
   if (!in) return ai_no_memory(t);
-  t->op = op;
-  if (t->n_ops++ >= MAX_OPS) return ane_fail(t->err, ANE_UNSUPPORTED, "more than %d operations", (int)MAX_OPS);
   for (uint32_t i = 0; i < op->n_in; i++) in[i] = &slots[op->in[i]->number];
   for (uint32_t i = 0; i < op->n_out; i++) {
     ane_status st = op->out[i].type.kind == ANE_AI_TOKEN ? ANE_OK : ai_type_of(t, &op->out[i].type, &out[i].type);
@@ -163,6 +166,7 @@ ane_status ane_interp_mil_of_ai(struct ane_arena *arena, const struct ane_ai_pro
   struct ane_mil_function *list = ane_arena_array(arena, (size_t)p->n_functions + 1, sizeof *list);
   struct ane_mil_interface *faces = ane_arena_array(arena, (size_t)p->n_functions + 1, sizeof *faces);
   if (!m || !list || !faces) return ai_no_memory(&t);
+  if (p->n_functions > MAX_FUNCTIONS) return ane_fail(err, ANE_UNSUPPORTED, "has more than %d functions", (int)MAX_FUNCTIONS);
   *m = (struct ane_mil_model){.version = 9, .interfaces = faces, .multi = true, .default_function = "main"};
   m->metadata = (struct ane_mil_metadata){.description = "", .version = "", .author = "", .license = ""};
   m->program.functions = list;

@@ -13,13 +13,16 @@ enum { BY_CONTENT = 256 };
 struct interp_shared_state {
   struct ane_prim_state *state;
   struct ane_buffer key;
+  uint64_t hash;                  /* of the key */
   const struct ane_interp *maker; /* the key points into its memory; NULL: it is gone, and no key matches the entry */
   int refs;
   struct interp_shared_state *next;
 };
 
+/* Lists by the hash of the key: a package may have as many products as operations. */
+enum { LISTS = 4096 };
 struct ane_interp_shared {
-  struct interp_shared_state *list;
+  struct interp_shared_state *lists[LISTS];
 };
 
 ane_status ane_interp_shared_create(struct ane_interp_shared **out, struct ane_error *err) {
@@ -83,20 +86,28 @@ static bool make_key(const struct ane_prim_call *c, struct ane_buffer *key) {
 
 /* ---- Sharing -------------------------------------------------------------------------------------------------------*/
 
-static struct interp_shared_state *find(const struct ane_interp_shared *s, const struct ane_buffer *key) {
-  for (struct interp_shared_state *e = s->list; e; e = e->next)
-    if (e->maker && e->key.size == key->size && memcmp(e->key.data, key->data, key->size) == 0) return e;
+static uint64_t hash_of(const struct ane_buffer *key) {
+  struct ane_hash64 h = {0};
+  ane_hash64_add(&h, key->data, key->size);
+  return ane_hash64_end(&h);
+}
+
+static struct interp_shared_state *find(const struct ane_interp_shared *s, const struct ane_buffer *key, uint64_t hash) {
+  for (struct interp_shared_state *e = s->lists[hash % LISTS]; e; e = e->next)
+    if (e->maker && e->hash == hash && e->key.size == key->size && memcmp(e->key.data, key->data, key->size) == 0) return e;
   return NULL;
 }
 
 /* Keeps prepared weights for other functions, if no stored bytes are read in place. */
-static ane_status keep(struct ane_interp *g, struct interp_node *n, struct ane_buffer *key, struct ane_error *err) {
+static ane_status keep(struct ane_interp *g, struct interp_node *n, struct ane_buffer *key, uint64_t hash,
+                       struct ane_error *err) {
   if (!n->state || !ane_prim_state_packed(n->state)) return ANE_OK;
   struct interp_shared_state *e = ane_calloc(1, sizeof *e);
   if (!e) return interp_no_memory(err);
-  *e = (struct interp_shared_state){.state = n->state, .key = *key, .maker = g, .refs = 1, .next = g->options.shared->list};
+  struct interp_shared_state **list = &g->options.shared->lists[hash % LISTS];
+  *e = (struct interp_shared_state){.state = n->state, .key = *key, .hash = hash, .maker = g, .refs = 1, .next = *list};
   *key = (struct ane_buffer){0};
-  g->options.shared->list = e;
+  *list = e;
   n->shared = e;
   return ANE_OK;
 }
@@ -123,13 +134,14 @@ ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct an
   if (!g->options.shared || !has_place(c)) return prepare(g, n, c, err);
   struct ane_buffer key = {0};
   ane_status st = make_key(c, &key) ? ANE_OK : interp_no_memory(err);
-  struct interp_shared_state *old = st ? NULL : find(g->options.shared, &key);
+  uint64_t hash = st ? 0 : hash_of(&key);
+  struct interp_shared_state *old = st ? NULL : find(g->options.shared, &key, hash);
   if (old) {
     old->refs++;
     n->state = old->state;
     n->shared = old;
   } else if (!st && !(st = prepare(g, n, c, err))) {
-    st = keep(g, n, &key, err);
+    st = keep(g, n, &key, hash, err);
   }
   ane_buffer_free(&key);
   return st;
@@ -143,7 +155,7 @@ void interp_give_up(struct ane_interp *g, struct interp_node *n) {
   if (!e) return;
   if (e->maker == g) e->maker = NULL;
   if (--e->refs > 0) return;
-  struct interp_shared_state **at = &g->options.shared->list;
+  struct interp_shared_state **at = &g->options.shared->lists[e->hash % LISTS];
   while (*at != e) at = &(*at)->next;
   *at = e->next;
   ane_prim_state_free(e->state);

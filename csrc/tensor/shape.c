@@ -3,11 +3,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* The most elements of a tensor. Their bits, and products of a few dimensions, fit 64 bits. */
+#define MOST (UINT64_C(1) << 57)
+
 bool ane_shape_count(const struct ane_shape *s, uint64_t *count) {
   uint64_t n = 1;
-  for (uint32_t i = 0; i < s->rank; i++)
-    if (s->dim[i] < 0 || !ane_mul_u64(n, (uint64_t)s->dim[i], &n)) return false;
-  *count = n;
+  bool empty = false;
+  for (uint32_t i = 0; i < s->rank; i++) {
+    if (s->dim[i] < 0 || !ane_mul_u64(n, (uint64_t)ANE_MAX(s->dim[i], 1), &n) || n > MOST) return false;
+    empty = empty || s->dim[i] == 0;
+  }
+  *count = empty ? 0 : n;
   return true;
 }
 

@@ -41,7 +41,8 @@ struct ane_shape {
   int64_t dim[ANE_MAX_RANK];
 };
 
-/* Sets *count to the product of the dimensions; false: one is negative, or the product overflows. */
+/* Sets *count to the product of the dimensions; false: one is negative, or those that are not 0 have a product above
+ * 2^57, so that their bits would not fit 64 bits. */
 bool ane_shape_count(const struct ane_shape *s, uint64_t *count);
 bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
 /* Writes "[1, 576, 4, 1]" to out and returns it. Unknown dimensions (negative) print as "?". */

@@ -50,9 +50,19 @@ local function encode(list)
   return table.concat(out)
 end
 
-local function change_value(field, room, random, bytes)
+-- The bytes of a field somewhere in a message. Names and types of one place are put into another, so that they agree.
+local function donor(s, random, depth)
+  local list = depth < 24 and fields(s)
+  local field = list and #list > 0 and list[1 + random(#list)]
+  if not field or field[1] & 7 ~= 2 then return s end
+  return random(4) > 0 and donor(field[2], random, depth + 1) or field[2]
+end
+
+local function change_value(field, room, random, bytes, all)
   local value, way = field[2], random(4)
-  if type(value) == "number" then
+  if type(value) == "string" and field[1] & 7 == 2 and random(4) == 0 then
+    field[2] = donor(all, random, 0):sub(1, math.max(1, #value + room))
+  elseif type(value) == "number" then
     field[2] = way == 0 and value + 1 or way == 1 and value - 1 or way == 2 and value ~ 1 << random(64) or numbers[1 + random(#numbers)]
   elseif field[1] & 7 == 2 then field[2] = bytes(value, math.max(1, math.min(#value + 16, room)))
   else field[2] = bytes(value, #value):sub(1, #value) .. ("\0"):rep(#value) field[2] = field[2]:sub(1, #value) end
@@ -69,7 +79,7 @@ end
 
 -- Changes a message, which is nested `depth` deep. If it holds messages, one of them is changed instead in 4 of 5 cases, so that deep
 -- messages are changed about as often as others.
-local function change(s, room, random, bytes, depth)
+local function change(s, room, random, bytes, depth, all)
   local list = depth < 24 and fields(s)
   if not list or #list == 0 then return bytes(s, math.max(1, room)) end
   local nested = {}
@@ -78,15 +88,15 @@ local function change(s, room, random, bytes, depth)
   end
   if #nested > 0 and random(5) > 0 then
     local f = list[nested[1 + random(#nested)]]
-    f[2] = change(f[2], room - (#s - #f[2]), random, bytes, depth + 1)
+    f[2] = change(f[2], room - (#s - #f[2]), random, bytes, depth + 1, all)
   elseif random(3) == 0 then change_list(list, random)
-  else change_value(list[1 + random(#list)], room, random, bytes) end
+  else change_value(list[1 + random(#list)], room, random, bytes, all) end
   return encode(list)
 end
 
 --- A changed message.
 function M.mutate(data, most, random, bytes)
-  for _ = 1, 1 + random(3) do data = change(data, most, random, bytes, 0) end
+  for _ = 1, 1 + random(3) do data = change(data, most, random, bytes, 0, data) end
   return data:sub(1, most)
 end
 

@@ -48,8 +48,26 @@ end
 
 local FIXTURES = { "mlp_lut4", "mlp_int4_block", "attn_state_slice", "moe_softmax", "ops_move", "ops_const18" }
 
+-- A product with a transposed constant, and parameters that are stored as codes.
+local function coded()
+  local const, op, value = mlpackage.const, mlpackage.op, mlpackage.value
+  local square, one, int8 = mlpackage.tensor("fp16", { 2, 2 }), mlpackage.tensor("fp16", {}), mlpackage.tensor(21, {})
+  return mlpackage.tiny(function(t)
+    t.inputs = { { "x", square } }
+    t.ops = {
+      const("w", square, mlpackage.blob(square, 64)),
+      op("constexpr_affine_dequantize", nil, { { "flag", one } }, { { "axis", value(mlpackage.tensor("int32", {}), 2, "\0") },
+        { "quantized_data", value(int8, 7, "\1") }, { "scale", value(one, 7, "\0\60") }, { "zero_point", value(int8, 7, "\0") } }),
+      op("transpose", { { "x", { "w" } } }, { { "v", square } }),
+      op("matmul", { { "x", { "x" } }, { "y", { "v" } }, { "transpose_y", { "flag" } } }, { { "y", square } }),
+    }
+    t.description = { { 1, mlpackage.feature("x", 65552, { 2, 2 }) }, { 10, mlpackage.feature("y", 65552, { 2, 2 }) } }
+  end)
+end
+
 function M.seeds()
-  local out = { { "tiny", bundle.join { { "model", mlpackage.tiny() }, { "weights", mlpackage.weights { { 1, ("\0\60"):rep(4) } } },
+  local out = { { "coded", bundle.join { { "model", coded() }, { "weights", mlpackage.weights { { 1, ("\0\60"):rep(4) } } } } },
+    { "tiny", bundle.join { { "model", mlpackage.tiny() }, { "weights", mlpackage.weights { { 1, ("\0\60"):rep(4) } } },
     { "manifest", mlpackage.MANIFEST } } } }
   for _, name in ipairs(FIXTURES) do
     local from = ("spec/fixtures/mlpackage/%s/model.mlpackage"):format(name)

@@ -37,7 +37,7 @@ function M.run(data)
   scratch.remove "onnx/genai_config.json"
   if not parts["genai_config.json"] then return graph(path) end
   scratch.write("onnx/genai_config.json", parts["genai_config.json"])
-  use.model(folder, data, { run_memory = use.RUN_MEMORY })
+  use.model(folder, data, { run_memory = use.RUN_MEMORY, engine = #data % 2 == 0 and "graph" or nil })
 end
 
 -- Operators whose shapes, indices or bodies come from the file.

@@ -63,12 +63,13 @@ bool ane_ai_type_equal(const struct ane_ai_type *a, const struct ane_ai_type *b)
 }
 
 bool ane_ai_count(const struct ane_ai_type *t, uint64_t *count) {
-  uint64_t n = 1;
+  uint64_t n = 1; /* with 1 for a dimension of 0: those must not hide an overflow of the others */
+  bool empty = false;
   for (int32_t i = 0; i < t->rank; i++) {
-    if (t->dim[i] < 0 || (t->dim[i] && n > UINT64_MAX / (uint64_t)t->dim[i])) return false;
-    n *= (uint64_t)t->dim[i];
+    if (t->dim[i] < 0 || !ane_mul_u64(n, (uint64_t)ANE_MAX(t->dim[i], 1), &n) || n > AI_MAX_COUNT) return false;
+    empty = empty || t->dim[i] == 0;
   }
-  *count = n;
+  *count = empty ? 0 : n;
   return true;
 }
 

@@ -121,6 +121,8 @@ describe("aimodel writer", function()
       (fails({ "number", "fp32", 1 }, { "binary", "primitive.mul", 1, 2 })))
     assert.equal("invalid: main: softmax of fp16 [2, 3], int32 []: the axis must be a constant within the tensor's rank",
       (fails { "softmax", 1, 2 }))
+    assert.matches("^format: .*: the size of its result is unknown$", -- a product that wraps behind a dimension of 0
+      (fails({ "input", "z", "fp16", { 0, 1 << 40, 1 << 40 } }, { "unary", "sigmoid", 2 }, { "output", "y", 3 })))
   end)
 end)
 

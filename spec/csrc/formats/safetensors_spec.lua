@@ -163,6 +163,8 @@ local malformed = {
     "shape%[0%] must be a whole number, but is a string" },
   { "a product that wraps to 3", with("shape", { 3, (1 << 62) + 1, 4 }), "tensor b: the size of U8 .* overflows" },
   { "bytes that wrap", info '{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[24,27]}', "the size of F32 .* overflows" },
+  { "dimensions that wrap behind one of 0", info '{"dtype":"U8","shape":[0,4611686018427387904,16],"data_offsets":[24,24]}',
+    "the size of U8 %[0, 4611686018427387904, 16%] overflows" },
 
   { "no offsets", info '{"dtype":"U8","shape":[3]}', "tensor b: data_offsets is missing" },
   { "three offsets", info '{"dtype":"U8","shape":[3],"data_offsets":[24,27,27]}', "data_offsets must be two whole numbers" },
@@ -418,6 +420,20 @@ describe("a folder", function()
       assert.equal("unsupported", code)
     end)
   end
+
+  it("joins many pairs of MXFP4 in a time that grows with their number, not with its square", function()
+    local rows = {}
+    for i = 1, 30000 do
+      rows[i] = ('"t%d_blocks":{"dtype":"U8","shape":[0,1,1,16],"data_offsets":[0,0]},'):format(i) ..
+        ('"t%d_scales":{"dtype":"U8","shape":[0,1,1],"data_offsets":[0,0]}'):format(i)
+    end
+    local text, path, started = "{" .. table.concat(rows, ",") .. "}", os.tmpname(), os.clock()
+    assert(core.write_file(path, ("<I8"):pack(#text) .. text))
+    local source <close> = assert(core.open(path))
+    os.remove(path)
+    assert.equal(30000, source:n_tensors())
+    assert.is_true(os.clock() - started < 5)
+  end)
 
   it("opens by model.safetensors before an index", function()
     local path = sharded(function(files)

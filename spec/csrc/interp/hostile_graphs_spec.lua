@@ -63,6 +63,19 @@ describe("a Core ML function", function()
       { select(2, pkg:predict { x = x }) })
   end)
 
+  it("may have thousands of products with weights of their own: the time grows with their number, not with its square", function()
+    local type, ops, n = tensor("fp16", { 1, 1 }), {}, 20000
+    for i = 1, n do
+      ops[2 * i - 1] = const("w" .. i, type, value(type, 7, string.pack("<I2", i)))
+      ops[2 * i] = op("linear", { { "x", { i == 1 and "x" or "y" .. i - 1 } }, { "weight", { "w" .. i } } },
+        { { i == n and "y" or "y" .. i, type } })
+    end
+    local pkg <close> = assert(ane.package(written({ 1, 1 }, ops)))
+    local started = os.clock()
+    assert(pkg:predict { x = { { 1 } } })
+    assert.is_true(os.clock() - started < 4)
+  end)
+
   it("has at most 4096 inputs and states", function()
     local type, inputs, description = tensor("fp16", { 1 }), {}, {}
     for i = 1, 4097 do inputs[i], description[i] = { "x" .. i, type }, { 1, feature("x" .. i, FP16, { 1 }) } end
@@ -108,5 +121,40 @@ describe("an ONNX graph", function()
       if graph then message = select(2, graph:run {}) end
       assert.matches("the input [xy] is missing$", message)
     end
+  end)
+end)
+
+describe("a Core AI asset", function()
+  local write = core.testing.aimodel_write
+
+  local function refused(functions)
+    local path = folder .. "/m.aimodel"
+    assert(write(path, functions))
+    local started = os.clock()
+    local pkg, message, code = core.package(path)
+    assert.is_nil(pkg)
+    assert.is_true(os.clock() - started < 10)
+    return { message:match ".*: (.*)", code }
+  end
+
+  -- A function of `width` inputs that calls function i `times` times.
+  local function calls(name, width, i, times)
+    local f, operands = { name = name, private = name ~= "main" }, {}
+    for k = 1, width do f[k], operands[k] = { "input", "x" .. k, "fp32", { 1 } }, k end
+    for _ = 1, times do f[#f + 1] = i and { "invoke", i, operands } or { "unary", "sigmoid", 1 } end
+    f[#f + 1] = { "output", "y", #f }
+    return f
+  end
+
+  it("is refused if calls make it large by their operands", function()
+    local functions = { calls("f1", 16, nil, 1) }
+    for i = 2, 6 do functions[i] = calls(i < 6 and "f" .. i or "main", 16, i - 1, 12) end
+    assert.same({ "more than 1048576 operations", "unsupported" }, refused(functions)) -- 12^5 calls
+  end)
+
+  it("has at most 4096 functions", function()
+    local functions = {}
+    for i = 1, 4097 do functions[i] = calls(i < 4097 and "f" .. i or "main", 1, nil, 1) end
+    assert.same({ "has more than 4096 functions", "unsupported" }, refused(functions))
   end)
 end)
