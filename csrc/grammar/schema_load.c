@@ -611,6 +611,7 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
     if (st == ANE_OK && s->pool.full) st = ane_fail(err, ANE_NOMEM, "no memory for the schema");
   }
   ane_free(l.nodes);
+  schema_ids_free(l.ids);
   if (st) schema_free(s);
   return st;
 }
