@@ -173,6 +173,7 @@ static expr_id load_values(struct loading *l, struct jv *const *values, size_t n
   a->types = types;
   if (types & T_STRING) a->re = re_choice(&l->s->pool, texts, n_texts);
   a->n_texts = n_texts;
+  number_sort(points, n_points);
   if (types & T_NUMBER) a->number = (struct number_rule){.points = points, .n_points = n_points};
   parts[n_parts++] = expr_atom(l->s, id);
   return expr_of(l->s, EXPR_OR, parts, n_parts);

@@ -61,4 +61,26 @@ describe("a schema", function()
     for i = 1, 30000 do members[i] = ('"p%d":{"$ref":"http://x/%d"}'):format(i, 30001 - i) end
     check("json_schema", ('{"$defs":{%s},"properties":{%s}}'):format(table.concat(defs, ","), table.concat(members, ",")))
   end)
+
+  it("with many numbers to choose from", function()
+    local numbers = {}
+    for i = 1, 30000 do numbers[i] = ("1.%05d1"):format(i) end
+    local g = assert(core.grammar("json_schema", ('{"enum":[%s]}'):format(table.concat(numbers, ","))))
+    local start = os.clock()
+    for _, text in ipairs { "2", "-", "1e" } do assert.is_false(g:matcher():push(text)) end
+    assert.is_true(os.clock() - start < 1)
+    assert.is_true(g:matcher():push "1.2")
+  end)
+
+  it("takes each number that it lists, and no other", function()
+    local g = assert(core.grammar("json_schema", '{"enum":[7,-0.5,0,120,-3,1e-7,-44,7.0,3]}'))
+    local function takes(text)
+      local m = g:matcher()
+      return m:push(text) and m:accepts()
+    end
+    for _, text in ipairs { "7", "7.0", "-0.5", "-5e-1", "0", "-0", "120", "1.2e2", "-3", "1e-7", "0.0000001", "-44", "3" } do
+      assert.is_true(takes(text), text)
+    end
+    for _, text in ipairs { "1", "12", "-7", "0.5", "44", "-4", "-120", "8", "1e-6", "5" } do assert.is_false(takes(text), text) end
+  end)
 end)
