@@ -65,6 +65,7 @@ enum { MOST_READ = 1 << 16 };
 static int read_some(lua_State *L) {
   int fd = (int)bind_integer(L, 1, 0, INT32_MAX);
   double wait = luaL_optnumber(L, 2, -1);
+  luaL_argcheck(L, wait == wait, 2, "not a number of seconds");
   char bytes[MOST_READ];
   if (!ane_fd_ready(fd, wait < 0 ? -1 : wait > 1e6 ? 1000000000 : (int)(wait * 1000))) {
     lua_pushboolean(L, 0);

@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Decimals ----------------------------------------------------------------------------------------------------*/
@@ -115,13 +116,29 @@ static bool in_range(const struct number_rule *r, const struct decimal *d) {
   return true;
 }
 
+static int compare_points(const void *a, const void *b) { return decimal_compare(a, b); }
+
+void number_sort(struct decimal *points, uint32_t n) { qsort(points, n, sizeof *points, compare_points); }
+
+/* Returns the first of the rule's points that is at least d, or above d. */
+static uint32_t first_point(const struct number_rule *r, const struct decimal *d, bool above) {
+  uint32_t from = 0, to = r->n_points;
+  while (from < to) {
+    uint32_t mid = from + (to - from) / 2;
+    if (decimal_compare(&r->points[mid], d) < above)
+      from = mid + 1;
+    else
+      to = mid;
+  }
+  return from;
+}
+
 bool number_fits(const struct number_rule *r, const struct decimal *d) {
   if (r->integer && !decimal_is_integer(d)) return false;
   if (!in_range(r, d) || (r->has_step && !is_multiple(d, &r->step))) return false;
   if (!r->points) return true;
-  for (uint32_t i = 0; i < r->n_points; i++)
-    if (decimal_compare(&r->points[i], d) == 0) return true;
-  return false;
+  uint32_t i = first_point(r, d, false);
+  return i < r->n_points && decimal_compare(&r->points[i], d) == 0;
 }
 
 bool number_join(struct number_rule *r, const struct number_rule *more) {
@@ -242,13 +259,12 @@ static size_t two_integers(const char *s, size_t len, char low[NUMBER_LONGEST + 
   return n;
 }
 
-/* Is one of the rule's points of the given sign, at least lo and less than hi in magnitude? */
-static bool holds_point(const struct number_rule *r, const struct decimal *lo, const struct decimal *hi, bool negative) {
-  for (uint32_t i = 0; i < r->n_points; i++) {
-    const struct decimal *v = &r->points[i];
-    if (v->n > 0 && v->negative != negative) continue;
-    if (compare_magnitude(v, lo) >= 0 && compare_magnitude(v, hi) < 0 && number_fits(r, v)) return true;
-  }
+/* Is one of the rule's points at least lo and less than hi in magnitude? Both ends have the sign of the points. */
+static bool holds_point(const struct number_rule *r, const struct decimal *lo, const struct decimal *hi) {
+  uint32_t from = hi->negative ? first_point(r, hi, true) : first_point(r, lo, false);
+  uint32_t to = hi->negative ? first_point(r, lo, true) : first_point(r, hi, false);
+  for (uint32_t i = from; i < to; i++)
+    if (number_fits(r, &r->points[i])) return true;
   return false;
 }
 
@@ -311,7 +327,7 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
   struct decimal lo = trimmed(low, n, (int64_t)n - fraction + shift), hi = trimmed(high, n, (int64_t)n - fraction + shift);
   lo.negative = negative && lo.n > 0;
   hi.negative = negative;
-  if (r->points) return holds_point(r, &lo, &hi, negative);
+  if (r->points) return holds_point(r, &lo, &hi);
   struct interval v = negative ? (struct interval){hi, lo, true, false} : (struct interval){lo, hi, false, true};
   if (!clip(r, &v)) return false;
   return (!r->integer && !r->has_step) || holds_multiple(r, &v);
@@ -351,6 +367,8 @@ static bool exponent_viable(const struct number_rule *r, const char *s, size_t m
   return false;
 }
 
+enum { DECADES = 400 }; /* no double is outside 10^-400 .. 10^400 */
+
 /* Can a mantissa with one digit before the point satisfy the rule with an exponent, as 5e-05 with a maximum of 1? Tests the
  * decades at the bounds; every number between them fits. */
 static bool scientific(const struct number_rule *r, const char *digits, size_t n, int fraction, bool negative) {
@@ -360,9 +378,14 @@ static bool scientific(const struct number_rule *r, const char *digits, size_t n
   if (r->has_max) ends[n_ends++] = r->max.exponent;
   for (int i = 0; i < n_ends; i++)
     for (int64_t shift = ends[i] - 3; shift <= ends[i] + 1; shift++)
-      if (shift > -400 && shift < 400 && span_fits(r, digits, n, fraction, (int)shift, negative)) return true;
-  for (uint32_t i = 0; i < r->n_points; i++)
-    if (span_fits(r, digits, n, fraction, (int)(r->points[i].exponent - 1), negative)) return true;
+      if (shift > -DECADES && shift < DECADES && span_fits(r, digits, n, fraction, (int)shift, negative)) return true;
+  bool tested[2 * DECADES] = {false}; /* each decade of the points once: they may be many */
+  for (uint32_t i = 0; i < r->n_points; i++) {
+    int64_t shift = r->points[i].exponent - 1;
+    if (shift <= -DECADES || shift >= DECADES || tested[shift + DECADES]) continue;
+    tested[shift + DECADES] = true;
+    if (span_fits(r, digits, n, fraction, (int)shift, negative)) return true;
+  }
   return false;
 }
 

@@ -34,12 +34,15 @@ struct number_rule {
   struct decimal min, max;
   bool has_step; /* a multiple of step > 0 */
   struct decimal step;
-  const struct decimal *points; /* one of these; NULL: any */
+  const struct decimal *points; /* one of these, in ascending order; NULL: any */
   uint32_t n_points;
 };
 
 /* Returns whether a complete number satisfies the rule. */
 bool number_fits(const struct number_rule *r, const struct decimal *d);
+/* Puts points in the order that a rule needs. */
+void number_sort(struct decimal *points, uint32_t n);
+
 /* Merges the rule `more` into r. false: the result is not a single rule (two steps, two lists of points). */
 bool number_join(struct number_rule *r, const struct number_rule *more);
 /* Returns an upper limit of the numbers that satisfy the rule; UINT32_MAX: none is known. */

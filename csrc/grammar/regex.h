@@ -7,7 +7,9 @@
 #ifndef ANE_GRAMMAR_REGEX_H
 #define ANE_GRAMMAR_REGEX_H
 
+#include "base/arena.h"
 #include "base/status.h"
+#include "base/strmap.h"
 
 typedef uint32_t ane_re;
 
@@ -54,6 +56,8 @@ struct re_pool {
   uint32_t table_size;
   struct re_set *sets;
   uint32_t n_sets, room_sets;
+  uint32_t *set_table; /* as table, of sets */
+  uint32_t set_table_size;
   struct re_state *states;
   uint32_t n_states, room_states;
   uint32_t *state_table;
@@ -61,6 +65,10 @@ struct re_pool {
   uint64_t steps;      /* derivative steps so far */
   uint64_t step_limit; /* raised by the caller for each call from outside */
   ane_re byte_re[256]; /* of single bytes; RE_NONE: not made yet */
+  /* Expressions of character classes by their spelling, without and with RE_NO_CASE: a large class takes a millisecond to make.
+   */
+  struct ane_strmap classes[2];
+  struct ane_arena spellings;
   bool full, no_memory;
 };
 

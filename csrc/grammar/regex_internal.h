@@ -19,6 +19,10 @@ enum {
   RE_KIND_BOUNDARY /* zero-width: (lo: not a) word boundary */
 };
 
+/* Finds the next run of characters lo..hi of a general category, "Lu", or of all that begin with a letter, "L". *at: 0 at first.
+ * false: there is none. */
+bool re_category(const char *name, uint32_t *at, uint32_t *lo, uint32_t *hi);
+
 /* Makes room for one more item in an array of n items of `size` bytes. false: no memory. */
 bool re_grow(void **items, uint32_t *room, uint32_t n, size_t size);
 

@@ -138,6 +138,9 @@ void re_pool_free(struct re_pool *p) {
   ane_free(p->nodes);
   ane_free(p->table);
   ane_free(p->sets);
+  ane_free(p->set_table);
+  for (int i = 0; i < 2; i++) ane_strmap_free(&p->classes[i]);
+  ane_arena_free(&p->spellings);
   ane_free(p->states);
   ane_free(p->state_table);
   memset(p, 0, sizeof *p);
@@ -145,18 +148,40 @@ void re_pool_free(struct re_pool *p) {
 
 /* ---- Constructors ------------------------------------------------------------------------------------------------*/
 
+static uint64_t hash_of_set(const struct re_set *s) {
+  return mix(mix(mix(mix(0, s->bits[0]), s->bits[1]), s->bits[2]), s->bits[3]);
+}
+
+static bool grow_set_table(struct re_pool *p) {
+  uint32_t size = p->set_table_size ? p->set_table_size * 2 : 256;
+  uint32_t *table = ane_calloc(size, sizeof *table);
+  if (!table) return false;
+  for (uint32_t i = 0; i < p->n_sets; i++) {
+    uint32_t at = (uint32_t)hash_of_set(&p->sets[i]) & (size - 1);
+    while (table[at]) at = (at + 1) & (size - 1);
+    table[at] = i + 1;
+  }
+  ane_free(p->set_table);
+  p->set_table = table;
+  p->set_table_size = size;
+  return true;
+}
+
 static ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
   if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return RE_NONE;
-  uint32_t i = 0;
-  while (i < p->n_sets && memcmp(&p->sets[i], set, sizeof *set) != 0) i++;
-  if (i == p->n_sets) {
-    if (!re_grow((void **)&p->sets, &p->room_sets, p->n_sets, sizeof *set)) {
-      p->full = p->no_memory = true;
-      return RE_NONE;
-    }
-    p->sets[p->n_sets++] = *set;
+  if ((p->n_sets + 1) * 2 > p->set_table_size && !grow_set_table(p)) goto no_memory;
+  uint32_t at = (uint32_t)hash_of_set(set) & (p->set_table_size - 1);
+  while (p->set_table[at] && memcmp(&p->sets[p->set_table[at] - 1], set, sizeof *set) != 0)
+    at = (at + 1) & (p->set_table_size - 1);
+  if (!p->set_table[at]) {
+    if (!re_grow((void **)&p->sets, &p->room_sets, p->n_sets, sizeof *set)) goto no_memory;
+    p->sets[p->n_sets] = *set;
+    p->set_table[at] = ++p->n_sets;
   }
-  return make(p, (struct re_node){.kind = RE_KIND_SET, .a = i});
+  return make(p, (struct re_node){.kind = RE_KIND_SET, .a = p->set_table[at] - 1});
+no_memory:
+  p->full = p->no_memory = true;
+  return RE_NONE;
 }
 
 static ane_re re_byte(struct re_pool *p, uint8_t byte) {

@@ -2,12 +2,13 @@
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 /* ---- Sets of characters ------------------------------------------------------------------------------------------*/
 
-enum { LAST_CHAR = 0x10ffff };
+enum { LAST_CHAR = 0x10ffff, MANY_RANGES = 1 << 16 };
 
 struct range {
   uint32_t lo, hi;
@@ -42,14 +43,14 @@ static bool add(struct parser *ps, struct ranges *r, uint32_t lo, uint32_t hi) {
   return true;
 }
 
+static int by_start(const void *a, const void *b) {
+  const struct range *x = a, *y = b;
+  return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
 /* Sorts ranges and makes them disjoint. */
 static void tidy(struct ranges *r) {
-  for (uint32_t i = 1; i < r->n; i++) /* insertion: lists are short or nearly in order */
-    for (uint32_t j = i; j > 0 && r->list[j - 1].lo > r->list[j].lo; j--) {
-      struct range t = r->list[j];
-      r->list[j] = r->list[j - 1];
-      r->list[j - 1] = t;
-    }
+  if (r->n > 1) qsort(r->list, r->n, sizeof *r->list, by_start);
   uint32_t n = 0;
   for (uint32_t i = 0; i < r->n; i++) {
     if (n > 0 && r->list[i].lo <= r->list[n - 1].hi + 1)
@@ -156,23 +157,21 @@ static bool add_property(struct parser *ps, struct ranges *r, bool negative) {
   }
   ps->at += n + 2;
   struct ranges own = {0};
-  bool ok = true, found = false;
-  for (uint32_t c = 0; c <= LAST_CHAR && ok; c++) {
-    const char *is = utf8proc_category_string((utf8proc_int32_t)c);
-    if (is[0] != name[0] || (name[1] && is[1] != name[1])) continue;
-    found = true;
-    if (own.n > 0 && own.list[own.n - 1].hi == c - 1)
-      own.list[own.n - 1].hi = c;
+  bool ok = true;
+  for (uint32_t run = 0, lo, hi; ok && re_category(name, &run, &lo, &hi);) {
+    if (own.n > 0 && own.list[own.n - 1].hi == lo - 1)
+      own.list[own.n - 1].hi = hi;
     else
-      ok = add(ps, &own, c, c);
+      ok = add(ps, &own, lo, hi);
   }
-  if (ok && !found) {
+  if (ok && own.n == 0) {
     fail(ps, ANE_INVALID, "an unknown Unicode category");
     ok = false;
   }
   if (ok && negative) ok = invert(ps, &own);
   for (uint32_t i = 0; i < own.n && ok; i++) ok = add(ps, r, own.list[i].lo, own.list[i].hi);
   ane_free(own.list);
+  if (r->n > MANY_RANGES) tidy(r); /* a long class repeats itself */
   return ok;
 }
 
@@ -369,11 +368,49 @@ static ane_re group(struct parser *ps) {
   return look ? re_ahead(ps->p, re, look == 2) : re;
 }
 
+/* \d, \p{...} and the like outside of brackets. ps->at is at the letter. */
+static ane_re shorthand(struct parser *ps) {
+  struct ranges r = {0};
+  char e = peek(ps);
+  ps->at++;
+  bool ok = e == 'p' || e == 'P' ? add_property(ps, &r, e == 'P') : add_shorthand(ps, &r, e);
+  ane_re re = ok ? expression_of(ps, &r) : RE_NONE;
+  ane_free(r.list);
+  return re;
+}
+
+/* Returns the length of the class or shorthand at ps->at; 0: it has no end. */
+static size_t class_length(const struct parser *ps) {
+  size_t i = ps->at + 1;
+  if (ps->text[ps->at] == '[') {
+    while (i < ps->len && ps->text[i] != ']') i += ps->text[i] == '\\' ? 2 : 1;
+  } else if (i < ps->len && (ps->text[i] == 'p' || ps->text[i] == 'P')) {
+    while (i < ps->len && ps->text[i] != '}') i++;
+  }
+  return i < ps->len ? i + 1 - ps->at : 0;
+}
+
+/* Reads the class or shorthand at ps->at, unless one with the same spelling has been read. */
+static ane_re class_once(struct parser *ps) {
+  struct ane_strmap *known = &ps->p->classes[ps->syntax & RE_NO_CASE ? 1 : 0];
+  size_t from = ps->at, n = class_length(ps);
+  uint32_t old = n ? ane_strmap_get(known, ps->text + from, n) : UINT32_MAX;
+  if (old != UINT32_MAX) {
+    ps->at += n;
+    return old;
+  }
+  ane_re re = ps->text[ps->at++] == '[' ? class_of(ps) : shorthand(ps);
+  if (ps->status || ps->p->full || ps->at != from + n) return re;
+  const char *spelling = ane_arena_strndup(&ps->p->spellings, ps->text + from, n);
+  if (!spelling || !ane_strmap_put(known, spelling, n, re, NULL)) return fail(ps, ANE_NOMEM, "no memory for a set");
+  return re;
+}
+
 static ane_re atom(struct parser *ps) {
   char c = peek(ps);
   switch (c) {
     case '(': ps->at++; return group(ps);
-    case '[': ps->at++; return class_of(ps);
+    case '[': return class_once(ps);
     case '.': ps->at++; return dot(ps);
     case '^': ps->at++; return re_start(ps->p);
     case '$': ps->at++; return re_ahead(ps->p, RE_ANY_BYTE, true);
@@ -388,12 +425,8 @@ static ane_re atom(struct parser *ps) {
         return re_boundary(ps->p, e == 'B');
       }
       if (e && strchr("dDwWsSpP", e)) {
-        struct ranges r = {0};
-        ps->at++;
-        bool ok = e == 'p' || e == 'P' ? add_property(ps, &r, e == 'P') : add_shorthand(ps, &r, e);
-        ane_re re = ok ? expression_of(ps, &r) : RE_NONE;
-        ane_free(r.list);
-        return re;
+        ps->at--;
+        return class_once(ps);
       }
       uint32_t v = escaped(ps);
       return ps->status ? RE_NONE : single(ps, v);

@@ -32,6 +32,9 @@ struct jv {
   const struct jv *parent;   /* NULL: the root */
   const char *key;           /* its name in the parent; NULL: an element */
   uint32_t index;            /* its index in the parent */
+  /* Of schema_ids: */
+  uint32_t resource;          /* number of its identifier + 1; 0: none */
+  struct jv_member **by_name; /* JV_OBJECT: the members in order of length and name; NULL: not sorted yet */
 };
 
 /* Parses a whole text. The result lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
@@ -172,6 +175,7 @@ const struct schema_format *schema_format(const char *name, size_t len);
 
 struct schema_ids; /* of one document */
 ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, struct jv *root, struct ane_error *err);
+void schema_ids_free(struct schema_ids *ids); /* what is not in the arena; NULL is fine */
 /* Returns the schema that a reference in `from` names; NULL if the document has none. */
 struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len);
 /* Returns the target of $dynamicRef (recursive: of $recursiveRef) if it does not depend on the path to the reference: no other

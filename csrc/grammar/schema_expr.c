@@ -368,8 +368,13 @@ static bool object_possible(struct schema *s, const struct atom *a) {
   return true;
 }
 
+/* Each pass finds at least one atom, and takes as many steps as there are expressions and atoms. Schemas that need each other in
+ * a long chain take a pass for each link. */
+enum { MAX_POSSIBLE_STEPS = 1 << 25 };
+
 ane_status schema_possible(struct schema *s, struct ane_error *err) {
   struct re_pool *p = &s->pool;
+  uint64_t steps = 0;
   for (uint32_t i = 0; i < s->n_atoms; i++) {
     struct atom *a = &s->atoms[i];
     p->step_limit = p->steps + RE_MAX_STEPS;
@@ -383,6 +388,9 @@ ane_status schema_possible(struct schema *s, struct ane_error *err) {
   p->step_limit = p->steps + 4 * (uint64_t)RE_MAX_STEPS;
   for (bool changed = true; changed && !p->full;) {
     changed = false;
+    steps += (uint64_t)s->n_exprs + s->n_atoms;
+    if (steps > MAX_POSSIBLE_STEPS)
+      return ane_fail(err, ANE_RANGE, "#: %u schemas need each other in too long a chain", (unsigned)s->n_atoms);
     for (uint32_t i = 2; i < s->n_exprs; i++) {
       uint8_t t = types_of(s, &s->exprs[i]);
       changed |= t != s->exprs[i].types;

@@ -173,6 +173,7 @@ static expr_id load_values(struct loading *l, struct jv *const *values, size_t n
   a->types = types;
   if (types & T_STRING) a->re = re_choice(&l->s->pool, texts, n_texts);
   a->n_texts = n_texts;
+  number_sort(points, n_points);
   if (types & T_NUMBER) a->number = (struct number_rule){.points = points, .n_points = n_points};
   parts[n_parts++] = expr_atom(l->s, id);
   return expr_of(l->s, EXPR_OR, parts, n_parts);
@@ -611,6 +612,7 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
     if (st == ANE_OK && s->pool.full) st = ane_fail(err, ANE_NOMEM, "no memory for the schema");
   }
   ane_free(l.nodes);
+  schema_ids_free(l.ids);
   if (st) schema_free(s);
   return st;
 }

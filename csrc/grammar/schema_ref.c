@@ -1,6 +1,8 @@
 /* Resolves $ref: anchors, pointers and identifiers inside one document. */
+#include "base/strmap.h"
 #include "grammar/schema.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct named {
@@ -15,9 +17,10 @@ struct schema_ids {
   struct jv *root;
   struct named *list;
   uint32_t n, room;
-  uint32_t recursive; /* schemas with $recursiveAnchor: true */
-  bool old_refs;      /* drafts up to 7 */
-  bool plain_id;      /* drafts up to 4: id instead of $id */
+  struct ane_strmap by_uri; /* number in the list */
+  uint32_t recursive;       /* schemas with $recursiveAnchor: true */
+  bool old_refs;            /* drafts up to 7 */
+  bool plain_id;            /* drafts up to 4: id instead of $id */
   bool no_memory;
 };
 
@@ -106,7 +109,12 @@ static void note(struct schema_ids *ids, const char *uri, size_t len, struct jv 
     ids->list = list;
     ids->room = room;
   }
+  if (!ane_strmap_put(&ids->by_uri, uri, len, ids->n, NULL)) {
+    ids->no_memory = true;
+    return;
+  }
   ids->list[ids->n++] = (struct named){uri, len, value, false};
+  if (!value->resource && !memchr(uri, '#', len)) value->resource = ids->n;
 }
 
 static void note_anchor(struct schema_ids *ids, const char *base, size_t base_len, const struct jv *anchor, struct jv *value) {
@@ -221,6 +229,10 @@ ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, str
   return ids->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema") : ANE_OK;
 }
 
+void schema_ids_free(struct schema_ids *ids) {
+  if (ids) ane_strmap_free(&ids->by_uri);
+}
+
 bool schema_old_refs(const struct schema_ids *ids) { return ids->old_refs; }
 bool schema_plain_integers(const struct schema_ids *ids) { return ids->plain_id; }
 
@@ -243,8 +255,31 @@ static size_t decode(char *s, size_t len) {
   return n;
 }
 
+static int by_length_and_name(const void *x, const void *y) {
+  const struct jv_member *a = *(struct jv_member *const *)x, *b = *(struct jv_member *const *)y;
+  return a->len != b->len ? (a->len > b->len) - (a->len < b->len) : memcmp(a->name, b->name, a->len);
+}
+
+/* Returns the member of an object; NULL: there is none. Objects of many members are sorted, since many references may search
+ * them. Without memory they are searched in order. */
+static struct jv *member(struct schema_ids *ids, struct jv *v, const char *name, size_t len) {
+  enum { FEW = 16 };
+  if (v->len > FEW && !v->by_name && (v->by_name = ane_arena_array(ids->arena, v->len, sizeof *v->by_name))) {
+    for (size_t i = 0; i < v->len; i++) v->by_name[i] = &v->members[i];
+    qsort(v->by_name, v->len, sizeof *v->by_name, by_length_and_name);
+  }
+  if (v->by_name) {
+    struct jv_member key = {.name = name, .len = len}, *wanted = &key;
+    struct jv_member **found = bsearch(&wanted, v->by_name, v->len, sizeof *v->by_name, by_length_and_name);
+    return found ? (*found)->value : NULL;
+  }
+  for (size_t i = 0; i < v->len; i++)
+    if (v->members[i].len == len && memcmp(v->members[i].name, name, len) == 0) return v->members[i].value;
+  return NULL;
+}
+
 /* Takes one step of a JSON pointer. Decodes ~0 and ~1 of s[0..len) in place. */
-static struct jv *child(const struct jv *v, char *s, size_t len) {
+static struct jv *child(struct schema_ids *ids, struct jv *v, char *s, size_t len) {
   size_t n = 0;
   for (size_t i = 0; i < len; i++) {
     if (s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1'))
@@ -260,28 +295,24 @@ static struct jv *child(const struct jv *v, char *s, size_t len) {
     }
     return n > 0 && at < v->len ? v->items[at] : NULL;
   }
-  if (v->kind != JV_OBJECT) return NULL;
-  for (size_t i = 0; i < v->len; i++)
-    if (v->members[i].len == n && memcmp(v->members[i].name, s, n) == 0) return v->members[i].value;
-  return NULL;
+  return v->kind == JV_OBJECT ? member(ids, v, s, n) : NULL;
 }
 
 static struct jv *find(const struct schema_ids *ids, const char *uri, size_t len) {
-  for (uint32_t i = 0; i < ids->n; i++)
-    if (ids->list[i].len == len && memcmp(ids->list[i].uri, uri, len) == 0) return ids->list[i].value;
-  return NULL;
+  uint32_t i = ane_strmap_get(&ids->by_uri, uri, len);
+  return i == UINT32_MAX ? NULL : ids->list[i].value;
 }
 
 /* Gives the base URI of a value: the identifier of the resource around it. */
 static void base_of(const struct schema_ids *ids, const struct jv *v, const char **uri, size_t *len, struct jv **resource) {
-  for (; v; v = v->parent)
-    for (uint32_t i = 0; i < ids->n; i++)
-      if (ids->list[i].value == v && !memchr(ids->list[i].uri, '#', ids->list[i].len)) {
-        *uri = ids->list[i].uri;
-        *len = ids->list[i].len;
-        *resource = ids->list[i].value;
-        return;
-      }
+  while (v && !v->resource) v = v->parent;
+  if (v) {
+    const struct named *n = &ids->list[v->resource - 1];
+    *uri = n->uri;
+    *len = n->len;
+    *resource = n->value;
+    return;
+  }
   *uri = "";
   *len = 0;
   *resource = ids->root;
@@ -310,7 +341,7 @@ struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const c
   for (size_t i = 1; at && i <= n;) {
     size_t end = i;
     while (end < n && fragment[end] != '/') end++;
-    at = child(at, fragment + i, end - i);
+    at = child(ids, at, fragment + i, end - i);
     i = end + 1;
   }
   return at;

@@ -22,7 +22,11 @@ local schema = mutate_json.mutator(WORDS)
 
 local function rules(text, most, random, bytes)
   local at = 1 + random(#text + 1)
-  local way = random(4)
+  local way = random(5)
+  if way == 4 then -- a piece many times
+    local piece = text:sub(at, at + random(12))
+    return #piece > 0 and text:sub(1, at - 1) .. piece:rep(math.min(1 + random(8000), (most - #text) // #piece)) .. text:sub(at) or text
+  end
   if way == 0 then return bytes(text, most) end
   if way == 1 then return text:sub(1, at + random(30)) .. text:sub(at) end
   if way == 2 then

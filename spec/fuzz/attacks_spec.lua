@@ -126,7 +126,7 @@ describe("an attack by a GGUF file:", function()
     os.remove(path)
     if not model then
       assert.matches("token", message)
-      assert.equal("format", code)
+      assert.equal("range", code)
       return
     end
     assert.is_table(model.tokenizer:encode "t9\xFF\u{1F600}a a")

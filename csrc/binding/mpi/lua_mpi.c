@@ -262,6 +262,7 @@ static int mpi_poll(lua_State *L) {
   double start = MPI_Wtime(), end = start + luaL_optnumber(L, 1, 0);
   lua_Integer head = luaL_optinteger(L, 2, 0);
   int there = 0;
+  luaL_argcheck(L, end == end, 1, "not a number of seconds");
   luaL_argcheck(L, head >= 0, 2, "must not be negative");
   MPI_Status status;
   for (;;) {

@@ -203,6 +203,7 @@ static int meth_bins(lua_State *L) {
   lua_Integer bins = bind_integer(L, 2, 1, 4096);
   double low = luaL_checknumber(L, 3), high = luaL_checknumber(L, 4);
   luaL_argcheck(L, high > low, 4, "high must be above low");
+  luaL_argcheck(L, isfinite(high - low), 4, "low, high and the width between them must be finite");
   uint64_t *counts = lua_newuserdatauv(L, (size_t)bins * sizeof *counts, 0);
   memset(counts, 0, (size_t)bins * sizeof *counts);
   for (uint64_t i = 0; i < t->count; i++) {

@@ -83,6 +83,8 @@ describe("tensor arithmetic", function()
       { "outside 2 .. 3", function() cube():slice(2, 2, 1) end },
       { "as many elements", function() cube():reshape { 5 } end },
       { "high must be above low", function() t:bins(2, 1, 1) end },
+      { "must be finite", function() t:bins(2, -math.huge, 1) end },
+      { "must be finite", function() t:bins(2, -1e308, 1e308) end },
       { "no elements", function() core.tensor({ 0 }):pool(1, 1) end },
       { "expected", function() return t + {} end },
     }
