@@ -11,6 +11,7 @@ enum wire { WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_GROUP, WIRE_GROUP_END, W
 struct walk {
   const uint8_t *base;    /* of the whole input: for positions in errors and references */
   struct ane_buffer lean; /* the smaller copy that protobuf-c unpacks */
+  uint64_t memory, most;  /* bytes that the messages and texts so far take when they are unpacked, and their limit */
   struct ane_error *err;
 };
 
@@ -136,6 +137,15 @@ const uint8_t *ane_wire_view(const ProtobufCBinaryData *ref, const uint8_t *data
   return data + ane_load_u64(ref->data);
 }
 
+/* What the system adds to each piece of memory, with the pointer to it. */
+enum { PIECE = 32 };
+
+/* An empty message takes two bytes of the file, and a hundred when it is unpacked. */
+static ane_status take_memory(struct walk *w, const ProtobufCMessageDescriptor *d, const struct item *it, size_t bytes) {
+  w->memory += bytes + PIECE;
+  return w->memory <= w->most ? ANE_OK : wrong(w, d, it->from, "its messages take much more memory than the file");
+}
+
 /* ---- The walk ------------------------------------------------------------------------------------------------------*/
 
 static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end,
@@ -146,7 +156,8 @@ static ane_status walk_nested(struct walk *w, const ProtobufCMessageDescriptor *
     return ane_fail(w->err, ANE_FORMAT, "messages nested deeper than %d at byte %zu", ANE_WIRE_DEPTH,
                     (size_t)(it->from - w->base));
   size_t hole;
-  ane_status st = open_bytes(w, it, &hole);
+  ane_status st = take_memory(w, d, it, d->sizeof_message);
+  if (!st) st = open_bytes(w, it, &hole);
   if (!st) st = walk_message(w, d, it->p, it->p + it->size, depth + 1);
   if (st) return st;
   size_t n = w->lean.size - hole - 5;
@@ -165,6 +176,10 @@ static ane_status walk_field(struct walk *w, const ProtobufCMessageDescriptor *d
   }
   if (packed && !packed_ok(it, each)) return wrong(w, d, it->from, "packed numbers do not end with their field");
   if (f->type == PROTOBUF_C_TYPE_MESSAGE) return walk_nested(w, f->descriptor, it, depth);
+  if (f->type == PROTOBUF_C_TYPE_BYTES || f->type == PROTOBUF_C_TYPE_STRING) {
+    ane_status st = take_memory(w, d, it, f->type == PROTOBUF_C_TYPE_STRING ? (size_t)it->size : sizeof(ProtobufCBinaryData));
+    if (st) return st;
+  }
   if (f->type == PROTOBUF_C_TYPE_BYTES) return put_reference(w, it);
   if (f->type == PROTOBUF_C_TYPE_STRING) {
     if (it->size && memchr(it->p, 0, (size_t)it->size))
@@ -202,11 +217,14 @@ static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor 
 static void *wire_alloc(void *arg ANE_UNUSED, size_t size) { return ane_malloc(size); }
 static void wire_free(void *arg ANE_UNUSED, void *p) { ane_free(p); }
 
+/* The most memory of unpacked messages: MOST_MEMORY bytes and a multiple of the size of the file. */
+enum { MOST_MEMORY = 1 << 29, MOST_TIMES = 16 };
+
 ProtobufCAllocator ane_wire_allocator = {wire_alloc, wire_free, NULL};
 
 ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out,
                            struct ane_error *err) {
-  struct walk w = {.base = data, .err = err};
+  struct walk w = {.base = data, .most = MOST_MEMORY + MOST_TIMES * (uint64_t)size, .err = err};
   *out = NULL;
   ane_status st = walk_message(&w, d, data, data + size, 1);
   /* What protobuf-c could still refuse has been checked, so a failure is one of memory. */

@@ -5,7 +5,8 @@
  *   - a `bytes` field holds a reference instead of the bytes: ane_wire_view gives the place in the original;
  *   - a `string` field is known to hold no NUL, so its C string is all of it.
  * Refused: groups, field number 0, varints of more than 10 bytes, lengths beyond the parent's end, a wire type that the
- * field cannot have, a second value for a field that is one message, nesting deeper than ANE_WIRE_DEPTH. */
+ * field cannot have, a second value for a field that is one message, nesting deeper than ANE_WIRE_DEPTH, messages that would take
+ * more than 512 MB and 16 times the size of the file. */
 #ifndef ANE_FORMATS_WIRE_H
 #define ANE_FORMATS_WIRE_H
 

@@ -1,6 +1,7 @@
 -- ONNX files whose local functions and subgraphs grow without end when they are read: an error, after little time and memory.
 local core = require "ane.core"
 local onnx = require "support.onnx_writer"
+local varint = require "support.varint"
 
 -- A graph from x to y. Opens it; returns what the error says after the file's name, and its code.
 local function refused(m)
@@ -111,4 +112,14 @@ it("a function may call others in the default of an attribute", function()
     local out = assert(graph:run { x = onnx.floats({ 1 }, { 1 }), c = onnx.bools({}, { on }) })
     assert.equal(string.pack("<f", -2), out.y.data)
   end
+end)
+
+it("a file of empty messages, each of which takes a hundred bytes of memory, is refused", function()
+  local path, nodes = os.tmpname(), ("\10\0"):rep(8000000)
+  assert(core.write_file(path, "\8\10\58" .. varint(#nodes) .. nodes)) -- fields ir_version, graph
+  local source, message, code = core.open(path)
+  os.remove(path)
+  assert.is_nil(source)
+  assert.matches("at byte %d+: its messages take much more memory than the file$", message)
+  assert.equal("format", code)
 end)
