@@ -202,6 +202,7 @@ static int meth_squares(lua_State *L) {
 /* logits([row]) -> tensor [vocab] */
 static int meth_logits(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
+  lua_settop(L, 2);
   struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
   float *out = bind_tensor_new(L, &s);
   const struct ane_session *from = check_session(L, 1)->session; /* as in meth_feed */

@@ -62,6 +62,12 @@ describe("a run", function()
     assert.is_true(second:feed { 1 })
   end)
 
+  it("gives the last logits without the argument that says which", function()
+    local session <close> = program:session { context = 100 }
+    assert.is_true(session:feed { 1 })
+    assert.same(session:logits(1):totable(), session:logits():totable())
+  end)
+
   it("takes bytes of adapters and names as strings only", function()
     local part = { weight = 1, rank = 0, rows = 0, cols = 0, scale = 1 }
     local ok, message = pcall(program.adapter, program, { part }, 1)
