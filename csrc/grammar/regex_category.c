@@ -2,7 +2,7 @@
  * 64 KB can name 13,000 categories, and a schema can have many patterns. */
 #include "grammar/regex_internal.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <utf8proc.h>
 
 enum { LAST_CHAR = 0x10ffff, MOST_RUNS = 8192 /* Unicode 15 has about 4,000 */ };
@@ -12,7 +12,7 @@ static struct {
   char name[2];
 } runs[MOST_RUNS + 1];
 static uint32_t n_runs;
-static _Atomic int state; /* 0: not found yet, 1: a thread finds them, 2: found */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_runs(void) {
   for (uint32_t c = 0; c <= LAST_CHAR && n_runs < MOST_RUNS; c++) {
@@ -26,14 +26,7 @@ static void find_runs(void) {
 }
 
 bool re_category(const char *name, uint32_t *at, uint32_t *lo, uint32_t *hi) {
-  int none = 0;
-  if (atomic_load(&state) != 2) {
-    if (atomic_compare_exchange_strong(&state, &none, 1)) {
-      find_runs();
-      atomic_store(&state, 2);
-    }
-    while (atomic_load(&state) != 2) continue; /* another thread needs some milliseconds */
-  }
+  pthread_once(&once, find_runs);
   for (uint32_t i = *at; i < n_runs; i++) {
     if (runs[i].name[0] != name[0] || (name[1] && runs[i].name[1] != name[1])) continue;
     *at = i + 1;

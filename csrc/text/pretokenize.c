@@ -7,11 +7,13 @@
 
 #include <string.h>
 
-/* Exceeding these limits is an error. The steps of one match are limited to a multiple of the bytes of its text (a run of blanks
- * is one match). The heap is in KiB. */
+/* Exceeding these limits is an error. The steps of one match, and the items that all matches of a text try, are limited to a
+ * multiple of the bytes of the text (a run of blanks is one match). The heap is in KiB. */
 enum {
   LEAST_STEPS = 10 * 1000 * 1000,
   STEPS_A_BYTE = 16,
+  LEAST_ITEMS = 1000 * 1000,
+  ITEMS_A_BYTE = 64,
   DEPTH_LIMIT = 1000 * 1000,
   HEAP_LIMIT = 256 * 1024,
   JIT_STACK = 8 * 1024 * 1024,
@@ -51,6 +53,7 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
   }
   int code;
   PCRE2_SIZE at;
+  if (!split->literal && !ane_pretokenizer_has(split->pattern)) options |= PCRE2_AUTO_CALLOUT;
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context, NEST_LIMIT);
   p->code = split->literal ? pcre2_compile((PCRE2_SPTR)split->pattern, strlen(split->pattern), options, &code, &at, context)
@@ -80,6 +83,14 @@ void ane_pattern_free(struct ane_pattern *p) {
 
 /* ---- Matching ----------------------------------------------------------------------------------------------------*/
 
+/* Called before each item of a pattern of a file: the JIT compiler counts no steps back in a repeat of a character against the
+ * limit of a match. */
+static int count_item(pcre2_callout_block *block, void *left) {
+  (void)block;
+  uint64_t *items = left;
+  return *items > 0 ? (--*items, 0) : PCRE2_ERROR_MATCHLIMIT;
+}
+
 ane_status ane_pattern_memory_open(struct ane_pattern_memory *m, struct ane_error *err) {
   pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
   if (general) {
@@ -105,6 +116,7 @@ void ane_pattern_memory_close(struct ane_pattern_memory *m) {
 ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memory *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err) {
   *found = false;
+  pcre2_set_callout(m->context, count_item, &m->items);
   while (walk->from <= len) {
     int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, walk->from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -132,6 +144,7 @@ ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memo
 void ane_pattern_memory_limit(struct ane_pattern_memory *m, size_t len) {
   uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
   pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
+  m->items = LEAST_ITEMS + (uint64_t)len * ITEMS_A_BYTE;
 }
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/

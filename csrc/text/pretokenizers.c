@@ -138,3 +138,10 @@ const struct ane_pretokenizer *ane_pretokenizer_find(const char *name, size_t le
     if (strlen(list[i].name) == len && memcmp(list[i].name, name, len) == 0) return &list[i];
   return NULL;
 }
+
+bool ane_pretokenizer_has(const char *pattern) {
+  for (size_t i = 0; i < ANE_COUNT(list); i++)
+    for (uint32_t k = 0; k < list[i].n_splits; k++)
+      if (list[i].splits[k].pattern && strcmp(list[i].splits[k].pattern, pattern) == 0) return true;
+  return false;
+}

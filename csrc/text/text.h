@@ -210,6 +210,8 @@ struct ane_pretokenizer {
 
 const struct ane_pretokenizer *ane_pretokenizer_find(const char *name, size_t len); /* NULL: unknown */
 const struct ane_pretokenizer *ane_pretokenizer_list(uint32_t *n);
+/* Is this the pattern of a named pre-tokenizer? */
+bool ane_pretokenizer_has(const char *pattern);
 
 /* ---- Tokenizer ---------------------------------------------------------------------------------------------------*/
 

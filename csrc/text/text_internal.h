@@ -104,6 +104,7 @@ struct ane_pattern_memory {
   struct pcre2_real_match_data_8 *data;
   struct pcre2_real_match_context_8 *context;
   struct pcre2_real_jit_stack_8 *stack;
+  uint64_t items; /* items of patterns that may still be tried */
 };
 
 ane_status ane_pattern_memory_open(struct ane_pattern_memory *m, struct ane_error *err);
@@ -119,7 +120,7 @@ struct ane_matches {
  * end of the previous one. Call ane_pattern_memory_limit once before an iteration. */
 ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memory *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err);
-/* Limits the work of each match by the length of its text. */
+/* Limits the work of each match, and that of all matches until the next call, by the length of the text. */
 void ane_pattern_memory_limit(struct ane_pattern_memory *m, size_t len);
 
 /* Called with each piece, in order. `piece` points into the text. */

@@ -58,6 +58,15 @@ describe("a tokenizer", function()
     assert.same({ message, "range" }, make(letters(), { splits = { long } }))
   end)
 
+  -- JIT counts no steps back in a repeat of one character: without a limit of its own this takes minutes.
+  it("limits what patterns of a file try in a text", function()
+    local t = make(letters(), { splits = { { pattern = "(?=a{0,3000}a{0,3000}b)|.", behaviour = "isolated" } } })
+    local ids, message, code = t:encode(("a"):rep(6000))
+    assert.same({ nil, "matching with PCRE2 failed: match limit exceeded", "range" }, { ids, message, code })
+    assert.same({ 0, 0, 0, 1 }, t:encode "aaab")
+    assert.equal(100040, #t:encode(("a"):rep(40) .. ("b"):rep(100000)))
+  end)
+
   it("has added tokens, and tokens that are found by their length, of at most 4,096 bytes", function()
     local added = { id = 3, content = ("a"):rep(4097), flags = 0, special = false }
     assert.same({ "token 3 must have at most 4096 bytes, but has 4097", "range" }, make(letters(), { added = { added } }))
