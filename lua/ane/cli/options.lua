@@ -56,6 +56,7 @@ end
 function M.integers(what, low)
   return function(text)
     local list = {}
+    if ("," .. text .. ","):find ",%s*," and text:find "%S" then return nil, ("'%s' has a comma without a %s"):format(text, what) end
     for part in text:gmatch "[^,%s]+" do
       local n = math.tointeger(tonumber(part))
       if not n or n < low then return nil, ("'%s' is not a %s"):format(part, what) end

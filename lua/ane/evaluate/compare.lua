@@ -70,7 +70,8 @@ local function quantile(sorted, q)
   return sorted[math.min(#sorted, math.floor(q * #sorted) + 1)]
 end
 
--- The interval of a mean over tokens. `map` is applied to its ends; it may be a falling function.
+-- The interval of a mean over tokens. `map` is applied to its ends; it may be a falling function. The interval of numbers near a limit may
+-- reach beyond it, so `map` cuts it there.
 local function ci_of(windows, value, map)
   local lo, hi = interval.of(windows, value)
   if not lo then return nil end
@@ -89,14 +90,16 @@ local function report_of(tally, tokens)
   table.sort(tally.kept)
   local n, windows = tally.count, tally.windows
   local function perplexity(mean) return math.exp(-mean) end
+  local function share(mean) return math.min(math.max(mean, 0.0), 1.0) end
+  local function divergence(mean) return math.max(mean, 0.0) end
   local function ci(key, map) return ci_of(windows, function(w) return w[key] end, map) end
   return {
     tokens = tokens, scored = n,
     kl = {
       mean = tally.sum / n, median = median(tally.kept), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
-      ci = ci "kl",
+      ci = ci("kl", divergence),
     },
-    top1 = tally.same / n, top1_ci = ci "same", windows = #windows, by_window = by_window(windows),
+    top1 = tally.same / n, top1_ci = ci("same", share), windows = #windows, by_window = by_window(windows),
     perplexity = {
       a = math.exp(-tally.log_a / n), b = math.exp(-tally.log_b / n), a_ci = ci("log_a", perplexity), b_ci = ci("log_b", perplexity),
       ratio = math.exp((tally.log_a - tally.log_b) / n),

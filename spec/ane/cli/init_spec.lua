@@ -93,6 +93,7 @@ describe("the command", function()
       { { "run" }, 2, "missing argument 'model'" },
       { { "run", path, "--foo" }, 2, "unknown option '%-%-foo'" },
       { { "run", path, "--ids", "1,x" }, 2, "'x' is not a token id" },
+      { { "run", path, "--ids", "1,,2" }, 2, "'1,,2' has a comma without a token id" },
       { { "run", path, "-t", "0", "-p", "x" }, 2, "%-%-threads must be 1 .. 1024, but is 0" },
       { { "run", path }, 2, "give one of %-%-prompt, %-%-file, %-%-ids, %-%-messages" },
       { { "run", path, "-p", "x", "--ids", "1" }, 2, "can not be used together" },

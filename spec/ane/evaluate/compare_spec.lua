@@ -94,6 +94,20 @@ describe("compare.run", function()
     end
   end)
 
+  it("gives intervals that stay within 0 and 1 for shares, and above 0 for KL", function()
+    local a <close> = load()
+    local b <close> = load { weights = "q8_0" }
+    local outside = false
+    for chunk = 4, 40, 4 do
+      local r = assert(compare.run(a, b, TEXT, { chunk = chunk }))
+      local ci = r.top1_ci
+      assert.is_true(0 <= ci[1] and ci[1] <= r.top1 and r.top1 <= ci[2] and ci[2] <= 1)
+      assert.is_true(r.kl.ci[1] >= 0)
+      outside = outside or (r.top1 < 1 and ci[2] == 1)
+    end
+    assert.is_true(outside)
+  end)
+
   it("gives intervals over windows that hold the means", function()
     local a <close> = load()
     local b <close> = load { activations = "fp32", weights = "q4_0" }
