@@ -163,8 +163,7 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Reads the options isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, names, importance, context, chunk
- * and
+/* Reads the options isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, names, importance, context, chunk and
  * progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "pruned", "full", NULL};
