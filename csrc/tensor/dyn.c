@@ -144,14 +144,9 @@ void ane_dyn_drop(struct ane_dyn_memory *m, struct ane_dyn *t) {
 }
 
 bool ane_dyn_count(int rank, const int64_t *dim, int64_t *count) {
-  *count = 1;
-  bool empty = false;
-  for (int i = 0; i < rank; i++) {
-    if (dim[i] < 0) return false;
-    empty = empty || dim[i] == 0;
-    if (__builtin_mul_overflow(*count, ANE_MAX(dim[i], 1), count) || *count > ANE_DYN_MOST) return false;
-  }
-  if (empty) *count = 0;
+  uint64_t n;
+  if (!ane_count_elements((uint32_t)rank, dim, &n)) return false;
+  *count = (int64_t)n;
   return true;
 }
 

@@ -92,10 +92,7 @@ const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]);
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------*/
 
-/* The most elements of a tensor. Sums of a few dimensions, and products with the bytes of an element, fit 64 bits. */
-#define ANE_DYN_MOST (INT64_C(1) << 57)
-/* Sets *count to the product of the dimensions. false: a dimension is negative, or those that are not 0 have a product above
- * ANE_DYN_MOST. */
+/* ane_count_elements for the dimensions of a dynamic tensor. */
 bool ane_dyn_count(int rank, const int64_t *dim, int64_t *count);
 /* Writes "[2, 3]" to out and returns it. */
 const char *ane_dyn_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]);

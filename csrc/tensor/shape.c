@@ -3,19 +3,18 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The most elements of a tensor. Their bits, and products of a few dimensions, fit 64 bits. */
-#define MOST (UINT64_C(1) << 57)
-
-bool ane_shape_count(const struct ane_shape *s, uint64_t *count) {
+bool ane_count_elements(uint32_t rank, const int64_t *dim, uint64_t *count) {
   uint64_t n = 1;
   bool empty = false;
-  for (uint32_t i = 0; i < s->rank; i++) {
-    if (s->dim[i] < 0 || !ane_mul_u64(n, (uint64_t)ANE_MAX(s->dim[i], 1), &n) || n > MOST) return false;
-    empty = empty || s->dim[i] == 0;
+  for (uint32_t i = 0; i < rank; i++) {
+    if (dim[i] < 0 || !ane_mul_u64(n, (uint64_t)ANE_MAX(dim[i], 1), &n) || n > ANE_MOST_ELEMENTS) return false;
+    empty = empty || dim[i] == 0;
   }
   *count = empty ? 0 : n;
   return true;
 }
+
+bool ane_shape_count(const struct ane_shape *s, uint64_t *count) { return ane_count_elements(s->rank, s->dim, count); }
 
 bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b) {
   if (a->rank != b->rank) return false;

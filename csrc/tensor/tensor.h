@@ -41,8 +41,12 @@ struct ane_shape {
   int64_t dim[ANE_MAX_RANK];
 };
 
-/* Sets *count to the product of the dimensions; false: one is negative, or those that are not 0 have a product above
- * 2^57, so that their bits would not fit 64 bits. */
+/* The most elements of a tensor. Their bits, and products of a few dimensions, fit 64 bits. */
+#define ANE_MOST_ELEMENTS (INT64_C(1) << 57)
+/* Sets *count to the product of the dimensions. false: one is negative, or those that are not 0 have a product above
+ * ANE_MOST_ELEMENTS: a dimension of 0 must not hide that the others overflow. */
+bool ane_count_elements(uint32_t rank, const int64_t *dim, uint64_t *count);
+/* The same for a shape. */
 bool ane_shape_count(const struct ane_shape *s, uint64_t *count);
 bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
 /* Writes "[1, 576, 4, 1]" to out and returns it. Unknown dimensions (negative) print as "?". */

@@ -21,9 +21,6 @@ enum {
 };
 enum { AI_BYTECODE = 6, AI_DIALECT_VERSION = 2, AI_ASSET_VERSION = 20260317, AI_ALIGN = 16, AI_PAD = 0xCB };
 
-/* The most elements of a tensor. Their bits fit 64 bits. */
-#define AI_MAX_COUNT (UINT64_C(1) << 57)
-
 /* Codes of the dialect's attributes and types. */
 enum {
   AI_ATTR_STRING = 1,

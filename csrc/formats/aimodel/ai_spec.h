@@ -40,7 +40,7 @@ struct ane_ai_type {
 
 struct ane_ai_type ane_ai_tensor(ane_ai_dtype dtype, int32_t rank, const int64_t *dim);
 bool ane_ai_type_equal(const struct ane_ai_type *a, const struct ane_ai_type *b);
-/* Number of elements; false if a dimension is unknown, or those that are not 0 have a product above 2^57. */
+/* Number of elements (ane_count_elements); false also if a dimension is unknown. */
 bool ane_ai_count(const struct ane_ai_type *t, uint64_t *count);
 /* "fp16 [1, 4, 8]", "state fp16 [...]" or "token"; truncated to fit. Returns out. */
 enum { ANE_AI_TYPE_TEXT = 128 };

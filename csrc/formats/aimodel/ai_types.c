@@ -62,16 +62,7 @@ bool ane_ai_type_equal(const struct ane_ai_type *a, const struct ane_ai_type *b)
          memcmp(a->interleave, b->interleave, dims) == 0;
 }
 
-bool ane_ai_count(const struct ane_ai_type *t, uint64_t *count) {
-  uint64_t n = 1; /* with 1 for a dimension of 0: those must not hide an overflow of the others */
-  bool empty = false;
-  for (int32_t i = 0; i < t->rank; i++) {
-    if (t->dim[i] < 0 || !ane_mul_u64(n, (uint64_t)ANE_MAX(t->dim[i], 1), &n) || n > AI_MAX_COUNT) return false;
-    empty = empty || t->dim[i] == 0;
-  }
-  *count = empty ? 0 : n;
-  return true;
-}
+bool ane_ai_count(const struct ane_ai_type *t, uint64_t *count) { return ane_count_elements((uint32_t)t->rank, t->dim, count); }
 
 const char *ane_ai_type_text(char out[ANE_AI_TYPE_TEXT], const struct ane_ai_type *t) {
   if (t->kind == ANE_AI_TOKEN) return strcpy(out, "token"); /* room: ANE_AI_TYPE_TEXT */
