@@ -116,7 +116,6 @@ void ane_pattern_memory_close(struct ane_pattern_memory *m) {
 ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_pattern_memory *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err) {
   *found = false;
-  pcre2_set_callout(m->context, count_item, &m->items);
   while (walk->from <= len) {
     int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, walk->from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -145,6 +144,7 @@ void ane_pattern_memory_limit(struct ane_pattern_memory *m, size_t len) {
   uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
   pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
   m->items = LEAST_ITEMS + (uint64_t)len * ITEMS_A_BYTE;
+  pcre2_set_callout(m->context, count_item, &m->items);
 }
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/
