@@ -84,12 +84,12 @@ local function on_ranks(graph, options, cfg, source, opts)
 end
 
 -- The graph of a recipe.
--- @return graph, the places that adapters may act at (ane.adapter.places), the names of its weights in GGUF files; or nil, message,
--- code
-local function build(r, cfg, source)
+-- @param named true: the names of its weights in GGUF files are wanted
+-- @return graph, the places that adapters may act at (ane.adapter.places), the names or nil; or nil, message, code
+local function build(r, cfg, source, named)
   local places, gguf_names
   local graph, message, code = recipe.build(r, cfg, source, function(b)
-    places, gguf_names = adapter.places(b, r), names.in_gguf(b, r)
+    places, gguf_names = adapter.places(b, r), named and names.in_gguf(b, r) or nil
     return true
   end)
   if not graph then return nil, message, code end
@@ -115,7 +115,7 @@ end
 -- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe)
 -- @return program, the places that adapters may act at (ane.adapter.places); or nil, message, code
 function M.plan(r, cfg, source, opts)
-  local graph, places, found = build(r, cfg, source)
+  local graph, places, found = build(r, cfg, source, opts.mixed ~= nil)
   if not graph then return nil, places, found end
   local _ <close> = graph -- the program keeps what it needs
   local context = context_of(cfg, opts)
@@ -132,7 +132,7 @@ function M.plan(r, cfg, source, opts)
   local options = {
     isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head,
     weights = weights_of(cfg, opts.weights),
-    mixed = weights.rules(opts.mixed), names = opts.mixed and found or nil,
+    mixed = weights.rules(opts.mixed), names = found,
     importance = importance and weights.bytes(importance), context = context, chunk = chunk_of(cfg, context),
     progress = progress and function(done, total) progress("load", done, total) end,
   }
