@@ -37,13 +37,10 @@ end
 -- Reads the inside of a quoted text. Returns the position after it, or after what is known of it.
 local function inside(self, text, at)
   if self.mark == self.quote then
-    local first, last = text:find(self.mark, at, true)
-    if first then
-      self.mark = nil
-      return last + 1
-    end
-    local _, _, held = marks.find(text:sub(math.max(at, #text - #self.mark + 2)), { self.mark })
-    return #text - held + 1, true
+    local first, mark, held = marks.find(text, { self.mark }, at)
+    if not first then return #text - held + 1, true end
+    self.mark = nil
+    return first + #mark
   end
   if self.escaped then
     self.escaped = false
@@ -297,16 +294,13 @@ end
 
 -- Reads up to a mark. Returns the position after it and what stands before it; if it is incomplete, a position and nil.
 local function up_to(self, text, at, mark)
-  local first, last = text:find(mark, at, true)
-  if first then
-    self.parts[#self.parts + 1] = text:sub(at, first - 1)
-    local whole = table.concat(self.parts)
-    self.parts = {}
-    return last + 1, whole
-  end
-  local _, _, held = marks.find(text:sub(math.max(at, #text - #mark + 2)), { mark })
-  self.parts[#self.parts + 1] = text:sub(at, #text - held)
-  return #text - held + 1
+  local first, _, held = marks.find(text, { mark }, at)
+  local stop = first or #text - held + 1
+  self.parts[#self.parts + 1] = text:sub(at, stop - 1)
+  if not first then return stop end
+  local whole = table.concat(self.parts)
+  self.parts = {}
+  return stop + #mark, whole
 end
 
 -- Names are as ane.tools.tagged.can_name allows them.

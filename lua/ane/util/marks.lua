@@ -20,24 +20,28 @@ local function begun(text, marks)
   return longest
 end
 
+-- The same for the text from byte `at` on.
+local function begun_from(text, marks, at) return begun(text:sub(math.max(at, #text - M.longest(marks) + 2)), marks) end
+
 --- Finds the first mark in a text; of several at one place, the one named first.
 -- @param text the part that is known
 -- @param marks list of texts, none empty; they are plain text, not patterns
+-- @param at the byte to begin with; default 1
 -- @return the mark's first byte and the mark; or nil, nil and the number of bytes at the end of the text that may begin one
-function M.find(text, marks)
+function M.find(text, marks, at)
   local first, found
   for _, mark in ipairs(marks) do
-    local at = text:find(mark, 1, true)
-    if at and (not first or at < first) then first, found = at, mark end
+    local place = text:find(mark, at or 1, true)
+    if place and (not first or place < first) then first, found = place, mark end
   end
   if first then return first, found, 0 end
-  return nil, nil, begun(text, marks)
+  return nil, nil, begun_from(text, marks, at or 1)
 end
 
 --- Searches a text from several positions, each at or after the one before. All searches together read the text once for each mark.
 -- @param text the part that is known
 -- @param marks as for find
--- @return function(at): what find returns for the text from byte `at` on; the first mark's byte counts from the beginning of the text
+-- @return function(at): what find returns from byte `at` on
 function M.search(text, marks)
   local places = {}
   return function(at)
@@ -47,7 +51,7 @@ function M.search(text, marks)
       if places[i] and (not first or places[i] < first) then first, found = places[i], mark end
     end
     if first then return first, found, 0 end
-    return nil, nil, begun(text:sub(math.max(at, #text - M.longest(marks) + 2)), marks)
+    return nil, nil, begun_from(text, marks, at)
   end
 end
 
