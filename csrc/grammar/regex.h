@@ -49,19 +49,22 @@ struct re_state {
   uint32_t *next; /* [256] state + 1; 0 not known yet; NULL: no byte was tried */
 };
 
+/* Finds items by a hash, with open addressing. A slot holds the number of an item, or 0 if it is free. Numbers are the indices of
+ * nodes and sets plus 1, and those of states, of which the first is dead and not in the table. */
+struct re_table {
+  uint32_t *slots, size; /* size: a power of two */
+};
+
 struct re_pool {
   struct re_node *nodes;
   uint32_t n_nodes, room_nodes;
-  uint32_t *table; /* open addressing: node + 1 */
-  uint32_t table_size;
+  struct re_table node_table;
   struct re_set *sets;
   uint32_t n_sets, room_sets;
-  uint32_t *set_table; /* as table, of sets */
-  uint32_t set_table_size;
+  struct re_table set_table;
   struct re_state *states;
   uint32_t n_states, room_states;
-  uint32_t *state_table;
-  uint32_t state_table_size;
+  struct re_table state_table;
   uint64_t steps;      /* derivative steps so far */
   uint64_t step_limit; /* raised by the caller for each call from outside */
   ane_re byte_re[256]; /* of single bytes; RE_NONE: not made yet */

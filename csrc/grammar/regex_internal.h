@@ -25,5 +25,9 @@ bool re_category(const char *name, uint32_t *at, uint32_t *lo, uint32_t *hi);
 
 /* Makes room for one more item in an array of n items of `size` bytes. false: no memory. */
 bool re_grow(void **items, uint32_t *room, uint32_t n, size_t size);
+/* Doubles a table, at first to `least` slots, and enters the numbers 1 .. n again by the hashes of their items. false: no memory.
+ */
+bool re_grow_table(struct re_table *t, uint32_t least, const struct re_pool *p, uint32_t n,
+                   uint32_t (*hash)(const struct re_pool *p, uint32_t number));
 
 #endif

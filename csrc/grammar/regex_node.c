@@ -28,20 +28,21 @@ bool re_grow(void **items, uint32_t *room, uint32_t n, size_t size) {
   return true;
 }
 
-static bool grow_table(struct re_pool *p) {
-  uint32_t size = p->table_size ? p->table_size * 2 : 1024;
-  uint32_t *table = ane_calloc(size, sizeof *table);
-  if (!table) return false;
-  for (uint32_t i = 0; i < p->n_nodes; i++) {
-    uint32_t at = (uint32_t)hash_node(&p->nodes[i]) & (size - 1);
-    while (table[at]) at = (at + 1) & (size - 1);
-    table[at] = i + 1;
+bool re_grow_table(struct re_table *t, uint32_t least, const struct re_pool *p, uint32_t n,
+                   uint32_t (*hash)(const struct re_pool *p, uint32_t number)) {
+  uint32_t size = t->size ? t->size * 2 : least, *slots = ane_calloc(size, sizeof *slots);
+  if (!slots) return false;
+  for (uint32_t i = 1; i <= n; i++) {
+    uint32_t at = hash(p, i) & (size - 1);
+    while (slots[at]) at = (at + 1) & (size - 1);
+    slots[at] = i;
   }
-  ane_free(p->table);
-  p->table = table;
-  p->table_size = size;
+  ane_free(t->slots);
+  *t = (struct re_table){slots, size};
   return true;
 }
+
+static uint32_t hash_of_node(const struct re_pool *p, uint32_t number) { return (uint32_t)hash_node(&p->nodes[number - 1]); }
 
 static uint32_t sum(uint32_t a, uint32_t b) { return a > RE_INF - b ? RE_INF : a + b; }
 static uint32_t product(uint32_t a, uint32_t b) {
@@ -95,10 +96,11 @@ static void derive_facts(const struct re_pool *p, struct re_node *n) {
 }
 
 static ane_re make(struct re_pool *p, struct re_node n) {
-  if ((p->n_nodes + 1) * 2 > p->table_size && !grow_table(p)) goto no_memory;
-  uint32_t at = (uint32_t)hash_node(&n) & (p->table_size - 1);
-  for (; p->table[at]; at = (at + 1) & (p->table_size - 1))
-    if (same_node(&p->nodes[p->table[at] - 1], &n)) return p->table[at] - 1;
+  struct re_table *t = &p->node_table;
+  if ((p->n_nodes + 1) * 2 > t->size && !re_grow_table(t, 1024, p, p->n_nodes, hash_of_node)) goto no_memory;
+  uint32_t at = (uint32_t)hash_node(&n) & (t->size - 1);
+  for (; t->slots[at]; at = (at + 1) & (t->size - 1))
+    if (same_node(&p->nodes[t->slots[at] - 1], &n)) return t->slots[at] - 1;
   if (p->n_nodes >= RE_MAX_NODES) {
     p->full = true;
     return RE_NONE;
@@ -106,7 +108,7 @@ static ane_re make(struct re_pool *p, struct re_node n) {
   if (!re_grow((void **)&p->nodes, &p->room_nodes, p->n_nodes, sizeof n)) goto no_memory;
   derive_facts(p, &n);
   p->nodes[p->n_nodes] = n;
-  p->table[at] = ++p->n_nodes;
+  t->slots[at] = ++p->n_nodes;
   return p->n_nodes - 1;
 no_memory:
   p->full = p->no_memory = true;
@@ -136,13 +138,13 @@ bool re_pool_init(struct re_pool *p) {
 void re_pool_free(struct re_pool *p) {
   for (uint32_t i = 0; i < p->n_states; i++) ane_free(p->states[i].next);
   ane_free(p->nodes);
-  ane_free(p->table);
+  ane_free(p->node_table.slots);
   ane_free(p->sets);
-  ane_free(p->set_table);
+  ane_free(p->set_table.slots);
   for (int i = 0; i < 2; i++) ane_strmap_free(&p->classes[i]);
   ane_arena_free(&p->spellings);
   ane_free(p->states);
-  ane_free(p->state_table);
+  ane_free(p->state_table.slots);
   memset(p, 0, sizeof *p);
 }
 
@@ -152,33 +154,22 @@ static uint64_t hash_of_set(const struct re_set *s) {
   return mix(mix(mix(mix(0, s->bits[0]), s->bits[1]), s->bits[2]), s->bits[3]);
 }
 
-static bool grow_set_table(struct re_pool *p) {
-  uint32_t size = p->set_table_size ? p->set_table_size * 2 : 256;
-  uint32_t *table = ane_calloc(size, sizeof *table);
-  if (!table) return false;
-  for (uint32_t i = 0; i < p->n_sets; i++) {
-    uint32_t at = (uint32_t)hash_of_set(&p->sets[i]) & (size - 1);
-    while (table[at]) at = (at + 1) & (size - 1);
-    table[at] = i + 1;
-  }
-  ane_free(p->set_table);
-  p->set_table = table;
-  p->set_table_size = size;
-  return true;
+static uint32_t hash_of_set_number(const struct re_pool *p, uint32_t number) {
+  return (uint32_t)hash_of_set(&p->sets[number - 1]);
 }
 
 static ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
   if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return RE_NONE;
-  if ((p->n_sets + 1) * 2 > p->set_table_size && !grow_set_table(p)) goto no_memory;
-  uint32_t at = (uint32_t)hash_of_set(set) & (p->set_table_size - 1);
-  while (p->set_table[at] && memcmp(&p->sets[p->set_table[at] - 1], set, sizeof *set) != 0)
-    at = (at + 1) & (p->set_table_size - 1);
-  if (!p->set_table[at]) {
+  struct re_table *t = &p->set_table;
+  if ((p->n_sets + 1) * 2 > t->size && !re_grow_table(t, 256, p, p->n_sets, hash_of_set_number)) goto no_memory;
+  uint32_t at = (uint32_t)hash_of_set(set) & (t->size - 1);
+  while (t->slots[at] && memcmp(&p->sets[t->slots[at] - 1], set, sizeof *set) != 0) at = (at + 1) & (t->size - 1);
+  if (!t->slots[at]) {
     if (!re_grow((void **)&p->sets, &p->room_sets, p->n_sets, sizeof *set)) goto no_memory;
     p->sets[p->n_sets] = *set;
-    p->set_table[at] = ++p->n_sets;
+    t->slots[at] = ++p->n_sets;
   }
-  return make(p, (struct re_node){.kind = RE_KIND_SET, .a = p->set_table[at] - 1});
+  return make(p, (struct re_node){.kind = RE_KIND_SET, .a = t->slots[at] - 1});
 no_memory:
   p->full = p->no_memory = true;
   return RE_NONE;

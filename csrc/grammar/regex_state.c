@@ -128,29 +128,19 @@ static uint32_t hash_state(ane_re re, uint8_t before) {
   return (uint32_t)(h >> 32);
 }
 
-static bool grow_states(struct re_pool *p) {
-  uint32_t size = p->state_table_size ? p->state_table_size * 2 : 256;
-  uint32_t *table = ane_calloc(size, sizeof *table);
-  if (!table) return false;
-  for (uint32_t i = 1; i < p->n_states; i++) {
-    uint32_t at = hash_state(p->states[i].re, p->states[i].before) & (size - 1);
-    while (table[at]) at = (at + 1) & (size - 1);
-    table[at] = i;
-  }
-  ane_free(p->state_table);
-  p->state_table = table;
-  p->state_table_size = size;
-  return true;
+static uint32_t hash_of_state(const struct re_pool *p, uint32_t number) {
+  return hash_state(p->states[number].re, p->states[number].before);
 }
 
 static uint32_t state_of(struct re_pool *p, ane_re re, re_before before) {
   if (re == RE_NONE || p->full) return 0;
   if (!p->nodes[re].looks_back) before = RE_AFTER_OTHER;
-  if ((p->n_states + 1) * 2 > p->state_table_size && !grow_states(p)) goto no_memory;
-  uint32_t at = hash_state(re, (uint8_t)before) & (p->state_table_size - 1);
-  for (; p->state_table[at]; at = (at + 1) & (p->state_table_size - 1)) {
-    const struct re_state *s = &p->states[p->state_table[at]];
-    if (s->re == re && s->before == before) return p->state_table[at];
+  struct re_table *t = &p->state_table;
+  if ((p->n_states + 1) * 2 > t->size && !re_grow_table(t, 256, p, p->n_states - 1, hash_of_state)) goto no_memory;
+  uint32_t at = hash_state(re, (uint8_t)before) & (t->size - 1);
+  for (; t->slots[at]; at = (at + 1) & (t->size - 1)) {
+    const struct re_state *s = &p->states[t->slots[at]];
+    if (s->re == re && s->before == before) return t->slots[at];
   }
   if (p->n_states >= RE_MAX_STATES) {
     p->full = true;
@@ -159,7 +149,7 @@ static uint32_t state_of(struct re_pool *p, ane_re re, re_before before) {
   if (!re_grow((void **)&p->states, &p->room_states, p->n_states, sizeof *p->states)) goto no_memory;
   p->states[p->n_states] =
       (struct re_state){.re = re, .before = (uint8_t)before, .accepts = accepts(p, re, before), .whole = re == RE_ALL};
-  p->state_table[at] = p->n_states;
+  t->slots[at] = p->n_states;
   return p->n_states++;
 no_memory:
   p->full = p->no_memory = true;
