@@ -335,7 +335,7 @@ describe("ane bench", function()
       for _, wrong in ipairs { "16,x", "-1", "1.5", "," } do
         local code, _, err = command.run { "bench", path, flag .. wrong }
         assert.same({ 2, flag .. wrong }, { code, flag .. wrong })
-        assert.matches(wrong == "," and "no number of tokens given" or "is not a number of tokens", err)
+        assert.matches(wrong == "," and "has a comma without a number of tokens" or "is not a number of tokens", err)
       end
     end
   end)
