@@ -47,7 +47,7 @@ end
 local function find_recipe(architecture, given)
   if given == nil then return recipe.find(architecture) end
   if type(given) == "string" then return recipe.from_file(given) end
-  local ok, r = pcall(recipe.check, given, "option recipe")
+  local ok, r = pcall(recipe.given, given, "option recipe")
   if not ok then return nil, tostring(r), failure.code(r, "invalid") end
   return r
 end

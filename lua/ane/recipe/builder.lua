@@ -30,11 +30,12 @@ local TABLE = { table = true }
 -- @param cfg configuration (ane.model.config)
 -- @param source an open source that holds the weights
 -- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
+-- @param chunk source of the recipe's functions (debug.getinfo), whose lines messages of errors name; nil: they name none
 -- @return the builder
-function M.new(cfg, source, names)
+function M.new(cfg, source, names, chunk)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {}, caches = {},
-    optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, chunk = chunk, path = {}, used = {}, record = {},
+    caches = {}, optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
@@ -61,16 +62,27 @@ function Builder:_add(op, name, inputs, attrs)
   return value
 end
 
+-- What an error of the recipe becomes, in the handler of xpcall: {message, path (scope), line (of the recipe: "FILE:LINE"; nil if
+-- messages name none), trace}. Tables pass unchanged.
+function Builder:_explained(e)
+  if type(e) == "table" then return e end
+  local level, info = 2, self.chunk and debug.getinfo(2, "Sl")
+  while info and info.source ~= self.chunk do
+    level = level + 1
+    info = debug.getinfo(level, "Sl")
+  end
+  local message, line = tostring(e):gsub("^[^\n]-%.lua:%d+: ", ""), info and ("%s:%d"):format(info.short_src, info.currentline)
+  if line and message:sub(1, #line + 2) == line .. ": " then message = message:sub(#line + 3) end
+  return { message = message, path = #self.path > 0 and table.concat(self.path, ".") or nil, line = line, trace = debug.traceback("", 2) }
+end
+
 --- Runs a function in a scope: `name` prefixes the names of its nodes and the messages of its errors.
 -- @param name part of the path, such as "attn"
 -- @param fn function() that builds a part of the graph
 function Builder:scope(name, fn)
   local path = self.path
   path[#path + 1] = name
-  local ok, message = xpcall(fn, function(e)
-    if type(e) == "table" then return e end
-    return { message = (tostring(e):gsub("^[^\n]-%.lua:%d+: ", "")), path = table.concat(path, "."), trace = debug.traceback("", 2) }
-  end)
+  local ok, message = xpcall(fn, function(e) return self:_explained(e) end)
   if not ok then error(message, 0) end
   path[#path] = nil
 end

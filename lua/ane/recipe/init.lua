@@ -59,9 +59,22 @@ function M.check(r, where)
   return r
 end
 
+-- Recipes of the user -> the source of their functions (debug.getinfo). Messages about them name their lines.
+local chunk_of = setmetatable({}, { __mode = "k" })
+
+--- Checks a recipe of the user. Messages about its errors name its lines.
+-- @param r the recipe
+-- @param where prefix of error messages
+-- @return r
+function M.given(r, where)
+  M.check(r, where)
+  chunk_of[r] = debug.getinfo(r.build, "S").source
+  return r
+end
+
 --- Registers a recipe in this process. It takes precedence over those in ane.models.
 function M.register(r)
-  M.check(r, "register")
+  M.given(r, "register")
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
@@ -136,7 +149,7 @@ end
 function M.from_file(path)
   local chunk, message = loadfile(path, "t")
   if not chunk then return nil, message, "io" end
-  local ok, r = pcall(function() return M.check(chunk(), path) end)
+  local ok, r = pcall(function() return M.given(chunk(), path) end)
   if not ok then return nil, tostring(r), failure.code(r, "invalid") end
   return r
 end
@@ -245,7 +258,8 @@ local function complaint_of(source, result, unread)
   local where = result.path and result.path .. ": " or ""
   local text = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
   local more = unread and "; " .. unread:sub(#source:path() + 3) or ""
-  return ("%s: %s%s%s"):format(source:path(), where, text, more)
+  local line = result.line and (" (%s)"):format(result.line) or ""
+  return ("%s: %s%s%s%s"):format(source:path(), where, text, more, line)
 end
 
 --- Builds and checks the graph of a model.
@@ -259,8 +273,8 @@ function M.build(r, cfg, source, examine)
   end)
   if not complete then return nil, why, word end
   local finish = watch_per_layer(cfg, source)
-  local b = builder.new(cfg, source, names.for_source(r, cfg))
-  local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
+  local b = builder.new(cfg, source, names.for_source(r, cfg), chunk_of[r])
+  local ok, result = xpcall(r.build, function(e) return b:_explained(e) end, b, cfg)
   if not ok and type(result) == "string" then return nil, source:path() .. ": out of memory", "memory" end -- the handler is not called then
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   local fine, message, code = finish()
