@@ -20,17 +20,25 @@ struct lua_exporter {
   uint32_t n_profiles;
   const float **importance; /* by value */
   struct ane_arena arena;   /* of the shard that is being written */
+  bool busy;                /* writing: its functions `wrote` and `factor` must not use it */
 };
 
-static struct lua_exporter *check_exporter(lua_State *L) {
+static struct lua_exporter *check_open(lua_State *L) {
   struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
   if (!ud->partition) luaL_error(L, "exporter is closed");
   if (!ud->owner->graph) luaL_error(L, "graph is closed");
   return ud;
 }
 
+static struct lua_exporter *check_exporter(lua_State *L) {
+  struct lua_exporter *ud = check_open(L);
+  if (ud->busy) luaL_error(L, "exporter is busy");
+  return ud;
+}
+
 static int exporter_close(lua_State *L) {
   struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
+  if (ud->busy) luaL_error(L, "exporter is busy");
   ane_partition_free(ud->partition);
   ud->partition = NULL;
   ane_pool_destroy(ud->e.pool);
@@ -216,6 +224,22 @@ static void on_release(void *arg, const void *data, uint64_t bytes) {
   bind_release(owner->sources, owner->n_sources, data, bytes);
 }
 
+/* Sets the callbacks. Until end_writing they can neither use the exporter nor change its graph. */
+static void begin_writing(struct writing *x) {
+  struct lua_exporter *ud = x->ud;
+  ud->e.wrote = on_wrote;
+  ud->e.factor = x->factor ? on_factor : NULL;
+  ud->e.release = on_release;
+  ud->e.arg = x;
+  ud->busy = true;
+  ud->owner->uses++;
+}
+
+static void end_writing(struct writing *x) {
+  x->ud->busy = false;
+  x->ud->owner->uses--;
+}
+
 /* All data of one shard, in the arena of the exporter. */
 struct shard_written {
   struct ane_mil_function_plan *functions;
@@ -250,11 +274,9 @@ static int write_as(lua_State *L, bool asset) {
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0, .factor = lua_isfunction(L, 5) ? 5 : 0};
   struct shard_written w = {0};
   struct ane_error err;
-  ud->e.wrote = on_wrote;
-  ud->e.factor = x.factor ? on_factor : NULL;
-  ud->e.release = on_release;
-  ud->e.arg = &x;
+  begin_writing(&x);
   ane_status st = write_shard(ud, i, path, asset, &w, &err);
+  end_writing(&x);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
   if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
   lua_createtable(L, 0, 5);
@@ -397,11 +419,9 @@ static int exporter_coreai(lua_State *L) {
   if (lua_istable(L, 7)) read_result(L, 7, &plan.result);
   struct ane_ai_program program;
   struct ane_error err;
-  ud->e.wrote = on_wrote;
-  ud->e.factor = x.factor ? on_factor : NULL;
-  ud->e.release = on_release;
-  ud->e.arg = &x;
+  begin_writing(&x);
   ane_status st = ane_coreai_export(&ud->e, ud->partition, &plan, path, &ud->arena, &program, &err);
+  end_writing(&x);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
   if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
   push_ai_functions(L, &program);
@@ -410,13 +430,13 @@ static int exporter_coreai(lua_State *L) {
 }
 
 static int exporter_count(lua_State *L) {
-  lua_pushinteger(L, check_exporter(L)->partition->n_shards);
+  lua_pushinteger(L, check_open(L)->partition->n_shards);
   return 1;
 }
 
 /* kept() -> the number of matrices that were taken over from an interrupted export */
 static int exporter_kept(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)check_exporter(L)->e.n_kept);
+  lua_pushinteger(L, (lua_Integer)check_open(L)->e.n_kept);
   return 1;
 }
 

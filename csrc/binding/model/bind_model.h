@@ -14,7 +14,9 @@ struct bind_graph {
   struct ane_source *sources[BIND_MAX_SOURCES];
   int n_sources;
   bool blank; /* has constants without data */
+  int uses;   /* calls of Lua functions during which it must neither change nor be closed */
 };
+/* Returns the open graph at `arg`, which is not in use; raises otherwise. */
 struct bind_graph *bind_check_graph(lua_State *L, int arg);
 /* Pushes the dimensions of a value's shape as a list; open ones are "T", "W" and "context". */
 void bind_push_shape(lua_State *L, const struct ane_shape *s);

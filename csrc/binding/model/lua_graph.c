@@ -11,6 +11,7 @@
 struct bind_graph *bind_check_graph(lua_State *L, int arg) {
   struct bind_graph *ud = luaL_checkudata(L, arg, GRAPH_CLASS);
   if (!ud->graph) luaL_error(L, "graph is closed");
+  if (ud->uses) luaL_error(L, "graph is in use");
   return ud;
 }
 
@@ -33,6 +34,7 @@ static int graph_new(lua_State *L) {
 
 static int meth_close(lua_State *L) {
   struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
+  if (ud->uses) luaL_error(L, "graph is in use");
   ane_graph_destroy(ud->graph);
   ud->graph = NULL;
   while (ud->n_sources > 0) ane_source_close(ud->sources[--ud->n_sources]);

@@ -1,0 +1,54 @@
+-- Objects that a callback or a metamethod closes while a function uses them: an error, never memory that is gone.
+local core = require "ane.core"
+local ops = require "support.ops"
+
+local PATHS = {}
+
+local function fresh()
+  local path = os.tmpname()
+  os.remove(path)
+  PATHS[#PATHS + 1] = path
+  return path
+end
+
+teardown(function()
+  for _, path in ipairs(PATHS) do os.execute(("rm -rf '%s' '%s'.*"):format(path, path)) end
+end)
+
+local function graph()
+  return ops.graph(ops.new {
+    channels = 32, out = 64, consts = { v = { 64, 32 }, w = { 64, 64 } }, text = "a = conv1x1(x, v)\ny = conv1x1(a, w)",
+  })
+end
+
+local OPTIONS = { context = 16, whole = true, weights = "int8", embed = true, threads = 1 }
+
+describe("an exporter", function()
+  -- Exports a shard; `act` is called after each matrix.
+  local function fails(why, act)
+    local g <close> = graph()
+    local e <close> = assert(core.mil_exporter(g, OPTIONS))
+    local ok, message = pcall(e.write, e, 1, fresh(), function() act(e, g) end)
+    assert.is_false(ok)
+    assert.matches(why, message)
+    assert(e:write(1, fresh())) -- both are still open
+  end
+
+  it("cannot be closed or used while it writes", function()
+    fails("exporter is busy", function(e) e:close() end)
+    fails("exporter is busy", function(e) e:write(1, fresh()) end)
+    fails("exporter is busy", function(e) e:tables() end)
+  end)
+
+  it("has a graph that cannot be closed while it writes", function()
+    fails("graph is in use", function(_, g) g:close() end)
+  end)
+
+  it("may ask for its numbers meanwhile", function()
+    local g <close> = graph()
+    local e <close> = assert(core.mil_exporter(g, OPTIONS))
+    local count, kept
+    assert(e:write(1, fresh(), function() count, kept = e:count(), e:kept() end))
+    assert.same({ 1, 0 }, { count, kept })
+  end)
+end)
