@@ -53,8 +53,8 @@ static int exporter_close(lua_State *L) {
 
 /* ---- Making --------------------------------------------------------------------------------------------------------------*/
 
-/* Reads the option `importance`: {constant = tensor of as many numbers as the matrix has columns}. The options table, which is
- * the second user value, keeps the tensors alive. */
+/* Reads the option `importance`: {constant = tensor of as many numbers as the matrix has columns}. Pushes a userdata, whose user
+ * value is a table that keeps the tensors alive; nothing if the option is absent. */
 static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
   const struct ane_graph *g = ud->owner->graph;
   if (lua_getfield(L, t, "importance") == LUA_TNIL) {
@@ -62,9 +62,13 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
     return;
   }
   luaL_checktype(L, -1, LUA_TTABLE);
-  ud->importance = lua_newuserdatauv(L, ((size_t)g->n_values + 1) * sizeof *ud->importance, 0);
+  ud->importance = lua_newuserdatauv(L, ((size_t)g->n_values + 1) * sizeof *ud->importance, 1);
   memset(ud->importance, 0, ((size_t)g->n_values + 1) * sizeof *ud->importance);
-  lua_insert(L, -2);
+  lua_newtable(L);
+  int kept = lua_gettop(L);
+  lua_pushvalue(L, kept);
+  lua_setiuservalue(L, kept - 1, 1);
+  lua_pushvalue(L, kept - 2);
   for (int32_t v = 0; v < g->n_values; v++) {
     if (g->values[v].kind != ANE_VALUE_CONST || g->values[v].shape.rank != 2) continue;
     if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) {
@@ -73,10 +77,12 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
         luaL_error(L, "importance of %s has %I numbers, but the matrix has %I columns", g->values[v].name, (LUAI_UACINT)x->count,
                    (LUAI_UACINT)g->values[v].shape.dim[1]);
       ud->importance[v] = x->data;
+      lua_pushvalue(L, -1);
+      lua_rawseti(L, kept, v + 1);
     }
     lua_pop(L, 1);
   }
-  lua_pop(L, 1); /* the userdata stays below */
+  lua_settop(L, kept - 1);
 }
 
 static ane_status exporter_memory(struct lua_exporter *ud, int threads, struct ane_error *err) {
@@ -96,15 +102,13 @@ static int exporter_new(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   if (graph->blank) return luaL_error(L, "the graph has no weights, only their shapes: it cannot be written");
-  struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 5);
+  struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 4);
   ud->owner = graph;
-  for (int i = 1; i <= 2; i++) {
-    lua_pushvalue(L, i);
-    lua_setiuservalue(L, 3, i);
-  }
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, 3, 1);
   bind_mil_exporter_options(L, 2, &ud->o);
   ud->profiles = bind_mil_profiles(L, 2, &ud->o, &ud->n_profiles);
-  lua_setiuservalue(L, 3, 5);
+  lua_setiuservalue(L, 3, 2);
   lua_getfield(L, 2, "weights");
   bool plain = lua_isstring(L, -1) && strcmp(lua_tostring(L, -1), "plain") == 0;
   lua_pop(L, 1);

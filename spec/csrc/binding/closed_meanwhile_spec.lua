@@ -51,4 +51,28 @@ describe("an exporter", function()
     assert(e:write(1, fresh(), function() count, kept = e:count(), e:kept() end))
     assert.same({ 1, 0 }, { count, kept })
   end)
+
+  it("keeps the importance of its matrices, whatever becomes of the table", function()
+    local g <close> = graph()
+    local function write(change)
+      local columns = {}
+      for i = 1, 64 do columns[i] = i <= 8 and 1000.0 or 0.001 end
+      local o = { importance = { w = core.tensor({ 64 }, columns) } }
+      for key, value in pairs(OPTIONS) do o[key] = value end
+      o.weights = "lut4"
+      local e <close> = assert(core.mil_exporter(g, o))
+      local path, others = fresh(), nil
+      if change then
+        o.importance.w = nil
+        collectgarbage()
+        for i = 1, 64 do columns[i] = i > 8 and 1000.0 or 0.001 end
+        others = {}
+        for i = 1, 200 do others[i] = core.tensor({ 64 }, columns) end
+      end
+      assert(e:write(1, path))
+      assert.equal(change and 200 or nil, others and #others)
+      return assert(core.read_file(path .. "/Data/com.apple.CoreML/weights/weight.bin"))
+    end
+    assert.is_true(write(false) == write(true))
+  end)
 end)
