@@ -128,6 +128,13 @@ void bind_set_boolean(lua_State *L, const char *key, bool v) {
   lua_setfield(L, -2, key);
 }
 
+int bind_field(lua_State *L, int t, const char *name) {
+  t = lua_absindex(L, t);
+  luaL_checktype(L, t, LUA_TTABLE);
+  lua_pushstring(L, name);
+  return lua_rawget(L, t);
+}
+
 /* Pops the integer at the top of the stack and returns it. */
 static lua_Integer pop_integer(lua_State *L, const char *name, lua_Integer lo, lua_Integer hi) {
   int ok;
@@ -140,19 +147,19 @@ static lua_Integer pop_integer(lua_State *L, const char *name, lua_Integer lo, l
 }
 
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {
-  lua_getfield(L, t, name);
+  bind_field(L, t, name);
   return pop_integer(L, name, lo, hi);
 }
 
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
-  if (lua_getfield(L, t, name) != LUA_TNIL) return pop_integer(L, name, lo, hi);
+  if (bind_field(L, t, name) != LUA_TNIL) return pop_integer(L, name, lo, hi);
   lua_pop(L, 1);
   return def;
 }
 
 lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Number def, lua_Number lo, lua_Number hi) {
   int ok = 1;
-  lua_Number v = lua_getfield(L, t, name) == LUA_TNIL ? def : lua_tonumberx(L, -1, &ok);
+  lua_Number v = bind_field(L, t, name) == LUA_TNIL ? def : lua_tonumberx(L, -1, &ok);
   if (!ok || !(v >= lo && v <= hi))
     luaL_error(L, "option %s must be a number in %f .. %f, but is %s", name, lo, hi, luaL_tolstring(L, -1, NULL));
   lua_pop(L, 1);
@@ -162,7 +169,7 @@ lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Num
 const char *bind_kind(lua_State *L, int i) { return lua_isnil(L, i) ? "nil" : lua_pushfstring(L, "a %s", luaL_typename(L, i)); }
 
 const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
-  int type = lua_getfield(L, t, name);
+  int type = bind_field(L, t, name);
   if (type != LUA_TNIL && type != LUA_TSTRING)
     luaL_error(L, "option %s must be a string, but is a %s", name, lua_typename(L, type));
   const char *s = lua_tostring(L, -1);
@@ -171,7 +178,7 @@ const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
 }
 
 bool bind_boolean_option(lua_State *L, int t, const char *name) {
-  lua_getfield(L, t, name);
+  bind_field(L, t, name);
   bool v = lua_toboolean(L, -1);
   lua_pop(L, 1);
   return v;

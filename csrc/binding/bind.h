@@ -58,7 +58,11 @@ void bind_set_integer(lua_State *L, const char *key, lua_Integer v);
 void bind_set_number(lua_State *L, const char *key, lua_Number v);
 void bind_set_boolean(lua_State *L, const char *key, bool v);
 
-/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, but must be
+/* Pushes a field of the table at stack index t without metamethods, which could close what the caller uses, or give a text that
+ * no table keeps. Returns its type; raises if there is no table. */
+int bind_field(lua_State *L, int t, const char *name);
+/* Read an option of the table at stack index t, as bind_field. They leave the stack as it was, and raise "option NAME is VALUE,
+ * but must be
  * ...". */
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
 /* Read an option; `def` if it is absent. */

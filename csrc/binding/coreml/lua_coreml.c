@@ -43,7 +43,7 @@ static int coreml(lua_State *L) {
   luaL_argcheck(L, o.path, 1, "path is missing");
   o.function = bind_opt_text_option(L, 1, "function");
   o.compiled = bind_opt_text_option(L, 1, "compiled");
-  lua_getfield(L, 1, "anywhere");
+  bind_field(L, 1, "anywhere");
   o.anywhere = lua_toboolean(L, -1);
   struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 1);
   lua_pushstring(L, o.path);

@@ -57,7 +57,7 @@ static int exporter_close(lua_State *L) {
  * value is a table that keeps the tensors alive; nothing if the option is absent. */
 static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
   const struct ane_graph *g = ud->owner->graph;
-  if (lua_getfield(L, t, "importance") == LUA_TNIL) {
+  if (bind_field(L, t, "importance") == LUA_TNIL) {
     lua_pop(L, 1);
     return;
   }
@@ -71,7 +71,7 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
   lua_pushvalue(L, kept - 2);
   for (int32_t v = 0; v < g->n_values; v++) {
     if (g->values[v].kind != ANE_VALUE_CONST || g->values[v].shape.rank != 2) continue;
-    if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) {
+    if (bind_field(L, -1, g->values[v].name) != LUA_TNIL) {
       struct bind_tensor *x = bind_check_tensor(L, lua_gettop(L));
       if ((int64_t)x->count != g->values[v].shape.dim[1])
         luaL_error(L, "importance of %s has %I numbers, but the matrix has %I columns", g->values[v].name, (LUAI_UACINT)x->count,
@@ -109,7 +109,7 @@ static int exporter_new(lua_State *L) {
   bind_mil_exporter_options(L, 2, &ud->o);
   ud->profiles = bind_mil_profiles(L, 2, &ud->o, &ud->n_profiles);
   lua_setiuservalue(L, 3, 2);
-  lua_getfield(L, 2, "weights");
+  bind_field(L, 2, "weights");
   bool plain = lua_isstring(L, -1) && strcmp(lua_tostring(L, -1), "plain") == 0;
   lua_pop(L, 1);
   struct ane_weight_spec *specs = NULL;
@@ -123,7 +123,7 @@ static int exporter_new(lua_State *L) {
   read_importance(L, 2, ud);
   if (ud->importance) lua_setiuservalue(L, 3, 4);
   int threads = (int)bind_opt_integer_option(L, 2, "threads", 1, 1, 1024);
-  lua_getfield(L, 2, "resume");
+  bind_field(L, 2, "resume");
   ud->e.resume = lua_toboolean(L, -1);
   lua_pop(L, 1);
   ud->e.graph = graph->graph;
@@ -348,7 +348,7 @@ static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
 }
 
 static bool flag_field(lua_State *L, int t, const char *key) {
-  lua_getfield(L, t, key);
+  bind_field(L, t, key);
   bool on = lua_toboolean(L, -1);
   lua_pop(L, 1);
   return on;
@@ -357,7 +357,7 @@ static bool flag_field(lua_State *L, int t, const char *key) {
 /* Returns the `count` fp32 numbers of the text field `key`, which stays in its table; NULL: there is none. */
 static const float *numbers_field(lua_State *L, int t, const char *key, size_t count) {
   size_t bytes = 0;
-  lua_getfield(L, t, key);
+  bind_field(L, t, key);
   const char *data = lua_tolstring(L, -1, &bytes);
   lua_pop(L, 1);
   if (data && bytes != 4 * count)
@@ -369,7 +369,7 @@ static const float *numbers_field(lua_State *L, int t, const char *key, size_t c
 /* Reads the list `dense` of the table at t, of {weight, bias (fp32 numbers as text), rows, columns, tanh}, into a userdata that
  * is pushed. */
 static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *n) {
-  lua_getfield(L, t, "dense");
+  bind_field(L, t, "dense");
   *n = lua_istable(L, -1) ? (uint32_t)bind_length(L, lua_gettop(L), 1 << 10) : 0;
   int list = lua_gettop(L);
   struct ane_coreai_dense *out = lua_newuserdatauv(L, (*n + 1) * sizeof *out, 0);
@@ -391,7 +391,7 @@ static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *
 /* Reads the table at t as a result: poolings (list of names), dense, normalise, prompt_mask, name. Leaves values on the stack. */
 static void read_result(lua_State *L, int t, struct ane_coreai_result *r) {
   static const char *const names[] = {"cls", "last", "mean", "max", "mean_sqrt", "weighted_mean", NULL};
-  lua_getfield(L, t, "poolings");
+  bind_field(L, t, "poolings");
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
   for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, list); i++) {
@@ -402,7 +402,7 @@ static void read_result(lua_State *L, int t, struct ane_coreai_result *r) {
   }
   r->normalise = flag_field(L, t, "normalise");
   r->prompt_mask = flag_field(L, t, "prompt_mask");
-  lua_getfield(L, t, "name");
+  bind_field(L, t, "name");
   r->name = lua_tostring(L, -1);
   r->dense = read_dense(L, t, &r->n_dense);
 }

@@ -27,7 +27,7 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
 }
 
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n) {
-  lua_getfield(L, t, "functions");
+  bind_field(L, t, "functions");
   *n = lua_istable(L, -1) ? (uint32_t)bind_length(L, lua_gettop(L), 1 << 16) : 0;
   int list = lua_gettop(L);
   struct ane_mil_profile *out = lua_newuserdatauv(L, ((size_t)*n + 1) * sizeof *out, 0);
@@ -61,19 +61,19 @@ static struct ane_weight_spec check_scheme(lua_State *L, int arg) {
 
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g) {
   struct ane_weight_spec *specs = lua_newuserdatauv(L, ((size_t)g->n_values + 1) * sizeof *specs, 0);
-  lua_getfield(L, t, "weights");
+  bind_field(L, t, "weights");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_pushliteral(L, "int8");
   }
   struct ane_weight_spec all = check_scheme(L, lua_gettop(L));
   lua_pop(L, 1);
-  lua_getfield(L, t, "schemes");
+  bind_field(L, t, "schemes");
   bool own = lua_istable(L, -1);
   for (int32_t v = 0; v < g->n_values; v++) {
     specs[v] = all;
     if (!own || g->values[v].kind != ANE_VALUE_CONST) continue;
-    if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) specs[v] = check_scheme(L, lua_gettop(L));
+    if (bind_field(L, -1, g->values[v].name) != LUA_TNIL) specs[v] = check_scheme(L, lua_gettop(L));
     lua_pop(L, 1);
   }
   lua_pop(L, 1);

@@ -5,12 +5,12 @@
 
 void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
   bind_mil_options(L, t, o);
-  lua_getfield(L, t, "gather");
+  bind_field(L, t, "gather");
   const char *gather = luaL_optstring(L, -1, "all");
   if (strcmp(gather, "all") != 0 && strcmp(gather, "last") != 0)
     luaL_error(L, "option gather is %s; known are: all, last", gather);
   o->gather = *gather == 'l' ? ANE_MIL_GATHER_LAST : ANE_MIL_GATHER_ALL;
-  lua_getfield(L, t, "embed");
+  bind_field(L, t, "embed");
   o->embed = lua_toboolean(L, -1);
   lua_pop(L, 2);
 }

@@ -53,7 +53,7 @@ static void release_pool(struct shared_pool *p) {
 
 /* Takes the pool of the program in the option `pool_of`, or makes a new one. */
 static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, struct ane_error *err) {
-  lua_getfield(L, 2, "pool_of");
+  bind_field(L, 2, "pool_of");
   struct lua_predict *other = luaL_testudata(L, -1, PROGRAM_CLASS);
   lua_pop(L, 1);
   if (other && other->pool) {
@@ -76,9 +76,9 @@ int bind_package_program(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   bind_interp_options(L, 2, NULL, &o, &load);
-  lua_getfield(L, 2, "function");
+  bind_field(L, 2, "function");
   const char *function = luaL_optstring(L, -1, NULL);
-  lua_getfield(L, 2, "precision");
+  bind_field(L, 2, "precision");
   const char *precision = luaL_optstring(L, -1, "fp32");
   if (strcmp(precision, "fp32") != 0 && strcmp(precision, "fp16") != 0)
     return luaL_error(L, "option precision is \"%s\"; choose fp32 or fp16", precision);

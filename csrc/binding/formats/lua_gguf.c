@@ -234,9 +234,9 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
   r->from = bind_opt_integer_option(L, 4, "first", 1, INT64_MIN, INT64_MAX) - 1;
   r->to = bind_opt_integer_option(L, 4, "last", -1, INT64_MIN, INT64_MAX);
   r->pair = bind_opt_integer_option(L, 4, "head", 0, INT64_MIN, INT64_MAX);
-  lua_getfield(L, 4, "add");
+  bind_field(L, 4, "add");
   r->add = (float)luaL_optnumber(L, -1, 0);
-  lua_getfield(L, 4, "importance");
+  bind_field(L, 4, "importance");
   if (!lua_isnil(L, -1)) {
     size_t len;
     const char *bytes = luaL_checklstring(L, -1, &len);
@@ -245,10 +245,10 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
                  (LUAI_UACINT)cols);
     r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
   }
-  if (lua_getfield(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols); /* it stays on the stack */
+  if (bind_field(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols); /* it stays on the stack */
   s->scheme = bind_opt_text_option(L, 4, "scheme");
   s->keeps = bind_boolean_option(L, 4, "keep");
-  lua_getfield(L, 4, "progress");
+  bind_field(L, 4, "progress");
   s->progress = lua_isnil(L, -1) ? 0 : lua_gettop(L);
 }
 
@@ -304,6 +304,7 @@ static int meth_send(lua_State *L) {
   luaL_checkstack(L, 8, "progress");
   if (sending.keeps) sending.kept = bind_buffer(L);
   struct ane_recode_error total = {0};
+  (void)check_writer(L), (void)bind_check_source(L, 2); /* a finaliser that ran meanwhile may have closed them */
   ud->busy = true;
   ane_source_retain(s); /* the progress function may close it */
   struct ane_weight_fit fit;
@@ -362,6 +363,7 @@ static int l_rounded(lua_State *L) {
   spec = ane_weight_spec_fit(spec, (int64_t)count / cols, cols);
   struct rounding_sink sink = {.dtype = r.dtype = ane_weight_container(spec, cols)};
   float *values = sink.to = lua_newuserdatauv(L, (size_t)count * sizeof *values, 0);
+  (void)bind_check_source(L, 1); /* a finaliser that ran meanwhile may have closed it */
   struct ane_pool *pool;
   ane_status st = ane_pool_create(&pool, threads, &err);
   if (st) return bind_fail(L, &err);

@@ -26,7 +26,7 @@ static const char *text_field(lua_State *L, int t, const char *name) {
 /* Returns n floats of field `name` of the table at t; NULL if it is absent. */
 static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   size_t size = 0;
-  lua_getfield(L, t, name);
+  bind_field(L, t, name);
   if (!lua_isnil(L, -1)) luaL_checktype(L, -1, LUA_TSTRING); /* a number would become a string that the table does not keep */
   const char *bytes = lua_tolstring(L, -1, &size);
   if (bytes && size != (size_t)n * sizeof(float)) luaL_error(L, "%s of an edit has %I bytes", name, (LUAI_UACINT)size);
@@ -98,7 +98,7 @@ static void change_experts(lua_State *L, int t, float *w, int64_t rows, int64_t 
 
 /* Applies one change: a rotation, factors of the columns, or an adapter. */
 static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t cols, float *temp, struct ane_error *err) {
-  bool rotates = lua_getfield(L, t, "rotate") != LUA_TNIL;
+  bool rotates = bind_field(L, t, "rotate") != LUA_TNIL;
   lua_pop(L, 1);
   if (rotates) return rotate(L, t, w, rows, cols, err);
   const float *columns = floats(L, t, "columns", cols);
@@ -109,7 +109,7 @@ static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t co
   struct ane_lora l = {.rank = bind_opt_integer_option(L, t, "rank", 0, 0, INT32_MAX),
                        .scale = (float)bind_opt_number_option(L, t, "scale", 1, -1e30, 1e30),
                        .blend = (float)bind_opt_number_option(L, t, "blend", 1, -1e30, 1e30)};
-  bool experts = lua_getfield(L, t, "experts") != LUA_TNIL;
+  bool experts = bind_field(L, t, "experts") != LUA_TNIL;
   lua_pop(L, 1);
   if (experts) {
     change_experts(L, t, w, rows, cols, l, temp);
@@ -130,7 +130,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
   int64_t rows, cols;
   ane_status st = ANE_OK;
   sides(shape, &rows, &cols);
-  lua_getfield(L, e->at, "changes");
+  bind_field(L, e->at, "changes");
   int list = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, list);
   for (lua_Integer i = 0; i < n && !st; i++) {
@@ -178,7 +178,7 @@ static struct edit edit_of(lua_State *L) {
   e.from = bind_opt_text_option(L, t, "from");
   if (!e.from) e.from = e.name;
   e.head = bind_opt_integer_option(L, t, "head", 0, 0, INT32_MAX);
-  if (lua_getfield(L, t, "bytes") != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING);
+  if (bind_field(L, t, "bytes") != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING);
   e.bytes = lua_tolstring(L, -1, &e.size);
   lua_pop(L, 1);
   const char *dtype = bind_opt_text_option(L, t, "dtype");

@@ -1,5 +1,7 @@
 -- Objects that a callback or a metamethod closes while a function uses them: an error, never memory that is gone.
 local core = require "ane.core"
+local floats = require "support.floats"
+local gguf = require "support.gguf_writer"
 local ops = require "support.ops"
 
 local PATHS = {}
@@ -74,5 +76,51 @@ describe("an exporter", function()
       return assert(core.read_file(path .. "/Data/com.apple.CoreML/weights/weight.bin"))
     end
     assert.is_true(write(false) == write(true))
+  end)
+end)
+
+describe("a writer of GGUF files", function()
+  local source, path
+
+  before_each(function()
+    path = gguf.write(gguf.temp(), {
+      values = { { "general.architecture", "string", "tiny" } },
+      tensors = { { name = "a", dtype = "fp32", shape = { 4, 32 }, data = floats.uniform(128, 1, 1) } },
+    })
+    source = assert(core.open(path))
+  end)
+  after_each(function()
+    source:close()
+    os.remove(path)
+  end)
+
+  -- Options whose field `name` calls act before it is given.
+  local function acting(name, act, value)
+    return setmetatable({}, { __index = function(_, key)
+      if key ~= name then return nil end
+      act()
+      return value
+    end })
+  end
+
+  local function writer()
+    local w = assert(core.gguf_writer(fresh(), 1))
+    assert(w:add("a", "q8_0", { 4, 32 }))
+    assert(w:begin())
+    return w
+  end
+
+  it("reads its options without metamethods, which could close it or the source", function()
+    for _, name in ipairs { "first", "add", "importance", "factor", "keep", "progress", "scheme" } do
+      local w <close> = writer()
+      local other <close> = assert(core.open(path))
+      assert(w:send(other, "a", acting(name, function() w:close() end)))
+      local v <close> = writer()
+      assert(v:send(other, "a", acting(name, function() other:close() end)))
+      local ok, message = pcall(core.rounded, other, "a", acting(name, function() other:close() end, "int8"), 1)
+      assert.is_false(ok)
+      assert.matches("no scheme", message)
+      assert.equal(1, other:n_tensors())
+    end
   end)
 end)
