@@ -209,8 +209,9 @@ struct sending {
   struct ane_gguf_writer *writer;
   int progress; /* stack index of the function, 0: none */
   bool raised;
-  const char *scheme; /* of the option; NULL: none */
-  bool keeps;         /* the written bytes are also kept in `kept`, which is on the stack */
+  const struct ane_factor *factor; /* of the options, which progress may close; NULL: none */
+  const char *scheme;              /* of the option; NULL: none */
+  bool keeps;                      /* the written bytes are also kept in `kept`, which is on the stack */
   struct ane_buffer *kept;
 };
 
@@ -223,6 +224,7 @@ static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_e
   lua_pushinteger(s->L, (lua_Integer)ane_gguf_done(s->writer));
   lua_pushinteger(s->L, (lua_Integer)ane_gguf_size(s->writer));
   s->raised = lua_pcall(s->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
+  if (!s->raised && s->factor && !s->factor->order) return ane_fail(err, ANE_INVALID, "the factor was closed");
   return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
 }
 
@@ -245,7 +247,8 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
                  (LUAI_UACINT)cols);
     r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
   }
-  if (bind_field(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols); /* it stays on the stack */
+  if (bind_field(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols);
+  s->factor = r->factor; /* it stays on the stack */
   s->scheme = bind_opt_text_option(L, 4, "scheme");
   s->keeps = bind_boolean_option(L, 4, "keep");
   bind_field(L, 4, "progress");

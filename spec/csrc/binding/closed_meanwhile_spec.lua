@@ -124,3 +124,24 @@ describe("a writer of GGUF files", function()
     end
   end)
 end)
+
+describe("a factor", function()
+  it("that its progress function closes ends the work", function()
+    local rows, cols = 4096, 512
+    local path = gguf.write(gguf.temp(), {
+      values = { { "general.architecture", "string", "tiny" } },
+      tensors = { { name = "a", dtype = "fp32", shape = { rows, cols }, data = floats.uniform(rows * cols, 1, 1) } },
+    })
+    local source <close> = assert(core.open(path))
+    os.remove(path)
+    local moments <close> = assert(core.moments(1))
+    assert(moments:add("x", core.tensor({ 2 * cols, cols }, ops.random(2 * cols * cols, 3))))
+    local factor = assert(moments:factor("x", 32, 32, 0.1))
+    local w <close> = assert(core.gguf_writer(fresh(), 1))
+    assert(w:add("a", "q8_0", { rows, cols }))
+    assert(w:begin())
+    local result, message = w:send(source, "a", { factor = factor, progress = function() factor:close() end })
+    assert.is_nil(result)
+    assert.matches("tensor a: the factor was closed", message)
+  end)
+end)
