@@ -361,6 +361,7 @@ static int l_rounded(lua_State *L) {
   lua_insert(L, 3); /* send_options expects its table at 4 */
   struct ane_recode r = {.src = &t->tensor, .to = -1};
   send_options(L, &r, cols, &x);
+  r.from = 0, r.to = -1, r.pair = 0; /* all rows, in their order */
   luaL_argcheck(L, x.scheme && ane_weight_spec_from_name(x.scheme, &spec), 3, "no scheme");
   luaL_argcheck(L, cols > 0 && ane_shape_count(&t->tensor.shape, &count) && count < INT64_MAX / 4, 2, "no matrix");
   spec = ane_weight_spec_fit(spec, (int64_t)count / cols, cols);

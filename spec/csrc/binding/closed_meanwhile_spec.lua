@@ -123,6 +123,12 @@ describe("a writer of GGUF files", function()
       assert.equal(1, other:n_tensors())
     end
   end)
+
+  it("rounds all rows of a tensor, whichever rows the options name", function()
+    local all = assert(core.rounded(source, "a", { scheme = "int8" }, 1))
+    assert.equal(512, #all)
+    assert.is_true(all == core.rounded(source, "a", { scheme = "int8", first = 3, last = 4 }, 1))
+  end)
 end)
 
 describe("a factor", function()
