@@ -365,7 +365,8 @@ static ane_ai_value join_logits(struct body *f) {
 /* Returns the scalar of prompt_opt: one element of the last shard's output, so that its computation is not removed. */
 static ane_ai_value one_element(struct body *f) {
   const struct ane_mil_lowered *last = f->parts[f->n_parts - 1];
-  ane_ai_value x = f->edges[last->outputs[last->n_outputs - 1].value];
+  const struct ane_mil_port *p = &last->outputs[last->n_outputs - 1];
+  ane_ai_value x = p->kind == ANE_MIL_PORT_LOGITS ? f->logits[f->n_logits - 1] : f->edges[p->value];
   for (int32_t axis = 0; axis < x->type.rank; axis++)
     if (x->type.dim[axis] > 1) x = ane_ai_slice(&f->b, x, axis, 0, 1, 1);
   return ane_ai_reshape(&f->b, x, 0, NULL);

@@ -1,0 +1,38 @@
+-- Exports of graphs that no recipe of the fixtures makes.
+local core = require "ane.core"
+local ops = require "support.ops"
+
+local PATHS = {}
+
+local function fresh()
+  local path = os.tmpname()
+  os.remove(path)
+  PATHS[#PATHS + 1] = path
+  return path
+end
+
+teardown(function()
+  for _, path in ipairs(PATHS) do os.execute(("rm -rf '%s'"):format(path)) end
+end)
+
+describe("an asset of a model in one shard", function()
+  it("has a prompt_opt, too", function()
+    local g <close> = ops.graph(ops.new {
+      channels = 32, out = 12, consts = { v = { 12, 32 } },
+      text = [[
+        state ks: fp32[1, 2, context, 8]
+        state vs: fp32[1, 2, context, 8]
+        q = slice(x) {from=0 to=16}
+        k = slice(x) {from=16 to=32}
+        o = attention(q, k, k, ks, vs) {heads=2 kv_heads=2}
+        j = concat(o, q)
+        y = conv1x1(j, v)
+      ]],
+    })
+    local e <close> = assert(core.mil_exporter(g, { context = 16, whole = true, weights = "int8", threads = 1 }))
+    local names = {}
+    for i, f in ipairs(assert(e:coreai(fresh(), { 16 }, { 2 }))) do names[i] = f.name .. " " .. f.outputs[1].name end
+    assert.same({ "load_embeddings embedding_table", "gather_embeddings_2 gathered_embeddings", "extend_16_2 out_logits",
+                  "prompt_opt_16_2 out_prompt_opt" }, names)
+  end)
+end)
