@@ -151,9 +151,11 @@ mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, 
 
 mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, double times) {
   if (value == ANE_NONE) return NULL;
-  int64_t dim[4] = {1, 1, 1, 1}, n = l->g->values[value].shape.dim[0];
-  dim[axis] = n;
-  return lower_plain(l, value, 0, n, 4, dim, add, times);
+  const struct ane_shape *s = &l->g->values[value].shape;
+  int64_t dim[4] = {1, 1, 1, 1}, rows = s->rank ? s->dim[0] : 1;
+  dim[axis] = rows;
+  for (uint32_t i = 1; i < s->rank; i++) dim[axis] *= s->dim[i]; /* numbers for heads may have any shape */
+  return lower_plain(l, value, 0, rows, 4, dim, add, times);
 }
 
 /* ---- Features --------------------------------------------------------------------------------------------------------*/

@@ -13,9 +13,9 @@ local VARIANTS = {
 }
 
 local function scan(o)
-  local wide = o.heads * o.p + 2 * o.groups * o.n
+  local wide, shape = o.heads * o.p + 2 * o.groups * o.n, o.shape or { o.heads }
   return {
-    channels = wide + o.heads, out = o.heads * o.p, consts = { a = { o.heads }, d = { o.heads }, bias = { o.heads } },
+    channels = wide + o.heads, out = o.heads * o.p, consts = { a = shape, d = shape, bias = shape },
     text = ("state s: fp32[1, %d, %d, %d]\nu = slice(x) {from=0 to=%d}\ndt = slice(x) {from=%d to=%d}\n" ..
       "y = ssm_scan(u, dt, a, d, bias, s) {groups=%d %s}"):format(o.heads, o.n, o.p, wide, wide, wide + o.heads, o.groups, o.attrs or ""),
   }
@@ -49,6 +49,8 @@ describe("recurrent blocks, lowered,", function()
     check(scan { heads = 4, n = 5, p = 3, groups = 2, attrs = "low=0.3" })
     check(scan { heads = 4, n = 6, p = 4, groups = 4 })
     check(scan { heads = 3, n = 6, p = 4, groups = 1, attrs = "log=0" })
+    check(scan { heads = 3, n = 6, p = 4, groups = 1, shape = { 3, 1 } })
+    check(scan { heads = 3, n = 6, p = 4, groups = 1, shape = { 1, 1, 3 } })
   end)
 
   it("follow the delta rule", function()
