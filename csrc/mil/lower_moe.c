@@ -73,7 +73,7 @@ void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n)
   if (ane_node_int(n, "norm")) {
     mil_value sum = mil_reduce(b, "reduce_sum", w, 1);
     double eps = ane_node_float(n, "norm_eps");
-    w = mil_binary(b, "real_div", w, eps > 0 ? mil_add(b, sum, mil_number(b, b->dtype, eps)) : sum);
+    w = mil_binary(b, "real_div", w, eps > 0 ? mil_add(b, sum, mil_number(b, b->dtype, lower_held_eps(l, eps))) : sum);
   }
   w = mil_scale(b, w, ane_node_float(n, "scale"));
   lower_out(l, n, factors ? mil_mul(b, w, factors) : w);

@@ -18,14 +18,14 @@ static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t
     lower_out(l, n, y);
 }
 
-/* eps in fp16 is a multiple of 2^-24, so it is at least that: with 0, zeros would become NaN. */
-static double held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
+/* With an eps of 0, zeros would become NaN. */
+double lower_held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
 
 mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps) {
   struct mil_build *b = &l->b;
   if (l->o->norm == ANE_MIL_NORM_DOUBLED) {
     mil_value both = mil_concat2(b, x, mil_scale(b, x, -1), axis);
-    return mil_slice(b, mil_layer_norm(b, both, axis, held_eps(l, eps)), axis, 0, mil_dim(x, axis), 1);
+    return mil_slice(b, mil_layer_norm(b, both, axis, lower_held_eps(l, eps)), axis, 0, mil_dim(x, axis), 1);
   }
   mil_value wide = mil_cast(b, x, ANE_MIL_FP32);
   mil_value mean = mil_reduce(b, "reduce_mean", mil_mul(b, wide, wide), axis);
@@ -47,7 +47,7 @@ void lower_layer_norm(struct lower *l, struct mil_build *b, const struct ane_nod
   mil_value wide = l->o->norm == ANE_MIL_NORM_FP32 ? mil_cast(b, x, ANE_MIL_FP32) : x;
   double eps = ane_node_float(n, "eps");
   mil_value y =
-      mil_cast(b, mil_layer_norm(b, wide, axis, wide->type.dtype == ANE_MIL_FP16 ? held_eps(l, eps) : eps), x->type.dtype);
+      mil_cast(b, mil_layer_norm(b, wide, axis, wide->type.dtype == ANE_MIL_FP16 ? lower_held_eps(l, eps) : eps), x->type.dtype);
   mil_value w = lower_vector(l, ane_node_input(n, 1), axis, 0, 1), bias = lower_vector(l, ane_node_input(n, 2), axis, 0, 1);
   if (w) y = mil_mul(b, y, w);
   give(l, n, bias ? mil_add(b, y, bias) : y, groups);

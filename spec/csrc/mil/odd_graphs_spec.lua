@@ -1,6 +1,8 @@
 -- Exports of graphs that no recipe of the fixtures makes.
 local core = require "ane.core"
+local lowered = require "support.lowered"
 local ops = require "support.ops"
+local programs = require "support.programs"
 
 local PATHS = {}
 
@@ -34,5 +36,22 @@ describe("an asset of a model in one shard", function()
     for i, f in ipairs(assert(e:coreai(fresh(), { 16 }, { 2 }))) do names[i] = f.name .. " " .. f.outputs[1].name end
     assert.same({ "load_embeddings embedding_table", "gather_embeddings_2 gathered_embeddings", "extend_16_2 out_logits",
                   "prompt_opt_16_2 out_prompt_opt" }, names)
+  end)
+end)
+
+describe("a lowering in fp16", function()
+  local IDS = programs.ids(9, ops.VOCAB, 3)
+  local HALF = { steps = { 3, 3, 3 }, fixed_t = 3, fp32 = false, weights = "fp16", precision = "fp16", norm = "fp32" }
+
+  -- Sigmoids of -20 are 0 in fp16, and so is 1e-20.
+  it("routes to finite weights where all scores vanish", function()
+    local low = {}
+    for i = 1, ops.VOCAB * 4 do low[i] = -20.0 end
+    local mixture = "y = experts(x, n, a, -, b, -, c, -, a, -, b, -, c, -, a, -, b, -, c, -) {count=3}"
+    local o = ops.new {
+      channels = 4, out = 4, given = { table = low }, consts = { a = { 4, 4 }, b = { 4, 4 }, c = { 4, 4 } },
+      text = "l = slice(x) {from=0 to=3}\nn = route(l) {k=2 score=sigmoid norm=1 norm_eps=1e-20}\n" .. mixture,
+    }
+    for _, row in ipairs(lowered.rows(ops.graph(o), 4, IDS, HALF, 16)) do assert.same({ 0, 0, 0, 0 }, row) end
   end)
 end)
