@@ -110,6 +110,7 @@ void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *
   bool slice = p->kind == ANE_SHARD_EXPERTS && p->split == l->node;
   int64_t from = slice ? p->from : 0, to = slice ? p->to : ane_node_int(n, "count");
   mil_value x = lower_in(l, n, 0), route = lower_in(l, n, 1), sum = from > 0 ? lower_flat(l, n->outputs[0]) : NULL;
+  to = ANE_MIN(to, mil_dim(route, 1)); /* no router chooses the experts beyond its slots */
   for (int64_t e = from; e < to && !b->status; e++) {
     mil_value y = mil_mul(b, expert(l, n, e, x), mil_slice(b, route, 1, e, e + 1, 1));
     sum = sum ? mil_add(b, sum, y) : y;

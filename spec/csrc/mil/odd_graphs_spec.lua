@@ -55,3 +55,17 @@ describe("a lowering in fp16", function()
     for _, row in ipairs(lowered.rows(ops.graph(o), 4, IDS, HALF, 16)) do assert.same({ 0, 0, 0, 0 }, row) end
   end)
 end)
+
+describe("a mixture", function()
+  it("may have more experts than its router has slots", function()
+    local ids = programs.ids(9, ops.VOCAB, 3)
+    local o = ops.new {
+      channels = 4, out = 4, consts = { r = { 2, 4 }, a = { 3, 4 }, b = { 3, 4 }, c = { 4, 3 } },
+      text = "l = conv1x1(x, r)\nn = route(l) {k=1 norm=1}\ny = experts(x, n, a, -, b, -, c, -, b, -, a, -, c, -, b, -, b, -, c, -) {count=3}",
+    }
+    local want = ops.run(o, ids, { kv = "fp32" })
+    assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 4, ids, { steps = { 4, 5 } }, 16), want, 1e-5))
+    local parts = { steps = { 4, 5 }, whole = false, expert_parts = 3 }
+    assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 4, ids, parts, 16), want, 1e-5))
+  end)
+end)
