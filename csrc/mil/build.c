@@ -235,6 +235,13 @@ mil_value mil_text(struct mil_build *b, const char *s) {
   return old ? old : share(b, text, text_value(b, s));
 }
 
+/* Are n numbers finite in this type? */
+static bool finite_in(ane_mil_dtype t, const float *data, uint64_t n) {
+  bool fine = true;
+  for (uint64_t i = 0; i < n; i++) fine &= t == ANE_MIL_FP16 ? (ane_f32_f16(data[i]) & 0x7C00) != 0x7C00 : isfinite(data[i]);
+  return fine;
+}
+
 /* Converts n numbers to fp16, fp32 or int32. */
 static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, uint64_t n) {
   uint8_t *out = allocate(b, (size_t)n, t == ANE_MIL_FP16 ? 2 : 4);
@@ -264,6 +271,8 @@ mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int
                      const float *data) {
   uint64_t n = 1;
   for (int32_t i = 0; i < rank; i++) n *= (uint64_t)dim[i];
+  if (!b->status && !finite_in(t, data, n))
+    mil_build_fail(b, ane_fail(b->err, ANE_INVALID, "%s has a number that is not finite in %s", name, ane_mil_dtype_name(t)));
   void *copy = rounded(b, t, data, n);
   return copy ? constant(b, scoped_name(b, name), numbers(ane_mil_tensor_type(t, rank, dim), copy, n)) : &nothing;
 }

@@ -55,7 +55,8 @@ mil_value mil_flags(struct mil_build *b, const bool *v, int n);   /* bool [n] */
 mil_value mil_flag(struct mil_build *b, bool v);
 mil_value mil_text(struct mil_build *b, const char *s);
 mil_value mil_number(struct mil_build *b, ane_mil_dtype t, double v); /* a scalar: fp16 or fp32 */
-/* Makes a tensor of fp16 or fp32, rounded from `data`; or of int32, for which `data` must hold whole numbers. */
+/* Makes a tensor of fp16 or fp32, rounded from `data`; or of int32, for which `data` must hold whole numbers. Fails with
+ * ANE_INVALID if a number is not finite in the type. */
 mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int32_t rank, const int64_t *dim, const float *data);
 /* Makes the constant that a weight provider returned: const or constexpr. */
 mil_value mil_weight(struct mil_build *b, const char *name, const struct ane_mil_weight *w, struct ane_mil_type type);
@@ -78,7 +79,8 @@ mil_value mil_unary(struct mil_build *b, const char *type, mil_value x);        
 mil_value mil_binary(struct mil_build *b, const char *type, mil_value x, mil_value y); /* broadcast */
 static inline mil_value mil_add(struct mil_build *b, mil_value x, mil_value y) { return mil_binary(b, "add", x, y); }
 static inline mil_value mil_mul(struct mil_build *b, mil_value x, mil_value y) { return mil_binary(b, "mul", x, y); }
-mil_value mil_scale(struct mil_build *b, mil_value x, double by);   /* returns x if `by` is 1 */
+/* Returns x if `by` is 1. Fails with ANE_INVALID if the type of x has no such number. */
+mil_value mil_scale(struct mil_build *b, mil_value x, double by);
 mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y); /* bool, broadcast */
 /* type: equal, greater or greater_equal */
 mil_value mil_compare(struct mil_build *b, const char *type, mil_value x, mil_value y);

@@ -2,7 +2,10 @@
  * default are written too: Core ML requires them. */
 #include "mil/build.h"
 
+#include "tensor/half.h"
+
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static struct ane_mil_type typed(mil_value x, ane_mil_dtype t) {
@@ -58,8 +61,17 @@ mil_value mil_compare(struct mil_build *b, const char *type, mil_value x, mil_va
 
 mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y) { return mil_compare(b, "equal", x, y); }
 
+/* Is v a number of the type, and 0 only if it is 0? */
+static bool holds(ane_mil_dtype t, double v) {
+  double rounded = t == ANE_MIL_FP16 ? (double)ane_f16_f32(ane_f32_f16((float)v)) : (double)(float)v;
+  return isfinite(rounded) && (rounded != 0 || v == 0);
+}
+
 mil_value mil_scale(struct mil_build *b, mil_value x, double by) {
-  return by == 1 ? x : mil_binary(b, "mul", x, mil_number(b, x->type.dtype, by));
+  ane_mil_dtype t = x->type.dtype;
+  if (!b->status && !holds(t, by))
+    mil_build_fail(b, ane_fail(b->err, ANE_INVALID, "a factor of %g is beyond %s", by, ane_mil_dtype_name(t)));
+  return by == 1 ? x : mil_binary(b, "mul", x, mil_number(b, t, by));
 }
 
 mil_value mil_rsqrt(struct mil_build *b, mil_value x, double eps) {

@@ -115,6 +115,16 @@ static ane_ai_value stored(struct body *f, int32_t rank, const int64_t *dim, con
   return v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
 }
 
+/* Rounds n numbers to fp16. false: one of them is not finite there. */
+static bool round_all(const float *x, size_t n, uint16_t *out) {
+  bool fine = true;
+  for (size_t i = 0; i < n; i++) {
+    out[i] = ane_f32_f16(x[i]);
+    fine &= (out[i] & 0x7C00) != 0x7C00;
+  }
+  return fine;
+}
+
 /* Returns the cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table
  * [context, r / 2]. The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
@@ -122,12 +132,15 @@ static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool si
   int64_t half = ane_node_attr(n, "inv_freq")->fv.n, dim[] = {f->context, half};
   float magnitude = (float)ane_node_float(n, "magnitude");
   uint16_t *data = allocate(f, (size_t)half * (size_t)f->context, sizeof *data);
+  bool fine = true;
   for (int64_t p = 0; data && p < f->context; p++)
     for (int64_t i = 0; i < half; i++) {
-      float angle = (float)p * freq[i];
-      data[p * half + i] = ane_f32_f16((sine ? ane_sinf(angle) : ane_cosf(angle)) * magnitude);
+      float angle = (float)p * freq[i], number = (sine ? ane_sinf(angle) : ane_cosf(angle)) * magnitude;
+      fine &= round_all(&number, 1, &data[p * half + i]);
     }
-  if (!data) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
+  if (data && !fine)
+    ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "%s: its table has a number that is not finite in fp16", n->name));
+  if (!data || !fine) return ane_ai_int(&f->b, ANE_AI_INT32, 0);
   ane_ai_value table = stored(f, 2, dim, data);
   ane_ai_value rows = ane_ai_transpose(&f->b, ane_ai_gather(&f->b, table, f->positions), (int32_t[]){0, 2, 1});
   return ane_ai_reshape(&f->b, rows, 4, (int64_t[]){1, half, f->t, 1});
@@ -406,13 +419,16 @@ static bool has_types(const struct body *f) {
   return false;
 }
 
-/* Makes an fp16 constant of fp32 numbers. */
-static ane_ai_value rounded(struct body *f, int32_t rank, const int64_t *dim, const float *x) {
+/* Makes an fp16 constant of the fp32 numbers of dense layer i: its `what`. */
+static ane_ai_value rounded(struct body *f, uint32_t i, const char *what, int32_t rank, const int64_t *dim, const float *x) {
   size_t n = 1;
-  for (int32_t i = 0; i < rank; i++) n *= (size_t)dim[i];
+  for (int32_t d = 0; d < rank; d++) n *= (size_t)dim[d];
   uint16_t *data = allocate(f, n, sizeof *data);
-  for (size_t i = 0; data && i < n; i++) data[i] = ane_f32_f16(x[i]);
-  return data ? stored(f, rank, dim, data) : f->positions;
+  if (!data) return f->positions;
+  if (round_all(x, n, data)) return stored(f, rank, dim, data);
+  ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "dense layer %u: its %s has a number that is not finite in fp16",
+                                    (unsigned)i + 1, what));
+  return f->positions;
 }
 
 /* Returns the vector of the sequence, or the rows of all tokens [1, T, N]. x [1, N, T, 1]; seen: the tokens that are pooled. */
@@ -421,10 +437,10 @@ static ane_ai_value result_of(struct body *f, ane_ai_value x, ane_ai_value seen)
   if (!r->n_poolings)
     return ane_ai_reshape(&f->b, ane_ai_transpose(&f->b, x, (int32_t[]){0, 2, 1, 3}), 3, (int64_t[]){1, f->t, ane_ai_dim(x, 1)});
   struct coreai_dense *dense = allocate(f, r->n_dense, sizeof *dense);
-  for (uint32_t i = 0; dense && i < r->n_dense; i++) {
+  for (uint32_t i = 0; dense && i < r->n_dense && !f->b.status; i++) {
     const struct ane_coreai_dense *d = &r->dense[i];
-    dense[i].weight = rounded(f, 4, (int64_t[]){d->rows, d->columns, 1, 1}, d->weight);
-    if (d->bias) dense[i].bias = rounded(f, 4, (int64_t[]){1, d->rows, 1, 1}, d->bias);
+    dense[i].weight = rounded(f, i, "weight", 4, (int64_t[]){d->rows, d->columns, 1, 1}, d->weight);
+    if (d->bias && !f->b.status) dense[i].bias = rounded(f, i, "bias", 4, (int64_t[]){1, d->rows, 1, 1}, d->bias);
   }
   return dense ? coreai_pool(&f->b, r, dense, x, seen) : x;
 }

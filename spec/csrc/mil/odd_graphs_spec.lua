@@ -1,5 +1,6 @@
 -- Exports of graphs that no recipe of the fixtures makes.
 local core = require "ane.core"
+local floats = require "support.floats"
 local lowered = require "support.lowered"
 local ops = require "support.ops"
 local programs = require "support.programs"
@@ -43,6 +44,25 @@ describe("a lowering in fp16", function()
   local IDS = programs.ids(9, ops.VOCAB, 3)
   local HALF = { steps = { 3, 3, 3 }, fixed_t = 3, fp32 = false, weights = "fp16", precision = "fp16", norm = "fp32" }
 
+  it("refuses factors and tables that fp16 has no numbers for", function()
+    local function fails(why, text, variant)
+      local v = { rope = "constants" }
+      for key, value in pairs(HALF) do v[key] = value end
+      for key, value in pairs(variant or {}) do v[key] = value end
+      local ok, message = pcall(lowered.rows, ops.graph(ops.new { channels = 8, out = 8, text = text }), 8, IDS, v, 16)
+      assert.equal(why == nil, ok, tostring(message))
+      if why then assert.is_truthy(tostring(message):find(why, 1, true), tostring(message)) end
+    end
+    fails("y: a factor of 1e+06 is beyond fp16", "y = scale(x) {by=1000000.0}")
+    fails("y: a factor of 1e-08 is beyond fp16", "y = scale(x) {by=0.00000001}")
+    fails("y: a factor of 1e+06 is beyond fp16", "y = softcap(x) {cap=1000000.0}")
+    fails(nil, "y = scale(x) {by=1000000.0}", { fp32 = true, precision = "fp32" })
+    local rope = "r = rope_table(positions) {inv_freq=[1 0.1] magnitude=1000000.0}\ny = rope(x, r) {heads=2}"
+    fails("y: cos has a number that is not finite in fp16", rope)
+    fails(nil, rope, { fp32 = true, precision = "fp32" })
+    fails("y: factors has a number that is not finite in fp16", "y = position_scale(x, positions) {beta=1000000.0 original=1}")
+  end)
+
   -- Sigmoids of -20 are 0 in fp16, and so is 1e-20.
   it("routes to finite weights where all scores vanish", function()
     local low = {}
@@ -61,11 +81,40 @@ describe("a mixture", function()
     local ids = programs.ids(9, ops.VOCAB, 3)
     local o = ops.new {
       channels = 4, out = 4, consts = { r = { 2, 4 }, a = { 3, 4 }, b = { 3, 4 }, c = { 4, 3 } },
-      text = "l = conv1x1(x, r)\nn = route(l) {k=1 norm=1}\ny = experts(x, n, a, -, b, -, c, -, b, -, a, -, c, -, b, -, b, -, c, -) {count=3}",
+      text = "l = conv1x1(x, r)\nn = route(l) {k=1 norm=1}\n" ..
+        "y = experts(x, n, a, -, b, -, c, -, b, -, a, -, c, -, b, -, b, -, c, -) {count=3}",
     }
     local want = ops.run(o, ids, { kv = "fp32" })
     assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 4, ids, { steps = { 4, 5 } }, 16), want, 1e-5))
     local parts = { steps = { 4, 5 }, whole = false, expert_parts = 3 }
     assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 4, ids, parts, 16), want, 1e-5))
+  end)
+end)
+
+describe("an asset", function()
+  local function fails(why, o, more, result)
+    local g <close> = ops.graph(ops.new(o))
+    local options = { context = 16, weights = "int8", threads = 1 }
+    for key, value in pairs(more) do options[key] = value end
+    local e <close> = assert(core.mil_exporter(g, options))
+    local made, message, code = e:coreai(fresh(), { 16 }, { 2 }, nil, nil, result)
+    assert.same({ nil, why, "invalid" }, { made, message, code })
+  end
+
+  it("has no rope table beyond fp16", function()
+    fails("function extend_16_2: r: its table has a number that is not finite in fp16", {
+      channels = 8, out = 8,
+      text = "r = rope_table(positions) {inv_freq=[1 0.1] magnitude=1000000.0}\ny = rope(x, r) {heads=2}",
+    }, {})
+  end)
+
+  it("has no dense layer beyond fp16", function()
+    local huge = { 1, 2, 3, 4, 5, 6, 7, 1e6 }
+    for i, dense in ipairs { { weight = huge }, { weight = { 1, 1, 1, 1, 1, 1, 1, 1 }, bias = { 0 / 0, 1 } } } do
+      local d = { rows = 2, columns = 4, weight = floats.pack(dense.weight), bias = dense.bias and floats.pack(dense.bias) }
+      fails(("function main: dense layer 1: its %s has a number that is not finite in fp16"):format(i == 1 and "weight" or "bias"),
+        { channels = 4, out = 4, text = "y = act(x) {act=relu}" }, { stateless = true, hidden = true },
+        { poolings = { "mean" }, dense = { d } })
+    end
   end)
 end)
