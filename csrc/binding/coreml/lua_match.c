@@ -213,6 +213,7 @@ static ane_status open_tables(struct lua_matcher *ud, const char *beside, const 
   if (columns != width)
     return ane_fail(err, ANE_UNSUPPORTED, "%.200s has %" PRId64 " columns, but the recipe's embedding has %" PRId64, location,
                     columns, width);
+  ane_map_close(&parts->embedding.map); /* of a call that failed */
   ane_status st = ane_map_open_beside(&parts->embedding.map, beside, location, err);
   if (st) return st;
   if (parts->embedding.map.size != want)
@@ -250,7 +251,7 @@ static int matcher_weights(lua_State *L) {
   struct ane_error err;
   uint32_t n;
   ud->parts.path = bind_text(L, 2);
-  const char *beside = luaL_optstring(L, 3, NULL), *location = luaL_optstring(L, 4, NULL);
+  const char *location = lua_isnoneornil(L, 4) ? NULL : bind_text(L, 4), *beside = location ? bind_text(L, 3) : NULL;
   int64_t columns = location ? bind_integer(L, 5, 1, INT32_MAX) : 0;
   struct ane_source **out = bind_new_source(L);
   ane_status st = ane_mil_match_weights(&ud->m, &found, &n, &err);
