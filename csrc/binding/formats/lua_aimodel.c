@@ -98,11 +98,12 @@ static void push_function(lua_State *L, const struct ane_ai_function *f) {
   lua_pop(L, 1);
 }
 
-static void count_weights(lua_State *L, const struct ane_ai_function *f, char *seen) {
+static void count_weights(lua_State *L, const struct ane_ai_function *f, bool *seen) {
   for (uint32_t i = 0; i < f->n_ops; i++) {
     const struct ane_ai_op *op = f->ops[i];
     for (uint32_t j = 0; j < op->n_regions; j++) count_weights(L, &op->regions[j], seen);
-    if (op->id != ANE_AI_CONSTANT || op->data.resource < 0 || seen[op->data.resource]++) continue;
+    if (op->id != ANE_AI_CONSTANT || op->data.resource < 0 || seen[op->data.resource]) continue;
+    seen[op->data.resource] = true;
     count_in(L, ane_ai_dtype_name(op->out->type.dtype), (lua_Integer)op->data.bytes);
   }
 }
@@ -110,7 +111,7 @@ static void count_weights(lua_State *L, const struct ane_ai_function *f, char *s
 /* Pushes {dtype = bytes}: the resources by the type of the constants that use them, each counted once. */
 static void push_weights(lua_State *L, const struct ane_aimodel *m) {
   lua_newtable(L);
-  char *seen = lua_newuserdatauv(L, (size_t)m->n_resources + 1, 0);
+  bool *seen = lua_newuserdatauv(L, (size_t)m->n_resources + 1, 0);
   memset(seen, 0, (size_t)m->n_resources + 1);
   lua_insert(L, -2);
   for (uint32_t i = 0; i < m->program->n_functions; i++) count_weights(L, &m->program->functions[i], seen);

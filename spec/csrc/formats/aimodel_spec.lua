@@ -157,6 +157,17 @@ function main
     assert.error_matches(function() asset:text() end, "asset is closed")
   end)
 
+  it("counts a resource once, however many constants use it", function()
+    local f = { name = "main", { "input", "x", "fp32", { 2, 3 } } }
+    f[2] = { "resource", "fp32", { 3, 2 }, floats { 1, 2, 3, 4, 5, 6 } }
+    for i = 3, 600 do f[i] = { "resource", "fp32", { 3, 2 }, "", 1 } end
+    f[#f + 1] = { "matmul", 1, 2 }
+    f[#f + 1] = { "output", "y", #f }
+    assert(write(dir .. "/many.aimodel", { f }))
+    local asset <close> = assert(core.aimodel(dir .. "/many.aimodel"))
+    assert.same({ fp32 = 24 }, asset:contents().weights)
+  end)
+
   it("reads an asset of Apple's library", function()
     local asset = assert(core.aimodel "spec/fixtures/aimodel/apple.aimodel")
     local f = asset:contents().functions[2]
