@@ -354,12 +354,12 @@ static bool flag_field(lua_State *L, int t, const char *key) {
   return on;
 }
 
-/* Returns the `count` fp32 numbers of the text field `key`, which stays in its table; NULL: there is none. */
-static const float *numbers_field(lua_State *L, int t, const char *key, size_t count) {
+/* Returns the `count` fp32 numbers of the text field `key`, which the table at `kept` keeps alive; NULL: there is none. */
+static const float *numbers_field(lua_State *L, int t, const char *key, size_t count, int kept) {
   size_t bytes = 0;
-  bind_field(L, t, key);
+  if (bind_field(L, t, key) != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING);
   const char *data = lua_tolstring(L, -1, &bytes);
-  lua_pop(L, 1);
+  lua_rawseti(L, kept, (lua_Integer)lua_rawlen(L, kept) + 1);
   if (data && bytes != 4 * count)
     luaL_error(L, "result.dense: %s has %d bytes, but must have %d", key, (int)bytes, (int)(4 * count));
   /* analyser: the text holds numbers that were packed as float32. */
@@ -367,20 +367,22 @@ static const float *numbers_field(lua_State *L, int t, const char *key, size_t c
 }
 
 /* Reads the list `dense` of the table at t, of {weight, bias (fp32 numbers as text), rows, columns, tanh}, into a userdata that
- * is pushed. */
+ * is pushed, and a table that keeps the texts. */
 static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *n) {
   bind_field(L, t, "dense");
   *n = lua_istable(L, -1) ? (uint32_t)bind_length(L, lua_gettop(L), 1 << 10) : 0;
   int list = lua_gettop(L);
   struct ane_coreai_dense *out = lua_newuserdatauv(L, (*n + 1) * sizeof *out, 0);
+  lua_newtable(L);
+  int kept = lua_gettop(L);
   for (uint32_t i = 0; i < *n; i++) {
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     int row = lua_gettop(L);
     luaL_checktype(L, row, LUA_TTABLE);
-    out[i].rows = bind_opt_integer_option(L, row, "rows", 0, 1, 1 << 16);
-    out[i].columns = bind_opt_integer_option(L, row, "columns", 0, 1, 1 << 16);
-    out[i].weight = numbers_field(L, row, "weight", (size_t)out[i].rows * (size_t)out[i].columns);
-    out[i].bias = numbers_field(L, row, "bias", (size_t)out[i].rows);
+    out[i].rows = bind_integer_option(L, row, "rows", 1, 1 << 16);
+    out[i].columns = bind_integer_option(L, row, "columns", 1, 1 << 16);
+    out[i].weight = numbers_field(L, row, "weight", (size_t)out[i].rows * (size_t)out[i].columns, kept);
+    out[i].bias = numbers_field(L, row, "bias", (size_t)out[i].rows, kept);
     out[i].tanh = flag_field(L, row, "tanh");
     if (!out[i].weight) luaL_error(L, "result.dense: entry %d has no weight", (int)i + 1);
     lua_pop(L, 1);

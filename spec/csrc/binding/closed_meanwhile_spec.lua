@@ -77,6 +77,24 @@ describe("an exporter", function()
     end
     assert.is_true(write(false) == write(true))
   end)
+
+  it("keeps the numbers of dense layers while it writes", function()
+    local function write(change)
+      local o = ops.new { channels = 64, out = 64, consts = { w = { 64, 64 } }, text = "y = conv1x1(x, w)" }
+      local g <close> = ops.graph(o)
+      local e <close> = assert(core.mil_exporter(g, { weights = "int8", threads = 1, stateless = true, hidden = true }))
+      local dense = { rows = 64, columns = 64, weight = floats.uniform(4096, 1, 1) }
+      local others, path = {}, fresh()
+      local wrote = change and function()
+        dense.weight = nil
+        collectgarbage()
+        for i = 1, 100 do others[i] = floats.uniform(4096, i + 1, 1) end
+      end
+      assert(e:coreai(path, { 8 }, { 8 }, wrote, nil, { poolings = { "mean" }, dense = { dense } }))
+      return assert(core.read_file(path .. "/main.mlirb")), #others
+    end
+    assert.is_true(write(false) == write(true))
+  end)
 end)
 
 describe("a writer of GGUF files", function()
