@@ -1,5 +1,6 @@
 /* Element types, tensor types and the rows of ai_op.def. */
 #include "formats/aimodel/ai_internal.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdio.h>
