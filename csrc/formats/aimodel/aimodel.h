@@ -63,7 +63,8 @@ struct ane_aimodel_note {
   uint64_t size, n_bytes;
 };
 /* Notes a complete blob and `size` bytes of the caller's under a key, so that a later writer need not compute them again. Does
- * nothing for writers of ane_aimodel_create. Errors: ANE_INVALID, ANE_IO. */
+ * nothing for writers of ane_aimodel_create. Errors: ANE_INVALID, ANE_IO (also if a mapped file has lost pages: the blob may come
+ * from it). */
 ane_status ane_aimodel_note(struct ane_aimodel_writer *w, const char *key, size_t len, const void *data, size_t size,
                             int32_t resource, struct ane_error *err);
 /* Finds what was noted under a key before the interruption. False: nothing, or it was damaged since. */

@@ -6,6 +6,7 @@
 #include "formats/aimodel/ai_internal.h"
 #include "formats/aimodel/ai_notes.h"
 #include "formats/formats_internal.h"
+#include "platform/map_guard.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -174,14 +175,15 @@ ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size
 
 ane_status ane_aimodel_note(struct ane_aimodel_writer *w, const char *key, size_t len, const void *data, size_t size,
                             int32_t resource, struct ane_error *err) {
-  if (!w->resumes) return ANE_OK;
+  ane_status st = w->resumes ? ane_maps_check(err) : ANE_OK; /* what was written may come from a file that has lost pages */
+  if (st || !w->resumes) return st;
   const uint64_t *entries = (const void *)w->entries.data, *sizes = (const void *)w->sizes.data,
                  *hashes = (const void *)w->hashes.data;
   if (resource < 0 || (size_t)resource >= w->hashes.size / sizeof *hashes)
     return ane_fail(err, ANE_INVALID, "resource %d is not complete", (int)resource);
   uint64_t end = w->begins;
   for (int32_t i = 0; i <= resource; i++) end += entries[i];
-  ane_status st = flush(w, err); /* the file holds the bytes before the notes say so */
+  st = flush(w, err); /* the file holds the bytes before the notes say so */
   if (st) return w->broken = true, in_asset(w, st, err);
   st = ai_notes_add(&w->notes, key, len, data, size, end - sizes[resource], sizes[resource], hashes[resource], err);
   return in_asset(w, st, err);

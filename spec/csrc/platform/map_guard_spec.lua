@@ -74,6 +74,32 @@ describe("a model file that is truncated in place", function()
   end)
 end)
 
+describe("a model file that is truncated while an asset is exported", function()
+  it("leaves nothing that the next export takes over", function()
+    holds [[
+      local text = assert(core.read_file(path))
+      local exporter = require "ane.coreml.export"
+      local function export(out, progress)
+        return exporter.of_path(path, folder .. "/" .. out, { target = "coreai", context = 16, progress = progress })
+      end
+      local calls = 0
+      local ok = pcall(export, "set", function()
+        calls = calls + 1
+        if calls == 2 then truncate() end
+        if calls == 6 then error "stop" end
+      end)
+      assert(not ok or calls < 6)
+      collectgarbage()
+      local f = assert(io.open(path, "wb"))
+      f:write(text)
+      f:close()
+      local again, clean = assert(export "set"), assert(export "clean")
+      assert(again.kept == 2, again.kept)
+      assert(core.read_file(again.path .. "/main.mlirb") == core.read_file(clean.path .. "/main.mlirb"))
+    ]]
+  end)
+end)
+
 describe("the handler of SIGBUS", function()
   it("is there only while files are mapped, and leaves other faults to the host", function()
     if core.path_kind "/proc/self/status" ~= "file" then return pending "handlers cannot be read here" end
