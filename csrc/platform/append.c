@@ -2,6 +2,7 @@
 #include "platform/append.h"
 
 #include "base/alloc.h"
+#include "platform/map_guard.h"
 #include "platform/platform_internal.h"
 
 #include <errno.h>
@@ -50,6 +51,7 @@ static int truncate_fd(int fd, uint64_t size) {
 }
 
 ane_status ane_append_write(struct ane_append *f, const void *data, size_t size, struct ane_error *err) {
+  if (ane_maps_check(err)) return ANE_IO; /* the bytes may come from that file, and a later run would take them over */
   if (!ane_fd_write(f->fd, data, size)) {
     ane_status st = fail(f, "write", err);
     (void)truncate_fd(f->fd, f->size);

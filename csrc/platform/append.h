@@ -13,7 +13,7 @@ struct ane_append {
 /* Opens or creates the file and locks it. ANE_IO: the path cannot be written, or is not a regular file. ANE_STATE: another
  * process has it open. On failure `f` is closed. */
 ane_status ane_append_open(struct ane_append *f, const char *path, struct ane_error *err);
-/* Appends bytes. On failure (ANE_IO, such as a full disk) the file is truncated to its old size. */
+/* Appends bytes. On failure (ANE_IO: a full disk, or a mapped file has lost pages) the file keeps its old size. */
 ane_status ane_append_write(struct ane_append *f, const void *data, size_t size, struct ane_error *err);
 /* Truncates the file to `size` bytes, at most its present size (else ANE_RANGE). */
 ane_status ane_append_truncate(struct ane_append *f, uint64_t size, struct ane_error *err);

@@ -100,6 +100,32 @@ describe("a model file that is truncated while an asset is exported", function()
   end)
 end)
 
+describe("a model file that is truncated while it is quantised", function()
+  it("leaves nothing that a later run takes over", function()
+    holds [[
+      local text = assert(core.read_file(path))
+      local function quantise(out, progress)
+        local source <close> = assert(core.open(path))
+        local opts = { weights = "q4_0", resume = true, progress = progress }
+        return require "ane.quantise".run(source, folder .. "/" .. out, opts)
+      end
+      local calls = 0
+      assert(not pcall(quantise, "a.gguf", function()
+        calls = calls + 1
+        if calls == 2 then truncate() end
+        if calls == 6 then error "stop" end
+      end) or calls < 6)
+      collectgarbage()
+      local f = assert(io.open(path, "wb"))
+      f:write(text)
+      f:close()
+      assert(quantise "a.gguf")
+      assert(quantise "b.gguf")
+      assert(core.read_file(folder .. "/a.gguf") == core.read_file(folder .. "/b.gguf"))
+    ]]
+  end)
+end)
+
 describe("the handler of SIGBUS", function()
   it("is there only while files are mapped, and leaves other faults to the host", function()
     if core.path_kind "/proc/self/status" ~= "file" then return pending "handlers cannot be read here" end
