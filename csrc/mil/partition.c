@@ -65,6 +65,8 @@ static ane_status find_sections(struct partitioner *c, struct ane_error *err) {
       return ane_fail(err, ANE_UNSUPPORTED, "%s: the fused op %s cannot be exported", n->name, ane_op_info(n->op)->name);
     int32_t l = layer_of(n);
     if (l == ANE_NONE) continue;
+    if (l >= g->n_nodes) /* layers are gone through one by one, also those without nodes */
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: layer %" PRId32 " of a graph of %" PRId32 " nodes", n->name, l, g->n_nodes);
     if (l < layer)
       return ane_fail(err, ANE_UNSUPPORTED,
                       "%s comes after nodes of layer %" PRId32 ": layers that are not in order cannot be partitioned", n->name,

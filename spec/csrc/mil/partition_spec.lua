@@ -1,5 +1,6 @@
 -- Where graphs are cut, checked against what the text form of the graph says.
 local core = require "ane.core"
+local graphs = require "support.graphs"
 local partition = require "support.partition"
 local programs = require "support.programs"
 
@@ -50,6 +51,20 @@ describe("cuts", function()
       end
       assert.equal(plan.layers, next_layer)
     end
+  end)
+
+  it("are refused in graphs of fewer nodes than layers", function()
+    local text = [[
+      input ids: int32[1, T]
+      const table: fp32[16, 8]
+      x = embed(ids, table)
+      layers.%d.a = act(x) {act=relu}
+      give layers.%d.a]]
+    local near <close> = graphs.parse(text:format(1, 1))
+    assert.equal(2, assert(core.mil_plan(near, {})).layers)
+    local far <close> = graphs.parse(text:format(3000000, 3000000))
+    local plan, message, code = core.mil_plan(far, {})
+    assert.same({ nil, "layers.3000000.a: layer 3000000 of a graph of 2 nodes", "unsupported" }, { plan, message, code })
   end)
 
   it("give few shards of even size", function()
