@@ -14,7 +14,7 @@ struct lua_adapter {
  * keeps them alive. */
 static const float *floats_field(lua_State *L, const char *name, lua_Integer n) {
   size_t size;
-  if (lua_getfield(L, -1, name) == LUA_TNIL) return lua_pop(L, 1), NULL;
+  if (bind_field(L, -1, name) == LUA_TNIL) return lua_pop(L, 1), NULL;
   luaL_checktype(L, -1, LUA_TSTRING); /* a number would become a string that the table does not keep */
   const char *bytes = lua_tolstring(L, -1, &size);
   if (size != (size_t)n * sizeof(float)) luaL_error(L, "%s of a part has %I bytes", name, (LUAI_UACINT)size);
@@ -29,13 +29,13 @@ static lua_Integer count_field(lua_State *L, const char *name) {
 /* Reads a part from the table at the top. */
 static struct ane_adapter_part check_part(lua_State *L) {
   struct ane_adapter_part p = {.scale = 1};
-  lua_getfield(L, -1, "weight");
+  bind_field(L, -1, "weight");
   luaL_checktype(L, -1, LUA_TSTRING);
   p.weight = lua_tostring(L, -1);
   lua_pop(L, 1);
   p.embedding = bind_boolean_option(L, lua_gettop(L), "embedding");
   p.rank = count_field(L, "rank"), p.rows = count_field(L, "rows"), p.cols = count_field(L, "cols");
-  lua_getfield(L, -1, "scale");
+  bind_field(L, -1, "scale");
   p.scale = (float)luaL_checknumber(L, -1);
   lua_pop(L, 1);
   p.a = floats_field(L, "a", p.rank * p.cols);

@@ -169,11 +169,11 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
   struct ane_shape *s = &t->shape;
-  lua_getfield(L, arg, "flat");
+  bind_field(L, arg, "flat");
   uint64_t count;
   if (lua_toboolean(L, -1) && !t->gather && ane_shape_count(s, &count)) *s = (struct ane_shape){1, {(int64_t)count}};
   lua_pop(L, 1);
-  lua_getfield(L, arg, "row");
+  bind_field(L, arg, "row");
   if (lua_toboolean(L, -1) && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
   lua_pop(L, 1);
   int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
@@ -195,7 +195,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     t->bytes *= (uint64_t)n;
     s->dim[0] = n;
   }
-  lua_getfield(L, arg, "transposed");
+  bind_field(L, arg, "transposed");
   bool transposed = lua_toboolean(L, -1);
   lua_pop(L, 1);
   if (s->rank < 1 || (transposed && s->rank != 2)) luaL_error(L, "the tensor has no such view");

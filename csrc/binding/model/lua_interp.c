@@ -33,15 +33,15 @@ void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane
   luaL_checktype(L, arg, LUA_TTABLE);
   *load = (struct bind_loading){.progress.L = L, .source = s};
   *o = (struct ane_interp_options){.progress = bind_on_progress, .release = s ? on_release : NULL, .arg = load};
-  lua_getfield(L, arg, "isa");
+  bind_field(L, arg, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
   if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
-  lua_getfield(L, arg, "threads");
+  bind_field(L, arg, "threads");
   lua_Integer threads = luaL_optinteger(L, -1, 1);
   if (threads < 1 || threads > 1024) luaL_error(L, "option threads must be 1 .. 1024, but is %I", (LUAI_UACINT)threads);
   o->threads = (int)threads;
   o->run_memory = (uint64_t)bind_opt_integer_option(L, arg, "run_memory", 0, 1, INT64_MAX);
-  lua_getfield(L, arg, "progress");
+  bind_field(L, arg, "progress");
   load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
 }
 

@@ -49,7 +49,7 @@ static struct lua_session *check_session(lua_State *L, int arg) {
 
 /* Reads the option states = list of {past=, present=, rows=}. The array is a userdata that stays on the stack. */
 static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
-  lua_getfield(L, t, "states");
+  bind_field(L, t, "states");
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
   size_t n = (size_t)lua_rawlen(L, list);

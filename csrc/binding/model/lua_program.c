@@ -86,7 +86,7 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
 /* Reads mixed = list of {pattern, weights, ordered}. The rules are in a userdata that stays on the stack, the patterns in the
  * table. */
 static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
-  lua_getfield(L, t, "mixed");
+  bind_field(L, t, "mixed");
   if (lua_isnil(L, -1)) return;
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
@@ -114,7 +114,7 @@ static int compare_names(const void *a, const void *b) {
 
 /* Reads names = {name of a weight = another name that the patterns of mixed may match}. */
 static void names_field(lua_State *L, int t, struct loading *load) {
-  lua_getfield(L, t, "names");
+  bind_field(L, t, "names");
   if (lua_isnil(L, -1)) return;
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
@@ -139,7 +139,7 @@ static const char *find_other_name(void *arg, const char *name) {
 
 /* Checks importance = {name of a weight = float32 bytes, one number per input column}. */
 static void importance_field(lua_State *L, int t, struct loading *load) {
-  lua_getfield(L, t, "importance");
+  bind_field(L, t, "importance");
   if (lua_isnil(L, -1)) return;
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L), n = 0;
@@ -169,13 +169,13 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   static const char *const head_names[] = {"auto", "pruned", "full", NULL};
   static const ane_head_mode heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
   luaL_checktype(L, t, LUA_TTABLE);
-  lua_getfield(L, t, "isa");
+  bind_field(L, t, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
   if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
   o->threads = (int)bind_integer_option(L, t, "threads", 1, 1024);
   o->int8 = bind_boolean_option(L, t, "int8");
   o->head = heads[bind_choice_option(L, t, "head", head_names)];
-  if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
+  if (bind_field(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
   mixed_field(L, t, o);
   names_field(L, t, load);
   o->other_name = find_other_name;
@@ -183,7 +183,7 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->importance = find_importance;
   o->context = bind_integer_option(L, t, "context", 1, INT32_MAX);
   o->chunk = bind_integer_option(L, t, "chunk", 1, 32768);
-  lua_getfield(L, t, "progress");
+  bind_field(L, t, "progress");
   load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
   o->progress = bind_on_progress;
   o->release = on_release;
@@ -394,9 +394,9 @@ static int meth_session(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer context = bind_integer_option(L, 2, "context", 1, INT32_MAX);
-  lua_getfield(L, 2, "kv");
+  bind_field(L, 2, "kv");
   ane_dtype kv = check_kv(L, -1);
-  if (lua_getfield(L, 2, "prefixes") == LUA_TNIL) return bind_session_open(L, box, context, kv, NULL);
+  if (bind_field(L, 2, "prefixes") == LUA_TNIL) return bind_session_open(L, box, context, kv, NULL);
   const struct bind_prefixes *p = bind_check_prefixes(L, lua_gettop(L));
   if (p->box != box || p->kv != kv) return luaL_error(L, "option prefixes is of another program or type of kv");
   return bind_session_open(L, box, context, kv, p->store);

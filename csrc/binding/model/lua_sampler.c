@@ -51,10 +51,10 @@ static int sampler_make(lua_State *L) {
   s->how.top_p = (float)bind_opt_number_option(L, 1, "top_p", 1, 0, 1);
   s->how.min_p = (float)bind_opt_number_option(L, 1, "min_p", 0, 0, 1);
   s->how.repeat_penalty = (float)bind_opt_number_option(L, 1, "repeat_penalty", 1, 1e-6, 1e6);
-  lua_getfield(L, 1, "seed");
+  bind_field(L, 1, "seed");
   s->how.seed = (uint64_t)(lua_isnil(L, -1) ? 0 : luaL_checkinteger(L, -1));
   lua_pop(L, 1);
-  if (lua_getfield(L, 1, "logit_bias") == LUA_TTABLE) read_bias(L, 2, &s->how);
+  if (bind_field(L, 1, "logit_bias") == LUA_TTABLE) read_bias(L, 2, &s->how);
   lua_settop(L, 2);
   return 1;
 }

@@ -109,7 +109,7 @@ static ane_status on_wait(void *arg, int32_t rank, double seconds, struct ane_er
 
 /* Makes a reference to a function of the table at `t`. */
 static int function_field(lua_State *L, int t, const char *option, const char *name) {
-  if (lua_getfield(L, t, name) != LUA_TFUNCTION)
+  if (bind_field(L, t, name) != LUA_TFUNCTION)
     luaL_error(L, "option %s: %s is %s, not a function", option, name, bind_kind(L, -1));
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
@@ -138,7 +138,7 @@ static struct bind_link *new_link(lua_State *L, const char *option, struct bind_
 }
 
 bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct ane_stage *out) {
-  if (lua_getfield(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
+  if (bind_field(L, t, "stage") == LUA_TNIL) return lua_pop(L, 1), false;
   struct bind_link *link = new_link(L, "stage", box);
   int stage = lua_gettop(L);
   *out = (struct ane_stage){.from = (int32_t)bind_integer_option(L, stage, "from", 0, INT32_MAX),
@@ -151,7 +151,7 @@ bool bind_stage_option(lua_State *L, int t, struct bind_program_box *box, struct
 }
 
 bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struct ane_tensor_parallel *out) {
-  if (lua_getfield(L, t, "tensor") == LUA_TNIL) return lua_pop(L, 1), false;
+  if (bind_field(L, t, "tensor") == LUA_TNIL) return lua_pop(L, 1), false;
   if (box->link) luaL_error(L, "options stage and tensor exclude each other");
   struct bind_link *link = new_link(L, "tensor", box);
   int tensor = lua_gettop(L);
@@ -161,7 +161,7 @@ bool bind_tensor_option(lua_State *L, int t, struct bind_program_box *box, struc
                                       .send = on_send_rows,
                                       .receive = on_receive_from,
                                       .arg = link};
-  if (lua_getfield(L, tensor, "shared") != LUA_TNIL) {
+  if (bind_field(L, tensor, "shared") != LUA_TNIL) {
     luaL_checktype(L, -1, LUA_TLIGHTUSERDATA);
     out->shared = lua_touserdata(L, -1);
     out->shared_bytes = (size_t)bind_integer_option(L, tensor, "shared_bytes", 0, INT32_MAX);
