@@ -105,13 +105,18 @@ void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n
   lower_out(l, n, l->o->gather == ANE_MIL_GATHER_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
 }
 
-/* Looks up rows [T, C] of a table by token ids or token types, int32 [1, T]. */
-static mil_value looked_up(struct lower *l, mil_value table, const char *name, ane_mil_port_kind kind) {
+/* Looks up rows [T, C] of a table by token ids or token types, int32 [1, T]. rest: ids beyond the table take row 0. */
+static mil_value looked_up(struct lower *l, mil_value table, const char *name, ane_mil_port_kind kind, bool rest) {
+  struct mil_build *b = &l->b;
   struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
   mil_value *known = kind == ANE_MIL_PORT_IDS ? &l->ids : &l->types;
   if (!*known) *known = lower_input(l, name, kind, ANE_NONE, 0, type);
-  mil_value list = *known;
-  return mil_gather(&l->b, table, mil_reshape(&l->b, list, 1, &(int64_t){-1}), 0);
+  mil_value list = mil_reshape(b, *known, 1, &(int64_t){-1});
+  if (rest) {
+    mil_value beyond = mil_compare(b, "greater_equal", list, mil_int(b, (int32_t)mil_dim(table, 0)));
+    list = mil_mul(b, list, mil_binary(b, "sub", mil_int(b, 1), mil_cast(b, beyond, ANE_MIL_INT32)));
+  }
+  return mil_gather(b, table, list, 0);
 }
 
 /* Returns rows [T, C] of a table by position. A call has a whole sequence, so they are the first T. */
@@ -134,7 +139,8 @@ void lower_embed(struct lower *l, struct mil_build *b, const struct ane_node *n)
   if (strcmp(list, "positions") == 0)
     rows = first_rows(l, table, v->name);
   else
-    rows = looked_up(l, table, list, strcmp(list, "ids") == 0 ? ANE_MIL_PORT_IDS : ANE_MIL_PORT_TYPES);
+    rows =
+        looked_up(l, table, list, strcmp(list, "ids") == 0 ? ANE_MIL_PORT_IDS : ANE_MIL_PORT_TYPES, ane_node_int(n, "rest") != 0);
   if (b->status) return;
   lower_out(l, n, lower_as_flat(l, mil_transpose(b, rows, (int32_t[]){1, 0}), v->shape.dim[1]));
 }

@@ -76,6 +76,16 @@ describe("a lowering in fp16", function()
   end)
 end)
 
+describe("a table in the package", function()
+  it("gives its row 0 for ids beyond it", function()
+    local ids = { 1, 5, 30, 39, 2, 9, 10, 0, 3 }
+    local o = ops.new { channels = 8, out = 8, consts = { small = { 10, 8 } }, text = "z = embed(ids, small) {rest=1}\ny = add(x, z)" }
+    local want = ops.run(o, ids, { kv = "fp32" })
+    assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 8, ids, { steps = { 4, 5 } }, 16), want, 1e-5))
+    assert.is_nil(ops.apart(lowered.rows(ops.graph(o), 8, ids, { steps = { 9 }, fixed_t = 9 }, 16), want, 1e-5))
+  end)
+end)
+
 describe("a mixture", function()
   it("may have more experts than its router has slots", function()
     local ids = programs.ids(9, ops.VOCAB, 3)
