@@ -18,7 +18,8 @@ struct coreai_store {
 /* A state of MIL, [1, n, S, C / n]. Stacked: one layer of a store [layers, 1, C, 1, S], with channels first. Otherwise: a store
  * of its own with MIL's shape. */
 struct coreai_state {
-  const char *name; /* of the MIL state */
+  const char *name; /* of the MIL state, in its function */
+  int32_t value;    /* of the graph; unused in assets of one shard */
   struct coreai_store *store;
   bool stacked;
   int64_t layer;

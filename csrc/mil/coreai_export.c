@@ -230,7 +230,7 @@ static void declare_kind(struct body *f, ane_mil_port_kind kind, const char *nam
       const struct ane_mil_port *p = &f->parts[i]->states[j];
       if (!is_kind(p, kind) || is_shared(f, i, p)) continue;
       struct coreai_store *own = all ? all : add_store(f, p->name, ane_ai_tensor(ANE_AI_FP16, p->rank, p->dim));
-      f->states[f->n_states++] = (struct coreai_state){p->name, own, all != NULL, layer++};
+      f->states[f->n_states++] = (struct coreai_state){p->name, p->value, own, all != NULL, layer++};
     }
 }
 
@@ -293,10 +293,22 @@ static ane_ai_value input_of(struct body *f, const struct ane_mil_port *p) {
   }
 }
 
+/* Returns the states of a part by its own names for them: two parts may have the same name for different states. */
+static const struct coreai_state *states_of(struct body *f, const struct ane_mil_lowered *part) {
+  struct coreai_state *list = allocate(f, part->n_states, sizeof *list);
+  for (uint32_t i = 0; list && i < part->n_states; i++)
+    for (uint32_t j = 0; j < f->n_states; j++) {
+      if (f->states[j].value != part->states[i].value) continue;
+      list[i] = f->states[j];
+      list[i].name = part->states[i].name;
+    }
+  return list;
+}
+
 static void lower_part(struct body *f, const struct ane_mil_lowered *part) {
   struct coreai_scope s = coreai_scope_begin(&f->b, f->a->arena);
-  s.states = f->states;
-  s.n_states = f->n_states;
+  s.states = states_of(f, part);
+  s.n_states = s.states ? part->n_states : 0;
   for (uint32_t i = 0; i < part->n_inputs && !f->b.status; i++) {
     ane_ai_value x = input_of(f, &part->inputs[i]);
     if (x)

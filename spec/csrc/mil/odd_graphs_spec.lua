@@ -1,6 +1,7 @@
 -- Exports of graphs that no recipe of the fixtures makes.
 local core = require "ane.core"
 local floats = require "support.floats"
+local graphs = require "support.graphs"
 local lowered = require "support.lowered"
 local ops = require "support.ops"
 local programs = require "support.programs"
@@ -37,6 +38,38 @@ describe("an asset of a model in one shard", function()
     for i, f in ipairs(assert(e:coreai(fresh(), { 16 }, { 2 }))) do names[i] = f.name .. " " .. f.outputs[1].name end
     assert.same({ "load_embeddings embedding_table", "gather_embeddings_2 gathered_embeddings", "extend_16_2 out_logits",
                   "prompt_opt_16_2 out_prompt_opt" }, names)
+  end)
+end)
+
+describe("an asset of several shards", function()
+  it("has a state for each of theirs, also where names differ by a sign only", function()
+    local function write(keys, values)
+      local text = [[
+        input ids: int32[1, T]
+        input out_rows: int32[1, W]
+        const table: fp32[16, 16]
+        const w: fp32[12, 16]
+        state s.k: fp32[1, 2, context, 8]
+        state s.v: fp32[1, 2, context, 8]
+        state KEYS: fp32[1, 2, context, 8]
+        state VALUES: fp32[1, 2, context, 8]
+        x = embed(ids, table)
+        layers.0.o = attention(x, x, x, s.k, s.v) {heads=2 kv_heads=2}
+        layers.0.y = add(x, layers.0.o)
+        layers.1.o = attention(layers.0.y, layers.0.y, layers.0.y, KEYS, VALUES) {heads=2 kv_heads=2}
+        layers.1.y = add(layers.0.y, layers.1.o)
+        t = gather(layers.1.y, out_rows)
+        out = conv1x1(t, w)
+        give out]]
+      text = text:gsub("KEYS", keys):gsub("VALUES", values)
+      local g <close> = graphs.parse(text)
+      local e <close> = assert(core.mil_exporter(g, { context = 8, layers = 1, weights = "fp16", threads = 1 }))
+      local path = fresh()
+      assert(e:coreai(path, { 8 }, { 2 }))
+      local asset <close> = assert(core.aimodel(path))
+      return asset:text()
+    end
+    assert.equal(write("other.k", "other.v"), write("s_k", "s_v"))
   end)
 end)
 
