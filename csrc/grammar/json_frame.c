@@ -221,7 +221,7 @@ bool json_key_start(struct json_machine *m, struct json_state *st) {
   st->hi = f->typed->n_names;
   st->tuple = f->typed->key_tuple;
   st->length = 0;
-  st->hash = 0;
+  st->hash = JSON_TEXT_START;
   st->other = other_may_come(m, f, st->tuple);
   return st->other || range_allowed(st);
 }

@@ -391,7 +391,7 @@ static bool word_may_end(struct json_machine *m, const struct json_state *st) {
 }
 
 static bool value_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
-  st->hash = 0;
+  st->hash = JSON_TEXT_START;
   switch (byte) {
     case '{': return enter(m, st, T_OBJECT) && json_open(m, st, true);
     case '[': return enter(m, st, T_ARRAY) && json_open(m, st, false);

@@ -215,7 +215,11 @@ uint64_t json_string_failed(const struct json_machine *m, const struct json_stat
 /* Returns whether the text can still satisfy the root if these goals of the state's string are false. */
 bool json_string_survives(struct json_machine *m, const struct json_state *st, uint64_t failed);
 
-enum { JSON_STRING_END = 0x2222, JSON_KEY_END = 0x6b6579 }; /* mixed into the hash of a whole string, of a whole name */
+enum {
+  JSON_TEXT_START = 0x7478, /* the hash of an empty text: not 0, which a NUL would keep */
+  JSON_STRING_END = 0x2222, /* mixed into the hash of a whole string */
+  JSON_KEY_END = 0x6b6579   /* of a whole name */
+};
 
 /* Sets the bits of a superset of the bytes that may follow: a filter before a step. */
 void json_first_bytes(const struct json_machine *m, const struct json_state *st, uint64_t bits[4]);

@@ -10,7 +10,7 @@ end
 
 -- schema, valid texts, invalid texts
 local ROWS = {
-  { "true", { "1", "-0.5e+10", '"\\ud83d\\ude00"', "[]", '{"a": [1, {"b": null}], "c": true}' },
+  { "true", { "1", "-0.5e+10", '"\\ud83d\\ude00"', "[]", '{"a": [1, {"b": null}], "c": true}', '{"":1,"\\u0000":2}' },
     { "", "01", "1.", "+1", "[1,]", '{"a":1,}', '{"a":1,"a":2}', '"\\ud83d"', '"\n"', '"\xff"', "nul", "1 ", " 1", "[1 ,2]", "[1,  2]" } },
   { '{"type": ["null", "boolean"]}', { "null", "true", "false" }, { "0", '""', "[]", "{}" } },
   { '{"type": "integer"}', { "0", "-7", "1.0", "1e2", "12345678901234567890" }, { "1.5", "1e-1", '"1"' } },
@@ -136,7 +136,8 @@ describe("JSON Schema", function()
   end)
 
   it("tells different elements apart, and none that are equal", function()
-    local list = { "null", "true", "false", '""', "[]", "{}" }
+    local list = { "null", "true", "false", "[]", "{}", '{"":1}', '{"\\u0000":1}' }
+    for _, text in ipairs { "", "\\u0000", "\\u0000\\u0000", "a", "\\u0000a" } do list[#list + 1] = '"' .. text .. '"' end
     for i = -300, 300 do list[#list + 1] = tostring(i) end
     local scales = { "0.%d", "-0.%d", "0.0%d", "-7.%d", "7.%d", "%de20", "-%de20", "%de-20", "-%de-20", "[%d]", "[-%d]", '{"a":%d}' }
     for _, scale in ipairs(scales) do
