@@ -42,6 +42,39 @@ void json_rewind(struct json_tape *t, struct json_mark mark) {
   t->used = mark.used;
 }
 
+/* ---- Sets of hashes ----------------------------------------------------------------------------------------------*/
+
+bool json_has_seen(const struct seen *set, uint64_t hash) {
+  for (; set; set = set->next) {
+    uint32_t from = 0, to = set->n;
+    while (from < to) {
+      uint32_t mid = from + (to - from) / 2;
+      if (set->hashes[mid] < hash)
+        from = mid + 1;
+      else
+        to = mid;
+    }
+    if (from < set->n && set->hashes[from] == hash) return true;
+  }
+  return false;
+}
+
+/* Returns a set with one more hash; the old one stays. NULL: no memory. */
+static const struct seen *add_seen(struct json_machine *m, const struct seen *set, uint64_t hash) {
+  uint32_t n = 1;
+  const struct seen *rest = set;
+  for (; rest && rest->n == n && n < SEEN_LONGEST; rest = rest->next) n *= 2;
+  struct seen *s = json_alloc(m, 1, sizeof *s + n * sizeof *s->hashes);
+  if (!s) return NULL;
+  s->next = rest;
+  s->n = n;
+  s->hashes[0] = hash;
+  for (n = 1; set != rest; n *= 2, set = set->next)
+    for (uint32_t i = n, k = n, to = 2 * n; k > 0;) /* merges from the end */
+      s->hashes[--to] = i > 0 && s->hashes[i - 1] > set->hashes[k - 1] ? s->hashes[--i] : set->hashes[--k];
+  return s;
+}
+
 static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {
   struct frame *g = json_alloc(m, 1, sizeof *g);
   if (g) *g = *f;
@@ -321,12 +354,7 @@ bool json_key_end(struct json_machine *m, struct json_state *st) {
     for (uint32_t i = 0; i < t->n; i++) es[i] = t->children[(size_t)k * t->n + i];
   } else {
     if (!st->other) return false;
-    for (const struct seen *s = old->others; s; s = s->next)
-      if (s->hash == f->key_hash) return false;
-    struct seen *s = json_alloc(m, 1, sizeof *s);
-    if (!s) return false;
-    *s = (struct seen){old->others, f->key_hash};
-    f->others = s;
+    if (json_has_seen(old->others, f->key_hash) || !(f->others = add_seen(m, old->others, f->key_hash))) return false;
     const uint32_t *parts = m->tuples[st->tuple].states;
     const struct re_state *states = m->s->pool.states;
     uint32_t at = 0;
@@ -409,24 +437,13 @@ bool json_close(struct json_machine *m, struct json_state *st) {
 
 /* Does an element equal an earlier one? If not, adds it. */
 static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) {
-  for (const struct seen *s = f->others; s; s = s->next)
-    if (s->hash == hash) return true;
-  struct seen *s = json_alloc(m, 1, sizeof *s);
-  if (!s) return true;
-  *s = (struct seen){f->others, hash};
-  f->others = s;
-  return false;
+  return json_has_seen(f->others, hash) || !(f->others = add_seen(m, f->others, hash));
 }
 
 /* Does the state of a regular expression lead to a text that differs from all earlier elements? True if the budget is spent. */
 static bool some_new(struct re_pool *p, const struct frame *f, uint32_t state, uint64_t hash, int depth, int *budget) {
   if (--*budget <= 0 || depth > 256) return true;
-  if (p->states[state].accepts) {
-    uint64_t whole = json_mix(hash, JSON_STRING_END);
-    const struct seen *s = f->others;
-    while (s && s->hash != whole) s = s->next;
-    if (!s) return true;
-  }
+  if (p->states[state].accepts && !json_has_seen(f->others, json_mix(hash, JSON_STRING_END))) return true;
   for (unsigned b = 0; b < 256; b++) {
     uint32_t to = re_next(p, state, (uint8_t)b);
     if (to && some_new(p, f, to, json_mix(hash, b), depth + 1, budget)) return true;

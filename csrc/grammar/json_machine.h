@@ -69,10 +69,14 @@ struct child {
 
 typedef enum { STATUS_OPEN, STATUS_TRUE, STATUS_FALSE } status3;
 
+/* A set of hashes, in lists of different sizes. An added hash is merged with the lists before it that have as many as are merged
+ * already, so a set of n hashes has few lists. */
 struct seen {
   const struct seen *next;
-  uint64_t hash;
+  uint32_t n;        /* a power of two, at most SEEN_LONGEST */
+  uint64_t hashes[]; /* [n] ascending */
 };
+enum { SEEN_LONGEST = 4096 };
 
 /* An open array or object. Frames are immutable. */
 struct frame {
@@ -205,6 +209,9 @@ bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte);
 bool json_key_end(struct json_machine *m, struct json_state *st);
 /* Returns whether one more member may come. */
 bool json_key_may_come(struct json_machine *m, const struct json_state *st);
+
+/* Returns whether a set has a hash. */
+bool json_has_seen(const struct seen *set, uint64_t hash);
 
 /* For masks: return whether a name that is not listed, or a string, may continue from the tuple and length of the state. */
 bool json_key_other(struct json_machine *m, const struct json_state *st);

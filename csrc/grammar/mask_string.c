@@ -73,10 +73,7 @@ static bool is_taken(const struct inside *in, const struct closing_token *c) {
   if (c->escaped) return !mask_exact(in->k, &(struct token_test){0}, c->token);
   uint64_t h = in->st->hash;
   for (uint32_t i = 0; i < c->prefix; i++) h = json_mix(h, in->k->t->bytes[c->token][i]);
-  h = json_mix(h, JSON_KEY_END);
-  for (const struct seen *s = in->st->frame->others; s; s = s->next)
-    if (s->hash == h) return true;
-  return false;
+  return json_has_seen(in->st->frame->others, json_mix(h, JSON_KEY_END));
 }
 
 /* Allows closing tokens if neither names nor automata distinguish their prefixes. */

@@ -154,6 +154,25 @@ describe("JSON Schema", function()
     end
   end)
 
+  it("compares many elements and names in a time that grows with their number", function()
+    local n, elements, members = 40000, {}, {}
+    for i = 1, n do
+      elements[i] = tostring(i * 7919 % 100003)
+      members[i] = ('"%s":1'):format(elements[i])
+    end
+    local started = core.clock()
+    for schema, form in pairs { ['{"uniqueItems": true}'] = { "[%s]", elements }, ["true"] = { "{%s}", members } } do
+      local grammar, list = assert(core.grammar("json_schema", schema)), form[2]
+      for _, last in ipairs { 0, 1, 4096, 39999 } do -- the last one is new, or equal to this one
+        local old = list[n]
+        if last > 0 then list[n] = list[last] end
+        assert.equal(last == 0, accepts(grammar, form[1]:format(table.concat(list, ","))))
+        list[n] = old
+      end
+    end
+    assert.is_true(core.clock() - started < 20) -- took minutes
+  end)
+
   it("refuses schemas that combine to too many conditions, at once", function()
     for _, form in ipairs {
       '{"oneOf": [{"$ref": "#/$defs/%d"}, {"not": {"$ref": "#/$defs/%d"}}]}',
