@@ -126,11 +126,14 @@ static uint32_t missing(const struct typed_context *t, const uint64_t *named, ui
   return n;
 }
 
-/* Returns the status of the object's i-th atom with `count` members. final: no more members come. */
-static status3 object_status(const struct json_machine *m, const struct typed_context *t, uint32_t i, uint32_t count,
-                             const uint64_t *named, bool final) {
-  const struct atom *a = atom_at(m, t, i);
-  uint32_t lacking = a->n_required ? missing(t, named, i) : 0;
+/* Returns the number of missing names of the i-th atom of the frame. */
+static uint32_t lacking_of(const struct json_machine *m, const struct frame *f, uint32_t i) {
+  return atom_at(m, f->typed, i)->n_required ? missing(f->typed, f->named, i) : 0;
+}
+
+/* Returns the status of an atom of an object with `count` members. lacking: required names that are missing. final: no more
+ * members come. */
+static status3 object_status(const struct atom *a, uint32_t count, uint32_t lacking, bool final) {
   if (final) return lacking || count < a->min_properties || count > a->max_properties ? STATUS_FALSE : STATUS_TRUE;
   if ((uint64_t)count + lacking > a->max_properties) return STATUS_FALSE;
   return a->monotone && !lacking && count >= a->min_properties ? STATUS_TRUE : STATUS_OPEN;
@@ -154,7 +157,7 @@ static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool fin
   for (uint32_t i = 0; status && i < t->n; i++) {
     status[i] = f->status[i];
     if (status[i] == STATUS_OPEN)
-      status[i] = (uint8_t)(f->object ? object_status(m, t, i, f->count, f->named, final)
+      status[i] = (uint8_t)(f->object ? object_status(atom_at(m, t, i), f->count, lacking_of(m, f, i), final)
                                       : array_status(m, t, i, f->count, f->contains, final));
   }
   return status;
@@ -162,8 +165,8 @@ static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool fin
 
 /* ---- Names that may come -----------------------------------------------------------------------------------------*/
 
-/* May the k-th name come next? */
-static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_t k, uint8_t *status, uint64_t *named) {
+/* May the k-th name come next? lacking: names that are missing now, by atom. */
+static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_t k, uint8_t *status, const uint32_t *lacking) {
   const struct typed_context *t = f->typed;
   bool changed = false;
   if (is_named(f->named, k)) return false;
@@ -173,11 +176,8 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
     const struct atom *a = atom_at(m, t, i);
     if (t->children[(size_t)k * t->n + i] == EXPR_FALSE)
       status[i] = STATUS_FALSE;
-    else if (a->max_properties != NO_LIMIT || a->monotone) {
-      named[k >> 6] |= (uint64_t)1 << (k & 63);
-      status[i] = (uint8_t)object_status(m, t, i, f->count + 1, named, false);
-      named[k >> 6] &= ~((uint64_t)1 << (k & 63));
-    }
+    else if (a->max_properties != NO_LIMIT || a->monotone)
+      status[i] = (uint8_t)object_status(a, f->count + 1, lacking[i] - t->required[(size_t)k * t->n + i], false);
     changed |= status[i] != STATUS_OPEN;
   }
   return !changed || json_alive(m, f, status);
@@ -186,12 +186,13 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
 static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
   const struct typed_context *t = f->typed;
   size_t words = t->n_names / 64 + 1;
-  uint64_t *allowed = json_alloc(m, words, sizeof *allowed), *named = json_alloc(m, words, sizeof *named);
+  uint64_t *allowed = json_alloc(m, words, sizeof *allowed);
+  uint32_t *lacking = json_alloc(m, t->n, sizeof *lacking);
   uint8_t *status = json_alloc(m, t->n, 1);
-  if (!allowed || !named || !status) return NULL;
-  memcpy(named, f->named, words * sizeof *named);
+  if (!allowed || !lacking || !status) return NULL;
+  for (uint32_t i = 0; i < t->n; i++) lacking[i] = f->status[i] == STATUS_OPEN ? lacking_of(m, f, i) : 0;
   for (uint32_t k = 0; k < t->n_names; k++)
-    if (name_may_come(m, f, k, status, named)) allowed[k >> 6] |= (uint64_t)1 << (k & 63);
+    if (name_may_come(m, f, k, status, lacking)) allowed[k >> 6] |= (uint64_t)1 << (k & 63);
   return allowed;
 }
 
@@ -233,7 +234,7 @@ static bool other_may_come(struct json_machine *m, const struct frame *f, uint32
     if (!possible)
       status[i] = STATUS_FALSE;
     else if (a->max_properties != NO_LIMIT || a->monotone)
-      status[i] = (uint8_t)object_status(m, t, i, f->count + 1, f->named, false);
+      status[i] = (uint8_t)object_status(a, f->count + 1, lacking_of(m, f, i), false);
     changed |= status[i] != STATUS_OPEN;
   }
   return !changed || json_alive(m, f, status);

@@ -173,6 +173,20 @@ describe("JSON Schema", function()
     assert.is_true(core.clock() - started < 20) -- took minutes
   end)
 
+  it("finds the names that may come in a time that grows with their number", function()
+    local n, properties, names = 50000, {}, {}
+    for i = 1, n do
+      names[i] = ('"%d"'):format(i)
+      properties[i] = names[i] .. ": true"
+    end
+    local grammar = assert(core.grammar("json_schema", ('{"type": "object", "properties": {%s}, "required": [%s], "maxProperties": %d}')
+      :format(table.concat(properties, ","), table.concat(names, ","), n)))
+    local started = core.clock()
+    assert.is_true(assert(grammar:matcher()):push '{"7":1,"8":2,"9":3,"1')
+    for _, text in ipairs { '{"7":1,"7"', '{"x' } do assert.is_false(assert(grammar:matcher()):push(text)) end
+    assert.is_true(core.clock() - started < 5)
+  end)
+
   it("refuses schemas that combine to too many conditions, at once", function()
     for _, form in ipairs {
       '{"oneOf": [{"$ref": "#/$defs/%d"}, {"not": {"$ref": "#/$defs/%d"}}]}',
