@@ -68,7 +68,8 @@ const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t
   return classes;
 }
 
-/* Does a token complete a member name that the object already has? */
+/* Does a token complete a member name that the object already has? A token with escapes may also complete a listed name, so all
+ * of it is tested. */
 static bool is_taken(const struct inside *in, const struct closing_token *c) {
   if (c->escaped) return !mask_exact(in->k, &(struct token_test){0}, c->token);
   uint64_t h = in->st->hash;
@@ -84,13 +85,13 @@ static void plain_ends(struct inside *in) {
   uint32_t min = bounded ? st->typed->min[0] : 0, max = bounded ? st->typed->max[0] : NO_LIMIT;
   const uint64_t *good = mask_allowed_classes(in, st->tuple, ANE_MAX(min, ANE_MIN(st->length, max)));
   if (!good) return;
-  bool compare = in->is_key && st->frame->others;
+  bool compare = in->is_key && st->frame->others, listed = in->is_key && st->lo < st->hi;
   for (uint32_t c = 0; c < t->n_classes; c++) {
     if (!(good[c >> 6] >> (c & 63) & 1)) continue;
     for (uint32_t i = t->class_start[c]; i < t->class_start[c + 1]; i++) {
       const struct closing_token *x = &t->class_tokens[i];
       uint64_t length = (uint64_t)st->length + x->chars;
-      if (length < min || length > max || (compare && is_taken(in, x))) continue;
+      if (length < min || length > max || ((compare || (listed && x->escaped)) && is_taken(in, x))) continue;
       mask_set(in->k->mask, x->token);
     }
   }

@@ -112,6 +112,12 @@ describe("masks", function()
     end
   end)
 
+  it("hold where an escape stands in a name that the schema lists", function()
+    local properties = [["a\n": {"type": "integer"}, "b\"": {"type": "null"}]]
+    local grammar = assert(core.grammar("json_schema", '{"type": "object", "properties": {' .. properties .. "}}"))
+    for _, start in ipairs { '{"', '{"a', '{"b', '{"a\\n":1,"a' } do check(grammar, tree, list, 3, false, start) end
+  end)
+
   it("hold for patterns and choices", function()
     for seed = 1, 4 do
       check(assert(core.grammar("regex", "(a|name|\u{e9}){3,9}(?!1)[\\d.]+")), tree, list, seed)
