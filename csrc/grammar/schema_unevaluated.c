@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MAX_UNITS = 64, MAX_CONDITIONS = 6, MAX_GATHER = 32 };
+enum { MAX_UNITS = 64, MAX_CONDITIONS = 6, MAX_GATHER = 32, MAX_VISITS = 1 << 16 };
 
 /* A schema object that evaluates members or elements if `when` holds. */
 struct unit {
@@ -20,6 +20,7 @@ struct gathering {
   const char *keyword;
   struct unit units[MAX_UNITS];
   uint32_t n;
+  uint32_t visits; /* schemas, as often as they are met */
 };
 
 static void gather(struct gathering *g, struct jv *v, expr_id when, int depth);
@@ -60,7 +61,7 @@ static void gather(struct gathering *g, struct jv *v, expr_id when, int depth) {
   bool members = strcmp(g->keyword, "unevaluatedProperties") == 0, any = false;
   if (v->kind != JV_OBJECT || g->l->status || when == EXPR_FALSE) return;
   for (size_t i = members ? 0 : 4; i < (members ? 4 : 8); i++) any |= jv_get(v, names[i]) != NULL;
-  if (depth > MAX_GATHER || (any && v != g->at && g->n == MAX_UNITS)) {
+  if (depth > MAX_GATHER || ++g->visits > MAX_VISITS || (any && v != g->at && g->n == MAX_UNITS)) {
     load_fail(g->l, ANE_UNSUPPORTED, g->at, g->keyword, "too many schemas beside it");
     return;
   }

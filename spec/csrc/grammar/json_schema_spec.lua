@@ -204,6 +204,17 @@ describe("JSON Schema", function()
       assert.same({ "#: schemas that apply to one value combine to more than 32768 conditions", "range" }, { message, code })
       assert.is_true(core.clock() - started < 5)
     end
+    local defs = { '"14": {"title": "the last one"}' }
+    for i = 0, 13 do
+      defs[#defs + 1] = ('"%d": {"allOf": [%s{}]}'):format(i, ('{"$ref": "#/$defs/%d"}, '):format(i + 1):rep(8))
+    end
+    for _, keyword in ipairs { "unevaluatedProperties", "unevaluatedItems" } do
+      local started = core.clock()
+      local unevaluated = ('{"%s": false, "allOf": [{"$ref": "#/$defs/0"}], "$defs": {%s}}'):format(keyword, table.concat(defs, ", "))
+      local refusal = keyword .. " at #: too many schemas beside it"
+      assert.same({ nil, refusal, "unsupported" }, { core.grammar("json_schema", unevaluated) })
+      assert.is_true(core.clock() - started < 5)
+    end
     local pairs_of = {}
     for i = 1, 5000 do pairs_of[i] = ("[%d]"):format(i) end
     local few = assert(core.grammar("json_schema", '{"enum": [' .. table.concat(pairs_of, ",", 1, 4000) .. "]}"))
