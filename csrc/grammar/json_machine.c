@@ -130,12 +130,15 @@ static bool content_char(struct json_machine *m, struct json_state *st, uint32_t
 /* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed.
  * All characters that begin with a byte that is refused are passed over at once. */
 static bool some_char(struct json_machine *m, const struct json_state *st, uint32_t lo, uint32_t hi) {
+  const struct json_mark mark = json_mark_of(m->tape);
   if (st->mode == MODE_STRING && m->tuples[st->tuple].n == 0) return true;
   for (uint32_t c = lo, last; c <= hi; c = last + 1) {
     struct json_state probe = *st;
     if (c >= 0xd800 && c < 0xe000) c = 0xe000;
     if (c > hi) break;
-    if (add_char(m, &probe, c, &last)) return true;
+    bool ok = add_char(m, &probe, c, &last);
+    json_rewind(m->tape, mark);
+    if (ok) return true;
     if (m->no_memory || m->too_large || m->s->pool.full) return false;
   }
   return false;

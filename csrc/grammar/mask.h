@@ -5,12 +5,17 @@
 #include "grammar/engine.h"
 #include "grammar/token_tree.h"
 
+struct matcher_state {
+  union engine_state st;
+  struct json_mark mark; /* of the tape: what was made later belongs to later states */
+};
+
 struct ane_matcher {
   struct ane_grammar *g;
   struct json_tape tape;
-  union engine_state *states; /* [n + 1]: before the first push, and after each */
-  uint32_t n, room;           /* pushes; allocated states */
-  union engine_state *path;   /* [TOKEN_LONGEST + 1]: after each byte of the token that is tried; path[0]: before the first */
+  struct matcher_state *states; /* [n + 1]: before the first push, and after each */
+  uint32_t n, room;             /* pushes; allocated states */
+  union engine_state *path;     /* [TOKEN_LONGEST + 1]: after each byte of the token that is tried; path[0]: before the first */
 };
 
 /* A mask that is being made. mask: t->words words, a bit for each token. */

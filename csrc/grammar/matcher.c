@@ -9,7 +9,7 @@
 static void use(struct ane_matcher *m) {
   for (uint32_t i = 0; i < m->g->n_values; i++) m->g->values[i]->machine.tape = &m->tape;
 }
-static union engine_state *now(struct ane_matcher *m) { return &m->states[m->n]; }
+static union engine_state *now(struct ane_matcher *m) { return &m->states[m->n].st; }
 
 ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err) {
   struct ane_matcher *m = *out = ane_calloc(1, sizeof *m);
@@ -17,7 +17,7 @@ ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, str
     m->g = g;
     m->path = ane_malloc((TOKEN_LONGEST + 1) * sizeof *m->path);
     if (m->path && re_grow((void **)&m->states, &m->room, 0, sizeof *m->states)) {
-      m->states[0] = g->start;
+      m->states[0] = (struct matcher_state){.st = g->start};
       return ANE_OK;
     }
   }
@@ -51,15 +51,21 @@ ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, 
   size_t i = 0;
   while (i < n && engine_step(m->g, &st, (uint8_t)bytes[i], &st)) i++;
   m->tape.canonical = false;
-  if (i < n) return engine_failed(m->g, err);
-  m->states[++m->n] = st;
+  if (i < n) {
+    json_rewind(&m->tape, m->states[m->n].mark);
+    return engine_failed(m->g, err);
+  }
+  m->states[++m->n] = (struct matcher_state){st, json_mark_of(&m->tape)};
   *accepted = true;
   return ANE_OK;
 }
 
 uint32_t ane_matcher_pushes(const struct ane_matcher *m) { return m->n; }
 
-void ane_matcher_rewind(struct ane_matcher *m, uint32_t n) { m->n = ANE_MIN(n, m->n); }
+void ane_matcher_rewind(struct ane_matcher *m, uint32_t n) {
+  m->n = ANE_MIN(n, m->n);
+  json_rewind(&m->tape, m->states[m->n].mark);
+}
 
 bool ane_matcher_accepts(struct ane_matcher *m) {
   use(m);

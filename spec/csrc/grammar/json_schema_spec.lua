@@ -317,6 +317,24 @@ describe("JSON Schema", function()
     assert.same({ 1 }, next_ids('{"', '{"type": "object", "required": ["a"], "maxProperties": 1}'))
   end)
 
+  it("gives back the memory of texts that are refused or taken back", function()
+    local list = {}
+    for i = 1, 100 do list[i] = ('{"required": ["%d"]}'):format(i) end
+    local grammar = assert(core.grammar("json_schema", ('{"anyOf": [%s], "allOf": [{"properties": {"a": {"pattern": "^\\\\p{L}"}}}, '
+      .. '{"properties": {"a": {"type": "string", "pattern": "^\\\\P{L}"}}}]}'):format(table.concat(list, ", "))))
+    local matcher = assert(grammar:matcher())
+    assert.is_true(matcher:push '{"b":1')
+    local function use()
+      assert.is_false(matcher:push ',"a":"\\') -- no character fits: each is tried
+      assert.is_true(matcher:push ',"c":{"d":[1,2,3]}')
+      matcher:rewind(1)
+    end
+    use()
+    local before = core.testing.alloc_count()
+    for _ = 1, 20 do use() end
+    assert.equal(before, core.testing.alloc_count())
+  end)
+
   it("counts blanks", function()
     local grammar = assert(core.grammar("json_schema", "true", { blanks = 2 }))
     assert.is_true(accepts(grammar, ' [ 1 ,\n\t2 ]'))
