@@ -360,7 +360,7 @@ static bool object_possible(struct schema *s, const struct atom *a) {
   if (a->min_properties > a->max_properties || a->n_required > a->max_properties) return false;
   for (uint32_t i = 0; i < a->n_required; i++)
     if (!expr_types(s, atom_member(s, a, a->required[i].data, a->required[i].len))) return false;
-  if (a->min_properties > a->n_properties && a->n_patterns == 0 && !expr_types(s, a->additional)) {
+  if (a->min_properties > 0 && a->n_patterns == 0 && !expr_types(s, a->additional)) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < a->n_properties; i++) n += expr_types(s, a->properties[i].value) != 0;
     if (a->min_properties > n) return false;

@@ -389,8 +389,11 @@ describe("JSON Schema", function()
         end
       end
     end
-    local _, message = core.grammar("json_schema", '{"type": "object", "propertyNames": {"enum": ["a"]}, "minProperties": 2}')
-    assert.are.equal("#: no value fulfils the schema", message)
+    for _, text in ipairs { '"propertyNames": {"enum": ["a"]}, "minProperties": 2',
+      '"properties": {"a": false, "b": true}, "additionalProperties": false, "minProperties": 2' } do
+      local _, message = core.grammar("json_schema", '{"type": "object", ' .. text .. "}")
+      assert.are.equal("#: no value fulfils the schema", message)
+    end
   end)
 
   it("survives schemas that are cut short or changed, and every failing allocation", function()
