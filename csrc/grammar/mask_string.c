@@ -52,6 +52,7 @@ const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t
   probe.length = length;
   if (in->is_key) {
     probe.lo = probe.hi = 0;
+    probe.hash = json_mix(probe.hash, 256); /* of a name that no text has: is_taken tests the real ones */
     key = tuple;
   } else {
     const struct tuple *parts = &in->m->tuples[tuple];
@@ -199,7 +200,7 @@ bool mask_string(struct masking *k) {
     bool failed = true;
     whole = !json_survives(m, f, &failed, 1);
   }
-  if (whole && !(in.exact_ends && !in.is_key)) {
+  if (whole && !(f && f->hashing)) {
     whole_inside(&in);
     plain_ends(&in);
   } else

@@ -118,6 +118,18 @@ describe("masks", function()
     for _, start in ipairs { '{"', '{"a', '{"b', '{"a\\n":1,"a' } do check(grammar, tree, list, 3, false, start) end
   end)
 
+  it("hold where the beginning of a name is another name of the object", function()
+    local grammar = assert(core.grammar("json_schema", '{"type": "object", "additionalProperties": {"type": "null"}}'))
+    for _, start in ipairs { '{"":null,"', '{"a":null,"a', '{"a":null,"ab":null,"' } do check(grammar, tree, list, 3, false, start) end
+  end)
+
+  it("hold where a name ends an element that must differ from others", function()
+    local grammar = assert(core.grammar("json_schema", '{"type": "array", "uniqueItems": true, "items": {"type": "object"}}'))
+    local small = { 'a":1}', 'b":1}', 'a":1},', 'a":2}', '":1}', 'a"', "a" }
+    local few = assert(core.token_tree(small))
+    for _, start in ipairs { '[{"a":1},{"', '[{"":1},{"', '[{"ba":1},{"b' } do check(grammar, few, small, 3, false, start) end
+  end)
+
   it("hold for patterns and choices", function()
     for seed = 1, 4 do
       check(assert(core.grammar("regex", "(a|name|\u{e9}){3,9}(?!1)[\\d.]+")), tree, list, seed)
