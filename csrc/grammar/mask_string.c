@@ -69,8 +69,7 @@ const uint64_t *mask_allowed_classes(struct inside *in, uint32_t tuple, uint32_t
   return classes;
 }
 
-/* Does a token complete a member name that the object already has? A token with escapes may also complete a listed name, so all
- * of it is tested. */
+/* Does a token complete a member name that the object already has? */
 static bool is_taken(const struct inside *in, const struct closing_token *c) {
   if (c->escaped) return !mask_exact(in->k, &(struct token_test){0}, c->token);
   uint64_t h = in->st->hash;
@@ -86,13 +85,13 @@ static void plain_ends(struct inside *in) {
   uint32_t min = bounded ? st->typed->min[0] : 0, max = bounded ? st->typed->max[0] : NO_LIMIT;
   const uint64_t *good = mask_allowed_classes(in, st->tuple, ANE_MAX(min, ANE_MIN(st->length, max)));
   if (!good) return;
-  bool compare = in->is_key && st->frame->others, listed = in->is_key && st->lo < st->hi;
+  bool compare = in->is_key && st->frame->others;
   for (uint32_t c = 0; c < t->n_classes; c++) {
     if (!(good[c >> 6] >> (c & 63) & 1)) continue;
     for (uint32_t i = t->class_start[c]; i < t->class_start[c + 1]; i++) {
       const struct closing_token *x = &t->class_tokens[i];
       uint64_t length = (uint64_t)st->length + x->chars;
-      if (length < min || length > max || ((compare || (listed && x->escaped)) && is_taken(in, x))) continue;
+      if (length < min || length > max || (compare && is_taken(in, x))) continue;
       mask_set(in->k->mask, x->token);
     }
   }
@@ -113,8 +112,11 @@ static uint32_t common_bytes(const struct member_name *a, const struct member_na
   return n;
 }
 
-/* Allows tokens that complete a listed name. What follows is tested for that name. The names are sorted: the nodes and states of
- * the bytes that a name shares with the one before are known. */
+/* Must a byte of a name be escaped? */
+static bool needs_escape(uint8_t byte) { return byte < 0x20 || byte == '"' || byte == '\\'; }
+
+/* Allows tokens that begin or complete a listed name. What follows is tested for that name, and so is what follows an escape in
+ * it. The names are sorted: the nodes and states of the bytes that a name shares with the one before are known. */
 static void walk_names(struct inside *in) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
@@ -128,8 +130,9 @@ static void walk_names(struct inside *in) {
     uint32_t from = d ? nodes[d] + 1 : 0, to = d ? t->nodes[nodes[d]].skip : t->n_nodes;
     known = d;
     for (bool ok = true; ok; at++) {
-      bool last = at == name->len;
-      uint32_t node = child_of(t, from, to, last ? '"' : (uint8_t)name->data[at]);
+      uint8_t byte = at == name->len ? '"' : (uint8_t)name->data[at];
+      bool last = needs_escape(byte);
+      uint32_t node = child_of(t, from, to, at < name->len && last ? '\\' : byte);
       if (node == UINT32_MAX || (!last && t->lex[node] > LEX_PARTIAL)) break;
       if (last) {
         for (uint32_t j = node; j < t->nodes[node].skip; j++)
@@ -139,7 +142,10 @@ static void walk_names(struct inside *in) {
       }
       ok = engine_step(k->m->g, &path[d], t->nodes[node].byte, &path[d + 1]);
       nodes[++d] = node;
-      if (ok) known = d;
+      if (ok) {
+        known = d;
+        mask_allow(k, t->nodes[node].token);
+      }
       from = node + 1;
       to = t->nodes[node].skip;
     }

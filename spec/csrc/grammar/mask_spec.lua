@@ -115,7 +115,18 @@ describe("masks", function()
   it("hold where an escape stands in a name that the schema lists", function()
     local properties = [["a\n": {"type": "integer"}, "b\"": {"type": "null"}]]
     local grammar = assert(core.grammar("json_schema", '{"type": "object", "properties": {' .. properties .. "}}"))
-    for _, start in ipairs { '{"', '{"a', '{"b', '{"a\\n":1,"a' } do check(grammar, tree, list, 3, false, start) end
+    for _, start in ipairs { '{"', '{"a', '{"b', '{"a\\n":1,"a' } do check(grammar, tree, list, 3, true, start) end
+    local form = '{"type": "object", "properties": {%s}, "additionalProperties": false, "patternProperties": {%s}}'
+    for _, others in ipairs { '"": {"type": "null"}', '"^a": {"type": "null"}', '"^[bx]": true' } do
+      grammar = assert(core.grammar("json_schema", form:format(properties, others)))
+      for _, start in ipairs { '{"', '{"a', '{"b' } do check(grammar, tree, list, 3, true, start) end
+    end
+  end)
+
+  it("hold where a listed name begins that no pattern allows", function()
+    local grammar = assert(core.grammar("json_schema", '{"type": "object", "properties": {"name": {"type": "integer"}, "ab": true, '
+      .. '"\u{e9}": true}, "patternProperties": {"^x-": {"type": "null"}, "^b$": true}, "additionalProperties": false}'))
+    for _, start in ipairs { '{"', '{"na', '{"a', '{"name":1,"' } do check(grammar, tree, list, 3, true, start) end
   end)
 
   it("hold where the beginning of a name is another name of the object", function()
