@@ -71,41 +71,91 @@ static ane_status read_rules(struct rules *r, const struct ane_rule *list, size_
   return ANE_OK;
 }
 
+/* A search for the rules that have a property: some alternative of theirs consists of texts and rules that have it. */
+struct search {
+  uint32_t *missing; /* [alternatives] rules in it that are not known to have the property; UINT32_MAX: a text lacks it */
+  uint32_t *rule_of; /* [alternatives] */
+  uint32_t *first;   /* [n_rules + 1] into users */
+  uint32_t *users;   /* the alternatives with a rule, as often as it occurs there */
+  uint32_t *queue;   /* [n_rules] rules that have the property */
+  uint32_t n;        /* of them */
+};
+
+static bool make_search(struct rules *r, struct search *s) {
+  const uint32_t n = r->first[r->n_rules];
+  *s = (struct search){ane_calloc(n + 1, sizeof *s->missing),        ane_calloc(n + 1, sizeof *s->rule_of),
+                       ane_calloc(r->n_rules + 2, sizeof *s->first), ane_calloc(r->n_positions + 1, sizeof *s->users),
+                       ane_calloc(r->n_rules, sizeof *s->queue),     0};
+  if (!s->missing || !s->rule_of || !s->first || !s->users || !s->queue) return false;
+  for (uint32_t i = 0; i < r->n_rules; i++)
+    for (uint32_t k = r->first[i]; k < r->first[i + 1]; k++) s->rule_of[k] = i;
+  /* Counts of a rule's users are collected two places further, and become the ends of their ranges one place further. */
+  for (uint32_t p = 0; p < r->n_positions; p++)
+    if (r->positions[p].kind == POSITION_RULE) s->first[r->positions[p].which + 2]++;
+  for (uint32_t i = 2; i < r->n_rules + 2; i++) s->first[i] += s->first[i - 1];
+  for (uint32_t k = 0; k < n; k++)
+    for (uint32_t p = r->starts[k]; r->positions[p].kind != POSITION_END; p++)
+      if (r->positions[p].kind == POSITION_RULE) s->users[s->first[r->positions[p].which + 1]++] = k;
+  return true;
+}
+
+static void free_search(struct search *s) {
+  ane_free(s->missing);
+  ane_free(s->rule_of);
+  ane_free(s->first);
+  ane_free(s->users);
+  ane_free(s->queue);
+}
+
+/* Does an expression match the empty text, or any text? */
+static bool text_has(struct rules *r, ane_re re, bool empty) {
+  uint32_t state = re_begin(r->pool, re);
+  return empty ? r->pool->states[state].accepts : state != 0;
+}
+
+static void note(struct search *s, bool *known, uint32_t alternative) {
+  uint32_t rule = s->rule_of[alternative];
+  if (s->missing[alternative] > 0 || known[rule]) return;
+  known[rule] = true;
+  s->queue[s->n++] = rule;
+}
+
+/* Finds the rules that match a text, or the empty text: known [n_rules]. */
+static void find_rules(struct rules *r, struct search *s, bool empty, bool *known) {
+  s->n = 0;
+  for (uint32_t k = 0; k < r->first[r->n_rules]; k++) {
+    s->missing[k] = 0;
+    for (uint32_t p = r->starts[k]; s->missing[k] != UINT32_MAX && r->positions[p].kind != POSITION_END; p++)
+      if (r->positions[p].kind == POSITION_RULE)
+        s->missing[k]++;
+      else if (!text_has(r, r->positions[p].which, empty))
+        s->missing[k] = UINT32_MAX;
+    note(s, known, k);
+  }
+  for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t u = s->first[s->queue[i]]; u < s->first[s->queue[i] + 1]; u++) {
+      uint32_t k = s->users[u];
+      if (s->missing[k] == UINT32_MAX) continue;
+      s->missing[k]--;
+      note(s, known, k);
+    }
+}
+
 /* Removes alternatives that match no text, and finds rules that match the empty text. */
 static ane_status prune(struct rules *r, struct ane_error *err) {
+  struct search s;
   bool *productive = ane_calloc(r->n_rules, sizeof *productive);
-  if (!productive) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
-  for (int pass = 0; pass < 2; pass++) {
-    bool *known = pass ? r->nullable : productive;
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (uint32_t i = 0; i < r->n_rules; i++)
-        for (uint32_t k = r->first[i]; k < r->first[i + 1] && !known[i]; k++) {
-          bool all = true;
-          for (uint32_t p = r->starts[k]; all && r->positions[p].kind != POSITION_END; p++) {
-            const struct rule_position *x = &r->positions[p];
-            if (x->kind == POSITION_RULE)
-              all = known[x->which];
-            else if (pass)
-              all = r->pool->states[re_begin(r->pool, x->which)].accepts;
-            else
-              all = re_begin(r->pool, x->which) != 0;
-          }
-          if (all) changed = known[i] = true;
-        }
-    }
+  bool ok = make_search(r, &s) && productive, starts = false;
+  if (ok) {
+    find_rules(r, &s, true, r->nullable);
+    find_rules(r, &s, false, productive);
+    starts = productive[0];
+    for (uint32_t k = 0; k < r->first[r->n_rules]; k++) /* an alternative that matches no text is never begun */
+      if (s.missing[k] > 0) r->starts[k] = UINT32_MAX;
   }
-  bool starts = productive[0];
-  for (uint32_t i = 0; i < r->n_rules; i++) { /* an alternative that matches no text is never begun */
-    for (uint32_t k = r->first[i]; k < r->first[i + 1]; k++) {
-      bool all = true;
-      for (uint32_t p = r->starts[k]; all && r->positions[p].kind != POSITION_END; p++)
-        all = r->positions[p].kind == POSITION_RULE ? productive[r->positions[p].which]
-                                                    : re_begin(r->pool, r->positions[p].which) != 0;
-      if (!all) r->starts[k] = UINT32_MAX;
-    }
-  }
+  free_search(&s);
   ane_free(productive);
+  if (!ok) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   return starts ? ANE_OK : ane_fail(err, ANE_INVALID, "no text fulfils the grammar");
 }
 

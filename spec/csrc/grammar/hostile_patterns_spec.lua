@@ -62,6 +62,16 @@ describe("a schema", function()
     check("json_schema", ('{"$defs":{%s},"properties":{%s}}'):format(table.concat(defs, ","), table.concat(members, ",")))
   end)
 
+  it("with rules in a long chain", function()
+    local rules = { { { "=x" }, { 2 } } }
+    for i = 2, 32000 do
+      rules[i] = {}
+      for k = 1, 8 do rules[i][k] = { i + 1 } end
+    end
+    rules[#rules + 1] = { { "=a" } }
+    check("rules", rules)
+  end)
+
   it("with many numbers to choose from", function()
     local numbers = {}
     for i = 1, 30000 do numbers[i] = ("1.%05d1"):format(i) end
