@@ -65,7 +65,7 @@ void ane_lora_merge(float *w, int64_t rows, int64_t cols, const struct ane_lora 
 
 /* ---- Rotations ---------------------------------------------------------------------------------------------------*/
 
-enum { ANE_ROTATION_MOST = 1 << 16 };
+enum { ANE_ROTATION_MOST = 1 << 16, ANE_ROTATION_ODD = 4095 }; /* most elements; largest odd factor, whose matrix is dense */
 
 /* An orthogonal matrix Q [n][n]: random signs, then the Kronecker product of a Hadamard matrix and, for the odd factor of n, the
  * matrix of the discrete cosine transform (DCT-II). Hadamard rotations with random signs spread outliers over all elements: Tseng
@@ -77,8 +77,8 @@ struct ane_rotation {
   double *temp;    /* working memory, so a rotation is for one thread at a time */
 };
 
-/* Makes the rotation of n elements, 1 <= n <= ANE_ROTATION_MOST. The same seed gives the same matrix. Free it with
- * ane_rotation_free. Errors: ANE_SHAPE (n), ANE_NOMEM. */
+/* Makes the rotation of n elements, 1 <= n <= ANE_ROTATION_MOST; their odd factor is at most ANE_ROTATION_ODD. The same seed
+ * gives the same matrix. Free it with ane_rotation_free. Errors: ANE_SHAPE (n), ANE_NOMEM. */
 ane_status ane_rotation_make(struct ane_rotation *r, int64_t n, uint64_t seed, struct ane_error *err);
 void ane_rotation_free(struct ane_rotation *r);
 /* Rotate w [rows][cols] in place. ane_rotate_columns: w (I x Q); cols must be a multiple of n. ane_rotate_rows: (I x Q)' w; rows

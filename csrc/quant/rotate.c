@@ -21,6 +21,9 @@ ane_status ane_rotation_make(struct ane_rotation *r, int64_t n, uint64_t seed, s
   if (n < 1 || n > ANE_ROTATION_MOST) return ane_fail(err, ANE_SHAPE, "a rotation of %" PRId64 " elements", n);
   r->odd = n;
   while (r->odd % 2 == 0) r->odd /= 2;
+  if (r->odd > ANE_ROTATION_ODD)
+    return ane_fail(err, ANE_SHAPE, "a rotation of %" PRId64 " elements has the odd factor %" PRId64 ", the most is %d", n,
+                    r->odd, ANE_ROTATION_ODD);
   r->sign = ane_malloc((size_t)(n + r->odd * r->odd + TILE * n) * sizeof *r->sign);
   if (!r->sign) return ane_fail(err, ANE_NOMEM, "no memory for a rotation of %" PRId64 " elements", n);
   r->cosines = r->sign + n, r->temp = r->cosines + r->odd * r->odd;

@@ -48,6 +48,14 @@ local function refuse(self, what, ...)
   raise("unsupported", "%s: option transform: rotate: " .. what, self.path, ...)
 end
 
+-- Raises if ane_rotation does not take so many elements: the matrix of their odd factor is dense.
+local function check_width(self, what, width)
+  local odd = width
+  while odd > 0 and odd % 2 == 0 do odd = odd // 2 end
+  if width > 65536 then refuse(self, "%s is %d, the most is 65536", what, width) end
+  if odd > 4095 then refuse(self, "%s is %d, whose odd factor is %d; the most is 4095", what, width, odd) end
+end
+
 -- The whole weight, or rows of it, at input i of a node; nil for a part of another kind.
 local function weight_of(self, node, i)
   local w = node.inputs[i] and self.record[node.inputs[i]]
@@ -199,6 +207,7 @@ local function add_heads(self, value, node)
   local w, bias = own_weight(self, v, 2), v.inputs[3] and own_weight(self, v, 3)
   if not w or (v.inputs[3] and (not bias or bias.from)) then return end
   local from, to = w.from or 0, w.to or self.source:tensor(w.weight).shape[1]
+  check_width(self, "the width of a head", (to - from) // node.attrs.kv_heads)
   local rotation = { rotate = (to - from) // node.attrs.kv_heads, seed = SEED + 1 + (w.layer or 0) }
   change(self, v, 2, "heads", { { rotate = rotation.rotate, seed = rotation.seed, rows = true, from = from, to = to } })
   change(self, output, 2, "heads", { rotation })
@@ -268,6 +277,7 @@ function M.source(b, logits, source, later)
       end
     end
     if not self.width then refuse(self, "the model has no embedding") end
+    check_width(self, "the width of the model", self.width)
     table.sort(self.norms, function(x, y) return x.node.name < y.node.name end)
     for _, user in ipairs(self.norms) do add_norm(self, user) end
     for _, entry in ipairs(nodes(b.record, "attention")) do add_heads(self, entry[2], entry[3]) end

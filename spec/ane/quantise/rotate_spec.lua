@@ -105,6 +105,24 @@ describe("a rotated model", function()
     end)
   end
 
+  it("is refused where its width would need a large dense matrix", function()
+    local width = 2 * 4099
+    local path = temp(tiny_llama.write(function(file, set)
+      set("llama.embedding_length", "uint32", width)
+      set("llama.attention.key_length", "uint32", 4)
+      set("llama.attention.value_length", "uint32", 4)
+      for _, t in ipairs(file.tensors) do
+        local narrow = t.name:find("attn_[qkv]%.") or t.name:find "ffn_[gu]" or t.name == "token_embd.weight"
+        if narrow then t.shape[2] = width else t.shape[1] = width end
+        t.data = ("\0\0\0\63"):rep(t.shape[1] * (t.shape[2] or 1))
+      end
+    end))
+    ane.load(path, EXACT):close()
+    local model, message, code = ane.load(path, ROTATED)
+    local refusal = path .. ": option transform: rotate: the width of the model is 8198, whose odd factor is 4099; the most is 4095"
+    assert.same({ nil, refusal, "unsupported" }, { model, message, code })
+  end)
+
   it("is written as a plain file whose norms are ones, with a head of its own", function()
     local out = temp()
     local model <close> = assert(ane.load(tiny.path(), ROTATED))

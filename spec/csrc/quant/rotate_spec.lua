@@ -102,6 +102,7 @@ describe("rotations of weights", function()
     assert.has_error(function() changed(4, 6, unit, { { rotate = 4 } }) end)
     assert.has_error(function() changed(6, 4, unit, { { rotate = 4, rows = true } }) end)
     assert.has_error(function() changed(4, 4, unit, { { rotate = 1 << 20 } }) end)
+    assert.error_matches(function() changed(1, 4097, unit, { { rotate = 4097 } }) end, "has the odd factor 4097, the most is 4095")
   end)
 end)
 
