@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CONTEXTS = 1 << 16, MAX_TUPLES = 1 << 18 };
+enum { MAX_CONTEXTS = 1 << 16, MAX_TUPLES = 1 << 18, MAX_CELLS = 1 << 25 };
 enum { MAX_TESTS = 1 << 22, MAX_KEY_PATTERNS = 1 << 14 }; /* of one object: names tested by patterns; patterns */
 
 static void *keep(struct json_machine *m, size_t n, size_t size) {
@@ -224,7 +224,9 @@ static bool fill_names(struct json_machine *m, struct typed_context *t) {
   if (n > 1) qsort(t->names, (size_t)n, sizeof *t->names, by_name);
   for (uint64_t i = 0; i < n; i++)
     if (t->n_names == 0 || by_name(&t->names[t->n_names - 1], &t->names[i])) t->names[t->n_names++] = t->names[i];
-  return (uint64_t)t->n_names * (t->n + 1) <= TYPED_MAX_TABLE || (m->too_large = true, false);
+  const uint64_t cells = (uint64_t)t->n_names * (t->n + 1);
+  m->cells += cells;
+  return (cells <= TYPED_MAX_TABLE && m->cells <= MAX_CELLS) || (m->too_large = true, false);
 }
 
 /* Fills the expression that each atom gives for each name. */

@@ -262,7 +262,10 @@ bool json_key_start(struct json_machine *m, struct json_state *st) {
 
 bool json_key_may_come(struct json_machine *m, const struct json_state *st) {
   struct json_state probe = *st;
-  return json_key_start(m, &probe);
+  struct json_mark mark = json_mark_of(m->tape);
+  bool ok = json_key_start(m, &probe);
+  json_rewind(m->tape, mark);
+  return ok;
 }
 
 bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {

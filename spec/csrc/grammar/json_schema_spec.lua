@@ -335,6 +335,18 @@ describe("JSON Schema", function()
     assert.equal(before, core.testing.alloc_count())
   end)
 
+  it("bounds the memory for names of objects in many places", function()
+    local names, items = {}, {}
+    for i = 1, 20000 do names[i] = ('"n%d": {"type": "integer"}'):format(i) end
+    for i = 1, 1500 do items[i] = ('{"allOf": [{"$ref": "#/$defs/big"}, {"maxProperties": %d}]}'):format(i) end
+    local grammar = assert(core.grammar("json_schema", ('{"type": "array", "prefixItems": [%s], "$defs": {"big": {"properties": {%s}, '
+      .. '"type": "object"}}}'):format(table.concat(items, ","), table.concat(names, ","))))
+    local item = '{"n1":1}'
+    assert.is_true(accepts(grammar, "[" .. (item .. ","):rep(49) .. item .. "]"))
+    local refusal = { nil, "the grammar needs more states than its limits allow", "range" }
+    assert.same(refusal, { assert(grammar:matcher()):push("[" .. (item .. ","):rep(1499) .. item .. "]") })
+  end)
+
   it("counts blanks", function()
     local grammar = assert(core.grammar("json_schema", "true", { blanks = 2 }))
     assert.is_true(accepts(grammar, ' [ 1 ,\n\t2 ]'))
