@@ -22,8 +22,12 @@ function M.new(pool, fields)
   local self = setmetatable({
     pool = pool, ids = fields.ids, opts = fields.opts, priority = fields.priority, deadline = fields.deadline, number = fields.number,
     arrived = core.clock(), state = "waiting", shares = setmetatable({}, { __mode = "k" }), -- see ane.pool: shared
-    done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {}, _first = 1, _last = 0,
+    done = false, _pieces = {}, _first = 1, _last = 0,
   }, Request)
+  self.result = { -- that of a request which ends before it begins
+    ids = {}, prompt_ids = fields.ids,
+    timings = { prefill_s = 0, decode_s = 0, prompt_tokens = #fields.ids, cached_tokens = 0, tokens = 0 },
+  }
   return self
 end
 

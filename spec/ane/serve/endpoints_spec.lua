@@ -167,6 +167,18 @@ describe("POST /completion", function()
       assert.is_true(events[#events].stop)
     end)
   end)
+
+  it("answers a request whose time is over before it begins", function()
+    with(nil, function(server)
+      server.opts.time_limit = 1e-9
+      local answer = http.post(server, "/completion", { prompt = "Once" })
+      assert.equal(200, answer.status)
+      assert.same({ "", "limit", 0, 0 },
+        { answer.json.content, answer.json.stop_type, answer.json.tokens_predicted, answer.json.tokens_cached })
+      local events = http.events(http.post(server, "/completion", { prompt = "Once", stream = true }).body)
+      assert.equal("limit", events[1].stop_type)
+    end)
+  end)
 end)
 
 describe("GET /metrics", function()
