@@ -163,13 +163,14 @@ function M.reason(result)
   return REASONS[result.stop] or "stop"
 end
 
---- OpenAI's usage of the results of one prompt.
+--- OpenAI's usage of the results of one prompt, or of several: the first result of each further one has own_prompt.
 function M.usage(results)
   local prompt, reply, cached_tokens = 0, 0, 0
   for i, result in ipairs(results) do
-    if i == 1 or result.own_prompt then prompt = prompt + #result.prompt_ids end
     reply = reply + #result.ids
-    cached_tokens = cached_tokens + (i == 1 and result.timings and result.timings.cached_tokens or 0)
+    if i == 1 or result.own_prompt then
+      prompt, cached_tokens = prompt + #result.prompt_ids, cached_tokens + result.timings.cached_tokens
+    end
   end
   return {
     prompt_tokens = prompt, completion_tokens = reply, total_tokens = prompt + reply,

@@ -379,6 +379,15 @@ describe("POST /v1/completions", function()
     assert.equal((want[2].text:gsub("[\x80-\xff]+", "?")), (answer.json.choices[2].text:gsub("[\x80-\xff]+", "?")))
   end)
 
+  it("counts the known tokens of each prompt", function()
+    local one, other, usage = { 9, 8, 7, 6, 5 }, { 19, 18, 17, 16, 15, 14 }, nil
+    for _ = 1, 2 do
+      usage = http.post(server, "/v1/completions", { prompt = { one, other }, max_tokens = 1, temperature = 0, n = 2 }).json.usage
+    end
+    assert.equal(#one + #other, usage.prompt_tokens)
+    assert.equal(#one - 1 + #other - 1, usage.prompt_tokens_details.cached_tokens)
+  end)
+
   it("repeats the prompt with the log probabilities of its tokens", function()
     local prompt = "Once upon a time"
     local reply = alone(prompt, { max_tokens = 4, logprobs = 2, prompt_logprobs = 2 })
