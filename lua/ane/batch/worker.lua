@@ -77,7 +77,14 @@ function M.new(model, opts, on_answer)
   }, Worker)
 end
 
-function Worker:new_id(prefix) return ("%s%016x"):format(prefix, self.row.key) end
+-- Ids of one row differ by their prefixes, and from the second one of a prefix on by a number.
+function Worker:new_id(prefix)
+  local row = self.row
+  row.ids = row.ids or {}
+  local n = (row.ids[prefix] or 0) + 1
+  row.ids[prefix] = n
+  return ("%s%016x%s"):format(prefix, row.key, n > 1 and n or "")
+end
 
 --- Accepts any name: batch files name the models of the service that they were written for.
 function Worker.check_model() end
@@ -95,6 +102,7 @@ function Worker.work(_, call, work) call:json(200, work(function() end)) end
 function Worker:generate(call, asked, form)
   for i, one in ipairs(asked) do
     if not one.opts.seed then one.opts.seed = (call.row.key >> 1) + i - 1 end
+    if one.opts.tools then one.opts.call_seed = call.row.key + i end
   end
   local job = jobs.new(self, call, asked, form, false)
   self.jobs[#self.jobs + 1] = job
@@ -226,6 +234,7 @@ function Worker:step()
   self.pool:step()
   local kept = {}
   for _, job in ipairs(self.jobs) do
+    self.row = job.call.row
     if not job:advance() then kept[#kept + 1] = job end
   end
   self.jobs = kept

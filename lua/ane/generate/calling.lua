@@ -238,7 +238,7 @@ function M.view(plan, tokenizer, opts, watch)
   local view = setmetatable({
     tokenizer = tokenizer, controls = controls, skip_special = opts.skip_special, decoder = tokenizer:stream { skip_special = false },
   }, View)
-  local r = reader.new(plan.form, { within = plan.required, at_start = opts.grammar ~= nil, schemas = plan.schemas })
+  local r = reader.new(plan.form, { within = plan.required, at_start = opts.grammar ~= nil, schemas = plan.schemas, seed = plan.seed })
   return view, setmetatable({ plan = plan, reader = r, watch = watch }, Split), r
 end
 

@@ -30,12 +30,14 @@ local EXACT = { exact = true }
 --   tool_form: name of a form (ane.tools.forms), for templates whose form is not known
 --   on_tool_call: function(delta), called when a call begins: {index =, id =, name =}, and with each part of its arguments: {index =,
 --     arguments =}; index counts from 1
+--   call_seed: of the ids of calls, for batches, whose answers are the same in each run
 M.rules = {
   tools = { type = { "table", "string" } },
   tool_choice = { type = { "string", "table" } },
   parallel_tool_calls = { type = "boolean", default = true },
   tool_form = { type = "string", choices = forms.names() },
   on_tool_call = { type = "callable" },
+  call_seed = { type = "integer", internal = true },
 }
 
 -- Values of ane.jinja have a kind in their metatable; a dict is {keys, map}.
@@ -173,8 +175,8 @@ end
 --- Form and grammar of a reply that may call tools.
 -- @param template the text of the model's chat template
 -- @param opts see rules
--- @return {form, grammar (of the calls), required (the reply holds only calls), many, schemas (of the arguments, by name)}; nil if no
--- tools are offered; or nil, message, code
+-- @return {form, grammar (of the calls), required (the reply holds only calls), many, schemas (of the arguments, by name), seed (of ids)};
+-- nil if no tools are offered; or nil, message, code
 function M.plan(template, opts)
   if not M.offered(opts) then
     local choice = opts.tool_choice
@@ -196,6 +198,7 @@ function M.plan(template, opts)
   if not grammar then return nil, message, code end
   return {
     form = form, grammar = grammar, required = choice ~= "auto", many = many, on_tool_call = opts.on_tool_call, schemas = schemas_of(tools),
+    seed = opts.call_seed,
   }
 end
 

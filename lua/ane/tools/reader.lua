@@ -45,9 +45,10 @@ local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 local made = 0
 
 --- An id for a call: nine letters and digits, as Mistral's templates require.
-function M.fresh_id()
+-- @param seed, number an id of its own for each pair; nil: one that no other call has
+function M.fresh_id(seed, number)
   made = made + 1
-  local _, low, high = core.random(os.time() ~ math.floor(core.clock() * 1e9), made)
+  local _, low, high = core.random(seed or os.time() ~ math.floor(core.clock() * 1e9), number or made)
   local bits, id = (high << 32 | low) & math.maxinteger, {}
   for i = 1, 9 do
     local at = bits % #ALPHABET + 1
@@ -73,11 +74,12 @@ end
 --- A reader.
 -- @param form of ane.tools.forms
 -- @param opts within: the reply starts inside a call; at_start: calls may begin only at the start; schemas: of the arguments, by the
--- name of the tool
+-- name of the tool; seed: of the ids that the reader makes, nil: they differ from those of all others
 function M.new(form, opts)
   local ways = { way_of(form), form.bare and way_of(form.bare) }
   return setmetatable({
     ways = ways, calls = {}, begins = 0, buffer = "", at = 1, at_start = opts and opts.at_start, schemas = opts and opts.schemas or {},
+    seed = opts and opts.seed,
     says = form.says, channels = form.channels and channels.new(), state = opts and opts.within and "start" or "text", begun = false,
   }, Reader)
 end
@@ -170,8 +172,9 @@ local function start(self, n)
   self.written = {} -- the text of the call, as far as it was read
   advance(self, n)
   self.part_at, self.state = 1, "part"
-  self.calls[#self.calls + 1] = { id = M.fresh_id(), type = "function", ["function"] = { name = "", arguments = "" } }
   self.begins = self.begins + 1
+  local id = M.fresh_id(self.seed, self.seed and self.begins)
+  self.calls[#self.calls + 1] = { id = id, type = "function", ["function"] = { name = "", arguments = "" } }
   return true
 end
 

@@ -107,6 +107,46 @@ describe("rows of text", function()
     assert.not_equal(a[1].text, a[2].text)
   end)
 
+  it("have ids of their own in the Responses API, whatever else is computed", function()
+    local rows = {}
+    for i = 1, 3 do rows[i] = request("r" .. i, "/v1/responses", { input = "Hi", max_output_tokens = 10 - 3 * i }) end
+    local lines = answers(rows)
+    for _, line in ipairs(lines) do
+      local body = line.response.body
+      assert.equal(body.id:match "%x+$", body.output[1].id:match "%x+$")
+    end
+    assert.same(answers({ rows[1] })[1], lines[1])
+  end)
+
+  it("have the same ids of calls in each run, and different ones of each call", function()
+    local other <close> = tiny.load()
+    other.tokenizer.chat_templates = { default = [[{% if tools %}{{ tools | tojson }}<tool_call>{"name": .., "arguments": ..}</tool_call>
+      {%- endif %}{% for m in messages %}{{ m.content }}{% endfor %}]] }
+    local f = { name = "f", parameters = { type = "object", additionalProperties = false } }
+    local body = { messages = { { role = "user", content = "x" } }, tools = { { type = "function", ["function"] = f } }, n = 2,
+      tool_choice = "required", max_tokens = 90 }
+    local body2 = { input = "x", tools = { { type = "function", name = "f", parameters = f.parameters } }, tool_choice = "required",
+      max_output_tokens = 90 }
+    local rows = { request("a", "/v1/chat/completions", body), request("b", "/v1/chat/completions", body),
+      request("c", "/v1/responses", body2) }
+    local lines, seen = answers(rows, nil, other), {}
+    assert.same(lines, (answers(rows, nil, other)))
+    local function add(id)
+      assert.is_nil(seen[id])
+      seen[id] = true
+    end
+    for i = 1, 2 do
+      for _, choice in ipairs(lines[i].response.body.choices) do
+        for _, call in ipairs(choice.message.tool_calls) do add(call.id) end
+      end
+    end
+    for _, item in ipairs(lines[3].response.body.output) do
+      add(item.id)
+      add(item.call_id or item)
+    end
+    assert.is_true(#lines[3].response.body.output > 1)
+  end)
+
   it("have log probabilities with the task score", function()
     local lines = answers { { id = 1, task = "score", prompt = "Once", text = " upon a", logprobs = true } }
     local score = lines[1]
