@@ -308,7 +308,7 @@ end
 
 local function open_output(opts, settings)
   local output = opts.output
-  if type(output) == "function" or type(output) == "table" then
+  if type(output) ~= "string" then
     return outputs.stream(function(line)
       output(line)
       return true

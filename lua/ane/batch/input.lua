@@ -211,7 +211,7 @@ end
 -- (maximum bytes of a row), own (list of paths to skip: the run's output files)
 -- @return rows with next(wait), close(), done and total (bytes or files; total nil: unknown); or nil, message, code
 function M.open(opts)
-  if type(opts.path) == "function" then return called(opts.path, opts.most) end
+  if type(opts.path) ~= "string" then return called(opts.path, opts.most) end
   if opts.path == "-" then return standard_input(opts.most) end
   local kind = core.path_kind(opts.path)
   if not kind then return nil, ("%s: no such file or folder"):format(opts.path), "io" end

@@ -147,6 +147,17 @@ describe("rows of text", function()
     assert.is_true(#lines[3].response.body.output > 1)
   end)
 
+  it("come from any callable value", function()
+    local n, rows, out = 0, { { id = 1, prompt = "Once", max_tokens = 1 } }, {}
+    local input = setmetatable({}, { __call = function()
+      n = n + 1
+      return rows[n]
+    end })
+    local output = setmetatable({}, { __call = function(_, line) out[#out + 1] = line end })
+    assert(ane.batch(model, { input = input, output = output }))
+    assert.equal(1, #out)
+  end)
+
   it("have log probabilities with the task score", function()
     local lines = answers { { id = 1, task = "score", prompt = "Once", text = " upon a", logprobs = true } }
     local score = lines[1]
