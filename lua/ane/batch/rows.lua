@@ -26,6 +26,9 @@ M.kinds = {
 -- Default task of a plain row, by the kind of the model. nil: the row's fields decide.
 local DEFAULT = { labels = "redact", vectors = "embed", scores = "rerank" }
 
+-- Is a field absent? One that is null counts as absent.
+local function is_absent(value) return value == nil or value == core.null end
+
 -- ---- Requests ----------------------------------------------------------------------------------------------------------------
 
 local REQUEST = {
@@ -76,15 +79,21 @@ local function guess(body)
   return "completion"
 end
 
+-- Fields with what a row is about. One that is null is left out: tables of rows of several tasks have them. Other fields that are null
+-- replace those of the option body.
+local ABOUT = { text = true, prompt = true, messages = true, input = true, query = true, documents = true }
+
+local OF_ROW = { id = true, custom_id = true, task = true, body = true, url = true }
+
 local function of_plain(value, settings)
   local body = core.json_object()
   for name, v in pairs(value) do
-    if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
+    if not OF_ROW[name] and not (ABOUT[name] and v == core.null) then body[name] = v end
   end
-  if value.task ~= nil and not M.kinds[value.task] then
+  if not is_absent(value.task) and not M.kinds[value.task] then
     fields.wrong("task", "is %s, which is not a task: choose %s", core.json_encode(value.task), names_of(M.kinds))
   end
-  local task = value.task or settings.task or DEFAULT[settings.kind] or guess(body)
+  local task = M.kinds[value.task] and value.task or settings.task or DEFAULT[settings.kind] or guess(body)
   if FIELD[task] then FIELD[task](body) end
   return task, body
 end
@@ -92,8 +101,8 @@ end
 -- Defaults of plain rows that generate text: greedy, up to an end token.
 local function plain_defaults(task, body, settings)
   if settings.task_kinds[task] ~= "text" or task == "score" then return end
-  if body.temperature == nil then body.temperature = 0 end
-  if task == "completion" and body.max_tokens == nil then body.max_tokens = settings.context end
+  if is_absent(body.temperature) then body.temperature = 0 end
+  if task == "completion" and is_absent(body.max_tokens) then body.max_tokens = settings.context end
 end
 
 local function object_of(row, settings)
@@ -123,9 +132,9 @@ end
 
 -- Sets the id of the answer: a string or a number, as it is written in the row.
 local function read_id(asked, value, row)
-  local name = (asked.request or value.id == nil or value.id == core.null) and "custom_id" or "id"
+  local name = (asked.request or is_absent(value.id)) and "custom_id" or "id"
   local id = value[name]
-  if id == nil or id == core.null then return end
+  if is_absent(id) then return end
   if type(id) == "string" then
     asked.id = id
   elseif type(exact.number(id)) == "number" then
@@ -144,7 +153,7 @@ function M.read(asked, row, settings)
   if row.id then asked.id = row.id end
   if row.fault then raise_fault(row) end
   local value = object_of(row, settings)
-  asked.request = value.body ~= nil or value.url ~= nil
+  asked.request = not is_absent(value.body) or not is_absent(value.url)
   read_id(asked, value, row)
   local task, body
   if asked.request then task, body = of_request(value) else task, body = of_plain(value, settings) end

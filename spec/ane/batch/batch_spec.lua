@@ -124,9 +124,9 @@ describe("rows of text", function()
       {%- endif %}{% for m in messages %}{{ m.content }}{% endfor %}]] }
     local f = { name = "f", parameters = { type = "object", additionalProperties = false } }
     local body = { messages = { { role = "user", content = "x" } }, tools = { { type = "function", ["function"] = f } }, n = 2,
-      tool_choice = "required", max_tokens = 90 }
+      tool_choice = "required", max_tokens = 90, temperature = 0 }
     local body2 = { input = "x", tools = { { type = "function", name = "f", parameters = f.parameters } }, tool_choice = "required",
-      max_output_tokens = 90 }
+      max_output_tokens = 90, temperature = 0 }
     local rows = { request("a", "/v1/chat/completions", body), request("b", "/v1/chat/completions", body),
       request("c", "/v1/responses", body2) }
     local lines, seen = answers(rows, nil, other), {}
@@ -145,6 +145,23 @@ describe("rows of text", function()
       add(item.call_id or item)
     end
     assert.is_true(#lines[3].response.body.output > 1)
+  end)
+
+  it("count a field that is null as absent", function()
+    local none = core.null
+    local hi = { { role = "user", content = "Hi" } }
+    local want = answers { { id = 1, prompt = "Once", max_tokens = 6 }, { id = 2, messages = hi, max_tokens = 6 } }
+    local lines = answers {
+      { id = 1, prompt = "Once", max_tokens = 6, temperature = none, task = none, messages = none, text = none, url = none, body = none },
+      { id = 2, messages = hi, max_tokens = 6, prompt = none, temperature = none, custom_id = none },
+      { id = 3, text = "Once", prompt = none, max_tokens = 6, n = none },
+      { id = 4, prompt = "Once", max_tokens = none, stop = "" },
+      { id = 5, prompt = "Once", task = false },
+    }
+    assert.same({ want[1], want[2], want[1].text }, { lines[1], lines[2], lines[3].text })
+    assert.same({ "stop", "task" }, { lines[4].error.param, lines[5].error.param })
+    local whole = answers { { id = 1, prompt = "Once", max_tokens = none } }[1]
+    assert.is_true(whole.usage.completion_tokens > 16)
   end)
 
   it("come from any callable value", function()
