@@ -91,11 +91,10 @@ end
 local function new_logprobs(self, job, i)
   local entries = entries_of(self, job.requests[i].result, i)
   if not entries then return core.null end
-  local first = (self.sent[i] or 0) + 1
-  local value
+  local first, tokenizer = (self.sent[i] or 0) + 1, self.tokenizer
   self.sent[i] = #entries
-  value, self.offset[i] = logprobs.completion(self.tokenizer, entries, first, nil, self.offset[i] or 0)
-  return value
+  self.places[i] = self.places[i] or logprobs.place(tokenizer, job.requests[i].result.prompt_ids, self.before[i] or 0)
+  return logprobs.completion(tokenizer, entries, first, self.places[i])
 end
 
 -- A chunk of a stream.
@@ -165,7 +164,7 @@ function M.handle(server, call, body)
   if values.echo then base.prompt_logprobs = values.logprobs end
   local form = setmetatable({
     id = server:new_id "cmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
-    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, encode = {}, n = values.n,
+    usage = values.stream_options and values.stream_options.include_usage, sent = {}, places = {}, encode = {}, n = values.n,
     echo = {}, echoed = {}, is_text = {}, entries = {}, before = {},
   }, Form)
   local asked = {}

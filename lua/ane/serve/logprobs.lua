@@ -34,17 +34,47 @@ local function name_of(text)
   return "bytes:" .. text:gsub(".", function(c) return ("\\x%02x"):format(c:byte()) end)
 end
 
+-- The number of characters that a text has in JSON, where U+FFFD replaces invalid UTF-8.
+local function characters(text) return utf8.len(text) or utf8.len(core.json_decode(core.json_encode(text))) end
+
+local Place = {}
+Place.__index = Place
+
+-- Goes on with the tokens of a reply, whose control tokens have no text.
+local function begin_reply(self)
+  if self.decoder then self.offset = self.offset + characters(self.decoder:flush()) end
+  self.decoder = self.tokenizer:stream { skip_special = true }
+  self.decoder:push(self.prompt[#self.prompt]) -- as in ane.generate
+end
+
+--- A place in the text of a completion, for text_offset.
+-- @param prompt ids
+-- @param echoed number of the tokens of the prompt that precede those of the reply
+function M.place(tokenizer, prompt, echoed)
+  local decoder = echoed > 0 and tokenizer:stream() or nil
+  return setmetatable({ tokenizer = tokenizer, prompt = prompt, left = echoed, decoder = decoder, offset = 0 }, Place)
+end
+
+--- Takes the next token.
+-- @return characters of text before it. A token that continues a character has the place of that character
+function Place:take(id)
+  if self.left == 0 then begin_reply(self) end
+  self.left = self.left - 1
+  local offset = self.offset
+  self.offset = offset + characters(self.decoder:push(id))
+  return offset
+end
+
 --- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
--- @param offset characters of text before the first entry
--- @return the form; characters of text after the last entry
-function M.completion(tokenizer, entries, first, last, offset)
+-- @param first index of the first entry
+-- @param place of that entry
+function M.completion(tokenizer, entries, first, place)
   local out = {
     tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),
   }
-  for i = first or 1, last or #entries do
-    local entry = entries[i]
-    local text, n = tokenizer:token(entry.id) or "", #out.tokens + 1
-    out.tokens[n], out.text_offset[n] = name_of(text), offset
+  for i = first, #entries do
+    local entry, n = entries[i], #out.tokens + 1
+    out.tokens[n], out.text_offset[n] = name_of(tokenizer:token(entry.id) or ""), place:take(entry.id)
     out.token_logprobs[n] = entry.logprob and finite(entry.logprob) or core.null
     local top = core.json_object()
     for _, other in ipairs(entry.top or {}) do
@@ -53,9 +83,8 @@ function M.completion(tokenizer, entries, first, last, offset)
     -- As in OpenAI's API, the chosen token is among them, also where it is not one of the best.
     if entry.logprob then top[out.tokens[n]] = out.token_logprobs[n] end
     out.top_logprobs[n] = entry.logprob and top or core.null
-    offset = offset + (utf8.len(text) or #text)
   end
-  return out, offset
+  return out
 end
 
 return M

@@ -437,12 +437,48 @@ describe("POST /v1/completions", function()
     assert.equal(0, answer.json.usage.completion_tokens)
   end)
 
+  it("gives the places of tokens in the text, in characters", function()
+    -- Each letter of a text by its place from 0.
+    local function letters(text)
+      local list, n = {}, 0
+      for _, code in utf8.codes(text) do list[n], n = utf8.char(code), n + 1 end
+      return list, n
+    end
+    for _, prompt in ipairs { "h\u{1F600}\u{e9}llo", model.tokenizer:encode("a<|eot_id|>\u{e9}b", { special = true }) } do
+      for _, echo in ipairs { true, false } do
+        local body = { prompt = prompt, max_tokens = 60, temperature = 0, logprobs = 0, echo = echo, ignore_eos = true }
+        local whole = http.post(server, "/v1/completions", body).json.choices[1]
+        local list, n = letters(whole.text)
+        local marks = whole.logprobs
+        for i, token in ipairs(marks.tokens) do
+          local at = marks.text_offset[i]
+          local shown = token:find "^<|" and "" or token:find "^bytes:" and "" or token
+          local said = {}
+          for k = at, math.min(n, at + (utf8.len(shown) or 0)) - 1 do said[#said + 1] = list[k] end
+          local after_part = i > 1 and marks.tokens[i - 1]:find "^bytes:" -- of a character, perhaps one that does not go on
+          if not after_part and (type(prompt) == "string" or i > #prompt) then assert.equal(shown, table.concat(said)) end
+        end
+        body.stream = true
+        local streamed = {}
+        for _, event in ipairs(http.events(http.post(server, "/v1/completions", body).body)) do
+          local choice = event ~= "[DONE]" and event.choices[1]
+          local offsets = choice and choice.logprobs ~= ane.null and choice.logprobs.text_offset or {}
+          table.move(offsets, 1, #offsets, #streamed + 1, streamed)
+        end
+        assert.same(setmetatable(marks.text_offset, nil), streamed)
+        if echo and type(prompt) == "string" then
+          assert.same({ 0, 1, 1, 1, 1, 2, 2, 3 }, { table.unpack(streamed, 1, 8) })
+        end
+      end
+    end
+  end)
+
   it("names tokens that are no UTF-8 by their bytes, so that all names differ", function()
     local logprobs = require "ane.serve.logprobs"
     local tokenizer = { token = function(_, id) return ({ "a", "\xf0\x9f", "\xf0" })[id] end }
     local entry = { id = 2, logprob = -1, top = { { 1, -2 }, { 2, -1 }, { 3, -math.huge } } }
-    local form, offset = logprobs.completion(tokenizer, { entry }, 1, 1, 5)
-    assert.same({ "bytes:\\xf0\\x9f", 5, 7 }, { form.tokens[1], form.text_offset[1], offset })
+    local form = logprobs.completion(tokenizer, { entry }, 1, { take = function() return 5 end })
+    assert.same({ "bytes:\\xf0\\x9f", 5 }, { form.tokens[1], form.text_offset[1] })
     assert.same({ a = -2, ["bytes:\\xf0\\x9f"] = -1, ["bytes:\\xf0"] = -9999.0 }, setmetatable(form.top_logprobs[1], nil))
     local body = { prompt = "Once", max_tokens = 300, ignore_eos = true, temperature = 0, logprobs = 20 }
     local answer = http.post(server, "/v1/completions", body)
