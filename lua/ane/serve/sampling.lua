@@ -135,8 +135,10 @@ end
 --- Options of generate for checked fields.
 -- @param format of response_format, or nil
 -- @param format_path its path
+-- @raise a failure; 400 if the model has no tokenizer, because the answers are texts
 function M.options(server, values, format, format_path)
   local defaults = server.defaults
+  if not server.model.tokenizer then errors.raise(400, "the model has no tokenizer, so it writes no text", { code = "unsupported" }) end
   local opts = {
     temperature = values.temperature or defaults.temperature, top_p = values.top_p or defaults.top_p,
     top_k = values.top_k or defaults.top_k, min_p = values.min_p or defaults.min_p,

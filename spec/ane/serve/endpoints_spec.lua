@@ -181,6 +181,25 @@ describe("POST /completion", function()
   end)
 end)
 
+describe("a model without a tokenizer", function()
+  it("writes no text", function()
+    local model <close> = assert(ane.load "spec/fixtures/check/gemma3.gguf")
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    for path, body in pairs {
+      ["/v1/completions"] = { prompt = { 1, 2 }, max_tokens = 2, echo = true }, ["/completion"] = { prompt = { 1, 2 }, n_predict = 2 },
+      ["/v1/chat/completions"] = { messages = { { role = "user", content = "a" } } }, ["/v1/responses"] = { input = "a" },
+    } do
+      local answer = http.post(server, path, body)
+      assert.same({ 400, "unsupported" }, { answer.status, answer.json.error.code })
+      assert.equal("the model has no tokenizer, so it writes no text", answer.json.error.message)
+    end
+    local rows, lines = { { prompt = { 1, 2 } } }, {}
+    local summary = ane.batch(model, { input = function() return table.remove(rows) end, output = function(x) lines[#lines + 1] = x end })
+    assert.equal(1, summary.errors)
+    assert.matches("has no tokenizer", lines[1])
+  end)
+end)
+
 describe("GET /metrics", function()
   it("counts, where it is asked for", function()
     with(nil, function(server) assert.equal(404, http.get(server, "/metrics").status) end)
