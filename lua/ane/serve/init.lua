@@ -389,10 +389,19 @@ local function work(self)
   end
 end
 
+-- Passes on what a job has. An error in it is a fault of ours, which ends this job only.
+local function advance(self, job)
+  local ok, ended = pcall(job.advance, job)
+  if ok then return ended end
+  self:complain("a fault while answering: " .. tostring(ended))
+  job:fail(errors.new(500, "an error of the server"))
+  return true
+end
+
 local function pass_on(self)
   local i = 1
   while i <= #self._jobs do
-    if self._jobs[i]:advance() then done(self, i) else i = i + 1 end
+    if advance(self, self._jobs[i]) then done(self, i) else i = i + 1 end
   end
   count(self)
 end

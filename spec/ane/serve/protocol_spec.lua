@@ -354,6 +354,28 @@ describe("the log", function()
   end)
 end)
 
+describe("a fault of the server", function()
+  it("in the answer to one request leaves the others alone", function()
+    local sampling, said = require "ane.serve.sampling", {}
+    local server <close> = assert(ane.serve(model, { port = 0, complain = function(text) said[#said + 1] = text end }))
+    local reason = sampling.reason
+    local _ <close> = setmetatable({}, { __close = function() sampling.reason = reason end })
+    sampling.reason = function(result) return reason(#result.ids == 2 and error "broken" or result) end
+    for _, stream in ipairs { false, true } do
+      local other = http.open(server)
+      other:send(http.text("POST", "/v1/completions", { prompt = { 4 }, max_tokens = 20, ignore_eos = true }))
+      local answer = http.post(server, "/v1/completions", { prompt = { 3 }, max_tokens = 2, ignore_eos = true, stream = stream })
+      if not stream then assert.equal(500, answer.status) end
+      assert.matches("an error of the server", answer.body)
+      assert.equal(200, other:answer().status)
+      other:close()
+    end
+    assert.equal(2, #said)
+    assert.matches("^a fault while answering: .*broken", said[1])
+    assert.equal(0, server:stats().replies)
+  end)
+end)
+
 describe("the end", function()
   it("lets replies end and takes no new requests", function()
     local server = serve()
