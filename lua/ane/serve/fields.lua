@@ -43,6 +43,15 @@ local function shown(value)
   return #text <= 40 and text or "a JSON text of " .. #text .. " bytes"
 end
 
+--- The field `type` of an object, a string; nil if it is absent or null.
+-- @raise a failure that names it
+function M.type_of(object, at)
+  local value = object.type
+  if value == nil or value == null then return nil end
+  if type(value) ~= "string" then M.wrong(at .. ".type", "must be a string, but is %s", shown(value)) end
+  return value
+end
+
 local function check_only(rule, value, path)
   local list = {}
   for i, one in ipairs(rule.only) do

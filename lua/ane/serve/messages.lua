@@ -42,7 +42,9 @@ function M.text_of(content, path)
   for i, part in ipairs(content) do
     local at = ("%s[%d]"):format(path, i - 1)
     if not fields.is_object(part) then fields.wrong(at, "must be an object") end
-    if not TEXTS[part.type] then fields.unsupported(at .. ".type", "is %s: only texts are supported", tostring(part.type)) end
+    local kind = fields.type_of(part, at)
+    if not kind then fields.wrong(at .. ".type", "is missing") end
+    if not TEXTS[kind] then fields.unsupported(at .. ".type", "is %s: only texts are supported", kind) end
     local checked = fields.check({
       type = { type = "string" }, text = { type = "string", required = true }, annotations = { list = true, unused = true },
       logprobs = { list = true, unused = true },

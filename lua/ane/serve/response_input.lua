@@ -70,9 +70,10 @@ function M.messages(values)
   for i, item in ipairs(values.input) do
     local at = ("input[%d]"):format(i - 1)
     if not fields.is_object(item) then fields.wrong(at, "must be an object") end
-    local read = ITEMS[item.type == nil and "message" or item.type]
+    local kind = fields.type_of(item, at) or "message"
+    local read = ITEMS[kind]
     if not read then
-      fields.unsupported(at .. ".type", "is %s: message, function_call and function_call_output are supported", tostring(item.type))
+      fields.unsupported(at .. ".type", "is %s: message, function_call and function_call_output are supported", kind)
     end
     read(item, at, list, names)
   end

@@ -146,6 +146,19 @@ describe("responses with tools", function()
     assert.equal("function_call", choice.json.output[1].type)
   end)
 
+  it("take items whose type is null as messages, and name other types that are no strings", function()
+    local said = { type = core.null, role = "user", content = "x" }
+    assert.equal(200, post({ input = { said }, max_output_tokens = 1 }).status)
+    for message, item in pairs {
+      ["field input[0].type must be a string, but is {}"] = { type = core.json_object(), role = "user", content = "x" },
+      ["field input[0].type must be a string, but is 5"] = { type = 5, role = "user", content = "x" },
+      ["field input[0].content[0].type is missing"] = { role = "user", content = { { type = core.null, text = "x" } } },
+      ["field input[0].content[0].type must be a string, but is false"] = { role = "user", content = { { type = false, text = "x" } } },
+    } do
+      assert.equal(message, post({ input = { item } }).json.error.message)
+    end
+  end)
+
   it("refuse what they do not support, by name", function()
     local function param(more)
       local answer = post(more)
