@@ -156,7 +156,7 @@ local function answer_embeddings(self, group)
   each(group, function(entry, i)
     if ok and result then return vectors.embeddings_answer(self, entry.values, result, first[i], first[i + 1] - 1) end
     local own, message, code = self.model:embed(entry.inputs, entry.opts)
-    if not own then error(errors.of(message, code, "input"), 0) end
+    if not own then error(vectors.failure(message, code), 0) end
     return vectors.embeddings_answer(self, entry.values, own)
   end)
 end

@@ -40,7 +40,8 @@ function M.prompts(prompt, path, n_ids, most)
   local out = {}
   for i, one in ipairs(list) do
     local at = #list > 1 and ("%s[%d]"):format(path, i - 1) or path
-    if type(one) == "table" then
+    if fields.is_list(one) then
+      if #one == 0 then fields.wrong(at, "has no token ids") end
       out[i] = table.move(one, 1, #one, 1, {})
       for _, id in ipairs(one) do
         if math.type(id) ~= "integer" or id < 0 then fields.wrong(at, "has an entry that is not a token id") end

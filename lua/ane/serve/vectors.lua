@@ -20,14 +20,32 @@ M.embedding_rules = {
   user = { type = "string", unused = true },
 }
 
+-- Beginnings of messages of Model:embed, and the fields that they are about.
+local ABOUT = { ["dims"] = "dimensions", ["the model has no prompt"] = "prompt_name" }
+
+--- The failure of a request of embeddings.
+-- @param message, code of Model:embed
+function M.failure(message, code)
+  message = tostring(message)
+  for start, field in pairs(ABOUT) do
+    if message:sub(1, #start) == start then
+      message = field == "dimensions" and "field dimensions" .. message:sub(#start + 1) or message
+      return errors.new(400, message, { param = field, code = "invalid_value" })
+    end
+  end
+  if message:find("is not in 0 .. ", 1, true) then return errors.new(400, message, { param = "input", code = "invalid_value" }) end
+  return errors.of(message, code, "input")
+end
+
 -- Calls a method of the model. Misuse raised there is a fault of the request.
-local function ask(param, f, ...)
+-- @param failure function(message, code) -> the failure that it stands for
+local function ask(param, failure, f, ...)
   local results = table.pack(pcall(f, ...))
   if not results[1] then
     local message = tostring(results[2]):gsub("^%S+%.lua:%d+: ", "")
     errors.raise(400, message, { param = param, code = "invalid_value" })
   end
-  if results[2] == nil then error(errors.of(results[3], results[4], param), 0) end
+  if results[2] == nil then error(failure(results[3], results[4]), 0) end
   return table.unpack(results, 2, results.n)
 end
 
@@ -73,7 +91,7 @@ function M.embeddings(server, call, body)
   local model = server.model
   server:work(call, function(pause)
     opts.progress = pause
-    return M.embeddings_answer(server, values, ask("input", model.embed, model, inputs, opts))
+    return M.embeddings_answer(server, values, ask("input", M.failure, model.embed, model, inputs, opts))
   end)
 end
 
@@ -106,7 +124,8 @@ function M.rerank(server, call, body)
       { code = "unsupported" })
   end
   server:work(call, function(pause)
-    local found = ask("documents", model.rerank, model, values.query, documents,
+    local function failure(message, code) return errors.of(message, code, "documents") end
+    local found = ask("documents", failure, model.rerank, model, values.query, documents,
       { instruction = values.instruction, details = true, progress = pause })
     local results, total = core.json_array(), 0
     for _, n in ipairs(found.tokens) do total = total + n end

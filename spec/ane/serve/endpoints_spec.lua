@@ -44,6 +44,30 @@ describe("POST /v1/embeddings", function()
     end)
   end)
 
+  it("names the field at fault", function()
+    with("bert", function(server, model)
+      local no_prompt = "the model has no prompt 'x'; it has none (prefix gives one as text)"
+      for _, case in ipairs {
+        { "dimensions", "field dimensions must be at most 64, the width of the model's vectors, but is 65",
+          { input = "a", dimensions = 65 } },
+        { "prompt_name", no_prompt, { input = "a", prompt_name = "x" } },
+        { "input", "entry 1: id 99999 at place 1 is not in 0 .. 511", { input = { 99999 } } },
+        { "input[1]", "field input[1] has no token ids", { input = { { 1 }, {} } } },
+      } do
+        local error = http.post(server, "/v1/embeddings", case[3]).json.error
+        assert.same({ case[1], "invalid_value", case[2] }, { error.param, error.code, error.message })
+        local lines = {}
+        assert(ane.batch(model, { input = function() return table.remove(case, 3) end, output = function(x) lines[1] = x end }))
+        assert.same({ case[1], case[2] }, { core.json_decode(lines[1]).error.param, core.json_decode(lines[1]).error.message })
+      end
+      local error = http.post(server, "/v1/embeddings", { input = { core.json_array() } }).json.error
+      assert.equal("field input has no token ids", error.message)
+      local long = {}
+      for k = 1, 5000 do long[k] = 1 end
+      assert.equal("context_length_exceeded", http.post(server, "/v1/embeddings", { input = long }).json.error.code)
+    end)
+  end)
+
   it("gives the vectors of the model, as numbers and as base64", function()
     with("bert", function(server, model)
       local texts = { "a cat", "a dog and a cat" }
