@@ -200,5 +200,8 @@ describe("a classifier without numbers", function()
     local spans, message, code = model:classify { 3, 4, 5 }
     assert.same({ nil, "invalid" }, { spans, code })
     assert.matches("all scores of token 1 are not numbers", message)
+    local all, failed = model:classify_many { { 3, 4, 5 }, { 6, 7 } }
+    assert.same({ false, false }, all)
+    assert.matches("all scores of token 1 are not numbers", failed[2][1])
   end)
 end)

@@ -86,6 +86,13 @@ local function has_number(scores)
   return false
 end
 
+-- The scores of token t, a list; or nil, message, code.
+local function scores_of(row, t)
+  local scores = row:totable()
+  if has_number(scores) then return scores end
+  return nil, ("all scores of token %d are not numbers"):format(t), "invalid"
+end
+
 -- Runs tokens [first, last] and decodes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
@@ -94,8 +101,9 @@ local function run_window(self, first, last, upto)
   if not ok then return nil, message, code end
   for t = self.done + 1, upto do
     local row = s:logits(t - first + 1)
-    local scores = row:totable()
-    if not has_number(scores) then return nil, ("all scores of token %d are not numbers"):format(t), "invalid" end
+    local scores
+    scores, message, code = scores_of(row, t)
+    if not scores then return nil, message, code end
     self.decoder:push(scores)
     if self.each then self.each(t, row) end
   end
@@ -212,7 +220,10 @@ function Batch:spans(sequences, progress)
     if not ok then return nil, message, code end
     for i = first, last do
       local rows, session = {}, self.sessions[i - first + 1]
-      for t = 1, #sequences[i] do rows[t] = session:logits(t):totable() end
+      for t = 1, #sequences[i] do
+        rows[t], message, code = scores_of(session:logits(t), t)
+        if not rows[t] then return nil, message, code end
+      end
       out[i] = bioes.decode(self.grammar, rows)
     end
     if progress then progress(last) end
