@@ -237,7 +237,8 @@ local function feed_probed(self)
   local ok, message, code = session:rewind(0, self)
   if not ok then return nil, message, code end
   self.result.prompt_logprobs = list
-  return session:feed(ids, { want = "all", chunk = PROBED, progress = self.opts.progress, each = function(_, first, count)
+  local chunk = math.min(PROBED, session.most_rows or PROBED)
+  return session:feed(ids, { want = "all", chunk = chunk, progress = self.opts.progress, each = function(_, first, count)
     for i = 1, count do
       local id = ids[first + i] -- the token after row i
       local logprob, best

@@ -25,6 +25,7 @@
 --   length, ids, context, closed, stopping, n_ids, searches: see PROPERTIES
 --   exact                rows are bit-identical for any division of the tokens into feeds
 --   price                in a pool: function(more) -> what a feed of 1 + more tokens costs, as a multiple of a single one's
+--   most_rows            in a pool: chunks of a feed with want = "all" must not have more tokens
 --   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
 --
 -- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). Its session() gives the core, which has
@@ -372,8 +373,9 @@ end
 --- Sets the function that computes the chunks of a feed, instead of the core: function(core, ids, want, until, mask) -> true; or nil,
 -- message, code. For pools, which compute several sessions in one run. nil: use the core again.
 -- @param price function(more) -> the cost of that many more tokens, as a multiple of a single one's; nil: unknown
-function Session:_compute_with(fn, price)
-  self._compute, self.price = fn, price
+-- @param most_rows tokens of a feed with want = "all" that is computed at once; nil: any number
+function Session:_compute_with(fn, price, most_rows)
+  self._compute, self.price, self.most_rows = fn, price, most_rows
 end
 
 --- Returns the core's session, for pools; nil while there is none.

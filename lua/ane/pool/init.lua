@@ -345,8 +345,8 @@ local function batch_of(self)
   for i, r in ipairs(prompts) do
     local share = (room + #prompts - i) // (#prompts - i + 1)
     local n = math.min(left(r.item), share)
-    -- Output rows of several tokens are computed together.
-    if not r.item.replay and (r.item.want == "all" or r.item.want == "argmax") then n = n == #r.item.ids and n or 0 end
+    -- Output rows of several tokens are computed together. The first prompt has room for them (see _most_rows).
+    if not r.item.replay and (r.item.want == "all" or r.item.want == "argmax") then n = #r.item.ids <= room and #r.item.ids or 0 end
     if n > 0 then
       items[#items + 1] = part_of(r, n)
       room = room - n
@@ -509,6 +509,9 @@ end
 function Pool:_price_of(more)
   return self._price:of(more, #self._running, math.max(self._last, #self._running)) or 1 + SLOPE * more * #self._running
 end
+
+--- The most tokens of a feed that needs the rows of all its tokens: what a step has room for, whatever else it computes.
+function Pool:_most_rows() return math.max(DECODE, self._step_tokens // 4) end
 
 --- Writes the known prefixes to a folder, which is made if needed. They are one file, written as a whole or not at all.
 -- @param folder its path

@@ -56,7 +56,7 @@ end
 function Request:_begin(session, start)
   self.session = session
   session:_compute_with(function(_, ids, want, upto, mask) return coroutine.yield(COMPUTE, ids, want, upto, mask) end,
-    function(more) return self.pool:_price_of(more) end)
+    function(more) return self.pool:_price_of(more) end, self.pool:_most_rows())
   self._thread = coroutine.create(function()
     local run, message, code = start(session, self.ids, self.opts)
     if not run then return message, code end

@@ -263,6 +263,30 @@ describe("a pool", function()
     assert.same({ "high", "first", "low" }, order)
   end)
 
+  it("computes the log probabilities of prompts in steps of any size, beside other replies", function()
+    local model <close> = tiny.load()
+    local ids = {}
+    for i = 1, 70 do ids[i] = 5 * i % 200 + 1 end
+    local opts = { max_tokens = 3, prompt_logprobs = 0, ignore_eos = true }
+    opts.details = true
+    local want = assert(model:generate(ids, opts))
+    opts.details = nil
+    for _, step_tokens in ipairs { 16, 20, 32, 64, 256 } do
+      local pool <close> = model:pool { sessions = 12, step_tokens = step_tokens }
+      local busy = assert(pool:add({ 1 }, { max_tokens = 600, ignore_eos = true }))
+      pool:step()
+      local list = {}
+      for i = 1, 9 do list[i] = assert(pool:add(ids, opts)) end
+      for _, r in ipairs(list) do
+        local result = assert(r:finish())
+        assert.equal(want.text, result.text)
+        for i = 2, #ids do assert.equal(want.prompt_logprobs[i].logprob, result.prompt_logprobs[i].logprob) end
+      end
+      assert.is_false(busy.done)
+      assert.is_true(pool:stats().largest_step <= step_tokens)
+    end
+  end)
+
   it("ends a reply at its time limit, when it is stopped and when it is closed", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local pool <close> = model:pool { sessions = 2 }
