@@ -238,12 +238,13 @@ local function check_origin(self, call)
   errors.raise(403, "pages of other origins may not send requests to this server", { code = "origin_not_allowed" })
 end
 
+-- With the headers that OpenAI's client for JavaScript sends.
 local function preflight(call)
   call:text(204, "text/plain", "", {
     ["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS", ["Access-Control-Max-Age"] = "86400",
     ["Access-Control-Allow-Headers"] = "Authorization, Content-Type, X-API-Key, X-Requested-With, " ..
-      "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, " ..
-      "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout",
+      "OpenAI-Organization, OpenAI-Project, X-Stainless-Arch, X-Stainless-Helper-Method, X-Stainless-Lang, X-Stainless-OS, " ..
+      "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout",
   })
 end
 

@@ -322,6 +322,9 @@ describe("who may ask", function()
     assert.equal(204, answer.status)
     assert.equal("https://example.org", answer.headers["access-control-allow-origin"])
     assert.equal("Origin", answer.headers.vary)
+    for _, name in ipairs { "Authorization", "OpenAI-Organization", "X-Stainless-Timeout", "X-Stainless-Helper-Method" } do
+      assert.matches(name, answer.headers["access-control-allow-headers"], 1, true)
+    end
     assert.equal(403, http.get(other, "/health", { Origin = "https://example.com" }).status)
     other = serve { cors = { "https://example.org", "http://Other.example:8080" } }
     for _, origin in ipairs { "https://example.org", "http://other.example:8080" } do
