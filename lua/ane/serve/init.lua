@@ -194,7 +194,7 @@ function Server:generate(call, asked, form, stream)
   if self._replies + #asked > opts.sessions + opts.queue then
     if #asked > opts.sessions + opts.queue then
       errors.raise(400, ("%d replies are requested, but at most %d are possible"):format(#asked, opts.sessions + opts.queue),
-        { param = "n" })
+        { param = (form.n or #asked) > 1 and "n" or "prompt" })
     end
     reject(self)
   end

@@ -293,7 +293,10 @@ describe("a full queue", function()
     assert.equal(200, a:answer().status)
     assert.equal(200, b:answer().status)
     for _, one in ipairs { a, b, c } do one:close() end
-    assert.equal(400, http.post(server, "/v1/completions", completion(3, { n = 3 })).status)
+    for field, body in pairs { n = completion(3, { n = 3 }), prompt = completion(3, { prompt = { "a", "b", "c" } }) } do
+      local refused = http.post(server, "/v1/completions", body)
+      assert.same({ 400, field }, { refused.status, refused.json.error.param })
+    end
   end)
 end)
 
