@@ -136,8 +136,9 @@ local function answer_labels(self, group)
     if failed and failed[i] then error(errors.of(failed[i][1], failed[i][2], "input"), 0) end
     local out = { model = self.id }
     if entry.task == "redact" then
-      local pseudonyms = entry.values.pseudonyms or self.own.pseudonyms
-      out.text = redact.apply(texts[i], spans[i], { pseudonyms = pseudonyms or nil, key = self.own.key })
+      local pseudonyms = entry.values.pseudonyms
+      if pseudonyms == nil then pseudonyms = self.own.pseudonyms end
+      out.text = redact.apply(texts[i], spans[i], { pseudonyms = pseudonyms, key = self.own.key })
     end
     out.spans = labels.spans_of(spans[i])
     return out

@@ -15,7 +15,7 @@ M.classify_rules = {
 }
 
 --- The fields of POST /redact.
-M.redact_rules = fields.merge(M.classify_rules, { pseudonyms = { type = "boolean", default = false } })
+M.redact_rules = fields.merge(M.classify_rules, { pseudonyms = { type = "boolean" } })
 
 --- Spans for JSON: offsets are bytes from 0, the end excluded.
 function M.spans_of(spans)
@@ -44,7 +44,7 @@ function M.redact(server, call, body)
   local values = fields.check(M.redact_rules, body)
   server:check_model(values.model)
   server:work(call, function(pause)
-    local opts = { threshold = values.threshold, pseudonyms = values.pseudonyms or nil, progress = pause }
+    local opts = { threshold = values.threshold, pseudonyms = values.pseudonyms, progress = pause }
     local text, spans, code = server.model:redact(values.input, opts)
     if not text then error(errors.of(spans, code, "input"), 0) end
     return { model = server.id, text = text, spans = M.spans_of(spans) }

@@ -388,6 +388,17 @@ describe("other models", function()
     end
   end)
 
+  it("have pseudonyms as the row says, else as the option says", function()
+    local labels <close> = filter.load()
+    local text = "Hello, I am Ada. Call 555-1234!"
+    local plain, named = labels:redact(text), labels:redact(text, { pseudonyms = true })
+    local rows = { { id = 1, text = text }, { id = 2, text = text, pseudonyms = false }, { id = 3, text = text, pseudonyms = true } }
+    for _, option in ipairs { true, false } do
+      local lines = answers(rows, { pseudonyms = option }, labels)
+      assert.same({ option and named or plain, plain, named }, { lines[1].text, lines[2].text, lines[3].text })
+    end
+  end)
+
   it("classify and redact as alone, also the files of a folder", function()
     local labels <close> = filter.load()
     local text = "Hello, I am Ada. Call 555-1234!\n"
