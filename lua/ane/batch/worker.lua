@@ -41,11 +41,16 @@ local function without_scheduling(value)
   return value
 end
 
+local function deliver(self, status, value)
+  self.worker.active = self.worker.active - 1
+  self.worker.on_answer(self.row, self.asked, status, without_scheduling(value))
+end
+
+-- An answer that an endpoint gives at once is delivered behind it: a fault of whoever takes it is none of the row's.
 local function end_call(self, status, value)
   if self.done then return end
   self.done = true
-  self.worker.active = self.worker.active - 1
-  self.worker.on_answer(self.row, self.asked, status, without_scheduling(value))
+  if self.beginning then self.answer = { status, value } else deliver(self, status, value) end
 end
 
 function Call:json(status, value) end_call(self, status, value) end
@@ -221,9 +226,11 @@ local TASKS = {
 --- Begins a row. It is answered by this call, by flush() or by a later step().
 -- @param asked the request, of ane.batch.rows
 function Worker:begin(row, asked)
-  local call = setmetatable({ worker = self, row = row, asked = asked }, Call)
+  local call = setmetatable({ worker = self, row = row, asked = asked, beginning = true }, Call)
   self.row, self.active = row, self.active + 1
   local ok, raised = pcall(TASKS[asked.task], self, call, asked.body)
+  call.beginning = nil
+  if call.answer then deliver(call, table.unpack(call.answer)) end
   if not ok then call:fail(M.failure(raised)) end
   if #self.group >= GROUP or self.group_bytes >= GROUP_BYTES then self:flush() end
 end

@@ -164,6 +164,23 @@ describe("rows of text", function()
     assert.is_true(whole.usage.completion_tokens > 16)
   end)
 
+  it("end the run if the output or the progress raises, whatever the task", function()
+    local reranker <close> = assert(ane.load "spec/fixtures/hf/cross_encoder")
+    for i, row in ipairs { { task = "score", text = "Once" }, { prompt = "Once", max_tokens = 1 }, { query = "q", documents = { "a" } } } do
+      for _, name in ipairs { "output", "progress" } do
+        local n, opts = 0, { output = function() end }
+        opts.input = function()
+          n = n + 1
+          return n == 1 and row or nil
+        end
+        opts[name] = function(state) if name == "output" or state.rows == 1 then error "enough" end end
+        local ok, raised = pcall(ane.batch, i < 3 and model or reranker, opts)
+        assert.is_false(ok)
+        assert.matches("enough", raised)
+      end
+    end
+  end)
+
   it("come from any callable value", function()
     local n, rows, out = 0, { { id = 1, prompt = "Once", max_tokens = 1 } }, {}
     local input = setmetatable({}, { __call = function()
