@@ -151,8 +151,14 @@ end
 
 -- ---- The endpoint --------------------------------------------------------------------------------------------------------
 
+-- The text of a prompt. Ids beyond the vocabulary of the tokenizer, which some models take, have none.
 local function text_of(server, prompt)
-  return type(prompt) == "string" and prompt or server.model.tokenizer:decode(prompt, { utf8 = "replace" })
+  if type(prompt) == "string" then return prompt end
+  local tokenizer, known = server.model.tokenizer, {}
+  for _, id in ipairs(prompt) do
+    if id < #tokenizer then known[#known + 1] = id end
+  end
+  return tokenizer:decode(known, { utf8 = "replace" })
 end
 
 function M.handle(server, call, body)

@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local filter = require "support.filter"
+local hf = require "support.hf"
 local http = require "support.http"
 local tiny = require "support.tiny"
 
@@ -202,6 +203,28 @@ describe("POST /completion", function()
       local events = http.events(http.post(server, "/completion", { prompt = "Once", stream = true }).body)
       assert.equal("limit", events[1].stop_type)
     end)
+  end)
+end)
+
+describe("a model with more ids than its tokenizer", function()
+  it("repeats prompts that have such ids", function()
+    local path <close> = hf.changed "olmo2-odd"
+    local file = path.name .. "/tokenizer.json"
+    local _ <close> = setmetatable({}, { __close = function() os.remove(file) end })
+    assert(core.write_file(file, core.json_encode {
+      model = { type = "WordLevel", vocab = { ["<u>"] = 0, a = 1, b = 2 }, unk_token = "<u>" }, decoder = { type = "Fuse" },
+    }))
+    local model <close> = assert(ane.load(path.name))
+    assert.same({ 3, 83 }, { #model.tokenizer, model.vocab })
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    for _, stream in ipairs { false, true } do
+      local answer = http.post(server, "/v1/completions",
+        { prompt = { 1, 80, 2 }, max_tokens = 3, echo = true, logprobs = 1, temperature = 0, ignore_eos = true, stream = stream })
+      assert.equal(200, answer.status)
+      local choice = (answer.json or http.events(answer.body)[1]).choices[1]
+      assert.equal("ab", choice.text:sub(1, 2))
+      assert.same({ 0, 1, 1 }, { table.unpack(choice.logprobs.text_offset, 1, 3) })
+    end
   end)
 end)
 
