@@ -48,6 +48,8 @@ describe("the files of a model", function()
   it("are the only one, or that of Q4_K_M, or a folder", function()
     assert.same({ "m-Q4_K_M.gguf" }, choose.files(NAMES))
     assert.same({ "a.gguf" }, choose.files { "a.gguf", "mmproj-a.gguf", "x.json" })
+    assert.same({ "a-Q8_0.gguf" }, choose.files { "a-Q8_0.gguf", "a-mmproj-model-f16.gguf", "a.mmproj-Q8_0.gguf" })
+    assert.is_nil((choose.files({ "a-Q8_0.gguf", "a-mmproj-model-f16.gguf" }, "f16")))
     assert.matches("several models are in the repository: name one of", select(2, choose.files { "a-Q5_0.gguf", "a-Q6_K.gguf" }))
     assert.same({ { "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.model" }, "" },
       { choose.files { "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.model", "README.md", "model.bin",
