@@ -324,8 +324,13 @@ end
 local function run(self, opts)
   compute(self)
   if self.failed then return nil, self.failed[1], self.failed[2] end
-  if self:too_many() then return summary(self) end
-  local ok, message, code = self.output:finish(self.last)
+  local ok, message, code
+  if self:too_many() then
+    ok, message, code = self.output:release()
+    if not ok then return nil, message, code end
+    return summary(self)
+  end
+  ok, message, code = self.output:finish(self.last)
   if not ok then return nil, message, code end
   if opts.progress then self:report() end
   return summary(self)

@@ -1,10 +1,11 @@
 --- Outputs of a batch: a file, whose run can be resumed, or a stream.
--- Needs ane.core, ane.util.journal. An output has
+-- Needs ane.core, ane.util.journal and ane.util.keys. An output has
 --   known(number, key) -> flags of the line that an earlier run has written for a row; nil: none
 --   put(row, line, flags) -> true; or nil, message, code. row = {number, key, place}: place counts the rows of this run from 1
 --   remove(row) -> true; or nil, message, code: the row is not in the input any more
 --   full() -> whether too many lines wait for an earlier row
 --   finish(last) -> true; or nil, message, code. last: the largest number of a row
+--   release() -> true; or nil, message, code: writes the lines that wait for an earlier row. The run ends before its input does
 --   close()
 --
 -- A file is written as OUT.part, in the order in which rows end, and is renamed to OUT when it is complete. OUT.journal
@@ -12,6 +13,7 @@
 
 local core = require "ane.core"
 local journal = require "ane.util.journal"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -57,6 +59,15 @@ function Stream:put(row, line)
 end
 
 function Stream.finish() return true end
+
+function Stream:release()
+  for _, place in ipairs(keys(self.held)) do
+    local ok, message, code = send(self, self.held[place])
+    if not ok then return nil, message, code end
+  end
+  self.held, self.count = {}, 0
+  return true
+end
 
 function Stream:close()
   if self.on_close then self.on_close() end
@@ -184,6 +195,7 @@ function File:known(number, key)
 end
 
 function File.full() return false end
+function File.release() return true end
 
 -- Appends a line, if it is not empty, and its record.
 local function add(self, row, line, flags)

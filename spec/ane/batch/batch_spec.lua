@@ -181,6 +181,16 @@ describe("rows of text", function()
     end
   end)
 
+  it("are written in order where too many fail, also behind one that is not answered", function()
+    local lines, summary = answers({
+      { id = 1, prompt = "Once", max_tokens = 400, ignore_eos = true }, { id = 2, prompt = "Once", max_tokens = 1 }, { id = 3, wrong = 1 },
+      { id = 4, wrong = 1 },
+    }, { max_errors = 1, ordered = true })
+    assert.is_false(summary.ok)
+    assert.equal(summary.rows, #lines)
+    assert.same({ 3, 4 }, { lines[#lines - 1].id, lines[#lines].id })
+  end)
+
   it("come from any callable value", function()
     local n, rows, out = 0, { { id = 1, prompt = "Once", max_tokens = 1 } }, {}
     local input = setmetatable({}, { __call = function()
