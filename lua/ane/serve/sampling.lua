@@ -121,7 +121,7 @@ local function bias_of(server, bias)
   local out, vocab = {}, server.model.vocab
   for key, value in pairs(bias) do
     local id = math.tointeger(tonumber(key))
-    if not id or id < 0 or id >= vocab then
+    if not id or tostring(id) ~= key or id < 0 or id >= vocab then -- "5" and "5.0" would be two values for one token
       fields.wrong("logit_bias", "has the key %s: keys are token ids, 0 .. %d", tostring(key), vocab - 1)
     end
     if type(value) ~= "number" or value < -100 or value > 100 then

@@ -82,6 +82,14 @@ describe("POST /v1/chat/completions", function()
     assert.matches("^this model's maximum context length is %d+ tokens, the prompt has %d+$", error.message)
   end)
 
+  it("takes token ids in one spelling as keys of logit_bias", function()
+    local function bias(key) return http.post(server, "/v1/completions", { prompt = "a", max_tokens = 1, logit_bias = { [key] = 1 } }) end
+    assert.equal(200, bias("5").status)
+    for _, key in ipairs { "5.0", "0x5", " 5", "05", "5e0", "-1", "1024", "x", "" } do
+      assert.equal(("field logit_bias has the key %s: keys are token ids, 0 .. 1023"):format(key), bias(key).json.error.message)
+    end
+  end)
+
   it("lists the chosen token beside the best ones, in completions", function()
     local probabilities = http.post(server, "/v1/completions", { prompt = "a", max_tokens = 4, logprobs = 0 }).json.choices[1].logprobs
     for i, token in ipairs(probabilities.tokens) do
