@@ -65,16 +65,21 @@ local function object(self, choices)
   return { id = self.id, object = "text_completion", created = self.created, model = self.model, choices = core.json_array(choices) }
 end
 
--- Entries of a reply's tokens, after those of its prompt if that is repeated; nil: they are not requested. A first token that the
--- tokenizer adds to a text is left out.
+-- Number of tokens that the tokenizer has put before a text.
+local function added_to(self, text, ids)
+  return #ids - #(self.tokenizer:encode(text, { bos = false, eos = false }) or ids)
+end
+
+-- Entries of a reply's tokens, after those of its prompt if that is repeated; nil: they are not requested. Tokens that the tokenizer
+-- adds to a text are left out.
 local function entries_of(self, result, i)
   local list = self.logprobs and result.logprobs
   if not list or not self.echo[i] then return list or nil end
   local all = self.entries[i]
   if not all then
     local of_prompt = result.prompt_logprobs
-    local added = self.is_text[i] and self.tokenizer.add_bos and of_prompt[1].id == self.tokenizer.bos
-    all = table.move(of_prompt, added and 2 or 1, #of_prompt, 1, {})
+    local added = self.is_text[i] and added_to(self, self.echo[i], result.prompt_ids) or 0
+    all = table.move(of_prompt, added + 1, #of_prompt, 1, {})
     self.entries[i], self.before[i] = all, #all
   end
   return table.move(list, #all - self.before[i] + 1, #list, #all + 1, all)

@@ -228,6 +228,32 @@ describe("a model with more ids than its tokenizer", function()
   end)
 end)
 
+describe("a tokenizer that puts several tokens before a text", function()
+  it("has none of them in an echo", function()
+    local path <close> = hf.changed "olmo2-odd"
+    local file, around, added, named = path.name .. "/tokenizer.json", {}, {}, {}
+    local _ <close> = setmetatable({}, { __close = function() os.remove(file) end })
+    for i, name in ipairs { "<g>", "<s>" } do
+      around[i], added[i] = { SpecialToken = { id = name, type_id = 0 } }, { id = 2 + i, content = name, special = true }
+      named[name] = { id = name, ids = { 2 + i }, tokens = { name } }
+    end
+    around[3] = { Sequence = { id = "A", type_id = 0 } }
+    assert(core.write_file(file, core.json_encode {
+      model = { type = "WordLevel", vocab = { ["<u>"] = 0, a = 1, b = 2, ["<g>"] = 3, ["<s>"] = 4 }, unk_token = "<u>" },
+      post_processor = { type = "TemplateProcessing", single = around, pair = core.json_array(), special_tokens = named },
+      added_tokens = added,
+      pre_tokenizer = { type = "Split", pattern = { Regex = "." }, behavior = "Isolated", invert = false }, decoder = { type = "Fuse" },
+    }))
+    local model <close> = assert(ane.load(path.name))
+    local server <close> = assert(ane.serve(model, { port = 0 }))
+    local choice = http.post(server, "/v1/completions", { prompt = "ab", max_tokens = 0, echo = true, logprobs = 0 }).json.choices[1]
+    assert.equal("ab", choice.text)
+    assert.same({ "a", "b" }, setmetatable(choice.logprobs.tokens, nil))
+    assert.same({ 0, 1 }, setmetatable(choice.logprobs.text_offset, nil))
+    assert.equal("number", type(choice.logprobs.token_logprobs[1]))
+  end)
+end)
+
 describe("a model without a tokenizer", function()
   it("writes no text", function()
     local model <close> = assert(ane.load "spec/fixtures/check/gemma3.gguf")
