@@ -50,13 +50,21 @@ static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64
   return y;
 }
 
+/* Is choice j of a token an expert that no earlier choice is? */
+static bool is_first(const float *route, int64_t j) {
+  int64_t i = 0;
+  while (i < j && truncf(route[i]) != truncf(route[j])) i++;
+  return i == j;
+}
+
 /* The expert that is choice j of a token, and its weight. The result `count` means no expert. route: the token's k expert
- * numbers, then their k weights. They may come from the stage before, which may send anything. */
+ * numbers, then their k weights. They may come from the stage before, which may send anything, also an expert twice: each has
+ * room for one row per token. */
 static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
   int64_t k = s->experts.k;
   if (!s->experts.soft) {
     *weight = route[k + j];
-    return route[j] >= 0 && route[j] < (float)s->experts.count ? (int64_t)route[j] : s->experts.count;
+    return route[j] >= 0 && route[j] < (float)s->experts.count && is_first(route, j) ? (int64_t)route[j] : s->experts.count;
   }
   *weight = 0;
   for (int64_t i = 0; i < k; i++)
