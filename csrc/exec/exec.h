@@ -41,8 +41,8 @@ struct ane_stage_link {
  * NO_HEAD: the tail without the head (ane_graph_head). If a run has output rows, the stage sends the values of these rows that
  * the head takes, [rows][channels].
  *
- * HEAD: the head alone; from and to are the end of the body. A run feeds one id (any valid one)
- * for each output row, at most OUT_ROWS_BLOCK, and receives the values that NO_HEAD sends. Several such programs can divide the
+ * HEAD: the head alone; from and to are the end of the body, chunk at most OUT_ROWS_BLOCK. A run feeds one id (any valid one)
+ * for each output row and receives the values that NO_HEAD sends. Several such programs can divide the
  * head (ane_graph_slice_head). */
 typedef enum { ANE_STAGE_TAIL_ALL, ANE_STAGE_TAIL_NO_HEAD, ANE_STAGE_TAIL_HEAD } ane_stage_tail;
 struct ane_stage {

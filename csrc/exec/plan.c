@@ -357,6 +357,9 @@ static ane_status check_options(const struct ane_program_options *o, struct ane_
     return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->chunk < 1 || o->chunk > MAX_CHUNK)
     return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. %d", o->chunk, MAX_CHUNK);
+  if (o->stage && o->stage->tail == ANE_STAGE_TAIL_HEAD && o->chunk > OUT_ROWS_BLOCK)
+    return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", but the head alone takes at most %d output rows", o->chunk,
+                    OUT_ROWS_BLOCK);
   if (o->tensor && (o->stage || o->n_rules || o->weights.kind != ANE_WEIGHTS_FILE))
     return ane_fail(err, ANE_UNSUPPORTED,
                     "matrices that are divided by rows keep their stored type, in a program with all layers");

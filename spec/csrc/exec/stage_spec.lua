@@ -199,6 +199,17 @@ describe("stages of a pipeline", function()
     assert.matches("the graph", message)
   end)
 
+  it("refuse a head alone that would take more rows than there is room for", function()
+    local graph <close>, source = stages.graph "spec/fixtures/gguf/llama-mixed.gguf"
+    local steps = #graph:costs() - 1
+    local function none() return true end
+    local ok, message, code = core.program(graph, {
+      threads = 1, int8 = false, context = 65, chunk = 65, stage = { from = steps, to = steps, tail = "head", send = none, receive = none },
+    })
+    source:close()
+    assert.same({ nil, "chunk is 65, but the head alone takes at most 64 output rows", "invalid" }, { ok, message, code })
+  end)
+
   it("tell models apart by a few bytes of each weight", function()
     local function identity(name)
       local graph <close>, source = stages.graph("spec/fixtures/gguf/" .. name)
