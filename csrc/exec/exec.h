@@ -227,6 +227,7 @@ void ane_session_destroy(struct ane_session *s); /* NULL is fine */
 
 int64_t ane_session_length(const struct ane_session *s);
 int64_t ane_session_context(const struct ane_session *s);
+ane_dtype ane_session_kv(const struct ane_session *s); /* type of the cached keys and values */
 /* All ids fed so far, as many as the length. Valid until the next feed. */
 const int32_t *ane_session_ids(const struct ane_session *s);
 /* The number of tokens fed again since the session began, because the rope factors changed or rings had to be recomputed. */
@@ -245,12 +246,13 @@ ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_er
 /* Makes a second session with the same past and adapters. It shares the pages and copies the ids, rings and recurrent states. It
  * has no rows of a run. Errors: ANE_NOMEM. */
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
-/* Adds the session's pages to a tree of prefixes of the same store. all: also the last page if it is partly filled; otherwise
- * whole pages only. Pages from which a sequence cannot continue are left out, so nothing is kept for a bidirectional program.
- * Errors: ANE_NOMEM. */
+/* Adds the session's pages to a tree of prefixes of the same program and kv type. all: also the last page if it is partly filled;
+ * otherwise whole pages only. Pages from which a sequence cannot continue are left out, so nothing is kept for a bidirectional
+ * program. Errors: ANE_NOMEM. */
 ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err);
 /* Gives an empty session the longest known prefix of ids[0 .. n - 1), where n is the length that the sequence will have. Its
- * pages are shared, not copied. Returns the length of the prefix: 0 if none is known or the session is not empty. */
+ * pages are shared, not copied, and are of the same program and kv type. Returns the length of the prefix: 0 if none is known or
+ * the session is not empty. */
 int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
 /* The length that ane_session_begin would return for a session with this key of its adapters (ane_session_adapters_key). */
 int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, uint64_t adapters, const int32_t *ids,

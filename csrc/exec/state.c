@@ -148,6 +148,7 @@ void ane_session_destroy(struct ane_session *s) {
 int64_t ane_session_length(const struct ane_session *s) { return s->length; }
 int64_t ane_session_replayed(const struct ane_session *s) { return s->replayed; }
 int64_t ane_session_context(const struct ane_session *s) { return s->context; }
+ane_dtype ane_session_kv(const struct ane_session *s) { return s->kv_dtype; }
 const int32_t *ane_session_ids(const struct ane_session *s) { return s->ids; }
 void ane_session_stop(struct ane_session *s) { atomic_store(&s->stop, true); }
 

@@ -325,11 +325,22 @@ static int meth_fork(lua_State *L) {
   return 1;
 }
 
+/* Returns the prefixes at `arg`, whose pages must be those of the session's program and type of kv. */
+static const struct bind_prefixes *check_prefixes(lua_State *L, int arg, const struct lua_session *ud) {
+  const struct bind_prefixes *p = bind_check_prefixes(L, arg);
+  ane_dtype kv = ane_session_kv(ud->session);
+  if (p->box != ud->box) luaL_error(L, "the prefixes are of another program than the session");
+  if (p->kv != kv)
+    luaL_error(L, "the prefixes hold kv of type %s, but the session has %s", ane_dtype_info(p->kv)->name,
+               ane_dtype_info(kv)->name);
+  return p;
+}
+
 /* keep(prefixes [, all]) -> true; or nil, message, code. Adds the session's pages; all: also the last, partly filled page
  */
 static int meth_keep(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
-  const struct bind_prefixes *p = bind_check_prefixes(L, 2);
+  const struct bind_prefixes *p = check_prefixes(L, 2, ud);
   struct ane_error err;
   return bind_done(L, ane_session_keep(ud->session, p->tree, lua_toboolean(L, 3), &err), &err);
 }
@@ -337,7 +348,7 @@ static int meth_keep(lua_State *L) {
 /* begin(prefixes, ids) -> length. Gives an empty session the longest known prefix of a prompt, shorter than the prompt */
 static int meth_begin(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
-  const struct bind_prefixes *p = bind_check_prefixes(L, 2);
+  const struct bind_prefixes *p = check_prefixes(L, 2, ud);
   size_t n;
   const int32_t *ids = bind_ids(L, 3, &n);
   lua_pushinteger(L, ane_session_begin(ud->session, p->tree, ids, (int64_t)n));

@@ -199,6 +199,31 @@ describe("the tree of prefixes", function()
     assert.has_error(function() prefixes:count() end)
   end)
 
+  it("is for sessions of the same program and type only", function()
+    local other <close> = programs.open("gemma3-odd", { context = 320 })
+    local prefixes <close> = assert(p:prefixes "int8")
+    local foreign <close> = assert(other:prefixes "int8")
+    local ids = programs.ids(200, 77, 1)
+    local s <close> = open(p, prefixes, "int8")
+    local t <close> = assert(other:session { context = 320, kv = "int8" })
+    local wide <close> = assert(p:session { context = 320, kv = "fp32" })
+    assert(s:feed(ids, "none") and s:keep(prefixes, true) and wide:feed(ids, "none"))
+    for _, case in ipairs {
+      { s.keep, s, foreign, true }, { t.begin, t, prefixes, ids },
+    } do
+      local ok, message = pcall(table.unpack(case))
+      assert.is_false(ok)
+      assert.matches("the prefixes are of another program than the session", message)
+    end
+    for _, case in ipairs { { wide.keep, wide, prefixes, true }, { wide.begin, wide, prefixes, ids } } do
+      local ok, message = pcall(table.unpack(case))
+      assert.is_false(ok)
+      assert.matches("the prefixes hold kv of type int8, but the session has fp32", message)
+    end
+    assert.equal(4, prefixes:count())
+    assert.equal(0, foreign:count())
+  end)
+
   it("goes on without memory", function()
     for n = 0, 3 do
       local prefixes <close> = assert(p:prefixes())
