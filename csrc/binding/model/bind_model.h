@@ -32,6 +32,9 @@ struct bind_program_box {
   struct bind_link *link; /* of a stage; NULL: the program is whole */
 };
 void bind_program_release(struct bind_program_box *box);
+/* Returns the open program at `arg`; raises otherwise. Metamethods, functions that a call takes, and finalisers that run when
+ * memory is allocated may close it: check it again after them. The same holds for all objects of the binding. */
+struct bind_program_box *bind_check_program(lua_State *L, int arg);
 /* Returns the mask (core.mask) at `arg` for a run of this program; NULL: none. Raises if it has fewer ids than the program has
  * logits. */
 const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_box *box);
@@ -58,13 +61,13 @@ int bind_graph_slice_head(lua_State *L);
 /* Returns the open session at `arg`, and its program in *box; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
 /* program:adapter; see lua_adapter.c. */
-int bind_adapter_new(lua_State *L, struct bind_program_box *box);
+int bind_adapter_new(lua_State *L, int program);
 /* Reads the list {{adapter, scale}, ...} at `arg` and returns its length. Raises if it is something else. */
 int bind_adapters(lua_State *L, int arg, struct ane_adapter *list[ANE_SESSION_ADAPTERS], float scales[ANE_SESSION_ADAPTERS]);
 
-/* Pushes a session of the box's program, which it owns a share of; or nil, message, code. store: the store of its pages; NULL:
- * the program's. Returns the number of values. */
-int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store);
+/* Pushes a session of the program at stack index `program`, which it owns a share of; or nil, message, code. prefixes: the stack
+ * index of prefixes whose store has its pages; 0: the store of the program. Returns the number of values. */
+int bind_session_open(lua_State *L, int program, int64_t context, ane_dtype kv, int prefixes);
 
 /* Known prefixes and the store of their pages. Owns a share of the program. */
 struct bind_prefixes {
@@ -75,7 +78,7 @@ struct bind_prefixes {
 };
 /* Returns the open prefixes at `arg`; raises otherwise. */
 struct bind_prefixes *bind_check_prefixes(lua_State *L, int arg);
-/* Pushes empty prefixes; or nil, message, code. Returns the number of values. */
-int bind_prefixes_open(lua_State *L, struct bind_program_box *box, ane_dtype kv);
+/* Pushes empty prefixes of the program at stack index `program`; or nil, message, code. Returns the number of values. */
+int bind_prefixes_open(lua_State *L, int program, ane_dtype kv);
 
 #endif

@@ -47,7 +47,7 @@ static struct ane_adapter_part check_part(lua_State *L) {
 
 /* adapter(parts, hash) -> adapter; or nil, message, code. parts: list of {weight, embedding, rank, scale, rows, cols, a, b,
  * bias}; a [rank, cols] (of an embedding [cols, rank]), b [rows, rank] and bias [rows] as float32 bytes. hash: integer. */
-int bind_adapter_new(lua_State *L, struct bind_program_box *box) {
+int bind_adapter_new(lua_State *L, int program) {
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer hash = luaL_checkinteger(L, 3), n = (lua_Integer)ANE_MIN(lua_rawlen(L, 2), (size_t)1 << 20);
@@ -60,6 +60,7 @@ int bind_adapter_new(lua_State *L, struct bind_program_box *box) {
     parts[i] = check_part(L);
     lua_pop(L, 1);
   }
+  struct bind_program_box *box = bind_check_program(L, program);
   if (ane_adapter_create(&ud->adapter, box->program, parts, (int32_t)n, (uint64_t)hash, &err)) return bind_fail(L, &err);
   ud->box = box;
   box->refs++;

@@ -82,6 +82,7 @@ static int meth_norm(lua_State *L) {
   n.eps = (float)bind_opt_number_option(L, 2, "eps", 0, 0, 1);
   n.centred = bind_boolean_option(L, 2, "centred");
   float offset = (float)bind_opt_number_option(L, 2, "offset", 0, -1e3, 1e3);
+  ud = check_gradients(L); /* metamethods of the options may have closed it */
   luaL_argcheck(L, n.cols % n.groups == 0 && (!weight || (int64_t)weight->count == n.cols / n.groups), 4, "another size");
   struct ane_shape s = {1, {n.cols / n.groups}};
   float *dx = push_matrix(L, n.tokens, n.cols), *dw = NULL;
@@ -112,6 +113,7 @@ static int meth_attention(lua_State *L) {
   a.scale = (float)bind_opt_number_option(L, 2, "scale", 1, -1e30, 1e30);
   a.softcap = (float)bind_opt_number_option(L, 2, "softcap", 0, 0, 1e30);
   a.dim = q->shape.dim[1] / a.heads;
+  ud = check_gradients(L); /* metamethods of the options may have closed it */
   luaL_argcheck(L, a.dim * a.heads == q->shape.dim[1] && a.dim * a.kv_heads == k->shape.dim[1] && a.heads % a.kv_heads == 0, 2,
                 "heads of other sizes");
   luaL_argcheck(L, !sinks || (int64_t)sinks->count == a.heads, 7, "another number of heads");

@@ -203,6 +203,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   if (rows < 1) luaL_error(L, "the tensor has no such view: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
   int64_t step = const_field(L, arg, "step", 1, 1, rows);
+  bind_check_graph(L, 1); /* metamethods of the options may have closed it */
   if (step > 1) {
     step_const(L, ud, from, step, transposed, t);
     return;
@@ -228,6 +229,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
 static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
   int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
           to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
+  bind_check_graph(L, 1); /* as in cut_const */
   for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
     const struct ane_tensor *p = &t->parts[i];
     if (from < at || to > at + p->shape.dim[0]) continue;
@@ -256,11 +258,11 @@ static int meth_const(lua_State *L) {
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
   struct ane_tensor view = t->tensor;
+  keep_source(L, ud, s); /* before the options are read, whose metamethods may close it */
   if (t->parts)
     partition_parts(L, 5, t, &view);
   else
     cut_const(L, ud, 5, &view);
-  keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
 

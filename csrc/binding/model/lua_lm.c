@@ -100,6 +100,7 @@ static int program_new(lua_State *L) {
   int self = lua_gettop(L);
   if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return luaL_error(L, "no memory for a program");
   ud->box->refs = 1;
+  s = load.source = bind_check_source(L, 1); /* metamethods of the options may have closed it */
   ud->box->source = s;
   ane_source_retain(s);
   struct ane_interp *g;
@@ -183,9 +184,9 @@ static int program_fingerprint(lua_State *L) {
 
 /* session() -> session: feed, rows, logits, argmax, length, and its states by get, put and copy; or nil, message, code */
 static int program_session(lua_State *L) {
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct box *b = check_program(L, 1);
   struct ane_error err;
-  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   ud->box = b;
   b->refs++;
   if (ane_lm_session_create(&ud->session, b->lm, &err)) return bind_fail(L, &err);
@@ -217,16 +218,19 @@ static int session_feed(lua_State *L) {
   size_t n;
   struct ane_error err;
   const int32_t *ids = bind_ids(L, 2, &n);
+  ud = check_session(L, 1); /* a finaliser that ran meanwhile may have closed it */
   ane_status st = ane_lm_feed(ud->session, ids, (int64_t)n, want, &err);
   return bind_done(L, st ? st : ane_maps_check(&err), &err);
 }
 
 static int session_logits(lua_State *L) {
-  const struct lua_session *ud = check_session(L, 1);
+  lua_settop(L, 2);
+  struct ane_shape s = {1, {ane_lm_vocab(check_session(L, 1)->box->lm)}};
+  float *out = bind_tensor_new(L, &s);
+  const struct lua_session *ud = check_session(L, 1); /* as in session_feed */
   const float *row = ane_lm_logits(ud->session, bind_row(L, 2, ane_lm_rows(ud->session)));
   if (!row) return bind_no_row(L, ane_lm_rows(ud->session));
-  struct ane_shape s = {1, {ane_lm_vocab(ud->box->lm)}};
-  memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
+  memcpy(out, row, (size_t)s.dim[0] * sizeof *row);
   return 1;
 }
 
@@ -278,7 +282,7 @@ static int session_put(lua_State *L) {
 
 /* copy() -> a second session with the same states; or nil, message, code */
 static int session_copy(lua_State *L) {
-  struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0), *from = check_session(L, 1);
   struct ane_error err;
   ud->box = from->box;
   from->box->refs++;

@@ -9,8 +9,9 @@ struct bind_prefixes *bind_check_prefixes(lua_State *L, int arg) {
   return ud;
 }
 
-int bind_prefixes_open(lua_State *L, struct bind_program_box *box, ane_dtype kv) {
+int bind_prefixes_open(lua_State *L, int program, ane_dtype kv) {
   struct bind_prefixes *ud = bind_new(L, PREFIXES_CLASS, sizeof *ud, 0);
+  struct bind_program_box *box = bind_check_program(L, program);
   struct ane_error err;
   ud->kv = kv;
   ud->box = box;

@@ -26,7 +26,7 @@ void bind_program_release(struct bind_program_box *box) {
   ane_free(box);
 }
 
-static struct bind_program_box *check_program(lua_State *L, int arg) {
+struct bind_program_box *bind_check_program(lua_State *L, int arg) {
   struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
   if (!ud->box) luaL_error(L, "program is closed");
   bind_link_enter(ud->box, L);
@@ -205,13 +205,12 @@ static void keep_sources(struct bind_program_box *box, const struct bind_graph *
 
 /* program(graph, options) -> program; or nil, message, code. Options: see check_options, stage and tensor (lua_stage.c) */
 static int program_new(lua_State *L) {
-  struct bind_graph *g = bind_check_graph(L, 1);
+  struct bind_graph *g;
   struct loading load = {.progress.L = L};
   struct ane_program_options o = {0};
   struct ane_stage stage;
   struct ane_tensor_parallel tensor;
   struct ane_error err;
-  if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
   check_options(L, 2, &o, &load);
   struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
@@ -219,9 +218,11 @@ static int program_new(lua_State *L) {
     return ane_fail(&err, ANE_NOMEM, "no memory for a program"), bind_fail(L, &err);
   ud->box->refs = 1;
   load.box = ud->box;
-  keep_sources(ud->box, g);
   if (bind_stage_option(L, 2, ud->box, &stage)) o.stage = &stage;
   if (bind_tensor_option(L, 2, ud->box, &tensor)) o.tensor = &tensor;
+  g = bind_check_graph(L, 1); /* not before: metamethods of the options may close or change it */
+  if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
+  keep_sources(ud->box, g);
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (!st) st = bind_program_check(ud->box, &err);
@@ -260,7 +261,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
  * it is multiplied by, or nil), weights (scheme of packages, or nil); if it was re-encoded max_abs, error, signal (sums of
  * squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
-  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_program *p = bind_check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);
   lua_createtable(L, 0, 12);
   bind_set_text(L, "isa", ane_isa_name(i.isa));
@@ -288,7 +289,7 @@ static int meth_info(lua_State *L) {
 /* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, in the order of steps; nil:
  * profiling is off */
 static int meth_profile(lua_State *L) {
-  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_program *p = bind_check_program(L, 1)->program;
   struct ane_step_profile row;
   struct ane_error err;
   if (!lua_isnone(L, 2)) {
@@ -318,7 +319,7 @@ static int meth_profile(lua_State *L) {
 
 /* values() -> list of {name, channels}: the values that session:trace can return */
 static int meth_values(lua_State *L) {
-  const struct ane_program *p = check_program(L, 1)->program;
+  const struct ane_program *p = bind_check_program(L, 1)->program;
   const char *name;
   int64_t channels;
   lua_newtable(L);
@@ -332,30 +333,30 @@ static int meth_values(lua_State *L) {
 }
 
 static int meth_max_chunk(lua_State *L) {
-  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).chunk);
+  lua_pushinteger(L, ane_program_info(bind_check_program(L, 1)->program).chunk);
   return 1;
 }
 
 static int meth_context(lua_State *L) {
-  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).context);
+  lua_pushinteger(L, ane_program_info(bind_check_program(L, 1)->program).context);
   return 1;
 }
 
 static int meth_vocab(lua_State *L) {
-  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).vocab);
+  lua_pushinteger(L, ane_program_info(bind_check_program(L, 1)->program).vocab);
   return 1;
 }
 
 /* n_ids() -> number of ids: 0 .. n_ids - 1 can be fed. A classifier has fewer logits than ids */
 static int meth_n_ids(lua_State *L) {
-  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).n_ids);
+  lua_pushinteger(L, ane_program_info(bind_check_program(L, 1)->program).n_ids);
   return 1;
 }
 
 /* exact() -> true: results do not depend on how tokens are divided into runs; and the length above which a sequence uses the long
  * rope factors, or nil */
 static int meth_exact(lua_State *L) {
-  int64_t at = ane_program_info(check_program(L, 1)->program).long_rope_after;
+  int64_t at = ane_program_info(bind_check_program(L, 1)->program).long_rope_after;
   lua_pushboolean(L, 1);
   if (at) lua_pushinteger(L, at);
   return at ? 2 : 1;
@@ -363,7 +364,7 @@ static int meth_exact(lua_State *L) {
 
 /* head() -> number of tokens with a pruned head, bytes of the head that they read, bytes of the whole head (0: never pruned) */
 static int meth_head(lua_State *L) {
-  struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
+  struct ane_head_stats h = ane_program_head(bind_check_program(L, 1)->program);
   lua_pushinteger(L, (lua_Integer)h.pruned);
   lua_pushinteger(L, (lua_Integer)h.read);
   lua_pushinteger(L, (lua_Integer)h.whole);
@@ -373,7 +374,7 @@ static int meth_head(lua_State *L) {
 /* dump() -> text, one line for each step */
 static int meth_dump(lua_State *L) {
   struct ane_buffer text = {0};
-  bool ok = ane_program_print(check_program(L, 1)->program, &text);
+  bool ok = ane_program_print(bind_check_program(L, 1)->program, &text);
   if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
   ane_buffer_free(&text);
   return ok ? 1 : luaL_error(L, "no memory to print the program");
@@ -391,26 +392,30 @@ static ane_dtype check_kv(lua_State *L, int at) {
 
 /* session{context=, kv=, prefixes= (prefixes to share pages with)} -> session; or nil, message, code */
 static int meth_session(lua_State *L) {
-  struct bind_program_box *box = check_program(L, 1);
+  bind_check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer context = bind_integer_option(L, 2, "context", 1, INT32_MAX);
   bind_field(L, 2, "kv");
   ane_dtype kv = check_kv(L, -1);
-  if (bind_field(L, 2, "prefixes") == LUA_TNIL) return bind_session_open(L, box, context, kv, NULL);
-  const struct bind_prefixes *p = bind_check_prefixes(L, lua_gettop(L));
-  if (p->box != box || p->kv != kv) return luaL_error(L, "option prefixes is of another program or type of kv");
-  return bind_session_open(L, box, context, kv, p->store);
+  if (bind_field(L, 2, "prefixes") == LUA_TNIL) return bind_session_open(L, 1, context, kv, 0);
+  return bind_session_open(L, 1, context, kv, lua_gettop(L));
 }
 
 /* prefixes([kv]) -> empty known prefixes; or nil, message, code */
-static int meth_prefixes(lua_State *L) { return bind_prefixes_open(L, check_program(L, 1), check_kv(L, 2)); }
+static int meth_prefixes(lua_State *L) {
+  bind_check_program(L, 1);
+  return bind_prefixes_open(L, 1, check_kv(L, 2));
+}
 
 /* adapter(parts, hash) -> adapter; or nil, message, code: see lua_adapter.c */
-static int meth_adapter(lua_State *L) { return bind_adapter_new(L, check_program(L, 1)); }
+static int meth_adapter(lua_State *L) {
+  bind_check_program(L, 1);
+  return bind_adapter_new(L, 1);
+}
 
 /* adapt(list): sets the adapters {{adapter, scale}, ...} of sessions that are made later; a session can set others */
 static int meth_adapt(lua_State *L) {
-  struct bind_program_box *box = check_program(L, 1);
+  struct bind_program_box *box = bind_check_program(L, 1);
   struct ane_adapter *list[ANE_SESSION_ADAPTERS];
   int n = bind_adapters(L, 2, list, box->scales);
   for (int i = 0; i < n; i++) ane_adapter_retain(list[i]);
@@ -432,7 +437,7 @@ const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_b
  * all fed in one run: weights are read once for all. The ids of all together are at most max_chunk(). want, until and mask as in
  * session:feed; the want of an item goes before that of the run (default "last") */
 static int meth_run(lua_State *L) {
-  struct bind_program_box *box = check_program(L, 1), *other;
+  struct bind_program_box *box = bind_check_program(L, 1), *other;
   luaL_checktype(L, 2, LUA_TTABLE);
   ane_want wanted = bind_want(L, 3);
   lua_Unsigned n = lua_rawlen(L, 2);
@@ -453,7 +458,7 @@ static int meth_run(lua_State *L) {
     items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
     lua_pushliteral(L, "mask");
     lua_rawget(L, item);
-    items[i].mask = bind_run_mask(L, item + 5, box); /* the item keeps it alive */
+    items[i].mask = bind_run_mask(L, item + 5, bind_check_program(L, 1)); /* the item keeps it alive */
     lua_settop(L, item + 2);
     items[i].ids = bind_ids(L, item + 2, &count);
     items[i].n = (int64_t)count;
@@ -478,7 +483,7 @@ static int meth_run(lua_State *L) {
 
 /* mask_size() -> ids of the masks (core.mask) that its feeds take */
 static int meth_mask_size(lua_State *L) {
-  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).vocab);
+  lua_pushinteger(L, ane_program_info(bind_check_program(L, 1)->program).vocab);
   return 1;
 }
 

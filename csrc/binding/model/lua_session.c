@@ -33,11 +33,14 @@ static void adopt(struct lua_session *ud, struct bind_program_box *box) {
   box->refs++;
 }
 
-int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store) {
+int bind_session_open(lua_State *L, int program, int64_t context, ane_dtype kv, int prefixes) {
   struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct bind_program_box *box = bind_check_program(L, program);
+  const struct bind_prefixes *p = prefixes ? bind_check_prefixes(L, prefixes) : NULL;
   struct ane_error err;
+  if (p && (p->box != box || p->kv != kv)) luaL_error(L, "option prefixes is of another program or type of kv");
   adopt(ud, box);
-  if (ane_session_create(&ud->session, box->program, context, kv, store, &err) ||
+  if (ane_session_create(&ud->session, box->program, context, kv, p ? p->store : NULL, &err) ||
       ane_session_adapt(ud->session, box->adapters, box->scales, box->n_adapters, &err))
     return bind_fail(L, &err);
   return 1;
@@ -318,7 +321,7 @@ static int meth_adapters_key(lua_State *L) {
 }
 
 static int meth_fork(lua_State *L) {
-  struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0), *from = check_session(L, 1);
   struct ane_error err;
   adopt(ud, from->box);
   if (ane_session_fork(&ud->session, from->session, &err)) return bind_fail(L, &err);
