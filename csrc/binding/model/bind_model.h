@@ -30,11 +30,18 @@ struct bind_program_box {
   float scales[ANE_SESSION_ADAPTERS];
   int n_adapters;
   struct bind_link *link; /* of a stage; NULL: the program is whole */
+  bool running;           /* functions of the link may be called: they cannot use the program or its sessions */
 };
 void bind_program_release(struct bind_program_box *box);
 /* Returns the open program at `arg`; raises otherwise. Metamethods, functions that a call takes, and finalisers that run when
  * memory is allocated may close it: check it again after them. The same holds for all objects of the binding. */
 struct bind_program_box *bind_check_program(lua_State *L, int arg);
+/* ane_run_tapped, during which functions of a stage cannot use the program or its sessions. All that the items point to must be
+ * on the stack of Lua, since these functions may change tables. */
+ane_status bind_run(struct bind_program_box *box, const struct ane_run_item *items, int32_t n, ane_tap_fn tap, void *arg,
+                    struct ane_error *err);
+/* Raises if the program is in a run. */
+void bind_check_idle(lua_State *L, const struct bind_program_box *box);
 /* Returns the mask (core.mask) at `arg` for a run of this program; NULL: none. Raises if it has fewer ids than the program has
  * logits. */
 const uint32_t *bind_run_mask(lua_State *L, int arg, const struct bind_program_box *box);

@@ -29,8 +29,21 @@ void bind_program_release(struct bind_program_box *box) {
 struct bind_program_box *bind_check_program(lua_State *L, int arg) {
   struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
   if (!ud->box) luaL_error(L, "program is closed");
+  bind_check_idle(L, ud->box);
   bind_link_enter(ud->box, L);
   return ud->box;
+}
+
+void bind_check_idle(lua_State *L, const struct bind_program_box *box) {
+  if (box->running) luaL_error(L, "the program is in a run: a function of its stage cannot use it or its sessions");
+}
+
+ane_status bind_run(struct bind_program_box *box, const struct ane_run_item *items, int32_t n, ane_tap_fn tap, void *arg,
+                    struct ane_error *err) {
+  box->running = true;
+  ane_status st = ane_run_tapped(box->program, items, n, tap, arg, err);
+  box->running = false;
+  return st;
 }
 
 struct importance {
@@ -444,7 +457,8 @@ static int meth_run(lua_State *L) {
   struct ane_error err;
   luaL_argcheck(L, n >= 1 && n <= 4096, 2, "must have 1 .. 4096 items");
   struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
-  luaL_checkstack(L, 2 * (int)n + 8, "too many items");
+  luaL_checkstack(L, 4 * (int)n + 8, "too many items");
+  const int first = lua_gettop(L) + 1; /* stack index of item 0, which takes four places */
   for (lua_Unsigned i = 0; i < n; i++) {
     size_t count;
     luaL_argcheck(L, lua_rawgeti(L, 2, (lua_Integer)i + 1) == LUA_TTABLE, 2, "each item is a list {session, ids}");
@@ -458,26 +472,24 @@ static int meth_run(lua_State *L) {
     items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
     lua_pushliteral(L, "mask");
     lua_rawget(L, item);
-    items[i].mask = bind_run_mask(L, item + 5, bind_check_program(L, 1)); /* the item keeps it alive */
-    lua_settop(L, item + 2);
+    items[i].mask = bind_run_mask(L, item + 5, bind_check_program(L, 1));
+    lua_copy(L, item + 5, item + 3);
+    lua_settop(L, item + 3);
     items[i].ids = bind_ids(L, item + 2, &count);
     items[i].n = (int64_t)count;
+    lua_replace(L, item + 2);
     if (lua_rawgeti(L, item, 3) != LUA_TNIL) {
       items[i].types = bind_ids(L, lua_gettop(L), &count);
       luaL_argcheck(L, (int64_t)count == items[i].n, 2, "must have as many token types as ids");
-      lua_replace(L, item + 1); /* ids and types stay on the stack, hence alive */
+      lua_replace(L, item);
     }
-    lua_copy(L, item + 3, item);
-    lua_settop(L, item + 1);
+    lua_settop(L, item + 3); /* types, session, ids and mask stay on the stack, hence alive */
   }
   for (lua_Unsigned i = 0; i < n; i++) { /* code that ran meanwhile, as a metamethod or finaliser, may have closed a session */
-    if (lua_rawgeti(L, 2, (lua_Integer)i + 1) != LUA_TTABLE) return luaL_argerror(L, 2, "the items have changed");
-    lua_rawgeti(L, -1, 1);
-    items[i].session = bind_check_session(L, lua_gettop(L), &other);
+    items[i].session = bind_check_session(L, first + 4 * (int)i + 1, &other);
     luaL_argcheck(L, other == box, 2, "a session of another program");
-    lua_pop(L, 2);
   }
-  ane_status st = ane_run(box->program, items, (int32_t)n, &err);
+  ane_status st = bind_run(box, items, (int32_t)n, NULL, NULL, &err);
   return bind_done(L, st ? st : bind_program_check(box, &err), &err);
 }
 

@@ -18,6 +18,7 @@ struct lua_session {
 static struct lua_session *check_session(lua_State *L, int arg) {
   struct lua_session *ud = luaL_checkudata(L, arg, SESSION_CLASS);
   if (!ud->session) luaL_error(L, "session is closed");
+  bind_check_idle(L, ud->box);
   bind_link_enter(ud->box, L);
   return ud;
 }
@@ -46,13 +47,20 @@ int bind_session_open(lua_State *L, int program, int64_t context, ane_dtype kv, 
   return 1;
 }
 
-static int meth_close(lua_State *L) {
+/* A session that is in a run is on the stack of Lua, so this one is not. */
+static int session_gc(lua_State *L) {
   struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
   ane_session_destroy(ud->session);
   ud->session = NULL;
   bind_program_release(ud->box);
   ud->box = NULL;
   return 0;
+}
+
+static int meth_close(lua_State *L) {
+  const struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  if (ud->box) bind_check_idle(L, ud->box);
+  return session_gc(L);
 }
 
 /* feed(ids [, want [, until [, mask]]]) -> true; or nil, message, code. want: none, last (default), all, argmax, best. until: the
@@ -68,7 +76,7 @@ static int meth_feed(lua_State *L) {
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   item.session = check_session(L, 1)->session; /* a finaliser that ran meanwhile may have closed it */
-  ane_status st = ane_run(ud->box->program, &item, 1, &err);
+  ane_status st = bind_run(ud->box, &item, 1, NULL, NULL, &err);
   return bind_done(L, st ? st : bind_program_check(ud->box, &err), &err);
 }
 
@@ -130,9 +138,10 @@ static int trace_gc(lua_State *L) {
   return 0;
 }
 
-/* Makes a trace of the names listed at `arg`; that table keeps the names alive. */
+/* Makes a trace of the names listed at `arg`. A table that is pushed keeps the names alive. */
 static struct trace *check_names(lua_State *L, int arg) {
   int n = (int)bind_length(L, arg, 1 << 20);
+  lua_createtable(L, n, 0);
   struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
   t->names = ane_calloc((size_t)n, sizeof *t->names);
   t->values = ane_calloc((size_t)n, sizeof *t->values);
@@ -141,7 +150,7 @@ static struct trace *check_names(lua_State *L, int arg) {
     lua_rawgeti(L, arg, i + 1);
     if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "name %d of the trace is %s", i + 1, bind_kind(L, -1));
     t->names[i] = lua_tostring(L, -1);
-    lua_pop(L, 1);
+    lua_rawseti(L, -3, i + 1);
   }
   t->n = n;
   return t;
@@ -159,7 +168,7 @@ static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, con
   item.n = (int64_t)n;
   struct trace *t = check_names(L, 3);
   item.session = check_session(L, 1)->session; /* as in meth_feed */
-  if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err) || bind_program_check(ud->box, &err)) {
+  if (bind_run(ud->box, &item, 1, tap, t, &err) || bind_program_check(ud->box, &err)) {
     bind_fail(L, &err);
     return NULL;
   }
@@ -273,8 +282,12 @@ static int meth_ids(lua_State *L) {
 
 static int meth_rewind(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
+  lua_Integer length = luaL_checkinteger(L, 2);
   struct ane_error err;
-  return bind_done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+  ud->box->running = true; /* it may feed tokens again, as bind_run */
+  ane_status st = ane_session_rewind(ud->session, length, &err);
+  ud->box->running = false;
+  return bind_done(L, st, &err);
 }
 
 static int meth_part(lua_State *L) {
@@ -358,8 +371,11 @@ static int meth_begin(lua_State *L) {
   return 1;
 }
 
+/* stop(): may also be called in a run */
 static int meth_stop(lua_State *L) {
-  ane_session_stop(check_session(L, 1)->session);
+  const struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  if (!ud->session) return luaL_error(L, "session is closed");
+  ane_session_stop(ud->session);
   return 0;
 }
 
@@ -396,7 +412,7 @@ void bind_session(lua_State *L) {
                                      {"adapt", meth_adapt},
                                      {"adapters_key", meth_adapters_key},
                                      {NULL, NULL}};
-  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", session_gc}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
   bind_class(L, SESSION_CLASS, methods, meta);
   bind_class(L, TRACE_CLASS, none, trace_meta);

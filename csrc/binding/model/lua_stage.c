@@ -12,16 +12,32 @@ struct bind_link {
   int begin, wait;     /* of a tensor's shared memory; else LUA_NOREF */
 };
 
+/* Nothing here raises, not even where memory is out: an error of Lua would leave a run half done. */
+
+/* (value) -> its text */
+static int to_text(lua_State *L) {
+  luaL_tolstring(L, 1, NULL);
+  return 1;
+}
+
+/* Replaces the value at the top of the stack by its text. */
+static const char *text_of(lua_State *L) {
+  lua_pushcfunction(L, to_text);
+  lua_insert(L, -2);
+  (void)lua_pcall(L, 1, 1, 0);
+  return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : luaL_typename(L, -1);
+}
+
 /* Calls the function on the stack, below `args` arguments, for one result. After an error nothing is left on the stack. */
 static ane_status call(lua_State *L, int args, const char *what, struct ane_error *err) {
   if (lua_pcall(L, args, 2, 0) != LUA_OK) {
-    ane_status st = ane_fail(err, ANE_IO, "%s: %s", what, luaL_tolstring(L, -1, NULL));
-    lua_pop(L, 2);
+    ane_status st = ane_fail(err, ANE_IO, "%s: %s", what, text_of(L));
+    lua_pop(L, 1);
     return st;
   }
   if (lua_toboolean(L, -2)) return lua_pop(L, 1), ANE_OK;
-  ane_status st = ane_fail(err, ANE_IO, "%s", luaL_tolstring(L, -1, NULL));
-  lua_pop(L, 3);
+  ane_status st = ane_fail(err, ANE_IO, "%s", text_of(L));
+  lua_pop(L, 2);
   return st;
 }
 
@@ -44,27 +60,40 @@ static ane_status on_receive(void *arg, void *data, size_t bytes, struct ane_err
   return st;
 }
 
-static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_error *err) {
-  const struct bind_link *link = arg;
-  lua_State *L = link->L;
+struct message {
+  int send; /* reference of the function */
+  const void *data;
+  size_t bytes;
+  bool rows, to_first; /* rows: of a tensor, with to_first as a second argument */
+};
+
+/* (struct message *) -> what the function returns */
+static int send_message(lua_State *L) {
+  const struct message *m = lua_touserdata(L, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, m->send);
+  lua_pushlstring(L, m->data, m->bytes);
+  if (m->rows) lua_pushboolean(L, m->to_first);
+  lua_call(L, m->rows ? 2 : 1, 2);
+  return 2;
+}
+
+static ane_status send(lua_State *L, struct message *m, const char *what, struct ane_error *err) {
   if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
-  lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
-  lua_pushlstring(L, data, bytes);
-  ane_status st = call(L, 1, "sending to the next stage", err);
+  lua_pushcfunction(L, send_message);
+  lua_pushlightuserdata(L, m);
+  ane_status st = call(L, 1, what, err);
   if (!st) lua_pop(L, 1);
   return st;
 }
 
+static ane_status on_send(void *arg, const void *data, size_t bytes, struct ane_error *err) {
+  const struct bind_link *link = arg;
+  return send(link->L, &(struct message){link->send, data, bytes, false, false}, "sending to the next stage", err);
+}
+
 static ane_status on_send_rows(void *arg, const void *data, size_t bytes, bool to_first, struct ane_error *err) {
   const struct bind_link *link = arg;
-  lua_State *L = link->L;
-  if (!lua_checkstack(L, 8)) return ane_fail(err, ANE_NOMEM, "no memory for Lua's stack");
-  lua_rawgeti(L, LUA_REGISTRYINDEX, link->send);
-  lua_pushlstring(L, data, bytes);
-  lua_pushboolean(L, to_first);
-  ane_status st = call(L, 2, "sending to other ranks", err);
-  if (!st) lua_pop(L, 1);
-  return st;
+  return send(link->L, &(struct message){link->send, data, bytes, true, to_first}, "sending to other ranks", err);
 }
 
 static ane_status on_receive_from(void *arg, int32_t rank, void *data, size_t bytes, struct ane_error *err) {

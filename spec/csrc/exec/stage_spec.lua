@@ -199,6 +199,82 @@ describe("stages of a pipeline", function()
     assert.matches("the graph", message)
   end)
 
+  describe("whose functions use them in the middle of a run", function()
+    local graph, source, steps
+
+    lazy_setup(function()
+      graph, source = stages.graph "spec/fixtures/gguf/llama-mixed.gguf"
+      steps = #graph:costs() - 1
+    end)
+    lazy_teardown(function()
+      graph:close()
+      source:close()
+    end)
+
+    -- A program of the last steps, and a session of it. Their messages are zeros; `during` is called before each.
+    local function open(during)
+      local program = assert(core.program(graph, {
+        threads = 1, int8 = false, context = 64, chunk = 16, stage = {
+          from = 3, to = steps, send = function() return true end,
+          receive = function(bytes)
+            during()
+            return ("\0"):rep(bytes)
+          end,
+        },
+      }))
+      return program, assert(program:session { context = 64 })
+    end
+
+    it("refuse that, and are as usual afterwards", function()
+      local program, session, message
+      program, session = open(function()
+        for _, use in ipairs {
+          function() session:close() end, function() session:feed { 1 } end, function() session:rewind(0) end,
+          function() session:fork() end, function() program:session { context = 8 } end,
+          function() coroutine.wrap(session.length)(session) end,
+        } do
+          local ok, why = pcall(use)
+          assert(not ok and why:find("the program is in a run: a function of its stage cannot use it or its sessions", 1, true), why)
+        end
+        message = true
+      end)
+      assert.is_true(session:feed({ 1, 2, 3 }, "last"))
+      assert.is_true(message)
+      local row = session:logits():tostring()
+      assert.is_true(session:rewind(0))
+      assert.is_true(program:run { { session, { 1, 2, 3 } } })
+      assert.equal(row, session:logits():tostring())
+      session:close()
+      program:close()
+    end)
+
+    it("may stop them, close the program and change the tables of the run", function()
+      local program, session, items
+      program, session = open(function()
+        session:stop()
+        program:close()
+        if items then items[1][1], items[1][2], items[1][3], items[1].mask = nil, nil, nil, nil end
+        collectgarbage()
+        collectgarbage()
+      end)
+      items = { { session, { 1, 2 }, { 0, 0 }, want = "best", mask = core.mask(program:vocab(), { 7 }) } }
+      assert.is_true(program:run(items))
+      assert.equal(7, (session:argmax()))
+      assert.equal("stopped", select(3, session:feed { 1 }))
+      assert.is_true(session:feed { 1 })
+      session:close()
+    end)
+
+    it("fail the run where the error has no text", function()
+      local program, session = open(function() error(setmetatable({}, { __tostring = function() error {} end })) end)
+      local ok, message, code = session:feed { 1 }
+      assert.same({ nil, "receiving from the stage before: table", "io" }, { ok, message, code })
+      assert.equal(0, session:length())
+      session:close()
+      program:close()
+    end)
+  end)
+
   it("refuse a head alone that would take more rows than there is room for", function()
     local graph <close>, source = stages.graph "spec/fixtures/gguf/llama-mixed.gguf"
     local steps = #graph:costs() - 1
