@@ -430,10 +430,12 @@ static int meth_adapter(lua_State *L) {
 static int meth_adapt(lua_State *L) {
   struct bind_program_box *box = bind_check_program(L, 1);
   struct ane_adapter *list[ANE_SESSION_ADAPTERS];
-  int n = bind_adapters(L, 2, list, box->scales);
+  float scales[ANE_SESSION_ADAPTERS];
+  int n = bind_adapters(L, 2, list, scales); /* may raise: the adapters so far stay */
   for (int i = 0; i < n; i++) ane_adapter_retain(list[i]);
   while (box->n_adapters > 0) ane_adapter_release(box->adapters[--box->n_adapters]);
   memcpy(box->adapters, list, (size_t)n * sizeof *list);
+  memcpy(box->scales, scales, (size_t)n * sizeof *scales);
   box->n_adapters = n;
   return 0;
 }

@@ -52,3 +52,19 @@ describe("program:run", function()
     for _, case in ipairs(cases) do assert.error_matches(case[2], case[1]) end
   end)
 end)
+
+describe("program:adapt", function()
+  it("changes nothing if one of the adapters is wrong", function()
+    local p <close> = programs.open "llama-mixed"
+    local m = p:info().matrices[1]
+    local bias = ("<f"):pack(1):rep(m.rows)
+    local adapter <close> = assert(p:adapter({ { weight = m.name, rank = 0, rows = m.rows, cols = m.cols, scale = 1, bias = bias } }, 7))
+    local closed = assert(p:adapter({ { weight = m.name, rank = 0, rows = m.rows, cols = m.cols, scale = 1, bias = bias } }, 8))
+    closed:close()
+    p:adapt { { adapter, 0.5 } }
+    local before <close> = assert(p:session { context = 8 })
+    assert.error_matches(function() p:adapt { { adapter, 2 }, { closed, 1 } } end, "adapter is closed")
+    local after <close> = assert(p:session { context = 8 })
+    assert.equal(before:adapters_key(), after:adapters_key())
+  end)
+end)
