@@ -176,8 +176,11 @@ ane_status ane_program_restore_prefixes(const struct ane_program *p, struct ane_
   if (st) return st;
   st = find_all(p, &file, kv, ane_kv_store_page_bytes(store), &f, err);
   int64_t n = (int64_t)ANE_MIN((uint64_t)f.count, most / ane_kv_store_page_bytes(store));
-  if (!st && !(f.made = ane_calloc((size_t)f.count + 1, sizeof(struct ane_kv_page *)))) st = ANE_NOMEM;
-  if (f.made && (st = adopt(t, store, &f, n))) ane_fail(err, st, "no memory for the prefixes of %s", path);
+  if (!st) {
+    f.made = ane_calloc((size_t)f.count + 1, sizeof(struct ane_kv_page *));
+    st = f.made ? adopt(t, store, &f, n) : ANE_NOMEM;
+    if (st) ane_fail(err, st, "no memory for the prefixes of %s", path);
+  }
   for (int64_t i = 0; f.made && i < n; i++) ane_kv_page_release(f.made[i]);
   ane_free(f.made);
   if (!st && (st = ane_map_check(&file.map, err)))
