@@ -59,9 +59,9 @@ static int save_session(lua_State *L) {
     luaL_argcheck(L, lua_rawgeti(L, -1, 1) == LUA_TSTRING, 4, "each part has a name");
     list[i].name = lua_tostring(L, -1);
     lua_rawgeti(L, -2, 2);
-    bool ids = lua_type(L, -1) == LUA_TTABLE;
+    int top = lua_gettop(L);
     list[i].data = part_bytes(L, &list[i].bytes);
-    if (ids) lua_rotate(L, -4, 1); /* the ids' memory stays on the stack */
+    if (lua_gettop(L) > top) lua_rotate(L, -4, 1); /* the ids' memory stays on the stack */
     lua_pop(L, 3);
   }
   ane_saved_create(&w, path, &key, &err);

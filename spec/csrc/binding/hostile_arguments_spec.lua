@@ -158,6 +158,24 @@ describe("a product's gradient", function()
   end)
 end)
 
+describe("a part of a saved session", function()
+  it("may be a single id, whose memory lasts until it is written", function()
+    local parts, long = { { "ids", { 1 } } }, {}
+    for i = 1, 300000 do long[i] = i end
+    for i = 1, 20 do
+      parts[2 * i], parts[2 * i + 1] = { "one" .. i, i }, { "long" .. i, long } -- the memory of long lists makes the collector run
+    end
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    collectgarbage("generational", 1, 1)
+    local ok = core.save_session(path, "packages", 1, parts)
+    collectgarbage("incremental", 200, 100)
+    assert.is_true(ok)
+    local _, found = core.load_session(path, "packages", 1, 10, 10)
+    for i = 1, 20 do assert.equal(("<i4"):pack(i), found["one" .. i]) end
+  end)
+end)
+
 describe("a wait for input", function()
   it("needs a number of seconds", function()
     local ok, message = pcall(core.read_some, 0, 0 / 0)
