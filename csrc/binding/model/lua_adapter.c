@@ -23,7 +23,13 @@ static const float *floats_field(lua_State *L, const char *name, lua_Integer n) 
 }
 
 static lua_Integer count_field(lua_State *L, const char *name) {
-  return bind_integer_option(L, lua_gettop(L), name, 0, INT32_MAX);
+  int ok;
+  bind_field(L, -1, name);
+  lua_Integer n = lua_tointegerx(L, -1, &ok);
+  if (!ok || n < 0 || n > INT32_MAX)
+    luaL_error(L, "%s of a part must be an integer in 0 .. %d, but is %s", name, INT32_MAX, luaL_tolstring(L, -1, NULL));
+  lua_pop(L, 1);
+  return n;
 }
 
 /* Reads a part from the table at the top. */

@@ -47,8 +47,19 @@ static struct lua_session *check_session(lua_State *L, int arg) {
 
 /* ---- Options -------------------------------------------------------------------------------------------------------*/
 
+/* Reads a text; NULL if it is absent. The list at `keep` keeps it alive: the function `progress` may change the options. */
+static const char *read_text(lua_State *L, int t, const char *name, int keep) {
+  const char *s = bind_opt_text_option(L, t, name);
+  if (s) {
+    bind_field(L, t, name);
+    s = lua_tostring(L, -1);
+    lua_rawseti(L, keep, (lua_Integer)lua_rawlen(L, keep) + 1);
+  }
+  return s;
+}
+
 /* Reads the option states = list of {past=, present=, rows=}. The array is a userdata that stays on the stack. */
-static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
+static void read_states(lua_State *L, int t, int keep, struct ane_lm_options *o) {
   bind_field(L, t, "states");
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
@@ -59,28 +70,30 @@ static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     int row = lua_gettop(L);
-    states[i] = (struct ane_lm_state){bind_opt_text_option(L, row, "past"), bind_opt_text_option(L, row, "present"),
+    states[i] = (struct ane_lm_state){read_text(L, row, "past", keep), read_text(L, row, "present", keep),
                                       bind_opt_integer_option(L, row, "rows", 0, 0, INT32_MAX)};
     if (!states[i].past || !states[i].present)
       luaL_error(L, "option states: entry %I has no past or present", (LUAI_UACINT)(i + 1));
-    lua_pop(L, 1); /* the row stays in the list */
+    lua_pop(L, 1);
   }
   o->states = states;
   o->n_states = (int32_t)n;
 }
 
 static void read_options(lua_State *L, int t, struct ane_lm_options *o) {
-  *o = (struct ane_lm_options){.ids = bind_opt_text_option(L, t, "ids"),
-                               .mask = bind_opt_text_option(L, t, "mask"),
-                               .positions = bind_opt_text_option(L, t, "positions"),
-                               .past_length = bind_opt_text_option(L, t, "past_length"),
-                               .total_length = bind_opt_text_option(L, t, "total_length"),
-                               .logits = bind_opt_text_option(L, t, "logits")};
+  lua_newtable(L);
+  int keep = lua_gettop(L);
+  *o = (struct ane_lm_options){.ids = read_text(L, t, "ids", keep),
+                               .mask = read_text(L, t, "mask", keep),
+                               .positions = read_text(L, t, "positions", keep),
+                               .past_length = read_text(L, t, "past_length", keep),
+                               .total_length = read_text(L, t, "total_length", keep),
+                               .logits = read_text(L, t, "logits", keep)};
   o->kv_heads = bind_opt_integer_option(L, t, "kv_heads", 0, 0, INT32_MAX);
   o->head_size = bind_opt_integer_option(L, t, "head_size", 0, 0, INT32_MAX);
   o->context = bind_opt_integer_option(L, t, "context", 1, 1, INT32_MAX);
   o->chunk = bind_opt_integer_option(L, t, "chunk", 1, 1, 4096);
-  read_states(L, t, o);
+  read_states(L, t, keep, o);
 }
 
 /* ---- Programs ------------------------------------------------------------------------------------------------------*/

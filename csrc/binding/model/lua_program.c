@@ -58,7 +58,7 @@ struct other_name {
 struct loading {
   struct bind_progress progress; /* first */
   const struct bind_program_box *box;
-  const struct importance *importance; /* in the table of options */
+  const struct importance *importance; /* kept by a table on the stack */
   int n_importance;
   const struct other_name *other_names; /* in the table of options; sorted */
   size_t n_other_names;
@@ -134,10 +134,11 @@ static void names_field(lua_State *L, int t, struct loading *load) {
   size_t n = 0;
   for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) n++;
   struct other_name *rows = lua_newuserdatauv(L, sizeof *rows * ANE_MAX(n, (size_t)1), 0), *row = rows;
-  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) {
+  for (lua_pushnil(L); (size_t)(row - rows) < n && lua_next(L, list); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option names must be {name = name}");
     *row++ = (struct other_name){lua_tostring(L, -2), lua_tostring(L, -1)};
   }
+  n = (size_t)(row - rows);
   qsort(rows, n, sizeof *rows, compare_names);
   load->other_names = rows;
   load->n_other_names = n;
@@ -157,16 +158,19 @@ static void importance_field(lua_State *L, int t, struct loading *load) {
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L), n = 0;
   for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) n++;
+  lua_createtable(L, 2 * n, 0); /* keeps the texts: the function `progress` may change the options */
+  int keep = lua_gettop(L);
   struct importance *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)ANE_MAX(n, 1), 0);
   load->importance = rows;
-  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1), rows++) {
+  for (lua_pushnil(L); load->n_importance < n && lua_next(L, list); lua_pop(L, 1), rows++) {
     size_t size;
     if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
       luaL_error(L, "option importance must be {name = float32 bytes}");
     const char *bytes = lua_tolstring(L, -1, &size);
     *rows = (struct importance){lua_tostring(L, -2), (const float *)(const void *)bytes, (int64_t)(size / sizeof(float))};
+    for (int k = 0; k < 2; k++) lua_pushvalue(L, k - 2), lua_rawseti(L, keep, 2 * load->n_importance + k + 1);
+    load->n_importance++;
   }
-  load->n_importance = n;
 }
 
 static const float *find_importance(void *arg, const char *name, int64_t cols) {

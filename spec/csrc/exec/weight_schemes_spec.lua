@@ -98,6 +98,32 @@ describe("weights in forms of packages", function()
     end
   end)
 
+  it("follow an importance that progress drops from the options", function()
+    local names, list = {}, {}
+    do
+      local p <close> = programs.open "llama-mixed"
+      for i, m in ipairs(p:info().matrices) do names[i] = { m.name, m.cols } end
+    end
+    local function errors(progress)
+      for i, n in ipairs(names) do
+        local numbers = {}
+        for c = 1, n[2] do numbers[c] = ("<f"):pack((c * 7919 + i) % 97 / 10 + 0.01) end
+        list[n[1]] = table.concat(numbers)
+      end
+      local p <close> = programs.open("llama-mixed", { weights = "int4-block", importance = list, progress = progress })
+      local found = {}
+      for i, m in ipairs(p:info().matrices) do found[i] = m.error end
+      return found
+    end
+    local want, others = errors(), {}
+    assert.same(want, errors(function()
+      for name in pairs(list) do list[name] = nil end
+      collectgarbage()
+      for _, n in ipairs(names) do others[#others + 1] = ("<f"):pack(#others):rep(n[2]) end
+    end))
+    assert.is_true(#others > 0)
+  end)
+
   it("refuse weights that are not finite, by name", function()
     local head = floats.unpack(floats.uniform(33 * 8, 3, 0.7))
     head[32 * 8 + 2] = 0 / 0

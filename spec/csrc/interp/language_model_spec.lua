@@ -36,6 +36,41 @@ it("a graph runs with its caches", function()
   assert.same({ 24, 24 }, { #session:get(1), #session:get(2) })
 end)
 
+it("names last until the graph is read, whatever happens to the options", function()
+  local long = ("x"):rep(60)
+  local function drop()
+    collectgarbage()
+    collectgarbage()
+    local others = {}
+    for i = 1, 200 do others[i] = ("y"):rep(55) .. i end
+    return #others
+  end
+  local source, file <close> = assert(onnx.open {
+    inputs = { { "ids" .. long, "int64", { 1, "n" } } }, outputs = { { "logits" .. long, "float", { 1, "n", 4 } } },
+    constants = { { "w", onnx.floats({ 1, 4 }, { 1, 1, 1, 1 }) }, { "axes", onnx.ints({ 1 }, { 2 }) } },
+    nodes = { { "Cast", { "ids" .. long }, { "f" }, attrs = { to = 1 } }, { "Unsqueeze", { "f", "axes" }, { "u" } },
+      { "MatMul", { "u", "w" }, { "logits" .. long } } },
+  })
+  assert(file)
+  local options = { states = {}, context = 8, chunk = 8, threads = 1 }
+  options.ids, options.logits = table.concat { "ids", long }, table.concat { "logits", long }
+  local called = 0
+  options.progress = function()
+    called = called + 1
+    options.ids, options.logits = nil, nil
+    drop()
+  end
+  local p <close> = assert(core.graph_program(source, options))
+  assert(p)
+  assert.is_true(called > 0)
+  local made = setmetatable({ states = {}, context = 8, chunk = 8, threads = 1 }, { __index = function(_, key)
+    if key == "ids" or key == "logits" then return table.concat { key, long } end
+    drop()
+  end })
+  local q <close> = assert(core.graph_program(source, made))
+  assert(q)
+end)
+
 it("an input or output with two meanings is refused", function()
   assert.same({ "output a must have one meaning, but is named for two", "invalid" }, refused { b = "a" })
   assert.same({ "output b must have one meaning, but is named for two", "invalid" }, refused { logits = "b" })
