@@ -50,6 +50,16 @@ describe("a tokenizer", function()
     assert.same({ 2 }, make(letters(), { splits = list(256, split), normalisers = list(256, change) }):encode "ab")
   end)
 
+  it("is made of what its description holds, not of what metamethods return", function()
+    local v = letters()
+    local t = assert(core.tokenizer(v, setmetatable({ model = "merges" }, { __index = function() v:close() end })))
+    assert.same({ 2 }, t:encode "ab")
+    v = letters()
+    local ok, message = pcall(core.tokenizer, v, { model = "merges", splits = { "a" } })
+    assert.is_false(ok)
+    assert.matches("description: change is looked for in a string", message)
+  end)
+
   it("has patterns of at most 65,536 bytes", function()
     local long = { pattern = ("a"):rep(65537), behaviour = "isolated", place = "pre_tokenizer.pattern" }
     local message = "pre_tokenizer.pattern: a pattern must have at most 65536 bytes, but this one has 65537"
