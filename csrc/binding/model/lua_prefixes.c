@@ -33,10 +33,10 @@ static int meth_close(lua_State *L) {
 /* known(ids [, key]) -> length of the longest known prefix of a prompt, shorter than the prompt, for sessions with this
  * adapters_key() */
 static int meth_known(lua_State *L) {
-  const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   uint64_t adapters = (uint64_t)luaL_optinteger(L, 3, 0);
   size_t n;
   const int32_t *ids = bind_ids(L, 2, &n);
+  const struct bind_prefixes *ud = bind_check_prefixes(L, 1); /* not before: a finaliser may have closed it meanwhile */
   lua_pushinteger(L, ane_program_known(ud->box->program, ud->tree, adapters, ids, (int64_t)n));
   return 1;
 }

@@ -298,19 +298,19 @@ static int meth_part(lua_State *L) {
 
 /* save(path [, note]) -> true; or nil, message, code */
 static int meth_save(lua_State *L) {
-  struct lua_session *ud = check_session(L, 1);
+  const char *path = bind_text(L, 2);
   struct ane_session_note note = {0};
   struct ane_error err;
   note.text = luaL_optlstring(L, 3, NULL, &note.bytes);
-  return bind_done(L, ane_session_save(ud->session, bind_text(L, 2), &note, &err), &err);
+  return bind_done(L, ane_session_save(check_session(L, 1)->session, path, &note, &err), &err);
 }
 
 /* restore(path) -> true, note (nil: none was saved); or nil, message, code */
 static int meth_restore(lua_State *L) {
-  struct lua_session *ud = check_session(L, 1);
+  const char *path = bind_text(L, 2);
   struct ane_buffer *note = bind_buffer(L);
   struct ane_error err;
-  if (ane_session_restore(ud->session, bind_text(L, 2), note, &err)) return bind_fail(L, &err);
+  if (ane_session_restore(check_session(L, 1)->session, path, note, &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);
   if (!note->data) return 1;
   lua_pushlstring(L, (const char *)note->data, note->size);
@@ -363,10 +363,10 @@ static int meth_keep(lua_State *L) {
 
 /* begin(prefixes, ids) -> length. Gives an empty session the longest known prefix of a prompt, shorter than the prompt */
 static int meth_begin(lua_State *L) {
-  struct lua_session *ud = check_session(L, 1);
-  const struct bind_prefixes *p = check_prefixes(L, 2, ud);
   size_t n;
   const int32_t *ids = bind_ids(L, 3, &n);
+  struct lua_session *ud = check_session(L, 1); /* not before: as in meth_feed */
+  const struct bind_prefixes *p = check_prefixes(L, 2, ud);
   lua_pushinteger(L, ane_session_begin(ud->session, p->tree, ids, (int64_t)n));
   return 1;
 }

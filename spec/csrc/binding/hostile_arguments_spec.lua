@@ -148,6 +148,44 @@ describe("options whose metamethods close what is in use", function()
   end)
 end)
 
+describe("a finaliser", function()
+  -- Calls f until the collector, which runs when it allocates memory, has finalised an object, which closes x.
+  local function close_during(x, f, ...)
+    local closed = false
+    local function arm()
+      setmetatable({}, { __gc = function()
+        closed = true
+        x:close()
+      end })
+    end
+    collectgarbage("generational", 1, 1) -- a whole collection
+    arm()
+    for _ = 1, 1000 do
+      if closed then break end
+      pcall(f, ...)
+    end
+    collectgarbage("incremental", 200, 100)
+    assert.is_true(closed)
+  end
+
+  it("may close what a call has been given", function()
+    local ids = {}
+    for i = 1, 400000 do ids[i] = 1 end
+    for _, which in ipairs { "session", "prefixes", "known" } do
+      local g <close> = graphs.parse(TEXT)
+      assert(g:passes "cpu-plain")
+      local p <close> = assert(core.program(g, { threads = 1, context = 100, chunk = 32, int8 = false }))
+      local prefixes <close> = assert(p:prefixes())
+      local s <close> = assert(p:session { context = 100, prefixes = prefixes })
+      if which == "known" then
+        close_during(prefixes, prefixes.known, prefixes, ids)
+      else
+        close_during(which == "session" and s or prefixes, s.begin, s, prefixes, ids)
+      end
+    end
+  end)
+end)
+
 describe("a product's gradient", function()
   it("needs a matrix that has numbers", function()
     local gradients <close> = assert(core.gradients(1))
