@@ -255,6 +255,21 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
+/* Pushes a second owner of the program at 1 for calls that make tables of its names, during which a finaliser may close it.
+ * let_go ends it. */
+static struct lua_program *hold(lua_State *L) {
+  struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  struct bind_program_box *box = bind_check_program(L, 1);
+  box->refs++;
+  ud->box = box;
+  return ud;
+}
+
+static void let_go(struct lua_program *ud) {
+  bind_program_release(ud->box);
+  ud->box = NULL;
+}
+
 static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   lua_createtable(L, 0, 7);
   bind_set_text(L, "name", m->name);
@@ -278,7 +293,8 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
  * it is multiplied by, or nil), weights (scheme of packages, or nil); if it was re-encoded max_abs, error, signal (sums of
  * squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
-  struct ane_program *p = bind_check_program(L, 1)->program;
+  struct lua_program *held = hold(L);
+  const struct ane_program *p = held->box->program;
   struct ane_program_info i = ane_program_info(p);
   lua_createtable(L, 0, 12);
   bind_set_text(L, "isa", ane_isa_name(i.isa));
@@ -300,6 +316,7 @@ static int meth_info(lua_State *L) {
     lua_rawseti(L, -2, m + 1);
   }
   lua_setfield(L, -2, "matrices");
+  let_go(held);
   return 1;
 }
 
@@ -316,6 +333,7 @@ static int meth_profile(lua_State *L) {
     return 1;
   }
   if (!ane_program_profiled(p, 0, &row)) return 0;
+  struct lua_program *held = hold(L);
   lua_newtable(L);
   for (int32_t i = 0; ane_program_profiled(p, i, &row); i++) {
     lua_createtable(L, 0, 7);
@@ -331,12 +349,14 @@ static int meth_profile(lua_State *L) {
     lua_pushnumber(L, row.ops), lua_setfield(L, -2, "ops");
     lua_rawseti(L, -2, i + 1);
   }
+  let_go(held);
   return 1;
 }
 
 /* values() -> list of {name, channels}: the values that session:trace can return */
 static int meth_values(lua_State *L) {
-  const struct ane_program *p = bind_check_program(L, 1)->program;
+  struct lua_program *held = hold(L);
+  const struct ane_program *p = held->box->program;
   const char *name;
   int64_t channels;
   lua_newtable(L);
@@ -346,6 +366,7 @@ static int meth_values(lua_State *L) {
     bind_set_integer(L, "channels", channels);
     lua_rawseti(L, -2, i + 1);
   }
+  let_go(held);
   return 1;
 }
 

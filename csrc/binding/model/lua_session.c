@@ -275,8 +275,9 @@ static int meth_kv_bytes(lua_State *L) {
 
 /* ids() -> list of the tokens fed */
 static int meth_ids(lua_State *L) {
-  const struct ane_session *s = check_session(L, 1)->session;
-  bind_push_ids(L, ane_session_ids(s), ane_session_length(s));
+  lua_createtable(L, (int)ane_session_length(check_session(L, 1)->session), 0);
+  const struct ane_session *s = check_session(L, 1)->session; /* as in meth_feed; there is room for the ids now */
+  for (int64_t i = 0; i < ane_session_length(s); i++) lua_pushinteger(L, ane_session_ids(s)[i]), lua_rawseti(L, -2, i + 1);
   return 1;
 }
 

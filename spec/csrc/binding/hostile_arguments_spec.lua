@@ -4,6 +4,7 @@ local core = require "ane.core"
 local floats = require "support.floats"
 local gguf = require "support.gguf_writer"
 local graphs = require "support.graphs"
+local programs = require "support.programs"
 
 -- A list of n numbers whose length operator gives 2^62: the border that Lua finds in a table without an array part.
 local function endless(n)
@@ -148,26 +149,26 @@ describe("options whose metamethods close what is in use", function()
   end)
 end)
 
-describe("a finaliser", function()
-  -- Calls f until the collector, which runs when it allocates memory, has finalised an object, which closes x.
-  local function close_during(x, f, ...)
-    local closed = false
-    local function arm()
-      setmetatable({}, { __gc = function()
-        closed = true
-        x:close()
-      end })
-    end
-    collectgarbage("generational", 1, 1) -- a whole collection
-    arm()
-    for _ = 1, 1000 do
-      if closed then break end
-      pcall(f, ...)
-    end
-    collectgarbage("incremental", 200, 100)
-    assert.is_true(closed)
+-- Calls f until the collector, which runs when it allocates memory, has finalised an object, which closes x.
+local function close_during(x, f, ...)
+  local closed = false
+  local function arm()
+    setmetatable({}, { __gc = function()
+      closed = true
+      x:close()
+    end })
   end
+  collectgarbage("generational", 1, 1) -- a whole collection
+  arm()
+  for _ = 1, 100000 do
+    if closed then break end
+    pcall(f, ...)
+  end
+  collectgarbage("incremental", 200, 100)
+  assert.is_true(closed)
+end
 
+describe("a finaliser", function()
   it("may close what a call has been given", function()
     local ids = {}
     for i = 1, 400000 do ids[i] = 1 end
@@ -181,6 +182,18 @@ describe("a finaliser", function()
         close_during(prefixes, prefixes.known, prefixes, ids)
       else
         close_during(which == "session" and s or prefixes, s.begin, s, prefixes, ids)
+      end
+    end
+  end)
+end)
+
+describe("a finaliser and a list of names", function()
+  it("may meet", function()
+    for _, which in ipairs { "info", "values", "profile" } do
+      for _ = 1, 20 do
+        local p <close> = programs.open("llama-odd", { context = 8, chunk = 8 })
+        assert(p:profile(true))
+        close_during(p, p[which], p)
       end
     end
   end)
