@@ -27,8 +27,9 @@ local try = failure.try
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
--- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; shared(set, cfg, self) sets
--- keys without the architecture's name; ignores = true: what the recipe ignores is left out.
+-- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; dims = true: files always have
+-- the rotary dimensions; shared(set, cfg, self) sets keys without the architecture's name; ignores = true: what the recipe ignores is left
+-- out.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
 local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
@@ -57,12 +58,9 @@ local function llama3_divisors(rope)
   return list
 end
 
-local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true } }
+local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true }, dims = true }
 
-function LLAMA.values(set, cfg)
-  set("vocab_size", "uint32", cfg.vocab_size)
-  set("rope.dimension_count", "uint32", cfg.rope.dims)
-end
+function LLAMA.values(set, cfg) set("vocab_size", "uint32", cfg.vocab_size) end
 
 local QWEN2 = { name = "qwen2", biases = QKV_BIASES }
 
@@ -75,7 +73,7 @@ local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
 local OLMO2 = { name = "olmo2" }
 
 -- Files do not list the layers without rope. Readers assume every fourth.
-local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, values = LLAMA.values }
+local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, dims = true, values = LLAMA.values }
 
 function SMOLLM3.fault(cfg)
   local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
@@ -106,7 +104,7 @@ function QWEN2MOE.fault(cfg)
   if #dense > 0 or step ~= 1 then return "layers without experts" end
 end
 
-local PHI3 = { name = "phi3", longrope = true }
+local PHI3 = { name = "phi3", longrope = true, dims = true }
 
 local function longrope_magnitude(rope)
   if rope.attn_factor then return rope.attn_factor end
@@ -115,7 +113,6 @@ end
 
 function PHI3.values(set, cfg)
   local rope, window = cfg.rope, cfg.sliding_window
-  set("rope.dimension_count", "uint32", rope.dims)
   -- a window as long as the context has no effect
   set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
   set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
@@ -269,6 +266,7 @@ local KNOWN = {
 local function rope_fault(arch, cfg)
   local rope = cfg.rope
   local scaling = rope.scaling
+  if arch.pair and rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(rope.dims, cfg.head_dim) end
   if scaling == nil or scaling == "linear" then return nil end
   if scaling == "llama3" and arch.name ~= "gemma3" then return nil end
   if scaling == "longrope" and arch.longrope then return nil end
@@ -455,7 +453,10 @@ local function own_values(self, set)
     set("attention.key_length", "uint32", cfg.head_dim)
     set("attention.value_length", "uint32", cfg.head_dim)
   end
-  if arch.rope ~= false then rope_values(set, cfg, context) end
+  if arch.rope ~= false then
+    if arch.dims or cfg.rope.dims ~= cfg.head_dim then set("rope.dimension_count", "uint32", cfg.rope.dims) end
+    rope_values(set, cfg, context)
+  end
   if arch.values then arch.values(set, cfg, self) end
 end
 

@@ -281,6 +281,24 @@ describe("a folder as GGUF", function()
     end
   end)
 
+  it("says how much of a head rotates", function()
+    local ids = {}
+    for i = 1, 40 do ids[i] = i * 7 % 50 end
+    local cases = {
+      ["qwen3-odd"] = { 6 / 14, "qwen3" }, ["olmo2-odd"] = { 8 / 14, "olmo2" },
+      ["smollm3-odd"] = { 4 / 10, "ane-smollm3" }, -- its rows are in pairs of the whole head
+    }
+    for name, case in pairs(cases) do
+      local from = changed(name, function(c) c.rope_parameters.partial_rotary_factor = case[1] end)
+      assert.equal(case[2], write(from, "fp32").architecture)
+      local a <close> = assert(ane.load(from, { activations = "fp32" }))
+      local whole <close> = assert(ane.load(HF .. name, { activations = "fp32" }))
+      local b <close> = assert(ane.load(path(), { activations = "fp32" }))
+      assert(assert(compare.run(a, b, ids)).kl.max < 1e-6, name)
+      assert(assert(compare.run(a, whole, ids)).kl.max > 1e-3, name)
+    end
+  end)
+
   it("says what a GGUF of the architecture cannot", function()
     for _, case in ipairs {
       { "llama", "rope type dynamic", function(c) c.rope_scaling = { rope_type = "dynamic", factor = 2.0 } end },
