@@ -163,6 +163,9 @@ function GEMMA3.norm_scale(role, cfg)
 end
 
 function GEMMA3.fault(cfg)
+  local near = cfg.ropes and cfg.ropes.sliding_attention
+  if near and near.scaling then return ("rope type %s of sliding layers"):format(near.scaling) end
+  if near and near.dims ~= cfg.rope.dims then return ("ropes of %d and %d dimensions"):format(cfg.rope.dims, near.dims) end
   if not full_period(cfg) then return "full attention in layers without a period" end
 end
 

@@ -204,6 +204,22 @@ describe("a folder as GGUF", function()
       for i = 1, 6 do c.layer_types[i] = i == 2 and "full_attention" or "sliding_attention" end
     end)
     assert.matches("cannot say full attention in layers without a period", write(from, "fp16").note)
+    os.execute("rm -r '" .. from .. "'")
+    local function with_ropes(near)
+      from = changed("gemma3", function(c)
+        c.rope_scaling, c.sliding_window_pattern, c.layer_types = nil, nil, core.json_array {}
+        for i = 1, 6 do c.layer_types[i] = i % 3 == 0 and "full_attention" or "sliding_attention" end
+        c.rope_parameters = { full_attention = { rope_type = "default", rope_theta = 1e6 }, sliding_attention = near }
+      end)
+      local report = write(from, "fp16")
+      os.execute("rm -r '" .. from .. "'")
+      return report
+    end
+    assert.equal("gemma3", with_ropes({ rope_type = "default", rope_theta = 1e4 }).architecture)
+    assert.matches("cannot say rope type linear of sliding layers",
+      with_ropes({ rope_type = "linear", rope_theta = 1e4, factor = 4.0 }).note)
+    assert.matches("cannot say ropes of 32 and 16 dimensions",
+      with_ropes({ rope_type = "default", rope_theta = 1e4, partial_rotary_factor = 0.5 }).note)
     from = changed("smollm3-odd", function(c) c.no_rope_layers = core.json_array { 1, 1, 0, 0, 1 } end)
     assert.matches("smollm3 cannot say rope in other layers than three of four", write(from, "fp16").note)
   end)
