@@ -151,7 +151,7 @@ end
 local function load(run, mixed)
   return try(model_of.load(run.path, {
     mixed = mixed, context = run.context, threads = run.threads, activations = run.activations, transform = run.transform,
-    adapters = run.adapters, merge = run.merge,
+    adapters = run.adapters, merge = run.merge, recipe = run.recipe,
   }))
 end
 
@@ -325,6 +325,7 @@ local function sensitivity(bundle, model, input, opts)
   local run = {
     path = bundle.source:path(), transform = bundle.options and bundle.options.transform,
     adapters = bundle.options and bundle.options.adapters, merge = bundle.options and bundle.options.merge,
+    recipe = bundle.options and bundle.options.recipe,
     threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }

@@ -49,6 +49,15 @@ describe("--recipe", function()
     assert.equal(#want, #logits_of(again, own))
   end)
 
+  it("counts for each load that measures the sensitivity of weights", function()
+    unknown("qwen3-odd", "qwen3")
+    local m <close> = assert(ane.load(model, { recipe = own }))
+    local ids = {}
+    for i = 1, 40 do ids[i] = i * 7 % 50 end
+    local report = assert(ane.sensitivity(m, ids, { tokens = 32, types = { "fp16" } }))
+    assert.equal(32, report.tokens)
+  end)
+
   it("is an error that names the file if it cannot be read", function()
     local code, _, err = command.run { "quantise", HF .. "llama", folder .. "/out.gguf", "--weights", "q8_0", "--recipe", own }
     assert.equal(1, code)
