@@ -212,16 +212,6 @@ end
 
 -- ---- Going on --------------------------------------------------------------------------------------------------------
 
--- A hash of weights for columns.
-local function digest_of_importance(importance)
-  if not importance then return nil end
-  local parts = {}
-  for i, name in ipairs(keys(importance)) do
-    parts[i] = name .. " " .. core.sha256(importance[name]:tostring())
-  end
-  return core.sha256(table.concat(parts, "\n"))
-end
-
 -- All that the numbers of the file depend on.
 local function settings_of(source, opts, inputs)
   local rules, calibration = {}, opts.calibration
@@ -232,7 +222,7 @@ local function settings_of(source, opts, inputs)
       weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
       table = opts.table,
       inputs = inputs, calibrate = calibration and calibration:digest(),
-      activations = calibration and (calibration.bundle.options or {}).activations, importance = digest_of_importance(opts.importance),
+      activations = calibration and (calibration.bundle.options or {}).activations, importance = digest.of_importance(opts.importance),
     },
     run = { graph = calibration and calibration.graph },
   }

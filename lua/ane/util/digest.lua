@@ -1,7 +1,8 @@
---- A hash of a source, by which a resumed run recognises the source of the interrupted run.
--- Needs ane.core. Usage: `local same = digest.of(source) == old`
+--- Hashes by which a resumed run recognises what the interrupted run has read.
+-- Needs ane.core and ane.util.keys. Usage: `local same = digest.of(source) == old`
 
 local core = require "ane.core"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -21,6 +22,16 @@ function M.of(source, whole)
       parts[#parts + 1] = core.sha256((source:read(t.name, 1, 1) or "") .. (source:read(t.name, rows, rows) or ""))
     end
   end
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+--- Hashes weights for columns.
+-- @param importance name -> tensor; or nil
+-- @return SHA-256; nil: none were given
+function M.of_importance(importance)
+  if not importance then return nil end
+  local parts = {}
+  for i, name in ipairs(keys(importance)) do parts[i] = name .. " " .. core.sha256(importance[name]:tostring()) end
   return core.sha256(table.concat(parts, "\n"))
 end
 

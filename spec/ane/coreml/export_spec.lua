@@ -175,6 +175,33 @@ describe("export", function()
     remove(out)
   end)
 
+  it("keeps nothing of a run with another importance", function()
+    local model <close> = tiny.load()
+    local out = temp()
+    local function options(target, step)
+      local importance = {}
+      for _, row in ipairs(model:weights_report()) do
+        importance[row.name] = {}
+        for i = 1, row.cols do importance[row.name][i] = i % step == 0 and 50 or 0.01 end
+      end
+      return { target = target, context = 32, layers = target == "coreml" and 1 or nil, weights = "lut4", importance = importance }
+    end
+    for target, left in pairs { coreml = 1, coreai = 3 } do
+      assert(model:export(out, options(target, 7)))
+      local want = tree(out)
+      remove(out)
+      local opts = options(target, 5)
+      opts.progress = function()
+        left = left - 1
+        if left == 0 then error "stop here" end
+      end
+      assert.error_matches(function() model:export(out, opts) end, "stop here")
+      assert.equal(0, assert(model:export(out, options(target, 7))).kept)
+      assert.same(want, tree(out))
+      remove(out)
+    end
+  end)
+
   it("lets one write at a time", function()
     local model <close> = tiny.load()
     local out = temp()

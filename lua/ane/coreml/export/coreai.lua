@@ -1,6 +1,6 @@
 --- Writes a model as one Core AI asset, in a bundle as Apple's runner of language models takes it.
 -- Needs ane.core, ane.coreml.export.errors, ane.coreml.export.recipe, ane.coreml.export.tokens, ane.coreml.files,
--- ane.coreml.plan, ane.embed.* and ane.util.failure.
+-- ane.coreml.plan, ane.embed.*, ane.util.digest and ane.util.failure.
 -- Usage: `local report = coreai.write(bundle, "out", opts)`
 --
 -- The bundle is a folder: NAME.aimodel (NAME is the folder's own), tokenizer/, and metadata.json (version 0.2: kind "llm", or
@@ -10,6 +10,7 @@
 -- Neural Engine.
 
 local core = require "ane.core"
+local digest = require "ane.util.digest"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
@@ -151,7 +152,7 @@ end
 local function read_record(run, options, contexts, tokens_)
   local recorded, opts = { contexts = contexts, tokens = tokens_, target = "coreai", name = run.name }, run.opts
   for key, value in pairs(options) do recorded[key] = value end
-  recorded.importance = opts.importance and true or nil
+  recorded.importance = digest.of_importance(opts.importance)
   recorded.result = run.result and result_text(run.result)
   recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
   local is_tuned = run.bundle.is_tuned

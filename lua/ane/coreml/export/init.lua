@@ -1,6 +1,6 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all files that are needed to run them.
--- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.failure,
--- ane.util.schema and ane.util.units.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.coreml.pooling, ane.embed.*, ane.util.digest,
+-- ane.util.failure, ane.util.schema and ane.util.units.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_embed]), the files of the tokenizer, and runtime_meta.json,
@@ -10,6 +10,7 @@
 
 local coreai = require "ane.coreml.export.coreai"
 local core = require "ane.core"
+local digest = require "ane.util.digest"
 local errors = require "ane.coreml.export.errors"
 local failure = require "ane.util.failure"
 local held = require "ane.model.weights"
@@ -312,7 +313,7 @@ local function export(bundle, out, opts)
   }
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
   options.argmax, options.parts, options.assets = opts.argmax, parts, opts.assets
-  options.importance = opts.importance and true or nil
+  options.importance = digest.of_importance(opts.importance)
   options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
   local factors
   run.factor, factors = factor_function(opts)
