@@ -194,15 +194,15 @@ end
 -- @param entries list of {path, scale}
 -- @return true; or nil, message, code
 function M.set_default(model, bundle, entries)
-  local list = {}
+  local list, key = {}, {}
   for i, entry in ipairs(entries) do
     local made, message, code = loaded(model, bundle, entry.path)
     if not made then return nil, message, code end
     made.kept = true
-    list[i] = { made.core, entry.scale }
+    list[i], key[i] = { made.core, entry.scale }, ("%s*%a"):format(made.facts.sha256, entry.scale)
   end
   bundle.program:adapt(list)
-  model._default, bundle.adapters = entries, entries
+  model._default, bundle.adapters, bundle.adapters_key = entries, entries, table.concat(key, "+")
   return true
 end
 

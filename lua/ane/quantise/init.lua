@@ -216,15 +216,14 @@ end
 local function settings_of(source, opts, inputs)
   local rules, calibration = {}, opts.calibration
   for i, rule in ipairs(held.rules(opts.mixed)) do rules[i] = { rule[1], rule[2] } end
+  local options = {
+    weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
+    table = opts.table, inputs = inputs, calibrate = calibration and calibration:digest(),
+    importance = digest.of_importance(opts.importance),
+  }
+  for key, value in pairs(calibration and calibration:arithmetic(inputs) or {}) do options[key] = value end
   return {
-    model = { tensors = digest.of(overlay.base(source), true) },
-    options = {
-      weights = opts.weights, mixed = rules[1] and rules, fallback = opts.fallback, method = opts.method, transform = opts.transform,
-      table = opts.table,
-      inputs = inputs, calibrate = calibration and calibration:digest(),
-      activations = calibration and (calibration.bundle.options or {}).activations, importance = digest.of_importance(opts.importance),
-    },
-    run = { graph = calibration and calibration.graph },
+    model = { tensors = digest.of(overlay.base(source), true) }, options = options, run = { graph = calibration and calibration.graph },
   }
 end
 

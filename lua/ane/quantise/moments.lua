@@ -1,6 +1,6 @@
 --- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
--- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.windows, ane.quantise.layout, ane.util.failure and
--- ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.weights, ane.model.windows, ane.quantise.layout,
+-- ane.util.failure and ane.util.schema. Usage:
 --   local calibration <close> = assert(moments.open(model, text))
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
@@ -14,6 +14,7 @@ local layout = require "ane.quantise.layout"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
+local weights = require "ane.model.weights"
 local windows = require "ane.model.windows"
 
 local try = failure.try
@@ -87,6 +88,20 @@ function Calibration:digest(runs)
   return core.sha256(table.concat(parts, ";"))
 end
 
+--- How the model computes the inputs: the options of its load on which their numbers depend, as values that JSON can hold.
+-- @param inputs "source": those of the loaded program; "rounded": those of stages, which have weights and states of their own
+function Calibration:arithmetic(inputs)
+  local options = self.bundle.options
+  local own = { activations = options.activations }
+  if inputs == "source" then
+    local rules = {}
+    for i, rule in ipairs(weights.rules(options.mixed)) do rules[i] = { rule[1], rule[2] } end
+    own.kv, own.loaded_weights, own.loaded_mixed = self.kv, options.weights, rules[1] and rules
+    own.loaded_adapters = self.bundle.adapters_key
+  end
+  return own
+end
+
 --- Frees the sums, and the model where the calibration owns it (field `model`).
 function Calibration:close()
   self.moments:close()
@@ -113,7 +128,7 @@ end
 -- @param opts see rules
 -- @param level as error()'s, for wrong arguments
 -- @return calibration: tokens, graph (hash of the model's), order (list of {value, cols}), input(), collect(), layout(), has_stages(),
--- digest(), close(); or nil, message, code
+-- digest(), arithmetic(), close(); or nil, message, code
 function M.open(model, input, opts, level)
   level = (level or 1) + 1
   opts = schema.check(M.rules, opts, "calibrate", level)

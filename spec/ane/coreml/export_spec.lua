@@ -371,6 +371,20 @@ describe("export with gptq", function()
     assert.is_true(whole == core.read_file(out .. "/runtime_meta.json"))
   end)
 
+  it("starts again if the model is loaded with other activations", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local other <close> = tiny.load(nil, { activations = "int8" })
+    local opts = { weights = "int4-block", method = "gptq", calibrate = TEXT, context = 64, size_limit = 16000, tune = "none" }
+    assert(other:export(out, opts))
+    local want = core.read_file(out .. "/runtime_meta.json")
+    os.execute("rm -rf '" .. out .. "'")
+    opts.progress = function(stage, done, total) if stage == "export" and done > total // 2 and done < total then error "enough" end end
+    assert.is_false((pcall(model.export, model, out, opts)))
+    opts.progress = nil
+    assert.equal(0, assert(other:export(out, opts)).kept)
+    assert.is_true(want == core.read_file(out .. "/runtime_meta.json"))
+  end)
+
   it("needs a text", function()
     local model <close> = tiny.load()
     assert.error_matches(function() model:export(out, { weights = "int8", method = "gptq" }) end, "method gptq needs a text")

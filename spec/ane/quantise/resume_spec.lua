@@ -1,9 +1,11 @@
 -- Runs of quantise that are ended and go on later.
+local adapters = require "support.adapters"
 local ane = require "ane"
 local command = require "support.command"
 local core = require "ane.core"
 local quantise = require "ane.quantise"
 local resume = require "ane.quantise.resume"
+local st = require "support.safetensors_writer"
 local tiny = require "support.tiny"
 local tree = require "support.tree"
 
@@ -232,14 +234,42 @@ describe("notes of a quantise", function()
     end
   end)
 
-  it("of other activations are of no use", function()
-    local model <close> = tiny.load(nil, { activations = "fp32" })
-    local other <close> = tiny.load(nil, { activations = "int8" })
-    local want = whole(other, "q4_0")
-    ended(model, "q4_0", 20)
-    local report = assert(other:quantise(path(), options "q4_0"))
-    assert.matches("option activations is", report.reset)
+  it("of a model that computes the inputs otherwise are of no use", function()
+    for key, case in pairs {
+      activations = { { activations = "fp32" }, { activations = "int8" } },
+      kv = { { kv = "fp32" }, { kv = "int8" }, inputs = "source" },
+      loaded_weights = { {}, { weights = "int8" }, inputs = "source" },
+      loaded_mixed = { {}, { mixed = { ffn_down = "int8" } }, inputs = "source" },
+    } do
+      local model <close> = tiny.load(nil, case[1])
+      local other <close> = tiny.load(nil, case[2])
+      local more = { inputs = case.inputs, tune = "none" }
+      local want = whole(other, "q4_0", more)
+      assert.is_false(want == whole(model, "q4_0", more), key)
+      ended(model, "q4_0", 20, more)
+      local report = assert(other:quantise(path(), options("q4_0", nil, more)))
+      assert.matches("option " .. key .. " is", report.reset)
+      assert.is_true(want == core.read_file(path()), key)
+    end
+  end)
+
+  it("of other adapters are of no use", function()
+    local from = "spec/fixtures/hf/qwen3-odd"
+    local tensors, folders, models = adapters.pairs_of(from, { "q_proj", "up_proj" }, 4, 1), {}, {}
+    for i = 1, 2 do folders[i] = adapters.peft { tensors = tensors, config = { lora_alpha = 8 * i } } end
+    for i = 1, 2 do models[i] = assert(ane.load(from, { activations = "fp32", adapters = folders[i] })) end
+    local ids, more = {}, { tune = "none", inputs = "source" }
+    for i = 1, 300 do ids[i] = i * 7 % 50 end
+    more.calibrate = ids
+    local want = whole(models[2], "q8_0", more)
+    ended(models[1], "q8_0", 8, more)
+    local report = assert(models[2]:quantise(path(), options("q8_0", nil, more)))
+    assert.matches("option loaded_adapters is", report.reset)
     assert.is_true(want == core.read_file(path()))
+    for i = 1, 2 do
+      models[i]:close()
+      st.remove(folders[i])
+    end
   end)
 
   it("of a model whose middle changes are of no use", function()

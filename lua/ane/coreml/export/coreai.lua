@@ -154,7 +154,7 @@ local function read_record(run, options, contexts, tokens_)
   for key, value in pairs(options) do recorded[key] = value end
   recorded.importance = digest.of_importance(opts.importance)
   recorded.result = run.result and result_text(run.result)
-  recorded.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
+  recorded.method = record.method_of(opts, run.follows)
   local is_tuned = run.bundle.is_tuned
   local done = record.read(run.folder, record.fingerprint(run.bundle, run.graph, recorded), is_tuned)
   for _, name in ipairs(try(core.list_dir(run.folder:path()))) do

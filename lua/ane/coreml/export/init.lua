@@ -314,11 +314,11 @@ local function export(bundle, out, opts)
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
   options.argmax, options.parts, options.assets = opts.argmax, parts, opts.assets
   options.importance = digest.of_importance(opts.importance)
-  options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest(), opts.inputs } or nil
   local factors
   run.factor, factors = factor_function(opts)
   local _ <close> = factors
   run.follows = follows(opts)
+  options.method = record.method_of(opts, run.follows)
   run.record = record.read(folder, record.fingerprint(bundle, graph, options), bundle.is_tuned)
   local report, message, code = failure.catch(write_all, run, out)
   if report then return report end

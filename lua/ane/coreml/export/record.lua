@@ -25,6 +25,15 @@ function M.fingerprint(bundle, graph, options)
   return core.sha256(core.json_encode(options, { sort = true }) .. "\n" .. graph:dump() .. "\n" .. digest.of(source))
 end
 
+--- What of the method of an export the fingerprint holds; nil: rtn.
+-- @param opts of ane.coreml.export
+-- @param follows true: matrices follow what those before them have changed
+function M.method_of(opts, follows)
+  if opts.method == "rtn" then return nil end
+  local calibration = opts.calibration
+  return { opts.method, calibration:digest(), opts.inputs, calibration:arithmetic(follows and "rounded" or "source") }
+end
+
 --- Is this a name that an export of a set writes?
 function M.is_own(name)
   return name == M.NAME or name == "runtime_meta.json" or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.aimodel$"
