@@ -235,10 +235,24 @@ local function is_kept(notes, i, t)
   return true
 end
 
+-- A hash of what the tensors of a plan become and of which rows.
+local function digest_of_tensors(plan)
+  local list = {}
+  for _, t in ipairs(plan.tensors) do
+    list[#list + 1] = ("%q %s %s %s %s"):format(t.name, t.dtype, t.to, t.scheme or "", table.concat(t.shape, ","))
+    for _, p in ipairs(t.parts) do
+      list[#list + 1] = ("%q %s %s %s %s"):format(p.name or core.sha256(p.data), p.first, p.last, p.head, p.add)
+    end
+  end
+  return core.sha256(table.concat(list, "\n"))
+end
+
 -- The notes of a run that may go on later; nil: none are wanted.
 local function notes_of(plan, source, out, opts, factors)
   if not opts.resume then return nil end
-  local notes = resume.open(out, settings_of(source, opts, factors and factors.inputs))
+  local settings = settings_of(source, opts, factors and factors.inputs)
+  settings.run.tensors = digest_of_tensors(plan)
+  local notes = resume.open(out, settings)
   if not (factors and factors.resume) then return notes end
   local first
   for i, t in ipairs(plan.tensors) do

@@ -253,6 +253,42 @@ describe("notes of a quantise", function()
     end
   end)
 
+  it("of a folder whose configuration orders rows otherwise are of no use", function()
+    os.execute(("cp -r spec/fixtures/hf/llama '%s'"):format(path "model"))
+    local function change(key, from, to)
+      local file = path "model/config.json"
+      local text, n = assert(core.read_file(file)):gsub(('"%s": %d'):format(key, from), ('"%s": %d'):format(key, to))
+      assert.equal(1, n)
+      assert(core.write_file(file, text))
+    end
+    local function run(stop)
+      local source <close> = assert(core.open(path "model"))
+      local opts, calls = { weights = "q8_0", resume = true }, 0
+      function opts.progress()
+        calls = calls + 1
+        if calls == stop then error("ended", 0) end
+      end
+      return quantise.run(source, path(), opts)
+    end
+    change("num_attention_heads", 4, 2)
+    change("head_dim", 24, 48)
+    change("num_key_value_heads", 2, 1)
+    assert(run())
+    local want = core.read_file(path())
+    os.remove(path())
+    change("num_attention_heads", 2, 4)
+    change("head_dim", 48, 24)
+    change("num_key_value_heads", 1, 2)
+    assert.is_false((pcall(run, 12)))
+    change("num_attention_heads", 4, 2)
+    change("head_dim", 24, 48)
+    change("num_key_value_heads", 2, 1)
+    local report = assert(run())
+    assert.matches("the run's tensors is", report.reset)
+    assert.is_true(want == core.read_file(path()))
+    os.execute(("rm -r '%s'"):format(path "model"))
+  end)
+
   it("of other adapters are of no use", function()
     local from = "spec/fixtures/hf/qwen3-odd"
     local tensors, folders, models = adapters.pairs_of(from, { "q_proj", "up_proj" }, 4, 1), {}, {}
