@@ -64,6 +64,16 @@ local function load(path, opts)
 end
 
 describe("config.json", function()
+  it("may have the infinite numbers that Python writes", function()
+    local cfg = assert(read(function(raw, files)
+      local text = core.json_encode(raw, { sort = true })
+      files["config.json"] = text:gsub("^{", '{"a": [-Infinity, Infinity], "b": Infinity, "c": "[Infinity]", "d": [0.0, Infinity ],')
+    end))
+    assert.equal(core.null, cfg.meta "a"[2])
+    assert.is_nil(cfg.meta "b")
+    assert.equal(16, cfg.d_model)
+  end)
+
   it("takes the keys that it lacks from the recipe", function()
     local source <close> = assert(core.open(folder(function(raw) raw.num_attention_heads, raw.num_key_value_heads = nil, nil end)))
     local _, message = config.read(source)

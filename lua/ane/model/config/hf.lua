@@ -27,7 +27,7 @@ function Reader:fail(code, fmt, ...) failure.raise(code, "%s: %s", self.path, fm
 
 -- Python writes infinite numbers as Infinity, which is not JSON. They become null.
 local function decode(path, text)
-  text = text:gsub("([:%[,]%s*)%-?Infinity(%s*[,%]}])", "%1null%2")
+  text = text:gsub("([:%[,]%s*)%-?Infinity%f[%s,%]}]", "%1null")
   local raw, message, code = core.json_decode(text)
   if raw == nil then failure.raise(code, "%s: %s", path, message) end
   if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is not a JSON object", path) end
