@@ -178,6 +178,7 @@ local function compare(a, b, text, opts)
   end
   local ids, start = read_text(a, b, text)
   local most = math.min(a.context, b.context) - (start and 1 or 0)
+  if most < 2 then failure.raise("range", "the models' contexts hold %d tokens of the text, but a window must have 2 or more", most) end
   local chunk = math.min(opts.chunk or 512, most)
   if opts.chunk and opts.chunk > most then
     failure.raise("range", "option chunk is %d, the models' contexts hold %d", opts.chunk, most)

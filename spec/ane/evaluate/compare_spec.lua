@@ -211,6 +211,8 @@ describe("compare.run", function()
     refused("range", "id 99999999 at place 2 is not in 0 .. %d+$", b, b, { 1, 99999999, 3 })
     refused("range", "id table: %S+ at place 1 is not in", b, b, { { 1, 2 }, { 3 } })
     refused("range", "option chunk is 1000000, the models' contexts hold", b, b, { 1, 2 }, { chunk = 1000000 })
+    local narrow <close> = load { context = 1 }
+    refused("range", "contexts hold 1 tokens? of the text, but a window must have 2 or more$", a, narrow, { 1, 2, 3 })
     assert.error_matches(function() compare.run(a, a, 3) end, "compare: text must be a string or a table")
     assert.error_matches(function() compare.run(a, a, TEXT, { chunks = 3 }) end, 'unknown option "chunks"')
     assert.error_matches(function() compare.run(a, a, TEXT, { chunk = 1 }) end, "option chunk must be 2 or more")
