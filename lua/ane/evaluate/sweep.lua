@@ -105,7 +105,7 @@ function M.svg(report)
     ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" '
       .. 'font-size="12">'):format(width, height, width, height),
     ('<rect width="%d" height="%d" fill="#ffffff"/>'):format(width, height),
-    text(LEFT, 24, report.path:match "[^/]+$" or report.path, ' font-size="15" font-weight="bold"'),
+    text(LEFT, 24, report.path:match "([^/]+)/*$" or report.path, ' font-size="15" font-weight="bold"'),
     text(LEFT, 42, ("%d tokens; lines: 95 %%; green: gptq, red: rtn"):format(report.scored), ' fill="#555"'),
   }
   axes(out, x, y, { least, most }, { low, high })

@@ -11,6 +11,9 @@ local M = {}
 local COLOURS = { engine = "#2e8b57", risk = "#e0a030", cpu = "#c0392b" }
 local PALE = { engine = "#d5efe0", risk = "#fbeccb", cpu = "#f6d5d1" }
 
+-- The name of the model's file or folder.
+local function name_of(plan) return plan.path:match "([^/]+)/*$" or plan.path end
+
 -- ---- Graphviz ------------------------------------------------------------------------------------------------------------
 
 local function quoted(text) return '"' .. text:gsub('[\\"]', "\\%0") .. '"' end
@@ -28,7 +31,7 @@ end
 function M.dot(plan)
   local out = {
     "digraph plan {", "  rankdir=TB; node [shape=box, style=filled, fontname=Helvetica]; edge [fontname=Helvetica, fontsize=10];",
-    ("  label=%s; labelloc=t;"):format(quoted(("%s, %s, predicted for %s"):format(plan.path:match "[^/]+$", plan.weights, plan.chip))),
+    ("  label=%s; labelloc=t;"):format(quoted(("%s, %s, predicted for %s"):format(name_of(plan), plan.weights, plan.chip))),
     ("  n0 [label=%s, fillcolor=\"#dddddd\"];"):format(quoted("host: embedding\n" .. show.bytes(plan.embed_bytes)):gsub("\n", "\\n")),
   }
   for i, p in ipairs(plan.packages) do
@@ -104,8 +107,7 @@ function M.svg(plan)
       .. 'font-family="Helvetica, Arial, sans-serif" font-size="12">')
       :format(height, height),
     box(0, 0, 1160, height, "#ffffff"),
-    text(16, 24, ("%s: %s, %s weights, context %d, %s"):format(plan.path:match "[^/]+$" or plan.path, plan.architecture,
-      plan.weights, plan.context,
+    text(16, 24, ("%s: %s, %s weights, context %d, %s"):format(name_of(plan), plan.architecture, plan.weights, plan.context,
       plan.chip), ' font-size="15" font-weight="bold"'),
     text(16, 42, ("%d packages, %s of weights, states %s, embedding on the host %s; predicted, not measured"):format(#plan.packages,
       show.bytes(plan.bytes), show.bytes(plan.state_bytes), show.bytes(plan.embed_bytes)), ' fill="#555"'),
