@@ -31,9 +31,9 @@ local function row_of(reference, text, args, recipe, write)
   local own = options_of(args, recipe, out)
   local report, message, code = write(own)
   if not report then return nil, message, code end
+  local _ <close> = setmetatable({}, { __close = function() os.remove(out) end }) -- also after Ctrl-C
   local r
   r, message, code = measure(reference, text, args, out)
-  os.remove(out)
   if not r then return nil, message, code end
   return {
     recipe = recipe.name, weights = recipe.weights, method = report.method, transform = report.transform, bits = report.bits,

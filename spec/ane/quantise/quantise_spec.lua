@@ -1,5 +1,6 @@
 local ane = require "ane"
 local command = require "support.command"
+local compare = require "ane.evaluate.compare"
 local core = require "ane.core"
 local floats = require "support.floats"
 local gguf = require "support.gguf_writer"
@@ -599,6 +600,16 @@ describe("ane quantise --sweep", function()
     assert.same({ 0, "" }, { code, err })
     assert.matches("^recipe .*\nq4_0 +rtn +none +4%.500 .*%%\n.*sweep%.svg: %d+ tokens scored\n$", out)
     assert.equal(svg, core.read_file(picture))
+  end)
+
+  it("leaves no model behind where it is interrupted", function()
+    local text, picture, run = path "text", path "sweep.svg", compare.run
+    assert(core.write_file(text, TEXT))
+    compare.run = function() error("interrupted!", 0) end -- luacheck: ignore 122
+    local code = command.run { "quantise", tiny.path(), picture, "--sweep", "q4_0", "--on", text }
+    compare.run = run -- luacheck: ignore 122
+    assert.equal(130, code)
+    assert.is_nil(core.path_kind(picture .. ".part.gguf"))
   end)
 
   it("shows the recipes before one that fails, and reads the text first", function()
