@@ -59,13 +59,15 @@ end
 local function collect(bundle, kv, runs, opts)
   local program = try(trace.program(bundle))
   local names, weights = inputs_of(program)
-  local most = math.min(program:context(), program:max_chunk())
-  local session <close> = try(program:session { context = most, kv = kv })
-  local sums, tokens, total = {}, 0, 0
-  for _, ids in ipairs(runs) do total = total + #ids end
+  local sums, tokens, total, longest, most = {}, 0, 0, 0, program:max_chunk()
+  for _, ids in ipairs(runs) do total, longest = total + #ids, math.max(longest, #ids) end
+  local session <close> = try(program:session { context = longest, kv = kv })
   for _, ids in ipairs(runs) do
     try(session:rewind(0))
-    add(sums, try(session:squares(ids, names)), #ids)
+    for from = 1, #ids, most do -- parts that the program takes
+      local part = table.move(ids, from, math.min(from + most - 1, #ids), 1, {})
+      add(sums, try(session:squares(part, names)), #part)
+    end
     tokens = tokens + #ids
     if opts.progress then opts.progress("calibrate", tokens, total) end
   end

@@ -1,11 +1,12 @@
 --- The quality gate of a quantised model: its hidden states, logits and best tokens against those of its source.
--- Needs ane.evaluate.calibrate, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.evaluate.calibrate, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
 --   local report = assert(gate.run(reference, small, {"The sky is", "Once upon"})); print(report); assert(report.ok)
 --
 -- Experience on the Neural Engine: a correct int8 conversion has cosines above 0.999. A cosine of 0.92 to 0.97 is a bug, not noise:
 -- the norm convention, the scale of the embedding or the place of the soft cap.
 
 local calibrate = require "ane.evaluate.calibrate"
+local core = require "ane.core"
 local failure = require "ane.util.failure"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
@@ -49,11 +50,17 @@ function M.hidden(model, ids)
   if not bundle.options or not bundle.recipe then return nil end
   local program, message, code = trace.program(bundle)
   if not program then return nil, message, code end
-  local name = head_input(program)
-  local values
-  values, message, code = trace.run(program, ids, { name }, model.kv)
-  if not values then return nil, message, code end
-  return values[name]
+  local name, most, parts, channels = head_input(program), program:max_chunk(), {}, 0
+  if not name then return nil end
+  local session <close>, why, word = program:session { context = #ids, kv = model.kv }
+  if not session then return nil, why, word end
+  for from = 1, #ids, most do -- parts that the program takes
+    local values
+    values, message, code = session:trace(table.move(ids, from, math.min(from + most - 1, #ids), 1, {}), { name })
+    if not values then return nil, message, code end
+    parts[#parts + 1], channels = values[name]:tostring(), values[name]:shape()[2]
+  end
+  return core.tensor({ #ids, channels }, table.concat(parts))
 end
 
 -- ---- Cosines -----------------------------------------------------------------------------------------------------------
@@ -126,24 +133,31 @@ function Report:__tostring()
     .. ("%s: %d tokens in %d runs"):format(self.verdict, self.tokens, self.runs)
 end
 
+-- The hidden states of a model, or nil if it has none to show. Raises if they cannot be computed.
+local function hidden(hidden_of, model, ids)
+  local states, message, code = hidden_of(model, ids)
+  if states == nil and message then failure.raise(code or "invalid", "%s", message) end
+  return states
+end
+
 local function gate(a, b, input, opts)
   if a.vocab ~= b.vocab then
     failure.raise("shape", "the models have vocabularies of %d and %d tokens", a.vocab, b.vocab)
   end
   local runs = try(calibrate.runs(a, input, math.min(opts.chunk, a.context, b.context), opts.tokens))
   local hidden_of = opts.hidden or M.hidden
-  local logits, hidden, best = new_tally(), new_tally(), { of = 0, agree = 0, clear = 0, clear_agree = 0 }
+  local logits, states, best = new_tally(), new_tally(), { of = 0, agree = 0, clear = 0, clear_agree = 0 }
   local left <close> = try(a:session())
   local right <close> = try(b:session())
   local tokens = 0
   for i, ids in ipairs(runs) do
     read_run(left, right, ids, tokens, logits, best)
-    local x, y = hidden_of(a, ids), hidden_of(b, ids)
-    if x and y then count_hidden(hidden, x, y, tokens) end
+    local x, y = hidden(hidden_of, a, ids), hidden(hidden_of, b, ids)
+    if x and y then count_hidden(states, x, y, tokens) end
     tokens = tokens + #ids
     if opts.progress then opts.progress("gate", i, #runs) end
   end
-  local report = { runs = #runs, tokens = tokens, logits = result_of(logits), hidden = result_of(hidden), argmax = best }
+  local report = { runs = #runs, tokens = tokens, logits = result_of(logits), hidden = result_of(states), argmax = best }
   verdict(report)
   return setmetatable(report, Report)
 end

@@ -61,6 +61,34 @@ describe("calibration", function()
     assert.equal("range", select(3, calibrate.run(model, { model.vocab })))
   end)
 
+  it("takes chunks that are longer than a run of the model", function()
+    local model <close> = load("llama", { context = 700, kv = "fp32" })
+    local list = ids(700, model.vocab)
+    local a = assert(calibrate.run(model, list, { chunk = 700 }))
+    local squares_of, n = 0, 0
+    local bundle = require("ane.model").bundle(model)
+    local program = assert(require("ane.model.trace").program(bundle))
+    local session <close> = assert(program:session { context = 700, kv = "fp32" })
+    for from = 1, 700, 350 do
+      local part = table.move(list, from, from + 349, 1, {})
+      squares_of = squares_of + assert(session:squares(part, { "output_norm" })).output_norm:get(5) * #part
+      n = n + #part
+    end
+    assert.near(squares_of / n, a["lm_head.weight"]:get(5), 1e-5)
+    local report = assert(gate.run(model, model, list, { chunk = 700 }))
+    assert.equal(700, report.hidden.count)
+    assert.equal(700, report.logits.count)
+    local states = assert(gate.hidden(model, list))
+    assert.same({ 700, 64 }, states:shape())
+  end)
+
+  it("says why hidden states cannot be computed", function()
+    local model <close> = load "llama"
+    local function hidden() return nil, "no memory is left", "memory" end
+    assert.same({ nil, "no memory is left", "memory" }, { gate.run(model, model, { 1, 2, 3 }, { hidden = hidden }) })
+    assert.is_nil(assert(gate.run(model, model, { 1, 2, 3 }, { hidden = function() end })).hidden)
+  end)
+
   it("names experts by their tensors, and views by the tensor that they are a part of", function()
     local model <close> = load "qwen2_moe-odd"
     local importance = assert(calibrate.run(model, ids(30, model.vocab)))
