@@ -555,8 +555,8 @@ function model:weights_report() end
 ---@class ane.quantise_options
 ---@field weights ane.gguf_type|ane.weight_scheme the file stores the values of a scheme in a type that represents them exactly (int4-block: q4_0, uint4-block: q4_1)
 ---@field method? "rtn"|"gptq" rtn (default): rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, on the text of `calibrate`
----@field calibrate? ane.calibration_input
----@field tokens? integer maximum tokens of the text; default 32768
+---@field calibrate? ane.calibration_input the text of gptq; for rtn that on which the importance of columns is measured, instead of `importance`
+---@field tokens? integer maximum tokens of the text; default 32768, for rtn 2048
 ---@field transform? "none"|"rotate" rotate: rotates the weights before they are rounded (docs/quantising.md); default: the transform of the loaded model. Another one loads the model again, for this call
 ---@field inputs? "rounded"|"source" for gptq, the inputs that a weight is rounded for. rounded (default): those of a model in which all earlier weights are rounded; source: those of the source
 ---@field tune? "auto"|"norms"|"none" for gptq: norms tunes the norm weights on the text of `calibrate` at the end, if all operations of the model have gradients; auto (default) does so if the matrices have at most 5 bits per weight, the text goes on after the tokens that calibrate, and the model is small
@@ -611,8 +611,8 @@ function model:plan(opts) end
 ---@field method? "rtn"|"gptq" as for quantise
 ---@field inputs? "rounded"|"source" as for quantise
 ---@field tune? "auto"|"norms"|"none" as for quantise, with int4-block and tables (lut2 .. lut8), without `mixed`. norms fails otherwise; auto (default) tunes only numbers of at most 4 bits
----@field calibrate? ane.calibration_input
----@field tokens? integer maximum tokens of the text; default 32768
+---@field calibrate? ane.calibration_input as for quantise
+---@field tokens? integer maximum tokens of the text; default 32768, for rtn 2048
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB
 ---@field threads? integer 1 .. 1024
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)

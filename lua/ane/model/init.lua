@@ -31,7 +31,7 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
 --     which the last match wins. A pattern matches anywhere in the tensor's name in the file, or in its name in GGUF files; *
 --     stands for any characters, ? for one
---   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.evaluate.calibrate)
+--   importance: tensor name -> list or tensor with a weight for each column, for int4-block, uint4-block and lut4 (ane.model.importance)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "int16" (16-bit codes with a scale for each position and head, the default of models that generate), "fp16" (the default
 --     of the others), "fp32" (the default with fp32 activations) or "int8"
@@ -430,8 +430,8 @@ end
 --- Writes the model as GGUF with its weights in another type. See ane.quantise.
 -- @param out path of the file; it appears once it is complete
 -- @param opts weights (type or scheme), mixed ({pattern = type}), fallback, importance, method ("rtn", "gptq"), calibrate (a text, a list
--- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads; ane.model.inputs), tokens (maximum number),
--- stages, transform, memory, threads, progress
+-- of token ids, a list of texts and lists, {samples = N} or {chats = list}: what gptq reads, else for importance; ane.model.inputs),
+-- tokens (maximum), stages, transform, memory, threads, progress
 -- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
   local source = opened(self).source

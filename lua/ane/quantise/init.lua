@@ -590,7 +590,8 @@ local function transformed(bundle, kind, opts)
   local options = bundle.options
   if not options then return nil, "option transform: no recipe built this model", "unsupported" end
   local model = require "ane.model"
-  local open = M.runs_whole(opts) and model.load or model.unplanned
+  local whole = M.runs_whole(opts) or opts.method ~= "gptq" and opts.calibrate ~= nil
+  local open = whole and model.load or model.unplanned
   return open(bundle.source:path(), {
     transform = kind, recipe = options.recipe, context = options.context, threads = options.threads, activations = options.activations,
     kv = options.kv, adapters = options.adapters, merge = options.merge,
@@ -643,7 +644,8 @@ end
 
 --- The same for a loaded model, which also reads the text of gptq. With option transform the model is loaded again with it, for this
 -- call.
--- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
+-- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists: of gptq, else for the importance of
+-- columns) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
   if type(opts) == "table" and opts.recipe ~= nil then

@@ -1,6 +1,6 @@
 --- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
--- Needs ane.core, ane.model, ane.model.inputs, ane.model.trace, ane.model.weights, ane.model.windows, ane.quantise.layout,
--- ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.importance, ane.model.inputs, ane.model.trace, ane.model.weights, ane.model.windows,
+-- ane.quantise.layout, ane.util.failure and ane.util.schema. Usage:
 --   local calibration <close> = assert(moments.open(model, text))
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
@@ -9,6 +9,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local importance = require "ane.model.importance"
 local input_of = require "ane.model.inputs"
 local layout = require "ane.quantise.layout"
 local model_of = require "ane.model"
@@ -154,12 +155,13 @@ end
 --- The option `further` of open for an option `tune` of quantise.
 function M.further(tune) return tune ~= "none" and require("ane.quantise.tune").FURTHER or nil end
 
---- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe.
+--- Removes the options calibrate and tokens from a copy of the options, and opens the calibration that they describe; without method
+-- gptq it computes the importance of columns on the text instead.
 -- @param opts any value; other options are not checked
 -- @param what the function's name, for messages
 -- @param check nil, or function(options without calibrate and tokens) -> true; or nil, message, code. It is called before the text is
 -- read
--- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
+-- @return a table of options, with calibration or importance where there was a text; the calibration, or nil; or nil, message, code
 function M.from_options(model, opts, what, level, check)
   if opts == nil then return {} end
   schema.plain(opts, what, (level or 1) + 1)
@@ -175,18 +177,24 @@ function M.from_options(model, opts, what, level, check)
   own.calibrate, own.tokens = nil, nil
   schema.argument({ type = { "string", "table" } }, opts.calibrate, what .. ": option calibrate", (level or 1) + 1)
   if opts.tokens ~= nil then schema.argument(M.rules.tokens, opts.tokens, what .. ": option tokens", (level or 1) + 1) end
+  local is_gptq, progress = own.method == "gptq", own.progress ~= true and own.progress or nil
+  if not is_gptq and own.importance ~= nil then
+    error(what .. ": options calibrate and importance exclude each other without method gptq", (level or 1) + 1)
+  end
   local calibration, message, code
   if check then
     calibration, message, code = check(own)
     if not calibration then return nil, message, code end
   end
-  calibration, message, code = M.open(model, opts.calibrate, {
-    tokens = opts.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
-    further = M.further(own.tune),
-  }, (level or 1) + 1)
-  if not calibration then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
-  own.calibration = calibration
-  return own, calibration
+  if is_gptq then
+    own.calibration, message, code = M.open(model, opts.calibrate, {
+      tokens = opts.tokens, threads = own.threads, progress = progress, further = M.further(own.tune),
+    }, (level or 1) + 1)
+  else
+    own.importance, message, code = importance.run(model, opts.calibrate, { tokens = opts.tokens, progress = progress })
+  end
+  if code then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
+  return own, own.calibration
 end
 
 return M

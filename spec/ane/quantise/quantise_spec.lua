@@ -578,6 +578,26 @@ describe("ane quantise --sweep", function()
   local sweep = require "ane.evaluate.sweep"
   local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times.\n"):rep(12)
 
+  it("takes the text of calibrate for rtn, as the command does", function()
+    local text = path "text"
+    assert(core.write_file(text, TEXT))
+    local model <close> = tiny.load()
+    local function written(opts)
+      assert(model:quantise(path(), opts))
+      return assert(core.read_file(path()))
+    end
+    for _, transform in ipairs { "none", "rotate" } do
+      local args = { "quantise", tiny.path(), path "want.gguf", "--weights", "iq4_nl", "--calibrate", text, "--transform", transform }
+      assert(command.json(args))
+      local want = core.read_file(path "want.gguf")
+      assert.is_true(want == written { weights = "iq4_nl", calibrate = TEXT, transform = transform }, transform)
+      assert.is_false(want == written { weights = "iq4_nl", calibrate = TEXT, tokens = 20, transform = transform }, transform)
+      assert.is_false(want == written { weights = "iq4_nl", transform = transform }, transform)
+    end
+    assert.error_matches(function() model:quantise(path(), { weights = "iq4_nl", calibrate = TEXT, importance = {} }) end,
+      "^quantise: options calibrate and importance exclude each other without method gptq$")
+  end)
+
   it("measures recipes and draws them", function()
     local text = path "text"
     assert(core.write_file(text, TEXT))
