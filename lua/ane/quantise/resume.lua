@@ -31,6 +31,12 @@ local function names_of(out) return { journal = out .. ".journal", part = out ..
 --- Are there notes of an earlier run of this file?
 function M.exists(out) return core.path_kind(names_of(out).journal) == "file" end
 
+-- Is there a file with bytes? An empty one is of a run that was ended at its start.
+local function has_bytes(path)
+  local file <close> = io.open(path, "rb")
+  return file ~= nil and file:read(0) ~= nil
+end
+
 -- Begins anew.
 local function fresh(self)
   self.part = try(core.append(self.names.part))
@@ -69,7 +75,7 @@ function M.open(out, settings)
     local reader, fault, word = journal.read(names.journal, "quantise")
     if fault then failure.raise(word, "%s", fault) end
     if not reader then
-      if core.path_kind(names.part) then
+      if has_bytes(names.part) then
         failure.raise("invalid", "%s: has no journal, so it is not of a run that can go on; name another output, or remove it", names.part)
       end
       return fresh(self)

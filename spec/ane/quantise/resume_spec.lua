@@ -253,6 +253,19 @@ describe("notes of a quantise", function()
     end
   end)
 
+  it("of a run that was ended at its start are replaced", function()
+    local model <close> = tiny.load()
+    local want = whole(model, "q4_0")
+    for _, journal in ipairs { "", '{"ane_quan' } do
+      assert(core.write_file(path "out.gguf.part", ""))
+      assert(core.write_file(path "out.gguf.journal", journal))
+      assert(model:quantise(path(), options "q4_0"))
+      assert.is_true(want == core.read_file(path()))
+      assert.same({ "out.gguf" }, names())
+      os.remove(path())
+    end
+  end)
+
   it("of a folder whose configuration orders rows otherwise are of no use", function()
     os.execute(("cp -r spec/fixtures/hf/llama '%s'"):format(path "model"))
     local function change(key, from, to)
