@@ -39,6 +39,14 @@ local function permutes(r)
   return layout "gguf" == "interleaved" and layout "hf" == "half"
 end
 
+-- Does the model rotate queries and keys? GGUF files of models without rope have the rows of transformers.
+local function rotates(record)
+  for _, node in pairs(record) do
+    if node.op == "rope" then return true end
+  end
+  return false
+end
+
 -- The matrices of an expert by their place among its six inputs, from 0.
 local SLOTS = { [0] = "gate", [2] = "up", [4] = "down" }
 
@@ -63,7 +71,7 @@ local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 -- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. M.of adds own = true to the
 -- place of a module that consists of the rows from .. to alone.
 local function uses_of(b, r)
-  local list, seen = {}, {}
+  local list, seen, swaps = {}, {}, permutes(r) and rotates(b.record)
   for _, node in pairs(b.record) do
     for i, value in ipairs(node.op and node.inputs or {}) do
       local weight = value and b.record[value]
@@ -81,7 +89,7 @@ local function uses_of(b, r)
             kind = kind, role = role, layer = weight.layer, weight = weight.weight, label = weight.label, from = weight.from,
             to = weight.to, index = weight.index, step = weight.step, transposed = weight.transposed, stack = stack,
             bias = bias and bias.weight or nil,
-            heads = permutes(r) and (role == "attn_q" and b.cfg.n_head or role == "attn_k" and b.cfg.n_head_kv) or nil,
+            heads = swaps and (role == "attn_q" and b.cfg.n_head or role == "attn_k" and b.cfg.n_head_kv) or nil,
           }
         end
       end

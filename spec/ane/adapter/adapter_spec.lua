@@ -323,6 +323,19 @@ describe("LoRA adapters", function()
     end)
   end)
 
+  it("of PEFT give a GGUF file what they give the folder, with rope and without", function()
+    for _, name in ipairs { "smollm3-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd" } do
+      local from = "spec/fixtures/hf/" .. name
+      local adapter = folder(from, { "q_proj", "k_proj", "o_proj" }, { r = 8, lora_alpha = 32 })
+      local got = {}
+      for i, path in ipairs { from, tiny.path(name) } do
+        local model <close> = assert(load(path, { adapters = { adapter } }))
+        got[i] = logits(model)
+      end
+      assert(apart(got[1], got[2]) < 1e-4, name)
+    end
+  end)
+
   it("are written merged by export and quantise", function()
     local command = require "support.command"
     local adapter, path, out = folder(LLAMA, ALL), os.tmpname(), os.tmpname()
