@@ -21,6 +21,8 @@ M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
 M.config = { num_key_value_heads = 8, mamba_d_ssm = 1024 }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
 
+function M.gguf_differs(place) return not place.role:find "norm" and "has its weights times the multipliers of config.json" or nil end
+
 -- The multipliers of config.json. All are 1 for a GGUF file, whose weights contain them.
 local function factors(cfg)
   local function get(key) return cfg.meta(key, "number") or 1 end

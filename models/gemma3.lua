@@ -23,6 +23,8 @@ M.defaults = { hf = {
   keys = { query_pre_attn_scalar = 256 },
 } }
 
+function M.gguf_differs(place) return place.role:find "norm" and "has 1 + w for each weight w of a norm" or nil end
+
 -- The text_config of published models that take images lacks these keys.
 M.config = { num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, vocab_size = 262208, max_position_embeddings = 131072 }
 

@@ -54,6 +54,15 @@ local function settings(cfg)
   }
 end
 
+-- With as many key heads as value heads, these are in the same order.
+function M.gguf_differs(place, cfg)
+  local role = place.role
+  if role:find "norm" and role ~= "ssm_norm" then return "has 1 + w for each weight w of a norm" end
+  local is_delta = role == "attn_qkv" or role == "attn_gate" or role:find "^ssm_" and role ~= "ssm_norm"
+  local s = is_delta and settings(cfg)
+  return s and s.heads ~= s.key_heads and "has the value heads in another order" or nil
+end
+
 -- The settings of the experts: count, k, inner; nil for a dense model.
 local function mixture(cfg)
   local gguf = cfg.format == "gguf"

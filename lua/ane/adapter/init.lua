@@ -109,7 +109,13 @@ local function find(file, where, source, m)
     raise("notfound", "%s: tensor %s is for module %s, which %s (%s) does not have", file.path, first_tensor(m).name, m.module,
       source:path(), where.architecture)
   end
-  for _, place in ipairs(list) do check_shape(file, place, source, m) end
+  for _, place in ipairs(list) do
+    if place.differs and file.naming == "hf" then
+      raise("unsupported", "%s: tensor %s is for %s of the folder, but %s %s: load the folder, or give the adapter as GGUF", file.path,
+        first_tensor(m).name, m.module, source:path(), place.differs)
+    end
+    check_shape(file, place, source, m)
+  end
   return list
 end
 

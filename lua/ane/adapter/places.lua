@@ -68,8 +68,8 @@ local KINDS = { conv1x1 = "linear", embed = "embedding" }
 local BIASED = { conv1x1 = true, layer_norm = true, conv_causal = true }
 
 -- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
--- rows GGUF permutes), stack (what expert_of gives), index, step, transposed (as Builder:weight has them)}. M.of adds own = true to the
--- place of a module that consists of the rows from .. to alone.
+-- rows GGUF permutes), differs (why the numbers of this GGUF file are not those of the folder, or nil), stack (of expert_of), index,
+-- step, transposed (as Builder:weight has them)}. M.of adds own = true to the place of a module that consists of the rows from .. to alone.
 local function uses_of(b, r)
   local list, seen, swaps = {}, {}, permutes(r) and rotates(b.record)
   for _, node in pairs(b.record) do
@@ -85,12 +85,14 @@ local function uses_of(b, r)
         local stack = expert_of(b, node, i)
         if not seen[key] and (stack or weight.weight:find "%.weight$") then
           seen[key] = true
-          list[#list + 1] = {
+          local place = {
             kind = kind, role = role, layer = weight.layer, weight = weight.weight, label = weight.label, from = weight.from,
             to = weight.to, index = weight.index, step = weight.step, transposed = weight.transposed, stack = stack,
             bias = bias and bias.weight or nil,
             heads = swaps and (role == "attn_q" and b.cfg.n_head or role == "attn_k" and b.cfg.n_head_kv) or nil,
           }
+          place.differs = b.cfg.format == "gguf" and r.gguf_differs and r.gguf_differs(place, b.cfg) or nil
+          list[#list + 1] = place
         end
       end
     end

@@ -12,6 +12,8 @@
 --                                              function(architecture) -> such a table or nil
 --   modules = function(place, cfg) -> name     names of the modules of transformers, for adapters, where they differ from the names in its
 --                                              files; place: see ane.adapter.places; nil: no other name
+--   gguf_differs = function(place, cfg) -> why  how the numbers of a weight in GGUF files differ from those of the folder, but for the rows
+--                                              of queries and keys (ane.adapter.places); nil: they are the same
 --   ignore = list of patterns                  names of tensors that the computation does not need
 --   shapes = function(cfg, common) -> {role = shape} or nil   shapes of weights that differ from ane.recipe.shapes, for plans from a
 --                                              config.json without weights; it may also change common, the table of the shared shapes
@@ -45,7 +47,9 @@ function M.check(r, where)
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
   if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
-  if r.modules ~= nil and type(r.modules) ~= "function" then bad "modules must be a function(place, cfg)" end
+  for _, key in ipairs { "modules", "gguf_differs" } do
+    if r[key] ~= nil and type(r[key]) ~= "function" then bad(key .. " must be a function(place, cfg)") end
+  end
   for _, key in ipairs { "ignore", "names", "defaults" } do
     local what = key == "ignore" and "a list of patterns" or "a table"
     if r[key] ~= nil and type(r[key]) ~= "table" then bad(("%s must be %s"):format(key, what)) end

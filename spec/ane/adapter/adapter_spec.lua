@@ -336,6 +336,36 @@ describe("LoRA adapters", function()
     end
   end)
 
+  it("of PEFT are refused for GGUF files whose numbers are not the folder's", function()
+    local function refused(name, path, adapter, pattern)
+      for _, merge in ipairs { false, true } do
+        local model, message, code = load(path, { adapters = { adapter }, merge = merge or nil })
+        assert.same({ nil, "unsupported" }, { model, code }, name)
+        assert.matches(pattern, message)
+        assert.matches(": load the folder, or give the adapter as GGUF$", message)
+      end
+    end
+    local function norm(name, module)
+      local source <close> = assert(require("ane.core").open("spec/fixtures/hf/" .. name))
+      local shape = source:tensor(module .. ".weight").shape
+      return keep(adapters.peft { tensors = { adapters.tensor("base_model.model." .. module .. ".modules_to_save.weight", shape, 1) } })
+    end
+    for name, targets in pairs {
+      ["qwen3_5-odd"] = { "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj" },
+      ["falcon_h1-odd"] = { "q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj", "gate_proj", "up_proj", "down_proj" },
+    } do
+      local from = "spec/fixtures/hf/" .. name
+      for _, target in ipairs(targets) do
+        local adapter = folder(from, { target })
+        both(from, adapter)
+        refused(name, tiny.path(name), adapter, name:find "qwen" and "has the value heads in another order" or "times the multipliers")
+      end
+    end
+    local saved = norm("qwen3_5-odd", "model.layers.0.input_layernorm")
+    refused("qwen3_5", tiny.path "qwen3_5-odd", saved, "is for model.layers.0.input_layernorm of the folder, but .* has 1 %+ w")
+    both(tiny.path "qwen3_5-odd", folder("spec/fixtures/hf/qwen3_5-odd", { "down_proj" }))
+  end)
+
   it("are written merged by export and quantise", function()
     local command = require "support.command"
     local adapter, path, out = folder(LLAMA, ALL), os.tmpname(), os.tmpname()
