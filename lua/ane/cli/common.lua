@@ -208,9 +208,11 @@ end
 -- --sandbox, which then takes the right to read them
 -- @return a model; or nil, message, code
 function M.load(args, extra, silent, prepare)
+  local confined, message, code = sandbox.enter(args, true)
+  if not confined then return nil, message, code end
   local importance
   if args.calibrate then
-    local fault, message, code
+    local fault
     fault, code = M.mixed_fault(args)
     if fault then return nil, fault, code end
     importance, message, code = M.calibrate(args)
@@ -223,8 +225,6 @@ function M.load(args, extra, silent, prepare)
     ranks = args.ranks, transform = args.transform,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
-  local confined, message, code = sandbox.enter(args, true)
-  if not confined then return nil, message, code end
   local model
   model, message, code = require("ane.model").load(args.model, opts)
   if not model then return nil, message, code end

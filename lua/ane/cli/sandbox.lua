@@ -13,7 +13,7 @@ local paths = require "ane.util.paths"
 local M = {}
 
 -- Arguments that name what the load reads, and what the command reads later.
-local LOADED = { model = true, recipe = true, adapter = true, calibrate = true }
+local LOADED = { model = true, recipe = true, adapter = true }
 local READ = {
   file = true, prompts = true, messages = true, golden = true, inputs = true, json_schema = true, gbnf = true, lark = true, tools = true,
   speculate_corpus = true,
@@ -69,6 +69,8 @@ function M.enter(args, loads)
         if path ~= "-" then writes[#writes + 1] = paths.folder_of(path) end
       elseif LOADED[name] then
         if (loads or args.command == "batch") and core.path_kind(path) then add_model(reads, path) end
+      elseif name == "calibrate" then -- FILE, or FILE+samples:N
+        if loads then reads[#reads + 1] = path:match "^(.+)%+samples:.*$" or path end
       elseif READ[name] and core.path_kind(path) then
         reads[#reads + 1] = path
       end

@@ -22,6 +22,19 @@ local ok, text = tree.run(("LUA_CPATH='%s' %s -e \"print(require 'ane.core'.sand
 local can = ok and text:find "^true"
 
 describe("a sandbox", function()
+  it("begins before the load that --calibrate needs", function()
+    local models, order = require "ane.model", {}
+    local enter, load = core.sandbox, models.load
+    core.sandbox = function() order[#order + 1] = "sandbox" return true end -- luacheck: ignore 122
+    models.load = function(...) order[#order + 1] = "load" return load(...) end -- luacheck: ignore 122
+    assert(core.write_file(folder .. "/text", ("Once upon a time. "):rep(20)))
+    local code = command.run { "run", tiny.path(), "--ids", "1,2", "-n", "1", "--weights", "lut4", "--calibrate", folder .. "/text",
+      "--sandbox" }
+    core.sandbox, models.load = enter, load -- luacheck: ignore 122
+    assert.equal(0, code)
+    assert.same({ "sandbox", "load", "load", "sandbox" }, order)
+  end)
+
   it("is refused with the reason where the kernel cannot do it", function()
     if can then return end
     assert.matches("^nil\tsandbox: .*\tunsupported", text)
@@ -62,6 +75,9 @@ describe("a sandbox", function()
 
   it("changes no answer of a command", function()
     assert(core.write_file(folder .. "/prompts", "Once\nTwice\n"))
+    for _, from in ipairs { "%s/prompts", "%s/prompts+samples:20", "samples:20" } do
+      same(("run %s --prompt Once --max-tokens 4 --weights lut4 --calibrate " .. from):format(tiny.path(), folder))
+    end
     same(("run %s --prompt Once --max-tokens 4"):format(tiny.path()))
     same(("run %s --prompts %s/prompts --max-tokens 4 --threads 2"):format(tiny.path(), folder))
     same(("run %s --prompt Once --max-tokens 4 --speculate-corpus %s/prompts"):format(tiny.path(), folder))
