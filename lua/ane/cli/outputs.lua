@@ -32,14 +32,18 @@ local function is_of_model(path, model)
   return OF_MODELS[path:match "%.([^./]+)$"] and core.same_file(paths.folder_of(path), model)
 end
 
+-- Where arguments name files: FILE, @FILE or FILE+samples:N.
+local NAMED = { "^(.*)$", "^@(.*)$", "^(.+)%+samples:%d*$" }
+
 -- The input that the file at a path is; nil: none.
 local function input_of(command, args, path)
   local found
   for name, value in pairs(args) do
     if not M.is_written(args, name) and name ~= command.in_place then
       M.each_text(value, function(text)
-        for _, input in ipairs { text, text:match "^@(.*)" } do -- FILE or @FILE
-          if core.path_kind(input) == "file" and core.same_file(input, path) then found = input end
+        for _, pattern in ipairs(NAMED) do
+          local input = text:match(pattern)
+          if input and core.path_kind(input) == "file" and core.same_file(input, path) then found = input end
         end
       end)
     end

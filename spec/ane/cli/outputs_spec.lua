@@ -43,6 +43,13 @@ describe("an output of a command", function()
     refused(model, { "run", model, "-p", "Once", "-n", "1", "--prompt-cache", model })
   end)
 
+  it("is not the calibration text, with samples or without", function()
+    local from = text("text", ("Once upon a time. "):rep(20))
+    for _, calibrate in ipairs { from, from .. "+samples:20" } do
+      refused(from, { "quantise", tiny.path(), from, "--weights", "q4_0", "--calibrate", calibrate, "--no-progress" })
+    end
+  end)
+
   it("is not a file of a model folder, but may be beside them", function()
     local source, bert = "spec/fixtures/hf/bert", folder .. "/bert"
     assert(os.execute(("cp -rL %s %s"):format(source, bert)))
