@@ -169,6 +169,22 @@ describe("an encoder as packages or an asset", function()
     end)
   end)
 
+  it("lowercases texts as the folder says", function()
+    local json = assert(core.json_decode(assert(core.read_file(hf.path "bert" .. "/tokenizer.json"))))
+    json.normalizer.lowercase, json.normalizer.strip_accents = false, false
+    local sentence = { max_seq_length = 128, do_lower_case = true }
+    local folder = changed("bert", { ["tokenizer.json"] = json, ["sentence_bert_config.json"] = sentence })
+    for _, target in ipairs { "coreml", "coreai-sharded" } do
+      export(folder, { fixed_t = { 16 }, target = target })
+      local set <close> = assert(ane.load(dir))
+      local model <close> = assert(ane.load(folder))
+      local text = "Hello THERE World"
+      assert.same(model.tokenizer:encode(text), set.tokenizer:encode(text))
+      assert.same(model.tokenizer:encode(text:lower()), set.tokenizer:encode(text))
+      assert(assert(exporter.of_path(folder, dir, { fixed_t = { 16 }, target = target })).ok) -- over the first one
+    end
+  end)
+
   it("keeps dense layers, prompts and dims", function()
     sets_agree(hf.path "embedding_gemma", { fixed_t = { 24 } }, nil, function(source, set, engine)
       local opts = { dims = 16, normalise = false }

@@ -9,7 +9,7 @@ local M = {}
 -- The files that ane.tokenizer reads in a folder. config.json is not among them, because the set has its own.
 local FILES = {
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
-  "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt",
+  "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt", "sentence_bert_config.json",
 }
 
 local VOCABULARY, TEMPLATES = "tokenizer.gguf", "additional_chat_templates"
