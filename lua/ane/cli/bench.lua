@@ -349,7 +349,7 @@ end
 local function context_of(args, o)
   if require("ane.coreml.set").find(args.model) then return nil end
   if args.sequences or args.pool then return o.prompts[1] + o.gens[1] end
-  return most(o.depths) + math.max(o.longest, 1)
+  return math.max(most(o.depths) + math.max(o.longest, 1), args.sentence_tokens or 0)
 end
 
 -- A context above the model's own is measured only if --context asks for it: it may take minutes and gigabytes. One that is too small

@@ -319,6 +319,12 @@ describe("ane bench", function()
     assert.is_true(near.matrix_ops > 0 and r.limits.read > 1e8)
   end)
 
+  it("gives a token classifier the context of its sentences", function()
+    local r = command.json { "bench", "spec/fixtures/hf/privacy_filter", "-r", "1", "--sentence-tokens", "600", "-b", "1", "--no-limits" }
+    assert.equal(600, r.sentence_tokens)
+    assert.equal(1, #r.sentences)
+  end)
+
   it("takes lists, and options several times, as llama-bench does", function()
     local r = command.json {
       "bench", path, "-p", "16,0", "-n", "2", "-d", "0,8", "-p", "5", "-n", "3,4", "-r", "1", "--depth", "4", "--no-limits",
