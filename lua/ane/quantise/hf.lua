@@ -28,8 +28,9 @@ local try = failure.try
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
 -- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; dims = true: files always have
--- the rotary dimensions; shared(set, cfg, self) sets keys without the architecture's name; ignores = true: what the recipe ignores is left
--- out.
+-- the rotary dimensions; partial = true: readers rotate a part of a head (others of llama.cpp end the process); divisors = true: readers
+-- take rope_freqs.weight (others refuse the file); shared(set, cfg, self) sets keys without the architecture's name; ignores = true: what
+-- the recipe ignores is left out.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
 local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
@@ -58,7 +59,7 @@ local function llama3_divisors(rope)
   return list
 end
 
-local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true }, dims = true }
+local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true }, dims = true, divisors = true }
 
 function LLAMA.values(set, cfg) set("vocab_size", "uint32", cfg.vocab_size) end
 
@@ -104,7 +105,7 @@ function QWEN2MOE.fault(cfg)
   if #dense > 0 or step ~= 1 then return "layers without experts" end
 end
 
-local PHI3 = { name = "phi3", longrope = true, dims = true }
+local PHI3 = { name = "phi3", longrope = true, dims = true, partial = true }
 
 local function longrope_magnitude(rope)
   if rope.attn_factor then return rope.attn_factor end
@@ -115,7 +116,7 @@ function PHI3.values(set, cfg)
   local rope, window = cfg.rope, cfg.sliding_window
   -- a window as long as the context has no effect
   set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
-  set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
+  if rope.scaling ~= "yarn" then set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length) end
   if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
 end
 
@@ -125,7 +126,7 @@ function PHI3.tensors(add, cfg)
   add("rope_factors_short.weight", cfg.rope.short_factors)
 end
 
-local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1 }
+local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1, partial = true }
 
 -- Every n-th layer sees all keys; nil: there is no such n. Readers assume six if the key is absent.
 local function full_period(cfg)
@@ -189,7 +190,7 @@ local function lfm2_kv(cfg)
   return list
 end
 
-local LFM2 = { name = "lfm2", kv = lfm2_kv }
+local LFM2 = { name = "lfm2", kv = lfm2_kv, partial = true }
 
 function LFM2.values(set, cfg)
   set("vocab_size", "uint32", cfg.vocab_size)
@@ -200,7 +201,7 @@ function LFM2.fault(cfg)
   if cfg.meta("conv_bias", "flag") then return "biases of the convolutions" end
 end
 
-local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true }
+local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true, partial = true }
 
 function LFM2MOE.values(set, cfg)
   LFM2.values(set, cfg)
@@ -253,7 +254,6 @@ end
 for _, role in ipairs { "token_embd_norm", "attn_output_norm", "layer_output_norm" } do NOMIC.biases[role] = true end
 
 function NOMIC.fault(cfg)
-  if cfg.rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(cfg.rope.dims, cfg.head_dim) end
   if cfg.holds "classifier.weight" then return "a classifier" end
 end
 
@@ -269,9 +269,9 @@ local KNOWN = {
 local function rope_fault(arch, cfg)
   local rope = cfg.rope
   local scaling = rope.scaling
-  if arch.pair and rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(rope.dims, cfg.head_dim) end
+  if not arch.partial and rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(rope.dims, cfg.head_dim) end
   if scaling == nil or scaling == "linear" then return nil end
-  if scaling == "llama3" and arch.name ~= "gemma3" then return nil end
+  if scaling == "llama3" and arch.divisors then return nil end
   if scaling == "longrope" and arch.longrope then return nil end
   if scaling == "dynamic" and rope.alpha and arch.alpha then return nil end
   if scaling == "yarn" and not rope.attn_factor and rope.truncate ~= false then return nil end
@@ -560,7 +560,7 @@ local function read(source, r)
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)
-  return r, cfg, arch, self, not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+  return r, cfg, arch, self, not arch and "no architecture of GGUF is known for it here" or fault_of(arch, cfg) or unnamed(self)
 end
 
 --- The tensors of the plan of an open folder.

@@ -61,9 +61,9 @@ local FIXTURES = {
   qwen2_swa = { "ane-qwen2", "layers with a sliding window" },
   gemma3_softcap = { "ane-gemma3_text", "k_proj.bias" },
   ["qwen2_moe_window-odd"] = { "ane-qwen2_moe", "layers with a sliding window" },
-  ["zaya-odd"] = { "ane-zaya", "GGUF has no architecture" }, ["zaya_original-odd"] = { "ane-zaya", "GGUF has no architecture" },
-  privacy_filter = { "ane-openai_privacy_filter", "GGUF has no architecture" },
-  ["privacy_filter_original-odd"] = { "ane-privacy_filter", "GGUF has no architecture" },
+  ["zaya-odd"] = { "ane-zaya", "no architecture of GGUF is known" }, ["zaya_original-odd"] = { "ane-zaya", "no architecture of GGUF is known" },
+  privacy_filter = { "ane-openai_privacy_filter", "no architecture of GGUF is known" },
+  ["privacy_filter_original-odd"] = { "ane-privacy_filter", "no architecture of GGUF is known" },
 }
 
 describe("a folder as GGUF", function()
@@ -301,8 +301,8 @@ describe("a folder as GGUF", function()
     local ids = {}
     for i = 1, 40 do ids[i] = i * 7 % 50 end
     local cases = {
-      ["qwen3-odd"] = { 6 / 14, "qwen3" }, ["olmo2-odd"] = { 8 / 14, "olmo2" },
-      ["smollm3-odd"] = { 4 / 10, "ane-smollm3" }, -- its rows are in pairs of the whole head
+      ["qwen3-odd"] = { 6 / 14, "ane-qwen3" }, ["olmo2-odd"] = { 8 / 14, "ane-olmo2" }, -- llama.cpp rotates whole heads there
+      ["smollm3-odd"] = { 4 / 10, "ane-smollm3" },
     }
     for name, case in pairs(cases) do
       local from = changed(name, function(c) c.rope_parameters.partial_rotary_factor = case[1] end)
@@ -319,6 +319,12 @@ describe("a folder as GGUF", function()
     for _, case in ipairs {
       { "llama", "rope type dynamic", function(c) c.rope_scaling = { rope_type = "dynamic", factor = 2.0 } end },
       { "llama", "activation gelu_tanh", function(c) c.hidden_act = "gelu_new" end },
+      { "qwen3-odd", "rope type llama3", function(c)
+        c.rope_parameters = {
+          rope_type = "llama3", rope_theta = 5e3, factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0,
+          original_max_position_embeddings = 32,
+        }
+      end },
       { "hunyuan_v1_dense", "rope type llama3", function(c)
         c.rope_scaling = nil
         c.rope_scaling = { rope_type = "yarn", factor = 2.0, attention_factor = 1.5, original_max_position_embeddings = 64 }
@@ -330,6 +336,17 @@ describe("a folder as GGUF", function()
       assert.matches("^ane%-", report.architecture)
       os.execute("rm -r '" .. from .. "'")
     end
+  end)
+
+  it("has the places of Phi 3 with YaRN once", function()
+    local from = changed("phi3", function(c)
+      c.rope_scaling = { rope_type = "yarn", factor = 4.0, original_max_position_embeddings = 32 }
+    end)
+    assert.equal("phi3", write(from, "fp32").architecture)
+    local a <close> = assert(ane.load(from, { activations = "fp32" }))
+    local b <close> = assert(ane.load(path(), { activations = "fp32" }))
+    assert(assert(compare.run(a, b, { 5, 6, 7, 8, 9, 10, 11, 12 })).kl.max < 1e-6)
+    os.execute("rm -r '" .. from .. "'")
   end)
 
   it("stores the pooling of sentence-transformers, so that the file embeds as the folder does", function()
