@@ -61,7 +61,8 @@ local FIXTURES = {
   qwen2_swa = { "ane-qwen2", "layers with a sliding window" },
   gemma3_softcap = { "ane-gemma3_text", "k_proj.bias" },
   ["qwen2_moe_window-odd"] = { "ane-qwen2_moe", "layers with a sliding window" },
-  ["zaya-odd"] = { "ane-zaya", "no architecture of GGUF is known" }, ["zaya_original-odd"] = { "ane-zaya", "no architecture of GGUF is known" },
+  ["zaya-odd"] = { "ane-zaya", "no architecture of GGUF is known" },
+  ["zaya_original-odd"] = { "ane-zaya", "no architecture of GGUF is known" },
   privacy_filter = { "ane-openai_privacy_filter", "no architecture of GGUF is known" },
   ["privacy_filter_original-odd"] = { "ane-privacy_filter", "no architecture of GGUF is known" },
 }
