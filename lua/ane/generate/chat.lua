@@ -432,8 +432,10 @@ local function reply(self, said, opts, what)
     self.last = pieces.result
     if not self.session.closed then self.session:unstop() end
     local text = as_utf8(pieces.result.text or "")
-    if pieces.result.stop == "closed" and text == "" then
+    if pieces.result.stop == "closed" and (text == "" or what == "say") then -- say returns nothing of a reply that failed
       for _ = 1, added do table.remove(messages) end
+      put_back(messages, dropped)
+      pieces.result.dropped = nil
     else
       messages[#messages + 1] = { role = "assistant", content = text, tool_calls = pieces.result.tool_calls }
     end

@@ -173,6 +173,27 @@ describe("a conversation", function()
     c:close()
   end)
 
+  it("forgets a reply that failed, but not one that was streamed so far", function()
+    local c <close> = assert(model:chat { max_tokens = 9, ignore_eos = true })
+    assert.is_string(c:say "Hello")
+    local function fails_after(n, fail)
+      return { logits_processor = function(logits)
+        n = n - 1
+        if n < 0 then return fail(logits) end
+      end }
+    end
+    local function ban(logits) logits:fill(-math.huge) end
+    local text, message, code = c:say("And now?", fails_after(4, ban))
+    assert.same({ nil, "invalid" }, { text, code })
+    assert.matches("every token is banned", message)
+    assert.equal(2, #c.messages)
+    assert.error_matches(function() c:say("And now?", fails_after(4, error)) end, "tensor")
+    assert.equal(2, #c.messages)
+    local pieces = assert(c:stream("And now?", fails_after(8, ban)))
+    assert.is_nil(pieces:finish())
+    assert.equal(4, #c.messages)
+  end)
+
   it("takes messages, and options for one reply", function()
     local c = assert(model:chat { messages = { { role = "user", content = "A" }, { role = "assistant", content = "B" } } })
     assert(c:say({ role = "user", content = "C" }, { max_tokens = 2, ignore_eos = true }))
@@ -327,6 +348,22 @@ describe("the end of the context", function()
       assert.equal("length", c.last.stop)
     end
     assert.is_true(dropped >= 10)
+  end)
+
+  it("forgets no turn for a reply that failed or never began", function()
+    local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true, overflow = "drop" })
+    repeat ask(c, 1) until c.last.dropped
+    repeat
+      local before = table.move(c.messages, 1, #c.messages, 1, {})
+      local text, _, code = c:say("Question 1, which is not short.", { logits_processor = function(logits) logits:fill(-math.huge) end })
+      assert.same({ nil, "invalid" }, { text, code })
+      local dropped = c.last.dropped
+      assert.same(before, c.messages)
+      c:stream("Question 1, which is not short."):close()
+      assert.same(before, c.messages)
+      assert.is_nil(dropped)
+      ask(c, 1)
+    until c.last.dropped
   end)
 
   it("refuses a turn that does not fit alone, and forgets nothing", function()
