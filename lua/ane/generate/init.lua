@@ -363,6 +363,7 @@ end
 -- Computes all logits of the last token's row where only the best id was asked for. Discards the draft.
 local function look_again(self)
   local draft, row = self.draft, self.row
+  if not self.want then return self.session:recall("last", self) end -- the prompt was cached, perhaps with its best id only
   if self.want ~= "argmax" and self.want ~= "best" then return true end
   if draft then self.ahead.pace:checked(draft.agreed, #draft.ids, row - 1, draft.seconds) end
   self.draft, self.row, self.want = nil, -1, "last"

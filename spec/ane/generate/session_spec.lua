@@ -181,6 +181,17 @@ describe("session", function()
     assert.error_matches(function() return s.length end, "session is closed")
   end)
 
+  it("continues within a grammar after a feed that kept the best id only", function()
+    local grammar = assert(require("ane").grammar.choice { "no", "yes", "perhaps" })
+    local ids = assert(model.tokenizer:encode "Is it?")
+    local want = assert(model:generate(ids, { grammar = grammar }))
+    for _, kept in ipairs { "last", "all", "argmax", "best", "none" } do
+      s:rewind(0)
+      assert(s:feed(ids, { want = kept }))
+      assert.equal(want, s:generate { grammar = grammar })
+    end
+  end)
+
   it("may be closed by its own callback", function()
     local mine = model:session()
     local ok, message = pcall(mine.feed, mine, { 1, 2, 3 }, { chunk = 1, progress = function() mine:close() end })
