@@ -132,6 +132,7 @@ function Session:feed(ids, opts, by)
     error("feed: option mask is for want = \"best\", in sessions with a mask_size", 2)
   end
   local n, length, context = #ids, core:length(), self.context
+  if n == 0 then return true end
   if length + n > context then
     return nil, ("%d tokens after %d do not fit in a context of %d"):format(n, length, context), "range"
   end

@@ -48,6 +48,24 @@ describe("session", function()
     assert.equal(0, s:rows())
   end)
 
+  it("keeps its rows where nothing is fed", function()
+    local ids = some_ids(5)
+    for _, want in ipairs { "last", "all", "argmax", "best", "none" } do
+      for _, chunk in ipairs { 2, 8 } do
+        s:rewind(0)
+        assert(s:feed(ids, { want = want, chunk = chunk }))
+        local rows, best = s:rows(), want ~= "none" and { s:argmax() }
+        for _, other in ipairs { "last", "argmax", "none" } do
+          assert.is_true(s:feed({}, { want = other }))
+          assert.equal(rows, s:rows())
+          if best then assert.same(best, { s:argmax() }) end
+        end
+        assert(s:recall())
+        assert.equal(1024, #s:logits())
+      end
+    end
+  end)
+
   it("gives the same rows however the ids are cut, over several chunks too", function()
     local ids = some_ids(700) -- more than one chunk of 512
     local other <close> = model:session()
