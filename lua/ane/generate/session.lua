@@ -59,8 +59,18 @@ local function opened(self)
   return self._core or error("session is closed", 3)
 end
 
--- Raises at the level of the method's caller if a reply is in progress that is not the caller.
+-- Sessions that are being fed, with a mark that the feed holds: it ends with the feed, also if the feed's coroutine is abandoned.
+local fed = setmetatable({}, { __mode = "kv" })
+
+-- Marks the session as being fed, until the result is closed.
+local function feeding(self)
+  fed[self] = setmetatable({}, { __close = function() fed[self] = nil end })
+  return fed[self]
+end
+
+-- Raises at the level of the method's caller if a reply is in progress that is not the caller, or a feed whose callback is.
 local function unused(self, by)
+  if fed[self] then error("session: a feed is in progress, and would continue after other tokens", 3) end
   if self._replying and self._replying ~= by then
     error("session: a reply is in progress, and would continue from other tokens; close its stream first", 3)
   end
@@ -140,6 +150,7 @@ function Session:feed(ids, opts, by)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
   self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax" or opts.want == "best", nil
   self._masked = opts.mask ~= nil
+  local _ <close> = not by and (opts.progress or opts.each) and feeding(self) or nil
   for first = 1, n, size do
     if self._stop then
       self._stop, self._rows = nil, nil

@@ -210,6 +210,28 @@ describe("session", function()
     end
   end)
 
+  it("is not changed by a callback of its feed", function()
+    local ids = some_ids(6)
+    for _, name in ipairs { "progress", "each" } do
+      for _, change in ipairs { function() s:feed(1) end, function() s:rewind(0) end, function() s:recall() end } do
+        s:rewind(0)
+        assert.error_matches(function() s:feed(ids, { chunk = 2, want = "all", [name] = change }) end,
+          "session: a feed is in progress, and would continue after other tokens")
+        assert.equal(2, s.length)
+        assert(s:feed(ids[3]))
+      end
+    end
+    local fork
+    assert(s:feed(ids, { chunk = 2, progress = function(_, done) if done == 2 then fork = assert(s:fork()) end end }))
+    assert.same({ 5, 9 }, { fork.length, s.length })
+    fork:close()
+    coroutine.wrap(function() s:feed(ids, { chunk = 2, progress = coroutine.yield }) end)() -- abandoned
+    assert.error_matches(function() s:rewind(0) end, "a feed is in progress")
+    collectgarbage()
+    collectgarbage()
+    assert(s:rewind(0))
+  end)
+
   it("may be closed by its own callback", function()
     local mine = model:session()
     local ok, message = pcall(mine.feed, mine, { 1, 2, 3 }, { chunk = 1, progress = function() mine:close() end })
