@@ -183,8 +183,9 @@ end
 -- @param tokenizer or nil: pieces are then token ids
 -- @param ids the prompt, at least one token
 -- @param opts checked options (see rules); calls: of ane.tools.plan, if the reply may call tools
+-- @param kept true: the caller goes on in the session, which is to hold the prompt of a reply without tokens too
 -- @return a run; or nil, message, code ("range": the prompt does not fit; "unsupported": speculate is impossible)
-function M.start(session, tokenizer, ids, opts)
+function M.start(session, tokenizer, ids, opts, kept)
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
   if #ids > session.context then
     return nil, ("the prompt has %d tokens, but the context has room for %d"):format(#ids, session.context), "range"
@@ -208,7 +209,7 @@ function M.start(session, tokenizer, ids, opts)
   local all = table.move(ids, 1, #ids, 1, {})
   local strings = opts.stop or {}
   local self = setmetatable({
-    session = session, opts = opts, all = all, ahead = ahead, row = -1, grammar = grammar,
+    session = session, kept = kept, opts = opts, all = all, ahead = ahead, row = -1, grammar = grammar,
     decoder = tokenizer and tokenizer:stream { skip_special = opts.skip_special },
     sampler = sampler.new(opts),
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
@@ -496,7 +497,7 @@ local function head_use(self)
 end
 
 local function advance(self)
-  if self.opts.max_tokens == 0 and not self.opts.prompt_logprobs then return finish(self, "length") end
+  if self.opts.max_tokens == 0 and not self.opts.prompt_logprobs and not self.kept then return finish(self, "length") end
   local started = core.clock()
   local ok, message, code = true, nil, nil
   if not self.begun then

@@ -317,7 +317,7 @@ function M.reply(self, ids, opts, level)
   local host = self._host or {}
   if host.unsupported then return nil, host.unsupported, "unsupported" end
   opts.eos = opts.eos or host.eos_ids
-  local run, message, code = generate.start(self, host.tokenizer, ids, opts)
+  local run, message, code = generate.start(self, host.tokenizer, ids, opts, true)
   if not run then return nil, message, code end
   run.result.timings.load_s = host.load_s
   self._replying = run

@@ -278,6 +278,15 @@ for name, engine in pairs(ENGINES) do
       assert.equal(18, other.length)
     end)
 
+    it("holds the prompt of a reply without tokens", function()
+      local opts = { max_tokens = 0, ignore_eos = true, details = true, session = s }
+      assert(s:feed(part(5, 9)))
+      assert.same({ "length", {} }, { assert(model:generate(part(1, 12), opts)).stop, assert(model:generate(part(1, 12), opts)).ids })
+      assert.same(part(1, 12), s.ids)
+      opts.session, opts.max_tokens = nil, 4
+      assert.same(assert(model:generate(part(1, 12), opts)).ids, assert(s:generate(opts)).ids)
+    end)
+
     it("streams a reply that may be broken off", function()
       assert(s:feed(part(1, 12)))
       local count = 0
