@@ -664,7 +664,7 @@ function model:embed(input, opts) end
 function model:similarity(a, b, opts) end
 
 --- Scores documents for a query with a cross-encoder, a decoder with a classifier, or Qwen3-Reranker.
----@param query string? nil: each document is a list of token ids that holds query and document
+---@param query string? nil: each document is a list of token ids that holds query and document; all have the token type 0
 ---@param documents string[]|integer[][]
 ---@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean, details?: boolean, progress?: ane.progress }
 ---@return number[]|number[][]|table|nil scores one per document (a list if the classifier has several labels); with details a table: scores, order, tokens, truncated

@@ -194,6 +194,11 @@ end
 -- Sequences of the documents: pairs of texts if there is a query, else ids as the model takes them.
 local function sequences_of(bundle, how, query, documents, opts, level)
   if query == nil then
+    for i, document in ipairs(documents) do
+      if type(document) ~= "table" then
+        error(("rerank: without a query, document %d is a %s, not a list of token ids"):format(i, type(document)), level + 1)
+      end
+    end
     local list, single, code = encode.inputs(bundle, documents, {}, "rerank: the documents", level + 1)
     return list, single, code
   end

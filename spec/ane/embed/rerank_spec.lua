@@ -53,6 +53,13 @@ describe("rerank", function()
     assert.same({ { 4 }, 0 }, { r.tokens, r.truncated })
   end)
 
+  it("takes no texts without a query", function()
+    for _, list in ipairs { { "a cat" }, { { 2, 60, 3 }, "a cat" }, { 2, 60, 3 } } do
+      assert.error_matches(function() model:rerank(nil, list) end,
+        "rerank: without a query, document %d is a %a+, not a list of token ids")
+    end
+  end)
+
   it("refuses and raises", function()
     local bert <close> = assert(ane.load(hf.path "bert"))
     local llama <close> = assert(ane.load(hf.path "llama"))
