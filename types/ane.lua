@@ -696,7 +696,7 @@ function model:classify_many(inputs, opts) end
 ---@return ane.code? code
 function model:redact(text, opts) end
 
---- Ends the replies in progress.
+--- Ends the replies in progress, and all replies of pools, with stop = "stopped".
 function model:stop() end
 
 --- Describes the model and how it runs here: path, format, bytes, parameters, tensors by type, architecture, config, isa, threads,

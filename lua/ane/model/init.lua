@@ -535,10 +535,11 @@ function Model:similarity(a, b, opts)
   return result, message, code
 end
 
---- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
+--- Ends the replies in progress at their next token or prefill chunk, and all replies of pools, with stop = "stopped".
 function Model:stop()
   opened(self)
   for pieces in pairs(self._streams) do pieces:stop() end
+  for pool in pairs(self._pools) do pool:_stop_all() end
 end
 
 local function by_type(tensors)

@@ -169,6 +169,12 @@ function Pool:_stop(r)
   r.stopping, self._stopped = true, self._stopped + 1
 end
 
+--- Lets the next sweep end all requests, as their stop() does; nothing if the pool is closed.
+function Pool:_stop_all()
+  for r in pairs(self._waiting.held) do r:stop() end
+  for _, r in ipairs(self._running) do r:stop() end
+end
+
 -- Ends requests that were stopped or have exceeded their time limit. It looks at all of them only if there are any such requests.
 local function sweep(self)
   if self._stopped == 0 and self._limited == 0 then return end

@@ -309,6 +309,29 @@ describe("a pool", function()
     assert.equal(0, pool:stats().running)
   end)
 
+  it("ends its replies when the model is stopped", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local pool <close> = model:pool { sessions = 1 }
+    local made = {}
+    for i = 1, 3 do made[i] = assert(pool:add({ i }, { max_tokens = 40, ignore_eos = true })) end
+    for _ = 1, 4 do pool:step() end
+    model:stop()
+    assert.is_false(made[1].done)
+    pool:run()
+    for i, request in ipairs(made) do
+      assert.equal("stopped", request.result.stop)
+      assert.equal(i == 1, #request.result.ids > 0)
+    end
+    assert.equal("length", assert(pool:add({ 1 }, { max_tokens = 2, ignore_eos = true })):finish().stop)
+    local n = 0
+    local opts = { max_tokens = 40, ignore_eos = true, details = true, sessions = 1, logits_processor = function()
+      n = n + 1
+      if n == 3 then model:stop() end
+    end }
+    for _, reply in ipairs(assert(model:generate_many({ { 1 }, { 2 } }, opts))) do assert.equal("stopped", reply.stop) end
+    assert.is_true(n < 6)
+  end)
+
   it("lets callbacks yield, and ends only the request whose callback raises", function()
     local model <close> = tiny.load()
     local pool <close> = model:pool { sessions = 3 }
