@@ -29,10 +29,9 @@ local HEAT = {
   ascii = { type = "boolean" },
 }
 
--- Least and greatest finite element; nil if there is none.
+-- Least and greatest finite element of a tensor with elements; nil if there is none.
 local function range(t)
-  local low, high = math.huge, -math.huge
-  if #t > 0 then low, high = t:min(), t:max() end
+  local low, high = t:min(), t:max()
   if low > -math.huge and high < math.huge then return low, high end
   low, high = math.huge, -math.huge
   for _, v in ipairs(t:totable()) do
@@ -47,10 +46,15 @@ end
 -- @return text, one line a bin: its lower end, a bar, the count
 function M.histogram(t, opts)
   opts = schema.check(HISTOGRAM, opts, "histogram", 2)
+  if #t == 0 then return "no elements" end
   local low, high = range(t)
   if not low then return "no finite elements" end
   local bar = (opts.ascii or opts.ascii == nil and not is_utf8()) and "#" or "\u{2588}"
-  if low == high then return ("%12.5g  %s %d"):format(low, bar:rep(opts.width), #t) end
+  if low == high then
+    local count = 0
+    for _, v in ipairs(t:totable()) do count = count + (v == low and 1 or 0) end
+    return ("%12.5g  %s %d"):format(low, bar:rep(opts.width), count)
+  end
   local counts, most = t:bins(opts.bins, low, high), 1
   for _, n in ipairs(counts) do most = math.max(most, n) end
   local lines = {}

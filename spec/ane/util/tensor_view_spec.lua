@@ -25,6 +25,8 @@ describe("tensor plots", function()
     assert.equal("| ??@|", t:heat({ ascii = true }):match "^[^\n]*")
     assert.equal("no finite elements", core.tensor({ 1 }, { -math.huge }):heat())
     assert.equal("no elements", core.tensor({ 0 }):heat())
+    assert.equal("no elements", core.tensor({ 0 }):histogram())
+    assert.equal("           2  # 2", core.tensor({ 4 }, { 2, 0 / 0, math.huge, 2 }):histogram { width = 1, ascii = true })
   end)
 
   it("name options that they do not have", function()
