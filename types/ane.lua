@@ -13,7 +13,7 @@ local ane = {}
 ---@alias ane.transform "none"|"rotate"
 
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
----@alias ane.stop_reason "eos"|"grammar"|"tool_calls"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
+---@alias ane.stop_reason "eos"|"grammar"|"tool_calls"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"|"failed"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
@@ -404,7 +404,7 @@ local model = {}
 ---@field text string?
 ---@field ids integer[]
 ---@field prompt_ids integer[]
----@field stop ane.stop_reason
+---@field stop ane.stop_reason time, failed: only of requests of a pool
 ---@field stop_string? string
 ---@field grammar_complete? boolean with a grammar or tools: whether the reply is a complete text of the grammar, with complete calls
 ---@field tool_calls? ane.tool_call[] the complete calls; stop is "tool_calls" if the reply ended with one
@@ -414,7 +414,7 @@ local model = {}
 ---@field seed integer
 ---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
 ---@field prompt_logprobs? { id: integer, logprob?: number, top?: number[][] }[] the first token has no log probability
----@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
+---@field timings { load_s?: number, prefill_s: number, decode_s: number, first_token_s?: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
 
 --- Continues a prompt. A reply without max_tokens ends at an end token or at the end of the context; `stop` of the details says which.
 ---

@@ -196,10 +196,11 @@ function tensor:max() end
 ---@return number
 function tensor:mean() end
 
---- Returns the elements as nested lists.
----@return table
+--- Returns the elements as one list, row by row. ane.tensor(list, shape) makes the tensor again.
+---@return number[]
 function tensor:totable() end
 
---- Returns the tensor as text.
+--- Returns the elements as a string of little-endian float32, which ane.tensor(string, shape) takes. The function tostring of Lua gives
+--- a text to read.
 ---@return string
 function tensor:tostring() end
