@@ -68,6 +68,8 @@ end
 function Run:close() self.session:close() end
 Run.__close = Run.close
 
+local CLOSED = "the model was closed by a callback"
+
 -- A window keeps the positions of its tokens in the whole sequence and begins at a KV tile, so its results equal those of a run
 -- over the whole sequence to the bit. Beyond EXACT tokens, which no run takes, rope angles of such positions lose precision.
 local TILE, EXACT = 64, 1 << 15
@@ -96,6 +98,7 @@ end
 -- Runs tokens [first, last] and decodes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
+  if s.closed then return nil, CLOSED, "state" end
   local ok, message, code = s:part(last <= EXACT and first - 1 or 0)
   if ok then ok, message, code = s:feed(table.move(self.ids, first, last, 1, {}), { want = "all" }) end
   if not ok then return nil, message, code end
@@ -185,7 +188,7 @@ function M.batch(model, size)
   if not run then return nil, message, code end
   local bundle = require("ane.model").bundle(model, 2)
   return setmetatable({
-    program = bundle.program, grammar = run.decoder.g, size = size,
+    model = model, program = bundle.program, grammar = run.decoder.g, size = size,
     sessions = empty_sessions.new(bundle.program, model.kv),
   }, Batch)
 end
@@ -211,6 +214,7 @@ end
 function Batch:spans(sequences, progress)
   local out, first = {}, 1
   while first <= #sequences do
+    if self.model.closed then return nil, CLOSED, "state" end
     local last, longest = extent(self, sequences, first)
     local ok, message, code = self.sessions:ready(last - first + 1, longest)
     if not ok then return nil, message, code end
@@ -365,6 +369,7 @@ function M.classify_many(model, inputs, opts, level)
   local room = bundle.program.run and not opts.details and not opts.window and bundle.program:max_chunk() or 0
   local spans, failed, short = {}, nil, {}
   local function alone(place)
+    if model.closed then return end
     local found, message, code = M.classify(model, inputs[place], opts, level + 2)
     spans[place] = found or false
     if not found then
@@ -382,6 +387,9 @@ function M.classify_many(model, inputs, opts, level)
   end
   if #short > 0 and not classify_short(model, short, opts, spans) then
     for _, one in ipairs(short) do alone(one.place) end -- one of them is at fault; the others succeed alone
+  end
+  for place = 1, #inputs do
+    if spans[place] == nil then return nil, CLOSED, "state" end
   end
   return spans, failed
 end

@@ -1,6 +1,6 @@
 --- Runs many sequences through a model, several in each run: the weights are read once for all of them.
 -- Needs ane.util.empty_sessions and the model's program.
--- Usage: `local b <close> = batch.new(bundle, "fp16"); b:each(sequences, "all", function(i, session) ... end)`
+-- Usage: `local b <close> = batch.new(model, bundle); b:each(sequences, "all", function(i, session) ... end)`
 --
 -- Sequences are sorted by length, so that those of one run have similar lengths and sessions stay small.
 
@@ -11,18 +11,19 @@ local M = {}
 -- Limits of a run: tokens and sequences. More tokens do not make a run faster, and their activations no longer fit the caches.
 local MOST_TOKENS, MOST_SEQUENCES = 1024, 64
 
+local CLOSED = "the model was closed by a callback"
+
 local Batch = {}
 Batch.__index = Batch
 
 --- A batch with its own sessions. Close it.
--- @param bundle of a loaded model
--- @param kv type of the state
+-- @param model, bundle a loaded model and its bundle
 -- @param progress function(done), called after each run with the number of sequences that are done; it may yield. nil: none
-function M.new(bundle, kv, progress)
+function M.new(model, bundle, progress)
   local program = bundle.program
   local most = math.min(MOST_TOKENS, program:max_chunk())
   return setmetatable({
-    program = program, sessions = empty_sessions.new(program, kv), most = most, progress = progress or function() end,
+    model = model, program = program, sessions = empty_sessions.new(program, model.kv), most = most, progress = progress or function() end,
   }, Batch)
 end
 
@@ -42,6 +43,7 @@ end
 
 -- Runs the sequences at places first .. last. A sequence longer than a run is fed in several.
 local function run(self, sequences, order, first, last, want)
+  if self.model.closed then return nil, CLOSED, "state" end
   local ok, message, code = self.sessions:ready(last - first + 1, #sequences[order[first]].ids) -- the longest comes first
   if not ok then return nil, message, code end
   local one, chunk = sequences[order[first]], self.program:max_chunk()
@@ -52,6 +54,7 @@ local function run(self, sequences, order, first, last, want)
       ok, message, code = self.sessions[1]:feed(piece, final and want or "none", #one.ids)
       if not ok then return nil, message, code end
       if not final then self.progress(first - 1) end
+      if not final and self.model.closed then return nil, CLOSED, "state" end
     end
     return true
   end

@@ -116,7 +116,7 @@ end
 
 local function run(model, bundle, made, sequences, from, opts)
   local tell = opts.progress and function(done) opts.progress("embed", done, #sequences) end
-  local runs <close> = batch.new(bundle, model.kv, tell)
+  local runs <close> = batch.new(model, bundle, tell)
   local want, vectors, broken, width = rows_needed(made), {}, nil, nil
   local ok, message, code = runs:each(sequences, want, function(i, session)
     local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1

@@ -287,7 +287,7 @@ function M.rerank(model, query, documents, opts, level)
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
   if not sequences then return nil, message, code end
   local tell = opts.progress and function(done) opts.progress("rerank", done, #sequences) end
-  local runs <close>, scores = batch.new(bundle, model.kv, tell), {}
+  local runs <close>, scores = batch.new(model, bundle, tell), {}
   local ok
   ok, message, code = runs:each(find_rows(sequences, how), how.want, function(i, session)
     scores[i] = how.score(session, opts.raw, sequences[i].row or 1)

@@ -133,9 +133,16 @@ function Report:__tostring()
     .. ("%s: %d tokens in %d runs"):format(self.verdict, self.tokens, self.runs)
 end
 
+-- Calls a function of the caller, which must not close the models.
+local function called(a, b, fn, ...)
+  local value, message, code = fn(...)
+  if a.closed or b.closed then failure.raise("state", "the model was closed by a callback") end
+  return value, message, code
+end
+
 -- The hidden states of a model, or nil if it has none to show. Raises if they cannot be computed.
-local function hidden(hidden_of, model, ids)
-  local states, message, code = hidden_of(model, ids)
+local function hidden(a, b, hidden_of, model, ids)
+  local states, message, code = called(a, b, hidden_of, model, ids)
   if states == nil and message then failure.raise(code or "invalid", "%s", message) end
   return states
 end
@@ -152,10 +159,10 @@ local function gate(a, b, input, opts)
   local tokens = 0
   for i, ids in ipairs(runs) do
     read_run(left, right, ids, tokens, logits, best)
-    local x, y = hidden(hidden_of, a, ids), hidden(hidden_of, b, ids)
+    local x, y = hidden(a, b, hidden_of, a, ids), hidden(a, b, hidden_of, b, ids)
     if x and y then count_hidden(states, x, y, tokens) end
     tokens = tokens + #ids
-    if opts.progress then opts.progress("gate", i, #runs) end
+    if opts.progress then called(a, b, opts.progress, "gate", i, #runs) end
   end
   local report = { runs = #runs, tokens = tokens, logits = result_of(logits), hidden = result_of(states), argmax = best }
   verdict(report)

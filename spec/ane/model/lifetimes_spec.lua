@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local draws = require "support.draws"
+local hf = require "support.hf"
 local tiny = require "support.tiny"
 local tree = require "support.tree"
 
@@ -85,6 +86,26 @@ describe("objects of a model", function()
         end })
       assert.is_true(seen > 0, what)
       model:close()
+    end
+  end)
+
+  it("may be closed in a callback that reports the progress of many runs: the call fails", function()
+    local ids, lists, texts = {}, {}, {}
+    for i = 1, 300 do ids[i] = i % 100 end
+    for i = 1, 70 do lists[i], texts[i] = ids, ("moon "):rep(40) end
+    local text = ("Hello world, this is a text. "):rep(20)
+    local other <close> = assert(tiny.load())
+    for what, case in pairs {
+      classify = { hf.path "privacy_filter", function(m, f) return m:classify(ids, { window = 70, progress = f }) end },
+      classify_many = { hf.path "privacy_filter", function(m, f) return m:classify_many(lists, { progress = f }) end },
+      embed = { hf.path "bert", function(m, f) return m:embed(texts, { progress = f }) end },
+      rerank = { hf.path "cross_encoder", function(m, f) return m:rerank("a cat", texts, { progress = f }) end },
+      gate = { tiny.path(), function(m, f) return ane.gate(m, other, text, { progress = f, chunk = 64 }) end },
+      gate_hidden = { tiny.path(), function(m, f) return ane.gate(other, m, text, { hidden = f }) end },
+    } do
+      local model <close> = assert(ane.load(case[1]))
+      local result, message, code = case[2](model, function() model:close() end)
+      assert.same({ "nil", "the model was closed by a callback", "state" }, { tostring(result), message, code }, what)
     end
   end)
 
