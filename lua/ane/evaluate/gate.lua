@@ -140,11 +140,14 @@ local function called(a, b, fn, ...)
   return value, message, code
 end
 
--- The hidden states of a model, or nil if it has none to show. Raises if they cannot be computed.
+-- The hidden states of a model, a matrix; or nil if it has none to show. Raises if they cannot be computed.
 local function hidden(a, b, hidden_of, model, ids)
   local states, message, code = called(a, b, hidden_of, model, ids)
   if states == nil and message then failure.raise(code or "invalid", "%s", message) end
-  return states
+  local is_tensor = schema.type_name(states) == "ane.tensor"
+  if states == nil or is_tensor and #states:shape() == 2 then return states end
+  error("gate: option hidden must return a tensor [tokens, channels] or nothing, but has returned "
+    .. (is_tensor and ("a tensor of %d dimensions"):format(#states:shape()) or "a " .. type(states)), 0)
 end
 
 local function gate(a, b, input, opts)

@@ -225,6 +225,10 @@ describe("the gate", function()
     assert.equal("fail", report.verdict)
     local other <close> = load "qwen2_swa"
     assert.equal("shape", select(3, gate.run(a, other, list)))
+    for _, wrong in ipairs { 5, core.tensor { 8 } } do
+      assert.error_matches(function() gate.run(a, a, list, { hidden = function() return wrong end }) end,
+        "gate: option hidden must return a tensor %[tokens, channels%] or nothing, but has returned a ")
+    end
     assert.has_error(function() gate.run(a, a, 7) end)
   end)
 end)
