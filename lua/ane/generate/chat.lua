@@ -85,7 +85,7 @@ end
 local function variables(tokenizer, messages, opts, prompt)
   local null = require("ane.jinja").null
   local vars = {
-    messages = messages, tools = opts.tool_choice ~= "none" and tools.for_template(opts.tools) or null,
+    messages = with_nulls(messages, null, 0), tools = opts.tool_choice ~= "none" and tools.for_template(opts.tools) or null,
     documents = with_nulls(opts.documents, null, 0) or null, add_generation_prompt = prompt,
   }
   for _, name in ipairs(SPECIAL) do

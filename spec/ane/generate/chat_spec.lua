@@ -99,6 +99,16 @@ describe("a fault of a template", function()
   end)
 end)
 
+describe("the null of JSON in messages", function()
+  it("is none for the template", function()
+    local null = require("ane").null
+    local t = templates { default = "{{ messages[0].name is none }}|{{ messages[0].parts[1].text is none }}|{{ messages[0].content }}" }
+    local messages = { { role = "user", content = "Hi", name = null, parts = { 1, { text = null } } } }
+    assert.same({ "True|True|Hi", "default" }, { chat.render(t, messages) })
+    assert.equal(null, messages[1].name)
+  end)
+end)
+
 describe("encoding", function()
   local t = templates { default = "<|x|>{{ messages[0].content }}<|x|>" }
   local X = 300
