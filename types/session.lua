@@ -18,7 +18,7 @@
 ---@field ignore_eos? boolean true: end tokens do not end the reply
 ---@field logprobs? integer number of best tokens whose log probabilities the result has for each token of the reply, besides the token's own
 ---@field prompt_logprobs? integer number of log probabilities for each token of the prompt, which is then computed as a whole
----@field speculate? boolean|{ max?: integer, corpus?: string|integer[] } max: 1 .. 7 drafted tokens of a run
+---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] } max: 1 .. 7 drafted tokens of a run; corpus: path of a text, or token ids
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor? changes the logits before each choice, in place or by returning others; ids: prompt and reply so far, read only
 ---@field grammar? ane.grammar the grammar that the reply must match
 ---@field skip_special? boolean true (default): control tokens are left out of the text
