@@ -69,7 +69,7 @@ static bool decode_array(lua_State *L, struct ane_json *j) {
 bool bind_json_member(lua_State *L, struct ane_json *j) {
   const char *s, *at;
   size_t len;
-  while (j->p < j->end && strchr(" \n\t\r", *j->p)) j->p++;
+  while (j->p < j->end && memchr(" \n\t\r", *j->p, 4)) j->p++;
   at = j->p;
   if (!ane_json_name(j, &s, &len)) return false;
   lua_pushlstring(L, s, len);

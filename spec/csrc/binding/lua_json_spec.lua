@@ -52,6 +52,8 @@ describe("core.json_decode", function()
     { '{"a":1', "column 7: the text ends inside an object" },
     { '{"a":1,}', "column 8: expected a name in quotes" },
     { "{a:1}", "column 2: expected a name in quotes" },
+    { '{\0"a":1}', "column 2: expected a name in quotes" },
+    { '{"a":1,\0"b":2}', "column 8: expected a name in quotes" },
     { '{"é":1,"é":2}', "column 8: the name appears twice" },
     { '{"a":1,"\\u0061":null}', "column 8: the name appears twice" },
     { '{"a":null,"a":1}', "column 11: the name appears twice" },
