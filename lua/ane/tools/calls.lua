@@ -1,8 +1,9 @@
 --- The grammar of calls: a family's form, filled with the schemas of the tools.
--- Needs ane.core, ane.grammar, ane.grammar.objects, ane.tools.literals, ane.tools.reader, ane.tools.tagged and ane.util.keys.
+-- Needs ane.core, ane.grammar, ane.grammar.objects, ane.tools.literals, ane.tools.reader, ane.tools.tagged, ane.util.failure and keys.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local grammar = require "ane.grammar"
 local keys = require "ane.util.keys"
 local literals = require "ane.tools.literals"
@@ -53,14 +54,22 @@ local EXACT = { exact = true }
 local Builder = {}
 Builder.__index = Builder
 
--- A new place: the number of a state of the grammar.
+-- Most places (as in the core) and edges of a grammar. Optional members need edges that grow with the square of their number, and lists in
+-- lists twice as many as the lists inside.
+local MOST_PLACES, MOST_EDGES = 1 << 16, 1 << 17
+
+-- A new place: the number of a state of the grammar. Too many are a failure of ane.util.failure.
 function Builder:place()
+  if self.places == MOST_PLACES then failure.raise("range", "the grammar is too large") end
   self.places = self.places + 1
   return self.places
 end
 
--- Adds an edge from one place to another, which a text of a kind ("literal", "pattern", "json") takes.
-function Builder:add(from, to, kind, text) self.parts[#self.parts + 1] = { from, to, kind, text } end
+-- Adds an edge from one place to another, which a text of a kind ("literal", "pattern", "json") takes. Too many are a failure.
+function Builder:add(from, to, kind, text)
+  if #self.parts == MOST_EDGES then failure.raise("range", "the grammar is too large") end
+  self.parts[#self.parts + 1] = { from, to, kind, text }
+end
 
 -- Adds an edge with a literal. An empty literal adds none and merges the places.
 function Builder:literal(from, text, to)
@@ -282,12 +291,29 @@ function Builder:calls(form, tools, many)
       if many and form.between then self:add(done, named, "literal", form.between .. head .. tool.name .. mark) end
     end
     self.layout = not literal and layout or table.move(layout, 2, #layout, 1, {})
-    local ok, message, code = self:call(named, tool, done)
+    local ok, message, code = failure.catch(self.call, self, named, tool, done)
     if not ok then return nil, ("%s: parameters: %s"):format(tool.name, message), code end
   end
   table.insert(self.parts.ends, form.last == "" and done or self:literal(done, form.last))
   return true
 end
+
+-- The fault of the first tool whose schema is refused: message, code; nil: none.
+-- @param codes set of the codes that count; nil: all
+local function fault_of(tools, codes)
+  for _, tool in ipairs(tools) do
+    local _, fault, code = grammar.json_schema(tool.schema, { strict = false })
+    if fault and (not codes or codes[code]) then return ("tools: %s: parameters: %s"):format(tool.name, fault), code end
+  end
+end
+
+-- Codes of malformed schemas. Others say what the grammar of JSON cannot do, which may not concern a form.
+local MALFORMED = { invalid = true, format = true }
+
+--- The fault of the first tool with a malformed schema, or with one that no arguments fulfil.
+-- @param tools list of {name, schema (see schema_of)}
+-- @return message, code; nil: there is none
+function M.malformed(tools) return fault_of(tools, MALFORMED) end
 
 --- The grammar of one or several calls of tools.
 -- @param form of ane.tools.forms
@@ -295,6 +321,10 @@ end
 -- @param opts many: several calls may come
 -- @return a grammar, whose texts begin with the form's `first`; or nil, message, code: the message names the tool
 function M.grammar(form, tools, opts)
+  if form.arguments ~= "json" then
+    local fault, code = M.malformed(tools)
+    if fault then return nil, fault, code end
+  end
   local self = setmetatable({ parts = { ends = {} }, places = 1 }, Builder)
   for _, way in ipairs { form, form.bare } do
     local ok, message, code = self:calls(way, tools, opts.many)
@@ -302,11 +332,8 @@ function M.grammar(form, tools, opts)
   end
   local made, message, code = grammar.parts(self.parts, { strict = false })
   if made then return made end
-  for _, tool in ipairs(tools) do -- to find the tool at fault
-    local _, fault, why = grammar.json_schema(tool.schema, { strict = false })
-    if fault then return nil, ("tools: %s: parameters: %s"):format(tool.name, fault), why end
-  end
-  return nil, "tools: " .. message, code
+  local fault, why = fault_of(tools) -- to find the tool at fault
+  return nil, fault or "tools: " .. message, why or code
 end
 
 return M

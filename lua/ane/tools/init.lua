@@ -227,7 +227,8 @@ function M.parse(text, opts)
   local list
   if opts.tools then
     list, message, code = M.check(opts.tools)
-    if not list then return nil, message, code end
+    if list then message, code = calls.malformed(list) end
+    if message then return nil, message, code end
   elseif form.tools then
     return nil, ("calls of the form %s cannot be told from text without the option tools"):format(form.name), "invalid"
   end

@@ -202,6 +202,40 @@ describe("calls", function()
       { name = "f", parameters = { type = "object", properties = { a = { type = "string", format = "city" } } } } }), {}))
   end)
 
+  it("refuse malformed schemas in each form, and do not raise", function()
+    local malformed = {
+      ["minLength at #/properties/a: must be a whole number"] = '{"type": "string", "minLength": "x"}',
+      ["maxLength at #/properties/a: must be a whole number"] = '{"type": "string", "maxLength": 1.5}',
+      ["number is too large"] = '{"type": "string", "minLength": 1e400}',
+      ["enum at #/properties/a: must be a list"] = '{"type": "string", "enum": 5}',
+      ["anyOf at #/properties/a: must be a list"] = '{"anyOf": 5}',
+      ["properties at #/properties/a: must be an object"] = '{"type": "object", "properties": [1]}',
+      ["required at #/properties/a: must be a list"] = '{"type": "object", "required": true}',
+    }
+    for _, form in ipairs { "hermes", "qwen3-coder", "lfm2", "gemma4" } do
+      for want, schema in pairs(malformed) do
+        local json = '[{"name": "f", "parameters": {"properties": {"a": ' .. schema .. "}}}]"
+        local planned, parsed = { tools.plan("", { tools = json, tool_form = form }) }, { tools.parse("", { form = form, tools = json }) }
+        for _, made in ipairs { planned, parsed } do
+          assert.is_nil(made[1])
+          assert.matches("^tools: f: parameters: .*" .. want, made[2])
+          assert.is_truthy(made[3] == "invalid" or made[3] == "format")
+        end
+      end
+    end
+  end)
+
+  it("are refused at once where lists in lists, or optional members, need too large a grammar", function()
+    local nested, members = '{"type": "string"}', {}
+    for _ = 1, 40 do nested = '{"type": "array", "items": ' .. nested .. "}" end
+    for i = 1, 4000 do members[i] = ('"a%d": {"type": "string"}'):format(i) end
+    for _, parameters in ipairs { '{"properties": {"a": ' .. nested .. "}}", '{"properties": {' .. table.concat(members, ", ") .. "}}" } do
+      local json = '[{"name": "f", "parameters": ' .. parameters .. "}]"
+      assert.same({ nil, "tools: f: parameters: the grammar is too large", "range" },
+        { tools.plan("", { tools = json, tool_form = "gemma4" }) })
+    end
+  end)
+
   it("keep to numbers as a schema writes them", function()
     local function takes(described, n)
       local grammar = assert(calls.grammar(forms.named "functionary", assert(tools.check(described)), {}))
