@@ -620,9 +620,13 @@ function M.program(team, graph, options, job, opts)
   ok, message, code = team:tell("C", orders.pack("M", described))
   if not ok then return nil, message, code end
   -- the others pack their weights at the same time
-  local planned, own_message, own_code = plan_own(self, graph, options, opts, chosen, places)
+  local ran, planned, own_message, own_code = pcall(plan_own, self, graph, options, opts, chosen, places)
   local texts
   texts, message, code = replies(self)
+  if not ran then -- an interrupt, or an error of the caller's progress
+    give_up(self)
+    error(planned, 0)
+  end
   if not planned or not texts then
     give_up(self)
     if not planned then return nil, own_message, own_code end
