@@ -484,7 +484,10 @@ local function rates(team, facts)
   local on_host, list = {}, {} -- on_host: number of ranks by host
   local function host(rank) return rank == 0 and team.host or team.others[rank].host end
   for rank = 0, team.size - 1 do on_host[host(rank)] = (on_host[host(rank)] or 0) + 1 end
-  for rank = 0, team.size - 1 do list[rank + 1] = { speed = facts[rank].speed, room = facts[rank].free // on_host[host(rank)] } end
+  for rank = 0, team.size - 1 do
+    local free = facts[rank].free -- 0: not known
+    list[rank + 1] = { speed = facts[rank].speed, room = free > 0 and free // on_host[host(rank)] or nil }
+  end
   return list
 end
 
