@@ -148,11 +148,16 @@ local function pack_note(note, row)
   return NOTE:pack(note and 1 or 0, note or "", row and row.logits and orders.rows { row } or "")
 end
 
+-- @param vocab numbers of the logits of a row
 -- @return the caller's note or nil, list of rows; nil, nil: the text is not such a note
-local function unpack_note(text)
+local function unpack_note(text, vocab)
   local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
+  if ok then ok, rows = pcall(orders.read_rows, rows) end
   if not ok then return nil, nil end
-  return given == 1 and note or nil, orders.read_rows(rows)
+  for _, row in ipairs(rows) do
+    if not row.logits or #row.logits ~= 4 * vocab then return nil, nil end
+  end
+  return given == 1 and note or nil, rows
 end
 
 --- Writes this rank's part to the file, and has the others write theirs to files beside it, PATH.rank1 and so on.
@@ -174,7 +179,7 @@ function Session:restore(path)
   ok, message, code = command(program, orders.pack("L", id, self.most, self.kv, path), function()
     local done, text, word = own:restore(path)
     if not done then return nil, text, word end
-    note, rows = unpack_note(text)
+    note, rows = unpack_note(text, program:vocab())
     if not rows then return nil, path .. " is damaged: it has no note of a model on several ranks", "format" end
     return true
   end)
