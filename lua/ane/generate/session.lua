@@ -146,6 +146,7 @@ function Session:feed(ids, opts, by)
   if length + n > context then
     return nil, ("%d tokens after %d do not fit in a context of %d"):format(n, length, context), "range"
   end
+  if n == 0 then return true end -- the rows stay
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
   self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax" or opts.want == "best", nil

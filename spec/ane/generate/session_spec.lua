@@ -27,6 +27,21 @@ describe("session", function()
     assert.equal("session (4 of 2048 tokens)", tostring(s))
   end)
 
+  it("keeps its rows where it is fed nothing", function()
+    local ids = some_ids(6)
+    assert(s:feed(ids, { want = "all", chunk = 4 }))
+    local first = s:logits(1):tostring()
+    for _, want in ipairs { "all", "argmax", "last", "none" } do
+      assert.is_true(s:feed({}, { want = want }))
+      assert.equal(6, s:rows())
+      assert.equal(first, s:logits(1):tostring())
+    end
+    assert(s:feed(ids, { want = "argmax" }))
+    assert.is_true(s:feed {})
+    assert(s:recall())
+    assert.equal(1024, #s:logits())
+  end)
+
   it("gives the rows it was asked for", function()
     local ids = some_ids(5)
     s:feed(ids)
