@@ -176,9 +176,9 @@ static int32_t piece_value(lua_State *L, const char *name) {
 static struct ane_onnx_piece check_piece(lua_State *L) {
   static const char *const kinds[] = {"plain", "nbits", "dequantize", NULL};
   luaL_checktype(L, -1, LUA_TTABLE);
-  lua_getfield(L, -1, "kind");
+  bind_field(L, -1, "kind");
   int kind = luaL_checkoption(L, -1, NULL, kinds);
-  lua_getfield(L, -2, "zero_default");
+  bind_field(L, -2, "zero_default");
   float zero = (float)luaL_optnumber(L, -1, 0);
   lua_pop(L, 2);
   return (struct ane_onnx_piece){.kind = (ane_onnx_kind)kind,
@@ -204,10 +204,10 @@ static struct ane_onnx_piece check_piece(lua_State *L) {
 static struct ane_onnx_weight check_weight(lua_State *L) {
   struct ane_onnx_weight w = {0};
   luaL_checktype(L, -1, LUA_TTABLE);
-  lua_getfield(L, -1, "name");
+  bind_field(L, -1, "name");
   luaL_checktype(L, -1, LUA_TSTRING);
   w.name = lua_tostring(L, -1); /* lives in the table */
-  lua_getfield(L, -2, "shape");
+  bind_field(L, -2, "shape");
   luaL_checktype(L, -1, LUA_TTABLE);
   w.shape.rank = (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_MAX_RANK);
   for (uint32_t i = 0; i < w.shape.rank; i++) {
@@ -215,7 +215,7 @@ static struct ane_onnx_weight check_weight(lua_State *L) {
     w.shape.dim[i] = luaL_checkinteger(L, -1);
     lua_pop(L, 1);
   }
-  lua_getfield(L, -3, "pieces");
+  bind_field(L, -3, "pieces");
   luaL_checktype(L, -1, LUA_TTABLE);
   w.n_pieces = (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)64);
   struct ane_onnx_piece *pieces = lua_newuserdatauv(L, ((size_t)w.n_pieces + 1) * sizeof *pieces, 0);

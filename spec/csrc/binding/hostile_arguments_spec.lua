@@ -36,6 +36,25 @@ describe("a list of a grammar", function()
   end)
 end)
 
+describe("the description of a tokenizer", function()
+  local JSON = '{"model": {"vocab": {"a": 0, "b": 1}}}'
+  local FIELDS = { model = "words", splits = {}, normalisers = {}, decoders = {}, added = {} }
+
+  it("is read without metamethods, which could close the vocabulary, or give texts that no table keeps", function()
+    assert(core.tokenizer(assert(core.vocabulary_json(JSON)), FIELDS)):close()
+    for _, index in ipairs { FIELDS, "closing" } do
+      local vocabulary = assert(core.vocabulary_json(JSON))
+      local closing = function(_, key)
+        vocabulary:close()
+        return FIELDS[key]
+      end
+      local ok, message = pcall(core.tokenizer, vocabulary, setmetatable({}, { __index = index == FIELDS and FIELDS or closing }))
+      assert.is_false(ok)
+      assert.matches("description: model is 'nil'", message, 1, true)
+    end
+  end)
+end)
+
 local TEXT = [[
   input ids: int32[1, T]
   input out_rows: int32[1, W]
