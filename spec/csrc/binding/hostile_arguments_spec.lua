@@ -88,6 +88,27 @@ describe("a run", function()
     assert.same(session:logits(1):totable(), session:logits():totable())
   end)
 
+  it("keeps the adapters of a program where a list of others is refused", function()
+    local numbers = ("f"):rep(8):pack(1, 1, 1, 1, 1, 1, 1, 1)
+    local part = { weight = "w", rank = 1, rows = 12, cols = 8, scale = 1, a = numbers, b = numbers .. numbers:sub(1, 16) }
+    local adapter, closed = assert(program:adapter({ part }, 1)), assert(program:adapter({ part }, 2))
+    local function logits()
+      local session <close> = assert(program:session { context = 100 })
+      assert(session:feed { 1 })
+      return session:logits():tostring()
+    end
+    local plain = logits()
+    program:adapt { { adapter, 1 } }
+    local adapted = logits()
+    assert.is_false(plain == adapted)
+    closed:close()
+    assert.is_false((pcall(program.adapt, program, { { adapter, 0 }, { closed, 1 } })))
+    assert.is_true(logits() == adapted)
+    program:adapt {}
+    assert.is_true(logits() == plain)
+    adapter:close()
+  end)
+
   it("takes bytes of adapters and names as strings only", function()
     local part = { weight = 1, rank = 0, rows = 0, cols = 0, scale = 1 }
     local ok, message = pcall(program.adapter, program, { part }, 1)
