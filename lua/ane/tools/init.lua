@@ -322,9 +322,12 @@ local function written(list, form)
   local parts = {}
   for i, call in ipairs(list) do
     local f = call["function"] or call
+    if type(f) ~= "table" or type(f.name) ~= "string" then return nil, ("tool_calls[%d] has no function with a name"):format(i) end
+    local id = call.id ~= core.null and call.id or ""
+    if type(id) ~= "string" then return nil, ("tool_calls[%d]: id must be a string"):format(i) end
     local arguments, message = literals.from_json(f.arguments or "{}", form)
     if not arguments then return nil, ("call of %s: %s"):format(tostring(f.name), message) end
-    local fields = { name = f.name, id = call.id or "", arguments = arguments }
+    local fields = { name = f.name, id = id, arguments = arguments }
     parts[i] = form.call:gsub("{(%l+)}", fields)
   end
   return form.first .. table.concat(parts, form.between) .. form.last
@@ -334,6 +337,15 @@ end
 local function calls_of(message)
   local list = type(message) == "table" and get(message, "tool_calls")
   return type(list) == "table" and list[1] and list or nil
+end
+
+-- The first entry of a list of calls that is no table; nil: there is none.
+local function odd_call(list)
+  for i, call in ipairs(list) do
+    if type(call) ~= "table" or kind_of(call) == "none" then
+      return ("tool_calls[%d] must be a table, but is %s"):format(i, type(call) == "table" and "null" or schema_of.shown(call))
+    end
+  end
 end
 
 -- Roles whose messages are nothing but their content.
@@ -356,6 +368,8 @@ function M.messages(messages, template)
   for i, message in ipairs(messages) do
     local list = calls_of(message)
     if not list and is_silent(message) then return nil, ("messages[%d] has no content"):format(i), "invalid" end
+    local odd = list and odd_call(list)
+    if odd then return nil, ("messages[%d]: %s"):format(i, odd), "invalid" end
     if list then
       out = out or table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
       form = form or forms.of(template) or {}

@@ -345,6 +345,25 @@ describe("messages with calls", function()
       .. '{"type": "object", "properties": {}}}}%]$', text)
   end)
 
+  it("are an error where they are malformed, and do not raise", function()
+    local function fault(form, entry)
+      local row = forms.named(form)
+      local messages = { { role = "assistant", tool_calls = { { name = "f", arguments = "{}" }, entry } } }
+      local made, message, code = tools.messages(messages, table.concat(row.has, " "))
+      assert.is_nil(made)
+      assert.equal("invalid", code)
+      return message
+    end
+    for _, form in ipairs { "hermes", "lfm2" } do
+      assert.equal("messages[1]: tool_calls[2] must be a table, but is 5", fault(form, 5))
+      assert.equal("messages[1]: tool_calls[2] must be a table, but is a userdata", fault(form, core.null))
+    end
+    for _, f in ipairs { 5, true, core.null, { name = true }, { name = {} } } do
+      assert.equal("messages[1]: tool_calls[2] has no function with a name", fault("lfm2", { ["function"] = f }))
+    end
+    assert.equal("messages[1]: tool_calls[2]: id must be a string", fault("lfm2", { id = {}, ["function"] = { name = "f" } }))
+  end)
+
   it("are written where the template does not do so", function()
     assert.equal('Hm.<|tool_call_start|>[get_weather(city="Rom", z=1)]<|tool_call_end|>',
       render("{{ messages[0].content }}{# <|tool_list_start|> #}", { { role = "assistant", content = "Hm.", tool_calls = { CALL } } }))
