@@ -208,6 +208,10 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     step_const(L, ud, from, step, transposed, t);
     return;
   }
+  int64_t block = s->rank == 1 && !t->gather ? d->block : 1;
+  if (rows % block || from % block || to % block)
+    luaL_error(L, "the tensor has no such view: elements %I to %I of %I are not whole blocks of %I", (LUAI_UACINT)from,
+               (LUAI_UACINT)to, (LUAI_UACINT)rows, (LUAI_UACINT)block);
   if (t->gather) {
     if (transposed || s->rank != 2) luaL_error(L, "the tensor has no such view");
     t->row0 += from;
@@ -219,9 +223,9 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     t->data = (const char *)t->data + (uint64_t)from * d->bytes;
     s->dim[1] = s->dim[0];
   } else {
-    t->data = (const char *)t->data + t->bytes / (uint64_t)rows * (uint64_t)from;
+    t->data = (const char *)t->data + t->bytes / (uint64_t)(rows / block) * (uint64_t)(from / block);
   }
-  t->bytes = t->bytes / (uint64_t)rows * (uint64_t)(to - from);
+  t->bytes = t->bytes / (uint64_t)(rows / block) * (uint64_t)((to - from) / block);
   s->dim[0] = to - from;
 }
 
