@@ -302,7 +302,7 @@ end
 -- @param codes set of the codes that count; nil: all
 local function fault_of(tools, codes)
   for _, tool in ipairs(tools) do
-    local _, fault, code = grammar.json_schema(tool.schema, { strict = false })
+    local _, fault, code = grammar.json_schema(core.json_encode(tool.schema, EXACT), { strict = false }) -- of any depth
     if fault and (not codes or codes[code]) then return ("tools: %s: parameters: %s"):format(tool.name, fault), code end
   end
 end

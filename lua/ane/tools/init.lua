@@ -1,13 +1,14 @@
 --- Calls of tools: descriptions in OpenAI's form, the family's form of calls, the grammar of a reply that may hold calls, and what was
 -- called. generate, stream, chat and pools use it for their options `tools`, `tool_choice`, `parallel_tool_calls` and `tool_form`; a
 -- program needs it only for texts that came from elsewhere.
--- Needs ane.core, ane.util.exact, list, nested and schema, ane.grammar.objects, ane.tools.forms, calls, literals, reader; ane.jinja when
--- messages are prepared.
+-- Needs ane.core, ane.util.exact, failure, list, nested and schema, ane.grammar.objects, ane.tools.forms, calls, literals, reader;
+-- ane.jinja when messages are prepared.
 -- Usage: `local text, calls = require("ane.tools").parse(reply, {form = "hermes"}); print(calls[1]["function"].name)`
 
 local calls = require "ane.tools.calls"
 local core = require "ane.core"
 local exact = require "ane.util.exact"
+local failure = require "ane.util.failure"
 local forms = require "ane.tools.forms"
 local literals = require "ane.tools.literals"
 local list_of = require "ane.util.list"
@@ -83,13 +84,13 @@ end
 -- @return list of {name, schema}; or nil, message, code ("invalid", "unsupported", "format" for JSON text)
 function M.check(list)
   local message, code
-  message = nested.fault(list)
-  if message then return nil, "tools: the list " .. message, "invalid" end
   if type(list) == "string" then
     list, message, code = core.json_decode(list, EXACT)
     if list == nil then return nil, "tools: " .. message, code end
     if type(list) ~= "table" then return nil, "tools: must be a list", "invalid" end
   end
+  message = nested.fault(list)
+  if message then return nil, "tools: the list " .. message, "invalid" end
   list = plain(list)
   local out, seen = {}, {}
   message = list_of.fault(list)
@@ -391,9 +392,14 @@ function M.messages(messages, template)
 end
 
 --- The tools as a template variable: in the order of their JSON text if there is one, else in that of ORDER.
+-- @raise a failure of ane.util.failure if ane.jinja cannot read the text, which may be nested too deeply for it
 function M.for_template(list)
   local jinja = require "ane.jinja"
-  if type(list) == "string" then return jinja.decode(list) end
+  if type(list) == "string" then
+    local value, message = jinja.decode(list)
+    if value == nil then failure.raise("invalid", "tools: %s", message) end
+    return value
+  end
   if type(list) ~= "table" or kind_of(list) then return list end
   return ordered(objects.with(list, function() return jinja.dict {} end))
 end

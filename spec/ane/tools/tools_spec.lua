@@ -225,6 +225,18 @@ describe("calls", function()
     end
   end)
 
+  it("may be nested 256 deep, as text too", function()
+    for _, form in ipairs { "hermes", "qwen3-coder", "lfm2", "gemma4" } do
+      for _, depth in ipairs { 240, 251, 252, 253, 254, 255, 256, 300, 500, 507, 508, 509, 600 } do
+        local schema = ('{"items": '):rep(depth) .. "{}" .. ("}"):rep(depth)
+        local json = '[{"name": "f", "parameters": {"properties": {"a": ' .. schema .. "}}}]"
+        local plan, message = tools.plan("", { tools = json, tool_form = form })
+        if depth > 251 then assert.matches(depth < 509 and "^tools: the list is nested deeper than 256 tables" or "deep", message) end
+        assert.equal(depth <= 251 and form ~= "gemma4", plan ~= nil) -- Gemma's form needs the type of each list
+      end
+    end
+  end)
+
   it("are refused at once where lists in lists, or optional members, need too large a grammar", function()
     local nested, members = '{"type": "string"}', {}
     for _ = 1, 40 do nested = '{"type": "array", "items": ' .. nested .. "}" end
@@ -281,6 +293,14 @@ describe("descriptions of tools", function()
     assert.matches("must be a list of tools", (fault { name = "f" }))
     assert.same({ "unsupported" }, { select(2, fault { { type = "web_search" } }) })
     assert.matches("^tools: ", (fault "[1"))
+  end)
+
+  it("are an error where their text is nested too deeply for a template, which would not show them", function()
+    local schema = ('{"items": '):rep(200) .. "{}" .. ("}"):rep(200)
+    local ok, why = pcall(tools.for_template, '[{"name": "f", "parameters": ' .. schema .. "}]")
+    assert.is_false(ok)
+    assert.equal("invalid", why.code)
+    assert.matches("^tools: json: .*nested more than 128 levels", why.message)
   end)
 
   it("may be JSON text or values of a template", function()
