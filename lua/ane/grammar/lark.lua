@@ -55,6 +55,7 @@ local function quoted(self)
     if not take(self, '"') then fail(self, "expected the end of a range") end
     local last = string_of(self)
     if utf8.len(text) ~= 1 or utf8.len(last) ~= 1 then fail(self, "a range must have two characters") end
+    if utf8.codepoint(text) > utf8.codepoint(last) then fail(self, "a range is reversed") end
     return rules.R(text .. last)
   end
   if take(self, "i") then return rules.regex(escaped(text), true) end

@@ -166,7 +166,7 @@ describe("Lark's form", function()
       ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
       ['start: "\\uD800"'] = "line 1, column 15: the escape names no character",
       ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
-      ["start: /a/x"] = "flags other than",
+      ["start: /a/x"] = "flags other than", ['start: "b".."a"'] = "line 1, column 16: a range is reversed",
       ['start: "a"{}'] = "line 1, column 13: expected {n}, {n,}, {,m} or {n,m}",
       ['start: a\na: %json {"type": "null"}'] = "line 2, column 4: %json is not supported here",
       ["start: <|end|>"] = "special tokens are not supported", ["start: A\nA: ~/a/"] = "complements are not supported",
