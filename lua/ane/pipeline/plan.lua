@@ -32,6 +32,9 @@ M.BYTES = { fp16 = 2, int8 = 1, ["int8-channel"] = 1, ["int8-block"] = 1.0625, [
 
 local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 
+-- Most ranks of a plan.
+local MOST_RANKS = 4096
+
 --- Options of of_path.
 --   ranks: number; default: the slots of all hosts
 --   hosts: path of mpirun's host file. Each line has a name, slots=N (or NAME:N, as MPICH has it), and optionally read=GB/s and
@@ -42,7 +45,7 @@ local KV_BYTES = { fp16 = 2, fp32 = 4, int16 = 2, int8 = 1 }
 --   weights: scheme of a configuration without weights, default fp16
 --   recipe
 M.rules = {
-  ranks = { type = "integer", min = 1, max = 4096 },
+  ranks = { type = "integer", min = 1, max = MOST_RANKS },
   hosts = { type = "string" },
   network = { type = "number", above = 0, default = 10 },
   latency = { type = "number", min = 0, default = 50 },
@@ -98,19 +101,23 @@ end
 local function ranks_of_file(opts)
   local text, message, code = core.read_file(opts.hosts)
   if not text then return nil, message, code end
-  local list, number = {}, 0
+  local list, number, slots = {}, 0, 0
   for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     number = number + 1
     local host
     host, message = host_of(line, opts.hosts, number)
     if message then return nil, message, "format" end
-    for _ = 1, host and host.slots or 0 do
+    slots = slots + (host and host.slots or 0)
+    for _ = 1, math.min(host and host.slots or 0, MOST_RANKS - #list) do
       list[#list + 1] = { host = host.name, read = host.read, compute = host.compute, room = host.memory and host.memory / host.slots }
     end
   end
   if #list == 0 then return nil, opts.hosts .. ": names no host", "format" end
   if opts.ranks and #list < opts.ranks then
     return nil, ("%s has %d slots, but must have %d"):format(opts.hosts, #list, opts.ranks), "invalid"
+  end
+  if not opts.ranks and slots > MOST_RANKS then
+    return nil, ("%s has %.0f slots, but a plan has at most %d ranks: choose how many"):format(opts.hosts, slots, MOST_RANKS), "invalid"
   end
   return table.move(list, 1, opts.ranks or #list, 1, {})
 end

@@ -124,6 +124,10 @@ describe("a plan over ranks", function()
       assert.equal(case[3], code)
       assert.is_truthy(message:find(case[2], 1, true), message)
     end
+    local many <close> = hosts "a slots=5000 read=1 compute=1\n"
+    local none, why, word = of(MODEL, { hosts = many.path })
+    assert.same({ nil, many.path .. " has 5000 slots, but a plan has at most 4096 ranks: choose how many", "invalid" }, { none, why, word })
+    assert.equal(2, #assert(of(MODEL, { hosts = many.path, ranks = 2 })).ranks)
     local p, _, code = of(MODEL, { hosts = "/no/such/file" })
     assert.is_nil(p)
     assert.equal("io", code)
