@@ -139,7 +139,8 @@ end
 -- of{low, high}: copies; an open end becomes a left-recursive rule.
 function Lowering:times(p, names)
   self.copies = self.copies + p.low + (p.high or 0)
-  if self.copies > MOST_COPIES then error("repetitions of more than " .. MOST_COPIES .. " parts", 0) end
+  local negative = (p.high or 0) < 0 -- of p^math.mininteger, whose negative is itself
+  if negative or self.copies > MOST_COPIES then error("repetitions of more than " .. MOST_COPIES .. " parts", 0) end
   local symbols = {}
   local part = new_rule(self)
   self:fill(part, p.of, names)

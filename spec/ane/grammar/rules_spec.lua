@@ -78,6 +78,7 @@ describe("patterns that join", function()
     for _, case in ipairs {
       { { "s", s = V "t" }, "rule t is not defined" }, { { "s", s = P "a" * V "s" }, "no text fulfils the grammar" },
       { P "a" ^ 20000, "repetitions of more than 10000 parts" },
+      { P "a" ^ math.mininteger, "repetitions of more than 10000 parts" },
     } do
       local g, message, code = grammar.rules(case[1])
       assert.same({ nil, case[2], "invalid" }, { g, message, code })
