@@ -142,11 +142,10 @@ function Session:feed(ids, opts, by)
     error("feed: option mask is for want = \"best\", in sessions with a mask_size", 2)
   end
   local n, length, context = #ids, core:length(), self.context
-  if n == 0 then return true end
+  if n == 0 then return true end -- the rows stay
   if length + n > context then
     return nil, ("%d tokens after %d do not fit in a context of %d"):format(n, length, context), "range"
   end
-  if n == 0 then return true end -- the rows stay
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
   self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax" or opts.want == "best", nil
