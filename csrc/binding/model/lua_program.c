@@ -228,6 +228,7 @@ static int program_new(lua_State *L) {
   struct ane_stage stage;
   struct ane_tensor_parallel tensor;
   struct ane_error err;
+  (void)bind_check_graph(L, 1);
   check_options(L, 2, &o, &load);
   struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
@@ -237,7 +238,7 @@ static int program_new(lua_State *L) {
   load.box = ud->box;
   if (bind_stage_option(L, 2, ud->box, &stage)) o.stage = &stage;
   if (bind_tensor_option(L, 2, ud->box, &tensor)) o.tensor = &tensor;
-  g = bind_check_graph(L, 1); /* not before: metamethods of the options may close or change it */
+  g = bind_check_graph(L, 1); /* again: a finaliser that ran meanwhile may have closed it */
   if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
   keep_sources(ud->box, g);
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);

@@ -191,24 +191,15 @@ struct describe {
   struct ane_error *err;
 };
 
-/* Pushes a field of a table of the description, and returns its type. Without metamethods: what they return, no table keeps, and
- * they could change what was read before. */
-static int raw_field(lua_State *L, int table, const char *name) {
+/* Pushes a field of a table of the description, as bind_field. Returns its type. */
+static int field(lua_State *L, int table, const char *name) {
   if (!lua_istable(L, table)) luaL_error(L, "description: %s is looked for in %s", name, bind_kind(L, table));
-  lua_pushstring(L, name);
-  return lua_rawget(L, table);
-}
-
-static bool raw_flag(lua_State *L, int table, const char *name) {
-  raw_field(L, table, name);
-  bool on = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return on;
+  return bind_field(L, table, name);
 }
 
 static struct ane_text text_field(lua_State *L, int table, const char *name) {
   struct ane_text s = {NULL, 0};
-  if (raw_field(L, table, name) != LUA_TNIL) {
+  if (field(L, table, name) != LUA_TNIL) {
     if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "description: %s is not a string", name);
     s.data = lua_tolstring(L, -1, &s.len);
   }
@@ -218,7 +209,7 @@ static struct ane_text text_field(lua_State *L, int table, const char *name) {
 
 static lua_Integer integer_field(lua_State *L, int table, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
   lua_Integer value = def;
-  if (raw_field(L, table, name) != LUA_TNIL) {
+  if (field(L, table, name) != LUA_TNIL) {
     int whole;
     value = lua_tointegerx(L, -1, &whole);
     if (!whole || value < lo || value > hi) luaL_error(L, "description: %s is not an integer of its range", name);
@@ -236,7 +227,7 @@ static int choice_field(lua_State *L, int table, const char *name, const char *c
 
 /* Pushes the list at a key and returns its length. */
 static uint32_t list_field(lua_State *L, int table, const char *name) {
-  if (raw_field(L, table, name) == LUA_TNIL) return 0;
+  if (field(L, table, name) == LUA_TNIL) return 0;
   luaL_checktype(L, -1, LUA_TTABLE);
   return (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)INT32_MAX);
 }
@@ -271,18 +262,18 @@ static void read_normalisers(struct describe *x, int table) {
 static void read_split(struct describe *x, struct ane_split *s) {
   lua_State *L = x->L;
   int table = lua_gettop(L);
-  if (raw_field(L, table, "change") == LUA_TNIL) {
+  if (field(L, table, "change") == LUA_TNIL) {
     s->pattern = text_field(L, table, "pattern").data;
     s->behaviour = (ane_split_behaviour)choice_field(L, table, "behaviour", behaviour_names);
-    s->invert = raw_flag(L, table, "invert");
-    s->literal = raw_flag(L, table, "literal");
+    s->invert = bind_boolean_option(L, table, "invert");
+    s->literal = bind_boolean_option(L, table, "literal");
     s->place = text_field(L, table, "place").data;
     if (!s->pattern) luaL_error(L, "description: a split without pattern");
   } else {
     struct ane_normaliser *change = array(x, 1, sizeof *change);
     read_change(L, change);
     s->change = change;
-    s->only_first = raw_flag(L, table, "only_first");
+    s->only_first = bind_boolean_option(L, table, "only_first");
   }
   lua_pop(L, 1);
 }
@@ -375,7 +366,7 @@ static ane_status place_added(struct describe *x, const struct tables *t, uint32
                       old->data);
     bool outside = !old->data || t->flags[id] & ANE_ADDED_OUTSIDE;
     *old = content;
-    t->types[id] = raw_flag(L, table, "special") ? ANE_TOKEN_CONTROL : ANE_TOKEN_USER;
+    t->types[id] = bind_boolean_option(L, table, "special") ? ANE_TOKEN_CONTROL : ANE_TOKEN_USER;
     t->flags[id] = (uint8_t)(flags | (outside ? ANE_ADDED_OUTSIDE : 0));
     lua_pop(L, 1);
   }
@@ -438,13 +429,13 @@ ane_status bind_describe(lua_State *L, int arg, int table, struct ane_tokenizer_
   table = top + 1;
   *d = (struct ane_tokenizer_desc){.bos = ANE_NO_TOKEN, .eos = ANE_NO_TOKEN};
   d->model = (ane_model_kind)choice_field(L, table, "model", model_names);
-  d->byte_level = raw_flag(L, table, "byte_level");
-  d->byte_fallback = raw_flag(L, table, "byte_fallback");
-  d->whole = raw_flag(L, table, "whole") ? ANE_WHOLE_ALWAYS : ANE_WHOLE_NEVER;
-  d->library_rules = raw_flag(L, table, "library_rules");
-  d->single = raw_flag(L, table, "single");
-  d->fuse_unk = raw_flag(L, table, "fuse_unk");
-  d->unk_needed = raw_flag(L, table, "unk_needed");
+  d->byte_level = bind_boolean_option(L, table, "byte_level");
+  d->byte_fallback = bind_boolean_option(L, table, "byte_fallback");
+  d->whole = bind_boolean_option(L, table, "whole") ? ANE_WHOLE_ALWAYS : ANE_WHOLE_NEVER;
+  d->library_rules = bind_boolean_option(L, table, "library_rules");
+  d->single = bind_boolean_option(L, table, "single");
+  d->fuse_unk = bind_boolean_option(L, table, "fuse_unk");
+  d->unk_needed = bind_boolean_option(L, table, "unk_needed");
   d->prefix = text_field(L, table, "prefix");
   d->suffix = text_field(L, table, "suffix");
   d->unk_text = text_field(L, table, "unk_text");
