@@ -76,14 +76,6 @@ int32_t *bind_ids(lua_State *L, int arg, size_t *n) {
   return ids;
 }
 
-void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n) {
-  lua_createtable(L, (int)n, 0);
-  for (int64_t i = 0; i < n; i++) {
-    lua_pushinteger(L, ids[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
-}
-
 int bind_done(lua_State *L, ane_status st, const struct ane_error *err) {
   if (st) return bind_fail(L, err);
   lua_pushboolean(L, 1);

@@ -43,8 +43,6 @@ int bind_done(lua_State *L, ane_status st, const struct ane_error *err);
  * counted from 0; -1: there is no such row, and bind_no_row raises the error. */
 int64_t bind_row(lua_State *L, int arg, int64_t rows);
 int bind_no_row(lua_State *L, int64_t rows);
-/* Pushes a list of n ids. */
-void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n);
 
 /* ---- Fields of tables ------------------------------------------------------------------------------------------------*/
 
@@ -62,8 +60,7 @@ void bind_set_boolean(lua_State *L, const char *key, bool v);
  * no table keeps. Returns its type; raises if there is no table. */
 int bind_field(lua_State *L, int t, const char *name);
 /* Read an option of the table at stack index t, as bind_field. They leave the stack as it was, and raise "option NAME is VALUE,
- * but must be
- * ...". */
+ * but must be ...". */
 lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
 /* Read an option; `def` if it is absent. */
 lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);
