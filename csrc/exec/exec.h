@@ -42,8 +42,8 @@ struct ane_stage_link {
  * the head takes, [rows][channels].
  *
  * HEAD: the head alone; from and to are the end of the body, chunk at most OUT_ROWS_BLOCK. A run feeds one id (any valid one)
- * for each output row and receives the values that NO_HEAD sends. Several such programs can divide the
- * head (ane_graph_slice_head). */
+ * for each output row and receives the values that NO_HEAD sends. Several such programs can divide the head
+ * (ane_graph_slice_head). */
 typedef enum { ANE_STAGE_TAIL_ALL, ANE_STAGE_TAIL_NO_HEAD, ANE_STAGE_TAIL_HEAD } ane_stage_tail;
 struct ane_stage {
   int32_t from, to; /* body steps [from, to) */

@@ -150,7 +150,7 @@ struct json_machine {
   struct value_context **contexts;
   uint32_t n_contexts, room_contexts;
   uint32_t *context_table, context_table_size;
-  uint64_t cells;         /* names of all contexts, times one more than their atoms */
+  uint64_t cells;         /* the sum of names x (atoms + 1) over all contexts */
   struct json_tape *tape; /* of the current text: the caller of a step sets it */
   uint32_t max_spaces;    /* blanks at each place where they may stand: 0 .. 65535 */
   bool separators;        /* blanks are allowed only after , and : */

@@ -154,7 +154,7 @@ mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, dou
   const struct ane_shape *s = &l->g->values[value].shape;
   int64_t dim[4] = {1, 1, 1, 1}, rows = s->rank ? s->dim[0] : 1;
   dim[axis] = rows;
-  for (uint32_t i = 1; i < s->rank; i++) dim[axis] *= s->dim[i]; /* numbers for heads may have any shape */
+  for (uint32_t i = 1; i < s->rank; i++) dim[axis] *= s->dim[i]; /* all numbers lie on the axis, whatever the shape */
   return lower_plain(l, value, 0, rows, 4, dim, add, times);
 }
 

@@ -86,7 +86,7 @@ static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l-
 /* Returns int32 [rank]: v, an int32 [1], at the axis, and zeros elsewhere. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
 
-/* lower_norm.c: eps as the type of activations holds it: in fp16 a multiple of 2^-24, and at least that. */
+/* lower_norm.c: eps; for fp16 at least 2^-24, the smallest number of that type. */
 double lower_held_eps(const struct lower *l, double eps);
 /* lower_norm.c: returns x / sqrt(mean x^2 + eps) along an axis. */
 mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps);

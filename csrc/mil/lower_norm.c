@@ -18,7 +18,7 @@ static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t
     lower_out(l, n, y);
 }
 
-/* With an eps of 0, zeros would become NaN. */
+/* fp16 would round a smaller eps to 0, with which zeros become NaN. */
 double lower_held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
 
 mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps) {

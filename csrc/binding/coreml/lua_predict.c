@@ -85,6 +85,7 @@ int bind_package_program(lua_State *L) {
   o.fp16 = strcmp(precision, "fp16") == 0;
   struct lua_predict *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
+  box = bind_check_package(L, 1); /* again: a finaliser that ran meanwhile may have closed it */
   ud->box = box;
   box->refs++;
   ane_dyn_memory_use(&ud->memory, box->budget);

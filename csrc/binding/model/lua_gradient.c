@@ -68,6 +68,7 @@ static int meth_product(lua_State *L) {
     dx = into->data + (bind_integer(L, 6, 1, into->shape.dim[0] - dy->shape.dim[0] + 1) - 1) * v->shape.dim[1];
     lua_pushvalue(L, 5);
   }
+  ud = check_gradients(L), (void)bind_check_graph(L, 2); /* again: see meth_norm */
   return ane_gradient_product(ud->pool, &ud->space, &v->data, dy->data, dy->shape.dim[0], dx, &err) ? bind_fail(L, &err) : 1;
 }
 
@@ -82,7 +83,6 @@ static int meth_norm(lua_State *L) {
   n.eps = (float)bind_opt_number_option(L, 2, "eps", 0, 0, 1);
   n.centred = bind_boolean_option(L, 2, "centred");
   float offset = (float)bind_opt_number_option(L, 2, "offset", 0, -1e3, 1e3);
-  ud = check_gradients(L); /* metamethods of the options may have closed it */
   luaL_argcheck(L, n.cols % n.groups == 0 && (!weight || (int64_t)weight->count == n.cols / n.groups), 4, "another size");
   struct ane_shape s = {1, {n.cols / n.groups}};
   float *dx = push_matrix(L, n.tokens, n.cols), *dw = NULL;
@@ -92,6 +92,7 @@ static int meth_norm(lua_State *L) {
     for (int64_t c = 0; c < s.dim[0]; c++) sum[c] = weight->data[c] + offset;
     n.weight = sum;
   }
+  ud = check_gradients(L); /* again: a finaliser that ran meanwhile may have closed it */
   ane_gradient_norm(ud->pool, &n, x->data, dy->data, dx, dw);
   if (weight) lua_pop(L, 1);
   return weight ? 2 : 1;
@@ -113,13 +114,13 @@ static int meth_attention(lua_State *L) {
   a.scale = (float)bind_opt_number_option(L, 2, "scale", 1, -1e30, 1e30);
   a.softcap = (float)bind_opt_number_option(L, 2, "softcap", 0, 0, 1e30);
   a.dim = q->shape.dim[1] / a.heads;
-  ud = check_gradients(L); /* metamethods of the options may have closed it */
   luaL_argcheck(L, a.dim * a.heads == q->shape.dim[1] && a.dim * a.kv_heads == k->shape.dim[1] && a.heads % a.kv_heads == 0, 2,
                 "heads of other sizes");
   luaL_argcheck(L, !sinks || (int64_t)sinks->count == a.heads, 7, "another number of heads");
   if (sinks) a.sinks = sinks->data;
   float *dq = push_matrix(L, a.tokens, q->shape.dim[1]), *dk = push_matrix(L, a.tokens, k->shape.dim[1]);
   float *dv = push_matrix(L, a.tokens, k->shape.dim[1]);
+  ud = check_gradients(L); /* again: see meth_norm */
   return ane_gradient_attention(ud->pool, &ud->space, &a, q->data, k->data, v->data, dy->data, dq, dk, dv, &err)
              ? bind_fail(L, &err)
              : 3;

@@ -203,7 +203,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   if (rows < 1) luaL_error(L, "the tensor has no such view: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
   int64_t step = const_field(L, arg, "step", 1, 1, rows);
-  bind_check_graph(L, 1); /* metamethods of the options may have closed it */
+  bind_check_graph(L, 1); /* again: a finaliser may have closed it */
   if (step > 1) {
     step_const(L, ud, from, step, transposed, t);
     return;
@@ -262,7 +262,7 @@ static int meth_const(lua_State *L) {
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
   struct ane_tensor view = t->tensor;
-  keep_source(L, ud, s); /* before the options are read, whose metamethods may close it */
+  keep_source(L, ud, s); /* before anything is allocated: a finaliser may close it */
   if (t->parts)
     partition_parts(L, 5, t, &view);
   else

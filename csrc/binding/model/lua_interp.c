@@ -56,7 +56,7 @@ static int interp_new(lua_State *L) {
   bind_interp_options(L, 2, s, &o, &load);
   struct lua_interp *ud = bind_new(L, INTERP_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
-  s = load.source = bind_check_source(L, 1); /* metamethods of the options may have closed it */
+  s = load.source = bind_check_source(L, 1); /* again: a finaliser may have closed it */
   ane_source_retain(s);
   ud->source = s;
   ane_status st = ane_interp_from_onnx(&ud->graph, s, &o, &err);

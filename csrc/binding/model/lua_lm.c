@@ -113,7 +113,7 @@ static int program_new(lua_State *L) {
   int self = lua_gettop(L);
   if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return luaL_error(L, "no memory for a program");
   ud->box->refs = 1;
-  s = load.source = bind_check_source(L, 1); /* metamethods of the options may have closed it */
+  s = load.source = bind_check_source(L, 1); /* again: a finaliser may have closed it */
   ud->box->source = s;
   ane_source_retain(s);
   struct ane_interp *g;

@@ -64,18 +64,19 @@ static int meth_count(lua_State *L) {
 
 /* save(path) -> true; or nil, message, code */
 static int meth_save(lua_State *L) {
+  const char *path = bind_text(L, 2); /* before: it may allocate, so that a finaliser runs */
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   struct ane_error err;
-  return bind_done(L, ane_program_save_prefixes(ud->box->program, ud->tree, ud->kv, ud->store, bind_text(L, 2), &err), &err);
+  return bind_done(L, ane_program_save_prefixes(ud->box->program, ud->tree, ud->kv, ud->store, path, &err), &err);
 }
 
 /* restore(path [, most]) -> true; or nil, message, code. most: maximum bytes of pages to read */
 static int meth_restore(lua_State *L) {
+  const char *path = bind_text(L, 2); /* before: see meth_save */
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   uint64_t most = (uint64_t)bind_opt_integer(L, 3, INT64_MAX, 0, INT64_MAX);
   struct ane_error err;
-  return bind_done(L, ane_program_restore_prefixes(ud->box->program, ud->tree, ud->kv, ud->store, bind_text(L, 2), most, &err),
-                   &err);
+  return bind_done(L, ane_program_restore_prefixes(ud->box->program, ud->tree, ud->kv, ud->store, path, most, &err), &err);
 }
 
 void bind_prefixes(lua_State *L) {

@@ -12,7 +12,7 @@ struct bind_link {
   int begin, wait;     /* of a tensor's shared memory; else LUA_NOREF */
 };
 
-/* Nothing here raises, not even where memory is out: an error of Lua would leave a run half done. */
+/* The callbacks of a run raise nothing, not even where memory is out: an error of Lua would leave a run half done. */
 
 /* (value) -> its text */
 static int to_text(lua_State *L) {

@@ -59,7 +59,8 @@ local function opened(self)
   return self._core or error("session is closed", 3)
 end
 
--- Sessions that are being fed, with a mark that the feed holds: it ends with the feed, also if the feed's coroutine is abandoned.
+-- Sessions that are being fed, with a mark that the feed holds. It ends with the feed, or when the coroutine of an abandoned feed is
+-- closed or collected.
 local fed = setmetatable({}, { __mode = "kv" })
 
 -- Marks the session as being fed, until the result is closed.

@@ -152,7 +152,11 @@ end
 -- @return the caller's note or nil, list of rows; nil, nil: the text is not such a note
 local function unpack_note(text, vocab)
   local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
-  if ok then ok, rows = pcall(orders.read_rows, rows) end
+  if ok then
+    ok, rows = pcall(orders.read_rows, rows)
+    local raised = not ok and tostring(rows) or ""
+    if raised:find("interrupted!", 1, true) or raised:find("not enough memory", 1, true) then error(rows, 0) end
+  end
   if not ok then return nil, nil end
   for _, row in ipairs(rows) do
     if not row.logits or #row.logits ~= 4 * vocab then return nil, nil end

@@ -101,7 +101,7 @@ end
 local function ranks_of_file(opts)
   local text, message, code = core.read_file(opts.hosts)
   if not text then return nil, message, code end
-  local list, number, slots = {}, 0, 0
+  local list, number, slots = {}, 0, 0.0
   for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     number = number + 1
     local host

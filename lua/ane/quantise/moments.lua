@@ -193,7 +193,7 @@ function M.from_options(model, opts, what, level, check)
   else
     own.importance, message, code = importance.run(model, opts.calibrate, { tokens = opts.tokens, progress = progress })
   end
-  if code then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
+  if not (own.calibration or own.importance) then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
   return own, own.calibration
 end
 

@@ -71,7 +71,8 @@ function Builder:_explained(e)
     level = level + 1
     info = debug.getinfo(level, "Sl")
   end
-  local message, line = tostring(e):gsub("^[^\n]-%.lua:%d+: ", ""), info and ("%s:%d"):format(info.short_src, info.currentline)
+  local message, line = tostring(e), info and ("%s:%d"):format(info.short_src, info.currentline)
+  if line or #self.path > 0 then message = message:gsub("^[^\n]-%.lua:%d+: ", "") end
   if line and message:sub(1, #line + 2) == line .. ": " then message = message:sub(#line + 3) end
   return { message = message, path = #self.path > 0 and table.concat(self.path, ".") or nil, line = line, trace = debug.traceback("", 2) }
 end

@@ -63,7 +63,7 @@ function M.check(r, where)
   return r
 end
 
--- Recipes of the user -> the source of their functions (debug.getinfo). Messages about them name their lines.
+-- Recipes of the user -> the source of their functions (debug.getinfo). Messages about their errors name their lines.
 local chunk_of = setmetatable({}, { __mode = "k" })
 
 --- Checks a recipe of the user. Messages about its errors name its lines.

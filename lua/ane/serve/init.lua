@@ -390,10 +390,11 @@ local function work(self)
   end
 end
 
--- Passes on what a job has. An error in it is a fault of ours, which ends this job only.
+-- Passes on what a job has. An error in it is a fault of ours, which ends this job only. An interrupt (Ctrl-C) is raised again.
 local function advance(self, job)
   local ok, ended = pcall(job.advance, job)
   if ok then return ended end
+  if type(ended) == "string" and ended:find("interrupted!", 1, true) then error(ended, 0) end
   self:complain("a fault while answering: " .. tostring(ended))
   job:fail(errors.new(500, "an error of the server"))
   return true

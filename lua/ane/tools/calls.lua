@@ -275,7 +275,7 @@ function Builder:call(from, tool, to)
   return true
 end
 
--- Adds the calls of tools in a form, from place 1 on. Returns true; or nil, message, code.
+-- Adds the calls of tools in a form, from place 1 on. Returns true; or nil, message, code. Raises where the grammar is too large.
 function Builder:calls(form, tools, many)
   local layout, heads = reader.layout(form)
   table.remove(layout, 1) -- the name
@@ -298,11 +298,27 @@ function Builder:calls(form, tools, many)
   return true
 end
 
+-- Schemas that were checked, as JSON -> {message, code}, or {}: requests mostly have the tools of others.
+local checked, n_checked = {}, 0
+local MOST_CHECKED = 1024
+
+-- Why a schema is refused: message, code; nil: it is not.
+local function fault_of_schema(schema)
+  local text = core.json_encode(schema, EXACT)
+  if not checked[text] then
+    if n_checked == MOST_CHECKED then checked, n_checked = {}, 0 end
+    local _, message, code = grammar.json_schema(text, { strict = false }) -- of any depth
+    if code == "memory" then return message, code end
+    checked[text], n_checked = { message, code }, n_checked + 1
+  end
+  return checked[text][1], checked[text][2]
+end
+
 -- The fault of the first tool whose schema is refused: message, code; nil: none.
 -- @param codes set of the codes that count; nil: all
 local function fault_of(tools, codes)
   for _, tool in ipairs(tools) do
-    local _, fault, code = grammar.json_schema(core.json_encode(tool.schema, EXACT), { strict = false }) -- of any depth
+    local fault, code = fault_of_schema(tool.schema)
     if fault and (not codes or codes[code]) then return ("tools: %s: parameters: %s"):format(tool.name, fault), code end
   end
 end
@@ -327,7 +343,7 @@ function M.grammar(form, tools, opts)
   end
   local self = setmetatable({ parts = { ends = {} }, places = 1 }, Builder)
   for _, way in ipairs { form, form.bare } do
-    local ok, message, code = self:calls(way, tools, opts.many)
+    local ok, message, code = failure.catch(self.calls, self, way, tools, opts.many)
     if not ok then return nil, "tools: " .. message, code end
   end
   local made, message, code = grammar.parts(self.parts, { strict = false })

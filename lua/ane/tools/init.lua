@@ -325,6 +325,7 @@ local function written(list, form)
     local f = call["function"] or call
     if type(f) ~= "table" or type(f.name) ~= "string" then return nil, ("tool_calls[%d] has no function with a name"):format(i) end
     local id = call.id ~= core.null and call.id or ""
+    if math.type(id) then id = tostring(id) end
     if type(id) ~= "string" then return nil, ("tool_calls[%d]: id must be a string"):format(i) end
     local arguments, message = literals.from_json(f.arguments or "{}", form)
     if not arguments then return nil, ("call of %s: %s"):format(tostring(f.name), message) end
