@@ -347,13 +347,6 @@ static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
   return list;
 }
 
-static bool flag_field(lua_State *L, int t, const char *key) {
-  bind_field(L, t, key);
-  bool on = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return on;
-}
-
 /* Returns the `count` fp32 numbers of the text field `key`, which the table at `kept` keeps alive; NULL: there is none. */
 static const float *numbers_field(lua_State *L, int t, const char *key, size_t count, int kept) {
   size_t bytes = 0;
@@ -383,7 +376,7 @@ static const struct ane_coreai_dense *read_dense(lua_State *L, int t, uint32_t *
     out[i].columns = bind_integer_option(L, row, "columns", 1, 1 << 16);
     out[i].weight = numbers_field(L, row, "weight", (size_t)out[i].rows * (size_t)out[i].columns, kept);
     out[i].bias = numbers_field(L, row, "bias", (size_t)out[i].rows, kept);
-    out[i].tanh = flag_field(L, row, "tanh");
+    out[i].tanh = bind_boolean_option(L, row, "tanh");
     if (!out[i].weight) luaL_error(L, "result.dense: entry %d has no weight", (int)i + 1);
     lua_pop(L, 1);
   }
@@ -402,8 +395,8 @@ static void read_result(lua_State *L, int t, struct ane_coreai_result *r) {
     r->poolings[r->n_poolings++] = (ane_coreai_pooling)luaL_checkoption(L, -1, NULL, names);
     lua_pop(L, 1);
   }
-  r->normalise = flag_field(L, t, "normalise");
-  r->prompt_mask = flag_field(L, t, "prompt_mask");
+  r->normalise = bind_boolean_option(L, t, "normalise");
+  r->prompt_mask = bind_boolean_option(L, t, "prompt_mask");
   bind_field(L, t, "name");
   r->name = lua_tostring(L, -1);
   r->dense = read_dense(L, t, &r->n_dense);

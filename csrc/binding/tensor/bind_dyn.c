@@ -6,14 +6,8 @@
 
 #include <string.h>
 
-/* Pushes a field of the table at the top of the stack without metamethods: what they return, no table keeps. */
-static void raw_field(lua_State *L, const char *name) {
-  lua_pushstring(L, name);
-  lua_rawget(L, -2);
-}
-
 static void read_shape(lua_State *L, const char *name, struct ane_dyn *t) {
-  raw_field(L, "shape");
+  bind_field(L, -1, "shape");
   t->rank = lua_istable(L, -1) ? (int32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_DYN_RANK + 1) : ANE_DYN_RANK + 1;
   if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is not a list of at most %d dimensions", name, ANE_DYN_RANK);
   for (int32_t i = 0; i < t->rank; i++) {
@@ -46,13 +40,13 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
     return;
   }
   if (!lua_istable(L, -1)) luaL_error(L, "input %s is %s, no tensor", name, bind_kind(L, -1));
-  raw_field(L, "dtype");
+  bind_field(L, -1, "dtype");
   const char *dtype = luaL_optlstring(L, -1, "", &len);
   t->dtype = ane_dtype_from_name(dtype, len);
   if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block > 2) luaL_error(L, "input %s: dtype is %s", name, dtype);
   lua_pop(L, 1);
   read_shape(L, name, t);
-  raw_field(L, "data");
+  bind_field(L, -1, "data");
   if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "input %s: data is %s, not a text of bytes", name, bind_kind(L, -1));
   const char *data = lua_tolstring(L, -1, &len);
   if (len != ane_dyn_bytes(t))

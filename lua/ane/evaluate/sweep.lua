@@ -1,6 +1,7 @@
 --- Recipes of quantisation, and their cost as a picture: KL divergence against bits per weight.
--- Needs ane.quantise.types. Usage: `local list = assert(sweep.parse "q4_0:rtn,int4-block"); io.write(sweep.svg(report))`
+-- Needs ane.quantise.types and ane.util.paths. Usage: `local list = assert(sweep.parse "q4_0:rtn,int4-block"); io.write(sweep.svg(report))`
 
+local paths = require "ane.util.paths"
 local types = require "ane.quantise.types"
 
 local M = {}
@@ -105,7 +106,7 @@ function M.svg(report)
     ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" '
       .. 'font-size="12">'):format(width, height, width, height),
     ('<rect width="%d" height="%d" fill="#ffffff"/>'):format(width, height),
-    text(LEFT, 24, report.path:match "([^/]+)/*$" or report.path, ' font-size="15" font-weight="bold"'),
+    text(LEFT, 24, paths.name_of(report.path) or report.path, ' font-size="15" font-weight="bold"'),
     text(LEFT, 42, ("%d tokens; lines: 95 %%; green: gptq, red: rtn"):format(report.scored), ' fill="#555"'),
   }
   axes(out, x, y, { least, most }, { low, high })

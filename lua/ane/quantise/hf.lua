@@ -1,6 +1,6 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
 -- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.gguf, ane.quantise.types, ane.quantise.vocabulary,
--- ane.recipe, ane.recipe.names, ane.recipe.same and ane.util.weight_type. ane.quantise.gguf says what a plan is.
+-- ane.recipe, ane.recipe.names, ane.recipe.same, ane.util.paths and ane.util.weight_type. ane.quantise.gguf says what a plan is.
 --
 -- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
 -- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
@@ -13,6 +13,7 @@ local failure = require "ane.util.failure"
 local gguf = require "ane.quantise.gguf"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
+local paths = require "ane.util.paths"
 local recipe = require "ane.recipe"
 local same = require "ane.recipe.same"
 local types = require "ane.quantise.types"
@@ -432,7 +433,7 @@ end
 -- ---- Values ------------------------------------------------------------------------------------------------------------
 
 local function folder_name(folder)
-  local absolute = folder:match "([^/]+)/*$"
+  local absolute = paths.name_of(folder)
   return absolute and absolute:find "%w" and absolute or nil
 end
 

@@ -17,6 +17,9 @@ end
 --- The folder of a path, "." if it names none; "" for the root.
 function M.folder_of(path) return path:match "^(.*)/[^/]*$" or "." end
 
+--- The last part of a path, whether or not slashes follow; nil: it has none.
+function M.name_of(path) return path:match "([^/]+)/*$" end
+
 --- Returns whether a path below a folder leads through a symbolic link.
 -- @param folder path, without a slash at its end; it may be a link itself
 -- @param path relative to the folder; each of its parts is checked

@@ -1,5 +1,5 @@
 --- runtime_meta.json of a package set. ane.coreml.set says what its keys mean.
--- Needs ane.core. Usage: `local object = meta.of(run, profiles, files)`
+-- Needs ane.core and ane.util.paths. Usage: `local object = meta.of(run, profiles, files)`
 --
 -- Besides what ane.coreml.set reads: d_ff, rangedim_max_t, argmax, layout, norm, rope (settings, for people), context,
 -- tensors_between (values that cross each edge), layers, lm_head_shards and expert_packages (the packages by kind), hashes
@@ -7,6 +7,7 @@
 -- ("coreai-sharded": the packages are Core AI assets).
 
 local core = require "ane.core"
+local paths = require "ane.util.paths"
 
 local M = {}
 
@@ -161,7 +162,7 @@ function M.of(run, profiles, files)
   end
   local out = {
     format_version = 1, kind = kind or "causal", model_family = run.bundle.family or cfg.architecture,
-    model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.partition.layers,
+    model_name = cfg.name or paths.name_of(run.bundle.source:path()), d_model = cfg.d_model, n_layers = last.partition.layers,
       n_heads = cfg.n_head,
     n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,
     vocab_size = run.embedding and run.embedding.rows or cfg.vocab_size,

@@ -1,5 +1,5 @@
 --- Exports with tuned norms. The rounded and tuned model is written as a GGUF file first, and that file is exported.
--- Needs ane.core, ane.coreml.export.record, ane.coreml.plan, ane.quantise, ane.quantise.tune and ane.quantise.types.
+-- Needs ane.core, ane.coreml.export.record, ane.coreml.plan, ane.quantise, ane.quantise.tune, ane.quantise.types and ane.util.paths.
 -- Usage: `if tuned.wanted(opts, out) then report = assert(tuned.export(bundle, out, opts, export)) end`
 --
 -- Tuning needs the whole model with its rounded weights (ane.quantise.tune). An export rounds a weight when it writes its package, so
@@ -10,6 +10,7 @@
 -- by which the next export recognises it after an interruption.
 
 local core = require "ane.core"
+local paths = require "ane.util.paths"
 local planner = require "ane.coreml.plan"
 local quantise = require "ane.quantise"
 local record = require "ane.coreml.export.record"
@@ -178,7 +179,7 @@ function M.export(bundle, out, opts, export)
   local _ <close> = tuned.source
   local config, own = tuned.config, bundle.config
   tuned.eos_ids, tuned.family = bundle.eos_ids, own.architecture
-  config.folder, config.bos_id, config.name = own.folder, own.bos_id, own.name or bundle.source:path():match "([^/]+)/*$"
+  config.folder, config.bos_id, config.name = own.folder, own.bos_id, own.name or paths.name_of(bundle.source:path())
   opts.method, opts.calibration = "rtn", nil -- the numbers are rounded already
   local report, message
   report, message, code = export(tuned)

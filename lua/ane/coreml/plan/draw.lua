@@ -1,9 +1,10 @@
 --- A plan as a picture: Graphviz DOT, or SVG of our own.
--- Needs ane.coreml.plan.show. Usage: `io.write(draw.svg(plan))`
+-- Needs ane.coreml.plan.show and ane.util.paths. Usage: `io.write(draw.svg(plan))`
 --
 -- SVG: one row of boxes for each package, in the order of calls. A row is as long as the package's weights. A bar inside shows
 -- its convolutions by predicted device. The dashed line is the size limit, the dotted one the planned size.
 
+local paths = require "ane.util.paths"
 local show = require "ane.coreml.plan.show"
 
 local M = {}
@@ -12,7 +13,7 @@ local COLOURS = { engine = "#2e8b57", risk = "#e0a030", cpu = "#c0392b" }
 local PALE = { engine = "#d5efe0", risk = "#fbeccb", cpu = "#f6d5d1" }
 
 -- The name of the model's file or folder.
-local function name_of(plan) return plan.path:match "([^/]+)/*$" or plan.path end
+local function name_of(plan) return paths.name_of(plan.path) or plan.path end
 
 -- ---- Graphviz ------------------------------------------------------------------------------------------------------------
 
