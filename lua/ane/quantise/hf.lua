@@ -90,20 +90,37 @@ function SMOLLM3.fault(cfg)
   end
 end
 
+local function expert_count(cfg) return cfg.meta("num_experts", "count") or cfg.meta("num_local_experts", "count") end
+
 local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
 
 function QWEN2MOE.values(set, cfg)
-  set("expert_count", "uint32", cfg.meta("num_experts", "count"))
+  set("expert_count", "uint32", expert_count(cfg))
   set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
   set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
   set("expert_shared_feed_forward_length", "uint32", cfg.meta("shared_expert_intermediate_size", "count"))
 end
 
-function QWEN2MOE.fault(cfg)
+local function layers_fault(cfg)
   if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
-  if cfg.meta("norm_topk_prob", "flag") then return "weights of experts that are normalised" end
   local dense, step = cfg.meta("mlp_only_layers", "list") or {}, cfg.meta("decoder_sparse_step", "count") or 1
   if #dense > 0 or step ~= 1 then return "layers without experts" end
+end
+
+function QWEN2MOE.fault(cfg)
+  return cfg.meta("norm_topk_prob", "flag") and "weights of experts that are normalised" or layers_fault(cfg)
+end
+
+local QWEN3MOE = { name = "qwen3moe" }
+
+function QWEN3MOE.values(set, cfg)
+  set("expert_count", "uint32", expert_count(cfg))
+  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count") or 8)
+  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
+end
+
+function QWEN3MOE.fault(cfg)
+  return not cfg.meta("norm_topk_prob", "flag") and "weights of experts that are not normalised" or layers_fault(cfg)
 end
 
 local PHI3 = { name = "phi3", longrope = true, dims = true, partial = true }
@@ -206,7 +223,7 @@ local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true, partial = true }
 
 function LFM2MOE.values(set, cfg)
   LFM2.values(set, cfg)
-  set("expert_count", "uint32", cfg.meta("num_experts", "count"))
+  set("expert_count", "uint32", expert_count(cfg))
   set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
   set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
   set("leading_dense_block_count", "uint32", cfg.meta("num_dense_layers", "whole") or 0)
@@ -260,7 +277,7 @@ end
 
 local KNOWN = {
   llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
-  lfm2_moe = LFM2MOE, qwen3 = QWEN3, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
+  lfm2_moe = LFM2MOE, qwen3 = QWEN3, qwen3_moe = QWEN3MOE, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
   nomic_bert = NOMIC,
 }
 
@@ -364,7 +381,7 @@ function Gather:role(row, layer)
   end
   local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
   if from:find("%d", 1, true) then
-    self:stack(to .. ".weight", from, cfg.meta("num_experts", "count") or 0)
+    self:stack(to .. ".weight", from, expert_count(cfg) or 0)
   elseif row.suffix then
     self:take(to .. row.suffix, from, {})
   else
