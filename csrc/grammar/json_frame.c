@@ -1,5 +1,6 @@
 /* Open arrays and objects: which members and elements may come next, and which atoms these decide. */
 #include "base/alloc.h"
+#include "base/search.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
 
@@ -45,18 +46,8 @@ void json_rewind(struct json_tape *t, struct json_mark mark) {
 /* ---- Sets of hashes ----------------------------------------------------------------------------------------------*/
 
 bool json_has_seen(const struct seen *set, uint64_t hash) {
-  for (; set; set = set->next) {
-    uint32_t from = 0, to = set->n;
-    while (from < to) {
-      uint32_t mid = from + (to - from) / 2;
-      if (set->hashes[mid] < hash)
-        from = mid + 1;
-      else
-        to = mid;
-    }
-    if (from < set->n && set->hashes[from] == hash) return true;
-  }
-  return false;
+  while (set && ane_find_u64(set->hashes, set->n, hash) == UINT32_MAX) set = set->next;
+  return set != NULL;
 }
 
 /* Returns a set with one more hash; the old one stays. NULL: no memory. */

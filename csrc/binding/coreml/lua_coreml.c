@@ -43,8 +43,7 @@ static int coreml(lua_State *L) {
   luaL_argcheck(L, o.path, 1, "path is missing");
   o.function = bind_opt_text_option(L, 1, "function");
   o.compiled = bind_opt_text_option(L, 1, "compiled");
-  bind_field(L, 1, "anywhere");
-  o.anywhere = lua_toboolean(L, -1);
+  o.anywhere = bind_boolean_option(L, 1, "anywhere");
   struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 1);
   lua_pushstring(L, o.path);
   lua_setiuservalue(L, -2, 1);

@@ -123,9 +123,7 @@ static int exporter_new(lua_State *L) {
   read_importance(L, 2, ud);
   if (ud->importance) lua_setiuservalue(L, 3, 4);
   int threads = (int)bind_opt_integer_option(L, 2, "threads", 1, 1, 1024);
-  bind_field(L, 2, "resume");
-  ud->e.resume = lua_toboolean(L, -1);
-  lua_pop(L, 1);
+  ud->e.resume = bind_boolean_option(L, 2, "resume");
   ud->e.graph = graph->graph;
   ud->e.specs = plain ? NULL : specs;
   ud->e.importance = ud->importance;

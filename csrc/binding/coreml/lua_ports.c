@@ -10,9 +10,8 @@ void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
   if (strcmp(gather, "all") != 0 && strcmp(gather, "last") != 0)
     luaL_error(L, "option gather is %s; known are: all, last", gather);
   o->gather = *gather == 'l' ? ANE_MIL_GATHER_LAST : ANE_MIL_GATHER_ALL;
-  bind_field(L, t, "embed");
-  o->embed = lua_toboolean(L, -1);
-  lua_pop(L, 2);
+  lua_pop(L, 1);
+  o->embed = bind_boolean_option(L, t, "embed");
 }
 
 /* Sets `key` of the table on top: a list of {name, role, edge, index, dtype, shape}; T is "T". */

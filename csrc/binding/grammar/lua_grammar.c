@@ -149,8 +149,7 @@ static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
 
 /* Returns the states in the field `ends` of a table, in memory of Lua that is pushed. */
 static uint32_t *check_ends(lua_State *L, int table, size_t *n) {
-  lua_pushliteral(L, "ends");
-  lua_rawget(L, table); /* a metamethod could change the parts, which have been read */
+  bind_field(L, table, "ends");
   *n = list_length(L);
   uint32_t *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < *n; i++) {

@@ -169,13 +169,10 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
   struct ane_shape *s = &t->shape;
-  bind_field(L, arg, "flat");
   uint64_t count;
-  if (lua_toboolean(L, -1) && !t->gather && ane_shape_count(s, &count)) *s = (struct ane_shape){1, {(int64_t)count}};
-  lua_pop(L, 1);
-  bind_field(L, arg, "row");
-  if (lua_toboolean(L, -1) && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
-  lua_pop(L, 1);
+  if (bind_boolean_option(L, arg, "flat") && !t->gather && ane_shape_count(s, &count))
+    *s = (struct ane_shape){1, {(int64_t)count}};
+  if (bind_boolean_option(L, arg, "row") && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
   int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
   if (index >= 0) {
     t->bytes /= (uint64_t)s->dim[0];
@@ -195,9 +192,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     t->bytes *= (uint64_t)n;
     s->dim[0] = n;
   }
-  bind_field(L, arg, "transposed");
-  bool transposed = lua_toboolean(L, -1);
-  lua_pop(L, 1);
+  bool transposed = bind_boolean_option(L, arg, "transposed");
   if (s->rank < 1 || (transposed && s->rank != 2)) luaL_error(L, "the tensor has no such view");
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
   if (rows < 1) luaL_error(L, "the tensor has no such view: it has no rows");

@@ -52,7 +52,6 @@ static const char *read_text(lua_State *L, int t, const char *name, int keep) {
   const char *s = bind_opt_text_option(L, t, name);
   if (s) {
     bind_field(L, t, name);
-    s = lua_tostring(L, -1);
     lua_rawseti(L, keep, (lua_Integer)lua_rawlen(L, keep) + 1);
   }
   return s;

@@ -498,8 +498,7 @@ static int meth_run(lua_State *L) {
     if (lua_getfield(L, item, "want") != LUA_TNIL) items[i].want = bind_want(L, item + 3);
     lua_getfield(L, item, "until");
     items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
-    lua_pushliteral(L, "mask");
-    lua_rawget(L, item);
+    bind_field(L, item, "mask");
     items[i].mask = bind_run_mask(L, item + 5, bind_check_program(L, 1));
     lua_copy(L, item + 5, item + 3);
     lua_settop(L, item + 3);

@@ -2,6 +2,7 @@
 #include "formats/mlpackage/mlpackage_internal.h"
 
 #include "base/alloc.h"
+#include "base/search.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -87,15 +88,7 @@ ane_status mlpackage_weights_open(struct ane_arena *arena, struct ane_mlpackage_
 /* ---- One blob ------------------------------------------------------------------------------------------------------*/
 
 uint32_t mlpackage_weights_record(const struct ane_mlpackage_file *f, uint64_t offset) {
-  uint32_t lo = 0, hi = f->n_records;
-  while (lo < hi) {
-    uint32_t mid = lo + (hi - lo) / 2;
-    if (f->records[mid] < offset)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < f->n_records && f->records[lo] == offset ? lo : UINT32_MAX;
+  return ane_find_u64(f->records, f->n_records, offset);
 }
 
 ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane_mil_value *v, const uint8_t **data, bool *fresh,
