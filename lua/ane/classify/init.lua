@@ -1,5 +1,6 @@
 --- Token classification: windows over ids, labels, spans with byte offsets.
--- Needs ane.classify.bioes, ane.core, ane.model, ane.util.empty_sessions, ane.util.list and ane.util.schema.
+-- Needs ane.classify.bioes, ane.core, ane.model, ane.util.empty_sessions, ane.util.failure, ane.util.list and
+-- ane.util.schema.
 -- Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
 --
 -- A model that sees tokens on both sides takes a sequence at once. A longer sequence runs in windows that overlap. A label
@@ -9,6 +10,7 @@
 local bioes = require "ane.classify.bioes"
 local core = require "ane.core"
 local empty_sessions = require "ane.util.empty_sessions"
+local failure = require "ane.util.failure"
 local list_of = require "ane.util.list"
 local schema = require "ane.util.schema"
 
@@ -68,8 +70,6 @@ end
 function Run:close() self.session:close() end
 Run.__close = Run.close
 
-local CLOSED = "the model was closed by a callback"
-
 -- A window keeps the positions of its tokens in the whole sequence and begins at a KV tile, so its results equal those of a run
 -- over the whole sequence to the bit. Beyond EXACT tokens, which no run takes, rope angles of such positions lose precision.
 local TILE, EXACT = 64, 1 << 15
@@ -98,7 +98,7 @@ end
 -- Runs tokens [first, last] and decodes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
-  if s.closed then return nil, CLOSED, "state" end
+  if s.closed then return nil, failure.CLOSED, "state" end
   local ok, message, code = s:part(last <= EXACT and first - 1 or 0)
   if ok then ok, message, code = s:feed(table.move(self.ids, first, last, 1, {}), { want = "all" }) end
   if not ok then return nil, message, code end
@@ -214,7 +214,7 @@ end
 function Batch:spans(sequences, progress)
   local out, first = {}, 1
   while first <= #sequences do
-    if self.model.closed then return nil, CLOSED, "state" end
+    if self.model.closed then return nil, failure.CLOSED, "state" end
     local last, longest = extent(self, sequences, first)
     local ok, message, code = self.sessions:ready(last - first + 1, longest)
     if not ok then return nil, message, code end
@@ -389,7 +389,7 @@ function M.classify_many(model, inputs, opts, level)
     for _, one in ipairs(short) do alone(one.place) end -- one of them is at fault; the others succeed alone
   end
   for place = 1, #inputs do
-    if spans[place] == nil then return nil, CLOSED, "state" end
+    if spans[place] == nil then return nil, failure.CLOSED, "state" end
   end
   return spans, failed
 end

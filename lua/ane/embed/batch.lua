@@ -1,17 +1,16 @@
 --- Runs many sequences through a model, several in each run: the weights are read once for all of them.
--- Needs ane.util.empty_sessions and the model's program.
+-- Needs ane.util.empty_sessions, ane.util.failure and the model's program.
 -- Usage: `local b <close> = batch.new(model, bundle); b:each(sequences, "all", function(i, session) ... end)`
 --
 -- Sequences are sorted by length, so that those of one run have similar lengths and sessions stay small.
 
 local empty_sessions = require "ane.util.empty_sessions"
+local failure = require "ane.util.failure"
 
 local M = {}
 
 -- Limits of a run: tokens and sequences. More tokens do not make a run faster, and their activations no longer fit the caches.
 local MOST_TOKENS, MOST_SEQUENCES = 1024, 64
-
-local CLOSED = "the model was closed by a callback"
 
 local Batch = {}
 Batch.__index = Batch
@@ -43,7 +42,7 @@ end
 
 -- Runs the sequences at places first .. last. A sequence longer than a run is fed in several.
 local function run(self, sequences, order, first, last, want)
-  if self.model.closed then return nil, CLOSED, "state" end
+  if self.model.closed then return nil, failure.CLOSED, "state" end
   local ok, message, code = self.sessions:ready(last - first + 1, #sequences[order[first]].ids) -- the longest comes first
   if not ok then return nil, message, code end
   local one, chunk = sequences[order[first]], self.program:max_chunk()
@@ -54,7 +53,7 @@ local function run(self, sequences, order, first, last, want)
       ok, message, code = self.sessions[1]:feed(piece, final and want or "none", #one.ids)
       if not ok then return nil, message, code end
       if not final then self.progress(first - 1) end
-      if not final and self.model.closed then return nil, CLOSED, "state" end
+      if not final and self.model.closed then return nil, failure.CLOSED, "state" end
     end
     return true
   end

@@ -136,7 +136,7 @@ end
 -- Calls a function of the caller, which must not close the models.
 local function called(a, b, fn, ...)
   local value, message, code = fn(...)
-  if a.closed or b.closed then failure.raise("state", "the model was closed by a callback") end
+  if a.closed or b.closed then failure.raise("state", failure.CLOSED) end
   return value, message, code
 end
 

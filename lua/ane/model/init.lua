@@ -103,7 +103,7 @@ local function watched(self, opts, what)
   for key, value in pairs(opts) do own[key] = value end
   function own.progress(...)
     show(...)
-    if not self._bundle then failure.raise("state", "the model was closed by a callback") end
+    if not self._bundle then failure.raise("state", failure.CLOSED) end
   end
   return own
 end

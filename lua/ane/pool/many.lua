@@ -1,5 +1,7 @@
 --- A list of prompts through a pool.
--- Needs nothing. Usage: `local replies, failed = many.run(model, { "One", "Two" }, { max_tokens = 8 })`
+-- Needs ane.util.failure. Usage: `local replies, failed = many.run(model, { "One", "Two" }, { max_tokens = 8 })`
+
+local failure = require "ane.util.failure"
 
 local M = {}
 
@@ -54,7 +56,7 @@ function M.run(model, prompts, opts)
       if on_reply then on_reply(i, result) end
     end
   until not busy or cut
-  if cut then return nil, "the model was closed by a callback", "state" end
+  if cut then return nil, failure.CLOSED, "state" end
   return replies, failed
 end
 

@@ -5,6 +5,9 @@
 
 local M = {}
 
+--- The message of the code "state" where a function of the caller has closed the model that is in use.
+M.CLOSED = "the model was closed by a callback"
+
 local Failure = { __tostring = function(self) return self.message end }
 
 --- Raises a failure.
