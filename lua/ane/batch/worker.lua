@@ -1,11 +1,13 @@
 --- Answers the rows of a batch with the endpoints of ane.serve. A worker has a model and a pool and stands in for the server.
--- Needs ane.batch.score, ane.classify.redact and ane.serve.chat, completions, errors, fields, job, labels, responses, served, vectors.
+-- Needs ane.batch.score, ane.classify.redact, ane.serve.chat, completions, errors, fields, job, labels, responses, served, vectors and
+-- ane.util.failure.
 -- Usage: `local worker = workers.new(model, opts, on_answer); worker:begin(row, asked); while worker:step() do end`
 --
 -- An answer depends on the row only: ids and seeds come from the row's key, and it contains neither times nor counts of shared prefixes.
 -- Embedding, classification and redaction rows are computed in groups, generated text in the pool, and other rows one by one.
 
 local errors = require "ane.serve.errors"
+local failures = require "ane.util.failure"
 local fields = require "ane.serve.fields"
 local jobs = require "ane.serve.job"
 local labels = require "ane.serve.labels"
@@ -127,7 +129,7 @@ end
 --- The failure of a raised value. An interrupt (Ctrl-C) is raised again.
 function M.failure(raised)
   if errors.is(raised) then return raised end
-  if type(raised) == "string" and raised:find("interrupted!", 1, true) then error(raised, 0) end
+  if failures.is_interrupt(raised) then error(raised, 0) end
   return errors.new(500, (tostring(raised):gsub("^%S+%.lua:%d+: ", "")))
 end
 

@@ -1,5 +1,6 @@
 --- The command `ane`: finds the subcommand, parses its options, and reports failures with one line and an exit code.
--- Needs ane.cli.ranks, ane.cli.relations, ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
+-- Needs ane.cli.ranks, ane.cli.relations, ane.core, ane.util.failure, argparse and the modules of the commands.
+-- Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
 --   summary           a sentence
@@ -17,6 +18,7 @@
 
 local argparse = require "argparse"
 local core = require "ane.core"
+local failures = require "ane.util.failure"
 local ranks = require "ane.cli.ranks"
 local relations = require "ane.cli.relations"
 
@@ -118,9 +120,7 @@ local function complain(name, message)
 end
 
 --- Returns whether this error is the one that Lua raises after Ctrl-C.
-function M.interrupted(message)
-  return type(message) == "string" and message:find("interrupted!", 1, true) ~= nil
-end
+M.interrupted = failures.is_interrupt
 
 -- Options of the Lua API that a message names, as they are typed: "option top_p" is "--top-p".
 local function as_typed(message, args)

@@ -1,5 +1,6 @@
 --- Rank 0 of a pipeline: a program whose layers lie on all ranks, and its sessions. Both have the methods of those of ane.core.
--- Needs ane.core, ane.pipeline.cut, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders and ane.pipeline.work.
+-- Needs ane.core, ane.pipeline.cut, ane.pipeline.head, ane.pipeline.links, ane.pipeline.orders, ane.pipeline.work
+-- and ane.util.failure.
 -- Usage: `local program = assert(lead.program(team, graph, options, job, opts))`
 --
 -- This rank executes a call on its stage and sends it as an order to the other ranks, which execute it on theirs. The order leaves
@@ -9,6 +10,7 @@
 
 local core = require "ane.core"
 local cut = require "ane.pipeline.cut"
+local failures = require "ane.util.failure"
 local head = require "ane.pipeline.head"
 local links = require "ane.pipeline.links"
 local orders = require "ane.pipeline.orders"
@@ -154,8 +156,7 @@ local function unpack_note(text, vocab)
   local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
   if ok then
     ok, rows = pcall(orders.read_rows, rows)
-    local raised = not ok and tostring(rows) or ""
-    if raised:find("interrupted!", 1, true) or raised:find("not enough memory", 1, true) then error(rows, 0) end
+    if not ok and (failures.is_interrupt(rows) or failures.code(rows)) then error(rows, 0) end
   end
   if not ok then return nil, nil end
   for _, row in ipairs(rows) do

@@ -66,9 +66,9 @@ function LLAMA.values(set, cfg) set("vocab_size", "uint32", cfg.vocab_size) end
 
 local QWEN2 = { name = "qwen2", biases = QKV_BIASES }
 
-function QWEN2.fault(cfg)
-  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
-end
+local WINDOWS = "layers with a sliding window"
+
+function QWEN2.fault(cfg) return cfg.meta("use_sliding_window", "flag") and WINDOWS or nil end
 
 local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
 
@@ -84,10 +84,10 @@ function SMOLLM3.fault(cfg)
     if list then rotates = list[i] ~= 0 end
     if rotates ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
   end
-  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
   for _, word in ipairs(cfg.layer_types or {}) do
-    if word ~= "full_attention" then return "layers with a sliding window" end
+    if word ~= "full_attention" then return WINDOWS end
   end
+  return QWEN2.fault(cfg)
 end
 
 local function expert_count(cfg) return cfg.meta("num_experts", "count") or cfg.meta("num_local_experts", "count") end
@@ -102,9 +102,8 @@ function QWEN2MOE.values(set, cfg)
 end
 
 local function layers_fault(cfg)
-  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
   local dense, step = cfg.meta("mlp_only_layers", "list") or {}, cfg.meta("decoder_sparse_step", "count") or 1
-  if #dense > 0 or step ~= 1 then return "layers without experts" end
+  return QWEN2.fault(cfg) or (#dense > 0 or step ~= 1) and "layers without experts" or nil
 end
 
 function QWEN2MOE.fault(cfg)

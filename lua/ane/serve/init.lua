@@ -1,6 +1,6 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, served, task, ane.util.list,
--- pool_rules, schema and units.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics, sampling, served, task, ane.util.failure,
+-- list, pool_rules, schema and units.
 -- libmicrohttpd reads and writes the sockets in a thread of its own (csrc/http). Everything else happens in turns: take requests, compute
 -- one step of the pool, send its pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
@@ -9,6 +9,7 @@ local core = require "ane.core"
 local calls = require "ane.serve.call"
 local list_of = require "ane.util.list"
 local errors = require "ane.serve.errors"
+local failures = require "ane.util.failure"
 local jobs = require "ane.serve.job"
 local metrics = require "ane.serve.metrics"
 local pool_rules = require "ane.util.pool_rules"
@@ -394,7 +395,7 @@ end
 local function advance(self, job)
   local ok, ended = pcall(job.advance, job)
   if ok then return ended end
-  if type(ended) == "string" and ended:find("interrupted!", 1, true) then error(ended, 0) end
+  if failures.is_interrupt(ended) then error(ended, 0) end
   self:complain("a fault while answering: " .. tostring(ended))
   job:fail(errors.new(500, "an error of the server"))
   return true

@@ -23,11 +23,14 @@ function M.try(value, message, code, ...)
   return value, message, code, ...
 end
 
+--- Is a raised value an interrupt (Ctrl-C)? Whoever catches it raises it again.
+function M.is_interrupt(raised) return type(raised) == "string" and raised:find("interrupted!", 1, true) ~= nil end
+
 -- Handles the results of pcall. place: prefix with which other errors become messages; nil: they are raised again.
 local function results(place, ok, value, ...)
   if ok then return value, ... end
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
-  if not place or type(value) ~= "string" or value:find("interrupted!", 1, true) then error(value, 0) end
+  if not place or type(value) ~= "string" or M.is_interrupt(value) then error(value, 0) end
   if M.code(value) == "memory" then return nil, place .. ": out of memory", "memory" end
   return nil, ("%s: has unexpected contents (%s)"):format(place, value), "format"
 end
