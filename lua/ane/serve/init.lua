@@ -256,10 +256,11 @@ local function check_head(call)
   if call.long_head then errors.raise(431, "the headers are too large", { code = "headers_too_large", headers = close }) end
 end
 
--- Is this a name of the local machine, or an IP address?
+-- Is this a name of the local machine, or an IP address? Those of IPv6 are in brackets in a header, and without in an option.
 local function is_local(host)
   local name = (host or ""):gsub(":%d+$", ""):lower()
-  return name == "" or name == "localhost" or name:match "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:match "^%[" ~= nil
+  return name == "" or name == "localhost" or name:match "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:match "^%[" ~= nil or
+    host:match ":.*:" ~= nil
 end
 
 -- Protects against DNS rebinding. A server without a key that listens on a local address only accepts no other host names.

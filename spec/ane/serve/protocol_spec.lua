@@ -344,6 +344,26 @@ describe("who may ask", function()
     assert.equal(403, c:answer().status)
     c:close()
   end)
+
+  it("is no client that names another host, also over IPv6", function()
+    local socket = require "socket"
+    local made, server = pcall(serve, { host = "::1" })
+    if not made then return pending "needs IPv6" end
+    for host, status in pairs { ["evil.example"] = 403, ["[::1]:" .. server.port] = 200, localhost = 200 } do
+      local tcp = assert(socket.tcp6())
+      assert(tcp:connect("::1", server.port))
+      assert(tcp:send("GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: " .. host .. "\r\n\r\n"))
+      tcp:settimeout(0)
+      local text, deadline = "", core.clock() + 60
+      repeat
+        server:turn(0.01)
+        local data, why, partial = tcp:receive(65536)
+        text = text .. (data or partial or "")
+      until why == "closed" or core.clock() > deadline
+      assert.equal(status, tonumber(text:match "^HTTP/1.1 (%d+)"), host)
+      tcp:close()
+    end
+  end)
 end)
 
 describe("the log", function()
