@@ -212,12 +212,16 @@ end
 
 -- ---- Requests ------------------------------------------------------------------------------------------------------------
 
+-- The method of a request, for the log. A client may send any bytes as one, also such that control a terminal.
+local function shown_method(method) return #method <= 20 and method:match "^[%a-]+$" or "(unknown method)" end
+
 -- Records an answer.
 local function note(self, call)
   local seconds = core.clock() - call.started
   self.metrics:answered(call.known or "other", call.status or 0, seconds)
   if self.opts.log then
-    self.opts.log(("%s %s %d %.3f s"):format(call.method, call.known or "(unknown path)", call.status or 0, seconds))
+    local method, path = shown_method(call.method), call.known or "(unknown path)"
+    self.opts.log(("%s %s %d %.3f s"):format(method, path, call.status or 0, seconds))
   end
 end
 

@@ -378,6 +378,20 @@ describe("the log", function()
     assert.matches("^GET %(unknown path%) 404 [%d.]+ s$", lines[2])
     assert.matches("^GET /v1/completions 405 [%d.]+ s$", lines[3])
   end)
+
+  it("holds methods that are words, not what else a client sends as one", function()
+    local lines = {}
+    local server = serve { log = function(line) lines[#lines + 1] = line end }
+    for _, method in ipairs { "\27[2J\27]0;title\7", ("A"):rep(5000), "M-SEARCH" } do
+      local c = http.open(server)
+      c:send(method .. " /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+      assert.equal(405, c:answer().status)
+      c:close()
+    end
+    assert.matches("^%(unknown method%) /health 405 [%d.]+ s$", lines[1])
+    assert.matches("^%(unknown method%) /health 405 [%d.]+ s$", lines[2])
+    assert.matches("^M%-SEARCH /health 405 [%d.]+ s$", lines[3])
+  end)
 end)
 
 describe("a fault of the server", function()
