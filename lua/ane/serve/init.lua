@@ -334,6 +334,10 @@ local function handle(self, exchange)
   local call = calls.new(exchange, function(call) note(self, call) end)
   local ok, failure = pcall(answer, self, call)
   if ok then return end
+  if failures.is_interrupt(failure) then
+    call:drop()
+    error(failure, 0)
+  end
   if not errors.is(failure) then
     self:complain("an error while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
     failure = errors.new(500, "an error of the server")
@@ -356,10 +360,12 @@ local function count(self)
   for _, job in ipairs(self._jobs) do self._replies = self._replies + job:replies() end
 end
 
--- Computes one step of the pool. An error in it is a fault of ours, after which no reply can be trusted.
+-- Computes one step of the pool. An error in it is a fault of ours, after which no reply can be trusted. An interrupt (Ctrl-C) is
+-- raised again.
 local function step(self)
   local ok, raised = pcall(self.pool.step, self.pool)
   if ok then return end
+  if failures.is_interrupt(raised) then error(raised, 0) end
   self:complain("a fault while computing: " .. tostring(raised))
   for i = #self._jobs, 1, -1 do
     self._jobs[i]:fail(errors.new(500, "an error of the server"))
@@ -396,7 +402,7 @@ local function work(self)
   end
 end
 
--- Passes on what a job has. An error in it is a fault of ours, which ends this job only. An interrupt (Ctrl-C) is raised again.
+-- Passes on what a job has. An error in it is a fault of ours, which ends this job only. An interrupt is raised again.
 local function advance(self, job)
   local ok, ended = pcall(job.advance, job)
   if ok then return ended end

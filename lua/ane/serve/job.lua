@@ -27,6 +27,7 @@ end
 -- Adds a request; throws if the pool refuses it.
 local function add(server, asked)
   local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
+  if not ok and failures.is_interrupt(r) then error(r, 0) end
   if not ok and failures.code(r) == "memory" then error(errors.of("not enough memory", "memory"), 0) end
   if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
   if not r then error(errors.of(message, code, param_of(message)), 0) end

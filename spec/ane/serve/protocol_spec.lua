@@ -416,6 +416,33 @@ describe("a fault of the server", function()
   end)
 end)
 
+describe("an interrupt", function()
+  -- Turns of a server that is interrupted in the function owner[name], after a request.
+  local function interrupted(server, owner, name)
+    local before = owner[name]
+    owner[name] = function() error("lua: interrupted!", 0) end
+    local c = start(server, completion(4))
+    local deadline = core.clock() + 60
+    local ok, raised
+    repeat ok, raised = pcall(server.turn, server, 0.01) until not ok or core.clock() > deadline
+    owner[name] = before
+    c:close()
+    return ok, raised
+  end
+
+  it("of Ctrl-C ends the turn, wherever it comes", function()
+    for _, place in ipairs {
+      function(server) return server.pool, "step" end, function(server) return server.pool, "add" end,
+      function() return require "ane.serve.sampling", "check_stream" end,
+    } do
+      local server <close> = assert(ane.serve(model, { port = 0 }))
+      local ok, raised = interrupted(server, place(server))
+      assert.is_false(ok)
+      assert.equal("lua: interrupted!", raised)
+    end
+  end)
+end)
+
 describe("the end", function()
   it("lets replies end and takes no new requests", function()
     local server = serve()
