@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -69,6 +70,10 @@ static ane_status restrict_files(const struct ane_sandbox *s, long version, stru
 #define THIS_ARCH AUDIT_ARCH_AARCH64
 #endif
 
+#ifndef SYS_pidfd_getfd /* Linux 5.6; the C library may be older than the kernel */
+#define SYS_pidfd_getfd 438
+#endif
+
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 #define REFUSE RETURN(SECCOMP_RET_ERRNO | EPERM)
@@ -92,6 +97,13 @@ static ane_status restrict_calls(struct ane_error *err) {
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
       RETURN(SECCOMP_RET_ALLOW),
       REFUSE,
+      /* These write to the input of a terminal, as if its user had typed a command. */
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 5),
+      LOAD(args[1]),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCSTI, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCLINUX, 0, 1),
+      REFUSE,
+      RETURN(SECCOMP_RET_ALLOW),
 #ifdef __x86_64__
       REFUSE_CALL(fork),
       REFUSE_CALL(vfork),
@@ -108,6 +120,7 @@ static ane_status restrict_calls(struct ane_error *err) {
       REFUSE_CALL(ptrace),
       REFUSE_CALL(process_vm_readv),
       REFUSE_CALL(process_vm_writev),
+      REFUSE_CALL(pidfd_getfd),
       REFUSE_CALL(kill),
       REFUSE_CALL(tkill),
       REFUSE_CALL(open_by_handle_at),

@@ -67,6 +67,44 @@ describe("a sandbox", function()
     assert.equal("held\n", text)
   end)
 
+  it("takes the calls away that write to a terminal's input, and those for files of other processes", function()
+    assert(core.write_file(folder .. "/calls.c", [[
+      #define _GNU_SOURCE
+      #include <errno.h>
+      #include <fcntl.h>
+      #include <stdio.h>
+      #include <sys/ioctl.h>
+      #include <sys/syscall.h>
+      #include <unistd.h>
+      #ifndef SYS_pidfd_getfd
+      #define SYS_pidfd_getfd 438
+      #endif
+      int luaopen_calls(void *L) {
+        char text[] = "x";
+        const unsigned long wide = 1ul << 32;
+        static int null = -1; /* opened before, as a terminal is */
+        if (null < 0) null = open("/dev/null", O_RDWR);
+        (void)L;
+        printf("%d %d %d %d %d\n", ioctl(null, TIOCSTI, text) ? errno : 0, ioctl(null, TIOCSTI | wide, text) ? errno : 0,
+               ioctl(null, 0x541C, text) ? errno : 0, ioctl(null, TIOCGWINSZ, text) ? errno : 0,
+               syscall(SYS_pidfd_getfd, -1, 0, 0) ? errno : 0);
+        return 0;
+      }
+    ]]))
+    if not os.execute(("env -u LD_PRELOAD cc -shared -fPIC -o %s/calls.so %s/calls.c 2>/dev/null"):format(folder, folder)) then
+      return pending "needs a compiler"
+    end
+    ok, text = run [[
+      local call = assert(package.loadlib(FOLDER .. "/calls.so", "luaopen_calls"))
+      call()
+      assert(require "ane.core".sandbox({}, {}))
+      call()
+    ]]
+    assert.is_true(ok, text)
+    -- ENOTTY and EBADF; EPERM.
+    assert.equal("25 25 25 25 9\n1 1 1 25 1\n", text)
+  end)
+
   local function same(words)
     local plain, sandboxed = { tree.run(command.path() .. " " .. words) }, { tree.run(command.path() .. " " .. words .. " --sandbox") }
     assert.is_true(plain[1], plain[2])
