@@ -32,7 +32,7 @@ assert(chosen[1], "no property to try")
 local failed = false
 for _, p in ipairs(chosen) do
   local ends, cases, failures = os.time() + options.seconds // #chosen, 0, 0
-  while cases < options.cases and os.time() < ends and failures < 10 do
+  while cases < options.cases and (os.time() < ends or cases == 0) and failures < 10 do -- at least one, however short the time
     local seed = options.seed + cases
     local ok, message = xpcall(p.case, debug.traceback, draw.new(seed))
     if not ok then
