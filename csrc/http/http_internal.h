@@ -35,6 +35,7 @@ struct ane_http_exchange {
   int status;
   int refs; /* held by the owner and by libmicrohttpd */
   bool http11, suspended, answered, streaming, broken, gone, probed;
+  bool whole;   /* the request has arrived; used by the thread of libmicrohttpd only */
   bool ended;   /* the response is whole; else ane_http_release cuts it off. Never taken back */
   bool awaited; /* the owner waits until the output is no longer full */
   bool direct;  /* the owner may send chunks itself */

@@ -229,7 +229,13 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
     *size = 0;
     return MHD_YES;
   }
-  return x->answered ? answer(x) : complete(x);
+  if (x->answered) return answer(x);
+  if (x->whole) return complete(x);
+  /* The connection is suspended in the next call only. libmicrohttpd 0.9.75 would otherwise still wait for bytes of a request
+   * when it resumes the connection: it would read the end of the stream of a client that has closed its side, and drop the
+   * response. */
+  x->whole = true;
+  return MHD_YES;
 }
 
 void ane_http_on_completed(void *cls, ANE_UNUSED struct MHD_Connection *c, void **exchange,

@@ -205,6 +205,25 @@ describe("a connection", function()
     c:close()
   end)
 
+  it("that closes its sending side gets its answer beside others that do", function()
+    local server = serve()
+    local want = http.post(server, "/v1/completions", completion(20)).json.choices[1].text
+    for _, stream in ipairs { false, true } do
+      local list = {}
+      for i = 1, 8 do
+        list[i] = start(server, completion(20, { stream = stream }))
+        list[i]:half_close()
+      end
+      await_requests(server, 8)
+      for _, c in ipairs(list) do
+        local answer = c:answer()
+        local events = stream and http.events(answer.body)
+        assert.equal(stream and "[DONE]" or want, stream and events[#events] or answer.json.choices[1].text)
+        c:close()
+      end
+    end
+  end)
+
   it("that sends slowly is closed when its time is over", function()
     local server = serve { receive_time = 0.4 }
     local c = http.open(server)
