@@ -156,7 +156,9 @@ print_missing()
 print(("\nC: %.2f %% of %d lines (floor %g %%; without %s, where the CPU decides what runs)"):format(percent(totals.C), totals.C[1],
   floor_c, BY_CPU))
 print(("Lua: %.2f %% of %d lines (floor %g %%)"):format(percent(totals.Lua), totals.Lua[1], floor_lua))
-if percent(totals.C) < floor_c or percent(totals.Lua) < floor_lua then
-  print "coverage is below its floor"
+-- Without gcov or luac no line is known.
+local unknown = totals.C[1] == 0 or totals.Lua[1] == 0
+if unknown or percent(totals.C) < floor_c or percent(totals.Lua) < floor_lua then
+  print(unknown and "no lines are known: are gcov and luac there?" or "coverage is below its floor")
   os.exit(1)
 end

@@ -218,8 +218,11 @@ local function sweep(task)
 end
 
 print(("seed %d"):format(seed))
+local all = not next(only)
 for _, task in ipairs(tasks) do
-  if not next(only) or only[task.name] then sweep(task) end
+  if all or only[task.name] then sweep(task) end
+  only[task.name] = nil
 end
+if next(only) then fail({ name = next(only) }, "undisturbed", "no such task, or a tool for it is missing") end
 tree.remove(folder)
 os.exit(not failed, true)
