@@ -35,10 +35,13 @@ function M.is(value) return getmetatable(value) == Failure end
 -- HTTP status by error code, the third value after nil and a message.
 local STATUS = { range = 400, unsupported = 400, invalid = 400, notfound = 400, template = 400, format = 400, memory = 503 }
 
+-- Fields whose grammar may be too large: their range is not the context's.
+local GRAMMARS = { grammar = true, tools = true, tool_choice = true }
+
 --- Converts nil, message, code of a module to a failure.
 function M.of(message, code, param)
   local status = STATUS[code] or 500
-  local word = code == "range" and "context_length_exceeded" or code
+  local word = code == "range" and (GRAMMARS[param] and "unsupported" or "context_length_exceeded") or code
   return M.new(status, tostring(message), { param = param, code = word, headers = status == 503 and { ["Retry-After"] = "5" } or nil })
 end
 

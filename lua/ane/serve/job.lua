@@ -21,7 +21,8 @@ end
 -- The field that a message of the pool is about.
 local function param_of(message)
   message = tostring(message)
-  return message:match "^(tool_choice) " or message:match "^(tools): " or message:find("does not support tools", 1, true) and "tools" or nil
+  return message:match "^(tool_choice) " or message:match "^(tools): " or message:match "^the (grammar) " or
+    message:find("does not support tools", 1, true) and "tools" or nil
 end
 
 -- Adds a request; throws if the pool refuses it.
@@ -79,7 +80,7 @@ end
 local function fail(self, r)
   if r.raised then self.server:complain("a reply failed: " .. tostring(r.message)) end
   if r.raised and failures.code(r.message) == "memory" then return self:fail(errors.of("not enough memory", "memory")) end
-  self:fail(r.raised and errors.new(500, "the reply failed") or errors.of(r.message, r.code))
+  self:fail(r.raised and errors.new(500, "the reply failed") or errors.of(r.message, r.code, param_of(r.message)))
 end
 
 -- The pieces since the last call, joined.

@@ -82,6 +82,14 @@ describe("POST /v1/chat/completions", function()
     assert.matches("^this model's maximum context length is %d+ tokens, the prompt has %d+$", error.message)
   end)
 
+  it("tells a grammar that is too large from a prompt beyond the context", function()
+    local rules = { 'root ::= "b"' }
+    for i = 2, (1 << 16) + 1 do rules[i] = ("r%d::=[a]"):format(i) end
+    local error = http.post(server, "/v1/completions", { prompt = "a", grammar = table.concat(rules, "\n") }).json.error
+    assert.matches("^%d+ rules: 1 to 65536 are possible$", error.message)
+    assert.same({ "grammar", "unsupported" }, { error.param, error.code })
+  end)
+
   it("takes token ids in one spelling as keys of logit_bias", function()
     local function bias(key) return http.post(server, "/v1/completions", { prompt = "a", max_tokens = 1, logit_bias = { [key] = 1 } }) end
     assert.equal(200, bias("5").status)
