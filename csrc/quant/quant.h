@@ -97,6 +97,7 @@ struct ane_recode {
   int64_t pair; /* 0; or even, the rows of a head: row 2t comes from t, row 2t + 1 from t + pair / 2 of each head (permuted rope).
                    from and to are multiples of it. The rows of a 1-D tensor are then its elements */
   float add;    /* added to every element */
+  float by;     /* 0: none; else every element is multiplied by it, after the sum */
   ane_dtype dtype;                  /* the type to write: the same type (bytes are copied), or one with an encoder */
   const float *importance;          /* a weight for each column, or NULL: see ane_encode */
   const struct ane_factor *factor;  /* of the inputs, with the groups of dtype: rows are rounded with compensation

@@ -94,6 +94,7 @@ static void recode_rows(void *arg, int thread, int threads) {
     for (int64_t j = 0; j < n; j++)
       ane_decoder(r->src->dtype)(row_bytes(k, k->first + i + j, gathered), row + j * k->cols, (uint64_t)k->cols);
     for (int64_t c = 0; r->add != 0 && c < n * k->cols; c++) row[c] += r->add;
+    for (int64_t c = 0; r->by != 0 && c < n * k->cols; c++) row[c] *= r->by;
     uint8_t *scratch = k->scratch + (size_t)thread * k->scratch_bytes;
     if (r->fit)
       contain_rows(k, row, (int)n, back, scratch, out);
@@ -128,7 +129,7 @@ static ane_status add_errors(const struct recoding *k, struct ane_recode_error *
   return ANE_OK;
 }
 
-static bool same_bytes(const struct ane_recode *r) { return r->src->dtype == r->dtype && r->add == 0 && !r->fit; }
+static bool same_bytes(const struct ane_recode *r) { return r->src->dtype == r->dtype && r->add == 0 && r->by == 0 && !r->fit; }
 
 static ane_status recode_blocks(struct recoding *k, struct ane_pool *pool, ane_recode_sink sink, void *arg,
                                 struct ane_recode_error *total, struct ane_error *err) {

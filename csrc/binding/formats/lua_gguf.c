@@ -9,6 +9,7 @@
 #include "quant/weight_schemes.h"
 #include "tensor/half.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -228,8 +229,8 @@ static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_e
   return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
 }
 
-/* Reads the options of send: rows first .. last (1-based), head, add, scheme, importance (float32 bytes, one number per column),
- * factor (of the inputs). */
+/* Reads the options of send: rows first .. last (1-based), head, add, by, scheme, importance (float32 bytes, one number per
+ * column), factor (of the inputs). */
 static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struct sending *s) {
   if (lua_isnoneornil(L, 4)) return;
   luaL_checktype(L, 4, LUA_TTABLE);
@@ -238,6 +239,8 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
   r->pair = bind_opt_integer_option(L, 4, "head", 0, INT64_MIN, INT64_MAX);
   bind_field(L, 4, "add");
   r->add = (float)luaL_optnumber(L, -1, 0);
+  bind_field(L, 4, "by");
+  r->by = (float)luaL_optnumber(L, -1, 0);
   bind_field(L, 4, "importance");
   if (!lua_isnil(L, -1)) {
     size_t len;
@@ -288,9 +291,31 @@ static void push_error(lua_State *L, const struct ane_recode_error *e) {
   lua_setfield(L, -2, "signal");
 }
 
-/* send(source, name [, {first, last, head, add, importance, factor, scheme, keep, progress}]) -> {count, max_abs, error, signal}
- * (the last two are sums of squares; with keep also bytes: what was written); or nil, message, code. Rows of a tensor of the
- * source become the next rows of the current tensor, in its type. */
+/* The columns of the matrix that rows first .. last of a tensor make, as rows: `view` becomes this matrix, transposed, and r
+ * reads all of it. */
+static ane_status transpose(struct ane_recode *r, struct ane_tensor *view, struct ane_error *err) {
+  const struct ane_tensor *t = r->src;
+  const struct ane_dtype_info *info = ane_dtype_info(t->dtype);
+  uint64_t count;
+  if (t->gather || t->transposed || info->block > 1)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s cannot be read by columns", info->name);
+  if (t->shape.rank < 2 || !ane_shape_count(&t->shape, &count) || count == 0) return ane_fail(err, ANE_SHAPE, "it is no matrix");
+  const int64_t cols = t->shape.dim[t->shape.rank - 1], rows = (int64_t)(count / (uint64_t)cols), to = r->to < 0 ? rows : r->to;
+  if (r->from < 0 || to < r->from || to > rows)
+    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, r->from, to, rows);
+  *view = *t;
+  view->data = (const char *)t->data + (size_t)(r->from * cols) * info->bytes;
+  view->bytes = (uint64_t)((to - r->from) * cols) * info->bytes;
+  view->shape = (struct ane_shape){2, {cols, to - r->from}};
+  view->transposed = true, view->ld = cols;
+  r->src = view, r->from = 0, r->to = -1;
+  return ANE_OK;
+}
+
+/* send(source, name [, {first, last, head, add, by, transposed, importance, factor, scheme, keep, progress}]) -> {count, max_abs,
+ * error, signal} (the last two are sums of squares; with keep also bytes: what was written); or nil, message, code. Rows of a
+ * tensor of the source become the next rows of the current tensor, in its type; with `transposed`, the columns of the matrix that
+ * these rows make. */
 static int meth_send(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   struct ane_source *s = bind_check_source(L, 2);
@@ -301,8 +326,11 @@ static int meth_send(lua_State *L) {
   const struct ane_shape *shape = &t->tensor.shape;
   int64_t cols = shape->rank ? shape->dim[shape->rank - 1] : 1;
   struct ane_recode r = {.src = &t->tensor, .to = -1};
+  struct ane_tensor view;
   struct sending sending = {.L = L, .writer = ud->writer};
   send_options(L, &r, cols, &sending);
+  bool transposed = !lua_isnoneornil(L, 4) && bind_boolean_option(L, 4, "transposed");
+  luaL_argcheck(L, !transposed || !(r.pair || r.importance || r.factor), 4, "transposed rows have no heads and no importance");
   ane_gguf_wanted(ud->writer, NULL, &r.dtype);
   luaL_checkstack(L, 8, "progress");
   if (sending.keeps) sending.kept = bind_buffer(L);
@@ -311,7 +339,8 @@ static int meth_send(lua_State *L) {
   ud->busy = true;
   ane_source_retain(s); /* the progress function may close it */
   struct ane_weight_fit fit;
-  ane_status st = fit_scheme(&sending, ud->pool, &r, &fit, &err);
+  ane_status st = transposed ? transpose(&r, &view, &err) : ANE_OK;
+  if (!st) st = fit_scheme(&sending, ud->pool, &r, &fit, &err);
   if (!st) st = ane_recode_rows(ud->pool, &r, on_rows, &sending, &total, &err);
   if (st) ane_fail_in(&err, st, "tensor %s", t->name);
   ane_source_drop(s, t);
