@@ -45,10 +45,11 @@ local function attention_sizes(cfg)
   if cfg.format == "gguf" then
     local rope = cfg.rope.dims
     s = {
-      rank = cfg.meta("attention.kv_lora_rank", "count"), q_rank = cfg.meta("attention.q_lora_rank", "count"), rope = rope,
+      rank = cfg.meta("attention.kv_lora_rank", "count"), q_rank = cfg.meta("attention.q_lora_rank", "whole"), rope = rope,
       nope = (cfg.meta("attention.key_length_mla", "count") or cfg.head_dim) - rope,
       value = cfg.meta("attention.value_length_mla", "count") or cfg.meta("attention.value_length", "count"),
     }
+    if s.q_rank == 0 then s.q_rank = nil end
   else
     s = {
       rank = cfg.meta("kv_lora_rank", "count") or 512, q_rank = cfg.meta("q_lora_rank", "count"),
@@ -93,6 +94,8 @@ local function mixture(cfg)
     end,
   }
 end
+
+M.settings = { sizes = attention_sizes, mixture = mixture }
 
 local function experts(b, x, e)
   local act, gguf = b.cfg.act or "silu", b.cfg.format == "gguf"

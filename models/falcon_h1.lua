@@ -49,6 +49,8 @@ local function state_space(cfg)
   return s
 end
 
+M.settings = { state_space = state_space, factors = factors }
+
 function M.shapes(cfg) return mamba2.shapes(cfg, state_space(cfg)) end
 
 local function self_attention(b, cfg, x, rope, f)

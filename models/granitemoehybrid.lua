@@ -62,6 +62,8 @@ local function mixture(cfg)
   }
 end
 
+M.settings = { state_space = state_space, is_mamba = is_mamba, mixture = mixture }
+
 local function experts(b, x, e)
   local gguf = b.cfg.format == "gguf"
   local roles = { gate_up = "gate_up", down = "ffn_down_exps" }

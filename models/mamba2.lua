@@ -33,6 +33,8 @@ local function settings(cfg)
   }
 end
 
+M.settings = { state_space = settings }
+
 function M.shapes(cfg) return mamba2.shapes(cfg, settings(cfg)) end
 
 function M.build(b, cfg)

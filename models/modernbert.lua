@@ -64,6 +64,8 @@ local function side(cfg)
   return whole // 2
 end
 
+M.settings = { ropes = ropes, is_local = is_local, side = side }
+
 function M.build(b, cfg)
   local full, near = ropes(cfg)
   full, near = b:rope_table(full, "rope_full"), b:rope_table(near, "rope_local")

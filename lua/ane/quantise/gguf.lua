@@ -3,11 +3,11 @@
 -- Usage: `local plan = require("ane.quantise.gguf").plan(source)`
 --
 -- A plan is {architecture, note (or nil), tensors, values, table, head}. table and head: names of the table of the embedding and of the
--- head, which the file may lack. tensors: list of {name, shape, dtype and bytes (as stored),
--- parts, plain (why it cannot be in blocks, or nil)}. A part is {source, name, first, last, head, add} (see writer:send) or
--- {data = bytes}. values: function(set, copy), which calls set(key, type, value) and copy(source, key) for every value of the
--- new file but general.file_type and general.quantization_version. gguf_names: function() -> names in the source -> those that their
--- roles have in GGUF files; nil where the new file has these names.
+-- head, which the file may lack. tensors: list of {name, shape, dtype and bytes (as stored), parts, plain (why it cannot be in blocks, or
+-- nil)}. A part is {source, name, first, last, head, add, by, transposed} (see writer:send) or {data = bytes}. values: function(set, copy),
+-- which calls set(key, type, value) and copy(source, key) for every value of the new file but general.file_type and
+-- general.quantization_version. gguf_names: function() -> names in the source -> those that their roles have in GGUF files; nil where the
+-- new file has these names.
 
 local config = require "ane.model.config"
 local names = require "ane.recipe.names"

@@ -1,6 +1,7 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
 -- Needs ane.model.config, ane.core, ane.embed.modules, ane.util.failure, ane.quantise.gguf, ane.quantise.types, ane.quantise.vocabulary,
--- ane.recipe, ane.recipe.names, ane.recipe.same, ane.util.paths and ane.util.weight_type. ane.quantise.gguf says what a plan is.
+-- ane.quantise.known, ane.recipe, ane.recipe.names, ane.recipe.same, ane.util.paths and ane.util.weight_type. ane.quantise.gguf says what a
+-- plan is.
 --
 -- If llama.cpp knows the architecture, the file is one that llama.cpp computes correctly. Other architectures, and configurations that
 -- its metadata cannot express, get general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by
@@ -11,6 +12,7 @@ local config = require "ane.model.config"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local gguf = require "ane.quantise.gguf"
+local known = require "ane.quantise.known"
 local modules = require "ane.embed.modules"
 local names = require "ane.recipe.names"
 local paths = require "ane.util.paths"
@@ -23,18 +25,6 @@ local weight_type = require "ane.util.weight_type"
 local M = {}
 
 local try = failure.try
-
--- ---- Differences between architectures ------------------------------------------------------------------------------
-
--- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
--- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add; roles = rows
--- instead of names.ROLES; norm_key = the key of the norms' epsilon; rope = false: positions do not use rope; dims = true: files always have
--- the rotary dimensions; partial = true: readers rotate a part of a head (others of llama.cpp end the process); divisors = true: readers
--- take rope_freqs.weight (others refuse the file); shared(set, cfg, self) sets keys without the architecture's name; ignores = true: what
--- the recipe ignores is left out.
-local ALL_BIASES = {}
-for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
-local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
 
 local function floats(list)
   local parts = {}
@@ -60,226 +50,6 @@ local function llama3_divisors(rope)
   return list
 end
 
-local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true }, dims = true, divisors = true }
-
-function LLAMA.values(set, cfg) set("vocab_size", "uint32", cfg.vocab_size) end
-
-local QWEN2 = { name = "qwen2", biases = QKV_BIASES }
-
-local WINDOWS = "layers with a sliding window"
-
-function QWEN2.fault(cfg) return cfg.meta("use_sliding_window", "flag") and WINDOWS or nil end
-
-local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
-
-local OLMO2 = { name = "olmo2" }
-
--- Files do not list the layers without rope. Readers assume every fourth.
-local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, dims = true, values = LLAMA.values }
-
-function SMOLLM3.fault(cfg)
-  local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
-  for i = 1, cfg.n_layer do
-    local rotates = i % interval ~= 0
-    if list then rotates = list[i] ~= 0 end
-    if rotates ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
-  end
-  for _, word in ipairs(cfg.layer_types or {}) do
-    if word ~= "full_attention" then return WINDOWS end
-  end
-  return QWEN2.fault(cfg)
-end
-
-local function expert_count(cfg) return cfg.meta("num_experts", "count") or cfg.meta("num_local_experts", "count") end
-
-local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
-
-function QWEN2MOE.values(set, cfg)
-  set("expert_count", "uint32", expert_count(cfg))
-  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
-  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
-  set("expert_shared_feed_forward_length", "uint32", cfg.meta("shared_expert_intermediate_size", "count"))
-end
-
-local function layers_fault(cfg)
-  local dense, step = cfg.meta("mlp_only_layers", "list") or {}, cfg.meta("decoder_sparse_step", "count") or 1
-  return QWEN2.fault(cfg) or (#dense > 0 or step ~= 1) and "layers without experts" or nil
-end
-
-function QWEN2MOE.fault(cfg)
-  return cfg.meta("norm_topk_prob", "flag") and "weights of experts that are normalised" or layers_fault(cfg)
-end
-
-local QWEN3MOE = { name = "qwen3moe" }
-
-function QWEN3MOE.values(set, cfg)
-  set("expert_count", "uint32", expert_count(cfg))
-  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count") or 8)
-  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
-end
-
-function QWEN3MOE.fault(cfg)
-  return not cfg.meta("norm_topk_prob", "flag") and "weights of experts that are not normalised" or layers_fault(cfg)
-end
-
-local PHI3 = { name = "phi3", longrope = true, dims = true, partial = true }
-
-local function longrope_magnitude(rope)
-  if rope.attn_factor then return rope.attn_factor end
-  return rope.factor > 1 and math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_context)) or 1.0
-end
-
-function PHI3.values(set, cfg)
-  local rope, window = cfg.rope, cfg.sliding_window
-  -- a window as long as the context has no effect
-  set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
-  if rope.scaling ~= "yarn" then set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length) end
-  if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
-end
-
-function PHI3.tensors(add, cfg)
-  if not cfg.rope or cfg.rope.scaling ~= "longrope" then return end
-  add("rope_factors_long.weight", cfg.rope.long_factors)
-  add("rope_factors_short.weight", cfg.rope.short_factors)
-end
-
-local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1, partial = true }
-
--- Every n-th layer sees all keys; nil: there is no such n. Readers assume six if the key is absent.
-local function full_period(cfg)
-  local pattern = cfg.meta("sliding_window_pattern", "count") or 6
-  local function fits(n)
-    for i = 0, cfg.n_layer - 1 do
-      local full = (i + 1) % pattern == 0
-      if cfg.layer_types then full = cfg.layer_types[i + 1] == "full_attention" end
-      if full ~= ((i + 1) % n == 0) then return false end
-    end
-    return true
-  end
-  if fits(6) then return 6 end
-  for n = 1, cfg.n_layer + 1 do
-    if fits(n) then return n end
-  end
-end
-
-function GEMMA3.values(set, cfg)
-  set("attention.sliding_window", "uint32", cfg.sliding_window)
-  local period, softcap = full_period(cfg), cfg.meta("final_logit_softcapping", "number")
-  if period ~= 6 then set("attention.sliding_window_pattern", "uint32", period) end
-  if softcap then set("final_logit_softcapping", "fp32", softcap) end
-  local near = cfg.ropes and cfg.ropes.sliding_attention
-  local base = near and near.theta or cfg.rope.local_theta or 10000.0
-  if base ~= 10000.0 then set("rope.freq_base_swa", "fp32", base) end
-end
-
--- GGUF stores no score scale: readers take head_dim^-0.5 (the 27B: (d_model / n_head)^-0.5). What the model has besides goes
--- into the norm of q, to which scores are proportional.
-function GEMMA3.norm_scale(role, cfg)
-  if role ~= "attn_q_norm" then return 1 end
-  local usual = cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim
-  return (usual / (cfg.meta("query_pre_attn_scalar", "positive") or usual)) ^ 0.5
-end
-
-function GEMMA3.fault(cfg)
-  local near = cfg.ropes and cfg.ropes.sliding_attention
-  if near and near.scaling then return ("rope type %s of sliding layers"):format(near.scaling) end
-  if near and near.dims ~= cfg.rope.dims then return ("ropes of %d and %d dimensions"):format(cfg.rope.dims, near.dims) end
-  if not full_period(cfg) then return "full attention in layers without a period" end
-end
-
--- The converter gives a context of 256k to a model whose base alpha has stretched.
-local HUNYUAN = { name = "hunyuan-dense", alpha = true, context = 262144 }
-
-local function lfm2_kv(cfg)
-  local list = {}
-  for i = 1, cfg.n_layer do list[i] = cfg.n_head_kv end
-  if cfg.layer_types then
-    for i, word in ipairs(cfg.layer_types) do list[i] = word == "full_attention" and cfg.n_head_kv or 0 end
-  elseif cfg.meta("full_attn_idxs", "list") then
-    for i = 1, cfg.n_layer do list[i] = 0 end
-    for _, i in ipairs(cfg.meta("full_attn_idxs", "list")) do
-      if not list[i + 1] then
-        failure.raise("format", "key full_attn_idxs has the entry %s, but must have layers below %d", i, cfg.n_layer)
-      end
-      list[i + 1] = cfg.n_head_kv
-    end
-  end
-  return list
-end
-
-local LFM2 = { name = "lfm2", kv = lfm2_kv, partial = true }
-
-function LFM2.values(set, cfg)
-  set("vocab_size", "uint32", cfg.vocab_size)
-  set("shortconv.l_cache", "uint32", cfg.meta("conv_L_cache", "count") or 3)
-end
-
-function LFM2.fault(cfg)
-  if cfg.meta("conv_bias", "flag") then return "biases of the convolutions" end
-end
-
-local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true, partial = true }
-
-function LFM2MOE.values(set, cfg)
-  LFM2.values(set, cfg)
-  set("expert_count", "uint32", expert_count(cfg))
-  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
-  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
-  set("leading_dense_block_count", "uint32", cfg.meta("num_dense_layers", "whole") or 0)
-  set("expert_gating_func", "uint32", 2) -- sigmoid
-end
-
-function LFM2MOE.fault(cfg)
-  if cfg.meta("norm_topk_prob", "flag") == false then return "weights of experts that are not normalised" end
-  if (cfg.meta("routed_scaling_factor", "number") or 1) ~= 1 then return "routed_scaling_factor" end
-  if cfg.meta("use_expert_bias", "flag") == false then return "experts without a bias" end
-  return LFM2.fault(cfg)
-end
-
--- Readers assume the exact gelu for bert; llama.cpp computes its approximation by tanh.
-local BERT = { name = "bert", act = "gelu_erf", rope = false, norm_key = "attention.layer_norm_epsilon", biases = {}, roles = {},
-  ignores = true }
-for _, role in ipairs { "token_embd", "token_types", "position_embd", "token_embd_norm" } do
-  table.insert(BERT.roles, { role, outside = true })
-  BERT.biases[role] = role == "token_embd_norm"
-end
-for _, role in ipairs { "attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm", "ffn_up", "ffn_down", "layer_output_norm" } do
-  table.insert(BERT.roles, { role })
-  BERT.biases[role] = true
-end
-
-function BERT.values(set) set("attention.causal", "bool", false) end
-
-function BERT.shared(set, _, self)
-  local table_of_types = self.source:tensor(self.hf "token_types" .. ".weight")
-  if table_of_types then set("tokenizer.ggml.token_type_count", "uint32", table_of_types.shape[1]) end
-end
-
-function BERT.fault(cfg)
-  local kind = cfg.meta "position_embedding_type" or "absolute"
-  if kind ~= "absolute" then return ("position_embedding_type %s"):format(tostring(kind)) end
-  if cfg.holds "classifier.weight" then return "a classifier" end
-end
-
--- The norms alone have biases.
-local NOMIC = { name = "nomic-bert", norm_key = BERT.norm_key, values = BERT.values, shared = BERT.shared, roles = {}, biases = {},
-  ignores = true }
-for _, role in ipairs { "token_embd", "token_types", "token_embd_norm" } do table.insert(NOMIC.roles, { role, outside = true }) end
-for _, role in ipairs { "attn_qkv", "attn_output", "attn_output_norm", "ffn_up", "ffn_gate", "ffn_down", "layer_output_norm" } do
-  table.insert(NOMIC.roles, { role })
-end
-for _, role in ipairs { "token_embd_norm", "attn_output_norm", "layer_output_norm" } do NOMIC.biases[role] = true end
-
-function NOMIC.fault(cfg)
-  if cfg.holds "classifier.weight" then return "a classifier" end
-end
-
-local KNOWN = {
-  llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
-  lfm2_moe = LFM2MOE, qwen3 = QWEN3, qwen3_moe = QWEN3MOE, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
-  nomic_bert = NOMIC,
-}
-
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
 
 -- Names a rope that no reader of this GGUF would compute; nil: none.
@@ -291,7 +61,7 @@ local function rope_fault(arch, cfg)
   if scaling == "llama3" and arch.divisors then return nil end
   if scaling == "longrope" and arch.longrope then return nil end
   if scaling == "dynamic" and rope.alpha and arch.alpha then return nil end
-  if scaling == "yarn" and not rope.attn_factor and rope.truncate ~= false then return nil end
+  if scaling == "yarn" and rope.truncate ~= false and (not rope.attn_factor or known.says_magnitude(arch, rope)) then return nil end
   return ("rope type %s%s"):format(scaling, rope.alpha and " with alpha" or "")
 end
 
@@ -336,24 +106,38 @@ function Gather:find(name)
 end
 
 -- Adds one tensor of the file to the plan.
+-- @param opts add, by (of all numbers), heads (whose rows are permuted), shape (function(elements) -> shape; nil: that of the source),
+-- pieces (list of {first, last, by, transposed}, rows of the source; nil: all), again (true: another tensor has taken some of its rows)
 function Gather:take(name, from, opts)
   local t = self:find(from)
-  if not t or self.used[from] then return false end -- used: roles of different architectures may share a name
+  if not t or (self.used[from] and not opts.again) then return end -- used: roles of different architectures may share a name
   self.used[from] = true
-  local part = { source = self.source, name = from, add = opts.add, head = opts.heads and t.shape[1] // opts.heads }
-  self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = t.dtype, bytes = t.bytes, parts = { part } }
-  return true
+  local parts, rows = {}, 0
+  for i, piece in ipairs(opts.pieces or { {} }) do
+    local by = piece.by or opts.by
+    parts[i] = {
+      source = self.source, name = from, first = piece.first, last = piece.last, add = opts.add, by = by ~= 1 and by or nil,
+      head = opts.heads and t.shape[1] // opts.heads, transposed = piece.transposed,
+    }
+    rows = rows + (piece.last and piece.last - piece.first + 1 or 0)
+  end
+  local shape = opts.shape and opts.shape(types.elements(t.shape)) or squeeze(t.shape)
+  local all = types.elements(t.shape) // t.shape[#t.shape]
+  local bytes = opts.pieces and t.bytes * rows // all or t.bytes
+  self.list[#self.list + 1] = { name = name, shape = shape, dtype = t.dtype, bytes = bytes, parts = parts }
 end
 
--- A vector of the file, each element plus `add`, times `by`.
-function Gather:vector(name, from, add, by)
+-- A vector of the file.
+-- @param change function(number) -> number
+-- @param shape_of function(elements) -> shape; nil: that of the source
+function Gather:vector(name, from, change, shape_of)
   local t = self:find(from)
   if not t then return end
   self.used[from] = true
   local list, raw = {}, try(self.source:read(from))
-  for i = 1, #raw // 4 do list[i] = (string.unpack("<f", raw, 4 * i - 3) + add) * by end
-  local part = { data = floats(list) }
-  self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = "fp32", bytes = t.bytes, parts = { part } }
+  for i = 1, #raw // 4 do list[i] = change((string.unpack("<f", raw, 4 * i - 3))) end
+  local part, shape = { data = floats(list) }, shape_of and shape_of(#list) or squeeze(t.shape)
+  self.list[#self.list + 1] = { name = name, shape = shape, dtype = "fp32", bytes = t.bytes, parts = { part } }
 end
 
 -- Stacks experts that the folder stores one by one, as [experts, out, in].
@@ -378,15 +162,20 @@ function Gather:role(row, layer)
     if failure.code(from) == "memory" then error(from, 0) end
     return -- this architecture lacks the role
   end
-  local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
-  if from:find("%d", 1, true) then
-    self:stack(to .. ".weight", from, expert_count(cfg) or 0)
+  local to, arch, cfg, r = self.gguf(role, layer), self.arch, self.cfg, self.recipe
+  local own = arch.own and arch.own[role]
+  if own then
+    own(self, to, from, layer)
+  elseif from:find("%d", 1, true) then
+    self:stack(to .. ".weight", from, known.experts(arch, cfg, r))
   elseif row.suffix then
     self:take(to .. row.suffix, from, {})
   else
-    local by = arch.norm_scale and arch.norm_scale(role, cfg) or 1
-    if by ~= 1 then return self:vector(to .. ".weight", from .. ".weight", arch.norm_add, by) end
-    local opts = { add = role:find "norm" and arch.norm_add or nil }
+    local scale = arch.norm_scale and arch.norm_scale(role, cfg) or 1
+    if scale ~= 1 then
+      return self:vector(to .. ".weight", from .. ".weight", function(v) return (v + arch.norm_add) * scale end)
+    end
+    local opts = { add = role:find "norm" and arch.norm_add or nil, by = arch.by and arch.by(role, cfg, r) }
     if arch.pair and arch.pair[role] then opts.heads = role == "attn_k" and cfg.n_head_kv or cfg.n_head end
     self:take(to .. ".weight", from .. ".weight", opts)
     if arch.biases and arch.biases[role] then self:take(to .. ".bias", from .. ".bias", opts) end
@@ -410,7 +199,7 @@ end
 
 local function gather(arch, r, cfg, source)
   local self = setmetatable({
-    arch = arch, cfg = cfg, source = source, list = {}, used = {}, ignore = arch.ignores and r.ignore or {},
+    arch = arch, cfg = cfg, recipe = r, source = source, list = {}, used = {}, ignore = arch.ignores and r.ignore or {},
   }, Gather)
   self.hf = folder_names(r, cfg, source)
   self.gguf = names.of("gguf", r.names and r.names.gguf, cfg)
@@ -421,8 +210,13 @@ local function gather(arch, r, cfg, source)
   if arch.tensors then arch.tensors(add, cfg) end
   if cfg.rope and cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
   local roles = arch.roles or names.ROLES
+  self.is_tied = is_tied(self)
   for _, row in ipairs(roles) do
-    if row.outside and not (row[1] == "output" and is_tied(self)) then self:role(row) end
+    if row.outside and not (row[1] == "output" and self.is_tied) then self:role(row) end
+  end
+  local by = self.is_tied and arch.untied and arch.by("output", cfg, r)
+  if by and by ~= arch.by("token_embd", cfg, r) then
+    self:take("output.weight", self.hf "token_embd" .. ".weight", { by = by, again = true })
   end
   for layer = 0, cfg.n_layer - 1 do
     for _, row in ipairs(roles) do
@@ -454,7 +248,8 @@ local function folder_name(folder)
 end
 
 local function inner_size(self)
-  if self.arch.d_ff then return self.cfg.d_ff end
+  local d_ff = self.arch.d_ff
+  if d_ff then return d_ff == true and self.cfg.d_ff or d_ff(self.cfg, self.recipe) end
   local gate = self.source:tensor(self.hf("ffn_gate", 0) .. ".weight")
   return gate and gate.shape[1] or self.cfg.d_ff
 end
@@ -462,14 +257,18 @@ end
 local function own_values(self, set)
   local cfg, arch = self.cfg, self.arch
   set("block_count", "uint32", cfg.n_layer)
-  local context = cfg.rope and cfg.rope.scaling == "dynamic" and arch.context or cfg.context_length
+  local context = cfg.context_length or arch.context
+  if cfg.rope and cfg.rope.scaling == "dynamic" then context = arch.context or context end
   if context then set("context_length", "uint32", context) end
   set("embedding_length", "uint32", cfg.d_model)
   set("feed_forward_length", "uint32", inner_size(self))
-  set("attention.head_count", "uint32", cfg.n_head)
-  if arch.kv then set("attention.head_count_kv", "int32[]", arch.kv(cfg)) else set("attention.head_count_kv", "uint32", cfg.n_head_kv) end
+  set("attention.head_count", "uint32", arch.heads == false and 0 or cfg.n_head)
+  local kv = arch.kv and arch.kv(cfg, self.recipe) or cfg.n_head_kv
+  if arch.heads ~= false then set("attention.head_count_kv", type(kv) == "table" and "int32[]" or "uint32", kv) end
   set(arch.norm_key or "attention.layer_norm_rms_epsilon", "fp32", cfg.norm_eps)
-  if cfg.meta "head_dim" or cfg.head_dim * cfg.n_head ~= cfg.d_model then
+  local writes = arch.head_dims
+  if writes == nil then writes = arch.heads ~= false and (cfg.meta "head_dim" or cfg.head_dim * cfg.n_head ~= cfg.d_model) end
+  if writes then
     set("attention.key_length", "uint32", cfg.head_dim)
     set("attention.value_length", "uint32", cfg.head_dim)
   end
@@ -497,26 +296,31 @@ local function values_of(self, tokens)
     set("general.architecture", "string", arch.name)
     local name = folder_name(self.cfg.folder)
     if name and not is_trap(name, tokens) then set("general.name", "string", name) end
+    local put_keys = {}
     local function put(key, kind, value)
       local full = arch.name .. "." .. key
       if value == nil then failure.raise("format", "%s/config.json: says nothing for metadata key %s", self.cfg.folder, full) end
+      put_keys[key] = true
       set(full, kind, value)
     end
     own_values(self, put)
     if arch.shared then arch.shared(set, self.cfg, self) end
     for _, v in ipairs(tokens or { { "tokenizer.ggml.model", "string", "none" } }) do set(v[1], v[2], v[3]) end
-    if not tokens and not (arch.values == LLAMA.values or arch.kv) then put("vocab_size", "uint32", self.cfg.vocab_size) end
+    if not tokens and not put_keys.vocab_size then put("vocab_size", "uint32", self.cfg.vocab_size) end
   end
 end
 
 -- ---- The plan ----------------------------------------------------------------------------------------------------------
 
 -- The reason why llama.cpp could not compute this model from a GGUF; nil: it can.
-local function fault_of(arch, cfg)
+local function fault_of(self)
+  local arch, cfg = self.arch, self.cfg
   if not cfg.rope and arch.rope ~= false then return "ropes of kinds of layers without full_attention" end
   if cfg.holds "score.weight" then return "a head of scores" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
-  return (arch.rope ~= false and rope_fault(arch, cfg)) or (arch.fault and arch.fault(cfg))
+  if arch.even_heads and cfg.head_dim * cfg.n_head ~= cfg.d_model then return ("%d heads of %d"):format(cfg.n_head, cfg.head_dim) end
+  if arch.tied and not self.is_tied then return "a head that is not the embedding" end
+  return (arch.rope ~= false and rope_fault(arch, cfg)) or (arch.fault and arch.fault(cfg, self.recipe))
 end
 
 -- Stores config.json itself, for architectures that GGUF has no keys for. Only this program reads such files (ane.model.config).
@@ -567,17 +371,17 @@ local function with_pooling(values, architecture, type)
   end
 end
 
--- What the files of a folder say: recipe, configuration, row of KNOWN (or nil), tensors by role (or nil), and what a file of that
--- architecture cannot say (or nil).
+-- What the files of a folder say: recipe, configuration, row of ane.quantise.known (or nil), tensors by role (or nil), and what a file of
+-- that architecture cannot say (or nil).
 -- @param r the recipe; nil: that of the architecture
 local function read(source, r)
   local architecture = try(config.architecture(source))
   r = r or try(recipe.find(architecture))
   local cfg = try(config.read(source, r.config))
   recipe.complete(r, cfg)
-  local arch = KNOWN[cfg.architecture]
+  local arch = known.of(cfg, r)
   local self = arch and gather(arch, r, cfg, source)
-  return r, cfg, arch, self, not arch and "no architecture of GGUF is known for it here" or fault_of(arch, cfg) or unnamed(self)
+  return r, cfg, arch, self, not arch and "no architecture of GGUF is known for it here" or fault_of(self) or unnamed(self)
 end
 
 --- The tensors of the plan of an open folder.

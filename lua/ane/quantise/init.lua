@@ -78,6 +78,17 @@ M.rules = {
 
 local function columns(t) return t.shape[#t.shape] or 1 end
 
+-- Rows of a source that share parameters of a scheme.
+local SCHEME_ROWS = 32
+
+-- Are the rows of a tensor others than those of its source, for which the parameters of a scheme are found?
+local function is_cut(t)
+  for _, p in ipairs(t.parts) do
+    if p.by or p.transposed or (p.first or 1) % SCHEME_ROWS ~= 1 then return true end
+  end
+  return false
+end
+
 -- Sets t.scheme and t.to for a tensor that t.to, a scheme, was asked for.
 local function choose_scheme(t, opts)
   local wanted, rows = t.to, 1
@@ -91,6 +102,9 @@ local function choose_scheme(t, opts)
   else
     t.scheme, t.to, t.scheme_bytes = core.scheme_of(wanted, rows, columns(t))
     if t.scheme ~= wanted then t.note = ("%s does not fit its shape"):format(wanted) end
+    if is_cut(t) then
+      t.scheme, t.scheme_bytes, t.note = nil, nil, ("its rows are not those of the source, so it has no numbers of %s"):format(wanted)
+    end
   end
 end
 
@@ -165,7 +179,7 @@ end
 local function is_rounded(t) return t.scheme ~= nil or (t.to ~= t.dtype and types.known[t.to] ~= nil and types.known[t.to].block > 1) end
 
 -- Can a model compute with a part of a tensor as it is written? It is a whole tensor of the source.
-local function is_whole(p) return p.name ~= nil and not (p.data or p.first or p.last or p.add) end
+local function is_whole(p) return p.name ~= nil and not (p.data or p.first or p.last or p.add or p.by) end
 
 -- The tensors of the source whose numbers change when they are written: list of {name, dtype, value}.
 local function replaced(plan)
@@ -196,7 +210,7 @@ local function factors_of(plan, opts)
   if opts.method ~= "gptq" then return nil end
   local order, calibration = {}, opts.calibration
   for _, t in ipairs(plan.tensors) do
-    if is_rounded(t) then
+    if is_rounded(t) and not t.parts[1].transposed then
       local note
       t.wanted, note = compensate.wanted(calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t),
         t.name == plan.table)
@@ -242,6 +256,7 @@ local function digest_of_tensors(plan)
     list[#list + 1] = ("%q %s %s %s %s"):format(t.name, t.dtype, t.to, t.scheme or "", table.concat(t.shape, ","))
     for _, p in ipairs(t.parts) do
       list[#list + 1] = ("%q %s %s %s %s"):format(p.name or core.sha256(p.data), p.first, p.last, p.head, p.add)
+      if p.by or p.transposed then list[#list + 1] = ("%s %s"):format(p.by, p.transposed) end
     end
   end
   return core.sha256(table.concat(list, "\n"))
@@ -285,6 +300,7 @@ end
 
 -- Importance of columns as float32 bytes.
 local function importance_of(opts, t)
+  if t.parts[1].transposed then return nil end -- the numbers are those of other columns
   local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
   if #values ~= columns(t) then
@@ -307,8 +323,8 @@ local function send(run, t, part, keep)
   local meter = run.meter
   overlay.fill(part.source, { part.name })
   local got = try(run.writer:send(part.source, part.name, {
-    first = part.first, last = part.last, head = part.head, add = part.add, importance = importance_of(run.opts, t),
-    factor = t.wanted and run.factors:of(t.wanted), scheme = t.scheme, keep = keep,
+    first = part.first, last = part.last, head = part.head, add = part.add, by = part.by, transposed = part.transposed,
+    importance = importance_of(run.opts, t), factor = t.wanted and run.factors:of(t.wanted), scheme = t.scheme, keep = keep,
     progress = meter and function(done) meter:written(done) end,
   }))
   overlay.drop(part.source, { part.name })

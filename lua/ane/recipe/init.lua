@@ -18,6 +18,7 @@
 --   shapes = function(cfg, common) -> {role = shape} or nil   shapes of weights that differ from ane.recipe.shapes, for plans from a
 --                                              config.json without weights; it may also change common, the table of the shared shapes
 --   transposed_experts = true                  Hugging Face files store stacked experts as [experts, in, out] (ane.quantise.types)
+--   settings = {name = function(cfg)}          what ane.quantise.known asks of a folder's configuration
 --   interleaved_experts = true                 in the parameters of transformers, the rows of gate and up alternate (ane.adapter.places)
 
 local builder = require "ane.recipe.builder"

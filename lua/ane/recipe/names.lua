@@ -24,6 +24,19 @@ M.ROLES = {
   { "attn_v", hf = "self_attn.v_proj", bias = "attention_bias" },
   { "attn_qkv", hf = "self_attn.qkv_proj", bias = "attention_bias" },
   { "attn_sinks", fp32 = true },
+  { "attn_q_a" },
+  { "attn_q_a_norm", fp32 = true },
+  { "attn_q_b" },
+  { "attn_kv_a_mqa" },
+  { "attn_kv_a_norm", fp32 = true },
+  { "attn_kv_b" },
+  { "ssm_in" },
+  { "ssm_conv1d", fp32 = true },
+  { "ssm_dt" },
+  { "ssm_a" },
+  { "ssm_d" },
+  { "ssm_norm", fp32 = true },
+  { "ssm_out" },
   { "attn_output", hf = "self_attn.o_proj", bias = "attention_bias" },
   { "post_attention_norm", fp32 = true },
   { "shortconv.in_proj" },
@@ -36,6 +49,7 @@ M.ROLES = {
   { "post_ffw_norm", fp32 = true },
   { "ffn_gate_inp", fp32 = true },
   { "exp_probs_b", suffix = ".bias", fp32 = true },
+  { "gate_up" },
   { "ffn_gate_exps" },
   { "ffn_up_exps" },
   { "ffn_down_exps" },
@@ -62,7 +76,7 @@ end
 -- Patterns of names that stay fp32, in addition to the roles marked fp32: all norms, roles of models that have no recipe here, and names
 -- from Hugging Face files, which architectures without a GGUF form keep (ane.quantise.hf).
 local FP32 = {
-  "norm", "^rope_", "ssm_conv", "position_embd", "token_types", "attn_rel_b",
+  "norm", "^rope_", "ssm_conv", "ssm_a$", "ssm_d$", "position_embd", "token_types", "attn_rel_b",
   "router", "conv_qk", "conv%.conv", "mlp%.gate%.", "feed_forward%.gate%.", "shared_expert_gate", "balancing", "sinks", "bias$",
 }
 for _, row in ipairs(M.ROLES) do

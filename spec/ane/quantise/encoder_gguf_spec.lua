@@ -112,6 +112,50 @@ describe("BERT as GGUF", function()
   end)
 end)
 
+describe("ModernBERT as GGUF", function()
+  -- llama.cpp's states of this file, as fp32, are the folder's within 0.004: its gelu is the approximation by tanh.
+  it("has the keys and tensors of llama.cpp's converter, and gives the states of the folder", function()
+    local report = write(HF .. "modernbert")
+    assert.equal("modern-bert", report.architecture)
+    local source <close> = assert(core.open(path "out.gguf"))
+    for key, value in pairs {
+      ["attention.sliding_window"] = 16, ["attention.sliding_window_pattern"] = 3, ["rope.freq_base"] = 160000.0,
+      ["rope.freq_base_swa"] = 10000.0, ["rope.scaling.type"] = "none", ["attention.causal"] = false, vocab_size = 544, pooling_type = 2,
+    } do
+      assert.equal(value, source:meta("modern-bert." .. key), key)
+    end
+    assert.is_nil(source:tensor "blk.0.attn_norm.weight")
+    for name, shape in pairs {
+      ["blk.1.attn_qkv.weight"] = { 192, 64 }, ["blk.3.ffn_up.weight"] = { 192, 64 }, ["token_embd_norm.weight"] = { 64 },
+      ["output_norm.weight"] = { 64 },
+    } do assert.same(shape, source:tensor(name).shape) end
+    local a <close> = assert(ane.load(HF .. "modernbert", { activations = "fp32" }))
+    local b <close> = assert(ane.load(path "out.gguf", { activations = "fp32" }))
+    local ids = {}
+    for i = 1, 40 do ids[i] = 4 + i * 7 % 500 end
+    assert.same(assert(a:embed { ids })[1]:totable(), assert(b:embed { ids })[1]:totable())
+  end)
+
+  it("stays a file of its own where modern-bert's keys cannot say it", function()
+    for reason, change in pairs {
+      ["full attention in layers without a period"] = function(c)
+        c.layer_types = core.json_array { "full_attention", "sliding_attention", "full_attention", "full_attention" }
+      end,
+      ["activation silu"] = function(c) c.hidden_activation = "silu" end,
+      ["rope type linear"] = function(c) c.rope_scaling = { rope_type = "linear", factor = 2.0 } end,
+    } do
+      assert(os.execute(("cp -r '%smodernbert' '%s'"):format(HF, path "modern")))
+      local config = json(HF .. "modernbert/config.json")
+      change(config)
+      assert(core.write_file(path "modern/config.json", core.json_encode(config)))
+      local report = write(path "modern")
+      assert.equal("ane-modernbert", report.architecture)
+      assert.matches("modern%-bert cannot say " .. reason, report.note)
+      tree.remove(path "modern")
+    end
+  end)
+end)
+
 -- Embeddings of ids by the file and by the folder, which other specs compare with sentence-transformers.
 local function agrees(name)
   local ids = { { 2, 17, 40, 9, 3 }, { 5, 6, 7, 8, 30, 31, 32, 33, 12, 3 }, { 4 } }
