@@ -117,12 +117,12 @@ function Gather:take(name, from, opts)
     local by = piece.by or opts.by
     parts[i] = {
       source = self.source, name = from, first = piece.first, last = piece.last, add = opts.add, by = by ~= 1 and by or nil,
-      head = opts.heads and t.shape[1] // opts.heads, transposed = piece.transposed,
+      head = opts.heads and (t.shape[1] or 1) // opts.heads, transposed = piece.transposed,
     }
     rows = rows + (piece.last and piece.last - piece.first + 1 or 0)
   end
   local shape = opts.shape and opts.shape(types.elements(t.shape)) or squeeze(t.shape)
-  local all = types.elements(t.shape) // t.shape[#t.shape]
+  local all = types.elements(t.shape) // (t.shape[#t.shape] or 1)
   local bytes = opts.pieces and t.bytes * rows // all or t.bytes
   self.list[#self.list + 1] = { name = name, shape = shape, dtype = t.dtype, bytes = bytes, parts = parts }
 end

@@ -67,6 +67,7 @@ end
 function MISTRAL3.fault(cfg)
   local rope = cfg.rope
   if rope.growth and rope.scaling == "yarn" and rope.growth.original ~= rope.original_context then return "two original contexts" end
+  if rope.growth and rope.growth.beta < 0 then return "a growth of q below 0" end
   return window_fault(cfg)
 end
 
@@ -108,6 +109,10 @@ function COMMAND_R.fault(cfg)
 end
 
 local COHERE2 = { name = "cohere2", biases = QKV_BIASES, norm_key = STARCODER2.norm_key, even_heads = true, tied = true, dims = true }
+
+function COHERE2.fault(cfg)
+  if not cfg.sliding_window then return "layers without a sliding window" end
+end
 
 -- Readers assume that every fourth layer sees all keys. A list has one boolean for each layer.
 function COHERE2.values(set, cfg, gather)
@@ -212,7 +217,9 @@ local GRANITE_DENSE = { name = "granite", biases = ALL_BIASES, pair = GRANITE.pa
 local function halves(gather, gate, up, from, count)
   local t = gather:find(from)
   if not t then return end
-  local n = t.shape[#t.shape - 1] // 2
+  local rank = count and 3 or 2
+  if #t.shape ~= rank then failure.raise("shape", "tensor %s has %d dimensions, but must have %d", from, #t.shape, rank) end
+  local n = t.shape[rank - 1] // 2
   local function half(to, at)
     local pieces = {}
     for e = 0, (count or 1) - 1 do pieces[e + 1] = { first = 2 * n * e + at + 1, last = 2 * n * e + at + n } end
@@ -609,6 +616,7 @@ end
 
 function MODERN.fault(cfg, r)
   local full, near = r.settings.ropes(cfg)
+  if not full or not near then return "ropes of one kind of layers" end
   if full.scaling or near.scaling then return ("rope type %s"):format(full.scaling or near.scaling) end
   if full.dims ~= cfg.head_dim or near.dims ~= cfg.head_dim then return "ropes of a part of a head" end
   if not first_period(cfg, r) then return "full attention in layers without a period" end

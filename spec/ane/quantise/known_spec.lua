@@ -319,6 +319,15 @@ describe("a folder as a file of llama.cpp's architecture", function()
     near(logits(from), logits(path()), 1e-4)
   end)
 
+  it("names a tensor of a wrong shape", function()
+    local from = rewritten("granitemoehybrid-odd", function(name) return not name:find "shared_mlp.input_linear" and name end,
+      function() end, { ["model.layers.0.shared_mlp.input_linear.weight"] = { { 4 }, ("\0"):rep(16) } })
+    local source <close> = assert(core.open(from))
+    local report, message, code = quantise.run(source, path(), { weights = "fp32" })
+    assert.same({ nil, "shape" }, { report, code })
+    assert.matches("tensor model.layers.0.shared_mlp.input_linear.weight has 1 dimensions, but must have 2", message)
+  end)
+
   it("stays a file of its own where llama.cpp would compute something else", function()
     local long = { factor = 4.0, rope_type = "yarn", rope_theta = 5e3, original_max_position_embeddings = 64 }
     for _, case in ipairs {
@@ -332,6 +341,11 @@ describe("a folder as a file of llama.cpp's architecture", function()
       end },
       { "ministral3-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "ministral3-odd", "rope type yarn", function(c) c.rope_parameters.mscale = 0.5 end },
+      { "ministral3-odd", "a growth of q below 0", function(c) c.rope_parameters.llama_4_scaling_beta = -0.2 end },
+      { "cohere2-odd", "layers without a sliding window", function(c)
+        c.sliding_window, c.layer_types = core.null, core.json_array {}
+        for i = 1, 5 do c.layer_types[i] = "full_attention" end
+      end },
       { "cohere_normed-odd", "the norms of q and k in 2 layers", function() end },
       { "mamba2-odd", "limits of the time step", function(c) c.time_step_limit = core.json_array { 0.1, 0.4 } end },
       { "granitemoehybrid_mamba-odd", "no layers of attention", function() end },

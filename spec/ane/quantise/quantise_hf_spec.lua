@@ -445,8 +445,8 @@ describe("a folder's tokenizer as GGUF", function()
       { bos_token = "<|start|>", eos_token = "<|stop|>", add_bos_token = true, chat_template = "{{ messages }}" })))
   end
 
-  local function values(size)
-    local list, why = vocabulary.read(folder, "llama", size or 300, path "scratch")
+  local function values(size, family)
+    local list, why = vocabulary.read(folder, family or "llama", size or 300, path "scratch")
     assert.is_nil(core.path_kind(path "scratch"))
     if not list then return nil, why end
     local out = {}
@@ -455,16 +455,20 @@ describe("a folder's tokenizer as GGUF", function()
   end
 
   it("names its pre-tokenizer", function()
+    local DIGITS = { type = "Sequence", pretokenizers = core.json_array {
+      { type = "Digits", individual_digits = true }, byte_level(true),
+    } }
     for _, case in ipairs {
       { "gpt-2", byte_level(true) },
-      { "smollm", { type = "Sequence", pretokenizers = core.json_array {
-        { type = "Digits", individual_digits = true }, byte_level(true),
-      } } },
+      { "smollm", DIGITS },
       { "qwen2", split(LLAMA3:format "") },
       { "dbrx", split(LLAMA3:format "{1,3}") },
+      -- Names of families, if their tokenizer splits as usual.
+      { "starcoder", DIGITS, "starcoder2" }, { "command-r", DIGITS, "cohere2" }, { "glm4", split(LLAMA3:format "{1,3}"), "glm4" },
+      { "smollm", DIGITS, "glm4" }, { "gpt-2", byte_level(true), "cohere" }, { "modern-bert", byte_level(true), "modernbert" },
     } do
       put(bytewise(case[2]))
-      local v = assert(values())
+      local v = assert(values(nil, case[3]))
       assert.equal(case[1], v["tokenizer.ggml.pre"])
       assert.equal("gpt2", v["tokenizer.ggml.model"])
     end
