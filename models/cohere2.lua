@@ -30,7 +30,7 @@ local function reach(cfg, i)
   return window ~= nil, window
 end
 
-M.settings = { reach = reach }
+M.settings = { slides = reach }
 
 function M.shapes(cfg)
   return { attn_q_norm = { cfg.n_head, cfg.head_dim }, attn_k_norm = { cfg.n_head_kv, cfg.head_dim } }

@@ -18,6 +18,10 @@ M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp
 -- The values, in transformers, of keys that config.json may lack.
 function M.config(architecture) return architecture == "olmo3" and { rope_theta = 500000.0, sliding_window = 4096 } or nil end
 
+local function slides(cfg, i) return attention.window(cfg, i, (i + 1) % 4 ~= 0) ~= nil end
+
+M.settings = { slides = slides } -- of OLMo 3
+
 function M.shapes(cfg)
   return { attn_q_norm = { cfg.n_head * cfg.head_dim }, attn_k_norm = { cfg.n_head_kv * cfg.head_dim } }
 end
@@ -37,12 +41,12 @@ end
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local full = b:rope_table(cfg.rope)
-  local slides = cfg.architecture == "olmo3" or cfg.format == "gguf" and cfg.sliding_window ~= nil
+  local is_olmo3 = cfg.architecture == "olmo3" or cfg.format == "gguf" and cfg.sliding_window ~= nil
   local plain = cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.theta, dims = cfg.rope.dims }
-  local near = slides and b:rope_table(plain, "rope_sliding") or nil
+  local near = is_olmo3 and b:rope_table(plain, "rope_sliding") or nil
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      local window = attention.window(cfg, i, slides and (i + 1) % 4 ~= 0)
+      local window = attention.window(cfg, i, is_olmo3 and (i + 1) % 4 ~= 0)
       local a = attention_block(b, cfg, x, window and near or full, window)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = b:add(x, b:rms_norm(ffn.gated(b, x, "silu"), "post_ffw_norm"))

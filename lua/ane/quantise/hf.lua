@@ -214,8 +214,8 @@ local function gather(arch, r, cfg, source)
   for _, row in ipairs(roles) do
     if row.outside and not (row[1] == "output" and self.is_tied) then self:role(row) end
   end
-  local by = self.is_tied and arch.untied and arch.by("output", cfg, r)
-  if by and by ~= arch.by("token_embd", cfg, r) then
+  local by = arch.by and arch.by("output", cfg, r)
+  if self.is_tied and arch.untied and (arch.untied ~= "by" or by ~= arch.by("token_embd", cfg, r)) then
     self:take("output.weight", self.hf "token_embd" .. ".weight", { by = by, again = true })
   end
   for layer = 0, cfg.n_layer - 1 do

@@ -34,7 +34,8 @@ local M = {}
 --   longrope, alpha   true: readers know these ropes; yarn_log: true: they know the mscale of YaRN
 --   context           default of context_length
 --   even_heads        true: a head has d_model / n_head dimensions
---   tied              true: the head is the embedding; untied: true: head and embedding have other numbers, even if they are tied
+--   tied              true: the head is the embedding; untied: true: readers need a head of its own, even if it is the
+--                     embedding; "by": where the factors of the two differ
 --   ignores           true: what the recipe ignores is left out
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
@@ -115,16 +116,29 @@ function COHERE2.fault(cfg)
 end
 
 -- Readers assume that every fourth layer sees all keys. A list has one boolean for each layer.
+local function sliding_layers(set, cfg, gather)
+  local slides, usual = {}, true
+  for i = 0, cfg.n_layer - 1 do
+    slides[i + 1] = gather.recipe.settings.slides(cfg, i)
+    usual = usual and slides[i + 1] == ((i + 1) % 4 ~= 0)
+  end
+  set("attention.sliding_window", "uint32", cfg.sliding_window)
+  if not usual then set("attention.sliding_window_pattern", "bool[]", slides) end
+end
+
 function COHERE2.values(set, cfg, gather)
   COMMAND_R.values(set, cfg)
   LLAMA.values(set, cfg)
-  set("attention.sliding_window", "uint32", cfg.sliding_window)
-  local slides, usual = {}, true
-  for i = 0, cfg.n_layer - 1 do
-    slides[i + 1] = gather.recipe.settings.reach(cfg, i)
-    usual = usual and slides[i + 1] == ((i + 1) % 4 ~= 0)
-  end
-  if not usual then set("attention.sliding_window_pattern", "bool[]", slides) end
+  sliding_layers(set, cfg, gather)
+end
+
+-- Files with a window are OLMo 3. Its sliding layers have the plain rope.
+local OLMO3 = { name = "olmo2", even_heads = true, untied = true, values = sliding_layers }
+
+function OLMO3.fault(cfg)
+  local near = cfg.ropes and cfg.ropes.sliding_attention
+  if not cfg.sliding_window then return "layers without a sliding window" end
+  if near and (near.scaling or near.theta ~= cfg.rope.theta or near.dims ~= cfg.rope.dims) then return "another rope of sliding layers" end
 end
 
 -- ---- Mamba-2 ---------------------------------------------------------------------------------------------------------
@@ -174,7 +188,7 @@ function MAMBA2.values(set, cfg, gather) SSM.values(set, gather.recipe.settings.
 
 function MAMBA2.fault(cfg, r) return SSM.fault(r.settings.state_space(cfg)) end
 
-local FALCON_H1 = { name = "falcon-h1", own = setmetatable({}, { __index = SSM.own }), untied = true, head_dims = true }
+local FALCON_H1 = { name = "falcon-h1", own = setmetatable({}, { __index = SSM.own }), untied = "by", head_dims = true }
 
 function FALCON_H1.values(set, cfg, gather)
   LLAMA.values(set, cfg)
@@ -307,7 +321,7 @@ function QWEN2.fault(cfg) return cfg.meta("use_sliding_window", "flag") and WIND
 
 local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
 
-local OLMO2 = { name = "olmo2" }
+local OLMO2 = { name = "olmo2", even_heads = true, untied = true }
 
 -- Files do not list the layers without rope. Readers assume every fourth.
 local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, dims = true, values = LLAMA.values }
@@ -327,7 +341,7 @@ end
 
 local function expert_count(cfg) return cfg.meta("num_experts", "count") or cfg.meta("num_local_experts", "count") end
 
-local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
+local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES, untied = true }
 
 function QWEN2MOE.values(set, cfg)
   set("expert_count", "uint32", expert_count(cfg))
@@ -627,7 +641,7 @@ MODERN.rope = false -- `values` sets both
 
 local KNOWN = {
   llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
-  lfm2_moe = LFM2MOE, qwen3 = QWEN3, qwen3_moe = QWEN3MOE, olmo2 = OLMO2, smollm3 = SMOLLM3, bert = BERT,
+  lfm2_moe = LFM2MOE, qwen3 = QWEN3, qwen3_moe = QWEN3MOE, olmo2 = OLMO2, olmo3 = OLMO3, smollm3 = SMOLLM3, bert = BERT,
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
   deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2,
