@@ -187,7 +187,8 @@ function ane.sensitivity(model, input, opts) end
 ---@field warning boolean one of them is below 0.999
 ---@field verdict "ok"|"warning"|"fail"
 ---@field cosine number the smaller one of the mean cosines of hidden states and logits
----@field hidden? ane.gate_cosines nil if a model does not provide hidden states
+---@field hidden? ane.gate_cosines nil if a model does not provide hidden states, or if `rotated`
+---@field rotated? boolean true: the weights of one model are rotated, so its hidden states are in another basis and are not compared
 ---@field logits ane.gate_cosines
 ---@field argmax { agree: integer, of: integer, clear_agree: integer, clear: integer } agree of `of` tokens have the same best token; clear_agree of `clear` are those whose best logit exceeds the next one by more than 0.5 in the source
 ---@field tokens integer tokens that were compared

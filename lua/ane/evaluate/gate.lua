@@ -35,11 +35,11 @@ M.rules = {
 -- A best token counts as clear if its logit exceeds the next one by this.
 local CLEAR = 0.5
 
--- The input of the head, the last matrix.
-local function head_input(program)
+-- The head, the last matrix, as program:info() shows it; nil if there is none.
+local function head_of(program)
   local matrices = program:info().matrices
   for i = #matrices, 1, -1 do
-    if matrices[i].input then return matrices[i].input end
+    if matrices[i].input then return matrices[i] end
   end
 end
 
@@ -50,8 +50,9 @@ function M.hidden(model, ids)
   if not bundle.options or not bundle.recipe then return nil end
   local program, message, code = trace.program(bundle)
   if not program then return nil, message, code end
-  local name, most, parts, channels = head_input(program), program:max_chunk(), {}, 0
-  if not name then return nil end
+  local head = head_of(program)
+  if not head then return nil end
+  local name, most, parts, channels = head.input, program:max_chunk(), {}, 0
   local session <close>, why, word = program:session { context = #ids, kv = model.kv }
   if not session then return nil, why, word end
   for from = 1, #ids, most do -- parts that the program takes
@@ -61,6 +62,31 @@ function M.hidden(model, ids)
     parts[#parts + 1], channels = values[name]:tostring(), values[name]:shape()[2]
   end
   return core.tensor({ #ids, channels }, table.concat(parts))
+end
+
+-- Where the stored head is, and its shape; nil if no recipe built the model or the head is not one tensor.
+local function stored_head(model)
+  local bundle = model_of.bundle(model, 2)
+  local program = bundle.options and bundle.recipe and try(trace.program(bundle))
+  local head = program and head_of(program)
+  local info = head and bundle.source:tensor(head.name)
+  return info and #info.shape == 2 and { source = bundle.source, name = head.name, rows = info.shape[1], cols = info.shape[2] } or nil
+end
+
+-- Are the hidden states of the models in different bases? A rotation of the weights (ane.quantise.rotate) multiplies the hidden states
+-- and the rows of the head by an orthogonal matrix: logits stay, but rows of both heads have cosines near 0. Rounding to 2 bits leaves
+-- cosines above 0.8. ROWS rows or more at equal distances are compared.
+local ROWS = 32
+local function rotated(a, b)
+  local x, y = stored_head(a), stored_head(b)
+  if not x or not y or x.rows ~= y.rows or x.cols ~= y.cols then return false end
+  local sum, n = 0.0, 0
+  for row = 1, x.rows, math.max(1, x.rows // ROWS) do
+    local left = core.tensor({ x.cols }, try(x.source:read(x.name, row, row)))
+    local cosine = left:compare(core.tensor({ y.cols }, try(y.source:read(y.name, row, row)))).cosine
+    if cosine == cosine then sum, n = sum + cosine, n + 1 end -- a row of zeros has none
+  end
+  return n > 0 and sum / n < 0.5
 end
 
 -- ---- Cosines -----------------------------------------------------------------------------------------------------------
@@ -122,8 +148,9 @@ end
 local Report = { __name = "ane.gate_report" }
 
 function Report:__tostring()
+  local missing = self.rotated and "not compared: the weights of one model are rotated" or "not shown by these models"
   local function line(what, t)
-    if not t then return ("%-8s not shown by these models\n"):format(what) end
+    if not t then return ("%-8s %s\n"):format(what, missing) end
     return ("%-8s cosine %.6f, least %.6f (token %d), largest difference %.4g\n"):format(what, t.cosine, t.least, t.least_at, t.max_abs)
   end
   local best = self.argmax
@@ -156,18 +183,22 @@ local function gate(a, b, input, opts)
   end
   local runs = try(calibrate.runs(a, input, math.min(opts.chunk, a.context, b.context), opts.tokens))
   local hidden_of = opts.hidden or M.hidden
+  local turned = not opts.hidden and rotated(a, b)
   local logits, states, best = new_tally(), new_tally(), { of = 0, agree = 0, clear = 0, clear_agree = 0 }
   local left <close> = try(a:session())
   local right <close> = try(b:session())
   local tokens = 0
   for i, ids in ipairs(runs) do
     read_run(left, right, ids, tokens, logits, best)
-    local x, y = hidden(a, b, hidden_of, a, ids), hidden(a, b, hidden_of, b, ids)
-    if x and y then count_hidden(states, x, y, tokens) end
+    if not turned then
+      local x, y = hidden(a, b, hidden_of, a, ids), hidden(a, b, hidden_of, b, ids)
+      if x and y then count_hidden(states, x, y, tokens) end
+    end
     tokens = tokens + #ids
     if opts.progress then called(a, b, opts.progress, "gate", i, #runs) end
   end
   local report = { runs = #runs, tokens = tokens, logits = result_of(logits), hidden = result_of(states), argmax = best }
+  report.rotated = turned or nil
   verdict(report)
   return setmetatable(report, Report)
 end
@@ -178,9 +209,9 @@ end
 -- @param input a text, a list of token ids, or a list of texts and lists: each a prompt for an empty cache
 -- @param opts see rules
 -- @return report: ok (cosines of hidden states and logits >= 0.97), warning (below 0.999), verdict ("ok", "warning", "fail"),
--- cosine (the lower one), hidden (nil if a model shows none) and logits = {cosine (mean over tokens), least, least_at (token,
--- from 1), max_abs, count}, argmax = {agree, of, clear_agree, clear (gap above 0.5)}, tokens, runs; it prints as lines; or
--- nil, message, code
+-- cosine (the lower one), hidden (nil if a model shows none, or if the weights of one model are rotated: then `rotated` is true) and
+-- logits = {cosine (mean over tokens), least, least_at (token, from 1), max_abs, count}, argmax = {agree, of, clear_agree, clear (gap
+-- above 0.5)}, tokens, runs; it prints as lines; or nil, message, code
 function M.run(a, b, input, opts)
   opts = schema.check(M.rules, opts, "gate", 2)
   model_of.bundle(a, 2)

@@ -82,6 +82,25 @@ describe("calibration", function()
     assert.same({ 700, 64 }, states:shape())
   end)
 
+  it("leaves out hidden states where one model is rotated: they are in another basis", function()
+    local model <close> = load "llama"
+    local path = os.tmpname()
+    assert(model:quantise(path, { weights = "fp32", transform = "rotate" }))
+    local stored <close> = assert(ane.load(path, { activations = "fp32" }))
+    local loaded <close> = load("llama", { transform = "rotate" })
+    for _, b in ipairs { stored, loaded } do
+      local report = assert(gate.run(model, b, ids(40, model.vocab)))
+      assert.equal("ok", report.verdict)
+      assert.is_true(report.rotated)
+      assert.is_nil(report.hidden)
+      assert.is_truthy(tostring(report):find "hidden   not compared: the weights of one model are rotated")
+    end
+    local same = assert(gate.run(stored, loaded, ids(40, model.vocab)))
+    assert.is_nil(same.rotated)
+    assert(same.hidden.cosine > 0.999)
+    os.remove(path)
+  end)
+
   it("says why hidden states cannot be computed", function()
     local model <close> = load "llama"
     local function hidden() return nil, "no memory is left", "memory" end
