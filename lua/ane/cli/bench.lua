@@ -250,10 +250,10 @@ function SEQUENCES.json(rows, out)
 end
 
 local function run_sequences(model, args, o, format)
-  local rows, message = require("ane.evaluate.bench_sequences").run(model, {
+  local rows, message, code = require("ane.evaluate.bench_sequences").run(model, {
     numbers = args.sequences, prompt = o.prompt, tokens = o.tokens, repetitions = args.repetitions,
   })
-  if not rows then return nil, message end
+  if not rows then return nil, code == "range" and "--sequences: " .. message or message end
   return SEQUENCES[format](rows, facts(model, args))
 end
 

@@ -120,11 +120,15 @@ end
 -- @param o numbers (list of numbers of sequences), prompt and tokens (of each sequence, 1 or more), repetitions (after one that does
 -- not count; default 5), progress = function(row) after each number
 -- @return list of {test = "batch", sequences, prompt, tokens, pp, tg}: tokens a second of all sequences together, medians; or nil,
--- message, code ("unsupported": the engine runs one sequence at a time)
+-- message, code ("unsupported": the engine runs one sequence at a time; "range": more sequences than fit in a run)
 function M.run(model, o)
   local program = require("ane.model").bundle(model, 2).program
   if not program.run then
     return nil, ("%s runs one sequence at a time: engine \"%s\""):format(tostring(model), model.engine), "unsupported"
+  end
+  local most = program:max_chunk() * (program.begin and program:depth() or 1) -- a run decodes one token of each sequence
+  for _, n in ipairs(o.numbers) do
+    if n > most then return nil, ("at most %d sequences fit in a run, but %d are to be measured"):format(most, n), "range" end
   end
   local rows = {}
   for _, n in ipairs(o.numbers) do

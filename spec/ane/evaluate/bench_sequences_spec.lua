@@ -47,4 +47,11 @@ describe("a benchmark of several sequences", function()
     assert.not_equal(0, status)
     assert.matches("%-%-sequences needs one value", message)
   end)
+
+  it("refuses more sequences than fit in a run, before it measures any", function()
+    local status, out, message = command.run { "bench", tiny.path(), "--sequences", "1,513", "-p", "2", "-n", "1", "-r", "1" }
+    assert.equal(1, status)
+    assert.equal("", out)
+    assert.matches("%-%-sequences: at most 512 sequences fit in a run, but 513 are to be measured", message)
+  end)
 end)
