@@ -50,9 +50,11 @@ end
 
 -- Has a launcher started several processes of this program? With --shard each of them runs alone.
 local function is_rank(args)
-  if args.mpi or args.shard then return args.mpi end
+  if args.mpi or args.shard then return args.mpi or false end
   return pipeline.is_launched()
 end
+
+M.joins = is_rank
 
 -- Initialises MPI. Sets args.rank, args.host, args.mpi and args.threads: the ranks of a host share its cores equally.
 local function join(args)

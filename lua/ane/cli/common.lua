@@ -208,9 +208,7 @@ end
 -- --sandbox, which then takes the right to read them
 -- @return a model; or nil, message, code
 function M.load(args, extra, silent, prepare)
-  local confined, message, code = sandbox.enter(args, true)
-  if not confined then return nil, message, code end
-  local importance
+  local importance, message, code
   if args.calibrate then
     local fault
     fault, code = M.mixed_fault(args)

@@ -1,5 +1,6 @@
 --- The command `ane`: finds the subcommand, parses its options, and reports failures with one line and an exit code.
--- Needs ane.cli.ranks, ane.cli.relations, ane.core, ane.util.failure, argparse and the modules of the commands.
+-- Needs ane.cli.ranks, ane.cli.relations, ane.core, ane.util.failure, argparse, later ane.cli.common, ane.cli.outputs and
+-- ane.cli.sandbox, and the modules of the commands.
 -- Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
@@ -11,6 +12,7 @@
 --   interrupted(args) gives what the command says after it was interrupted, or nil
 --   needs, excludes   which options go together (ane.cli.relations)
 --   ranks             true if its model may be divided among several ranks (ane.cli.ranks)
+--   joins(args)       gives whether it joins the processes of a launcher, for a command that does so without `ranks`
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
 --
@@ -142,7 +144,8 @@ end
 
 -- ---- Running -------------------------------------------------------------------------------------------------------------
 
--- Runs a command; a model that is named as one of a hub is fetched first.
+-- Runs a command; a model that is named as one of a hub is fetched first. With --sandbox the process gives up its rights before the
+-- command opens anything.
 local function run_with_model(command, args)
   local path, message, code = require("ane.cli.common").path(args, args.model)
   if message then return nil, message, code end
@@ -150,6 +153,8 @@ local function run_with_model(command, args)
   local done
   done, message, code = require("ane.cli.outputs").check(command, args)
   if not done then return nil, message, code end
+  done, message, code = require("ane.cli.sandbox").enter(args, true, ranks.joins(command, args))
+  if not done then return nil, message, ranks.is_silent() and "told" or code end
   done, message, code = ranks.run(command, args)
   return done, message, code
 end

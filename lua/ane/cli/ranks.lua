@@ -60,13 +60,19 @@ local function lead(command, args)
   return done, message, code
 end
 
+--- Returns whether a command joins other processes.
+function M.joins(command, args)
+  if command.joins then return command.joins(args) end
+  return command.ranks and (args.mpi or pipeline.is_launched()) or false
+end
+
 --- Runs a command, on one rank or on several. On ranks other than 0 it works for rank 0 until that ends.
 -- @return as the command's run; the code "told" says that rank 0 reports the failure
 function M.run(command, args)
   if not command.ranks then return command.run(args) end
   local ok, message, code = M.check(args)
   if not ok then return nil, message, code end
-  if not (args.mpi or pipeline.is_launched()) then return command.run(args) end
+  if not M.joins(command, args) then return command.run(args) end
   local rank
   rank, message, code = pipeline.join { timeout = args.rank_timeout }
   if not rank then -- "unsupported" is what all ranks find, and rank 0 alone reports

@@ -1,12 +1,13 @@
 --- The option --sandbox: a command opens its model and the files of its command line, and nothing else.
--- Needs ane.core, ane.cli.outputs and ane.util.paths.
+-- Needs ane.core, ane.cli.outputs, ane.evaluate.golden and ane.util.paths.
 -- Usage: `assert(sandbox.enter(args, true)); ...load...; assert(sandbox.enter(args, false))`
 --
--- Two steps. Before the model is opened the process gives up programs, sockets and all files but the model, what the command line
--- names, and the program's own modules. After the load it gives up the model too, unless the command is batch, whose journal holds
--- the hash of the model.
+-- Two steps. Before the command begins (ane.cli) the process gives up programs, sockets and all files but the model, what the command
+-- line names, and the program's own modules. After the load (ane.cli.common) it gives up the model too, unless the command is batch,
+-- whose journal holds the hash of the model.
 
 local core = require "ane.core"
+local golden = require "ane.evaluate.golden"
 local outputs = require "ane.cli.outputs"
 local paths = require "ane.util.paths"
 
@@ -55,10 +56,11 @@ local LIBRARIES = { "lpeg", "readline" }
 --- Gives up rights, if the command has the option.
 -- @param args of the command line
 -- @param loads whether the model is still to be loaded
+-- @param ranks whether the command joins other processes
 -- @return true; or nil, message, code: "unsupported" if the kernel cannot do it
-function M.enter(args, loads)
+function M.enter(args, loads, ranks)
   if not args.sandbox then return true end
-  if args.command == "serve" or args.mpi then return nil, "option sandbox: this command needs the network", "unsupported" end
+  if args.command == "serve" or args.mpi or ranks then return nil, "option sandbox: this command needs the network", "unsupported" end
   for _, name in ipairs(LIBRARIES) do pcall(require, name) end
   local reads, writes = table.move(MACHINE, 1, #MACHINE, 1, {}), {}
   add_modules(reads)
@@ -73,6 +75,7 @@ function M.enter(args, loads)
         if loads then reads[#reads + 1] = path:match "^(.+)%+samples:.*$" or path end
       elseif READ[name] and core.path_kind(path) then
         reads[#reads + 1] = path
+        if name == "golden" then reads[#reads + 1] = golden.beside(path) end
       end
     end)
   end

@@ -66,11 +66,13 @@ function M.open(path, only)
   local self = setmetatable({ path = path, labels = json.labels, _tensors = {} }, Golden)
   self.prompts, message, code = read_prompts(path, json, only)
   if not self.prompts then return nil, message, code end
-  local beside = path:gsub("%.json$", "") .. ".safetensors"
-  self._source, message, code = core.open(beside)
+  self._source, message, code = core.open(M.beside(path))
   if not self._source then return nil, message, code end
   return self
 end
+
+--- The file that holds the tensors of a golden.json.
+function M.beside(path) return (path:gsub("%.json$", "")) .. ".safetensors" end
 
 --- A tensor of the golden; nil if it has none of this name. Raises if it cannot be read.
 function Golden:tensor(name)

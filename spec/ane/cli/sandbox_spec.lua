@@ -35,6 +35,22 @@ describe("a sandbox", function()
     assert.same({ "sandbox", "load", "load", "sandbox" }, order)
   end)
 
+  it("begins before a command opens anything", function()
+    local enter = core.sandbox
+    core.sandbox = function() return nil, "sandbox: not here", "unsupported" end -- luacheck: ignore 122
+    local told = {}
+    for i, words in ipairs {
+      { "info", tiny.path() }, { "info", "spec/fixtures/aimodel/apple.aimodel" }, { "info", "spec/fixtures/mlpackage/flow.mlpackage" },
+      { "repl", "-e", "print 'unconfined'" }, { "repl", tiny.path(), "-e", "print 'unconfined'" }, { "bench", tiny.path(), "-p", "1" },
+    } do
+      words[#words + 1] = "--sandbox"
+      local code, out, message = command.run(words)
+      told[i] = ("%d %s %s"):format(code, out, message)
+    end
+    core.sandbox = enter -- luacheck: ignore 122
+    for _, line in ipairs(told) do assert.matches("^1  ane %l+: sandbox: not here\n$", line) end
+  end)
+
   it("is refused with the reason where the kernel cannot do it", function()
     if can then return end
     assert.matches("^nil\tsandbox: .*\tunsupported", text)
@@ -129,11 +145,27 @@ describe("a sandbox", function()
       same("rerank spec/fixtures/hf/" .. name .. " --ids 1,2,3")
     end
     same "classify spec/fixtures/hf/privacy_filter --ids 1,2,3"
+    same "check spec/fixtures/check/llama.gguf spec/fixtures/check/llama.golden.json"
     assert(core.write_file(folder .. "/in.jsonl", '{"id": 1, "prompt": "Once", "max_tokens": 2}\n'))
     local batch = "%s batch %s %s/in.jsonl -o %s/out.jsonl --sandbox --no-progress"
     ok, text = tree.run(batch:format(command.path(), tiny.path(), folder, folder))
     assert.is_true(ok, text)
     assert.matches('"id":1', core.read_file(folder .. "/out.jsonl"))
+  end)
+
+  it("holds for a Lua prompt without a model", function()
+    ok, text = tree.run(("%s repl --sandbox -e 'print(io.open \"/etc/passwd\", os.execute \"true\")'"):format(command.path()))
+    assert.is_true(ok, text)
+    assert.matches("^nil\tnil", text)
+  end)
+
+  it("is refused for the ranks of a launcher", function()
+    local alone = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 " .. command.path()
+    for _, words in ipairs { "run %s --ids 1 --sandbox", "batch %s - --sandbox" } do
+      ok, text = tree.run(("%s %s </dev/null"):format(alone, words:format(tiny.path())))
+      assert.is_false(ok)
+      assert.matches("%-%-sandbox: this command needs the network", text)
+    end
   end)
 
   it("is refused where a command needs the network", function()
