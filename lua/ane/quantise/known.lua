@@ -463,8 +463,12 @@ function LFM2.values(set, cfg)
   set("shortconv.l_cache", "uint32", cfg.meta("conv_L_cache", "count") or 3)
 end
 
+-- Readers end the process where all layers are of one kind.
 function LFM2.fault(cfg)
   if cfg.meta("conv_bias", "flag") then return "biases of the convolutions" end
+  local convolves, attention = false, false
+  for _, n in ipairs(lfm2_kv(cfg)) do convolves, attention = convolves or n == 0, attention or n > 0 end
+  if not (convolves and attention) then return "layers of one kind alone" end
 end
 
 local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true, partial = true }

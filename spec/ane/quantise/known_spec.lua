@@ -68,10 +68,13 @@ local function logits(from)
   local model <close> = assert(ane.load(from, { activations = "fp32" }))
   local session <close> = assert(model:session())
   local ids = {}
-  for i = 1, 30 do ids[i] = 3 + i * 7 % 60 end
+  for i = 1, 30 do ids[i] = 3 + i * 7 % 50 end
   assert(session:feed(ids, { want = "all" }))
   local out = {}
-  for i = 1, #ids do table.move(session:logits(i):totable(), 1, 71, #out + 1, out) end
+  for i = 1, #ids do
+    local row = session:logits(i):totable()
+    table.move(row, 1, #row, #out + 1, out)
+  end
   return out
 end
 
@@ -338,6 +341,24 @@ describe("a folder as a file of llama.cpp's architecture", function()
     end)
     assert.equal("llama", write(from).architecture)
     near(logits(from), logits(path()), 1e-4)
+  end)
+
+  it("keeps LFM2 without convolutions, or without attention, in a file of its own", function()
+    for _, word in ipairs { "conv", "full_attention" } do
+      local layer = json(HF .. "lfm2-odd/config.json").layer_types
+      local at
+      for i, kind in ipairs(layer) do at = at or kind == word and i - 1 end
+      local from = rewritten("lfm2-odd", function(name)
+        local n = name:match "^model%.layers%.(%d+)%."
+        if name:find "%.bias$" then return nil end
+        return (not n or tonumber(n) == at) and (name:gsub("^model%.layers%.%d+", "model.layers.0"))
+      end, function(c) c.layer_types, c.num_hidden_layers, c.conv_bias = core.json_array { word }, 1, false end)
+      local report = write(from)
+      assert.equal("ane-lfm2", report.architecture)
+      assert.matches("layers of one kind alone", report.note)
+      near(logits(from), logits(path()), 1e-5)
+      tree.remove(from)
+    end
   end)
 
   it("names a tensor of a wrong shape", function()
