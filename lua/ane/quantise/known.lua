@@ -111,8 +111,16 @@ end
 
 local COHERE2 = { name = "cohere2", biases = QKV_BIASES, norm_key = STARCODER2.norm_key, even_heads = true, tied = true, dims = true }
 
-function COHERE2.fault(cfg)
-  if not cfg.sliding_window then return "layers without a sliding window" end
+-- Readers end the process where windows are said and no layer has one.
+local function has_sliding(cfg, r)
+  for i = 0, cfg.n_layer - 1 do
+    if r.settings.slides(cfg, i) then return true end
+  end
+  return false
+end
+
+function COHERE2.fault(cfg, r)
+  if not cfg.sliding_window or not has_sliding(cfg, r) then return "no layers with a sliding window" end
 end
 
 -- Readers assume that every fourth layer sees all keys. A list has one boolean for each layer.
@@ -133,11 +141,14 @@ function COHERE2.values(set, cfg, gather)
 end
 
 -- Files with a window are OLMo 3. Its sliding layers have the plain rope.
-local OLMO3 = { name = "olmo2", even_heads = true, untied = true, values = sliding_layers }
+local OLMO3 = { name = "olmo2", even_heads = true, untied = true }
+
+function OLMO3.values(set, cfg, gather)
+  if has_sliding(cfg, gather.recipe) then sliding_layers(set, cfg, gather) end
+end
 
 function OLMO3.fault(cfg)
   local near = cfg.ropes and cfg.ropes.sliding_attention
-  if not cfg.sliding_window then return "layers without a sliding window" end
   if near and (near.scaling or near.theta ~= cfg.rope.theta or near.dims ~= cfg.rope.dims) then return "another rope of sliding layers" end
 end
 
@@ -433,7 +444,9 @@ function GEMMA3.fault(cfg)
   local near = cfg.ropes and cfg.ropes.sliding_attention
   if near and near.scaling then return ("rope type %s of sliding layers"):format(near.scaling) end
   if near and near.dims ~= cfg.rope.dims then return ("ropes of %d and %d dimensions"):format(cfg.rope.dims, near.dims) end
-  if not full_period(cfg) then return "full attention in layers without a period" end
+  local period = full_period(cfg)
+  if not period then return "full attention in layers without a period" end
+  if period == 1 then return "no layers with a sliding window" end -- readers end the process
 end
 
 -- The converter gives a context of 256k to a model whose base alpha has stretched.

@@ -361,6 +361,16 @@ describe("a folder as a file of llama.cpp's architecture", function()
     end
   end)
 
+  it("is OLMo 2 where no layer of OLMo 3 slides", function()
+    local from = changed("olmo3-odd", function(c)
+      for i = 1, 5 do c.layer_types[i] = "full_attention" end
+    end)
+    assert.equal("olmo2", write(from).architecture)
+    local source <close> = assert(core.open(path()))
+    assert.is_nil(source:meta "olmo2.attention.sliding_window")
+    near(logits(from), logits(path()), 1e-5)
+  end)
+
   it("names a tensor of a wrong shape", function()
     local from = rewritten("granitemoehybrid-odd", function(name) return not name:find "shared_mlp.input_linear" and name end,
       function() end, { ["model.layers.0.shared_mlp.input_linear.weight"] = { { 4 }, ("\0"):rep(16) } })
@@ -384,11 +394,18 @@ describe("a folder as a file of llama.cpp's architecture", function()
       { "ministral3-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "ministral3-odd", "rope type yarn", function(c) c.rope_parameters.mscale = 0.5 end },
       { "ministral3-odd", "a growth of q below 0", function(c) c.rope_parameters.llama_4_scaling_beta = -0.2 end },
-      { "cohere2-odd", "layers without a sliding window", function(c)
+      { "cohere2-odd", "no layers with a sliding window", function(c)
         c.sliding_window, c.layer_types = core.null, core.json_array {}
         for i = 1, 5 do c.layer_types[i] = "full_attention" end
       end },
+      { "cohere2-odd", "no layers with a sliding window", function(c)
+        for i = 1, 5 do c.layer_types[i] = "full_attention" end
+      end },
       { "olmo3-odd", "another rope of sliding layers", function(c) c.rope_parameters.sliding_attention.rope_theta = 1e4 end },
+      { "gemma3", "no layers with a sliding window", function(c)
+        c.layer_types = core.json_array {}
+        for i = 1, c.num_hidden_layers do c.layer_types[i] = "full_attention" end
+      end },
       { "cohere_normed-odd", "the norms of q and k in 2 layers", function() end },
       { "mamba2-odd", "limits of the time step", function(c) c.time_step_limit = core.json_array { 0.1, 0.4 } end },
       { "granitemoehybrid_mamba-odd", "no layers of attention", function() end },
