@@ -19,15 +19,17 @@ function M.option(parser)
     options.text):argname "FILE"
 end
 
---- Does the file hold something other than a saved session, whole or cut short?
+--- Is it a folder, or a file that holds something other than a saved session, whole or cut short?
 function M.is_foreign(path)
-  local file <close> = core.path_kind(path) == "file" and io.open(path, "rb") or nil
+  local kind = core.path_kind(path)
+  if kind == "folder" then return true end
+  local file <close> = kind == "file" and io.open(path, "rb") or nil
   local head = file and file:read(#MAGIC)
   return head ~= nil and head ~= MAGIC:sub(1, #head)
 end
 
 --- Opens a session with the contents of the file.
--- @return a session; false without the option; or nil, message, code: "invalid" for a file of another kind, which the session would
+-- @return a session; false without the option; or nil, message, code: "invalid" for a folder, or a file of another kind, which the session would
 -- replace; "io" if the file's folder does not exist
 function M.open(args, model)
   local path = args.prompt_cache

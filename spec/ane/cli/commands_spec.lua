@@ -278,6 +278,9 @@ describe("--prompt-cache", function()
       local code, out, err = command.run { name, path, "-p", "Once", "-n", "2", "--prompt-cache", cache .. "-none/x" }
       assert.same({ 1, "", ("ane %s: --prompt-cache %s-none/x: there is no folder %s-none\n"):format(name, cache, cache) },
         { code, out, err })
+      code, out, err = command.run { name, path, "-p", "Once", "-n", "2", "--prompt-cache", "spec/support" }
+      local fault = "spec/support: is not a saved session, and --prompt-cache would replace it; name another file"
+      assert.same({ 1, "", ("ane %s: %s\n"):format(name, fault) }, { code, out, err })
     end
   end)
 
