@@ -29,8 +29,8 @@ function M.is_foreign(path)
 end
 
 --- Opens a session with the contents of the file.
--- @return a session; false without the option; or nil, message, code: "invalid" for a folder, or a file of another kind, which the session would
--- replace; "io" if the file's folder does not exist
+-- @return a session; false without the option; or nil, message, code: "invalid" for a folder, or a file of another kind, which the
+-- session would replace; "io" if the file's folder does not exist
 function M.open(args, model)
   local path = args.prompt_cache
   if not path then return false end
