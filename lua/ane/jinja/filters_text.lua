@@ -116,7 +116,7 @@ def("truncate", "length killwords ending leeway", 0, function(rt, v, length, kil
   if length < tail then fail("value", "expected length >= %d, got %d", tail, length) end
   if leeway < 0 then fail("value", "expected leeway >= 0, got %d", leeway) end
   local size = value.length(rt, v) -- as in jinja2, a list within the limit passes too
-  if size and size <= length + leeway then return v end
+  if size and size - leeway <= length then return v end
   local s = call.string(v)
   read(rt, 4 * #s)
   grow(rt, #s + #ending)

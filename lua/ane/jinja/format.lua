@@ -25,7 +25,7 @@ local function pad(rt, s, width, align, fill)
   limits.read(rt, #s)
   local missing = width - text.length(s)
   if missing <= 0 then return s end
-  limits.grow(rt, #s + missing * #fill)
+  limits.grow(rt, #s + missing * (#fill + 0.0))
   if align == "<" then return s .. fill:rep(missing) end
   if align == ">" then return fill:rep(missing) .. s end
   return fill:rep(missing // 2) .. s .. fill:rep(missing - missing // 2)
@@ -118,17 +118,22 @@ local function percent_int(rt, v, spec)
   return digits, x < 0, spec.alternative and PREFIX[conversion] or ""
 end
 
+-- The character of a code. A surrogate, which Python has, is a fault: it is no UTF-8.
+local function character(code)
+  if code < 0 or code > 0x10FFFF or code >= 0xD800 and code < 0xE000 then fail("value", "%c arg not in range(0x110000)") end
+  return utf8.char(code)
+end
+
 local function percent_text(rt, v, spec)
   local s
   if spec.conversion == "c" then
     s = value.as_string(v)
     if s then limits.read(rt, #s) end
-    if s and text.length(s) ~= 1 then fail("type", "%%c requires int or char") end
+    if s and text.length(s) ~= 1 then fail("type", "%c requires int or char") end
     if not s then
       local code = value.as_integer(v)
-      if not code then fail("type", "%%c requires int or char") end
-      if code < 0 or code > 0x10FFFF or code >= 0xD800 and code < 0xE000 then fail("value", "%%c arg not in range(0x110000)") end
-      return utf8.char(code)
+      if not code then fail("type", "%c requires int or char") end
+      return character(code)
     end
   else
     s = spec.conversion == "s" and value.str(rt, v) or value.repr(rt, v)
@@ -294,7 +299,7 @@ local function format_number(rt, x, s)
   local kind = s.type
   if math.type(x) == "integer" and (kind == "" or kind:find("^[bdoxXnc]$")) then
     if s.precision then fail("value", "Precision not allowed in integer format specifier") end
-    if kind == "c" then return pad(rt, utf8.char(x), s.width, s.align or "<", s.fill) end
+    if kind == "c" then return pad(rt, character(x), s.width, s.align or "<", s.fill) end
     digits = int_digits(x, kind)
     if s.alternative then prefix = PREFIX[kind] or "" end
   elseif kind == "" or kind:find("^[eEfFgGn%%]$") then

@@ -186,7 +186,7 @@ local function quoted(rt, s, ascii)
   limits.walk(rt, #s)
   limits.spare(rt, 12 * #s)
   s = s:gsub('["\\\0-\31]', ESCAPES)
-  if ascii then s = s:gsub("[\192-\255][\128-\191]*", escape_wide) end
+  if ascii then s = s:gsub("\127", "\\u007f"):gsub("[\192-\255][\128-\191]*", escape_wide) end
   return '"' .. s .. '"'
 end
 

@@ -77,8 +77,18 @@ end
 
 function M.floordiv(a, b)
   if b == 0 then fail("value", "integer division or modulo by zero") end
-  if a == math.mininteger and b == -1 and mtype(b) == "integer" then overflow() end
-  return a // b
+  if mtype(a) == "integer" and mtype(b) == "integer" then
+    if a == math.mininteger and b == -1 then overflow() end
+    return a // b
+  end
+  -- As float_floor_div of CPython: from the exact remainder. The quotient may be rounded up to a whole number: 1.0 // 0.1 is 9.0.
+  local rest = math.fmod(a + 0.0, b + 0.0)
+  local quotient = (a - rest) / b
+  if rest ~= 0 and (rest < 0) ~= (b < 0) then quotient = quotient - 1 end
+  if quotient == 0 then return 0.0 * (a / b) end -- a zero with the sign of a / b
+  local low = math.floor(quotient + 0.0)
+  if quotient - low > 0.5 then low = low + 1 end
+  return low + 0.0
 end
 
 function M.mod(a, b)

@@ -66,7 +66,7 @@ local function repeated(rt, v, n)
   local s = value.as_string(v)
   if s then
     grow(rt, #s * (n + 0.0))
-    s = s:rep(n)
+    s = s == "" and s or s:rep(n) -- string.rep counts to n for an empty string too
     return type(v) == "string" and s or value.new_markup(rt, s)
   end
   local size = #v
@@ -107,7 +107,7 @@ M.binary = {
   ["**"] = arithmetic("**", number.pow),
   ["%"] = function(rt, a, b)
     if type(a) == "string" then return format.percent(rt, a, b) end
-    if kind(a) == "markup" then fail("unsupported", "%% on a safe string is not supported") end
+    if kind(a) == "markup" then fail("unsupported", "% on a safe string is not supported") end
     return modulo(rt, a, b)
   end,
 }

@@ -90,6 +90,30 @@ describe("render", function()
     assert.matches("index 3 out of range", message)
   end)
 
+  it("refuses codes of characters that UTF-8 does not have", function()
+    for _, code in ipairs { "-1", "1114112", "2147483647", "55296" } do
+      for _, source in ipairs { "{{ '{:c}'.format(%s) }}", "{{ '%%c' %% %s }}" } do
+        local text, message, what = assert(jinja.compile(source:format(code))):render {}
+        assert.same({ nil, "template:1:", "value" }, { text, message:sub(1, 11), what })
+        assert.matches("%c arg not in range(0x110000)", message, 1, true)
+      end
+    end
+  end)
+
+  -- What jinja2 3.1.6 gives on Python 3.11.
+  it("is that of Python for large numbers and quotients of floats", function()
+    for source, want in pairs {
+      ["1.0 // 0.1"] = "9.0", ["-1.0 // 0.1"] = "-10.0", ["7.5 // -2"] = "-4.0", ["0.0 // -3"] = "-0.0", ["-0.5 // 3"] = "-1.0",
+      ["-5 // 1e400"] = "-1.0", ["1e400 // 3"] = "nan", ["1e17 // 3"] = "3.3333333333333332e+16", ["0.3 // 0.1"] = "2.0",
+      ["'' * 9223372036854775807"] = "", ["9223372036854775807 * (''|safe)"] = "",
+      ["'a é b'|truncate(9223372036854775807)"] = "a é b", ["'\127é'|tojson(ensure_ascii=true)"] = '"\\u007f\\u00e9"',
+    } do
+      assert.equal(want, (assert(jinja.compile("{{ " .. source .. " }}")):render {}), source)
+    end
+    local _, _, code = assert(jinja.compile "{{ '%*s' % (9223372036854775807, 'é') }}"):render {}
+    assert.equal("limit", code)
+  end)
+
   it("writes nothing undefined as JSON", function()
     for _, source in ipairs { "{{ [1, z] | tojson }}", "{{ {'a': z} | tojson(indent=2) }}", "{{ (1, z) | tojson }}" } do
       local text, message, code = render(source, {})
