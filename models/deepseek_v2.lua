@@ -26,8 +26,11 @@ M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp
 
 -- The values, in transformers, of keys that config.json may lack.
 function M.config(architecture)
-  if architecture ~= "glm4_moe_lite" then return { q_lora_rank = 1536, n_routed_experts = architecture == "deepseek_v2" and 64 or 256 } end
-  return { q_lora_rank = 768, qk_nope_head_dim = 192, v_head_dim = 256, n_routed_experts = 64, rms_norm_eps = 1e-5 }
+  if architecture == "deepseek_v2" then return { q_lora_rank = 1536, n_routed_experts = 64 } end
+  local usual = { q_lora_rank = 1536, n_routed_experts = 256, norm_topk_prob = true, rope_interleave = true }
+  if architecture == "deepseek_v3" then return usual end
+  usual.q_lora_rank, usual.qk_nope_head_dim, usual.v_head_dim, usual.n_routed_experts, usual.rms_norm_eps = 768, 192, 256, 64, 1e-5
+  return usual
 end
 
 -- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2. GGUF stores 0.1 mscale_all_dim.
@@ -58,13 +61,14 @@ local function attention_sizes(cfg)
     }
   end
   s.scale, s.eps = (s.nope + s.rope) ^ -0.5 * score_factor(cfg), 1e-6
-  s.layout = cfg.meta("rope_interleave", "flag") == false and "half" or "interleaved"
+  local by_key = cfg.architecture == "deepseek_v3" or cfg.architecture == "glm4_moe_lite" -- DeepSeek-V2 does not have the key
+  s.layout = (cfg.meta("rope_interleave", "flag") or not by_key) and "interleaved" or "half"
   return s
 end
 
 -- The numbers that transformers assumes where config.json lacks them.
 local USUAL = {
-  deepseek_v3 = { k = 8, scale = 2.5, groups = 8, kept = 4, dense = 3 }, glm4_moe_lite = { k = 4, scale = 1.8 },
+  deepseek_v3 = { k = 8, scale = 2.5, groups = 8, kept = 4, dense = 3 }, glm4_moe_lite = { k = 4, scale = 1.8, dense = 1 },
 }
 
 -- The settings of the experts. sparse(i) says whether layer i has experts.
@@ -79,7 +83,7 @@ local function mixture(cfg)
   end
   local grouped = by_sigmoid or gguf or method == "group_limited_greedy"
   local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0, cfg.meta "mlp_layer_types"
-  local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") ~= false
+  local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") or false
   return {
     count = cfg.meta("num_local_experts", "whole") or cfg.meta("num_experts", "whole")
       or get("n_routed_experts", "expert_count", "whole") or 0,

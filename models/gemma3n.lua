@@ -30,9 +30,9 @@ for i = 1, 7 do
   NAMES["altup_unembd_proj." .. i] = ("model.altup_unembed_projections.%d"):format(i - 1)
 end
 M.names = { hf = NAMES }
-M.config = { num_key_value_heads = 2, head_dim = 256 }
+M.config = { num_key_value_heads = 2, head_dim = 256, sliding_window = 512 }
 M.defaults = { hf = {
-  norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh", rope = { theta = 1e6 },
+  norm_eps = 1e-6, tied = true, attention_bias = false, act = "gelu_tanh", rope = { theta = 1e6 },
   keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15, final_logit_softcapping = 30.0 },
 } }
 

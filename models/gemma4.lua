@@ -26,13 +26,13 @@ M.names = { hf = {
   pre_ffw_norm_2 = "pre_feedforward_layernorm_2", post_ffw_norm_2 = "post_feedforward_layernorm_2",
 } }
 M.config = {
-  num_key_value_heads = 4, head_dim = 256, hidden_size_per_layer_input = 256,
+  num_key_value_heads = 4, head_dim = 256, hidden_size_per_layer_input = 256, sliding_window = 512,
   rope_parameters = {
     sliding_attention = { rope_theta = 1e4 },
     full_attention = { rope_type = "proportional", partial_rotary_factor = 0.25, rope_theta = 1e6 },
   },
 }
-M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
+M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, act = "gelu_tanh" } }
 
 local OVERRIDES = { head_dim = true, num_key_value_heads = true } -- the keys that an entry of per_layer_config may have
 
@@ -72,7 +72,7 @@ local function layer_of(cfg, i)
   local word, own = word_of(cfg, i), entry_of(cfg, i)
   if word == "sliding_attention" then
     if next(own) then error(("per_layer_config.%d of a layer with sliding attention is not computed"):format(i), 0) end
-    return { kind = "near", head_dim = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
+    return { kind = "near", head_dim = cfg.head_dim, kv_heads = cfg.n_head_kv, window = attention.window(cfg, i, true) }
   end
   if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
   local same = cfg.meta("attention_k_eq_v", "flag")

@@ -58,7 +58,9 @@ local function expert_settings(cfg)
 end
 
 local function sparse(b, x, e)
-  local bias = b:weight("exp_probs_b", { suffix = b.cfg.format == "gguf" and ".bias" or "", optional = true })
+  local gguf = b.cfg.format == "gguf"
+  local biased = gguf or b.cfg.meta("use_expert_bias", "flag") ~= false
+  local bias = biased and b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = true })
   local logits = b:linear(x, "ffn_gate_inp")
   local route = moe.route(b, logits, { k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-6, scale = e.scale })
   local list = moe.list(b, e.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })

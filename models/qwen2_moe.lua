@@ -61,7 +61,9 @@ end
 
 function M.build(b, cfg)
   local s = settings(cfg)
-  cfg.attention_bias = nil -- the key has no effect: q, k and v have biases if the file has them
+  -- attention_bias has no effect. Without qkv_bias, q, k and v have biases if the file has them.
+  cfg.attention_bias = nil
+  if cfg.format == "hf" and cfg.meta("qkv_bias", "flag") == false then cfg.attention_bias = false end
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -22,6 +22,11 @@ ane_status infer_route(const struct ane_graph *g, const struct ane_node *n, stru
   if (groups < 1 || infer_channels(x) % groups || kept < 1 || kept > groups || best < 1 || best > infer_channels(x) / groups)
     return ane_fail(err, ANE_SHAPE, "%" PRId64 " of %" PRId64 " groups by their best %" PRId64 " do not fit %" PRId64 " experts",
                     kept, groups, best, infer_channels(x));
+  if (k > kept * (infer_channels(x) / groups))
+    return ane_fail(err, ANE_SHAPE,
+                    "the experts of a token must be at most %" PRId64 ", those of %" PRId64 " of %" PRId64
+                    " groups, but are %" PRId64,
+                    kept * (infer_channels(x) / groups), kept, groups, k);
   if ((st = infer_want_vector(infer_in(g, n, 1), infer_channels(x), "bias", err)) ||
       (st = infer_want_vector(infer_in(g, n, 2), infer_channels(x), "factors", err)))
     return st;

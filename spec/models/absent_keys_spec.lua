@@ -44,7 +44,7 @@ local FIELDS = {
   { "mistral", "sliding_window", 4096 }, { "ministral", "sliding_window", 4096 }, { "ministral3", "sliding_window", nil },
   { "cohere2", "sliding_window", 4096 }, { "olmo3", "sliding_window", 4096 }, { "qwen2", "sliding_window", 4096 },
   { "qwen3", "sliding_window", 4096 }, { "qwen2_moe", "sliding_window", 4096 }, { "qwen3_moe", "sliding_window", 4096 },
-  { "gpt_oss", "sliding_window", 128 },
+  { "gpt_oss", "sliding_window", 128 }, { "gemma3n_text", "sliding_window", 512 }, { "gemma4_text", "sliding_window", 512 },
   { "qwen2", "n_head_kv", 32 }, { "qwen3", "n_head_kv", 32 }, { "qwen2_moe", "n_head_kv", 16 }, { "qwen3_5_text", "n_head_kv", 4 },
   { "qwen3_5_moe_text", "n_head_kv", 2 },
   { "lfm2", "n_head_kv", 8 }, { "zaya", "n_head_kv", 2 },
@@ -59,7 +59,8 @@ local KEYS = {
   { "deepseek_v2", "q_lora_rank", 1536 }, { "deepseek_v2", "n_routed_experts", 64 }, { "deepseek_v3", "n_routed_experts", 256 },
   { "glm4_moe_lite", "q_lora_rank", 768 }, { "glm4_moe_lite", "v_head_dim", 256 }, { "glm4_moe_lite", "qk_nope_head_dim", 192 },
   { "granitemoehybrid", "num_local_experts", 8 }, { "openai_privacy_filter", "num_experts_per_tok", 4 },
-  { "gemma4_text", "hidden_size_per_layer_input", 256 },
+  { "gemma4_text", "hidden_size_per_layer_input", 256 }, { "deepseek_v3", "norm_topk_prob", true },
+  { "deepseek_v3", "rope_interleave", true }, { "glm4_moe_lite", "norm_topk_prob", true }, { "glm4_moe_lite", "rope_interleave", true },
   { "falcon_h1", "mamba_d_ssm", 1024 }, { "qwen2_moe", "num_experts", 60 }, { "qwen3_5_moe_text", "num_experts", 256 },
 }
 
@@ -150,6 +151,29 @@ describe("attention_bias", function()
       end
     end)
   end
+end)
+
+-- In transformers, null is false where a class allows it.
+describe("a key of DeepSeek-V3 that is null", function()
+  for _, key in ipairs { "norm_topk_prob", "rope_interleave" } do
+    it("counts as false, and as true where it is absent: " .. key, function()
+      local function with(value) return logits("deepseek_v3-odd", function(cfg) cfg[key] = value end) end
+      assert.equal(with(false), with(core.null))
+      assert.equal(with(true), with(nil))
+      assert.not_equal(with(true), with(false))
+    end)
+  end
+end)
+
+describe("the dense layers of GLM-4.7-Flash", function()
+  it("are the first one where no key says so", function()
+    local function layers(first)
+      return graph("glm4_moe_lite", { first_k_dense_replace = first, num_attention_heads = 4, vocab_size = 50, q_lora_rank = 8,
+        kv_lora_rank = 8, n_routed_experts = 4, moe_intermediate_size = 8 })
+    end
+    assert.equal(layers(1), layers())
+    assert.not_equal(layers(0), layers())
+  end)
 end)
 
 describe("the number of experts", function()

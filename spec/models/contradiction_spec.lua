@@ -126,6 +126,28 @@ describe("a configuration that contradicts the file", function()
     end
   end)
 
+  it("has a window of 0 in layers that slide", function()
+    for _, name in ipairs { "gemma3n-odd", "gemma4-odd" } do
+      for _, value in ipairs { 0, core.null } do
+        local message = refusal(name, function(cfg) (cfg.text_config or cfg).sliding_window = value end)
+        assert.matches("layer 0 slides, but sliding_window is missing", message, 1, true)
+      end
+    end
+  end)
+
+  it("has biases that the configuration denies", function()
+    local message = refusal("qwen2_moe-odd", function(cfg) cfg.qkv_bias = false end)
+    assert.matches("tensor model.layers.0.self_attn.[qkv]_proj.bias is not used by the recipe for qwen2_moe", message)
+    message = refusal("lfm2_moe-odd", function(cfg) cfg.use_expert_bias = false end)
+    assert.matches("tensor model.layers.%d.feed_forward.expert_bias is not used by the recipe for lfm2_moe", message)
+  end)
+
+  it("has more experts per token than the groups that it keeps", function()
+    local message, code = refusal("deepseek_v3-odd", function(cfg) cfg.topk_group = 1 end)
+    assert.matches("layers.1.route: the experts of a token must be at most 2, those of 1 of 4 groups, but are 3", message, 1, true)
+    assert.equal("shape", code)
+  end)
+
   it("has more experts per token than ZAYA1", function()
     assert.matches("2 experts per token, ZAYA1 has 1", (refusal("zaya-odd", function(cfg) cfg.num_experts_per_tok = 2 end)))
   end)
