@@ -25,7 +25,8 @@ local NAMES = {
   altup_predict_coef = "altup.prediction_coefs", altup_correct_coef = "altup.correction_coefs",
   altup_correct_scale = "altup.correct_output_scale",
 }
-for i = 1, 7 do
+local MOST_STREAMS = 8
+for i = 1, MOST_STREAMS - 1 do
   NAMES["altup_proj." .. i] = ("model.altup_projections.%d"):format(i - 1)
   NAMES["altup_unembd_proj." .. i] = ("model.altup_unembed_projections.%d"):format(i - 1)
 end
@@ -36,8 +37,15 @@ M.defaults = { hf = {
   keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15, final_logit_softcapping = 30.0 },
 } }
 
+-- The number of residual streams.
+local function stream_count(cfg)
+  local n = cfg.meta("altup_num_inputs", "count")
+  if n > MOST_STREAMS then error(("key altup_num_inputs must be at most %d, but is %d"):format(MOST_STREAMS, n), 0) end
+  return n
+end
+
 function M.shapes(cfg, t)
-  local d, n, width = cfg.d_model, cfg.meta("altup_num_inputs", "count"), cfg.meta("hidden_size_per_layer_input", "count")
+  local d, n, width = cfg.d_model, stream_count(cfg), cfg.meta("hidden_size_per_layer_input", "count")
   local widths, rank = cfg.meta "intermediate_size", cfg.meta("laurel_rank", "count") or 64
   local function feed(i) return type(widths) == "table" and widths[i + 1] or cfg.d_ff end
   t.ffn_gate, t.ffn_down = function(i) return { feed(i), d } end, function(i) return { d, feed(i) } end
@@ -110,7 +118,7 @@ end
 
 function M.build(b, cfg)
   if cfg.format ~= "hf" then error("GGUF files of Gemma 3n are not known here; known are folders", 0) end
-  local n, at = cfg.meta("altup_num_inputs", "count"), (cfg.meta("altup_active_idx", "whole") or 0) + 1
+  local n, at = stream_count(cfg), (cfg.meta("altup_active_idx", "whole") or 0) + 1
   if at > n then error(("key altup_active_idx must be less than altup_num_inputs (%d), but is %d"):format(n, at - 1), 0) end
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or

@@ -44,7 +44,9 @@ describe("Gemma 3n", function()
     assert.same(want, got)
   end)
 
-  it("refuses an active stream that is not there", function()
+  it("refuses more streams than files have, and an active stream that is not there", function()
+    assert.matches("key altup_num_inputs must be at most 8, but is 16777216",
+      decoders.refusal("gemma3n_second", function(cfg) cfg.altup_num_inputs = 1 << 24 end), 1, true)
     assert.matches("altup_active_idx must be less than altup_num_inputs (2), but is 2",
       decoders.refusal("gemma3n_second", function(cfg) cfg.altup_active_idx = 2 end), 1, true)
   end)

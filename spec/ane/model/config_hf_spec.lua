@@ -57,6 +57,13 @@ local function set(values)
   end
 end
 
+-- A list of n equal values.
+local function many(value, n)
+  local list = {}
+  for i = 1, n do list[i] = value end
+  return list
+end
+
 local function load(path, opts)
   opts = opts or {}
   opts.threads, opts.activations, opts.kv = 1, "fp32", "fp32"
@@ -154,6 +161,9 @@ describe("config.json", function()
       { dims = 4, scaling = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_context = 16 } },
     { "yarn", { rope_scaling = { type = "yarn", factor = 4, beta_fast = 16, truncate = false, original_max_position_embeddings = 8 } },
       { dims = 4, scaling = "yarn", factor = 4, beta_fast = 16, truncate = false, original_context = 8 } },
+    { "yarn that null does not truncate, as in transformers",
+      { rope_scaling = { type = "yarn", factor = 4, truncate = core.null, original_max_position_embeddings = 8 } },
+      { dims = 4, scaling = "yarn", factor = 4, truncate = false, original_context = 8 } },
     { "yarn without a factor", { rope_scaling = { type = "yarn", original_max_position_embeddings = 8 } },
       { dims = 4, scaling = "yarn", factor = 4, original_context = 8 } },
     { "yarn with its own magnitude",
@@ -226,6 +236,11 @@ describe("config.json", function()
   --- what, keys, message, code ("format" where not given)
   local faults = {
     { "a missing size", { hidden_size = core.null }, "key hidden_size is missing" },
+    { "too many letters", { hybrid_override_pattern = ("M"):rep(4097) },
+      "key hybrid_override_pattern must describe 1 to 4096 layers, but describes 4097" },
+    { "no letters", { hybrid_override_pattern = "" }, "key hybrid_override_pattern must describe 1 to 4096 layers, but describes 0" },
+    { "too many kinds of layers", { layers_block_type = many("mamba", 4097) },
+      "key layers_block_type must describe 1 to 4096 layers, but describes 4097" },
     { "a size of 0", { num_hidden_layers = 0 }, "key num_hidden_layers must be a whole number from 1 to 4096, but is 0" },
     { "a size with a fraction", { num_attention_heads = 1.5 },
       "key num_attention_heads must be a whole number from 1 to 65536, but is 1.5" },

@@ -183,6 +183,7 @@ function SCALINGS.yarn(self, rope, p, where)
   rope.factor = self:positive("factor", p, where) or stretch_of(self, rope)
   rope.beta_fast, rope.beta_slow = self:positive("beta_fast", p, where), self:positive("beta_slow", p, where)
   rope.truncate = self:flag("truncate", p, where)
+  if p.truncate == core.null then rope.truncate = false end -- as in transformers; an absent key is true
   rope.attn_factor = self:positive("attention_factor", p, where)
   local mscale, all = self:number("mscale", p, where), self:number("mscale_all_dim", p, where)
   if not rope.attn_factor and (mscale or 0) ~= 0 and (all or 0) ~= 0 then
@@ -381,6 +382,19 @@ local function read_width(self, cfg)
   return most
 end
 
+-- The number of layers: the length of a key that describes each of them, or else num_hidden_layers.
+local function read_layers(self)
+  local pattern = self:string "hybrid_override_pattern" -- one letter per layer
+  local kinds = self:list("layers_block_type", "string")
+  if not (pattern or kinds) then return self:required "num_hidden_layers" end
+  local n, most = #(pattern or kinds), ceilings.of "num_hidden_layers"
+  if n < 1 or n > most then
+    local key = pattern and "hybrid_override_pattern" or "layers_block_type"
+    self:fail("format", "key %s must describe 1 to %d layers, but describes %d", key, most, n)
+  end
+  return n
+end
+
 local function read_layer_types(self, cfg)
   local list = self:list("layer_types", "string")
   if list and #list ~= cfg.n_layer then
@@ -508,9 +522,7 @@ function M.read(source, defaults)
   -- Some checkpoints hold the base model without its head.
   if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
   cfg.task, cfg.pooling_type = task_of(self), self.pooling
-  local pattern = self:string "hybrid_override_pattern" -- one letter per layer
-  local kinds = self:list("layers_block_type", "string")
-  cfg.n_layer = pattern and #pattern or kinds and #kinds or self:required "num_hidden_layers"
+  cfg.n_layer = read_layers(self)
   cfg.d_model = self:required "hidden_size"
   cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
