@@ -1,5 +1,5 @@
 --- `ane predict`: runs a Core ML package or a Core AI asset on the calls of a case file.
--- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys, ane.util.units and ane.coreml.package.
+-- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.failure, ane.util.keys, ane.util.units and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function, silent}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states. An input {call = number, output = name} is what an earlier call
 -- gave (calls are numbered from 1). The outputs that a call lists are compared; a silent call writes no others. null is the same as an
@@ -7,6 +7,7 @@
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
+local failure = require "ane.util.failure"
 local keys = require "ane.util.keys"
 local options = require "ane.cli.options"
 local units = require "ane.util.units"
@@ -259,6 +260,7 @@ local function run_call(pkg, call, number, states, args, tolerance)
   state, message = state_of(pkg, states, call, f)
   if message then return nil, message end
   local called, outputs, failed = pcall(pkg.predict, pkg, inputs, state, { ["function"] = f })
+  if not called and failure.is_interrupt(outputs) then error(outputs, 0) end
   if not called then return nil, outputs end
   if not outputs then return nil, failed end
   local wanted, out = call.outputs or {}, {}

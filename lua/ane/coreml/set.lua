@@ -52,8 +52,7 @@ local function find_tokenizer(folder, meta)
       from = source
     end
   end
-  local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, from)
-  if not called then return nil, tostring(tokenizer) end
+  local tokenizer, message, code = failure.border(type(from) == "string" and from or from:path(), require("ane.tokenizer").new, from)
   if tokenizer then return tokenizer end
   if code == "notfound" or code == "unsupported" then return nil, message end
   refuse(code, "%s", message)

@@ -24,6 +24,9 @@ local value = require "ane.jinja.value"
 
 local M = {}
 
+-- Is a caught value what Ctrl-C raises?
+local function is_interrupt(caught) return type(caught) == "string" and caught:find "interrupted!$" ~= nil end
+
 --- None of Python, null of JSON.
 M.null = value.NONE
 
@@ -46,6 +49,7 @@ M.member = json.member
 function M.from_lua(v, name)
   local ok, result = pcall(convert.from_lua, v, name)
   if ok then return result end
+  if is_interrupt(result) then error(result, 0) end
   return nil, result.message or tostring(result), result.code or "internal"
 end
 
@@ -71,7 +75,7 @@ end
 -- @return nil, message, code, and the place of raise_exception as "NAME:LINE:COLUMN"
 -- @raise an interrupt, as it was caught
 local function failure(name, source, caught, at, item)
-  if type(caught) == "string" and caught:find "interrupted!$" then error(caught, 0) end -- Ctrl-C
+  if is_interrupt(caught) then error(caught, 0) end
   if type(caught) ~= "table" or not caught.code then
     local code = tostring(caught):find("stack overflow", 1, true) and "limit" or "internal"
     caught = { code = code, message = code == "limit" and "nested too deeply" or tostring(caught) }

@@ -194,8 +194,7 @@ end
 
 -- @return the tokenizer; or nil and why the model has none. A damaged tokenizer raises.
 local function find_tokenizer(folder)
-  local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, folder)
-  if not called then return nil, folder .. ": tokenizers of folders are not supported" end
+  local tokenizer, message, code = failure.border(folder, require("ane.tokenizer").new, folder)
   if tokenizer then return tokenizer end
   if code == "notfound" or code == "unsupported" then return nil, message end
   refuse(code, "%s", message)

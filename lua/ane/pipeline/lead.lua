@@ -156,7 +156,7 @@ local function unpack_note(text, vocab)
   local ok, given, note, rows = pcall(string.unpack, NOTE, text or "")
   if ok then
     ok, rows = pcall(orders.read_rows, rows)
-    if not ok and (failures.is_interrupt(rows) or failures.code(rows)) then error(rows, 0) end
+    if not ok and failures.code(rows) then error(rows, 0) end
   end
   if not ok then return nil, nil end
   for _, row in ipairs(rows) do

@@ -1,7 +1,7 @@
 --- The builder that recipes use: a graph, a configuration, and weights by role.
--- Needs ane.core, ane.recipe.options, ane.recipe.rope, ane.recipe.same and ane.util.weight_type. Recipe API version 1 is the methods of
--- this class without a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a spec checks
--- that both lists agree.
+-- Needs ane.core, ane.recipe.options, ane.recipe.rope, ane.recipe.same, ane.util.failure and weight_type. Recipe API version 1 is the
+-- methods of this class without a leading "_" and the modules of this folder. types/recipe.lua lists the methods for the reference; a
+-- spec checks that both lists agree.
 --
 -- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
 -- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
@@ -13,6 +13,7 @@
 -- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local options = require "ane.recipe.options"
 local rope = require "ane.recipe.rope"
 local same = require "ane.recipe.same"
@@ -63,9 +64,9 @@ function Builder:_add(op, name, inputs, attrs)
 end
 
 -- What an error of the recipe becomes, in the handler of xpcall: {message, path (scope), line (of the recipe: "FILE:LINE"; nil if
--- messages name none), trace}. Tables pass unchanged.
+-- messages name none), trace}. Tables and interrupts pass unchanged.
 function Builder:_explained(e)
-  if type(e) == "table" then return e end
+  if type(e) == "table" or failure.is_interrupt(e) then return e end
   local level, info = 2, self.chunk and debug.getinfo(2, "Sl")
   while info and info.source ~= self.chunk do
     level = level + 1
@@ -126,7 +127,7 @@ function Builder:_const(name, label, view, role)
     value = self.source:constant(self.graph, name, label, view)
   else
     local ok, result = pcall(self.graph.const, self.graph, label, self.source, name, view ~= TABLE and view or nil)
-    if not ok then error(("tensor %s: %s"):format(name, result), 0) end
+    if not ok then error(failure.is_interrupt(result) and result or ("tensor %s: %s"):format(name, result), 0) end
     value = result
   end
   view = view or {}

@@ -108,6 +108,7 @@ local function each_model()
       i = i + 1
       local name = files[i]:match "^([%w_]+)%.lua$"
       local ok, r = pcall(require, "ane.models." .. tostring(name))
+      if failure.is_interrupt(r) then error(r, 0) end
       if name and ok and type(r) == "table" then return name, r end
     end
   end
@@ -280,6 +281,7 @@ function M.build(r, cfg, source, examine)
   local finish = watch_per_layer(cfg, source)
   local b = builder.new(cfg, source, names.for_source(r, cfg), chunk_of[r])
   local ok, result = xpcall(r.build, function(e) return b:_explained(e) end, b, cfg)
+  if not ok and failure.is_interrupt(result) then error(result, 0) end
   if not ok and type(result) == "string" then return nil, source:path() .. ": out of memory", "memory" end -- the handler is not called then
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   local fine, message, code = finish()

@@ -1,6 +1,8 @@
 --- Tensor names by role, for each file format.
 -- Roles are the standardised tensor names of the GGUF specification.
--- Usage: `local name = names.of("hf", {attn_q_norm = "self_attn.query_layernorm"}); name("attn_q", 3)`
+-- Needs ane.util.failure. Usage: `local name = names.of("hf", {attn_q_norm = "self_attn.query_layernorm"}); name("attn_q", 3)`
+
+local failure = require "ane.util.failure"
 
 local M = {}
 
@@ -157,6 +159,7 @@ function M.in_gguf(b, r)
   for _, row in pairs(b.record) do
     if row.weight and row.role then
       local ok, stem = pcall(name, row.role, row.layer)
+      if not ok and failure.code(stem) then error(stem, 0) end
       local suffix = row.weight:match "(%.%a+)$" or ".weight"
       local full = ok and stem .. suffix .. row.label:sub(#row.weight + 1)
       if full and full ~= row.label then out[row.label] = full end

@@ -1,11 +1,12 @@
 --- POST /v1/embeddings, for embedding models, and /v1/rerank, for rerankers.
--- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in several turns of the server, one run of
--- the model in each.
+-- Needs ane.core and ane.serve.base64, completions, errors, fields, and ane.util.failure. A request is computed in several turns of the
+-- server, one run of the model in each.
 
 local base64 = require "ane.serve.base64"
 local completions = require "ane.serve.completions"
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
+local failures = require "ane.util.failure"
 local fields = require "ane.serve.fields"
 
 local M = {}
@@ -42,6 +43,7 @@ end
 local function ask(param, failure, f, ...)
   local results = table.pack(pcall(f, ...))
   if not results[1] then
+    if failures.is_interrupt(results[2]) then error(results[2], 0) end
     local message = tostring(results[2]):gsub("^%S+%.lua:%d+: ", "")
     errors.raise(400, message, { param = param, code = "invalid_value" })
   end

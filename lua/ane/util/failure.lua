@@ -24,7 +24,9 @@ function M.try(value, message, code, ...)
 end
 
 --- Is a raised value an interrupt (Ctrl-C)? Whoever catches it raises it again.
-function M.is_interrupt(raised) return type(raised) == "string" and raised:find("interrupted!", 1, true) ~= nil end
+function M.is_interrupt(raised)
+  return type(raised) == "string" and (raised == "interrupted!" or raised:find ":%d+: interrupted!$" ~= nil)
+end
 
 -- Handles the results of pcall. place: prefix with which other errors become messages; nil: they are raised again.
 local function results(place, ok, value, ...)
@@ -45,7 +47,9 @@ end
 --- The code of an error that a function of Lua or of the core raised as a text.
 -- @param raised the error
 -- @param otherwise code of errors other than want of memory
+-- @raise an interrupt, unchanged
 function M.code(raised, otherwise)
+  if M.is_interrupt(raised) then error(raised, 0) end
   return tostring(raised):find("not enough memory", 1, true) and "memory" or otherwise
 end
 

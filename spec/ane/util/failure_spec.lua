@@ -33,6 +33,16 @@ describe("failure", function()
     assert.same({ nil, "f: out of memory", "memory" }, { failure.border("f", error, "not enough memory", 0) })
   end)
 
+  it("knows interrupts, and raises them where the code of an error is asked for", function()
+    assert.is_true(failure.is_interrupt "interrupted!")
+    assert.is_true(failure.is_interrupt "x/y.lua:12: interrupted!")
+    for _, other in ipairs { 'option stop must be a list, but is "interrupted!"', "interrupted! by a user", "not interrupted!" } do
+      assert.is_false(failure.is_interrupt(other))
+      assert.equal("invalid", failure.code(other, "invalid"))
+    end
+    assert.same({ false, "x.lua:1: interrupted!" }, { pcall(failure.code, "x.lua:1: interrupted!", "invalid") })
+  end)
+
   it("lets interrupts pass where a file is read", function()
     assert.error_matches(function() failure.border("f", error, "interrupted!", 0) end, "^interrupted!$")
   end)

@@ -1,6 +1,8 @@
 --- Finds causes of a drift from a golden: first from the numbers, then by trying known mistakes of porting one by one.
--- Needs ane.evaluate.check.places and variants, ane.recipe and trace. Usage: `report.hints = hints.find(report, bundle, g, kv)`
+-- Needs ane.evaluate.check.places and variants, ane.model.trace, ane.recipe and ane.util.failure.
+-- Usage: `report.hints = hints.find(report, bundle, g, kv)`
 
+local failure = require "ane.util.failure"
 local places = require "ane.evaluate.check.places"
 local recipe = require "ane.recipe"
 local trace = require "ane.model.trace"
@@ -123,6 +125,7 @@ local function rebuilt(chosen, target, bundle, kv)
   local cfg = cut(bundle.config, target.place)
   local changed = variants.recipe(bundle.recipe, chosen)
   local ok, program = pcall(trace.plan, bundle, changed, cfg)
+  if not ok and failure.code(program) then error(program, 0) end
   if not ok or not program then return nil end
   local _ <close> = program
   local name = places.find(program:values(), cfg)[target.place]
