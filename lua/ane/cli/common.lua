@@ -189,6 +189,24 @@ function M.path(args, name)
   return path
 end
 
+-- Names of files by which a folder is a package, an asset, a set or a model itself.
+local OWN = { "^Manifest%.json$", "^main%.mlirb$", "^runtime_meta%.json$", "^config%.json$", "%.safetensors$", "%.onnx$" }
+
+--- The package or asset that a path means: of a folder that only holds one, such as a bundle, that one; else the path itself.
+-- @return path; or nil, message where the folder holds several
+function M.package_path(path)
+  local names, found = core.path_kind(path) == "folder" and core.list_dir(path) or {}, {}
+  for _, name in ipairs(names) do
+    for _, pattern in ipairs(OWN) do
+      if name:find(pattern) then return path end
+    end
+    if name:find "%.mlpackage$" or name:find "%.aimodel$" then found[#found + 1] = name end
+  end
+  table.sort(found)
+  if #found > 1 then return nil, ("%s: holds several packages or assets, name one of them: %s"):format(path, table.concat(found, ", ")) end
+  return found[1] and (path:gsub("/+$", "")) .. "/" .. found[1] or path
+end
+
 --- What is wrong with the patterns of --mixed for a model, before a text is read with it; nil: nothing that can be seen without a load.
 -- @return message, code; or nil
 function M.mixed_fault(args)

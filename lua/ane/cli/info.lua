@@ -197,6 +197,9 @@ local DESCRIBED = { format = true, notfound = true, shape = true, unsupported = 
 
 function M.run(args)
   if not args.model then return machine(args) end
+  local path, several = common.package_path(args.model)
+  if not path then return nil, several end
+  args.model = path
   if aimodel.found(args.model) then return asset_info(args) end
   if is_package(args.model) then return package_info(args) end
   if args.program then return nil, args.model .. ": is not a .mlpackage or .aimodel, so it has no program to show" end

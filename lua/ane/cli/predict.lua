@@ -292,7 +292,9 @@ end
 function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end
-  local pkg <close>, failed = require("ane.coreml.package").open(args.package, {
+  local path, several = common.package_path(args.package)
+  if not path then return nil, several end
+  local pkg <close>, failed = require("ane.coreml.package").open(path, {
     precision = args.precision, threads = args.threads, run_memory = args.run_memory, progress = common.progress(args),
   })
   if not pkg then return nil, failed end

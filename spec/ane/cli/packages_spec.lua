@@ -9,6 +9,44 @@ local function temp()
   return path
 end
 
+describe("a folder that only holds a package or an asset", function()
+  local function holding(...)
+    local folder = temp()
+    assert(os.execute("mkdir " .. folder))
+    for _, path in ipairs { ... } do assert(os.execute(("cp -r %s %s"):format(path, folder))) end
+    return folder
+  end
+
+  it("is taken for it by ane info and ane predict", function()
+    local folder = holding("spec/fixtures/mlpackage/mlp_fp16/model.mlpackage", "README.md")
+    for _, form in ipairs { folder, folder .. "/" } do
+      assert.same(command.json { "info", folder .. "/model.mlpackage" }, command.json { "info", form })
+      assert.is_true(command.json { "predict", form, "spec/fixtures/mlpackage/mlp_fp16/case.json" }.ok)
+    end
+    os.execute("rm -r " .. folder)
+    folder = holding "spec/fixtures/aimodel/apple.aimodel"
+    assert.same(command.json { "info", folder .. "/apple.aimodel" }, command.json { "info", folder })
+    os.execute("rm -r " .. folder)
+  end)
+
+  it("is refused with the names where it holds several", function()
+    local folder = holding("spec/fixtures/mlpackage/mlp_fp16/model.mlpackage", "spec/fixtures/aimodel/apple.aimodel")
+    for _, args in ipairs { { "info", folder }, { "predict", folder, "spec/fixtures/mlpackage/mlp_fp16/case.json" } } do
+      local code, _, text = command.run(args)
+      assert.equal(1, code)
+      assert.matches("holds several packages or assets, name one of them: apple.aimodel, model.mlpackage", text, 1, true)
+    end
+    os.execute("rm -r " .. folder)
+  end)
+
+  it("is what it is if it has files of a model too", function()
+    local folder = holding("spec/fixtures/mlpackage/mlp_fp16/model.mlpackage", "spec/fixtures/hf/llama/config.json",
+      "spec/fixtures/hf/llama/model*")
+    assert.equal("llama", command.json { "info", folder }.architecture)
+    os.execute("rm -r " .. folder)
+  end)
+end)
+
 describe("ane export", function()
   it("looks at its output before it calibrates", function()
     for _, target in ipairs { "coreml", "coreai" } do
