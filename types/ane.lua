@@ -40,7 +40,7 @@ local ane = {}
 ---@field adapters? string|ane.adapter_choice[] LoRA adapters of sessions that name no others
 ---@field ranks? boolean|ane.ranks_options divides the layers among all ranks of an MPI program; this process is rank 0 (docs/scale.md)
 ---@field transform? ane.transform "rotate" folds rotations into the weights, which are then fp32 unless `weights` names another type; default "none"
----@field merge? boolean true: the adapters are merged into the weights, which are then fp32 unless `weights` names another type
+---@field merge? boolean true: the adapters are merged into the weights, which are then fp32 unless `weights` names another type; without adapters it changes nothing
 ---@field progress? ane.progress|boolean true: a progress bar if standard error is a terminal
 
 ---@class ane.ranks_options

@@ -52,7 +52,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   adapters: LoRA adapters for all sessions that are not given others: a path, or a list of paths and of {path = ..., scale = ...};
 --     see ane.model.adapters
 --   ranks: true, or {cut, fp16, tail}: the layers are divided among all ranks of an MPI program; this process is rank 0. See ane.pipeline
---   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
+--   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type; without adapters nothing
+--     is merged
 --   transform: "rotate" folds rotations into the weights, which become fp32 unless `weights` names another type. The model computes
 --     the same, and its weights lose less when they are rounded; see ane.quantise.rotate. Default "none"
 --   progress: function(stage, done, total), or true for a progress bar on a terminal
