@@ -648,7 +648,7 @@ function model:export(out, opts) end
 ---@field progress? ane.progress called after each run; it may yield
 
 --- Computes embeddings of texts with an embedding model.
----@param input string|integer[]|string[]|integer[][]
+---@param input string|integer[]|string[]|integer[][] ids are whole sequences: prompt and prefix are refused with them, and nothing is truncated
 ---@param opts? ane.embed_options
 ---@return ane.tensor|table|nil embeddings [dims] for one text, [n, dims] for a list; with details a table: embeddings [n, dims], dim, tokens, truncated
 ---@return string? message

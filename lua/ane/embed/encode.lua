@@ -33,7 +33,8 @@ function M.fits(bundle, n)
   return nil, what:format(n, most, most), "range"
 end
 
-local function check_ids(bundle, ids, level)
+-- Ids are a whole sequence, to which nothing is added and of which nothing is cut off.
+local function check_ids(bundle, ids, asked, level)
   local known, most = bundle.program:n_ids(), M.most(bundle)
   local fault = list_of.ids_fault(ids)
   if fault then error(fault, level + 1) end
@@ -42,6 +43,11 @@ local function check_ids(bundle, ids, level)
   end
   if #ids == 0 then return nil, "the list of ids is empty", "range" end
   if #ids > most then return nil, ("%d ids, but the model takes at most %d"):format(#ids, most), "range" end
+  local before = asked.prompt and "prompt" or asked.prefix and "prefix"
+  if before then return nil, ("option %s cannot be combined with token ids, which are whole sequences"):format(before), "invalid" end
+  if asked.max_length and #ids > asked.max_length then
+    return nil, ("%d ids, but option max_length is %d, and ids are not truncated"):format(#ids, asked.max_length), "range"
+  end
   return { ids = ids }
 end
 
@@ -55,7 +61,7 @@ end
 
 -- Encodes a text, after opts.prefix, or takes a list of ids.
 local function one(bundle, input, opts, level)
-  if type(input) == "table" then return check_ids(bundle, input, level + 1) end
+  if type(input) == "table" then return check_ids(bundle, input, opts.asked, level + 1) end
   local tokenizer, message, code = M.tokenizer(bundle)
   if not tokenizer then return nil, message, code end
   local ids, truncated
@@ -69,7 +75,7 @@ local function one(bundle, input, opts, level)
 end
 
 --- Sequences of an input: a text, a list of ids, or a list of either.
--- @param opts prefix (before each text), special, max_length
+-- @param opts prefix (before each text), special, max_length; asked: the caller's prompt, prefix and max_length, for lists of ids
 -- @param what the input is called in errors, raised at `level`
 -- @return list of {ids, truncated (a text lost tokens)}, whether it is a single input; or nil, message, code
 function M.inputs(bundle, input, opts, what, level)

@@ -13,6 +13,8 @@ local steps = require "ane.embed.steps"
 local M = {}
 
 --- Options of embed.
+-- A list of ids is a whole sequence as the model takes it, with its special tokens and the model's default prompt, if it has one.
+-- prompt and prefix are refused with ids, and ids of more than max_length are an error.
 --   prompt: name of one of the model's prompts, which is put before each text; default: the model's
 --   prefix: a text that is put before each text instead
 --   dims: keep only the first numbers of a vector (Matryoshka embeddings); default: the model's (truncate_dim)
@@ -147,8 +149,8 @@ function M.embed(model, input, opts, level)
   from, message, code = prompt_tokens(bundle, made, prefix)
   if not from then return nil, message, code end
   local most = encode.length(bundle, opts.max_length, made.max_length)
-  sequences, single, code = encode.inputs(bundle, input, { prefix = prefix, special = opts.special, max_length = most }, "embed: the input",
-    level + 1)
+  sequences, single, code = encode.inputs(bundle, input, { prefix = prefix, special = opts.special, max_length = most, asked = opts },
+    "embed: the input", level + 1)
   if not sequences then return nil, single, code end
   if #sequences == 0 then return nil, "no texts are given", "range" end
   local vectors

@@ -199,7 +199,7 @@ local function sequences_of(bundle, how, query, documents, opts, level)
         error(("rerank: without a query, document %d is a %s, not a list of token ids"):format(i, type(document)), level + 1)
       end
     end
-    local list, single, code = encode.inputs(bundle, documents, {}, "rerank: the documents", level + 1)
+    local list, single, code = encode.inputs(bundle, documents, { asked = {} }, "rerank: the documents", level + 1)
     return list, single, code
   end
   local tokenizer, message, code = encode.tokenizer(bundle)

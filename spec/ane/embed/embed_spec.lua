@@ -278,6 +278,16 @@ describe("embed", function()
     assert.matches("the model has no tokenizer: give token ids instead of texts", (select(2, bare:embed "text")))
   end)
 
+  it("puts nothing before lists of ids and cuts nothing off", function()
+    local prompted <close> = changed("bert", { ["config_sentence_transformers.json"] = { prompts = { query = "moon: " } } })
+    local whole = "cannot be combined with token ids, which are whole sequences"
+    assert.same({ nil, "option prompt " .. whole, "invalid" }, { prompted:embed({ 1, 2 }, { prompt = "query" }) })
+    assert.same({ nil, "entry 2: option prefix " .. whole, "invalid" }, { model:embed({ "a", { 1, 2 } }, { prefix = "moon: " }) })
+    assert.same({ nil, "3 ids, but option max_length is 2, and ids are not truncated", "range" },
+      { model:embed({ 1, 2, 3 }, { max_length = 2 }) })
+    assert.same(model:embed({ 1, 2, 3 }):totable(), model:embed({ 1, 2, 3 }, { max_length = 3 }):totable())
+  end)
+
   it("raises where an argument is of a wrong type", function()
     assert.has_error(function() model:embed(7) end,
       "embed: the input must be a text, a list of token ids, or a list of them, but is a number")
