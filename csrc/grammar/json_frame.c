@@ -174,6 +174,22 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
   return !changed || json_alive(m, f, status);
 }
 
+/* Makes the open atoms false that require a name which is neither there nor allowed. Returns whether there are any. */
+static bool drop_unmet(const struct typed_context *t, const uint64_t *named, const uint64_t *allowed, uint8_t *status) {
+  bool any = false;
+  for (uint32_t i = 0; i < t->n; i++)
+    for (uint32_t k = 0; k < t->n_names && status[i] == STATUS_OPEN; k++)
+      if (t->required[(size_t)k * t->n + i] && !is_named(named, k) && !is_named(allowed, k)) {
+        status[i] = STATUS_FALSE;
+        any = true;
+      }
+  return any;
+}
+
+/* A name is not allowed if it needs another one that is not, as dependentRequired says it; and so on, for chains of at most
+ * MOST_NEEDS names. What is not allowed now is never allowed later, since statuses that are decided stay. */
+enum { MOST_NEEDS = 4 };
+
 static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
   const struct typed_context *t = f->typed;
   size_t words = t->n_names / 64 + 1;
@@ -184,6 +200,18 @@ static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
   for (uint32_t i = 0; i < t->n; i++) lacking[i] = f->status[i] == STATUS_OPEN ? lacking_of(m, f, i) : 0;
   for (uint32_t k = 0; k < t->n_names; k++)
     if (name_may_come(m, f, k, status, lacking)) allowed[k >> 6] |= (uint64_t)1 << (k & 63);
+  if (t->n < 2) return allowed; /* expr_types has seen what the only atom needs */
+  struct frame rest = *f;
+  uint8_t *left = json_alloc(m, t->n, 1);
+  if (!left) return NULL;
+  memcpy(left, f->status, t->n);
+  rest.status = left;
+  for (int round = 0; round < MOST_NEEDS && drop_unmet(t, f->named, allowed, left); round++) {
+    bool alive = json_alive(m, f, left);
+    for (uint32_t k = 0; k < t->n_names; k++)
+      if (is_named(allowed, k) && (!alive || !name_may_come(m, &rest, k, status, lacking)))
+        allowed[k >> 6] &= ~((uint64_t)1 << (k & 63));
+  }
   return allowed;
 }
 
@@ -194,16 +222,9 @@ static bool needs_can_come(struct json_machine *m, const struct frame *f) {
   if (t->n < 2) return true;
   uint8_t *status = json_alloc(m, t->n, 1);
   const uint64_t *allowed = allowed_names(m, f);
-  bool changed = false;
   if (!status || !allowed) return false;
   memcpy(status, f->status, t->n);
-  for (uint32_t i = 0; i < t->n; i++)
-    for (uint32_t k = 0; k < t->n_names && status[i] == STATUS_OPEN; k++)
-      if (t->required[(size_t)k * t->n + i] && !is_named(f->named, k) && !is_named(allowed, k)) {
-        status[i] = STATUS_FALSE;
-        changed = true;
-      }
-  return !changed || json_alive(m, f, status);
+  return !drop_unmet(t, f->named, allowed, status) || json_alive(m, f, status);
 }
 
 /* May a name that is not listed come? tuple: the beginning of the name. */

@@ -317,6 +317,26 @@ describe("JSON Schema", function()
     assert.same({ 1 }, next_ids('{"', '{"type": "object", "required": ["a"], "maxProperties": 1}'))
   end)
 
+  it("offers no name that needs another one which cannot come", function()
+    local tokens = assert(core.token_tree { '"', "a", "b", "c", "}", "d", "e" })
+    local function next_ids(text, schema)
+      local matcher = assert(assert(core.grammar("json_schema", schema)):matcher())
+      assert.is_true(matcher:push(text))
+      return matcher:allowed(tokens)
+    end
+    local closed = '{"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": false, %s}'
+    assert.same({ 2, 3 }, next_ids('{"', closed:format '"dependentRequired": {"a": ["d"]}'))
+    assert.same({ 2, 3 }, next_ids('{"', closed:format '"dependentSchemas": {"a": {"required": ["d"]}}'))
+    assert.same({ 2, 3 }, next_ids('{"', closed:format '"if": {"required": ["a"]}, "then": {"required": ["d"]}'))
+    assert.same({ 3 }, next_ids('{"', closed:format '"dependentRequired": {"a": ["b"], "b": ["d"]}'))
+    assert.same({ 4 }, next_ids('{', closed:format '"dependentRequired": {"a": ["b"], "b": ["c"], "c": ["d"]}'))
+    assert.same({ 1, 2 }, next_ids('{"c":1,"', closed:format '"dependentRequired": {"a": ["c"]}'))
+    assert.same({ 2 }, next_ids('{"c":1,"', closed:format '"dependentRequired": {"a": ["d"]}'))
+    local forbidden = '{"type": "object", "properties": {"d": false}, "dependentRequired": {"a": ["d"]}}'
+    assert.not_same(0, next_ids('{"a', forbidden)[1])
+    assert.same(0, next_ids('{"b', forbidden)[1])
+  end)
+
   it("gives back the memory of texts that are refused or taken back", function()
     local list = {}
     for i = 1, 100 do list[i] = ('{"required": ["%d"]}'):format(i) end
