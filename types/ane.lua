@@ -475,7 +475,7 @@ function model:chat(opts) end
 ---@field sessions? integer 1 .. 1024: maximum replies that are computed at once; the others wait; default 32
 ---@field step_tokens? integer 16 .. 512: maximum tokens of a step; default 256
 ---@field memory? integer|string maximum bytes of the cached state of all sessions, such as "2G"; at the limit the newest reply is preempted and computed again later
----@field prefix_memory? integer|string maximum bytes of the prefixes kept from finished replies, within memory; default 1G, at most a quarter of free memory
+---@field prefix_memory? integer|string maximum bytes of the prefixes kept from finished replies, within memory; 0 keeps none; default 1G, at most a quarter of free memory
 ---@field context? integer maximum tokens of each session
 ---@field kv? ane.kv
 ---@field on_work? fun(pool: ane.pool) called when an idle pool gets a request

@@ -43,15 +43,15 @@ local FILE = "/prefixes.ane"
 --   step_tokens: maximum tokens of a step
 --   memory: maximum bytes of cached state of all sessions, a number or a text ("2G"); when it is reached, the newest reply is preempted
 --   and recomputed later, with the same result
---   prefix_memory: bytes of the prefixes that are kept of replies that have ended, within `memory`; default 1G, at most a quarter of
---   free memory
+--   prefix_memory: bytes of the prefixes that are kept of replies that have ended, within `memory`, 0 for none; default 1G, at most a
+--   quarter of free memory
 --   context, kv: of each session, as for model:session
 --   on_work: function(pool), called when a request is added to a pool that is idle
 M.rules = {
   sessions = pool_rules.sessions(32),
   step_tokens = pool_rules.step_tokens(256),
   memory = units.bytes_rule,
-  prefix_memory = units.bytes_rule,
+  prefix_memory = units.limit_rule,
   context = { type = "integer", min = 1 },
   kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" } },
   on_work = { type = "callable" },
@@ -70,7 +70,7 @@ local function sessions_of(engine, opts)
     return sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions, memory = memory })
   end
   local free = core.memory().available
-  local most = opts.prefix_memory and units.read_bytes(opts.prefix_memory)
+  local most = opts.prefix_memory and units.read_limit(opts.prefix_memory)
     or math.min(PREFIX_MEMORY, free and free > 0 and free // PREFIX_SHARE or PREFIX_MEMORY)
   return prefixes.new(engine, { context = opts.context, memory = memory, prefix_memory = most })
 end

@@ -15,22 +15,29 @@ end
 
 local FACTORS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 
---- Reads a number of bytes, or a text such as "2G" or "512M" in powers of 1024; nil if it is neither.
-function M.read_bytes(v)
-  if math.type(v) == "integer" then return v > 0 and v or nil end
+--- Reads a limit in bytes: a number, or a text such as "2G" or "512M" in powers of 1024. 0 is one; nil if it is none.
+function M.read_limit(v)
+  if math.type(v) == "integer" then return v >= 0 and v or nil end
   local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
-  local bytes = number and math.tointeger(math.floor(tonumber(number) * FACTORS[unit]))
+  return number and math.tointeger(math.floor(tonumber(number) * FACTORS[unit]))
+end
+
+--- As read_limit, but nil for 0.
+function M.read_bytes(v)
+  local bytes = M.read_limit(v)
   return bytes and bytes > 0 and bytes or nil
 end
 
---- A rule of ane.util.schema for an option that read_bytes reads.
-M.bytes_rule = {
-  type = { "integer", "string" },
-  check = function(v)
-    if not M.read_bytes(v) then
-      return ("must be a number of bytes, or a text like \"2G\" or \"512M\", but is %s"):format(list_of.shown(v))
-    end
-  end,
-}
+local function rule(read)
+  return {
+    type = { "integer", "string" },
+    check = function(v)
+      if not read(v) then return ("must be a number of bytes, or a text like \"2G\" or \"512M\", but is %s"):format(list_of.shown(v)) end
+    end,
+  }
+end
+
+--- Rules of ane.util.schema for options that read_bytes and read_limit read.
+M.bytes_rule, M.limit_rule = rule(M.read_bytes), rule(M.read_limit)
 
 return M

@@ -548,6 +548,23 @@ describe("prompts of a pool that begin alike", function()
     assert.is_true(pool:stats().prefix_bytes >= 4 * s:kv_bytes())
   end)
 
+  it("are not kept with a limit of 0", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local start = draws.ids(draws.numbers(31), 200, model.vocab)
+    local single = model:generate(with(start, 5), { max_tokens = 4, ignore_eos = true, details = true }).ids
+    for _, none in ipairs { 0, "0", "0M" } do
+      local pool <close> = model:pool { prefix_memory = none }
+      for _ = 1, 2 do
+        local r = assert(pool:add(with(start, 5), { max_tokens = 4, ignore_eos = true }))
+        assert(r:finish())
+        assert.same({ 0, single }, { r.result.timings.cached_tokens, r.result.ids })
+        assert.equal(0, pool:stats().prefix_bytes)
+      end
+    end
+    assert.has_error(function() model:pool { prefix_memory = -1 } end)
+    assert.has_error(function() model:pool { memory = 0 } end)
+  end)
+
   it("are known in another process: save and load", function()
     local folder = os.tmpname()
     os.remove(folder)
