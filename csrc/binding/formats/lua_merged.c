@@ -3,6 +3,8 @@
 
 #include "quant/quant.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* One edit, read from its table at stack index `at`. */
@@ -107,8 +109,8 @@ static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t co
     return ANE_OK;
   }
   struct ane_lora l = {.rank = bind_opt_integer_option(L, t, "rank", 0, 0, INT32_MAX),
-                       .scale = (float)bind_opt_number_option(L, t, "scale", 1, -1e30, 1e30),
-                       .blend = (float)bind_opt_number_option(L, t, "blend", 1, -1e30, 1e30)};
+                       .scale = (float)bind_opt_number_option(L, t, "scale", 1, -FLT_MAX, FLT_MAX),
+                       .blend = (float)bind_opt_number_option(L, t, "blend", 1, -FLT_MAX, FLT_MAX)};
   bool experts = bind_field(L, t, "experts") != LUA_TNIL;
   lua_pop(L, 1);
   if (experts) {
@@ -124,7 +126,14 @@ static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t co
   return ANE_OK;
 }
 
-/* Applies the list `changes` of an edit to w. */
+static bool all_finite(const float *w, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (!isfinite(w[i])) return false;
+  return true;
+}
+
+/* Applies the list `changes` of an edit to w. After a change of an adapter, whose path is its field `adapter`, w must be finite.
+ */
 static ane_status apply(lua_State *L, const struct edit *e, float *w, const struct ane_shape *shape, float *temp,
                         struct ane_error *err) {
   int64_t rows, cols;
@@ -138,6 +147,10 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
     int t = lua_gettop(L);
     luaL_checktype(L, t, LUA_TTABLE);
     st = change(L, t, w, rows, cols, temp, err);
+    const char *adapter = bind_opt_text_option(L, t, "adapter");
+    if (!st && adapter && !all_finite(w, rows * cols))
+      st = ane_fail(err, ANE_INVALID, "%s: with it, tensor %s has an element that is not finite: its scale is too large", adapter,
+                    e->name);
     lua_pop(L, 1);
   }
   lua_pop(L, 1);

@@ -69,8 +69,9 @@ function M.edits(file, where, source, m, blend, add)
       seen[place.weight] = true
       local outputs, first, step = rows_of(source, where, place)
       add(place.weight, {
-        rank = m.rank, scale = m.scale, blend = blend, a = a, b = b, outputs = outputs, first = first, step = step,
-        transposed = place.transposed or nil, experts = m.experts, expert = not place.index and place.stack.expert or nil,
+        adapter = file.path, rank = m.rank, scale = m.scale, blend = blend, a = a, b = b,
+        outputs = outputs, first = first, step = step, transposed = place.transposed or nil, experts = m.experts,
+        expert = not place.index and place.stack.expert or nil,
       })
     end
   end

@@ -23,6 +23,15 @@ File.__index = File
 function File:close() self.source:close() end
 File.__close = File.close
 
+local MOST_SCALE = 3.4028234663852886e38 -- FLT_MAX: the kernels have the product of both scales as fp32
+
+--- What is wrong with a scale for an adapter, or nil.
+-- @param file with path and scale, the greatest of its modules (alpha / rank)
+function M.scale_fault(file, scale)
+  if math.abs(scale) * file.scale <= MOST_SCALE then return nil end
+  return ("%s: scale %g times the adapter's own, %g, is not a finite fp32 number"):format(file.path, scale, file.scale)
+end
+
 --- Reads the description of an adapter. Its tensors stay in the file until they are needed.
 -- @param path a folder with adapter_config.json and adapter_model.safetensors (PEFT), or a GGUF adapter
 -- @return a file, to be closed; or nil, message, code
@@ -32,7 +41,12 @@ function M.read(path)
   end
   local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
   if not file then return nil, message, code end
-  return setmetatable(file, File)
+  file.scale = 1
+  for _, m in ipairs(file.modules) do file.scale = math.max(file.scale, math.abs(m.scale or 0)) end
+  message = M.scale_fault(file, 1)
+  if not message then return setmetatable(file, File) end
+  file.source:close()
+  return nil, message, "invalid"
 end
 
 -- ---- Tensors -----------------------------------------------------------------------------------------------------------
@@ -205,15 +219,15 @@ local function change_of_rows(file, place, where, source, m, blend)
   end
   if not m.rank then return nil end
   return {
-    rank = m.rank, scale = m.scale, blend = blend, from = place.from, to = place.to, a = try(file.source:read(m.a.name)),
-    b = rows_of(file, place, where, m.b, m.rank),
+    adapter = file.path, rank = m.rank, scale = m.scale, blend = blend, from = place.from, to = place.to,
+    a = try(file.source:read(m.a.name)), b = rows_of(file, place, where, m.b, m.rank),
   }
 end
 
 -- The change to a weight, in the form that core.merged takes; nil: none.
 local function change_of(file, place, where, source, m, blend)
   if place.own then return change_of_rows(file, place, where, source, m, blend) end
-  local change = { rank = m.rank, scale = m.scale, blend = blend }
+  local change = { adapter = file.path, rank = m.rank, scale = m.scale, blend = blend }
   local width = source:tensor(place.weight).shape[2] or 1
   if m.values then change.values = rows_of(file, place, where, m.values, width) end
   if m.magnitude then change.magnitude = rows_of(file, place, where, m.magnitude, 1) end
@@ -250,10 +264,10 @@ local function edits_of(files, where, source)
     if m.bias or m.low_bias then
       if not place.bias then bias_of(file, place, where, source, { bias = m.bias or m.low_bias }) end
       local changes = edit(place.bias, place.bias)
-      if m.bias then changes[#changes + 1] = { values = rows_of(file, place, where, m.bias, 1), blend = scale } end
+      if m.bias then changes[#changes + 1] = { adapter = file.path, values = rows_of(file, place, where, m.bias, 1), blend = scale } end
       if m.low_bias then
         local low = core.tensor({ m.rows }, rows_of(file, place, where, m.low_bias, 1)) * m.scale
-        changes[#changes + 1] = { rank = 1, a = low:tostring(), b = string.pack("<f", 1), blend = scale }
+        changes[#changes + 1] = { adapter = file.path, rank = 1, a = low:tostring(), b = string.pack("<f", 1), blend = scale }
       end
     end
   end

@@ -89,7 +89,7 @@ end
 local function facts_of(file)
   local rank = 0
   for _, m in ipairs(file.modules) do rank = math.max(rank, m.rank or 0) end
-  return { path = file.path, sha256 = file.sha256, rank = rank, modules = #file.modules }
+  return { path = file.path, sha256 = file.sha256, rank = rank, modules = #file.modules, scale = file.scale }
 end
 
 -- Reads a file and makes an adapter of the program; or nil, message, code.
@@ -183,6 +183,8 @@ function M.resolve(model, bundle, wanted)
       if entry.path.closed then return nil, ("adapter %s is closed"):format(entry.path.path), "invalid" end
       held = entry.path._held
     end
+    message = adapter.scale_fault(held.facts, entry.scale)
+    if message then return nil, message, "invalid" end
     out[i] = { held.core, entry.scale }
     if entry.scale ~= 0 then key[#key + 1] = ("%s*%a"):format(held.facts.sha256, entry.scale) end
   end
@@ -199,6 +201,8 @@ function M.set_default(model, bundle, entries)
     local made, message, code = loaded(model, bundle, entry.path)
     if not made then return nil, message, code end
     made.kept = true
+    message = adapter.scale_fault(made.facts, entry.scale)
+    if message then return nil, message, "invalid" end
     list[i], key[i] = { made.core, entry.scale }, ("%s*%a"):format(made.facts.sha256, entry.scale)
   end
   bundle.program:adapt(list)

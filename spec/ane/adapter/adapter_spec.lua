@@ -161,6 +161,24 @@ describe("LoRA adapters", function()
       assert.is_true(apart(a, logits(half)) < apart(a, logits(whole)))
     end)
 
+    it("are refused with a scale that is not finite, or makes weights that are not", function()
+      local adapter = folder(LLAMA, ATTENTION) -- alpha / r is 2
+      local product = adapter .. ": scale 3e+38 times the adapter's own, 2, is not a finite fp32 number"
+      local entries = { { path = adapter, scale = 3e38 } }
+      assert.same({ nil, product, "invalid" }, { load(LLAMA, { adapters = entries }) })
+      local base <close> = assert(load(LLAMA))
+      assert.same({ nil, product, "invalid" }, { base:session { adapters = entries } })
+      local handle <close> = assert(base:adapter(adapter, { scale = 3e38 }))
+      assert.same({ nil, product, "invalid" }, { base:session { adapters = handle } })
+      local wide = folder(LLAMA, ATTENTION, { lora_alpha = 4000 })
+      local model, message, code = load(LLAMA, { adapters = { { path = wide, scale = 3e38 } }, merge = true })
+      assert.same({ nil, "invalid" }, { model, code })
+      assert.matches(wide .. ": with it, tensor model.layers.0.self_attn.%a_proj.weight has an element that is not finite", message)
+      local own = folder(LLAMA, ATTENTION, { lora_alpha = 1e40 })
+      assert.same({ nil, own .. ": scale 1 times the adapter's own, 2.5e+39, is not a finite fp32 number", "invalid" },
+        { load(LLAMA, { adapters = { { path = own } } }) })
+    end)
+
     it("give the same bits at every level of instructions, for any rank and chunk", function()
       local function of(path, adapter, opts)
         opts.adapters = { adapter }
