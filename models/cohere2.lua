@@ -11,7 +11,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "cohere2", "cohere", "command-r" }, version = 1 }
+local M = { architectures = { "cohere2", "cohere", "command-r" }, version = 1, whole_rope = true }
 
 M.defaults = {
   gguf = { rope = { layout = "interleaved" }, keys = { logit_scale = 0.0625 } },

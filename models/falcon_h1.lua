@@ -10,7 +10,7 @@ local head = require "ane.recipe.head"
 local lists = require "ane.recipe.lists"
 local mamba2 = require "ane.recipe.mamba2"
 
-local M = { architectures = { "falcon_h1", "falcon-h1" }, version = 1 }
+local M = { architectures = { "falcon_h1", "falcon-h1" }, version = 1, whole_rope = true }
 
 local NAMES = mamba2.names "mamba"
 for role, name in pairs {

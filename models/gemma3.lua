@@ -13,7 +13,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "gemma3", "gemma3_text", "gemma-embedding" }, version = 1 }
+local M = { architectures = { "gemma3", "gemma3_text", "gemma-embedding" }, version = 1, whole_rope = true }
 
 M.names = { hf = {
   post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",

@@ -14,7 +14,7 @@ local head = require "ane.recipe.head"
 local lists = require "ane.recipe.lists"
 local per_layer = require "ane.recipe.per_layer"
 
-local M = { architectures = { "gemma3n", "gemma3n_text" }, version = 1 }
+local M = { architectures = { "gemma3n", "gemma3n_text" }, version = 1, whole_rope = true }
 
 local NAMES = {
   post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",

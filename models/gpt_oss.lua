@@ -11,7 +11,7 @@ local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
 
-local M = { architectures = { "gpt_oss", "gpt-oss" }, version = 1 }
+local M = { architectures = { "gpt_oss", "gpt-oss" }, version = 1, whole_rope = true }
 
 M.transposed_experts = true -- checkpoints of transformers store them [experts, in, out]
 M.interleaved_experts = true -- in the parameters of transformers, the rows of gate and up alternate

@@ -9,7 +9,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local multipliers = require "ane.recipe.multipliers"
 
-local M = { architectures = { "granite" }, version = 1 }
+local M = { architectures = { "granite" }, version = 1, whole_rope = true }
 
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },

@@ -13,7 +13,7 @@ local mamba2 = require "ane.recipe.mamba2"
 local moe = require "ane.recipe.moe"
 local multipliers = require "ane.recipe.multipliers"
 
-local M = { architectures = { "granitemoehybrid", "granitehybrid" }, version = 1 }
+local M = { architectures = { "granitemoehybrid", "granitehybrid" }, version = 1, whole_rope = true }
 
 local NAMES = mamba2.names "mamba"
 for role, name in pairs {

@@ -9,7 +9,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "hunyuan_v1_dense", "hunyuan-dense", "hunyuandensev1" }, version = 1 }
+local M = { architectures = { "hunyuan_v1_dense", "hunyuan-dense", "hunyuandensev1" }, version = 1, whole_rope = true }
 
 M.names = { hf = { attn_q_norm = "self_attn.query_layernorm", attn_k_norm = "self_attn.key_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false } }

@@ -11,7 +11,7 @@ local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
 local shortconv = require "ane.recipe.shortconv"
 
-local M = { architectures = { "lfm2", "lfm2moe", "lfm2_moe" }, version = 1 }
+local M = { architectures = { "lfm2", "lfm2moe", "lfm2_moe" }, version = 1, whole_rope = true }
 
 M.names = {
   gguf = { output_norm = "token_embd_norm", exp_probs_b = "exp_probs_b" },

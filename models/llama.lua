@@ -9,7 +9,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "llama" }, version = 1 }
+local M = { architectures = { "llama" }, version = 1, whole_rope = true }
 
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },

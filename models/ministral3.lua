@@ -11,7 +11,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local ropes = require "ane.recipe.rope"
 
-local M = { architectures = { "ministral3", "mistral3", "mistral", "ministral" }, version = 1 }
+local M = { architectures = { "ministral3", "mistral3", "mistral", "ministral" }, version = 1, whole_rope = true }
 
 M.defaults = {
   gguf = { rope = { layout = "interleaved" } },

@@ -10,7 +10,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "modernbert", "modern-bert" }, version = 1 }
+local M = { architectures = { "modernbert", "modern-bert" }, version = 1, whole_rope = true }
 
 local GLOBAL = { token_embd = "embeddings.tok_embeddings", token_embd_norm = "embeddings.norm", output_norm = "final_norm" }
 local LAYER = {

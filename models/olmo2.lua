@@ -10,7 +10,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "olmo2", "olmo3" }, version = 1 }
+local M = { architectures = { "olmo2", "olmo3" }, version = 1, whole_rope = true }
 
 M.names = { hf = { post_attention_norm = "post_attention_layernorm", post_ffw_norm = "post_feedforward_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }

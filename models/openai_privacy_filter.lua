@@ -10,7 +10,7 @@ local moe = require "ane.recipe.moe"
 local names = require "ane.recipe.names"
 local shapes = require "ane.recipe.shapes"
 
-local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1 }
+local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1, whole_rope = true }
 
 M.transposed_experts = true -- checkpoints of transformers store them [experts, in, out]
 

@@ -10,7 +10,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local shapes = require "ane.recipe.shapes"
 
-local M = { architectures = { "qwen2" }, version = 1 }
+local M = { architectures = { "qwen2" }, version = 1, whole_rope = true }
 
 M.config = { num_key_value_heads = 32, sliding_window = 4096 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false } }

@@ -8,7 +8,9 @@ local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
 local shapes = require "ane.recipe.shapes"
 
-local M = { architectures = { "qwen2_moe", "qwen2moe" }, version = 1, defaults = { hf = { norm_eps = 1e-6, tied = false } } }
+local M = {
+  architectures = { "qwen2_moe", "qwen2moe" }, version = 1, whole_rope = true, defaults = { hf = { norm_eps = 1e-6, tied = false } },
+}
 
 M.names = {
   hf = {

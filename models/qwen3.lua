@@ -9,7 +9,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "qwen3" }, version = 1 }
+local M = { architectures = { "qwen3" }, version = 1, whole_rope = true }
 
 M.config = { num_key_value_heads = 32, head_dim = 128, sliding_window = 4096 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }

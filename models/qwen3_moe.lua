@@ -10,7 +10,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
 
-local M = { architectures = { "qwen3_moe", "qwen3moe" }, version = 1 }
+local M = { architectures = { "qwen3_moe", "qwen3moe" }, version = 1, whole_rope = true }
 
 M.names = {
   hf = {

@@ -9,7 +9,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local lists = require "ane.recipe.lists"
 
-local M = { architectures = { "smollm3" }, version = 1 }
+local M = { architectures = { "smollm3" }, version = 1, whole_rope = true }
 
 M.config = { num_key_value_heads = 4 }
 M.defaults = {

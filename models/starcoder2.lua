@@ -9,7 +9,7 @@ local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local shapes = require "ane.recipe.shapes"
 
-local M = { architectures = { "starcoder2" }, version = 1 }
+local M = { architectures = { "starcoder2" }, version = 1, whole_rope = true }
 
 M.names = { hf = { ffn_up = "mlp.c_fc", ffn_down = "mlp.c_proj" } }
 M.config = { num_key_value_heads = 2 }

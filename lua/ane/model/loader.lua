@@ -239,7 +239,7 @@ function M.identify(source, path, opts)
   -- This precedes the configuration, because the keys of an unknown architecture have unknown meanings.
   r, message, code = find_recipe(architecture, opts.recipe)
   if not r then return nil, ("%s: %s"):format(path, message), code end
-  cfg, message, code = config.read(source, r.config)
+  cfg, message, code = config.read(source, r.config, r.whole_rope)
   if not cfg then return nil, message, code end
   return r, cfg
 end

@@ -56,7 +56,7 @@ end
 local function names_of(source, r)
   local architecture = architecture_of(source)
   local own = architecture and architecture:find "^ane%-" and (r or recipe.find(config.architecture(source) or architecture))
-  local cfg = own and config.read(source, own.config)
+  local cfg = own and config.read(source, own.config, own.whole_rope)
   return cfg and names.for_source(own, cfg) or names.of "gguf", own, cfg
 end
 

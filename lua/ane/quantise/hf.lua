@@ -377,7 +377,7 @@ end
 local function read(source, r)
   local architecture = try(config.architecture(source))
   r = r or try(recipe.find(architecture))
-  local cfg = try(config.read(source, r.config))
+  local cfg = try(config.read(source, r.config, r.whole_rope))
   recipe.complete(r, cfg)
   local arch = known.of(cfg, r)
   local self = arch and gather(arch, r, cfg, source)

@@ -10,6 +10,8 @@
 --                                              keys = {key = value} gives results of cfg.meta for keys that the file lacks
 --   config = {key = value}                     values of keys of config.json that files may lack, before the configuration is read; or
 --                                              function(architecture) -> such a table or nil
+--   whole_rope = true                          a config.json with rope type "default" rotates whole heads, whatever its
+--                                              partial_rotary_factor is, as these models in transformers do
 --   modules = function(place, cfg) -> name     names of the modules of transformers, for adapters, where they differ from the names in its
 --                                              files; place: see ane.adapter.places; nil: no other name
 --   gguf_differs = function(place, cfg) -> why  how the numbers of a weight in GGUF files differ from those of the folder, but for the rows

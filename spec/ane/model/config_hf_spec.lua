@@ -46,9 +46,9 @@ local function folder(change)
   return temps[#temps]
 end
 
-local function read(change)
+local function read(change, whole_rope)
   local source <close> = assert(core.open(folder(change)))
-  return config.read(source)
+  return config.read(source, nil, whole_rope)
 end
 
 local function set(values)
@@ -212,6 +212,28 @@ describe("config.json", function()
       full_attention = { rope_theta = 7 }, sliding_attention = { rope_theta = 8 },
     } }))
     assert.same({ full_attention = { theta = 7, dims = 4 }, sliding_attention = { theta = 8, dims = 4 } }, cfg.ropes)
+  end)
+
+  -- As transformers 5.24 does: compute_default_rope_parameters of llama, qwen2, mistral and others takes head_dim, and the other rope
+  -- types give tables of half the width, with which the product of the heads raises.
+  it("rotates whole heads for a recipe that says so", function()
+    for _, where in ipairs { "rope_parameters", "top" } do
+      for _, kind in ipairs { "default", "linear" } do
+        local p = { rope_type = kind, rope_theta = 500, factor = kind == "linear" and 2 or nil }
+        local keys = { rope_parameters = p }
+        local at = where == "top" and keys or p
+        at.partial_rotary_factor = 0.5
+        local rope = assert(read(set(keys), true)).rope
+        if kind == "default" then
+          assert.same({ theta = 500, dims = 4 }, rope)
+        else
+          assert.equal("unsupported", rope.fault.code)
+          assert.matches("partial_rotary_factor 0.5 with rope type 'linear': heads of 'llama' are rotated as a whole", rope.fault.message)
+        end
+        at.partial_rotary_factor = 1
+        assert.is_nil(assert(read(set(keys), true)).rope.fault)
+      end
+    end
   end)
 
   it("leaves it to the recipe whether an odd part of a head is a fault", function()

@@ -220,8 +220,6 @@ describe("a folder as GGUF", function()
     assert.equal("gemma3", with_ropes({ rope_type = "default", rope_theta = 1e4 }).architecture)
     assert.matches("cannot say rope type linear of sliding layers",
       with_ropes({ rope_type = "linear", rope_theta = 1e4, factor = 4.0 }).note)
-    assert.matches("cannot say ropes of 32 and 16 dimensions",
-      with_ropes({ rope_type = "default", rope_theta = 1e4, partial_rotary_factor = 0.5 }).note)
     from = changed("smollm3-odd", function(c) c.no_rope_layers = core.json_array { 1, 1, 0, 0, 1 } end)
     assert.matches("smollm3 cannot say rope in other layers than three of four", write(from, "fp16").note)
   end)
@@ -299,22 +297,30 @@ describe("a folder as GGUF", function()
     end
   end)
 
-  it("says how much of a head rotates", function()
+  it("rotates whole heads where transformers ignores partial_rotary_factor", function()
     local ids = {}
     for i = 1, 40 do ids[i] = i * 7 % 50 end
-    local cases = {
-      ["qwen3-odd"] = { 6 / 14, "ane-qwen3" }, ["olmo2-odd"] = { 8 / 14, "ane-olmo2" }, -- llama.cpp rotates whole heads there
-      ["smollm3-odd"] = { 4 / 10, "ane-smollm3" },
-    }
-    for name, case in pairs(cases) do
-      local from = changed(name, function(c) c.rope_parameters.partial_rotary_factor = case[1] end)
-      assert.equal(case[2], write(from, "fp32").architecture)
+    for name, partial in pairs { ["qwen3-odd"] = 6 / 14, ["olmo2-odd"] = 8 / 14, ["smollm3-odd"] = 4 / 10 } do
+      local from = changed(name, function(c) c.rope_parameters.partial_rotary_factor = partial end)
+      assert.equal(name:match "^%w+", write(from, "fp32").architecture)
       local a <close> = assert(ane.load(from, { activations = "fp32" }))
       local whole <close> = assert(ane.load(HF .. name, { activations = "fp32" }))
       local b <close> = assert(ane.load(path(), { activations = "fp32" }))
       assert(assert(compare.run(a, b, ids)).kl.max < 1e-6, name)
-      assert(assert(compare.run(a, whole, ids)).kl.max > 1e-3, name)
+      assert.equal(0, assert(compare.run(a, whole, ids)).kl.max, name)
     end
+  end)
+
+  it("rotates a part of each head where the user's recipe reads partial_rotary_factor", function()
+    local ids = {}
+    for i = 1, 40 do ids[i] = i * 7 % 50 end
+    local own = {}
+    for key, value in pairs(require "ane.models.qwen3") do own[key] = value end
+    own.whole_rope = nil
+    local from = changed("qwen3-odd", function(c) c.rope_parameters.partial_rotary_factor = 6 / 14 end)
+    local a <close> = assert(ane.load(from, { activations = "fp32", recipe = own }))
+    local whole <close> = assert(ane.load(HF .. "qwen3-odd", { activations = "fp32" }))
+    assert(assert(compare.run(a, whole, ids)).kl.max > 1e-3)
   end)
 
   it("says what a GGUF of the architecture cannot", function()

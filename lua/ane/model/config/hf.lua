@@ -231,13 +231,17 @@ end
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
   if partial > 1 then self:fail("format", "key partial_rotary_factor must be at most 1, but is %s", partial) end
+  local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
+  if self.whole_rope and name == "default" then partial = 1 end
   local rope = {
     theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
     local_theta = self:positive "rope_local_base_freq", mscale_all_dim = self:number("mscale_all_dim", p, where),
     growth = growth_of(self, p, where),
   }
-  local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
-  if name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
+  if self.whole_rope and partial < 1 then -- transformers stops at the first token
+    local what = "%s: partial_rotary_factor %s with rope type '%s': heads of '%s' are rotated as a whole"
+    rope.fault = { code = "unsupported", message = what:format(self.path, partial, name, cfg.architecture) }
+  elseif name ~= "proportional" and (rope.dims < 2 or rope.dims % 2 ~= 0) then
     -- This is an error only in a model that rotates its heads; ane.recipe.builder raises it.
     local what = "%s: partial_rotary_factor %s of a head of %d gives %d rotary dimensions"
     rope.fault = { code = "format", message = what:format(self.path, partial, cfg.head_dim, rope.dims) }
@@ -500,8 +504,10 @@ end
 --- The configuration (see ane.model.config); raises if a key is wrong or unknown.
 -- @param defaults nil, or key -> value for keys that config.json lacks, or function(architecture) -> such a table. rope_parameters applies
 -- where neither rope_parameters nor rope_scaling is set; other keys apply unless they are null.
-function M.read(source, defaults)
+-- @param whole_rope see ane.recipe
+function M.read(source, defaults, whole_rope)
   local self = open(source)
+  self.whole_rope = whole_rope
   local raw, prefix = text_part(self, source)
   local quantised = self.raw.quantization_config
   if raw then self.raw, raw.quantization_config = raw, raw.quantization_config or quantised end

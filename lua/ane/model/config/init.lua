@@ -68,9 +68,10 @@ end
 --- The configuration of a source.
 -- @param source an open source
 -- @param defaults nil, or what a config.json lacks: `config` of a recipe (see ane.recipe)
+-- @param whole_rope of a recipe
 -- @return the table described above; or nil, message, code
-function M.read(source, defaults)
-  return failure.border(source:path(), function() return reader(source).read(source, defaults) end)
+function M.read(source, defaults, whole_rope)
+  return failure.border(source:path(), function() return reader(source).read(source, defaults, whole_rope) end)
 end
 
 --- Returns only the name of the architecture, even if the rest cannot be read.
