@@ -117,7 +117,7 @@ local function check_kind(given, model, kind)
       return nil, ("option %s is for %s, not for %s"):format(name, only[2], tostring(model)), "invalid"
     end
   end
-  if given.task and rows.kinds[given.task] ~= kind then
+  if given.task and not workers.does(model, rows.kinds[given.task]) then
     return nil, ("%s does not support the task %s"):format(tostring(model), given.task), "unsupported"
   end
   return true
@@ -404,6 +404,7 @@ function M.run(model, opts, level)
   self.room = worker.kind == "text" and 2 * opts.sessions or 1024
   self.reading = {
     form = form, task = opts.task, kind = worker.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds,
+    does = function(need) return workers.does(model, need) end,
   }
   local own = {}
   if is_file(opts.output) then

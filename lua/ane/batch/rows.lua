@@ -75,7 +75,7 @@ local FIELD = {
 -- The task that the fields of a plain row of a language model belong to.
 local function guess(body)
   if body.messages ~= nil then return "chat" end
-  if body.query ~= nil and body.documents ~= nil then return "rerank" end -- refused by name
+  if body.query ~= nil and body.documents ~= nil then return "rerank" end -- refused by name, unless the model answers yes or no
   return "completion"
 end
 
@@ -147,7 +147,8 @@ end
 --- Reads a row. Sets asked.request and asked.id first, so that a failure is answered in the form of the row.
 -- @param asked table that is filled: request (true: in OpenAI's form), id (nil: none), task, body
 -- @param row of ane.batch.input
--- @param settings form, task (or nil), kind (of the model), body (defaults of fields), context, task_kinds
+-- @param settings form, task (or nil), kind (of the model), body (defaults of fields), context, task_kinds, does
+-- (function(kind that a task needs) -> whether the model does it)
 -- @raise a failure of ane.serve.errors
 function M.read(asked, row, settings)
   if row.id then asked.id = row.id end
@@ -162,7 +163,7 @@ function M.read(asked, row, settings)
   end
   if not asked.request then plain_defaults(task, body, settings) end
   asked.task, asked.body = task, body
-  if settings.task_kinds[task] ~= settings.kind then
+  if not settings.does(settings.task_kinds[task]) then
     errors.raise(400, ("the model does not support the task %s"):format(task), { code = "unsupported" })
   end
   if body.stream == true then fields.unsupported("stream", "is not supported in a batch") end

@@ -27,8 +27,8 @@ local GROUP, GROUP_BYTES = 64, 1 << 20
 -- Default of prefix_memory: the bytes of the weights divided by PREFIX_SHARE, and at least PREFIXES bytes.
 local PREFIXES, PREFIX_SHARE = 32 << 20, 16
 
---- The kind of a model: see ane.serve.served.
-M.kind = served.kind
+--- The kind of a model, and whether it does what a task needs: see ane.serve.served.
+M.kind, M.does = served.kind, served.does
 
 -- ---- Calls -------------------------------------------------------------------------------------------------------------------
 

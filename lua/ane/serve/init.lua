@@ -324,7 +324,7 @@ local function answer(self, call)
   end
   local body = route[1] == "POST" and read_body(call) or nil
   call.body = nil
-  if route.needs and route.needs ~= self.kind then
+  if route.needs and not served.does(self.model, route.needs) then
     errors.raise(400, ("the model %s %s"):format(self.id, WHAT[route.needs]), { code = "unsupported" })
   end
   routes.handler(route)(self, call, body, id)
