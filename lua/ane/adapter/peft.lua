@@ -68,13 +68,21 @@ local function grammar_of(path, key)
   raise("unsupported", "%s: the pattern %q is a regular expression that is not supported: %s", path, key, message)
 end
 
+-- The Lua pattern of a key in which only "." has a meaning, any character; nil for other keys. Adapters with a rank of their own for each
+-- module have hundreds of such keys, and a grammar takes milliseconds to make.
+local function plain_of(key)
+  return not key:find "[^%w_.-]" and "^" .. key:gsub("%-", "%%-") .. "$" or nil
+end
+
 -- The patterns of rank_pattern or alpha_pattern in the order of the file; the first match counts. The decoded table has no order,
 -- so each key is looked up in the text.
 local function patterns(path, text, config, field)
   local list, from = {}, text:find(('"%s"'):format(field), 1, true) or 1
   for key, value in pairs(type(config[field]) == "table" and config[field] or {}) do
     if type(value) ~= "number" then raise("format", "%s: %s[%q] is not a number", path, field, key) end
-    list[#list + 1] = { at = text:find(core.json_encode(key), from, true) or 0, key = key, value = value, grammar = grammar_of(path, key) }
+    local plain = plain_of(key)
+    local at = text:find(core.json_encode(key), from, true) or 0
+    list[#list + 1] = { at = at, key = key, value = value, plain = plain, grammar = not plain and grammar_of(path, key) or nil }
   end
   table.sort(list, function(a, b)
     if a.at ~= b.at then return a.at < b.at end
@@ -83,8 +91,14 @@ local function patterns(path, text, config, field)
   return list
 end
 
+local DOT = ("."):byte()
+
 -- Does a pattern match the name of a module?
 local function matches(path, row, module)
+  if row.plain then
+    local before = #module - #row.key -- module names are ASCII: "." is a byte
+    return (before == 0 or before > 0 and module:byte(before) == DOT) and module:find(row.plain, before + 1) ~= nil
+  end
   local matcher <close>, message, code = row.grammar:matcher()
   if not matcher then raise(code, "%s: %s", path, message) end
   local taken

@@ -219,12 +219,26 @@ describe("LoRA adapters", function()
       assert.equal(two, of { r = 16, lora_alpha = 8, rank_pattern = { q_proj = 4, v_proj = 4 } })
       -- As re.match(r"(.*\.)?(KEY)$", module) of PEFT 0.21 does.
       for _, key in ipairs { "(q|v)_proj", "^model.*_proj$", "layers\\.\\d+\\.self_attn\\.[qv]_proj", "[a-z]+_proj",
-        "self_attn.(q|v)_pro?j", "\\w_proj", ".{6}" } do
+        "self_attn.(q|v)_pro?j", "\\w_proj", ".{6}", "self.attn.._proj" } do
         assert.equal(two, of { lora_alpha = 1, alpha_pattern = { [key] = 8 } }, key)
       end
-      for _, key in ipairs { "_proj", "^q_proj", "^self_attn.*", "q", "proj$", "q_proj.", "(q|v)_pro", "\\d+" } do
+      for _, key in ipairs { "_proj", "^q_proj", "^self_attn.*", "q", "proj$", "q_proj.",
+        "(q|v)_pro", "\\d+", "elf_attn.q_proj", "model", "self_attn-q_proj" } do
         assert.equal(two, of { lora_alpha = 8, alpha_pattern = { [key] = 1 } }, key)
       end
+    end)
+
+    it("may have a rank of their own for each of many modules", function()
+      local tensors, ranks = {}, require("ane.core").json_object()
+      for i = 1, 300 do
+        local module = ("model.layers.%d.self_attn.q_proj"):format(i)
+        ranks[module:sub(7)] = i % 3 + 1
+        for _, t in ipairs(adapters.pair(module, 2, 2, i % 3 + 1, i)) do tensors[#tensors + 1] = t end
+      end
+      local started = os.clock()
+      local file <close> = assert(require("ane.adapter").read(keep(adapters.peft { tensors = tensors, config = { rank_pattern = ranks } })))
+      for i, m in ipairs(file.modules) do assert.equal(tonumber(m.module:match "%d+") % 3 + 1, m.rank, i) end
+      assert.is_true(os.clock() - started < 2) -- a grammar for each key takes ten times as long
     end)
 
     it("have biases, of the products of B and of whole modules", function()
