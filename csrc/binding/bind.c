@@ -169,6 +169,16 @@ const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
   return s;
 }
 
+const float *bind_opt_floats_option(lua_State *L, int t, const char *name, lua_Integer n, const char *of) {
+  size_t size = 0;
+  if (bind_field(L, t, name) != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING); /* the table keeps no text made of a number */
+  const char *bytes = lua_tolstring(L, -1, &size);
+  if (bytes && size != (size_t)n * sizeof(float))
+    luaL_error(L, "%s of %s has %I bytes, but must have %I", name, of, (LUAI_UACINT)size, (LUAI_UACINT)n * 4);
+  lua_pop(L, 1);
+  return (const float *)(const void *)bytes;
+}
+
 bool bind_boolean_option(lua_State *L, int t, const char *name) {
   bind_field(L, t, name);
   bool v = lua_toboolean(L, -1);

@@ -69,6 +69,8 @@ lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Num
 const char *bind_kind(lua_State *L, int i);
 /* Reads a text; NULL if it is absent. The table keeps the text alive. */
 const char *bind_opt_text_option(lua_State *L, int t, const char *name);
+/* Reads n float32 as bytes; NULL if they are absent. The table keeps them alive. of: the table, as messages name it. */
+const float *bind_opt_floats_option(lua_State *L, int t, const char *name, lua_Integer n, const char *of);
 /* Reads a boolean; false if it is absent. */
 bool bind_boolean_option(lua_State *L, int t, const char *name);
 /* Returns the index of the option's word in a NULL-terminated list; 0 if it is absent. */

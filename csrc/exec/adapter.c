@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "exec/session_internal.h"
 #include "exec/thread_ctx.h"
+#include "tensor/finite.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -186,18 +187,14 @@ static const float *copy(struct ane_adapter *a, const float *x, int64_t n) {
   return to;
 }
 
-static bool all_finite(const float *x, int64_t n) {
-  for (int64_t i = 0; x && i < n; i++)
-    if (!isfinite(x[i])) return false;
-  return true;
-}
+static bool is_fine(const float *x, int64_t n) { return !x || ane_all_finite(x, (uint64_t)n); }
 
 static ane_status check_part(const struct ane_adapter_part *q, int64_t rows, int64_t cols, struct ane_error *err) {
   if (q->rows != rows || q->cols != cols)
     return ane_fail(err, ANE_SHAPE,
                     "the adapter is for a weight %s of [%" PRId64 ", %" PRId64 "], the model has [%" PRId64 ", %" PRId64 "]",
                     q->weight, q->rows, q->cols, rows, cols);
-  if (!all_finite(q->a, q->rank * cols) || !all_finite(q->b, q->rank * rows) || !all_finite(q->bias, rows) || !isfinite(q->scale))
+  if (!is_fine(q->a, q->rank * cols) || !is_fine(q->b, q->rank * rows) || !is_fine(q->bias, rows) || !isfinite(q->scale))
     return ane_fail(err, ANE_INVALID, "the adapter for weight %s has an element that is not finite", q->weight);
   return ANE_OK;
 }

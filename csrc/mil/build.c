@@ -1,10 +1,9 @@
 /* The MIL builder itself: names, constants, and operations in order. */
 #include "mil/build.h"
 
-#include "tensor/half.h"
+#include "tensor/finite.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -237,9 +236,7 @@ mil_value mil_text(struct mil_build *b, const char *s) {
 
 /* Are n numbers finite in this type? */
 static bool finite_in(ane_mil_dtype t, const float *data, uint64_t n) {
-  bool fine = true;
-  for (uint64_t i = 0; i < n; i++) fine &= t == ANE_MIL_FP16 ? (ane_f32_f16(data[i]) & 0x7C00) != 0x7C00 : isfinite(data[i]);
-  return fine;
+  return t == ANE_MIL_FP16 ? ane_round_f16(data, n, NULL) : ane_all_finite(data, n);
 }
 
 /* Converts n numbers to fp16, fp32 or int32. */

@@ -6,7 +6,7 @@
 #include "mil/coreai_table.h"
 #include "mil/coreai_pool.h"
 #include "mil/export_internal.h"
-#include "tensor/half.h"
+#include "tensor/finite.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -115,16 +115,6 @@ static ane_ai_value stored(struct body *f, int32_t rank, const int64_t *dim, con
   return v.kind == ANE_MIL_BLOB ? ane_ai_resource(&f->b, type, (int32_t)v.offset) : ane_ai_constant(&f->b, type, data);
 }
 
-/* Rounds n numbers to fp16. false: one of them is not finite there. */
-static bool round_all(const float *x, size_t n, uint16_t *out) {
-  bool fine = true;
-  for (size_t i = 0; i < n; i++) {
-    out[i] = ane_f32_f16(x[i]);
-    fine &= (out[i] & 0x7C00) != 0x7C00;
-  }
-  return fine;
-}
-
 /* Returns the cosines or sines of a rope at the positions of the call, [1, r / 2, T, 1], gathered from an fp16 table
  * [context, r / 2]. The angle is an fp32 product, as in the executor. */
 static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool sine) {
@@ -136,7 +126,7 @@ static ane_ai_value rope_table(struct body *f, const struct ane_node *n, bool si
   for (int64_t p = 0; data && p < f->context; p++)
     for (int64_t i = 0; i < half; i++) {
       float angle = (float)p * freq[i], number = (sine ? ane_sinf(angle) : ane_cosf(angle)) * magnitude;
-      fine &= round_all(&number, 1, &data[p * half + i]);
+      fine &= ane_round_f16(&number, 1, &data[p * half + i]);
     }
   if (data && !fine)
     ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "%s: its table has a number that is not finite in fp16", n->name));
@@ -437,7 +427,7 @@ static ane_ai_value rounded(struct body *f, uint32_t i, const char *what, int32_
   for (int32_t d = 0; d < rank; d++) n *= (size_t)dim[d];
   uint16_t *data = allocate(f, n, sizeof *data);
   if (!data) return f->positions;
-  if (round_all(x, n, data)) return stored(f, rank, dim, data);
+  if (ane_round_f16(x, n, data)) return stored(f, rank, dim, data);
   ane_ai_build_fail(&f->b, ane_fail(f->b.err, ANE_INVALID, "dense layer %u: its %s has a number that is not finite in fp16",
                                     (unsigned)i + 1, what));
   return f->positions;

@@ -3,22 +3,16 @@
 
 #include "quant/quant.h"
 #include "quant/weight_schemes.h"
-#include "tensor/half.h"
+#include "tensor/finite.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /* Converts n numbers to the type. false: one of them is not finite in this type. */
 static bool round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n) {
-  bool finite = true;
-  if (t == ANE_MIL_FP32) memcpy(dst, src, n * sizeof *src);
-  for (uint64_t i = 0; i < n; i++) {
-    uint16_t h = ane_f32_f16(src[i]);
-    finite &= t == ANE_MIL_FP32 ? isfinite(src[i]) : (h & 0x7C00) != 0x7C00;
-    if (t != ANE_MIL_FP32) memcpy((uint8_t *)dst + 2 * i, &h, 2);
-  }
-  return finite;
+  if (t != ANE_MIL_FP32) return ane_round_f16(src, n, dst);
+  memcpy(dst, src, n * sizeof *src);
+  return ane_all_finite(src, n);
 }
 
 ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,

@@ -16,7 +16,7 @@ local C = {
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
 local OPEN = {
   ["tensor/dyn.h"] = true, ["tensor/half.h"] = true, ["tensor/rows.h"] = true, ["quant/weight_schemes.h"] = true,
-  ["quant/compensate.h"] = true, ["quant/gradient.h"] = true,
+  ["tensor/finite.h"] = true, ["quant/compensate.h"] = true, ["quant/gradient.h"] = true,
   ["grammar/number.h"] = true, ["kernels/recurrent.h"] = true, ["platform/append.h"] = true,
   ["platform/map_guard.h"] = true, ["platform/sandbox.h"] = true, ["platform/shared_wait.h"] = true, ["platform/signals.h"] = true,
 }

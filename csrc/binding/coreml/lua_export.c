@@ -347,14 +347,10 @@ static const int64_t *push_numbers(lua_State *L, int at, uint32_t *n) {
 
 /* Returns the `count` fp32 numbers of the text field `key`, which the table at `kept` keeps alive; NULL: there is none. */
 static const float *numbers_field(lua_State *L, int t, const char *key, size_t count, int kept) {
-  size_t bytes = 0;
-  if (bind_field(L, t, key) != LUA_TNIL) luaL_checktype(L, -1, LUA_TSTRING);
-  const char *data = lua_tolstring(L, -1, &bytes);
+  const float *numbers = bind_opt_floats_option(L, t, key, (lua_Integer)count, "result.dense");
+  bind_field(L, t, key);
   lua_rawseti(L, kept, (lua_Integer)lua_rawlen(L, kept) + 1);
-  if (data && bytes != 4 * count)
-    luaL_error(L, "result.dense: %s has %d bytes, but must have %d", key, (int)bytes, (int)(4 * count));
-  /* analyser: the text holds numbers that were packed as float32. */
-  return (const float *)data;
+  return numbers;
 }
 
 /* Reads the list `dense` of the table at t, of {weight, bias (fp32 numbers as text), rows, columns, tanh}, into a userdata that

@@ -2,9 +2,9 @@
 #include "binding/formats/bind_source.h"
 
 #include "quant/quant.h"
+#include "tensor/finite.h"
 
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 /* One edit, read from its table at stack index `at`. */
@@ -25,15 +25,8 @@ static const char *text_field(lua_State *L, int t, const char *name) {
   return text;
 }
 
-/* Returns n floats of field `name` of the table at t; NULL if it is absent. */
 static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
-  size_t size = 0;
-  bind_field(L, t, name);
-  if (!lua_isnil(L, -1)) luaL_checktype(L, -1, LUA_TSTRING); /* a number would become a string that the table does not keep */
-  const char *bytes = lua_tolstring(L, -1, &size);
-  if (bytes && size != (size_t)n * sizeof(float)) luaL_error(L, "%s of an edit has %I bytes", name, (LUAI_UACINT)size);
-  lua_pop(L, 1);
-  return (const float *)(const void *)bytes;
+  return bind_opt_floats_option(L, t, name, n, "an edit");
 }
 
 /* Sets the rows and columns that a tensor has for adapters: a vector is one row. */
@@ -126,12 +119,6 @@ static ane_status change(lua_State *L, int t, float *w, int64_t rows, int64_t co
   return ANE_OK;
 }
 
-static bool all_finite(const float *w, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (!isfinite(w[i])) return false;
-  return true;
-}
-
 /* Applies the list `changes` of an edit to w. After a change of an adapter, whose path is its field `adapter`, w must be finite.
  */
 static ane_status apply(lua_State *L, const struct edit *e, float *w, const struct ane_shape *shape, float *temp,
@@ -148,7 +135,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
     luaL_checktype(L, t, LUA_TTABLE);
     st = change(L, t, w, rows, cols, temp, err);
     const char *adapter = bind_opt_text_option(L, t, "adapter");
-    if (!st && adapter && !all_finite(w, rows * cols))
+    if (!st && adapter && !ane_all_finite(w, (uint64_t)(rows * cols)))
       st = ane_fail(err, ANE_INVALID, "%s: with it, tensor %s has an element that is not finite: its scale is too large", adapter,
                     e->name);
     lua_pop(L, 1);

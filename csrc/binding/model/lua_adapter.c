@@ -13,13 +13,7 @@ struct lua_adapter {
 /* Returns the float32 bytes of field `name` of the table at the top, which must be n floats; NULL if it is absent. The table
  * keeps them alive. */
 static const float *floats_field(lua_State *L, const char *name, lua_Integer n) {
-  size_t size;
-  if (bind_field(L, -1, name) == LUA_TNIL) return lua_pop(L, 1), NULL;
-  luaL_checktype(L, -1, LUA_TSTRING); /* a number would become a string that the table does not keep */
-  const char *bytes = lua_tolstring(L, -1, &size);
-  if (size != (size_t)n * sizeof(float)) luaL_error(L, "%s of a part has %I bytes", name, (LUAI_UACINT)size);
-  lua_pop(L, 1);
-  return (const float *)(const void *)bytes;
+  return bind_opt_floats_option(L, lua_gettop(L), name, n, "a part");
 }
 
 static lua_Integer count_field(lua_State *L, const char *name) {
