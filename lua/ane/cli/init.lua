@@ -121,8 +121,10 @@ local function complain(name, message)
   io.stderr:write("ane", name and " " .. name or "", ": ", one_line(message), "\n")
 end
 
---- Returns whether this error is the one that Lua raises after Ctrl-C.
-M.interrupted = failures.is_interrupt
+--- Returns whether this error is the one that Lua raises after Ctrl-C, or one whose cause it is ("FILE: interrupted!").
+function M.interrupted(raised)
+  return failures.is_interrupt(raised) or type(raised) == "string" and raised:find ": interrupted!$" ~= nil
+end
 
 -- Options of the Lua API that a message names, as they are typed: "option top_p" is "--top-p".
 local function as_typed(message, args)
@@ -183,7 +185,7 @@ local function run_command(args)
     if not is_usage(message, args) then raise(command, args, done) end
   elseif done then
     return 0
-  elseif type(message) == "string" and message:find "interrupted!$" then
+  elseif M.interrupted(message) then
     raise(command, args, message) -- Ctrl-C in a function that the core or a recipe called
   end
   if code ~= "told" then complain(args.command, as_typed(message, args)) end -- else by rank 0
