@@ -24,7 +24,7 @@ end
 -- Options that take negative numbers, zero and infinite numbers.
 local SIGNED = set "seed priority scale"
 local ZERO = set [[temperature top_k top_p min_p repeat_window max_tokens logprobs prompt_logprobs blanks threshold queue port max_errors
-  grace]]
+  grace prefix_memory]]
 local INFINITE = set "time_limit rank_timeout timeout grace"
 -- Options whose tables may have a metatable that gives more: errors of that metatable are the caller's.
 local OPEN = set "recipe"
