@@ -81,8 +81,7 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
   return interp_constant(t->g, name, &d, out, t->err);
 }
 
-/* Sets *out to the value that a parameter is bound to. */
-static ane_status binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
+ane_status mil_binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
   if (b->value) {
     ane_status st = mil_constant(t, "", b->value, out);
     return st || *out != INTERP_NONE
@@ -101,7 +100,7 @@ ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const ch
   if (!a) return ANE_OK;
   if (a->n_bindings != 1)
     return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, but must have one", name, a->n_bindings);
-  return binding(t, op, &a->bindings[0], out);
+  return mil_binding(t, op, &a->bindings[0], out);
 }
 
 ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_t **out) {
@@ -133,8 +132,11 @@ ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim p
 
 ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in,
                     int32_t *out) {
-  ane_status st = interp_value(t->g, node_name(op), out, t->err);
-  return st ? st : interp_add(t->g, t->block, prim, node_name(op), in, n_in, out, 1, t->err);
+  int32_t made = INTERP_NONE;
+  ane_status st = interp_value(t->g, node_name(op), &made, t->err);
+  if (!st) st = interp_add(t->g, t->block, prim, node_name(op), in, n_in, &made, 1, t->err);
+  *out = made; /* which may be one of the inputs */
+  return st;
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
@@ -205,7 +207,7 @@ static ane_status map_op(struct mil_import *t, const struct ane_mil_op *op, cons
     st = parameter(t, op, row, p, all - (p[all - 1] == '?'), &in[count++]);
     p += all;
   }
-  for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = binding(t, op, &many->bindings[i], &in[count++]);
+  for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = mil_binding(t, op, &many->bindings[i], &in[count++]);
   while (!many && count > 0 && in[count - 1] == INTERP_NONE) count--;
   if (!st && op->n_outputs > (uint32_t)info.max_outputs)
     st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, but must have at most %d", op->n_outputs, info.max_outputs);
@@ -254,7 +256,7 @@ static ane_status control(struct mil_import *t, const struct ane_mil_op *op, boo
   n.in = ane_arena_array(&t->g->arena, (size_t)a->n_bindings + 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);
   ane_status st = ANE_OK;
-  for (uint32_t i = 0; !st && i < a->n_bindings; i++) st = binding(t, op, &a->bindings[i], &n.in[i]);
+  for (uint32_t i = 0; !st && i < a->n_bindings; i++) st = mil_binding(t, op, &a->bindings[i], &n.in[i]);
   for (int k = 0; !st && k < 2; k++) {
     const struct ane_mil_block *b = &op->blocks[k];
     uint32_t in = loop ? a->n_bindings : 0, out = loop && k == 0 ? 1 : op->n_outputs;

@@ -27,6 +27,8 @@ const struct mil_name *mil_find(const struct mil_import *t, const char *name);
 ane_status mil_define(struct mil_import *t, const char *name, const struct mil_name *n);
 /* Sets *out to the value of a parameter; INTERP_NONE if the op does not have it. */
 ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const char *name, int32_t *out);
+/* Sets *out to the value that a parameter is bound to. */
+ane_status mil_binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out);
 /* Makes a value of a stored constant; INTERP_NONE if tensors cannot hold it. */
 ane_status mil_constant(struct mil_import *t, const char *name, const struct ane_mil_value *v, int32_t *out);
 /* Makes values for the outputs of an op, with their names. */

@@ -27,6 +27,9 @@ static const struct {
     {ANE_PRIM_matmul_dequantize, prim_prepare_matmul_dequantize, 0},
     {ANE_PRIM_matmul_nbits, prim_prepare_matmul_nbits, 0},
     {ANE_PRIM_group_query_attention, prim_prepare_group_query_attention, 0},
+    {ANE_PRIM_lstm, prim_prepare_lstm, 1u << 3 | 1u << 4 | 1u << 7 | 1u << 8},
+    {ANE_PRIM_gru, prim_prepare_gru, 1u << 2 | 1u << 3},
+    {ANE_PRIM_rnn, prim_prepare_rnn, 1u << 2 | 1u << 3},
     {ANE_PRIM_moe, prim_prepare_moe, 1u << 2 | 1u << 4 | 1u << 6},
     {ANE_PRIM_qmoe, prim_prepare_qmoe, 0},
 };
@@ -89,21 +92,13 @@ static ane_status check_inputs(struct ane_prim_call *c) {
 
 /* ---- Calling -------------------------------------------------------------------------------------------------------*/
 
-static void drop_temps(struct ane_prim_call *c) {
-  while (c->temps) {
-    struct ane_dyn_block *next = c->temps->next;
-    ane_dyn_block_give(c->memory, c->temps);
-    c->temps = next;
-  }
-}
-
 ane_status ane_prim_run(struct ane_prim_call *c) {
   c->status = ANE_OK;
   c->temps = NULL;
   ane_status st = check_inputs(c);
   if (!st) st = ops[c->op].run(c);
   if (!st) st = c->status;
-  drop_temps(c);
+  prim_drop(c, NULL);
   return st;
 }
 
@@ -115,7 +110,7 @@ ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **sta
   for (size_t i = 0; i < ANE_COUNT(prepared); i++)
     if (prepared[i].op == c->op) st = prepared[i].prepare(c, state);
   if (!st) st = c->status;
-  drop_temps(c);
+  prim_drop(c, NULL);
   if (st) ane_prim_state_free(*state), *state = NULL;
   return st;
 }

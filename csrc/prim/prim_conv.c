@@ -1,4 +1,4 @@
-/* Convolutions and pooling: MIL's conv (cross-correlation), conv_transpose, max_pool and avg_pool, with 1 to 3 spatial
+/* Convolutions and pooling: MIL's conv (cross-correlation), conv_transpose, max_pool, avg_pool and l2_pool, with 1 to 3 spatial
  * dimensions, and ONNX Runtime's CausalConvWithState. */
 #include "prim/prim_internal.h"
 
@@ -298,10 +298,12 @@ static int64_t counted(const struct conv *v, int64_t at, bool inside) {
   return n;
 }
 
-static ane_status pool(struct ane_prim_call *c, bool largest) {
+enum pooling { LARGEST, AVERAGE, ROOT };
+
+static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   struct conv v;
   int64_t dim[ANE_DYN_RANK];
-  bool inside = !largest && prim_bool(c, "exclude_padding_from_average", false);
+  bool inside = kind == AVERAGE && prim_bool(c, "exclude_padding_from_average", false);
   if (c->status || read_pool(c, &v)) return c->status;
   dim[0] = v.batch, dim[1] = v.out;
   memcpy(dim + 2, v.y, sizeof v.y);
@@ -316,16 +318,17 @@ static ane_status pool(struct ane_prim_call *c, bool largest) {
       int64_t at = source(&v, i % places, t);
       if (at < 0) continue;
       float one = x[i / places * area + at];
-      sum += (double)one;
+      sum += kind == ROOT ? (double)one * (double)one : (double)one;
       top = one > top || one != one ? one : top;
     }
-    y[i] = largest ? top : (float)(sum / (double)counted(&v, i % places, inside));
+    y[i] = kind == LARGEST ? top : kind == ROOT ? (float)sqrt(sum) : (float)(sum / (double)counted(&v, i % places, inside));
   }
   return c->status;
 }
 
-ane_status prim_max_pool(struct ane_prim_call *c) { return pool(c, true); }
-ane_status prim_avg_pool(struct ane_prim_call *c) { return pool(c, false); }
+ane_status prim_max_pool(struct ane_prim_call *c) { return pool(c, LARGEST); }
+ane_status prim_avg_pool(struct ane_prim_call *c) { return pool(c, AVERAGE); }
+ane_status prim_l2_pool(struct ane_prim_call *c) { return pool(c, ROOT); }
 
 /* ---- Preparation, causal convolution -------------------------------------------------------------------------------*/
 

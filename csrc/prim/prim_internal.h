@@ -51,6 +51,8 @@ static inline bool prim_is_float(ane_dtype t) {
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
 /* The same for an array of this shape with elements of `size` bytes. A shape of too many elements sets c->status. */
 void *prim_temp_array(struct ane_prim_call *c, size_t size, int rank, const int64_t *dim);
+/* Frees what prim_temp returned since c->temps was `until`; NULL: all of it. */
+void prim_drop(struct ane_prim_call *c, const struct ane_dyn_block *until);
 /* Allocates output i with this shape. Returns its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
 /* Makes output i a view of the elements of t with another shape of as many elements. */
@@ -143,6 +145,9 @@ ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_pr
 ane_status prim_prepare_matmul_nbits(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_group_query_attention(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_lstm(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_gru(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_rnn(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_moe(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **state);
 

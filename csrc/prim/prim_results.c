@@ -13,6 +13,14 @@ void *prim_temp(struct ane_prim_call *c, uint64_t bytes) {
   return b->data;
 }
 
+void prim_drop(struct ane_prim_call *c, const struct ane_dyn_block *until) {
+  while (c->temps != until) {
+    struct ane_dyn_block *next = c->temps->next;
+    ane_dyn_block_give(c->memory, c->temps);
+    c->temps = next;
+  }
+}
+
 void *prim_temp_array(struct ane_prim_call *c, size_t size, int rank, const int64_t *dim) {
   int64_t n;
   char text[ANE_DYN_TEXT];

@@ -30,9 +30,13 @@ describe("ane predict", function()
     end
   end
 
-  -- Made by spec/golden/package_ops.py: an output is an operation, or a constant in one of its stored forms.
-  for _, name in ipairs { "ops_elementwise", "ops_reduce", "ops_move", "ops_product", "ops_const16", "ops_const18" } do
-    it(("computes each output of %s as an independent interpreter does"):format(name), function()
+  -- An output is an operation, or a constant in one of its stored forms. Made by spec/golden/package_ops.py with the values of an
+  -- independent interpreter, and by package_layers.py with those of PyTorch and numpy.
+  for _, name in ipairs {
+    "ops_elementwise", "ops_reduce", "ops_move", "ops_product", "ops_const16", "ops_const18", "ops_norm", "ops_image", "ops_place",
+    "ops_recurrent",
+  } do
+    it(("computes each output of %s as others do"):format(name), function()
       local path = FOLDER .. name
       for _, threads in ipairs { "1", "3" } do
         local out = command.json { "predict", path .. "/model.mlpackage", path .. "/case.json", "-t", threads }

@@ -92,6 +92,16 @@ describe("a Core ML program that cannot run", function()
       { told(op("concat", { { "axis", { "n" } } }, { { "y", vector } })) })
   end)
 
+  it("has one of the operations that docs/coreml.md lists, or is wrong", function()
+    local unknown, listed = {}, {}
+    for name in assert(io.lines(FOLDER .. "operations.txt")) do -- of coremltools 9
+      if name ~= "const" and told(op(name, {}, { { "y", vector } })):match "op is not known$" then unknown[#unknown + 1] = name end
+    end
+    local list = assert(tree.read("docs/coreml.md"):match "These operations of coremltools 9 do not run: (.-)%.")
+    for name in list:gmatch "`([%w_]+)`" do listed[#listed + 1] = name end
+    assert.same(unknown, listed)
+  end)
+
   it("is told by shapes that no memory holds", function()
     local rows, mask = mlpackage.tensor("fp16", { 1, 1 << 32, 0 }), mlpackage.tensor("fp16", { 1, 1 })
     local message, code = told(function(t)
