@@ -560,6 +560,45 @@ static ane_status upsample(struct mil_import *t, const struct ane_mil_op *op) {
   return st ? st : last(t, op, ANE_PRIM_resize, false, to, 9);
 }
 
+/* Returns a parameter that is a constant text; `def` if it is absent, NULL if it is something else. */
+static const char *constant_text(const struct mil_import *t, const struct ane_mil_op *op, const char *name, const char *def) {
+  if (!ane_mil_op_arg(op, name)) return def;
+  const struct ane_mil_value *v = mil_const_stored(t, op, name);
+  return v && v->kind == ANE_MIL_STRINGS && v->type.rank == 0 ? v->strings[0] : NULL;
+}
+
+/* Translates resize (iOS17) of two axes. A size of 0 is that of x. The nearest element holds the middle of the new one, as in
+ * resize_nearest_neighbor: coremltools' values for its default sampling mode say so, there are none for the others. */
+static ane_status resize(struct mil_import *t, const struct ane_mil_op *op) {
+  static const char *const names[] = {"x", "shape", "resized_dims", "?interpolation_mode", "?sampling_mode"};
+  int32_t in[5], zero, shape = INTERP_NONE, to[7] = {0, 0, 0, INTERP_NONE, INTERP_NONE};
+  int64_t dims = 0;
+  ane_status st = params(t, op, names, 5, in);
+  if (!st) st = whole(t, op, "resized_dims", 1, &dims);
+  if (st) return st;
+  const char *mode = constant_text(t, op, "interpolation_mode", "LINEAR"), *s = constant_text(t, op, "sampling_mode", "DEFAULT");
+  bool nearest = mode && strcmp(mode, "NEAREST_NEIGHBOR") == 0;
+  if (dims != 2) return mil_op_fail(t, op, ANE_UNSUPPORTED, "resized_dims is %" PRId64 "; only 2 is supported", dims);
+  if (!mode || !s || (!nearest && strcmp(mode, "LINEAR") != 0) || (nearest && strcmp(s, "DEFAULT") != 0))
+    return mil_op_fail(t, op, ANE_UNSUPPORTED, "its interpolation_mode or sampling_mode is not supported");
+  to[0] = in[0];
+  st = integer(t, 0, &zero);
+  if (!st) st = step(t, op, ANE_PRIM_shape, in[0], INTERP_NONE, &shape);
+  for (int i = 0; !st && i < 2; i++) {
+    int32_t axis, given = INTERP_NONE, own = INTERP_NONE, choice[3];
+    st = integer(t, i - 2, &axis);
+    if (!st) st = step(t, op, ANE_PRIM_gather, in[1], axis, &given);
+    if (!st) st = step(t, op, ANE_PRIM_gather, shape, axis, &own);
+    if (!st) st = step(t, op, ANE_PRIM_equal, given, zero, &choice[0]);
+    choice[1] = own, choice[2] = given;
+    if (!st) st = mil_step(t, op, ANE_PRIM_select, choice, 3, &to[1 + i]);
+  }
+  const char *prim_mode = nearest ? "nearest" : "linear", *sampling = nearest ? "UNALIGN_CORNERS" : s;
+  if (!st) st = interp_text(t->g, prim_mode, strlen(prim_mode), &to[5], t->err);
+  if (!st) st = interp_text(t->g, sampling, strlen(sampling), &to[6], t->err);
+  return st ? st : last(t, op, ANE_PRIM_resize, nearest, to, 7);
+}
+
 ane_status mil_compose(struct mil_import *t, const struct ane_mil_op *op, bool *done) {
   static const struct {
     const char *name;
@@ -594,6 +633,7 @@ ane_status mil_compose(struct mil_import *t, const struct ane_mil_op *op, bool *
       {"space_to_depth", blocks},
       {"upsample_nearest_neighbor", upsample},
       {"upsample_bilinear", upsample},
+      {"resize", resize},
   };
   *done = false;
   for (size_t i = 0; i < ANE_COUNT(list); i++) {

@@ -147,6 +147,9 @@ place = {
     "turned": ("s n", lambda s, n: mb.reverse_sequence(x=s, lengths=n, seq_axis=0, batch_axis=2), reversed_),
     "turned_i": ("i", lambda i: mb.reverse_sequence(x=i, lengths=np.array([3, 2], i32), seq_axis=-1, batch_axis=0), lambda i: np.stack([i[0, ::-1], i[1, [1, 0, 2]]])),
 }
+place["resize"] = ("x", lambda x: mb.resize(x=x, shape=np.array([2, 7, 0], i32), resized_dims=np.uint32(2), sampling_mode="UNALIGN_CORNERS"), lambda x: resized(x, (7, 5), "UNALIGN_CORNERS"))
+place["resize_r"] = ("x n", lambda x, n: mb.resize(x=x, shape=mb.add(x=n, y=i32(1)), resized_dims=np.uint32(2)), lambda x, n: resized(x, (1, 4), "DEFAULT"))
+place["resize_n"] = ("x", lambda x: mb.resize(x=x, shape=np.array([7, 4], i32), resized_dims=np.uint32(2), interpolation_mode="NEAREST_NEIGHBOR"), lambda x: middle(x, (7, 4)))
 I4, ND = np.array([2, 4, 3, 5], i32), W(2, 3, 5)
 def nd(x): x = x.copy(); x[1, 2], x[0, 0] = ND; return x
 for lo, hi in ((-1, 0), (0, -1), (0, 0), (1, 2), (-1, -1), (2, -1)):

@@ -101,6 +101,10 @@ describe("an image operation is refused", function()
   end)
 
   it("with a sampling mode that is not known", function()
+    assert.same({ "op resize (r1): its interpolation_mode or sampling_mode is not supported", "unsupported" },
+      told("resize", { x = x, shape = ints { 3, 3 }, resized_dims = ints(2), interpolation_mode = text "CUBIC" }, { ANY4 }))
+    assert.same({ "op resize (r1): resized_dims is 3; only 2 is supported", "unsupported" },
+      told("resize", { x = x, shape = ints { 3, 3 }, resized_dims = ints(3) }, { ANY4 }))
     assert.matches('^node r1 %(resize%): sampling_mode is "CENTER"; known are',
       told("resize_bilinear", { x = x, sampling_mode = text "CENTER" }, { ANY4 })[1])
     assert.same({ "node r1 (resize): align_corners with half_pixel_centers", "unsupported" },
