@@ -71,6 +71,7 @@ ane_status prim_concat(struct ane_prim_call *c) {
   if (c->n_in <= first) return prim_fail(c, ANE_INVALID, "nothing to join");
   const struct ane_dyn *a = c->in[first];
   char ta[ANE_DYN_TEXT], tb[ANE_DYN_TEXT];
+  if (a->rank == 0) return prim_stack(c); /* MIL: each scalar is an element */
   int axis = prim_axis(c, "axis", 0, a->rank);
   bool interleave = prim_bool(c, "interleave", false);
   int64_t dim[ANE_DYN_RANK];

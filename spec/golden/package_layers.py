@@ -150,6 +150,7 @@ place = {
 place["resize"] = ("x", lambda x: mb.resize(x=x, shape=np.array([2, 7, 0], i32), resized_dims=np.uint32(2), sampling_mode="UNALIGN_CORNERS"), lambda x: resized(x, (7, 5), "UNALIGN_CORNERS"))
 place["resize_r"] = ("x n", lambda x, n: mb.resize(x=x, shape=mb.add(x=n, y=i32(1)), resized_dims=np.uint32(2)), lambda x, n: resized(x, (1, 4), "DEFAULT"))
 place["resize_n"] = ("x", lambda x: mb.resize(x=x, shape=np.array([7, 4], i32), resized_dims=np.uint32(2), interpolation_mode="NEAREST_NEIGHBOR"), lambda x: middle(x, (7, 4)))
+place["scalars"] = ("x i", lambda x, i: mb.concat(values=[mb.gather(x=mb.shape(x=x), indices=i32(3), axis=0), mb.reduce_max(x=i, keep_dims=False), i32(-2)], axis=0), lambda x, i: np.array([5, i.max(), -2], i32))
 I4, ND = np.array([2, 4, 3, 5], i32), W(2, 3, 5)
 def nd(x): x = x.copy(); x[1, 2], x[0, 0] = ND; return x
 for lo, hi in ((-1, 0), (0, -1), (0, 0), (1, 2), (-1, -1), (2, -1)):
