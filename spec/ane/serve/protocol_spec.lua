@@ -439,7 +439,7 @@ describe("an interrupt", function()
   -- Turns of a server that is interrupted in the function owner[name], after a request.
   local function interrupted(server, owner, name)
     local before = owner[name]
-    owner[name] = function() error("lua: interrupted!", 0) end
+    owner[name] = function() error("x.lua:1: interrupted!", 0) end
     local c = start(server, completion(4))
     local deadline = core.clock() + 60
     local ok, raised
@@ -457,7 +457,7 @@ describe("an interrupt", function()
       local server <close> = assert(ane.serve(model, { port = 0 }))
       local ok, raised = interrupted(server, place(server))
       assert.is_false(ok)
-      assert.equal("lua: interrupted!", raised)
+      assert.equal("x.lua:1: interrupted!", raised)
     end
   end)
 end)
