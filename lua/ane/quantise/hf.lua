@@ -52,11 +52,12 @@ end
 
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
 
--- Names a rope that no reader of this GGUF would compute; nil: none.
+-- Names a rope that no reader of this GGUF would compute, or that the folder's own recipe refuses; nil: none.
 local function rope_fault(arch, cfg)
   local rope = cfg.rope
   local scaling = rope.scaling
-  if not arch.partial and rope.dims ~= cfg.head_dim then return ("a rope of %d of %d dimensions"):format(rope.dims, cfg.head_dim) end
+  local is_said = arch.partial and not rope.fault
+  if rope.dims ~= cfg.head_dim and not is_said then return ("a rope of %d of %d dimensions"):format(rope.dims, cfg.head_dim) end
   if scaling == nil or scaling == "linear" then return nil end
   if scaling == "llama3" and arch.divisors then return nil end
   if scaling == "longrope" and arch.longrope then return nil end

@@ -206,9 +206,17 @@ function FALCON_H1.values(set, cfg, gather)
   SSM.values(set, gather.recipe.settings.state_space(cfg))
 end
 
-function FALCON_H1.fault(cfg, r) return SSM.fault(r.settings.state_space(cfg)) end
+-- The multipliers of config.json are folded into the weights. A factor of 0 is no factor for writer:send.
+function FALCON_H1.fault(cfg, r)
+  local s = r.settings.state_space(cfg)
+  for _, list in ipairs { r.settings.factors(cfg), s.factors or {} } do
+    for _, factor in pairs(list) do
+      if factor == 0 then return "multipliers of 0" end
+    end
+  end
+  return SSM.fault(s)
+end
 
--- The multipliers of config.json are folded into the weights.
 function FALCON_H1.by(role, cfg, r)
   local f = r.settings.factors(cfg)
   local by = {

@@ -380,10 +380,24 @@ describe("a folder as a file of llama.cpp's architecture", function()
     assert.matches("tensor model.layers.0.shared_mlp.input_linear.weight has 1 dimensions, but must have 2", message)
   end)
 
+  it("stays a file of its own, refused as the folder is, where a part of each head has a scaled rope", function()
+    for name, dims in pairs { ["granite-odd"] = "4 of 8", gemma3 = "16 of 32" } do
+      local from = changed(name, function(c)
+        c.rope_scaling = nil
+        c.rope_parameters = { rope_type = "linear", factor = 2.0, rope_theta = 1e4, partial_rotary_factor = 0.5 }
+      end)
+      assert.matches("cannot say a rope of " .. dims .. " dimensions", write(from).note)
+      for _, at in ipairs { from, path() } do
+        local model, message, code = ane.load(at)
+        assert.same({ nil, "unsupported" }, { model, code })
+        assert.matches("partial_rotary_factor 0.5 with rope type 'linear'", message)
+      end
+    end
+  end)
+
   it("stays a file of its own where llama.cpp would compute something else", function()
     local long = { factor = 4.0, rope_type = "yarn", rope_theta = 5e3, original_max_position_embeddings = 64 }
     for _, case in ipairs {
-      { "granite-odd", "a rope of 4 of 8 dimensions", function(c) c.rope_parameters.partial_rotary_factor = 0.5 end },
       { "starcoder2-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "glm4-odd", "rope type llama3", function(c)
         c.rope_parameters = {
@@ -411,6 +425,8 @@ describe("a folder as a file of llama.cpp's architecture", function()
       { "granitemoehybrid_mamba-odd", "no layers of attention", function() end },
       { "granitemoehybrid_limits-odd", "activation gelu_erf", function() end },
       { "falcon_h1-odd", "a norm before the gate", function(c) c.mamba_norm_before_gate = true end },
+      { "falcon_h1-odd", "multipliers of 0", function(c) c.attention_out_multiplier = 0.0 end },
+      { "falcon_h1-odd", "multipliers of 0", function(c) c.ssm_multipliers[3] = 0.0 end },
       { "deepseek_v2-odd", "norms with the epsilons 1e%-05 and 1e%-06", function(c) c.rms_norm_eps = 1e-5 end },
       { "deepseek_v2-odd", "a scaled rope without one mscale", function(c) c.rope_parameters = long end },
       { "deepseek_v2_groups-odd", "groups of experts that are ranked by one of them", function() end },
