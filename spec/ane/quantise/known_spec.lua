@@ -80,7 +80,10 @@ end
 
 local function near(want, got, most)
   assert.equal(#want, #got)
-  for i, v in ipairs(want) do assert.near(v, got[i], most) end
+  for i, v in ipairs(want) do
+    local apart = math.abs(v - got[i])
+    if apart > most or apart ~= apart then assert.near(v, got[i], most) end -- a call for each number takes seconds
+  end
 end
 
 -- name -> architecture, keys without it, tensors
