@@ -42,7 +42,10 @@ function M.read(path)
   local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
   if not file then return nil, message, code end
   file.scale = 1
-  for _, m in ipairs(file.modules) do file.scale = math.max(file.scale, math.abs(m.scale or 0)) end
+  for _, m in ipairs(file.modules) do
+    local scale = math.abs(m.scale or 0)
+    if scale > file.scale or scale ~= scale then file.scale = scale end -- what is no number stays
+  end
   message = M.scale_fault(file, 1)
   if not message then return setmetatable(file, File) end
   file.source:close()

@@ -352,6 +352,12 @@ describe("LoRA adapters", function()
       local e <close> = assert(load(path, { adapters = { plain }, merge = true }))
       assert.is_true(apart(second, logits(e)) < 1e-4)
       fails("invalid", "architecture qwen2", path, keep(adapters.gguf { tensors = other, alpha = 8, architecture = "qwen2" }))
+      local unknown = keep(adapters.gguf { tensors = other, alpha = 0 / 0, architecture = "llama" })
+      for _, merge in ipairs { true, false } do
+        local model, message, code = load(path, { adapters = { unknown }, merge = merge })
+        assert.same({ nil, "invalid" }, { model, code })
+        assert.matches("^" .. unknown .. ": scale 1 times the adapter's own, %-?nan, is not a finite fp32 number$", message)
+      end
     end)
   end)
 
