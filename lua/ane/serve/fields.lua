@@ -1,6 +1,7 @@
 --- Checks of request bodies: types, ranges, unknown fields. A field that is null counts as absent. In objects below the body, this holds
 -- for unknown fields too, because clients send objects back with all fields of their own types, the unused ones as null.
--- Needs ane.core, ane.serve.errors, ane.util.exact, keys and schema. Numbers of schemas are kept as they are written (ane.util.exact).
+-- Needs ane.core, ane.serve.errors, ane.util.exact, failure, keys and schema. Numbers of schemas are kept as they are written
+-- (ane.util.exact).
 -- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
 -- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.
 -- Usage: `local values = fields.check({ n = { type = "integer", min = 1 } }, body)`
@@ -8,6 +9,7 @@
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
 local exact = require "ane.util.exact"
+local failures = require "ane.util.failure"
 local keys_of = require "ane.util.keys"
 local schema = require "ane.util.schema"
 
@@ -71,6 +73,7 @@ local function check_value(rule, value, path)
   if not rule.type then return value end
   local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)
   if not ok then
+    if failures.is_interrupt(result) then error(result, 0) end
     if type(value) == "table" then result = result:gsub("but is a table$", M.is_list(value) and "but is a list" or "but is an object") end
     errors.raise(400, result, { param = path, code = "invalid_value" })
   end

@@ -436,10 +436,13 @@ describe("a fault of the server", function()
 end)
 
 describe("an interrupt", function()
-  -- Turns of a server that is interrupted in the function owner[name], after a request.
-  local function interrupted(server, owner, name)
+  -- Turns of a server that is interrupted in the function owner[name], if when(its arguments), after a request.
+  local function interrupted(server, owner, name, when)
     local before = owner[name]
-    owner[name] = function() error("x.lua:1: interrupted!", 0) end
+    owner[name] = function(...)
+      if not when or when(...) then error("x.lua:1: interrupted!", 0) end
+      return before(...)
+    end
     local c = start(server, completion(4))
     local deadline = core.clock() + 60
     local ok, raised
@@ -453,6 +456,7 @@ describe("an interrupt", function()
     for _, place in ipairs {
       function(server) return server.pool, "step" end, function(server) return server.pool, "add" end,
       function() return require "ane.serve.sampling", "check_stream" end,
+      function() return require "ane.util.schema", "argument", function(_, _, what) return what:find "^field " end end,
     } do
       local server <close> = assert(ane.serve(model, { port = 0 }))
       local ok, raised = interrupted(server, place(server))
