@@ -1,6 +1,6 @@
 --- Adapters of parameters that stack the matrices of all experts of a layer (target_parameters of PEFT): merged only.
--- Needs ane.util.failure. Format: class ParamWrapper of PEFT (tuners/lora/layer.py). Usage: `experts.edits(file, where, source, m, scale,
--- function(name, change) ... end)`
+-- Needs ane.adapter.places and ane.util.failure. Format: class ParamWrapper of PEFT (tuners/lora/layer.py).
+-- Usage: `experts.edits(file, where, source, m, scale, function(name, change) ... end)`
 --
 -- The parameter is [experts, out, in]; classes of transformers that store [experts, in, out] say so to PEFT, so A [experts * r, in] and
 -- B [out, r * experts] mean the same in both. The columns of B are ordered by rank, then by expert. A parameter gate_up_proj holds the

@@ -1,5 +1,6 @@
 --- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
--- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.core, ane.generate and ane.pipeline.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.core, ane.generate, ane.pipeline and
+-- ane.util.json_value.
 
 local batch = require "ane.batch"
 local common = require "ane.cli.common"

@@ -111,7 +111,7 @@ end
 
 local COHERE2 = { name = "cohere2", biases = QKV_BIASES, norm_key = STARCODER2.norm_key, even_heads = true, tied = true, dims = true }
 
--- Readers end the process where windows are said and no layer has one.
+-- Readers end the process if the file has a window and no layer slides.
 local function has_sliding(cfg, r)
   for i = 0, cfg.n_layer - 1 do
     if r.settings.slides(cfg, i) then return true end
@@ -182,7 +182,7 @@ function SSM.values(set, s)
   set("ssm.group_count", "uint32", s.groups)
 end
 
--- Readers add the biases of the convolution without a look whether there are any.
+-- Readers add the biases of the convolution even if the file has none.
 function SSM.fault(s)
   if s.low and s.low > 0 or s.high and s.high < math.huge then return "limits of the time step" end
   if s.conv_bias == false then return "a convolution without biases" end
@@ -543,7 +543,7 @@ local function dense_layers(cfg, e)
   return n
 end
 
--- Readers end the process where groups are said and all of them are kept.
+-- Readers end the process if the file has the keys of groups and all groups are kept.
 local function is_grouped(e) return e.groups > 1 and e.kept < e.groups end
 
 function DEEPSEEK2.values(set, cfg, gather)
