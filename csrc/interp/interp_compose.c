@@ -271,34 +271,6 @@ static ane_status mod(struct onnx_import *t, const struct ane_onnx_node *n) {
   return onnx_map(t, n, fmod ? ANE_PRIM_fmod : ANE_PRIM_mod, "x=0 y=1 !fmod");
 }
 
-/* Translates reductions whose axes are an input: from opset 18 on (sums: 13). Without axes, all are reduced, or none with
- * noop_with_empty_axes. */
-static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
-  static const struct {
-    const char *op;
-    ane_prim prim;
-  } kinds[] = {{"ReduceSum", ANE_PRIM_reduce_sum},
-               {"ReduceMean", ANE_PRIM_reduce_mean},
-               {"ReduceMax", ANE_PRIM_reduce_max},
-               {"ReduceMin", ANE_PRIM_reduce_min},
-               {"ReduceProd", ANE_PRIM_reduce_prod},
-               {"ReduceSumSquare", ANE_PRIM_reduce_sum_square},
-               {"ReduceL1", ANE_PRIM_reduce_l1_norm},
-               {"ReduceL2", ANE_PRIM_reduce_l2_norm},
-               {"ReduceLogSumExp", ANE_PRIM_reduce_log_sum_exp}};
-  int64_t noop = 0;
-  int32_t axes = onnx_in(t, n, 1);
-  if (!onnx_int(n, "noop_with_empty_axes", &noop)) return wrong_type(t, n);
-  bool empty = axes == NONE || (t->g->values[axes].constant && t->g->values[axes].data.count == 0);
-  if (empty && noop) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "noop_with_empty_axes without axes");
-  for (size_t i = 0; i < ANE_COUNT(kinds); i++)
-    if (strcmp(kinds[i].op, n->op) == 0)
-      return onnx_map(t, n, kinds[i].prim,
-                      empty && axes != NONE ? "x=0 keep_dims=@keepdims|1 !noop_with_empty_axes"
-                                            : "x=0 axes=1 keep_dims=@keepdims|1 !noop_with_empty_axes");
-  return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
-}
-
 /* The k largest elements; with largest 0 the k smallest. */
 static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
   int64_t largest = 1;
@@ -306,29 +278,6 @@ static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
   return onnx_map(t, n, ANE_PRIM_topk,
                   largest ? "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 !largest"
                           : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
-}
-
-/* ONNX lists all begins, then all ends; MIL has a pair for each axis. The constant is rearranged here. */
-static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
-  const struct ane_onnx_attr *mode = ane_onnx_attr(n, "mode");
-  static const char *const attrs[] = {"mode", NULL};
-  int32_t pads = onnx_in(t, n, 1), in[4] = {NONE, NONE, NONE, NONE}, out;
-  int64_t pairs[2 * ANE_DYN_RANK];
-  ane_status st = only(t, n, attrs, 3, 1);
-  if (st) return st;
-  const struct ane_dyn *list = pads != NONE && t->g->values[pads].constant ? &t->g->values[pads].data : NULL;
-  const char *name = !mode                               ? "constant"
-                     : mode->type != ANE_ONNX_STRING     ? ""
-                     : strcmp(mode->s.data, "edge") == 0 ? "replicate"
-                                                         : mode->s.data;
-  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_DYN_RANK)
-    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
-  for (int64_t i = 0; i < list->count / 2; i++)
-    for (int k = 0; k < 2; k++) memcpy(&pairs[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);
-  in[0] = n->in[0], in[3] = onnx_in(t, n, 2), out = n->out[0];
-  st = interp_ints(t->g, pairs, list->count, false, &in[1], t->err);
-  if (!st) st = interp_text(t->g, name, strlen(name), &in[2], t->err);
-  return st ? st : step(t, n, ANE_PRIM_pad, in, 4, &out);
 }
 
 /* Inference drops nothing. The mask output is not supported. */
@@ -364,17 +313,7 @@ static const struct {
     {"", "Sum", 8, sum_of},
     {"", "Mean", 8, mean_of},
     {"", "Mod", 10, mod},
-    {"", "ReduceSum", 13, reduce},
-    {"", "ReduceMean", 18, reduce},
-    {"", "ReduceMax", 18, reduce},
-    {"", "ReduceMin", 18, reduce},
-    {"", "ReduceProd", 18, reduce},
-    {"", "ReduceSumSquare", 18, reduce},
-    {"", "ReduceL1", 18, reduce},
-    {"", "ReduceL2", 18, reduce},
-    {"", "ReduceLogSumExp", 18, reduce},
     {"", "TopK", 10, topk},
-    {"", "Pad", 11, pad},
     {"", "Dropout", 7, dropout},
 };
 

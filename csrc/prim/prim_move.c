@@ -346,37 +346,80 @@ ane_status prim_reverse(struct ane_prim_call *c) {
   return c->status ? c->status : copy_slice(c, 0, x, &k);
 }
 
+/* Padding of an axis: negative numbers first cut elements off, so that `n` are left from `from` on; `before` and `after` are
+ * added to these. */
+struct padding {
+  int64_t before, after, from, n;
+};
+
+enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_WRAP };
+
+/* Reads the mode by MIL's name or ONNX's. */
+static enum pad_mode pad_mode(struct ane_prim_call *c) {
+  static const struct {
+    const char *name;
+    enum pad_mode mode;
+  } modes[] = {{"constant", PAD_CONSTANT},
+               {"reflect", PAD_REFLECT},
+               {"replicate", PAD_REPLICATE},
+               {"edge", PAD_REPLICATE},
+               {"wrap", PAD_WRAP}};
+  char text[PRIM_TEXT];
+  const char *mode = prim_text(c, "mode", "constant", text);
+  for (size_t i = 0; i < ANE_COUNT(modes); i++)
+    if (strcmp(modes[i].name, mode) == 0) return modes[i].mode;
+  prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are constant, reflect, replicate or edge, wrap", mode);
+  return PAD_CONSTANT;
+}
+
+/* Reads the padding of each axis of x: by the list of axes, else that of the last ones. */
+static ane_status read_pads(struct ane_prim_call *c, const struct ane_dyn *x, enum pad_mode mode, struct padding *p) {
+  int64_t pad[2 * ANE_DYN_RANK], axes[ANE_DYN_RANK];
+  int n = prim_ints(c, "pad", pad, 2 * ANE_DYN_RANK), na = prim_ints(c, "axes", axes, ANE_DYN_RANK);
+  bool ends_last = prim_bool(c, "ends_last", false);
+  uint32_t seen = 0;
+  for (int i = 0; i < x->rank; i++) p[i] = (struct padding){.n = x->dim[i]};
+  if (c->status) return c->status;
+  if (n % 2 || n / 2 > x->rank || (na >= 0 && na != n / 2))
+    return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, na >= 0 ? na : x->rank);
+  for (int i = 0; i < n / 2; i++) {
+    int64_t at = na < 0 ? x->rank - n / 2 + i : axes[i] < 0 ? axes[i] + x->rank : axes[i];
+    if (at < 0 || at >= x->rank || seen >> at & 1)
+      return prim_fail(c, ANE_INVALID, "axes holds %" PRId64 ", not an axis of %d dimensions, or twice", axes[i], x->rank);
+    seen |= 1u << at;
+    int64_t a = ends_last ? pad[i] : pad[2 * i], b = ends_last ? pad[n / 2 + i] : pad[2 * i + 1], d = x->dim[at];
+    bool fits = a >= -d && b >= -d && a <= INT32_MAX && b <= INT32_MAX && d + a + b >= 0;
+    if (fits) p[at] = (struct padding){ANE_MAX(a, 0), ANE_MAX(b, 0), ANE_MAX(-a, 0), d + ANE_MIN(a, 0) + ANE_MIN(b, 0)};
+    int64_t most = mode == PAD_REFLECT ? p[at].n - 1 : p[at].n == 0 && mode != PAD_CONSTANT ? 0 : INT32_MAX;
+    if (!fits || p[at].n < 0 || p[at].before > ANE_MAX(most, 0) || p[at].after > ANE_MAX(most, 0))
+      return prim_fail(c, ANE_RANGE, "pad of %" PRId64 " and %" PRId64 " on %" PRId64 " elements", a, b, d);
+  }
+  return c->status;
+}
+
 /* Returns the source index of element i of a padded axis; -1: the constant. */
-static int64_t pad_source(int64_t i, int64_t n, const char *mode) {
-  if (i >= 0 && i < n) return i;
-  if (*mode == 'r' && mode[2] == 'p') return i < 0 ? 0 : n - 1; /* replicate */
-  if (*mode == 'r') return i < 0 ? -i : 2 * (n - 1) - i;        /* reflect */
-  return -1;
+static int64_t pad_source(int64_t i, const struct padding *p, enum pad_mode mode) {
+  i -= p->before;
+  if (i < 0 || i >= p->n) {
+    switch (mode) {
+      case PAD_CONSTANT: return -1;
+      case PAD_REPLICATE: i = i < 0 ? 0 : p->n - 1; break;
+      case PAD_REFLECT: i = i < 0 ? -i : 2 * (p->n - 1) - i; break;
+      case PAD_WRAP: i %= p->n, i += i < 0 ? p->n : 0; break;
+    }
+  }
+  return p->from + i;
 }
 
 ane_status prim_pad(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *value = prim_in(c, "constant_val");
-  int64_t pad[2 * ANE_DYN_RANK], dim[ANE_DYN_RANK], before[ANE_DYN_RANK] = {0}, own[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0};
-  char text[PRIM_TEXT];
-  int n = prim_ints(c, "pad", pad, 2 * ANE_DYN_RANK);
-  const char *mode = prim_text(c, "mode", "constant", text);
+  int64_t dim[ANE_DYN_RANK], own[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0}, fill[1] = {0};
+  struct padding p[ANE_DYN_RANK];
+  enum pad_mode mode = pad_mode(c);
   ane_dtype t;
-  bool constant = strcmp(mode, "constant") == 0, reflect = strcmp(mode, "reflect") == 0;
-  if (c->status) return c->status;
-  if (!constant && !reflect && strcmp(mode, "replicate") != 0)
-    return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are constant, reflect, replicate", mode);
-  if (n % 2 || n / 2 > x->rank) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, x->rank);
-  for (int i = 0; i < x->rank; i++) {
-    int k = i - (x->rank - n / 2);
-    int64_t a = k < 0 ? 0 : pad[2 * k], b = k < 0 ? 0 : pad[2 * k + 1], d = x->dim[i];
-    if (a < -d || b < -d || a + d + b < 0 || a > INT32_MAX || b > INT32_MAX ||
-        (reflect && (a >= ANE_MAX(d, 1) || b >= ANE_MAX(d, 1))) || (!constant && d == 0 && (a || b)))
-      return prim_fail(c, ANE_RANGE, "pad of %" PRId64 " and %" PRId64 " on %" PRId64 " elements", a, b, d);
-    before[i] = a;
-    dim[i] = a + d + b;
-  }
+  if (c->status || read_pads(c, x, mode, p)) return c->status;
+  for (int i = 0; i < x->rank; i++) dim[i] = p[i].before + p[i].n + p[i].after;
   const char *v = prim_elements(c, x, &t);
-  int64_t fill[1] = {0};
   float f = t == ANE_F32 && value ? prim_float(c, "constant_val", 0) : 0;
   if (t != ANE_F32 && value) *fill = prim_int(c, "constant_val", 0);
   if (t == ANE_F32) memcpy(fill, &f, sizeof f);
@@ -385,7 +428,7 @@ ane_status prim_pad(struct ane_prim_call *c) {
   for (int64_t i = 0; y && i < c->out[0].count; i++) {
     int64_t from = 0;
     for (int k = 0; k < x->rank && from >= 0; k++) {
-      int64_t s = pad_source(at[k] - before[k], x->dim[k], mode);
+      int64_t s = pad_source(at[k], &p[k], mode);
       from = s < 0 ? -1 : from + s * own[k];
     }
     memcpy(y + (size_t)i * prim_width(t), from < 0 ? (const char *)fill : v + (size_t)from * prim_width(t), prim_width(t));

@@ -39,7 +39,7 @@ static void step(int n, const int64_t *dim, const int64_t *stride, int64_t *at, 
   }
 }
 
-enum kind { SUM, MEAN, MAX, MIN, PROD, SUM_SQUARE, L1, L2, LOG_SUM_EXP };
+enum kind { SUM, MEAN, MAX, MIN, PROD, SUM_SQUARE, L1, L2, LOG_SUM, LOG_SUM_EXP };
 
 static float reduce_f32(enum kind kind, const float *x, const struct reduction *r) {
   int64_t at[ANE_DYN_RANK] = {0}, o = 0;
@@ -54,7 +54,8 @@ static float reduce_f32(enum kind kind, const float *x, const struct reduction *
     double v = (double)x[o];
     switch (kind) {
       case SUM:
-      case MEAN: acc += v; break;
+      case MEAN:
+      case LOG_SUM: acc += v; break;
       case MAX: acc = isnan(v) || v > acc ? v : acc; break;
       case MIN: acc = isnan(v) || v < acc ? v : acc; break;
       case PROD: acc *= v; break;
@@ -66,13 +67,24 @@ static float reduce_f32(enum kind kind, const float *x, const struct reduction *
   }
   if (kind == MEAN) acc /= (double)r->inner;
   if (kind == L2) acc = sqrt(acc);
+  if (kind == LOG_SUM) acc = log(acc);
   if (kind == LOG_SUM_EXP) acc = log(acc) + top;
   return (float)acc;
 }
 
-static int64_t reduce_i64(enum kind kind, const int64_t *x, const struct reduction *r) {
+/* Returns the smallest number of an integer type, and the largest; of uint64 as its 64 bits. */
+static int64_t least(ane_dtype t) {
+  return t == ANE_I64 ? INT64_MIN : t == ANE_I32 ? INT32_MIN : t == ANE_I16 ? INT16_MIN : t == ANE_I8 ? INT8_MIN : 0;
+}
+static int64_t most(ane_dtype t) {
+  if (t == ANE_BOOL) return 1;
+  return t == ANE_U64 ? -1 : t == ANE_U32 ? UINT32_MAX : t == ANE_U16 ? UINT16_MAX : t == ANE_U8 ? UINT8_MAX : -1 - least(t);
+}
+
+/* `start`: the result of no elements. */
+static int64_t reduce_i64(enum kind kind, const int64_t *x, const struct reduction *r, int64_t start) {
   int64_t at[ANE_DYN_RANK] = {0}, o = 0;
-  int64_t acc = kind == PROD ? 1 : kind == MAX ? INT64_MIN : kind == MIN ? INT64_MAX : 0;
+  int64_t acc = r->inner == 0 ? start : kind == PROD ? 1 : kind == MAX ? INT64_MIN : kind == MIN ? INT64_MAX : 0;
   for (int64_t i = 0; i < r->inner; i++, step(r->n_gone, r->gone, r->gone_stride, at, &o)) {
     uint64_t v = (uint64_t)x[o], a = (uint64_t)acc;
     switch (kind) {
@@ -90,20 +102,23 @@ static int64_t reduce_i64(enum kind kind, const int64_t *x, const struct reducti
 static ane_status reduce(struct ane_prim_call *c, enum kind kind) {
   const struct ane_dyn *x = c->in[0];
   struct reduction r;
+  const struct ane_dyn *axes = prim_in(c, "axes");
   uint32_t mask = prim_axes(c, "axes", x->rank);
   bool keep = prim_bool(c, "keep_dims", false), floats = prim_is_float(x->dtype);
+  if (prim_in(c, "noop") && (!axes || axes->count == 0)) mask = prim_bool(c, "noop", false) ? 0 : (1u << x->rank) - 1;
   if (c->status || plan(c, x, mask, keep, &r)) return c->status;
-  if (!floats && (kind == L2 || kind == LOG_SUM_EXP))
+  if (!floats && (kind == L2 || kind == LOG_SUM || kind == LOG_SUM_EXP))
     return prim_fail(c, ANE_UNSUPPORTED, "integers of type %s", ane_dtype_info(x->dtype)->name);
   const void *v = floats ? (const void *)prim_f32(c, x) : prim_i64(c, x);
   void *y = prim_out(c, 0, floats ? ANE_F32 : x->dtype, r.rank, r.dim);
   if (!v || !y) return c->status;
   int64_t at[ANE_DYN_RANK] = {0}, o = 0, n = c->out[0].count;
+  int64_t start = kind == PROD ? 1 : kind == MAX ? least(x->dtype) : kind == MIN ? most(x->dtype) : 0;
   for (int64_t i = 0; i < n; i++, step(r.n_kept, r.kept, r.kept_stride, at, &o)) {
     if (floats) {
       ((float *)y)[i] = reduce_f32(kind, (const float *)v + o, &r);
     } else {
-      int64_t z = reduce_i64(kind, (const int64_t *)v + o, &r);
+      int64_t z = reduce_i64(kind, (const int64_t *)v + o, &r, start);
       prim_store(x->dtype, (char *)y + (size_t)i * prim_width(x->dtype), &z, 1);
     }
   }
@@ -118,6 +133,7 @@ ane_status prim_reduce_prod(struct ane_prim_call *c) { return reduce(c, PROD); }
 ane_status prim_reduce_sum_square(struct ane_prim_call *c) { return reduce(c, SUM_SQUARE); }
 ane_status prim_reduce_l1_norm(struct ane_prim_call *c) { return reduce(c, L1); }
 ane_status prim_reduce_l2_norm(struct ane_prim_call *c) { return reduce(c, L2); }
+ane_status prim_reduce_log_sum(struct ane_prim_call *c) { return reduce(c, LOG_SUM); }
 ane_status prim_reduce_log_sum_exp(struct ane_prim_call *c) { return reduce(c, LOG_SUM_EXP); }
 
 /* ---- Along one axis ------------------------------------------------------------------------------------------------*/

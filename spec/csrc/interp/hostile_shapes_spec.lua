@@ -80,6 +80,18 @@ describe("a node with a shape that no memory holds is refused:", function()
     end
   end)
 
+  it("paddings beyond all numbers, and of axes that are not there", function()
+    local x, most = floats({ 2, 3 }, ones(6)), math.maxinteger
+    assert.same({ "node node (pad): pad of 9223372036854775807 and 9223372036854775807 on 2 elements", "range" },
+      told("Pad", { x, ints({ 4 }, { most, 0, most, 0 }) }))
+    assert.same({ "node node (pad): pad of -9223372036854775808 and 0 on 2 elements", "range" },
+      told("Pad", { x, ints({ 4 }, { math.mininteger, 0, 0, 0 }) }, { attrs = { mode = "wrap" } }))
+    assert.same({ "node node (pad): axes holds -9223372036854775808, not an axis of 2 dimensions, or twice", "invalid" },
+      told("Pad", { x, ints({ 2 }, { 1, 1 }), false, ints({ 1 }, { math.mininteger }) }))
+    assert.same({ "node node (pad): pad of 1 and 0 on 0 elements", "range" },
+      told("Pad", { floats({ 0 }, {}), ints({ 2 }, { 1, 0 }) }, { attrs = { mode = "wrap" } }))
+  end)
+
   it("a view whose dimensions have a product beyond 2^57", function()
     assert.same({ "node node (reshape): fp32[0] cannot take the shape [536870912, 536870912, 0]", "shape" },
       told("Reshape", { floats({ 0 }, {}), ints({ 3 }, { 1 << 29, 1 << 29, 0 }) }, { attrs = { allowzero = 1 } }))

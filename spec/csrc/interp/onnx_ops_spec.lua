@@ -8,9 +8,9 @@ local OPS, BAD = "spec/fixtures/onnx_ops/", "spec/fixtures/onnx_bad/"
 -- What safetensors calls a type: our name, string.unpack's format, bytes (fp16 apart).
 local TYPES = {
   F32 = { "fp32", "<f", 4 }, F16 = { "fp16", "<I2", 2 }, I64 = { "int64", "<i8", 8 }, I32 = { "int32", "<i4", 4 }, U8 = { "uint8", "B", 1 },
-  BOOL = { "bool", "B", 1 },
+  I8 = { "int8", "b", 1 }, BOOL = { "bool", "B", 1 },
 }
-local FORMATS = { fp32 = "F32", fp16 = "F16", int64 = "I64", int32 = "I32", uint8 = "U8", bool = "BOOL" }
+local FORMATS = { fp32 = "F32", fp16 = "F16", int64 = "I64", int32 = "I32", uint8 = "U8", int8 = "I8", bool = "BOOL" }
 
 local function half(bits)
   local exponent, fraction = bits >> 10 & 31, bits & 1023
@@ -81,7 +81,7 @@ describe("nodes of ONNX", function()
     end
   end
 
-  it("are all there", function() assert.equal(126, count) end)
+  it("are all there", function() assert.equal(138, count) end)
 end)
 
 describe("an ONNX file with a fault is refused:", function()

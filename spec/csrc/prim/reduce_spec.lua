@@ -45,6 +45,12 @@ describe("a reduction", function()
     end)
   end
 
+  it("of no numbers begins at the end of the type", function()
+    for op, want in pairs { ReduceMax = -(1 << 31), ReduceMin = (1 << 31) - 1 } do
+      assert.same({ want }, { table.unpack(assert(onnx.run(op, { onnx.int32s({ 1, 0 }, {}) }, { attrs = { keepdims = 0 } }))) })
+    end
+  end)
+
   it("refuses an axis that is not there", function()
     local out, _, code = onnx.run("ReduceSum", { x(), onnx.ints({ 1 }, { 3 }) })
     assert.is_nil(out)
