@@ -319,9 +319,7 @@ static ane_status read_io(struct onnx_reader *r, const AneOnnx__ValueInfo *v, co
   out->rank = (int32_t)s->n_dim;
   for (size_t i = 0; i < s->n_dim; i++) {
     const AneOnnx__Dimension *d = s->dim[i];
-    if (d->has_dim_value && d->dim_value < 0)
-      return onnx_fail(r, ANE_FORMAT, "%s %s: dimension %zu is %" PRId64, what, q, i + 1, d->dim_value);
-    out->dim[i] = d->has_dim_value ? d->dim_value : -1;
+    out->dim[i] = d->has_dim_value && d->dim_value >= 0 ? d->dim_value : -1; /* a negative number too: not known */
     if (d->dim_param && !(out->symbol[i] = onnx_copy(r, d->dim_param))) return onnx_no_memory(r);
   }
   return ANE_OK;

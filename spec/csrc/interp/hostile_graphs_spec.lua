@@ -111,6 +111,14 @@ describe("an ONNX graph", function()
     assert.same({ nil, "a graph has more than 4096 inputs or outputs", "unsupported" }, { source, message:match ": (.*)", code })
   end)
 
+  it("may declare dimensions below 0: they are not known, as in onnxruntime", function()
+    local source, file <close> = assert(onnx.open { inputs = { { "x", "float", { -1, 2 } } }, outputs = { { "y", "float", { -7, 2 } } },
+      nodes = { { "Neg", { "x" }, { "y" } } } })
+    assert(file)
+    local graph <close> = assert(core.interp(source, { threads = 1 }))
+    assert.same({ 3, 2 }, assert(graph:run { x = onnx.floats({ 3, 2 }, { 1, 2, 3, 4, 5, 6 }) }).y.shape)
+  end)
+
   it("whose product lacks its operands fails when it runs", function()
     for _, given in ipairs { {}, { "w" } } do
       local source, file <close> = assert(onnx.open { inputs = {}, outputs = { { "y", "float" } },
