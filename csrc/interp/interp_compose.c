@@ -84,31 +84,84 @@ static ane_status gemm(struct onnx_import *t, const struct ane_onnx_node *n) {
   return st ? st : step2(t, n, ANE_PRIM_add, ab, c, &out);
 }
 
-static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
+/* Translates an op with windows. ONNX lists all begins of the padding, then all ends; MIL has a pair for each axis. The mapping
+ * names the parameters pad_type and pad, which are set here. */
+static ane_status windows(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim prim, const char *mapping) {
   const struct ane_onnx_attr *pads = ane_onnx_attr(n, "pads"), *ap = ane_onnx_attr(n, "auto_pad");
   int64_t pairs[6];
   int32_t pad = NONE, type = NONE;
-  const char *name = pads ? "custom" : "valid";
-  if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_UPPER") == 0)
+  const char *name = pads ? "custom" : "valid", *as = !ap ? "NOTSET" : ap->type == ANE_ONNX_STRING ? ap->s.data : "";
+  if (strcmp(as, "SAME_UPPER") == 0)
     name = "same";
-  else if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_LOWER") == 0)
+  else if (strcmp(as, "SAME_LOWER") == 0)
     name = "same_lower";
-  else if (ap && (ap->type != ANE_ONNX_STRING || (strcmp(ap->s.data, "NOTSET") != 0 && strcmp(ap->s.data, "VALID") != 0)))
+  else if (strcmp(as, "VALID") == 0)
+    name = "valid";
+  else if (strcmp(as, "NOTSET") != 0)
     return wrong_type(t, n);
   if (pads && (pads->type != ANE_ONNX_INTS || pads->n % 2 || pads->n > 6)) return wrong_type(t, n);
   for (size_t i = 0; pads && i < pads->n / 2; i++) pairs[2 * i] = pads->ints[i], pairs[2 * i + 1] = pads->ints[i + pads->n / 2];
   ane_status st = interp_text(t->g, name, strlen(name), &type, t->err);
   if (!st && pads) st = interp_ints(t->g, pairs, (int64_t)pads->n, false, &pad, t->err);
   size_t before = t->block->buffer.size;
-  if (!st)
-    st = onnx_map(t, n, ANE_PRIM_conv,
-                  "x=0 weight=1 bias=2 strides=@strides dilations=@dilations groups=@group pad_type='valid pad=@pads !auto_pad "
-                  "!kernel_shape");
+  if (!st) st = onnx_map(t, n, prim, mapping);
   if (st) return st;
   struct interp_node *made = (struct interp_node *)(void *)(t->block->buffer.data + before);
-  made->in[ane_prim_param(ANE_PRIM_conv, "pad_type")] = type;
-  if (pads) made->in[ane_prim_param(ANE_PRIM_conv, "pad")] = pad;
+  made->in[ane_prim_param(prim, "pad_type")] = type;
+  if (pads) made->in[ane_prim_param(prim, "pad")] = pad;
   return ANE_OK;
+}
+
+static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return windows(t, n, ANE_PRIM_conv,
+                 "x=0 weight=1 bias=2 strides=@strides dilations=@dilations groups=@group pad_type='valid pad=@pads !auto_pad "
+                 "!kernel_shape");
+}
+
+static ane_status conv_integer(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return windows(t, n, ANE_PRIM_conv_integer,
+                 "x=0 weight=1 x_zero_point=2 weight_zero_point=3 strides=@strides dilations=@dilations groups=@group "
+                 "pad_type='valid pad=@pads !auto_pad !kernel_shape");
+}
+
+/* ---- Pooling -------------------------------------------------------------------------------------------------------*/
+
+/* storage_order changes the indices only, which are not supported. */
+static ane_status max_pool(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return windows(t, n, ANE_PRIM_max_pool,
+                 "x=0 kernel_sizes=@kernel_shape strides=@strides dilations=@dilations ceil_mode=@ceil_mode pad_type='valid "
+                 "pad=@pads !auto_pad !storage_order");
+}
+
+static ane_status average_pool(struct onnx_import *t, const struct ane_onnx_node *n) {
+  int64_t include = 0;
+  if (!onnx_int(n, "count_include_pad", &include)) return wrong_type(t, n);
+  return windows(t, n, ANE_PRIM_avg_pool,
+                 include ? "x=0 kernel_sizes=@kernel_shape strides=@strides dilations=@dilations ceil_mode=@ceil_mode "
+                           "pad_type='valid pad=@pads !auto_pad !count_include_pad"
+                         : "x=0 kernel_sizes=@kernel_shape strides=@strides dilations=@dilations ceil_mode=@ceil_mode "
+                           "pad_type='valid pad=@pads exclude_padding_from_average=#1 !auto_pad !count_include_pad");
+}
+
+static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n, int64_t axis, int32_t x, int32_t *out);
+
+/* Reduces all axes but the first two. */
+static ane_status global_pool(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op) {
+  static const char *const attrs[] = {NULL};
+  int64_t keep = 1;
+  int32_t out = n->n_out ? n->out[0] : NONE, in[3] = {NONE, NONE, NONE};
+  ane_status st = only(t, n, attrs, 1, 1);
+  if (st) return st;
+  in[0] = n->in[0];
+  st = norm_axes(t, n, 2, in[0], &in[1]);
+  if (!st) st = interp_ints(t->g, &keep, 1, true, &in[2], t->err);
+  return st ? st : step(t, n, op, in, 3, &out);
+}
+static ane_status global_average(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return global_pool(t, n, ANE_PRIM_reduce_mean);
+}
+static ane_status global_max(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return global_pool(t, n, ANE_PRIM_reduce_max);
 }
 
 /* ---- Norms ---------------------------------------------------------------------------------------------------------*/
@@ -137,23 +190,24 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
   return st ? st : step(t, n, ANE_PRIM_range_1d, in, 3, out);
 }
 
+/* The node's outputs: the norm; with `all` also the means and 1 / the deviations. */
 static ane_status layer_norm_of(struct onnx_import *t, const struct ane_onnx_node *n, int32_t x, int32_t gamma, int32_t beta,
-                                int64_t axis, float epsilon) {
-  int32_t in[5] = {x, NONE, gamma, beta, NONE}, out = n->out[0];
+                                int64_t axis, float epsilon, bool all) {
+  int32_t in[5] = {x, NONE, gamma, beta, NONE};
   if (gamma == NONE) return onnx_node_fail(t, n, ANE_FORMAT, "the input of its scale is missing");
   ane_status st = norm_axes(t, n, axis, x, &in[1]);
   if (!st) st = interp_float(t->g, epsilon, &in[4], t->err);
-  return st ? st : step(t, n, ANE_PRIM_layer_norm, in, 5, &out);
+  return st ? st : interp_add(t->g, t->block, ANE_PRIM_layer_norm, n->name, in, 5, n->out, all ? n->n_out : 1, t->err);
 }
 
 static ane_status layer_norm(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const char *const attrs[] = {"axis", "epsilon", "stash_type", NULL};
   int64_t axis = -1;
   float epsilon = 1e-5f;
-  ane_status st = only(t, n, attrs, 3, 1);
+  ane_status st = only(t, n, attrs, 3, 3);
   if (st) return st;
   if (!onnx_int(n, "axis", &axis) || !onnx_float(n, "epsilon", &epsilon)) return wrong_type(t, n);
-  return layer_norm_of(t, n, n->in[0], onnx_in(t, n, 1), onnx_in(t, n, 2), axis, epsilon);
+  return layer_norm_of(t, n, n->in[0], onnx_in(t, n, 1), onnx_in(t, n, 2), axis, epsilon, true);
 }
 
 /* Translates a norm of t = x + skip (+ bias). Outputs: the norm of t; two that only training uses; t. */
@@ -169,7 +223,7 @@ static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n
   st = step2(t, n, ANE_PRIM_add, n->in[0], onnx_in(t, n, 1), bias == NONE ? &sum : &part);
   if (!st && bias != NONE) st = step2(t, n, ANE_PRIM_add, part, bias, &sum);
   if (st) return st;
-  if (!rms) return layer_norm_of(t, n, sum, onnx_in(t, n, 2), onnx_in(t, n, 3), -1, epsilon);
+  if (!rms) return layer_norm_of(t, n, sum, onnx_in(t, n, 2), onnx_in(t, n, 3), -1, epsilon, false);
   st = interp_float(t->g, epsilon, &eps, t->err);
   int32_t in[4] = {sum, onnx_in(t, n, 2), NONE, eps}, out = n->out[0];
   return st ? st : step(t, n, ANE_PRIM_rms_norm, in, 4, &out);
@@ -227,6 +281,20 @@ static ane_status quick_gelu(struct onnx_import *t, const struct ane_onnx_node *
   return st ? st : step2(t, n, ANE_PRIM_mul, n->in[0], gate, &out);
 }
 
+/* Swish of the first operand, times the second */
+static ane_status swiglu(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"alpha", NULL};
+  float alpha = 1;
+  int32_t in[2] = {NONE, NONE}, gate = NONE, out = n->out[0];
+  ane_status st = only(t, n, attrs, 2, 1);
+  if (st) return st;
+  if (!onnx_float(n, "alpha", &alpha)) return wrong_type(t, n);
+  in[0] = n->in[0];
+  st = interp_float(t->g, alpha, &in[1], t->err);
+  if (!st) st = step(t, n, ANE_PRIM_silu, in, 2, &gate);
+  return st ? st : step2(t, n, ANE_PRIM_mul, gate, onnx_in(t, n, 1), &out);
+}
+
 /* ---- Types, sums of several operands, others -----------------------------------------------------------------------*/
 
 static ane_status cast(struct onnx_import *t, const struct ane_onnx_node *n) {
@@ -280,12 +348,38 @@ static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
                           : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
 }
 
-/* Inference drops nothing. The mask output is not supported. */
-static ane_status dropout(struct onnx_import *t, const struct ane_onnx_node *n) {
-  static const char *const attrs[] = {"ratio", "seed", "is_test", NULL};
-  int32_t out = n->n_out ? n->out[0] : NONE;
-  ane_status st = only(t, n, attrs, 3, 1);
-  return st ? st : step(t, n, ANE_PRIM_identity, n->in, 1, &out);
+/* The primitive lists the indices of one element as a row, ONNX as a column. */
+static ane_status non_zero(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {NULL};
+  int32_t rows = NONE, out = n->out[0];
+  int32_t in[2] = {NONE, NONE};
+  ane_status st = only(t, n, attrs, 1, 1);
+  if (st) return st;
+  in[0] = n->in[0];
+  st = interp_text(t->g, "int64", 5, &in[1], t->err);
+  if (!st) st = step(t, n, ANE_PRIM_non_zero, in, 2, &rows);
+  return st ? st : step(t, n, ANE_PRIM_transpose, &rows, 1, &out);
+}
+
+/* Gathers the indices at which the condition holds, along an axis or of all elements. */
+static ane_status compress(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"axis", NULL};
+  const int64_t all = -1;
+  int64_t axis = 0;
+  int32_t in[3] = {NONE, NONE, NONE}, cond = onnx_in(t, n, 1), rows = NONE, list = NONE, flat = NONE, out = n->out[0];
+  ane_status st = only(t, n, attrs, 2, 1);
+  if (st) return st;
+  if (!onnx_int(n, "axis", &axis)) return wrong_type(t, n);
+  st = interp_ints(t->g, &all, 1, false, &list, t->err);
+  if (!st) st = step(t, n, ANE_PRIM_non_zero, &cond, 1, &rows);
+  if (!st) st = step2(t, n, ANE_PRIM_reshape, rows, list, &in[1]);
+  in[0] = n->in[0];
+  if (!st && !ane_onnx_attr(n, "axis")) {
+    st = step2(t, n, ANE_PRIM_reshape, n->in[0], list, &flat);
+    in[0] = flat;
+  }
+  if (!st) st = interp_ints(t->g, &axis, 1, true, &in[2], t->err);
+  return st ? st : step(t, n, ANE_PRIM_gather, in, 3, &out);
 }
 
 /* ---- The list ------------------------------------------------------------------------------------------------------*/
@@ -314,7 +408,14 @@ static const struct {
     {"", "Mean", 8, mean_of},
     {"", "Mod", 10, mod},
     {"", "TopK", 10, topk},
-    {"", "Dropout", 7, dropout},
+    {"", "ConvInteger", 1, conv_integer},
+    {"", "MaxPool", 1, max_pool},
+    {"", "AveragePool", 7, average_pool},
+    {"", "GlobalAveragePool", 1, global_average},
+    {"", "GlobalMaxPool", 1, global_max},
+    {"", "SwiGLU", 1, swiglu},
+    {"", "NonZero", 9, non_zero},
+    {"", "Compress", 9, compress},
 };
 
 ane_status onnx_compose(struct onnx_import *t, const struct ane_onnx_node *n, bool *done) {

@@ -24,6 +24,7 @@ static const struct {
     {ANE_PRIM_matmul, prim_prepare_matmul, 1u << 1},
     {ANE_PRIM_linear, prim_prepare_matmul, 1u << 1},
     {ANE_PRIM_conv, prim_prepare_conv, 1u << 1},
+    {ANE_PRIM_matmul_integer, prim_prepare_matmul_integer, 1u << 1},
     {ANE_PRIM_matmul_dequantize, prim_prepare_matmul_dequantize, 0},
     {ANE_PRIM_matmul_nbits, prim_prepare_matmul_nbits, 0},
     {ANE_PRIM_group_query_attention, prim_prepare_group_query_attention, 0},

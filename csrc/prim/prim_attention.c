@@ -13,10 +13,15 @@ struct attention_job {
   double *sums;  /* dv for each thread */
 };
 
-static float score_of(const struct prim_attention_args *a, const float *q, const float *k, int64_t bias) {
+/* Returns q k scale. */
+static float product_of(const struct prim_attention_args *a, const float *q, const float *k) {
   double dot = 0;
   for (int64_t i = 0; i < a->d; i++) dot += (double)q[i] * (double)k[i];
-  float s = (float)dot * a->scale;
+  return (float)dot * a->scale;
+}
+
+static float score_of(const struct prim_attention_args *a, const float *q, const float *k, int64_t bias) {
+  float s = product_of(a, q, k);
   if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
   if (a->bias) s += a->bias[bias];
   if (a->mask && !a->mask[bias]) s = -INFINITY;
@@ -44,6 +49,16 @@ static void attention_row(const struct attention_job *j, int64_t b, int64_t h, i
     for (int64_t d = 0; p > 0 && d < a->dv; d++) sum[d] += p * (double)row[d];
   }
   if (a->sink) total += exp((double)a->sink[h] - (double)top);
+  for (int64_t t = 0; a->qk && t < a->t; t++) { /* the mode's stage of each score */
+    bool seen = t >= from && t < to;
+    float *z = a->qk + ((b * a->heads + h) * a->s + i) * a->t + t;
+    if (a->qk_mode < 2)
+      *z = product_of(a, q, k + t * a->k_stride[2]);
+    else
+      *z = seen ? score[t] : -INFINITY;
+    if (a->qk_mode == 1 && a->softcap > 0) *z = a->softcap * tanhf(*z / a->softcap);
+    if (a->qk_mode == 3) *z = seen && total > 0 ? (float)(exp((double)score[t] - (double)top) / total) : 0;
+  }
   for (int64_t d = 0; d < a->dv; d++) y[d] = total > 0 ? (float)(sum[d] / total) : 0;
 }
 
@@ -58,7 +73,7 @@ ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attent
   int threads = prim_threads(c);
   const int64_t keys[] = {threads, a->t}, widths[] = {threads, a->dv};
   struct attention_job j = {a, prim_temp_array(c, sizeof *j.scores, 2, keys), prim_temp_array(c, sizeof *j.sums, 2, widths)};
-  if (c->status || a->dv == 0) return c->status;
+  if (c->status || (a->dv == 0 && !a->qk)) return c->status;
   int64_t n = a->batch * a->heads * a->s;
   prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attention_range, &j);
   return c->status;
@@ -106,14 +121,18 @@ static bool past_fits(const struct ane_dyn *past, const struct part *p) {
   return !past || (past->rank == 4 && past->dim[0] == p->batch && past->dim[1] == p->heads && past->dim[3] == p->d);
 }
 
-/* Reads a mask that broadcasts to [batch, heads, s, t]. */
-static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, struct prim_attention_args *a) {
+/* Reads a mask that broadcasts to [batch, heads, s, t]. It may have fewer keys, `limit` then: those beyond are hidden. */
+static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, struct prim_attention_args *a, int64_t *limit) {
   int64_t full[4] = {a->batch, a->heads, a->s, a->t}, dim[ANE_DYN_RANK];
   int rank;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
+  *limit = a->t;
+  if (m->rank > 0 && m->dim[m->rank - 1] > 1 && m->dim[m->rank - 1] < a->t) *limit = full[3] = m->dim[m->rank - 1];
   bool fits = m->rank <= 4 && prim_broadcast(m->rank, m->dim, 4, full, &rank, dim) && memcmp(dim, full, sizeof full) == 0;
+  full[3] = a->t;
   if (!fits)
     return prim_fail(c, ANE_SHAPE, "attn_mask is %s, but must broadcast to %s", ane_dyn_text(m, x), ane_dyn_dims(4, full, y));
+  full[3] = *limit;
   prim_broadcast_strides(m, 4, full, a->bias_stride);
   if (m->dtype == ANE_BOOL)
     a->mask = m->data;
@@ -122,14 +141,44 @@ static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, st
   return c->status;
 }
 
-/* Sets the keys that each query sees: all of them; or, if causal, those up to its own position, which is `before` plus its
- * index. */
-static ane_status set_visible(struct ane_prim_call *c, struct prim_attention_args *a, bool causal, int64_t before) {
+/* Which keys queries see. Query i of a batch entry is at position `before` + i, before valid[b] - s if `valid` is given. */
+struct visible {
+  bool causal;           /* keys up to the query's own position */
+  int64_t before, limit; /* keys below the limit */
+  int64_t left, right;   /* at most so many positions before and after the query's own; negative: any number */
+  const int64_t *valid;  /* NULL, or for each batch entry the keys that count */
+};
+
+static ane_status set_visible(struct ane_prim_call *c, struct prim_attention_args *a, const struct visible *v) {
   int64_t n = a->batch * a->s, *first = prim_temp(c, (uint64_t)n * sizeof *first),
           *last = prim_temp(c, (uint64_t)n * sizeof *last);
-  for (int64_t i = 0; !c->status && i < n; i++) first[i] = 0, last[i] = causal ? ANE_MIN(before + i % a->s + 1, a->t) : a->t;
+  for (int64_t i = 0; !c->status && i < n; i++) {
+    int64_t valid = v->valid ? ANE_MIN(ANE_MAX(v->valid[i / a->s], 0), a->t) : a->t;
+    int64_t at = (v->valid ? valid - a->s : v->before) + i % a->s;
+    first[i] = v->left >= 0 && v->left < at ? at - v->left : 0;
+    last[i] = ANE_MIN(v->limit, valid);
+    if (v->causal) last[i] = ANE_MIN(last[i], at + 1);
+    if (v->right >= 0 && v->right < a->t) last[i] = ANE_MIN(last[i], at + v->right + 1);
+  }
   a->first = first;
   a->last = last;
+  return c->status;
+}
+
+/* Reads nonpad_kv_seqlen, the windows and what the fourth output holds. */
+static ane_status read_options(struct ane_prim_call *c, const struct ane_dyn *past, struct prim_attention_args *j,
+                               struct visible *v) {
+  const struct ane_dyn *valid = prim_in(c, "nonpad_kv_seqlen");
+  int64_t mode = prim_int(c, "qk_mode", 0), dim[4] = {j->batch, j->heads, j->s, j->t};
+  v->left = prim_int(c, "left_window", -1), v->right = prim_int(c, "right_window", -1);
+  if (c->status) return c->status;
+  if (mode < 0 || mode > 3) return prim_fail(c, ANE_INVALID, "qk_matmul_output_mode is %" PRId64 ", not 0 to 3", mode);
+  if (valid && past) return prim_fail(c, ANE_INVALID, "nonpad_kv_seqlen cannot be combined with past_key");
+  if (valid && valid->count != j->batch)
+    return prim_fail(c, ANE_SHAPE, "nonpad_kv_seqlen has %" PRId64 " elements for a batch of %" PRId64, valid->count, j->batch);
+  v->valid = valid ? prim_i64(c, valid) : NULL;
+  j->qk_mode = (int)mode;
+  if (prim_wanted(c, 3)) j->qk = prim_out(c, 3, ANE_F32, 4, dim);
   return c->status;
 }
 
@@ -137,7 +186,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
   const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask"), *pk = prim_in(c, "past_key"),
                        *pv = prim_in(c, "past_value");
   int64_t qh = prim_int(c, "q_num_heads", 0), kh = prim_int(c, "kv_num_heads", 0), t, tv;
-  bool causal = prim_bool(c, "is_causal", false);
+  struct visible seen = {.causal = prim_bool(c, "is_causal", false)};
   struct part a, b, d;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
   struct prim_attention_args j = {.softcap = prim_float(c, "softcap", 0)};
@@ -159,7 +208,9 @@ ane_status prim_attention(struct ane_prim_call *c) {
     return prim_fail(c, ANE_RANGE, "a result of shape %s has too many elements", ane_dyn_dims(4, deep, x));
   int64_t flat[3] = {a.batch, a.n, a.heads * d.d};
   j.y = prim_out(c, 0, ANE_F32, q->rank, q->rank == 3 ? flat : deep);
-  if (c->status || (mask && read_mask(c, mask, &j)) || set_visible(c, &j, causal, t - b.n)) return c->status;
+  seen.before = t - b.n, seen.limit = t;
+  if (c->status || read_options(c, pk, &j, &seen) || (mask && read_mask(c, mask, &j, &seen.limit)) || set_visible(c, &j, &seen))
+    return c->status;
   memcpy(j.q_stride, a.stride, sizeof a.stride);
   int64_t ks[3] = {b.heads * t * b.d, t * b.d, b.d}, vs[3] = {b.heads * t * d.d, t * d.d, d.d};
   int64_t ys3[3] = {a.n * a.heads * d.d, d.d, a.heads * d.d}, ys4[3] = {a.heads * a.n * d.d, a.n * d.d, d.d};
@@ -212,5 +263,6 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
       return prim_fail(c, ANE_UNSUPPORTED, "attn_mask of type %s", ane_dtype_info(t)->name);
     j.bias_stride[0] = j.s * j.t, j.bias_stride[2] = j.t, j.bias_stride[3] = 1;
   }
-  return set_visible(c, &j, false, 0) ? c->status : prim_attention_core(c, &j);
+  const struct visible all = {.limit = j.t, .left = -1, .right = -1};
+  return set_visible(c, &j, &all) ? c->status : prim_attention_core(c, &j);
 }

@@ -80,6 +80,11 @@ RUN(logical_or_f, float, uint8_t, x != 0 || y != 0)
 RUN(logical_or_i, int64_t, uint8_t, x != 0 || y != 0)
 RUN(logical_xor_f, float, uint8_t, (x != 0) != (y != 0))
 RUN(logical_xor_i, int64_t, uint8_t, (x != 0) != (y != 0))
+RUN(prelu_f, float, float, x < 0 ? y * x : x)
+RUN(prelu_i, int64_t, int64_t, x < 0 ? WRAP(*) : x)
+RUN(shift_left_i, int64_t, int64_t, (uint64_t)y > 63 ? 0 : (int64_t)((uint64_t)x << y))
+RUN(shift_right_i, int64_t, int64_t, (uint64_t)y > 63 ? -(x < 0) : x >> y)
+RUN(shift_right_u64, int64_t, int64_t, (uint64_t)y > 63 ? 0 : (int64_t)((uint64_t)x >> y))
 RUN(bitwise_and_i, int64_t, int64_t, x &y)
 RUN(bitwise_or_i, int64_t, int64_t, x | y)
 RUN(bitwise_xor_i, int64_t, int64_t, x ^ y)
@@ -164,6 +169,28 @@ BINARY(logical_xor, true)
 BITWISE(bitwise_and)
 BITWISE(bitwise_or)
 BITWISE(bitwise_xor)
+
+ane_status prim_bit_shift(struct ane_prim_call *c) {
+  char text[PRIM_TEXT];
+  const char *way = prim_text(c, "direction", "", text);
+  bool left = strcmp(way, "LEFT") == 0;
+  if (prim_is_float(c->in[0]->dtype) || prim_is_float(c->in[1]->dtype))
+    return prim_fail(c, ANE_INVALID, "operands are not integers");
+  if (!left && strcmp(way, "RIGHT") != 0) return prim_fail(c, ANE_INVALID, "direction is \"%s\"; known are LEFT and RIGHT", way);
+  return binary(c, NULL, left ? shift_left_i : c->in[0]->dtype == ANE_U64 ? shift_right_u64 : shift_right_i, false);
+}
+
+/* The slope has at most the dimensions of x, and does not extend it. */
+ane_status prim_prelu(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0], *slope = c->in[1];
+  char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  int64_t dim[ANE_DYN_RANK];
+  int rank;
+  if (!prim_broadcast(x->rank, x->dim, slope->rank, slope->dim, &rank, dim) || rank != x->rank ||
+      memcmp(dim, x->dim, (size_t)rank * sizeof *dim) != 0)
+    return prim_fail(c, ANE_SHAPE, "slope is %s, but must broadcast to %s", ane_dyn_text(slope, b), ane_dyn_text(x, a));
+  return binary(c, prelu_f, prelu_i, false);
+}
 
 /* The result has the type of the base: an integer to a float power is truncated. */
 ane_status prim_pow(struct ane_prim_call *c) {

@@ -190,6 +190,58 @@ ane_status prim_conv(struct ane_prim_call *c) {
   return c->status;
 }
 
+/* An absent operand fits too. */
+static bool is_code(const struct ane_dyn *t) { return !t || t->dtype == ANE_I8 || t->dtype == ANE_U8; }
+
+struct integer_conv {
+  const struct conv *v;
+  const int64_t *x, *w, *wz; /* wz: one for each output, or one (wz_step 0) */
+  int64_t xz, wz_step;
+  int32_t *y;
+};
+
+/* Sums wrap at 32 bits. */
+static void integer_range(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
+  const struct integer_conv *j = arg;
+  const struct conv *v = j->v;
+  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  for (int64_t i = from; i < to; i++) {
+    int64_t p = i % places, o = i / places % v->out, b = i / (places * v->out), wz = j->wz[o * j->wz_step];
+    uint64_t sum = 0;
+    for (int64_t ch = 0; ch < in; ch++)
+      for (int64_t t = 0; t < v->taps; t++) {
+        int64_t at = source(v, p, t);
+        if (at >= 0)
+          sum +=
+              (uint64_t)((j->x[(b * v->in + o / out * in + ch) * area + at] - j->xz) * (j->w[(o * in + ch) * v->taps + t] - wz));
+      }
+    int32_t narrow = (int32_t)(uint32_t)sum;
+    memcpy(&j->y[i], &narrow, sizeof narrow);
+  }
+}
+
+ane_status prim_conv_integer(struct ane_prim_call *c) {
+  static const int64_t zero[1] = {0};
+  const struct ane_dyn *x = c->in[0], *w = c->in[1], *xz = prim_in(c, "x_zero_point"), *wz = prim_in(c, "weight_zero_point");
+  char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  struct conv v;
+  int64_t dim[ANE_DYN_RANK];
+  if (read_conv(c, &v)) return c->status;
+  if (!is_code(x) || !is_code(w) || !is_code(xz) || !is_code(wz))
+    return prim_fail(c, ANE_SHAPE, "x is %s and weight %s, but they and the zero points must be int8 or uint8",
+                     ane_dyn_text(x, a), ane_dyn_text(w, b));
+  if (wz && wz->count != 1 && wz->count != v.out)
+    return prim_fail(c, ANE_SHAPE, "weight_zero_point has %" PRId64 " elements, but must have 1 or %" PRId64, wz->count, v.out);
+  dim[0] = v.batch, dim[1] = v.out;
+  memcpy(dim + 2, v.y, sizeof v.y);
+  struct integer_conv j = {.v = &v, .xz = prim_int(c, "x_zero_point", 0), .wz_step = wz && wz->count != 1};
+  j.x = prim_i64(c, x), j.w = prim_i64(c, w), j.wz = wz ? prim_i64(c, wz) : zero;
+  j.y = prim_out(c, 0, ANE_I32, x->rank, dim);
+  if (c->status || c->out[0].count == 0) return c->status;
+  prim_parallel(c, c->out[0].count, (double)c->out[0].count * (double)v.taps * (double)(v.in / v.groups), integer_range, &j);
+  return c->status;
+}
+
 /* Computes the gradient of a convolution: output position o gets x[i] weight[k] from all i and k for which
  * i stride + k dilation = o + before. */
 static void transposed(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
@@ -302,13 +354,16 @@ enum pooling { LARGEST, AVERAGE, ROOT };
 
 static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   struct conv v;
+  bool codes = is_code(c->in[0]) && kind == LARGEST;
   int64_t dim[ANE_DYN_RANK];
   bool inside = kind == AVERAGE && prim_bool(c, "exclude_padding_from_average", false);
   if (c->status || read_pool(c, &v)) return c->status;
   dim[0] = v.batch, dim[1] = v.out;
   memcpy(dim + 2, v.y, sizeof v.y);
+  if (!codes && !prim_is_float(c->in[0]->dtype))
+    return prim_fail(c, ANE_UNSUPPORTED, "x is of type %s", ane_dtype_info(c->in[0]->dtype)->name);
   const float *x = prim_f32(c, c->in[0]);
-  float *y = prim_out(c, 0, ANE_F32, c->in[0]->rank, dim);
+  char *out = prim_out(c, 0, codes ? c->in[0]->dtype : ANE_F32, c->in[0]->rank, dim);
   if (c->status) return c->status;
   int64_t places = product(v.s, v.y), area = product(v.s, v.x);
   for (int64_t i = 0; i < v.batch * v.in * places; i++) {
@@ -321,7 +376,14 @@ static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
       sum += kind == ROOT ? (double)one * (double)one : (double)one;
       top = one > top || one != one ? one : top;
     }
-    y[i] = kind == LARGEST ? top : kind == ROOT ? (float)sqrt(sum) : (float)(sum / (double)counted(&v, i % places, inside));
+    if (codes) {
+      int64_t code = top > -INFINITY ? (int64_t)top : 0; /* a window of padding alone has no largest */
+      prim_store(c->in[0]->dtype, out + i, &code, 1);
+      continue;
+    }
+    ((float *)(void *)out)[i] = kind == LARGEST ? top
+                                : kind == ROOT  ? (float)sqrt(sum)
+                                                : (float)(sum / (double)counted(&v, i % places, inside));
   }
   return c->status;
 }

@@ -285,15 +285,55 @@ ane_status prim_scatter_nd(struct ane_prim_call *c) {
 ane_status prim_non_zero(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   bool floats = prim_is_float(x->dtype);
+  ane_dtype t = prim_dtype(c, "output_dtype", ANE_I32);
   const float *f = floats ? prim_f32(c, x) : NULL;
   const int64_t *v = floats ? NULL : prim_i64(c, x);
   int64_t at[ANE_DYN_RANK] = {0}, dim[2] = {0, x->rank};
   if (c->status) return c->status;
+  if (t != ANE_I32 && t != ANE_I64) return prim_fail(c, ANE_INVALID, "output_dtype is neither int32 nor int64");
   for (int64_t i = 0; i < x->count; i++) dim[0] += floats ? f[i] != 0 : v[i] != 0;
-  int32_t *y = prim_out(c, 0, ANE_I32, 2, dim);
+  char *y = prim_out(c, 0, t, 2, dim);
   for (int64_t i = 0; y && i < x->count; i++, next_place(x->rank, x->dim, at)) {
     if (floats ? f[i] == 0 : v[i] == 0) continue;
-    for (int k = 0; k < x->rank; k++) *y++ = (int32_t)at[k];
+    prim_store(t, y, at, x->rank);
+    y += (size_t)x->rank * prim_width(t);
+  }
+  return c->status;
+}
+
+/* Writes update [batch, .., s, ..] to rows of past [batch, .., n, ..] along the axis; those of batch entry b begin at
+ * write_indices[b], or at 0. circular: rows beyond the last continue with the first. */
+ane_status prim_tensor_scatter(struct ane_prim_call *c) {
+  const struct ane_dyn *past = c->in[0], *update = c->in[1], *starts = prim_in(c, "write_indices");
+  char text[PRIM_TEXT], a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  const char *mode = prim_text(c, "mode", "linear", text);
+  bool circular = strcmp(mode, "circular") == 0;
+  int axis = prim_axis(c, "axis", -2, past->rank);
+  if (c->status) return c->status;
+  if (!circular && strcmp(mode, "linear") != 0)
+    return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are linear and circular", mode);
+  bool fits = axis > 0 && update->rank == past->rank && (!starts || starts->count == past->dim[0]);
+  for (int i = 0; fits && i < past->rank; i++) fits = i == axis ? update->dim[i] <= past->dim[i] : update->dim[i] == past->dim[i];
+  if (!fits)
+    return prim_fail(c, ANE_SHAPE, "past is %s, update %s, axis %d, and there are %" PRId64 " write_indices",
+                     ane_dyn_text(past, a), ane_dyn_text(update, b), axis, starts ? starts->count : 0);
+  ane_dtype t, tu;
+  const void *old = prim_elements(c, past, &t);
+  const char *v = prim_elements(c, update, &tu);
+  const int64_t *start = starts ? prim_i64(c, starts) : NULL;
+  if (!c->status && t != tu) prim_fail(c, ANE_SHAPE, "past is %s, update %s", ane_dtype_info(t)->name, ane_dtype_info(tu)->name);
+  char *y = c->status ? NULL : prim_out(c, 0, t, past->rank, past->dim);
+  if (!y || past->count == 0) return c->status;
+  memcpy(y, old, (size_t)past->count * prim_width(t));
+  int64_t n = past->dim[axis], s = update->dim[axis], inner = 1, outer = 1;
+  for (int i = axis + 1; i < past->rank; i++) inner *= past->dim[i];
+  for (int i = 1; i < axis; i++) outer *= past->dim[i];
+  size_t row = (size_t)inner * prim_width(t);
+  for (int64_t k = 0; k < past->dim[0] * outer; k++) {
+    int64_t from = start ? start[k / outer] : 0;
+    if (circular ? from < 0 : from < 0 || from > n - s)
+      return prim_fail(c, ANE_RANGE, "write_indices holds %" PRId64 " for %" PRId64 " of %" PRId64 " rows", from, s, n);
+    for (int64_t i = 0; i < s; i++) memcpy(y + (size_t)(k * n + (from % n + i) % n) * row, v + (size_t)(k * s + i) * row, row);
   }
   return c->status;
 }

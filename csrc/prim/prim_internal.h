@@ -133,6 +133,9 @@ void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_
 ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx,
                          const float *bias, float *y, int64_t ldy);
 
+/* Multiplies as matmul does, with x and y for the elements of its two operands: int32. */
+ane_status prim_multiply_i64(struct ane_prim_call *c, const int64_t *x, const int64_t *y);
+
 /* Returns element i of packed codes of 2, 4 or 8 bits each, the lower bits first. */
 static inline int prim_code(const uint8_t *p, int bits, int64_t i) {
   return bits == 8 ? p[i] : bits == 4 ? p[i >> 1] >> 4 * (i & 1) & 15 : p[i >> 2] >> 2 * (i & 3) & 3;
@@ -142,6 +145,7 @@ static inline int prim_code(const uint8_t *p, int bits, int64_t i) {
 typedef ane_status (*prim_prepare_fn)(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_matmul_integer(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_matmul_nbits(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_group_query_attention(struct ane_prim_call *c, struct ane_prim_state **state);
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state);
@@ -167,6 +171,10 @@ struct prim_attention_args {
   int64_t bias_stride[4];                                     /* of bias and mask: batch, head, query, key; 0 repeats */
   const int64_t *first, *last;
   const float *sink; /* [heads]: a score that has no value, in the sum of each softmax; NULL: none */
+  /* [batch, heads, s, t], or NULL: for all keys q k scale (mode 0), that after softcap (1), then with bias, and -INFINITY where a
+   * key is hidden (2), or the softmax, 0 where a key is hidden (3) */
+  float *qk;
+  int qk_mode;
 };
 ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attention_args *a);
 

@@ -100,10 +100,10 @@ static void rows_f32(void *arg, int64_t from, int64_t to, int thread) {
   }
 }
 
-static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, const struct matmul *p) {
-  const int64_t *a = prim_i64(c, x), *b = prim_i64(c, y);
+/* Multiplies the elements a of x by the elements b of y; the result has type t. */
+static ane_status integers(struct ane_prim_call *c, ane_dtype t, const int64_t *a, const int64_t *b, const struct matmul *p) {
   /* analyser: plan() sets the shape, or returns what is not ANE_OK. */
-  void *out = prim_out(c, 0, x->dtype, p->out_rank, p->out);
+  void *out = prim_out(c, 0, t, p->out_rank, p->out);
   if (c->status) return c->status;
   for (int64_t i = 0; i < p->batches * p->m * p->n; i++) {
     int64_t ox, oy, row = i / p->n % p->m, col = i % p->n;
@@ -113,9 +113,14 @@ static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, con
       sum += (uint64_t)a[ox + row * p->x.row_stride + k * p->x.col_stride] *
              (uint64_t)b[oy + k * p->y.row_stride + col * p->y.col_stride];
     int64_t v = (int64_t)sum;
-    prim_store(x->dtype, (char *)out + (size_t)i * prim_width(x->dtype), &v, 1);
+    prim_store(t, (char *)out + (size_t)i * prim_width(t), &v, 1);
   }
   return c->status;
+}
+
+ane_status prim_multiply_i64(struct ane_prim_call *c, const int64_t *x, const int64_t *y) {
+  struct matmul p;
+  return plan(c, c->in[0], c->in[1], false, false, &p) ? c->status : integers(c, ANE_I32, x, y, &p);
 }
 
 /* Multiplies x [..., k] by a packed matrix [n, k]. */
@@ -145,7 +150,10 @@ ane_status prim_matmul(struct ane_prim_call *c) {
   bool floats = prim_is_float(x->dtype) || prim_is_float(y->dtype);
   if (c->state && (!tx || x->rank < 2) && floats) return by_matrix(c, x, &c->state->m[0], NULL);
   if (plan(c, x, y, tx, ty, &p)) return c->status;
-  if (!floats) return integers(c, x, y, &p);
+  if (!floats) {
+    const int64_t *a = prim_i64(c, x), *b = prim_i64(c, y);
+    return a && b ? integers(c, x->dtype, a, b, &p) : c->status;
+  }
   const int64_t sums[] = {prim_threads(c), p.n};
   struct job j = {&p, prim_f32(c, x), prim_f32(c, y), prim_out(c, 0, ANE_F32, p.out_rank, p.out),
                   prim_temp_array(c, sizeof *j.sums, 2, sums)};
@@ -183,102 +191,4 @@ ane_status prim_linear(struct ane_prim_call *c) {
                     : prim_fail(c, ANE_UNSUPPORTED, "weight of type %s", ane_dtype_info(w->dtype)->name);
   ane_prim_state_free(own);
   return st;
-}
-
-/* ---- einsum --------------------------------------------------------------------------------------------------------*/
-
-/* Letters of an equation and their sizes. Letters of the result come first, those that are summed over follow. */
-struct letters {
-  char name[52];
-  int64_t size[52];
-  int n, n_out;
-};
-
-static int letter(struct letters *l, char name) {
-  for (int i = 0; i < l->n; i++)
-    if (l->name[i] == name) return i;
-  if (l->n == 52) return -1;
-  l->name[l->n] = name;
-  l->size[l->n] = -1;
-  return l->n++;
-}
-
-static bool is_letter(char ch) { return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z'); }
-
-/* Reads the strides of operand `t` by letter. Its term begins at *s and ends before `,` or `-`. */
-static bool read_term(struct letters *l, const char **s, const struct ane_dyn *t, int64_t stride[52]) {
-  int64_t own[ANE_DYN_RANK];
-  int axis = 0;
-  prim_strides(t->rank, t->dim, own);
-  memset(stride, 0, 52 * sizeof *stride);
-  for (; **s && **s != ',' && **s != '-'; ++*s) {
-    if (**s == ' ') continue;
-    int i = is_letter(**s) ? letter(l, **s) : -1;
-    if (i < 0 || axis >= t->rank || (l->size[i] >= 0 && l->size[i] != t->dim[axis])) return false;
-    l->size[i] = t->dim[axis];
-    stride[i] += own[axis++];
-  }
-  if (**s == ',') ++*s;
-  return axis == t->rank;
-}
-
-enum { EINSUM_OPERANDS = 4 };
-
-static float einsum_sum(const struct letters *l, int n, const float *const *v, int64_t stride[][52], const int64_t *base) {
-  int64_t at[52] = {0}, o[EINSUM_OPERANDS];
-  double sum = 0;
-  for (int i = 0; i < n; i++) o[i] = base[i];
-  for (;;) {
-    double product = 1;
-    for (int i = 0; i < n; i++) product *= (double)v[i][o[i]];
-    sum += product;
-    int k = l->n - 1;
-    for (; k >= l->n_out; k--) {
-      for (int i = 0; i < n; i++) o[i] += stride[i][k];
-      if (++at[k] < l->size[k]) break;
-      for (int i = 0; i < n; i++) o[i] -= stride[i][k] * l->size[k];
-      at[k] = 0;
-    }
-    if (k < l->n_out) return (float)sum;
-  }
-}
-
-ane_status prim_einsum(struct ane_prim_call *c) {
-  const struct ane_dyn *eq = c->in[0];
-  char text[PRIM_TEXT];
-  int first = prim_first(c), n = c->n_in - first;
-  const char *s = prim_text(c, "equation", "", text), *arrow = strstr(s, "->");
-  struct letters l = {.n = 0};
-  int64_t stride[EINSUM_OPERANDS][52], dim[ANE_DYN_RANK], at[52] = {0}, base[EINSUM_OPERANDS] = {0};
-  const float *v[EINSUM_OPERANDS];
-  if (n < 1 || n > EINSUM_OPERANDS || !arrow || eq->count >= PRIM_TEXT)
-    return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\" of %d operands", s, n);
-  for (const char *p = arrow + 2; *p; p++)
-    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_DYN_RANK))
-      return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\"", s);
-  l.n_out = l.n;
-  for (int i = 0; i < n; i++)
-    if (!read_term(&l, &s, c->in[first + i], stride[i]))
-      return prim_fail(c, ANE_SHAPE, "operand %d does not fit the equation \"%s\"", i + 1, text);
-  bool empty = false;
-  for (int i = 0; i < l.n; i++) {
-    if (l.size[i] < 0) return prim_fail(c, ANE_INVALID, "the equation \"%s\" has a result letter that no operand has", text);
-    if (i < l.n_out)
-      dim[i] = l.size[i];
-    else
-      empty = empty || l.size[i] == 0;
-  }
-  for (int i = 0; i < n; i++)
-    if (!(v[i] = prim_f32(c, c->in[first + i]))) return c->status;
-  float *y = prim_out(c, 0, ANE_F32, l.n_out, dim);
-  for (int64_t i = 0; y && i < c->out[0].count; i++) {
-    y[i] = empty ? 0 : einsum_sum(&l, n, v, stride, base);
-    for (int k = l.n_out - 1; k >= 0; k--) {
-      for (int o = 0; o < n; o++) base[o] += stride[o][k];
-      if (++at[k] < l.size[k]) break;
-      for (int o = 0; o < n; o++) base[o] -= stride[o][k] * l.size[k];
-      at[k] = 0;
-    }
-  }
-  return c->status;
 }

@@ -45,9 +45,10 @@ MAP(atanh, atanhf(x))
 MAP(erf, erff(x))
 MAP(relu, x > 0 ? x : x == x ? 0 : x)
 MAP(sigmoid, 1 / (1 + expf(-x)))
-MAP(silu, x / (1 + expf(-x)))
+MAP(hard_swish, x *fminf(fmaxf(x / 6 + 0.5f, 0), 1))
 MAP(tanh, tanhf(x))
 MAP(softplus, x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x)))
+MAP(mish, x *tanhf(softplus_f(x, 0, 0)))
 MAP(softsign, x / (1 + fabsf(x)))
 
 /* Ops with parameters. Defaults are MIL's, or ONNX's where MIL has none. */
@@ -63,6 +64,10 @@ MAP2(log, logf(x + a), "epsilon", 0, "epsilon", 0)
 MAP2(leaky_relu, x >= 0 ? x : a * x, "alpha", 0.01f, "alpha", 0)
 MAP2(elu, x >= 0 ? x : a * expm1f(x), "alpha", 1, "alpha", 0)
 MAP2(clamped_relu, fminf(b, x >= 0 ? x : a * x), "alpha", 0, "beta", 0)
+MAP2(silu, x / (1 + expf(-(a * x))), "alpha", 1, "alpha", 1)
+MAP2(selu, b *(x > 0 ? x : a * expm1f(x)), "alpha", 1.67326319217681884765625f, "gamma", 1.05070102214813232421875f)
+MAP2(celu, x > 0 ? x : a * expm1f(x / a), "alpha", 1, "alpha", 1)
+MAP2(thresholded_relu, x > a ? x : 0, "alpha", 1, "alpha", 1)
 MAP2(sigmoid_hard, fminf(fmaxf(a *x + b, 0), 1), "alpha", 0.2f, "beta", 0.5f)
 
 /* Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): the definition and its two approximations. */
@@ -109,6 +114,18 @@ BOTH(floor, floorf(x), x)
 BOTH(ceil, ceilf(x), x)
 BOTH(round, rintf(x), x)
 
+ane_status prim_bitwise_not(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  if (prim_is_float(x->dtype)) return prim_fail(c, ANE_INVALID, "operands are not integers");
+  const int64_t *v = prim_i64(c, x);
+  int64_t *z = prim_temp(c, (uint64_t)x->count * sizeof *z);
+  void *y = prim_out(c, 0, x->dtype, x->rank, x->dim);
+  if (c->status) return c->status;
+  for (int64_t i = 0; i < x->count; i++) z[i] = ~v[i];
+  prim_store(x->dtype, y, z, x->count);
+  return c->status;
+}
+
 ane_status prim_logical_not(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   const int64_t *v = prim_i64(c, x);
@@ -117,15 +134,23 @@ ane_status prim_logical_not(struct ane_prim_call *c) {
   return c->status;
 }
 
-static ane_status classify(struct ane_prim_call *c, bool nan) {
+ane_status prim_isnan(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   const float *v = prim_f32(c, x);
   uint8_t *y = prim_out(c, 0, ANE_BOOL, x->rank, x->dim);
-  for (int64_t i = 0; v && y && i < x->count; i++) y[i] = nan ? v[i] != v[i] : isinf(v[i]) != 0;
+  for (int64_t i = 0; v && y && i < x->count; i++) y[i] = v[i] != v[i];
   return c->status;
 }
-ane_status prim_isnan(struct ane_prim_call *c) { return classify(c, true); }
-ane_status prim_isinf(struct ane_prim_call *c) { return classify(c, false); }
+
+ane_status prim_isinf(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  bool negative = prim_bool(c, "negative", true), positive = prim_bool(c, "positive", true);
+  const float *v = prim_f32(c, x);
+  uint8_t *y = prim_out(c, 0, ANE_BOOL, x->rank, x->dim);
+  if (c->status) return c->status;
+  for (int64_t i = 0; i < x->count; i++) y[i] = (positive && v[i] == INFINITY) || (negative && v[i] == -INFINITY);
+  return c->status;
+}
 
 /* Clips x. NaN stays NaN. If the lower bound is above the upper, the result is the upper, as in min(max(x, alpha), beta). */
 static float clip_f(float x, float a, float b) {
@@ -151,10 +176,8 @@ ane_status prim_clip(struct ane_prim_call *c) {
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------*/
 
-ane_status prim_cast(struct ane_prim_call *c) {
+static ane_status cast(struct ane_prim_call *c, ane_dtype to) {
   const struct ane_dyn *x = c->in[0];
-  ane_dtype to = prim_dtype(c, "dtype", ANE_F32);
-  if (c->status) return c->status;
   if (to == x->dtype) return prim_view(c, 0, x, x->rank, x->dim);
   void *y = prim_out(c, 0, to, x->rank, x->dim);
   if (!y) return c->status;
@@ -171,4 +194,28 @@ ane_status prim_cast(struct ane_prim_call *c) {
   return c->status;
 }
 
+ane_status prim_cast(struct ane_prim_call *c) {
+  ane_dtype to = prim_dtype(c, "dtype", ANE_F32);
+  return c->status ? c->status : cast(c, to);
+}
+
+ane_status prim_cast_like(struct ane_prim_call *c) {
+  ane_dtype to = c->in[1]->dtype;
+  if (ane_dtype_info(to)->block != 1 || to == ANE_F8E4M3 || to == ANE_F8E5M2)
+    return prim_fail(c, ANE_UNSUPPORTED, "like is %s, which no result can be", ane_dtype_info(to)->name);
+  return cast(c, prim_is_float(to) ? ANE_F32 : to);
+}
+
 ane_status prim_identity(struct ane_prim_call *c) { return prim_view(c, 0, c->in[0], c->in[0]->rank, c->in[0]->dim); }
+
+ane_status prim_dropout(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  bool training = prim_bool(c, "training", false);
+  float ratio = prim_float(c, "ratio", 0.5f);
+  if (c->status) return c->status;
+  if (training && ratio != 0) return prim_fail(c, ANE_UNSUPPORTED, "training_mode is true, which drops random elements");
+  uint8_t *mask = prim_wanted(c, 1) ? prim_out(c, 1, ANE_BOOL, x->rank, x->dim) : NULL;
+  if (c->status) return c->status;
+  if (mask) memset(mask, 1, (size_t)x->count);
+  return prim_view(c, 0, x, x->rank, x->dim);
+}

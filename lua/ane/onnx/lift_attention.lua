@@ -195,6 +195,9 @@ return function(RULES, M)
   function RULES.Attention(lift, node)
     local at, inputs = node.attrs, node.inputs
     if node.domain ~= "" then refuse(node, "packs its weights in a way that is not known") end
+    if (inputs[7] or 0) ~= 0 or (at.left_window_size or -1) >= 0 or (at.right_window_size or -1) >= 0 then
+      refuse(node, "hides keys by their number or by windows")
+    end
     check_cache(lift, node, inputs[5] or 0, node.outputs[2] or 0)
     check_cache(lift, node, inputs[6] or 0, node.outputs[3] or 0)
     local q, k, v = lift:value(inputs[1]), lift:value(inputs[2]), lift:value(inputs[3])

@@ -492,6 +492,7 @@ describe("lifting attention", function()
     refused("has no mask", list { q_num_heads = 2, kv_num_heads = 2 })
     refused("has 8, 8 and 8 channels for 2 and 4 heads", list { q_num_heads = 2, kv_num_heads = 4, is_causal = 1 })
     refused("packs its weights", list({ num_heads = 2 }, MS))
+    refused("hides keys", list { q_num_heads = 2, kv_num_heads = 2, is_causal = 1, left_window_size = 4 })
   end)
 
   it("takes RotaryEmbedding of both domains", function()

@@ -92,6 +92,55 @@ describe("a node with a shape that no memory holds is refused:", function()
       told("Pad", { floats({ 0 }, {}), ints({ 2 }, { 1, 0 }) }, { attrs = { mode = "wrap" } }))
   end)
 
+  it("products and convolutions of codes", function()
+    local codes = onnx.bytes({ 1, 1 }, { 1 })
+    assert.same({ "node node (matmul_integer): uint8[1, 1] times uint8[0, 1048576]", "shape" },
+      told("MatMulInteger", { codes, onnx.bytes({ 0, 1 << 20 }, {}) }))
+    assert.same({ "node node (matmul_integer): zero points must be one number, 1 for x or 1 for y", "shape" },
+      told("MatMulInteger", { codes, codes, onnx.bytes({ 0 }, {}) }))
+    assert.same({ "node node (matmul_integer): x is fp32[1, 1] and y uint8[1, 1], but they and the zero points must be int8 or uint8",
+      "shape" }, told("MatMulInteger", { floats({ 1, 1 }, { 1 }), codes }))
+    assert.same({ "node node (conv_integer): weight_zero_point has 2 elements, but must have 1 or 1", "shape" },
+      told("ConvInteger", { onnx.bytes({ 1, 1, 1 }, { 1 }), onnx.bytes({ 1, 1, 1 }, { 1 }), false, onnx.bytes({ 2 }, { 1, 2 }) }))
+    local _, _, code = onnx.run("MatMulInteger", { onnx.bytes({ HUGE, 0 }, {}), onnx.bytes({ 0, 64 }, {}) })
+    assert.equal("range", code)
+  end)
+
+  it("rows written beyond a cache", function()
+    local past, row = floats({ 1, 2, 3 }, ones(6)), floats({ 1, 1, 3 }, ones(3))
+    for _, at in ipairs { -1, 2, math.maxinteger, math.mininteger } do
+      assert.same({ ("node node (tensor_scatter): write_indices holds %d for 1 of 2 rows"):format(at), "range" },
+        told("TensorScatter", { past, row, ints({ 1 }, { at }) }))
+    end
+    assert.same({ 1, 2, 3 }, assert(onnx.run("TensorScatter", { past, row, ints({ 1 }, { math.maxinteger }) },
+      { attrs = { mode = "circular" } })).shape)
+    assert.same({ "node node (tensor_scatter): past is fp32[1, 2, 3], update fp32[1, 3, 3], axis 1, and there are 0 write_indices",
+      "shape" },
+      told("TensorScatter", { past, floats({ 1, 3, 3 }, ones(9)) }))
+  end)
+
+  it("windows and lengths of attention beyond all numbers", function()
+    local q = floats({ 1, 1, 2, 1 }, { 1, 2 })
+    for _, n in ipairs { math.maxinteger, math.mininteger } do
+      local attrs = { left_window_size = n, right_window_size = n, is_causal = 1 }
+      local inputs = { q, q, q, false, false, false, ints({ 1 }, { n }) }
+      assert.same({ 1, 1, 2, 1 }, assert(onnx.run("Attention", inputs, { attrs = attrs })).shape)
+    end
+    assert.same({ "node node (attention): nonpad_kv_seqlen has 2 elements for a batch of 1", "shape" },
+      told("Attention", { q, q, q, false, false, false, ints({ 2 }, { 1, 1 }) }))
+    assert.same({ "node node (attention): qk_matmul_output_mode is 4, not 0 to 3", "invalid" },
+      told("Attention", { q, q, q }, { attrs = { qk_matmul_output_mode = 4 } }))
+  end)
+
+  it("equations that name too much", function()
+    local x = floats({ 2 }, { 1, 2 })
+    for _, equation in ipairs { "i,j", "i->ii", "i->", ("i"):rep(70), "....->i", "i-i", "i->j", "abcdefghijkl->abcdefghijkl", "-" } do
+      local out, _, code = onnx.run("Einsum", { x }, { attrs = { equation = equation } })
+      assert.equal(equation == "i->" and "table" or "nil", type(out))
+      assert.equal(equation == "i->" and "nil" or "string", type(code))
+    end
+  end)
+
   it("a view whose dimensions have a product beyond 2^57", function()
     assert.same({ "node node (reshape): fp32[0] cannot take the shape [536870912, 536870912, 0]", "shape" },
       told("Reshape", { floats({ 0 }, {}), ints({ 3 }, { 1 << 29, 1 << 29, 0 }) }, { attrs = { allowzero = 1 } }))
@@ -100,6 +149,13 @@ end)
 
 describe("a node without elements has an empty result:", function()
   local x = floats({ HUGE, 0 }, {})
+
+  it("norms with their means, codes, and rows of a cache", function()
+    assert.same({ 2, 0 }, empty("LayerNormalization", { floats({ 2, 0 }, {}), floats({ 0 }, {}) }, { outputs = 3 }))
+    assert.same({ HUGE, 0 }, empty("TensorScatter", { x, floats({ HUGE, 0 }, {}) }, { attrs = { axis = 1 } }))
+    assert.same({ HUGE, 0 }, empty("DynamicQuantizeLinear", { x }))
+    assert.same({ HUGE, 0 }, empty("BatchNormalization", { x, floats({ 0 }, {}), floats({ 0 }, {}), floats({ 0 }, {}), floats({ 0 }, {}) }))
+  end)
 
   it("sums, and the largest elements", function()
     assert.same({ HUGE, 0 }, empty("CumSum", { x, ints({}, { 1 }) }))

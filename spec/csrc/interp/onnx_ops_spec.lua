@@ -81,7 +81,7 @@ describe("nodes of ONNX", function()
     end
   end
 
-  it("are all there", function() assert.equal(138, count) end)
+  it("are all there", function() assert.equal(180, count) end)
 end)
 
 describe("an ONNX file with a fault is refused:", function()

@@ -1,4 +1,5 @@
 -- Products by quantised codes and mixtures of experts against sums in double precision, on odd sizes.
+local core = require "ane.core"
 local lists = require "support.numbers"
 local onnx = require "support.onnx_writer"
 
@@ -129,6 +130,30 @@ describe("dequantised constants", function()
       near(want, got, 1e-4)
     end)
   end
+end)
+
+describe("MatMulInteger", function()
+  it("holds its weights once, in 8 bits", function()
+    local k, n, weights = 2048, 320, {}
+    for i = 1, k * n do weights[i] = i * 7919 % 251 end
+    local w = onnx.bytes({ k, n }, weights)
+    local source, file <close> = assert(onnx.open { inputs = { { "x", "uint8", { 1, k } } }, outputs = { { "y", "int32" } },
+      constants = { { "w", w } }, nodes = { { "MatMulInteger", { "x", "w" }, { "y" } } } })
+    assert(file)
+    for _, isa in ipairs { "ref", false } do
+      local graph <close> = assert(core.interp(source, { threads = 2, isa = isa or nil }))
+      local info = graph:info()
+      assert.is_true(info.weight_bytes + info.constant_bytes < 1.05 * k * n)
+      local x = {}
+      for i = 1, k do x[i] = i * 31 % 256 end
+      local out = assert(graph:run { x = onnx.bytes({ 1, k }, x) }).y.data
+      for _, col in ipairs { 1, 16, 17, n } do
+        local sum = 0
+        for i = 1, k do sum = sum + x[i] * weights[(i - 1) * n + col] end
+        assert.equal(sum, (string.unpack("<i4", out, 4 * col - 3)))
+      end
+    end
+  end)
 end)
 
 describe("GatherBlockQuantized", function()
