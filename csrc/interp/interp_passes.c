@@ -161,22 +161,45 @@ ane_status interp_fuse(struct ane_interp *g, struct ane_error *err) { return fus
 
 /* ---- The head ------------------------------------------------------------------------------------------------------*/
 
-/* Returns whether each row of the result depends on the same row of x only. Other operands must be constants of at most one row.
- */
+static bool constant_row(const struct ane_interp *g, int32_t value) {
+  const struct interp_value *v = value == INTERP_NONE ? NULL : &g->values[value];
+  return v && v->constant && (v->data.rank <= 1 || v->data.count == 1);
+}
+
+/* Returns whether a value is a scale or a zero point that dynamic_quantize computes. */
+static bool computed_scale(const struct ane_interp *g, int32_t value) {
+  const struct interp_node *n = maker(g, value);
+  return n && n->op == ANE_PRIM_dynamic_quantize && value != n->out[0];
+}
+
+/* Returns whether a value has at most one row: a constant, a computed scale, or a product of one with a constant row. */
+static bool one_row(const struct ane_interp *g, int32_t value) {
+  const struct interp_node *n = maker(g, value);
+  if (constant_row(g, value) || computed_scale(g, value)) return true;
+  return n && n->op == ANE_PRIM_mul && n->n_in == 2 &&
+         ((computed_scale(g, n->in[0]) && constant_row(g, n->in[1])) ||
+          (constant_row(g, n->in[0]) && computed_scale(g, n->in[1])));
+}
+
+/* Returns whether each row of the result depends on the same row of x only. Other operands must have at most one row. */
 static bool row_by_row(const struct ane_interp *g, const struct interp_node *n) {
   static const ane_prim ops[] = {ANE_PRIM_add,  ANE_PRIM_sub,  ANE_PRIM_mul,      ANE_PRIM_real_div,
                                  ANE_PRIM_tanh, ANE_PRIM_cast, ANE_PRIM_identity, ANE_PRIM_clip};
   bool known = false;
   for (size_t i = 0; i < ANE_COUNT(ops); i++) known = known || n->op == ops[i];
   for (int32_t i = 1; known && i < n->n_in; i++) {
-    const struct interp_value *v = n->in[i] == INTERP_NONE ? NULL : &g->values[n->in[i]];
-    known = !v || (v->constant && (v->data.rank <= 1 || v->data.count == 1));
+    known = n->in[i] == INTERP_NONE || one_row(g, n->in[i]);
   }
   return known && n->n_out == 1 && n->in[0] != INTERP_NONE && !g->values[n->in[0]].constant;
 }
 
 static bool is_product(const struct ane_interp *g, const struct interp_node *n) {
   if (n->op == ANE_PRIM_matmul_nbits || n->op == ANE_PRIM_matmul_dequantize) return n->state != NULL;
+  if (n->op == ANE_PRIM_matmul_integer) { /* a single zero point of x */
+    int32_t zero = input_of(n, "x_zero_point");
+    const struct ane_dyn *c = interp_const_in(g, n, "x_zero_point");
+    return n->state && (zero == INTERP_NONE || (c ? c->count == 1 : computed_scale(g, zero)));
+  }
   return n->op == ANE_PRIM_matmul && n->state && !flag(g, n, "transpose_x");
 }
 

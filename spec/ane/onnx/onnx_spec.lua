@@ -85,6 +85,19 @@ for name, want in pairs(BUNDLES) do
   end)
 end
 
+-- The bundle `windows` after onnxruntime.quantization.quantize_dynamic(weight_type = QuantType.QUInt8), with onnxruntime's logits.
+describe("a bundle with dynamically quantised weights", function()
+  it("gives the logits of onnxruntime by its graph, all or only the last", function()
+    local model <close> = assert(load("quantised", {}))
+    local g = golden "quantised"
+    assert.equal("graph", model.engine)
+    assert.is_true(apart(model, g) <= 1e-5)
+    local session <close> = assert(model:session())
+    assert(session:feed(g.ids))
+    assert.is_true(session:logits():compare(ane.tensor(g.logits[#g.logits])).max_scaled <= 1e-5)
+  end)
+end)
+
 describe("a bundle with a node that no recipe has", function()
   local g = golden "extra"
 
