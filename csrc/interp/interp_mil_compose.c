@@ -327,6 +327,15 @@ static ane_status thresholded_relu(struct mil_import *t, const struct ane_mil_op
   return st ? st : last(t, op, ANE_PRIM_select, true, choice, 3);
 }
 
+/* log(sum(x)) */
+static ane_status reduce_log_sum(struct mil_import *t, const struct ane_mil_op *op) {
+  static const char *const names[] = {"x", "?axes", "?keep_dims"};
+  int32_t in[3], sum;
+  ane_status st = params(t, op, names, 3, in);
+  if (!st) st = mil_step(t, op, ANE_PRIM_reduce_sum, in, 3, &sum);
+  return st ? st : last(t, op, ANE_PRIM_log, false, &sum, 1);
+}
+
 /* ---- Elements in other places --------------------------------------------------------------------------------------*/
 
 /* Sets the elements outside of a band around the diagonal to zero. */
@@ -601,6 +610,7 @@ ane_status mil_compose(struct mil_import *t, const struct ane_mil_op *op, bool *
       {"relu6", relu6},
       {"exp2", exp2_op},
       {"linear_activation", linear_activation},
+      {"reduce_log_sum", reduce_log_sum},
       {"reshape_like", reshape_like},
       {"batch_norm", batch_norm},
       {"instance_norm", instance_norm},
