@@ -48,12 +48,11 @@ static ane_status pack_rows(struct ane_prim_call *c, struct prim_matrix *m, cons
   return prim_matrix_float(c, m, t, data + (size_t)(first * cols) * prim_width(t), rows, cols, cols, 1);
 }
 
-/* Packs the weights of each direction: weight_ih whole, weight_hh in `parts` of equal rows. *state stays NULL if one of them is
+/* Packs the weights of the directions: weight_ih whole, weight_hh in `parts` of equal rows. *state stays NULL if one of them is
  * not there or has a shape that prim_* refuses. */
-static ane_status pack(struct ane_prim_call *c, struct ane_prim_state **state, int parts) {
+static ane_status pack(struct ane_prim_call *c, struct ane_prim_state **state, int parts, int directions) {
   const struct ane_dyn *w[] = {prim_in(c, "weight_ih"), prim_in(c, "weight_hh"), prim_in(c, "weight_ih_back"),
                                prim_in(c, "weight_hh_back")};
-  int directions = w[2] && w[3] ? 2 : 1;
   for (int i = 0; i < 2 * directions; i++)
     if (!w[i] || w[i]->rank != 2 || !prim_is_float(w[i]->dtype) || w[i]->count == 0 || w[i]->dim[0] % parts) return c->status;
   if (!(*state = prim_state_new(c, directions * (1 + parts)))) return c->status;
@@ -67,9 +66,11 @@ static ane_status pack(struct ane_prim_call *c, struct ane_prim_state **state, i
   return c->status;
 }
 
-ane_status prim_prepare_lstm(struct ane_prim_call *c, struct ane_prim_state **state) { return pack(c, state, 1); }
-ane_status prim_prepare_gru(struct ane_prim_call *c, struct ane_prim_state **state) { return pack(c, state, 3); }
-ane_status prim_prepare_rnn(struct ane_prim_call *c, struct ane_prim_state **state) { return pack(c, state, 1); }
+ane_status prim_prepare_lstm(struct ane_prim_call *c, struct ane_prim_state **state) {
+  return pack(c, state, 1, prim_in(c, "weight_ih_back") && prim_in(c, "weight_hh_back") ? 2 : 1);
+}
+ane_status prim_prepare_gru(struct ane_prim_call *c, struct ane_prim_state **state) { return pack(c, state, 3, 1); }
+ane_status prim_prepare_rnn(struct ane_prim_call *c, struct ane_prim_state **state) { return pack(c, state, 1, 1); }
 
 /* ---- Layers --------------------------------------------------------------------------------------------------------*/
 
@@ -222,7 +223,7 @@ static ane_status run(struct ane_prim_call *c, const struct layer *l) {
   struct ane_prim_state *own = NULL;
   int each = 1 + l->parts, need = l->directions * each;
   if (c->status || l->b == 0) return c->status; /* the results are empty */
-  if (!c->state || c->state->n < need) pack(c, &own, l->parts);
+  if (!c->state || c->state->n < need) pack(c, &own, l->parts, l->directions);
   const struct ane_prim_state *s = own ? own : c->state;
   for (int d = 0; d < l->directions && !c->status; d++) run_direction(c, l, &s->m[d * each], d);
   ane_prim_state_free(own);

@@ -71,6 +71,16 @@ describe("a recurrent layer is refused", function()
       lstm { direction = text "bidirectional", initial_h = floats(1, 8), initial_c = floats(1, 8) })
   end)
 
+  it("only for weights of the direction that it runs", function()
+    local back = { weight_ih_back = floats(16), weight_hh_back = floats(15, 4) }
+    local head = "node r1 (lstm): the result is fp32[1, 1, 4], but is declared as fp16[9, 1, 4]"
+    local params = { x = floats(3, 1, 2), initial_h = floats(1, 4), initial_c = floats(1, 4), weight_ih = floats(16, 2),
+      weight_hh = floats(16, 4), weight_ih_back = back.weight_ih_back, weight_hh_back = back.weight_hh_back }
+    assert.same({ head, "shape" }, told("lstm", params, { { 9, 1, 4 }, ANY2, ANY2 }))
+    back.direction, back.initial_h, back.initial_c = text "bidirectional", floats(1, 8), floats(1, 8)
+    assert.same({ "node r1 (lstm): weight_ih_back is fp16[16]", "shape" }, lstm(back))
+  end)
+
   it("with a direction or an activation that is not known", function()
     local acts = "; known are tanh, scaled_tanh, sigmoid, hard_sigmoid, relu, linear"
     assert.same({ 'node r1 (lstm): direction is "up"; known are forward, reverse, bidirectional', "invalid" },
