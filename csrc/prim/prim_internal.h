@@ -53,7 +53,8 @@ void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
 void *prim_temp_array(struct ane_prim_call *c, size_t size, int rank, const int64_t *dim);
 /* Frees what prim_temp returned since c->temps was `until`; NULL: all of it. */
 void prim_drop(struct ane_prim_call *c, const struct ane_dyn_block *until);
-/* Allocates output i with this shape. Returns its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
+/* Allocates output i with this shape. Returns its data, not zeroed (never NULL for an empty one); NULL: c->status is set. A type
+ * whose elements do not fill whole bytes is refused. */
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
 /* Makes output i a view of the elements of t with another shape of as many elements. */
 ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim);

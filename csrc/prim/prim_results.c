@@ -38,6 +38,11 @@ void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int6
     return NULL;
   }
   for (int k = 0; k < rank; k++) o->dim[k] = dim[k];
+  if (ane_dtype_info(t)->block != 1) {
+    *o = (struct ane_dyn){0};
+    prim_fail(c, ANE_UNSUPPORTED, "a result of type %s", ane_dtype_info(t)->name);
+    return NULL;
+  }
   struct ane_error own;
   ane_status st = ane_dyn_alloc(c->memory, o, &own);
   if (!st) return o->block->data;

@@ -14,7 +14,7 @@ local varint = require "support.varint"
 
 local M = {}
 
-local TYPES = { float = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, bool = 9, float16 = 10, double = 11 }
+local TYPES = { float = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, bool = 9, float16 = 10, double = 11, int4 = 22 }
 local NAMES = { fp32 = "<f", int64 = "<i8", int32 = "<i4", bool = "B", uint8 = "B", int8 = "<i1" }
 
 -- ---- Protobuf ------------------------------------------------------------------------------------------------------------
@@ -43,7 +43,11 @@ end
 M.floats, M.ints, M.int32s = tensor("fp32", "<f"), tensor("int64", "<i8"), tensor("int32", "<i4")
 M.bools, M.bytes = tensor("bool", "B"), tensor("uint8", "B")
 
-local ONNX_TYPES = { fp32 = "float", int64 = "int64", int32 = "int32", bool = "bool", uint8 = "uint8", int8 = "int8" }
+local ONNX_TYPES = { fp32 = "float", int64 = "int64", int32 = "int32", bool = "bool", uint8 = "uint8", int8 = "int8",
+  int4 = "int4" }
+
+--- A tensor of int4, which is a constant: shape, bytes of two elements each.
+function M.int4s(shape, data) return { dtype = "int4", shape = shape, data = data } end
 
 local function tensor_proto(name, t)
   local out = {}

@@ -141,6 +141,20 @@ describe("a node with a shape that no memory holds is refused:", function()
     end
   end)
 
+  it("results of four bits", function()
+    local n = 4096
+    local x = onnx.int4s({ n }, ("\x21"):rep(n // 2))
+    for op, attrs in pairs { Neg = {}, BitwiseNot = {}, BitShift = { direction = "LEFT" }, PRelu = {}, Add = {}, CumSum = {},
+      ReduceMax = { noop_with_empty_axes = 1 }, Einsum = { equation = "i->i" } } do
+      local inputs = { x }
+      if op == "BitShift" or op == "PRelu" or op == "Add" then inputs[2] = x end
+      if op == "CumSum" then inputs[2] = ints({}, { 0 }) end
+      local _, message, code = onnx.run(op, inputs, { attrs = attrs, constant = { true, true } })
+      assert.matches("a result of type int4$", message)
+      assert.equal("unsupported", code)
+    end
+  end)
+
   it("a view whose dimensions have a product beyond 2^57", function()
     assert.same({ "node node (reshape): fp32[0] cannot take the shape [536870912, 536870912, 0]", "shape" },
       told("Reshape", { floats({ 0 }, {}), ints({ 3 }, { 1 << 29, 1 << 29, 0 }) }, { attrs = { allowzero = 1 } }))
