@@ -73,7 +73,8 @@ ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attent
   int threads = prim_threads(c);
   const int64_t keys[] = {threads, a->t}, widths[] = {threads, a->dv};
   struct attention_job j = {a, prim_temp_array(c, sizeof *j.scores, 2, keys), prim_temp_array(c, sizeof *j.sums, 2, widths)};
-  if (c->status || (a->dv == 0 && !a->qk)) return c->status;
+  bool empty = a->dv == 0 && (!a->qk || a->t == 0); /* there may be any number of heads then */
+  if (c->status || empty) return c->status;
   int64_t n = a->batch * a->heads * a->s;
   prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attention_range, &j);
   return c->status;

@@ -198,6 +198,11 @@ describe("a node without elements has an empty result:", function()
     assert.same({ 1, 4, 0 }, empty("Attention", { q, q, q }, { attrs = { q_num_heads = 1 << 50, kv_num_heads = 1 << 50 } }))
   end)
 
+  it("attention that lists the scores of no keys", function()
+    local q, k = floats({ 1, HUGE, 1, 0 }, {}), floats({ 1, HUGE, 0, 0 }, {})
+    assert.same({ 1, HUGE, 1, 0 }, empty("Attention", { q, k, k }, { outputs = 4 }))
+  end)
+
   it("a causal convolution", function()
     for taps = 1, 2 do
       assert.same({ HUGE, 1, 0 }, empty("CausalConvWithState", { floats({ HUGE, 1, 0 }, {}), floats({ 1, 1, taps }, ones(taps)) },
