@@ -92,7 +92,7 @@ static bool result_letters(struct letters *l, const char *s, int dots) {
   bool has, once = true;
   if (strchr(s, '-') != arrow) return false;
   if (arrow) {
-    if (term_letters(arrow + 2, &has) < 0) return false;
+    if (term_letters(arrow + 2, &has) < 0 || strpbrk(arrow + 2, ",-")) return false; /* one term, up to the end */
     for (const char *p = arrow + 2; *p; p++) {
       int before = l->n;
       if (*p == '.') {

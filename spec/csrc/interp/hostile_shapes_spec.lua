@@ -141,6 +141,13 @@ describe("a node with a shape that no memory holds is refused:", function()
     end
   end)
 
+  it("equations whose result has more than one term", function()
+    for _, equation in ipairs { "i->,.", "i->i->i", "i->" .. (" "):rep(58) .. ",." } do
+      assert.same({ ('node node (einsum): the equation "%s" of 1 operands'):format(equation), "unsupported" },
+        told("Einsum", { floats({ 2 }, { 1, 2 }) }, { attrs = { equation = equation } }))
+    end
+  end)
+
   it("results of four bits", function()
     local n = 4096
     local x = onnx.int4s({ n }, ("\x21"):rep(n // 2))
