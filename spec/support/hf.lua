@@ -4,6 +4,8 @@
 --   local path <close> = hf.changed("zaya-odd", function(cfg) cfg.num_experts = 3 end)   -- path.name
 --   local path <close> = hf.changed("zaya-odd", nil, function(t) return t.name ~= "model.norm.weight" and t or nil end)
 
+local ane = require "ane"
+local check = require "ane.evaluate.check"
 local core = require "ane.core"
 local safetensors = require "support.safetensors"
 local st = require "support.safetensors_writer"
@@ -26,6 +28,15 @@ function M.golden(name)
   local prompts = json(FOLDER .. name .. "/golden.json").prompts
   for _, p in ipairs(prompts) do p.ids, p.greedy = ints(p.input_ids), p.greedy and ints(p.greedy) end
   return prompts, safetensors.open(FOLDER .. name .. "/golden.safetensors")
+end
+
+--- Asserts that a file gives the golden logits of a folder.
+function M.agrees(file, name)
+  local model <close> = assert(ane.load(file, { activations = "fp32" }))
+  local golden = FOLDER .. name .. "/golden.json"
+  local prompt = json(golden).prompts[1].name == "p0" and "p0" or "short"
+  local report = assert(check.check(model, golden, { hints = false, prompt = prompt }))
+  assert(report.ok, tostring(report))
 end
 
 --- Largest |got - want| / (1 + |want|) of strings of floats; a tensor of a golden may hold the last rows only.

@@ -2,9 +2,9 @@
 -- libllama (October 2026) gave the logits of these fixtures as fp32, and of 200 random models of their architectures that transformers
 -- made, within 0.002 of those of the folder.
 local ane = require "ane"
-local check = require "ane.evaluate.check"
 local core = require "ane.core"
 local floats = require "support.floats"
+local folders = require "support.hf"
 local quantise = require "ane.quantise"
 local tree = require "support.tree"
 
@@ -52,15 +52,6 @@ local function rewritten(name, rename, change, others)
   change(config)
   assert(core.write_file(to .. "/config.json", core.json_encode(config)))
   return to
-end
-
--- What the GGUF gives against the folder's golden.
-local function agrees(name)
-  local model <close> = assert(ane.load(path(), { activations = "fp32" }))
-  local golden = HF .. name .. "/golden.json"
-  local prompt = json(golden).prompts[1].name == "p0" and "p0" or "short"
-  local report = assert(check.check(model, golden, { hints = false, prompt = prompt }))
-  assert.is_true(report.ok, tostring(report))
 end
 
 -- Logits of a folder or file for some ids, as numbers.
@@ -166,7 +157,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
         end
       end
       for tensor, shape in pairs(wanted[3]) do assert.same(shape, assert(source:tensor(tensor), tensor).shape, tensor) end
-      agrees(name)
+      folders.agrees(path(), name)
     end)
   end
 

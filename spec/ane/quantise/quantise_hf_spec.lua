@@ -1,9 +1,9 @@
 -- Folders in Hugging Face layout to GGUF.
 local ane = require "ane"
-local check = require "ane.evaluate.check"
 local compare = require "ane.evaluate.compare"
 local core = require "ane.core"
 local floats = require "support.floats"
+local folders = require "support.hf"
 local quantise = require "ane.quantise"
 local tokenizer = require "ane.tokenizer"
 local vocabulary = require "ane.quantise.vocabulary"
@@ -43,15 +43,6 @@ local function write(from, weights, opts)
   return assert(quantise.run(source, path(), all))
 end
 
--- What the GGUF gives against the folder's golden.
-local function agrees(name)
-  local model <close> = assert(ane.load(path(), { activations = "fp32" }))
-  local golden = HF .. name .. "/golden.json"
-  local prompt = json(golden).prompts[1].name == "p0" and "p0" or "short"
-  local report = assert(check.check(model, golden, { hints = false, prompt = prompt }))
-  assert.is_true(report.ok, tostring(report))
-end
-
 -- Fixture -> general.architecture, and for files that are ours alone a reason.
 local FIXTURES = {
   -- llama.cpp's logits (python 0.3.36) of the first three as fp16 are ours within 0.007, those of the fourth in fp32 within 0.00003.
@@ -71,7 +62,7 @@ local FIXTURES = {
 describe("a folder as GGUF", function()
   it("holds the MXFP4 experts of gpt-oss, which are stacked and have other numbers of rows than columns", function()
     write(HF .. "gpt_oss_mxfp4-odd", "fp32")
-    agrees "gpt_oss_mxfp4-odd"
+    folders.agrees(path(), "gpt_oss_mxfp4-odd")
   end)
 
   it("keeps experts that are stored [in, out] in a plain type, whatever type is asked for", function()
@@ -88,7 +79,7 @@ describe("a folder as GGUF", function()
       if wanted[1] then assert.equal(wanted[1], report.architecture) end
       if wanted[2] then assert.matches("only this program reads: .*" .. wanted[2], report.note) end
       if wanted[1] and not wanted[2] then assert.is_nil(report.note:find "only this program") end
-      agrees(name)
+      folders.agrees(path(), name)
       -- Written again from GGUF, and with fewer bits.
       local again <close> = assert(core.open(path()))
       local second = assert(quantise.run(again, path "again.gguf", { weights = "q8_0" }))
@@ -156,7 +147,7 @@ describe("a folder as GGUF", function()
 
   it("keeps a head that differs from the embedding, even if the configuration ties them", function()
     write(changed("llama", function(c) c.tie_word_embeddings = true end), "fp32")
-    agrees "llama"
+    folders.agrees(path(), "llama")
   end)
 
   it("has the tensors and keys that llama.cpp's converter writes", function()
