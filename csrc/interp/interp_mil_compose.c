@@ -286,18 +286,14 @@ static ane_status linear_activation(struct mil_import *t, const struct ane_mil_o
   return st ? st : last(t, op, ANE_PRIM_add, false, add, 2);
 }
 
-/* max(x, 0) + alpha min(x, 0), with a number for each channel */
+/* A slope for each channel */
 static ane_status prelu(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "alpha"};
-  int32_t in[2], rank, zero, up, low = INTERP_NONE;
+  int32_t in[2], rank;
   ane_status st = params(t, op, names, 2, in);
   if (!st) st = declared_rank(t, op, 2, ANE_DYN_RANK, &rank);
-  if (!st) st = number(t, 0, &zero);
   if (!st) st = along(t, op, in[1], 1, rank, &in[1]);
-  if (!st) st = step(t, op, ANE_PRIM_relu, in[0], INTERP_NONE, &up);
-  if (!st) st = step(t, op, ANE_PRIM_minimum, in[0], zero, &low);
-  if (!st) st = step(t, op, ANE_PRIM_mul, low, in[1], &low);
-  return st ? st : last2(t, op, ANE_PRIM_add, up, low);
+  return st ? st : last(t, op, ANE_PRIM_prelu, false, in, 2);
 }
 
 /* alpha fn(beta x) */

@@ -190,9 +190,6 @@ ane_status prim_conv(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* An absent operand fits too. */
-static bool is_code(const struct ane_dyn *t) { return !t || t->dtype == ANE_I8 || t->dtype == ANE_U8; }
-
 struct integer_conv {
   const struct conv *v;
   const int64_t *x, *w, *wz; /* wz: one for each output, or one (wz_step 0) */
@@ -227,7 +224,7 @@ ane_status prim_conv_integer(struct ane_prim_call *c) {
   struct conv v;
   int64_t dim[ANE_DYN_RANK];
   if (read_conv(c, &v)) return c->status;
-  if (!is_code(x) || !is_code(w) || !is_code(xz) || !is_code(wz))
+  if (!prim_is_code(x) || !prim_is_code(w) || (xz && !prim_is_code(xz)) || (wz && !prim_is_code(wz)))
     return prim_fail(c, ANE_SHAPE, "x is %s and weight %s, but they and the zero points must be int8 or uint8",
                      ane_dyn_text(x, a), ane_dyn_text(w, b));
   if (wz && wz->count != 1 && wz->count != v.out)
@@ -354,7 +351,7 @@ enum pooling { LARGEST, AVERAGE, ROOT };
 
 static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   struct conv v;
-  bool codes = is_code(c->in[0]) && kind == LARGEST;
+  bool codes = prim_is_code(c->in[0]) && kind == LARGEST;
   int64_t dim[ANE_DYN_RANK];
   bool inside = kind == AVERAGE && prim_bool(c, "exclude_padding_from_average", false);
   if (c->status || read_pool(c, &v)) return c->status;

@@ -11,8 +11,6 @@
 
 enum { CHUNK = 1024, RUN = 128 }; /* columns of a part; tokens that are multiplied at once */
 
-static bool is_code(const struct ane_dyn *t) { return t->dtype == ANE_I8 || t->dtype == ANE_U8; }
-
 /* ---- DynamicQuantizeLinear -----------------------------------------------------------------------------------------*/
 
 ane_status prim_dynamic_quantize(struct ane_prim_call *c) {
@@ -87,7 +85,7 @@ static ane_status pack_part(struct ane_prim_call *c, struct prim_matrix *m, stru
 
 ane_status prim_prepare_matmul_integer(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *y = prim_in(c, "y");
-  if (!y || y->rank != 2 || !is_code(y) || y->count == 0) return c->status;
+  if (!y || y->rank != 2 || !prim_is_code(y) || y->count == 0) return c->status;
   int64_t k = y->dim[0], n = y->dim[1], parts = (k - 1) / CHUNK + 1;
   if (parts > INT32_MAX / 2) return prim_fail(c, ANE_RANGE, "y has %" PRId64 " rows", k);
   struct code_packing p = {.flip = y->dtype == ANE_U8 ? 128 : 0,
@@ -221,7 +219,7 @@ ane_status prim_matmul_integer(struct ane_prim_call *c) {
   static const int64_t none[1] = {0};
   const struct ane_dyn *x = c->in[0], *y = c->in[1], *xz = prim_in(c, "x_zero_point"), *yz = prim_in(c, "y_zero_point");
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
-  if (!is_code(x) || !is_code(y) || (xz && !is_code(xz)) || (yz && !is_code(yz)))
+  if (!prim_is_code(x) || !prim_is_code(y) || (xz && !prim_is_code(xz)) || (yz && !prim_is_code(yz)))
     return prim_fail(c, ANE_SHAPE, "x is %s and y %s, but they and the zero points must be int8 or uint8", ane_dyn_text(x, a),
                      ane_dyn_text(y, b));
   int64_t k = x->rank ? x->dim[x->rank - 1] : 0, n = y->rank > 1 ? y->dim[y->rank - 1] : 1;

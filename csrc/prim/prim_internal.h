@@ -44,6 +44,8 @@ const void *prim_elements(struct ane_prim_call *c, const struct ane_dyn *t, ane_
 static inline bool prim_is_float(ane_dtype t) {
   return t == ANE_F32 || t == ANE_F16 || t == ANE_BF16 || t == ANE_F64 || t == ANE_F8E4M3 || t == ANE_F8E5M2;
 }
+/* Are the elements 8-bit codes, as the products of integers take them? */
+static inline bool prim_is_code(const struct ane_dyn *t) { return t->dtype == ANE_I8 || t->dtype == ANE_U8; }
 
 /* ---- Results -------------------------------------------------------------------------------------------------------*/
 
