@@ -334,20 +334,55 @@ static ane_status read_pool(struct ane_prim_call *c, struct conv *v) {
   return c->status;
 }
 
-/* Returns the number that the sum of a window is divided by: its taps that lie in x (inside), or in x with its padding. */
-static int64_t counted(const struct conv *v, int64_t at, bool inside) {
-  int64_t n = 1;
-  for (int i = v->s - 1; i >= 0; i--) {
-    int64_t first = at % v->y[i] * v->stride[i] - v->before[i], low = inside ? 0 : -v->before[i],
-            high = inside ? v->x[i] : v->x[i] + v->after[i], own = 0;
-    for (int64_t k = 0; k < v->k[i]; k++) own += first + k * v->dilation[i] >= low && first + k * v->dilation[i] < high;
-    n *= own;
-    at /= v->y[i];
+/* Taps [*from, *to) along axis i of the window at `place` that read elements [low, high) of x. */
+static void taps_between(const struct conv *v, int i, int64_t place, int64_t low, int64_t high, int64_t *from, int64_t *to) {
+  int64_t first = place * v->stride[i] - v->before[i], d = v->dilation[i];
+  *from = first < low ? (low - first + d - 1) / d : 0;
+  *to = first < high ? ANE_MIN((high - first + d - 1) / d, v->k[i]) : 0;
+  if (*from > *to) *from = *to;
+}
+
+/* What a window reads: taps [from, to) along each axis, those in the padding left out. */
+struct window {
+  int64_t from[SPATIAL], to[SPATIAL], origin[SPATIAL]; /* origin: the element of tap 0, which may lie in the padding */
+  int64_t divisor;                                     /* of an average */
+};
+
+/* The window of output position `at`. The divisor counts taps in x (inside), or in x with its padding. */
+static struct window window_at(const struct conv *v, int64_t at, bool inside) {
+  struct window w = {.divisor = 1};
+  for (int i = v->s - 1; i >= 0; at /= v->y[i--]) {
+    int64_t place = at % v->y[i], from, to;
+    w.origin[i] = place * v->stride[i] - v->before[i];
+    taps_between(v, i, place, 0, v->x[i], &w.from[i], &w.to[i]);
+    taps_between(v, i, place, inside ? 0 : -v->before[i], v->x[i] + (inside ? 0 : v->after[i]), &from, &to);
+    w.divisor *= to - from;
   }
-  return n;
+  return w;
 }
 
 enum pooling { LARGEST, AVERAGE, ROOT };
+
+/* Adds up what a window reads of a channel, in the order of its elements (squares for ROOT), and finds the largest (or a NaN). */
+static void read_window(const struct conv *v, const struct window *w, const float *x, enum pooling kind, double *sum,
+                        float *top) {
+  int64_t tap[SPATIAL];
+  int last = v->s - 1;
+  for (int i = 0; i <= last; i++) {
+    if (w->from[i] == w->to[i]) return;
+    tap[i] = w->from[i];
+  }
+  for (int i = 0; i >= 0;) {
+    int64_t row = 0;
+    for (int k = 0; k < last; k++) row = (row + w->origin[k] + tap[k] * v->dilation[k]) * v->x[k + 1];
+    for (int64_t t = w->from[last]; t < w->to[last]; t++) {
+      float one = x[row + w->origin[last] + t * v->dilation[last]];
+      *sum += kind == ROOT ? (double)one * (double)one : (double)one;
+      *top = one > *top || one != one ? one : *top;
+    }
+    for (i = last - 1; i >= 0 && ++tap[i] == w->to[i]; i--) tap[i] = w->from[i];
+  }
+}
 
 static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   struct conv v;
@@ -364,23 +399,16 @@ static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   if (c->status) return c->status;
   int64_t places = product(v.s, v.y), area = product(v.s, v.x);
   for (int64_t i = 0; i < v.batch * v.in * places; i++) {
+    struct window w = window_at(&v, i % places, inside);
     double sum = 0;
     float top = -INFINITY;
-    for (int64_t t = 0; t < v.taps; t++) {
-      int64_t at = source(&v, i % places, t);
-      if (at < 0) continue;
-      float one = x[i / places * area + at];
-      sum += kind == ROOT ? (double)one * (double)one : (double)one;
-      top = one > top || one != one ? one : top;
-    }
+    read_window(&v, &w, x + i / places * area, kind, &sum, &top);
     if (codes) {
       int64_t code = top > -INFINITY ? (int64_t)top : 0; /* a window of padding alone has no largest */
       prim_store(c->in[0]->dtype, out + i, &code, 1);
       continue;
     }
-    ((float *)(void *)out)[i] = kind == LARGEST ? top
-                                : kind == ROOT  ? (float)sqrt(sum)
-                                                : (float)(sum / (double)counted(&v, i % places, inside));
+    ((float *)(void *)out)[i] = kind == LARGEST ? top : kind == ROOT ? (float)sqrt(sum) : (float)(sum / (double)w.divisor);
   }
   return c->status;
 }

@@ -110,6 +110,68 @@ describe("conv", function()
   end)
 end)
 
+describe("pooling", function()
+  -- One axis of a window: the elements of x that it reads, and how many of its taps lie in x with its padding.
+  local function axis(o, place, size)
+    local read, padded = {}, 0
+    for k = 0, o.kernel - 1 do
+      local at = place * o.stride + k * o.dilation - o.before
+      if at >= 0 and at < size then read[#read + 1] = at end
+      if at < size + o.after then padded = padded + 1 end
+    end
+    return read, padded
+  end
+
+  local function window(x, size, rows, columns, kind, divisor)
+    local sum, top = 0, -math.huge
+    for _, r in ipairs(rows) do
+      for _, c in ipairs(columns) do
+        sum, top = sum + x[r * size + c + 1], math.max(top, x[r * size + c + 1])
+      end
+    end
+    return kind == "MaxPool" and top or sum / (divisor or #rows * #columns)
+  end
+
+  local SHAPES = { -- kernel, stride, dilation, before, after of each of two axes
+    { { 3, 1, 1, 1, 1 }, { 3, 1, 1, 1, 1 } }, { { 2, 2, 1, 0, 0 }, { 2, 3, 1, 0, 1 } }, { { 3, 1, 2, 2, 1 }, { 2, 2, 3, 1, 2 } },
+    { { 7, 1, 1, 3, 4 }, { 1, 1, 1, 0, 0 } }, { { 1, 2, 1, 0, 0 }, { 9, 1, 1, 4, 4 } },
+  }
+  for i, shape in ipairs(SHAPES) do
+    for _, kind in ipairs { "MaxPool", "AveragePool" } do
+      it(("%s of two axes, %d"):format(kind, i), function()
+        local h, w, o = 7, 9, {}
+        for k, s in ipairs(shape) do o[k] = { kernel = s[1], stride = s[2], dilation = s[3], before = s[4], after = s[5] } end
+        local x = numbers(h * w, 11)
+        local attrs = {
+          kernel_shape = { o[1].kernel, o[2].kernel }, strides = { o[1].stride, o[2].stride }, dilations = { o[1].dilation, o[2].dilation },
+          pads = { o[1].before, o[2].before, o[1].after, o[2].after },
+        }
+        for include = 0, kind == "MaxPool" and 0 or 1 do
+          attrs.count_include_pad = kind ~= "MaxPool" and include or nil
+          local got = assert(onnx.run(kind, { onnx.floats({ 1, 1, h, w }, x) }, { attrs = attrs, opset = 19 }))
+          local want = {}
+          for r = 0, got.shape[3] - 1 do
+            for c = 0, got.shape[4] - 1 do
+              local rows, many = axis(o[1], r, h)
+              local columns, more = axis(o[2], c, w)
+              want[#want + 1] = window(x, w, rows, columns, kind, include == 1 and many * more)
+            end
+          end
+          near(want, got)
+        end
+      end)
+    end
+  end
+
+  it("takes time for what a window reads, not for its padding", function()
+    local size <const> = 1 << 30
+    local got = assert(onnx.run("AveragePool", { onnx.floats({ 1, 1, 4 }, { 1, 2, 3, 6 }) }, {
+      attrs = { kernel_shape = { size }, pads = { size - 1, size - 1 }, strides = { 1 << 20 } }, opset = 19,
+    }))
+    assert.equal(3, got[1024]) -- 1023 * 2^20 - 2^30 + 1: all of x
+  end)
+end)
+
 describe("attention", function()
   -- softmax(q k / sqrt(d)) v for each head; q, k, v: [1, tokens, heads * d]
   local function attention(q, k, v, heads, n, m, d, seen)
