@@ -25,9 +25,12 @@ local function measure(reference, text, args, path)
   return compare.run(reference, model, text, { progress = common.progress(args) })
 end
 
+-- The path of the file of a recipe.
+local function candidate_of(args) return args.out .. ".part.gguf" end
+
 -- Writes and measures one recipe. The file is removed in any case.
 local function row_of(reference, text, args, recipe, write)
-  local out = args.out .. ".part.gguf"
+  local out = candidate_of(args)
   local own = options_of(args, recipe, out)
   local report, message, code = write(own)
   if not report then return nil, message, code end
@@ -67,6 +70,10 @@ end
 -- @param write function(args) -> the report of quantise; or nil, message, code
 -- @return true; or nil, message, code
 function M.run(args, write)
+  local candidate = candidate_of(args)
+  if core.path_kind(candidate) then
+    return nil, candidate .. ": exists, but each recipe is written there and then removed; remove it, or name another picture", "invalid"
+  end
   local text, message, code = common.read(args.on)
   if not text then return nil, message, code end
   local loaded

@@ -647,6 +647,18 @@ describe("ane quantise --sweep", function()
     assert.matches("^ane quantise: .*short: the text has 1 tokens, but must have 2 or more\n$", err)
   end)
 
+  it("leaves a file alone that has the name of its own", function()
+    local text, picture = path "text", path "sweep.svg"
+    assert(core.write_file(text, TEXT))
+    assert(core.write_file(picture .. ".part.gguf", "kept"))
+    local code, _, err = command.run { "quantise", tiny.path(), picture, "--sweep", "q4_0", "--on", text }
+    local kept = core.read_file(picture .. ".part.gguf")
+    os.remove(picture .. ".part.gguf")
+    assert.equal(1, code)
+    assert.matches("sweep%.svg%.part%.gguf: exists, but each recipe is written there", err)
+    assert.equal("kept", kept)
+  end)
+
   it("says what is wrong with its options", function()
     local function fails(pattern, ...)
       local code, _, err = command.run { "quantise", tiny.path(), ... }
