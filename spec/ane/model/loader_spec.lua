@@ -63,6 +63,8 @@ describe("loading", function()
     { set("llama.block_count", "float32", 1.5), A .. "block_count must be a whole number from 1 to 4096, but is 1.5" },
     { set("llama.block_count", "uint32", 4000000000), A .. "block_count must be a whole number from 1 to 4096, but is 4000000000" },
     { set("llama.block_count", "int32", -1), A .. "block_count must be a whole number from 1 to 4096, but is -1" },
+    { set("llama.nextn_predict_layers", "uint32", 1),
+      A .. "nextn_predict_layers must be less than block_count (1), but is 1" },
     { set("llama.embedding_length"), A .. "embedding_length is missing" },
     { set("llama.attention.head_count"), A .. "attention.head_count is missing" },
     { set("llama.attention.head_count", "uint32", 0), A .. "attention.head_count must be a whole number from 1 to 65536, but is 0" },
@@ -112,6 +114,15 @@ describe("loading", function()
     assert.equal("sliding sliding sliding sliding", (words("uint32", 0)))
     assert.equal("full sliding sliding full", (words("array", { "bool", { false, true, true, false } })))
     assert.equal("full sliding sliding full", (words("array", { "int32", { 0, 1, 1, 0 } })))
+    local drafting <close> = assert(core.open(write(function(_, put)
+      put("llama.block_count", "uint32", 4)
+      put("llama.nextn_predict_layers", "uint32", 1)
+      put("llama.attention.head_count_kv", "array", { "uint32", { 2, 2, 2, 4 } })
+      put("llama.attention.sliding_window_pattern", "array", { "bool", { false, true, true, false } })
+    end)))
+    local cfg = assert(require("ane.model.config").read(drafting))
+    assert.same({ 3, "full_attention sliding_attention sliding_attention", 2, {} },
+      { cfg.n_layer, table.concat(cfg.layer_types, " "), cfg.n_head_kv, cfg.per_layer })
     assert.matches("sliding_window_pattern has 2 entries, but must have one for each of 4 layers", words("array", { "bool", { true,
       true } }))
     assert.matches("sliding_window_pattern%[2%] must be true or false, but is 7", words("array", { "int32", { 0, 1, 7, 0 } }))

@@ -47,18 +47,33 @@ local function positive(source, arch, key)
   return v
 end
 
+-- Sets the number of layers. The last blocks of a file may draft tokens (multi-token prediction); the computation does not need them.
+local function read_layers(source, cfg)
+  local arch = cfg.architecture
+  cfg.n_block = whole(source, arch, "block_count", true, 1)
+  local drafting = whole(source, arch, "nextn_predict_layers", false, 0) or 0
+  cfg.n_layer = cfg.n_block - drafting
+  if cfg.n_layer < 1 then
+    fail(source, "metadata key %s.nextn_predict_layers must be less than block_count (%d), but is %d", arch, cfg.n_block, drafting)
+  end
+  for _, t in ipairs(drafting > 0 and source:tensors() or {}) do
+    local i = math.tointeger(t.name:match "^blk%.(%d+)%.")
+    if i and i >= cfg.n_layer then cfg.tensors[t.name] = true end
+  end
+end
+
 -- Returns an integer, or the largest of a list with one per layer. If the list's numbers differ, it becomes cfg.per_layer[field]. A
 -- list may hold 0 for a layer without such heads (convolutions of lfm2). Returns nil if all numbers are 0 and `none` allows it.
 local function per_layer(source, cfg, field, key, none)
   local name = cfg.architecture .. "." .. key
   local list = source:meta(name)
   if type(list) ~= "table" then return whole(source, cfg.architecture, key, false, 1) end
-  if #list ~= cfg.n_layer then
-    fail(source, "metadata key %s has %d numbers, but must have one for each of %d layers", name, #list, cfg.n_layer)
+  if #list ~= cfg.n_block then
+    fail(source, "metadata key %s has %d numbers, but must have one for each of %d layers", name, #list, cfg.n_block)
   end
   local most, out, differ = 0, {}, false
-  for i, v in ipairs(list) do
-    out[i] = check_whole(source, ("%s[%d]"):format(name, i - 1), v, 0)
+  for i = 1, cfg.n_layer do
+    out[i] = check_whole(source, ("%s[%d]"):format(name, i - 1), list[i], 0)
     most, differ = math.max(most, out[i]), differ or out[i] ~= out[1]
   end
   if most == 0 and not none then fail(source, "metadata key %s is 0 for all layers", name) end
@@ -128,8 +143,8 @@ local function read_layer_types(source, cfg)
   local v = source:meta(name)
   if v == nil then return nil end
   local list, period = {}, type(v) ~= "table" and check_whole(source, name, v, 0) or nil
-  if not period and #v ~= cfg.n_layer then
-    fail(source, "metadata key %s has %d entries, but must have one for each of %d layers", name, #v, cfg.n_layer)
+  if not period and #v ~= cfg.n_block then
+    fail(source, "metadata key %s has %d entries, but must have one for each of %d layers", name, #v, cfg.n_block)
   end
   for i = 1, cfg.n_layer do
     local slides
@@ -186,7 +201,7 @@ end
 function M.read(source)
   local arch = M.architecture(source)
   local cfg = { format = "gguf", architecture = arch, name = source:meta "general.name", per_layer = {}, tensors = {} }
-  cfg.n_layer = whole(source, arch, "block_count", true, 1)
+  read_layers(source, cfg)
   cfg.d_model = whole(source, arch, "embedding_length", true, 1)
   local scans = source:meta(arch .. ".ssm.inner_size") ~= nil -- may lack attention and feed-forward
   if not (scans and source:meta(arch .. ".feed_forward_length") == 0) then

@@ -6,6 +6,7 @@
 --   architecture, name        general.architecture (model_type); general.name
 --   folder                    hf: where config.json lies
 --   n_layer, d_model, d_ff    layers; residual width (hidden_size); inner width (intermediate_size)
+--   n_block                   gguf: layers, with those that draft tokens
 --   n_head, n_head_kv, head_dim   defaults: n_head_kv = n_head, head_dim = d_model // n_head
 --   per_layer                 n_head_kv, d_ff as lists, if layers differ; the plain field is then the largest.
 --                             key_of(field): the key that holds the list
@@ -32,7 +33,7 @@
 --   classifier                set by recipes whose classifier follows the pooling: see ane.recipe.head
 --   quantised_as              hf: "mxfp4" if the experts are stored so; else nil
 --   holds(name)               does the source have a tensor of this name?
---   tensors                   set of the names that the reader used: they are not weights of the computation
+--   tensors                   set of the names that the reader used, and of layers that draft tokens: no weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --
 -- A rope: theta (base), dims (rotary size), layout ("half" | "interleaved"; nil: half), local_theta (base of sliding layers),
