@@ -14,11 +14,8 @@ local moe = require "ane.recipe.moe"
 
 local M = { architectures = { "deepseek_v2", "deepseek_v3", "deepseek2", "glm4_moe_lite" }, version = 1 }
 
-local NAMES = {
-  ffn_gate_inp = "mlp.gate", exp_probs_b = "mlp.gate.e_score_correction_bias", ffn_gate_exps = "mlp.experts.%d.gate_proj",
-  ffn_up_exps = "mlp.experts.%d.up_proj", ffn_down_exps = "mlp.experts.%d.down_proj", ffn_gate_shexp = "mlp.shared_experts.gate_proj",
-  ffn_up_shexp = "mlp.shared_experts.up_proj", ffn_down_shexp = "mlp.shared_experts.down_proj",
-}
+local NAMES = {}
+for role, name in pairs(moe.names) do NAMES[role] = name end
 for role, name in pairs(latent.names) do NAMES[role] = name end
 M.names = { hf = NAMES }
 M.ignore = { "^model%.layers%.47%.", "^model%.layers%.61%." } -- layers that draft tokens, in published GLM-4.7-Flash and V3
@@ -66,61 +63,45 @@ local function attention_sizes(cfg)
   return s
 end
 
--- The numbers that transformers assumes where config.json lacks them.
+-- What files mean where they lack the keys.
 local USUAL = {
-  deepseek_v3 = { k = 8, scale = 2.5, groups = 8, kept = 4, dense = 3 }, glm4_moe_lite = { k = 4, scale = 1.8, dense = 1 },
+  deepseek_v3 = { score = "sigmoid", k = 8, scale = 2.5, groups = 8, kept = 4, dense = 3 },
+  glm4_moe_lite = { score = "sigmoid", k = 4, scale = 1.8, dense = 1 },
 }
 
 -- The settings of the experts. sparse(i) says whether layer i has experts.
 local function mixture(cfg)
-  local gguf, by_sigmoid = cfg.format == "gguf", USUAL[cfg.architecture] ~= nil
-  local usual = USUAL[cfg.architecture] or {}
-  local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
-  local sigmoid = by_sigmoid or gguf and cfg.meta("expert_gating_func", "count") == 2
-  local method = not (by_sigmoid or gguf) and cfg.meta "topk_method" or "greedy"
-  if method ~= "greedy" and method ~= "group_limited_greedy" then
-    error(("topk_method is '%s', known are greedy and group_limited_greedy"):format(tostring(method)), 0)
+  local e, kinds = moe.grouped(cfg, USUAL[cfg.architecture] or {}), cfg.meta "mlp_layer_types"
+  if cfg.architecture == "deepseek_v2" then
+    local method = cfg.meta "topk_method" or "greedy"
+    if method ~= "greedy" and method ~= "group_limited_greedy" then
+      error(("topk_method is '%s', known are greedy and group_limited_greedy"):format(tostring(method)), 0)
+    end
+    if method == "greedy" then e.groups, e.kept = 1, 1 end
+    e.norm = false
   end
-  local grouped = by_sigmoid or gguf or method == "group_limited_greedy"
-  local dense, kinds = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0, cfg.meta "mlp_layer_types"
-  local norm = gguf and cfg.meta("expert_weights_norm", "flag") or by_sigmoid and cfg.meta("norm_topk_prob", "flag") or false
-  return {
-    count = cfg.meta("num_local_experts", "whole") or cfg.meta("num_experts", "whole")
-      or get("n_routed_experts", "expert_count", "whole") or 0,
-    k = get("num_experts_per_tok", "expert_used_count", "whole") or usual.k,
-    scale = get("routed_scaling_factor", "expert_weights_scale", "number") or usual.scale,
-    score = sigmoid and "sigmoid" or "softmax", norm = norm,
-    groups = grouped and get("n_group", "expert_group_count", "count") or usual.groups or 1,
-    kept = grouped and get("topk_group", "expert_group_used_count", "count") or usual.kept or 1, best = sigmoid and 2 or 1,
-    sparse = function(i)
-      if type(kinds) == "table" and kinds[i + 1] then return kinds[i + 1] == "sparse" end
-      return i >= dense
-    end,
-  }
+  function e.sparse(i)
+    if type(kinds) == "table" and kinds[i + 1] then return kinds[i + 1] == "sparse" end
+    return i >= e.dense
+  end
+  return e
 end
 
 M.settings = { sizes = attention_sizes, mixture = mixture }
 
 local function experts(b, x, e)
-  local act, gguf = b.cfg.act or "silu", b.cfg.format == "gguf"
-  local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = gguf or e.score ~= "sigmoid" })
-  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), {
-    k = e.k, score = e.score, bias = bias, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
-    group_best = e.groups > 1 and e.best or 1,
+  local required = b.cfg.format ~= "gguf" and e.score == "sigmoid"
+  return moe.plus_shared(b, x, {
+    count = e.count, k = e.k, score = e.score, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
+    group_best = e.groups > 1 and e.best or 1, bias = required or nil,
   })
-  local list = moe.list(b, e.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
-  local y = moe.experts(b, x, route, list, { act = act })
-  if not b:has "ffn_gate_shexp" then return y end
-  return b:add(y, b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp"))
 end
 
 function M.shapes(cfg)
-  local t, e, d = latent.shapes(cfg, attention_sizes(cfg)), mixture(cfg), cfg.d_model
-  local inner = cfg.meta("moe_intermediate_size", "count") or cfg.d_ff
-  local shared = inner * (cfg.meta("n_shared_experts", "count") or 1)
-  t.ffn_gate_inp, t.exp_probs_b = { e.count, d }, e.score == "sigmoid" and { e.count }
-  t.ffn_gate_exps, t.ffn_up_exps, t.ffn_down_exps = { inner, d }, { inner, d }, { d, inner }
-  t.ffn_gate_shexp, t.ffn_up_shexp, t.ffn_down_shexp = { shared, d }, { shared, d }, { d, shared }
+  local t, e = latent.shapes(cfg, attention_sizes(cfg)), mixture(cfg)
+  for role, shape in pairs(moe.shapes(cfg, { count = e.count, shared = math.max(e.shared, 1), bias = e.score == "sigmoid" })) do
+    t[role] = shape
+  end
   return t
 end
 

@@ -98,11 +98,23 @@ def stacked(weights):
     return out
 
 
+def drafting(weights, layers, n):
+    """The weights of n layers that draft tokens: copies of the last layer, a projection of two vectors to one, and norms."""
+    out = {}
+    for i in range(layers, layers + n):
+        at = f"model.layers.{i}."
+        out.update({key.replace(f"layers.{layers - 1}.", f"layers.{i}."): a for key, a in weights.items() if f"layers.{layers - 1}." in key})
+        norm = out[at + "input_layernorm.weight"]
+        out[at + "eh_proj.weight"] = np.concatenate([np.diag(norm)] * 2, axis=1)
+        out[at + "enorm.weight"] = out[at + "hnorm.weight"] = norm
+    return out
+
+
 def write_gguf(path, m, cfg, weights):
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == m["gguf"])
-    names = gguf.get_tensor_name_map(arch, cfg.num_hidden_layers)
+    names = gguf.get_tensor_name_map(arch, cfg.num_hidden_layers + 1)
     w = gguf.GGUFWriter(path, m["gguf"])
-    w.add_block_count(cfg.num_hidden_layers)
+    w.add_block_count(cfg.num_hidden_layers + m.get("drafting", 0))
     w.add_embedding_length(cfg.hidden_size)
     w.add_context_length(getattr(cfg, "max_position_embeddings", 256))
     w.add_vocab_size(cfg.vocab_size)
@@ -125,7 +137,7 @@ def write_gguf(path, m, cfg, weights):
         w.add_layer_norm_rms_eps(eps)
     m["keys"](w, cfg)
     change = m.get("change", lambda key, a, cfg: [(key, a)])
-    for old, tensor in stacked(weights).items():
+    for old, tensor in stacked({**weights, **drafting(weights, cfg.num_hidden_layers, m.get("drafting", 0))}).items():
         if old == "lm_head.weight" and cfg.tie_word_embeddings:
             continue
         for key, a in change(old, tensor, cfg):
@@ -470,6 +482,24 @@ def deepseek2_keys(w, cfg):
         w.add_expert_group_used_count(cfg.topk_group)
 
 
+def glm4moe_keys(w, cfg):
+    w.add_leading_dense_block_count(cfg.first_k_dense_replace)
+    w.add_expert_count(cfg.n_routed_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_shared_count(cfg.n_shared_experts)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    w.add_expert_weights_scale(cfg.routed_scaling_factor)
+    w.add_expert_weights_norm(cfg.norm_topk_prob)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_expert_group_count(cfg.n_group)
+    w.add_expert_group_used_count(cfg.topk_group)
+    w.add_nextn_predict_layers(cfg.num_nextn_predict_layers)
+
+
+def glm4moe_parts(key, a, cfg):
+    return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
+
+
 def deepseek2_parts(key, a, cfg):
     if key.endswith("e_score_correction_bias"):
         return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
@@ -677,6 +707,18 @@ MODELS = {
             mamba_d_head=16, mamba_n_groups=1, mamba_d_state=6, mamba_d_conv=3, mamba_expand=2, mamba_chunk_size=8,
             position_embedding_type="nope", embedding_multiplier=2.0, logits_scaling=2.0, residual_multiplier=0.5,
             attention_multiplier=0.2)),
+    # The GGUF file has a layer that drafts tokens.
+    "glm4_moe": dict(config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys, change=glm4moe_parts,
+                     drafting=1, values=common(
+        hidden_size=30, intermediate_size=26, num_hidden_layers=2, head_dim=8, attention_bias=True, n_routed_experts=5, n_shared_experts=1,
+        num_experts_per_tok=2, moe_intermediate_size=12, first_k_dense_replace=1, routed_scaling_factor=1.0, norm_topk_prob=True,
+        n_group=1, topk_group=1, num_nextn_predict_layers=1, rope_parameters=rope(5000.0, partial_rotary_factor=0.5))),
+    # Norms of q and k, three heads on one, no width of heads, groups of experts, weights that are not normalised, a tied head.
+    "glm4_moe_normed": dict(
+        config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys, change=glm4moe_parts, values=common(
+            hidden_size=36, intermediate_size=22, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, use_qk_norm=True,
+            n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=6, first_k_dense_replace=2,
+            routed_scaling_factor=2.5, norm_topk_prob=False, n_group=4, topk_group=2, num_nextn_predict_layers=0, tie_word_embeddings=True)),
 }
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ local FIELDS = {
   { "qwen3_5_moe_text", "n_head_kv", 2 },
   { "lfm2", "n_head_kv", 8 }, { "zaya", "n_head_kv", 2 },
   { "openai_privacy_filter", "sliding_window", 128 }, { "openai_privacy_filter", "head_dim", 64 },
-  { "openai_privacy_filter", "n_head_kv", 2 }, { "glm4_moe_lite", "norm_eps", 1e-5 }, { "deepseek_v3", "norm_eps", 1e-6 },
+  { "openai_privacy_filter", "n_head_kv", 2 }, { "glm4_moe_lite", "norm_eps", 1e-5 }, { "glm4_moe", "norm_eps", 1e-5 },
+  { "glm4_moe", "n_head_kv", 8 }, { "glm4_moe", "head_dim", 2 }, { "deepseek_v3", "norm_eps", 1e-6 },
   { "qwen3", "head_dim", 128 }, { "zaya", "head_dim", 128 }, { "qwen3_5_text", "head_dim", 256 },
 }
 
@@ -61,6 +62,8 @@ local KEYS = {
   { "granitemoehybrid", "num_local_experts", 8 }, { "openai_privacy_filter", "num_experts_per_tok", 4 },
   { "gemma4_text", "hidden_size_per_layer_input", 256 }, { "deepseek_v3", "norm_topk_prob", true },
   { "deepseek_v3", "rope_interleave", true }, { "glm4_moe_lite", "norm_topk_prob", true }, { "glm4_moe_lite", "rope_interleave", true },
+  { "glm4_moe", "n_routed_experts", 128 }, { "glm4_moe", "num_experts_per_tok", 8 }, { "glm4_moe", "norm_topk_prob", true },
+  { "glm4_moe", "first_k_dense_replace", 1 }, { "glm4_moe", "moe_intermediate_size", 1408 },
   { "falcon_h1", "mamba_d_ssm", 1024 }, { "qwen2_moe", "num_experts", 60 }, { "qwen3_5_moe_text", "num_experts", 256 },
 }
 

@@ -68,8 +68,8 @@ local function remove(self)
 end
 
 -- The bytes of a file of safetensors whose tensors edit(t) has changed.
-local function edited(path, edit)
-  local tensors = {}
+local function edited(path, edit, more)
+  local tensors = table.move(more or {}, 1, #(more or {}), 1, {})
   for name, t in pairs(safetensors.all(path)) do
     tensors[#tensors + 1] = edit { name = name, dtype = t.dtype, shape = t.shape, data = t.data }
   end
@@ -79,14 +79,15 @@ end
 --- A copy of the folder whose configuration change(cfg) has changed in place; it is removed when closed.
 -- @param change nil: none
 -- @param edit nil, or function(t) -> t or nil: changes {name, dtype, shape, data} of each tensor, or leaves it out
-function M.changed(name, change, edit)
+-- @param more nil, or a list of tensors that the copy has besides
+function M.changed(name, change, edit, more)
   local path = os.tmpname()
   os.remove(path)
   assert(os.execute(("mkdir '%s'"):format(path)))
   local cfg, weights = json(FOLDER .. name .. "/config.json"), FOLDER .. name .. "/model.safetensors"
   if change then change(cfg) end
   assert(core.write_file(path .. "/config.json", assert(core.json_encode(cfg))))
-  assert(core.write_file(path .. "/model.safetensors", edit and edited(weights, edit) or assert(core.read_file(weights))))
+  assert(core.write_file(path .. "/model.safetensors", edit and edited(weights, edit, more) or assert(core.read_file(weights))))
   return setmetatable({ name = path }, { __close = remove })
 end
 

@@ -546,15 +546,8 @@ end
 -- Readers end the process if the file has the keys of groups and all groups are kept.
 local function is_grouped(e) return e.groups > 1 and e.kept < e.groups end
 
-function DEEPSEEK2.values(set, cfg, gather)
-  local s, e = gather.recipe.settings.sizes(cfg), gather.recipe.settings.mixture(cfg)
-  LLAMA.values(set, cfg)
-  set("attention.q_lora_rank", "uint32", s.q_rank or 0)
-  set("attention.kv_lora_rank", "uint32", s.rank)
-  set("attention.key_length", "uint32", s.rank + s.rope)
-  set("attention.value_length", "uint32", s.rank)
-  set("attention.key_length_mla", "uint32", s.nope + s.rope)
-  set("attention.value_length_mla", "uint32", s.value)
+-- The keys of experts with the settings e of moe.grouped.
+local function grouped_values(set, cfg, e)
   set("leading_dense_block_count", "uint32", dense_layers(cfg, e))
   set("expert_count", "uint32", e.count)
   set("expert_used_count", "uint32", e.k)
@@ -567,6 +560,29 @@ function DEEPSEEK2.values(set, cfg, gather)
     set("expert_group_count", "uint32", e.groups)
     set("expert_group_used_count", "uint32", e.kept)
   end
+end
+
+-- What readers compute otherwise of experts with these settings.
+local function grouped_fault(cfg, e)
+  local dense = dense_layers(cfg, e)
+  for i = dense, cfg.n_layer - 1 do
+    if not e.sparse(i) then return "layers without experts behind others" end
+  end
+  if e.count == 0 or dense == cfg.n_layer then return "layers without experts alone" end
+  if e.shared == 0 then return "no shared experts" end
+  if is_grouped(e) and (e.best ~= 2 or e.count // e.groups < 2) then return "groups of experts that are ranked by one of them" end
+end
+
+function DEEPSEEK2.values(set, cfg, gather)
+  local s, e = gather.recipe.settings.sizes(cfg), gather.recipe.settings.mixture(cfg)
+  LLAMA.values(set, cfg)
+  set("attention.q_lora_rank", "uint32", s.q_rank or 0)
+  set("attention.kv_lora_rank", "uint32", s.rank)
+  set("attention.key_length", "uint32", s.rank + s.rope)
+  set("attention.value_length", "uint32", s.rank)
+  set("attention.key_length_mla", "uint32", s.nope + s.rope)
+  set("attention.value_length_mla", "uint32", s.value)
+  grouped_values(set, cfg, e)
   if cfg.rope.scaling then set("rope.scaling.yarn_log_multiplier", "fp32", 0.1 * cfg.rope.mscale_all_dim) end
 end
 
@@ -578,14 +594,15 @@ function DEEPSEEK2.fault(cfg, r)
   if rope.scaling and not (rope.scaling == "yarn" and rope.attn_factor == 1 and (rope.mscale_all_dim or 0) > 0) then
     return "a scaled rope without one mscale"
   end
-  local dense = dense_layers(cfg, e)
-  for i = dense, cfg.n_layer - 1 do
-    if not e.sparse(i) then return "layers without experts behind others" end
-  end
-  if e.count == 0 or dense == cfg.n_layer then return "layers without experts alone" end
-  if (cfg.meta("n_shared_experts", "whole") or 1) == 0 then return "no shared experts" end
-  if is_grouped(e) and (e.best ~= 2 or e.count // e.groups < 2) then return "groups of experts that are ranked by one of them" end
+  return grouped_fault(cfg, e)
 end
+
+-- The last layer of published files drafts tokens; files without it are read.
+local GLM4MOE = { name = "glm4moe", biases = QKV_BIASES, partial = true, dims = true, ignores = true, experts = DEEPSEEK2.experts }
+
+function GLM4MOE.values(set, cfg, gather) grouped_values(set, cfg, gather.recipe.settings.mixture(cfg)) end
+
+function GLM4MOE.fault(cfg, r) return grouped_fault(cfg, r.settings.mixture(cfg)) end
 
 -- Readers assume the exact gelu for bert; llama.cpp computes its approximation by tanh.
 local BERT = { name = "bert", act = "gelu_erf", rope = false, norm_key = "attention.layer_norm_epsilon", biases = {}, roles = {},
@@ -669,7 +686,7 @@ local KNOWN = {
   lfm2_moe = LFM2MOE, qwen3 = QWEN3, qwen3_moe = QWEN3MOE, olmo2 = OLMO2, olmo3 = OLMO3, smollm3 = SMOLLM3, bert = BERT,
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
-  deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2,
+  deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2, glm4_moe = GLM4MOE,
 }
 
 --- The row of an architecture.

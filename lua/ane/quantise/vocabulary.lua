@@ -33,7 +33,8 @@ local PRES = {
 -- The name that llama.cpp's converter writes for a family, if another name splits in the same way.
 local FAMILY = {
   lfm2 = "lfm2", lfm2_moe = "lfm2", hunyuan_v1_dense = "hunyuan-dense", starcoder2 = "starcoder", cohere = "command-r",
-  cohere2 = "command-r", glm4 = "glm4", falcon_h1 = "falcon-h1", deepseek_v2 = "deepseek-llm", modernbert = "modern-bert",
+  cohere2 = "command-r", glm4 = "glm4", glm4_moe = "glm4", falcon_h1 = "falcon-h1", deepseek_v2 = "deepseek-llm",
+  modernbert = "modern-bert",
 }
 
 local function json_of(folder, name)

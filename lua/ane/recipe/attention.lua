@@ -34,7 +34,8 @@ end
 -- attn_q_norm [n_head, head_dim] and attn_k_norm [n_head_kv, head_dim]), norm_offset (added to the q and k norm
 -- weights; default: the configuration's), scale (default head_dim^-0.5), window (number of keys that a query sees, including its own;
 -- nil: all), softcap, ahead (number of keys after its own that a query sees; nil: none, ALL: the whole sequence), sinks and sink_scale
--- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale)
+-- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale), out_bias (whether attn_output has a bias;
+-- default: cfg.attention_bias)
 -- @return value [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   opts = options.check("attention.gqa", opts)
@@ -59,7 +60,9 @@ function M.gqa(b, x, opts)
     heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = opts.scale or cfg.head_dim ^ -0.5, window = opts.window,
     softcap = opts.softcap, ahead = opts.ahead, sinks = opts.sinks, sink_scale = opts.sink_scale,
   })
-  return b:linear(o, "attn_output", { bias = cfg.attention_bias })
+  local bias = opts.out_bias
+  if bias == nil then bias = cfg.attention_bias end
+  return b:linear(o, "attn_output", { bias = bias })
 end
 
 -- The keys, normed and rotated, and the values, normed without a weight.

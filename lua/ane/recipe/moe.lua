@@ -17,6 +17,50 @@ function M.sparse(cfg)
   return function(i) return not dense[i] and (i + 1) % step == 0 end
 end
 
+-- expert_gating_func of GGUF -> score of M.route
+local GATINGS = { "softmax", "sigmoid", "softmax_topk" }
+
+--- The settings of experts whose choice a bias may correct, by the keys of DeepSeek-V3, which other models have too.
+-- @param usual values where the file lacks the keys: k, scale, groups, kept, dense, score
+-- @return table: count, k, scale, score, norm, groups, kept (groups that are kept), best (experts that rank a group), dense (leading layers
+-- without experts), shared (number of shared experts)
+function M.grouped(cfg, usual)
+  local gguf = cfg.format == "gguf"
+  local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
+  local score, norm = usual.score or "softmax", get("norm_topk_prob", "expert_weights_norm", "flag") or false
+  local gating = gguf and cfg.meta("expert_gating_func", "whole") or 0
+  if gating ~= 0 then score = GATINGS[gating] or error(("key expert_gating_func is %d, known are 1, 2 and 3"):format(gating), 0) end
+  return {
+    count = cfg.meta("num_local_experts", "whole") or cfg.meta("num_experts", "whole")
+      or get("n_routed_experts", "expert_count", "whole") or 0,
+    k = get("num_experts_per_tok", "expert_used_count", "whole") or usual.k, score = score, norm = norm,
+    scale = get("routed_scaling_factor", "expert_weights_scale", "number") or usual.scale,
+    groups = get("n_group", "expert_group_count", "count") or usual.groups or 1,
+    kept = get("topk_group", "expert_group_used_count", "count") or usual.kept or 1, best = score == "sigmoid" and 2 or 1,
+    dense = get("first_k_dense_replace", "leading_dense_block_count", "whole") or usual.dense or 0,
+    shared = get("n_shared_experts", "expert_shared_count", "whole") or 1,
+  }
+end
+
+--- Names, in Hugging Face files, of the weights that `plus_shared` reads.
+M.names = {
+  ffn_gate_inp = "mlp.gate", exp_probs_b = "mlp.gate.e_score_correction_bias", ffn_gate_exps = "mlp.experts.%d.gate_proj",
+  ffn_up_exps = "mlp.experts.%d.up_proj", ffn_down_exps = "mlp.experts.%d.down_proj", ffn_gate_shexp = "mlp.shared_experts.gate_proj",
+  ffn_up_shexp = "mlp.shared_experts.up_proj", ffn_down_shexp = "mlp.shared_experts.down_proj",
+}
+
+--- Shapes of the weights that `plus_shared` reads, used for plans without weights.
+-- @param e count, shared (number of shared experts); bias (true: there is one)
+function M.shapes(cfg, e)
+  local inner, d = cfg.meta("moe_intermediate_size", "count") or cfg.d_ff, cfg.d_model
+  local shared = e.shared > 0 and inner * e.shared
+  return {
+    ffn_gate_inp = { e.count, d }, exp_probs_b = e.bias and { e.count }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d },
+    ffn_down_exps = { d, inner }, ffn_gate_shexp = shared and { shared, d }, ffn_up_shexp = shared and { shared, d },
+    ffn_down_shexp = shared and { d, shared },
+  }
+end
+
 --- Chooses the experts of each token.
 -- @param logits router logits [1, E, T, 1]
 -- @param opts k; score: "softmax" (over all experts), "sigmoid" or "softmax_topk" (over the chosen experts); bias (vector added to the
@@ -49,6 +93,11 @@ function M.experts(b, x, route, list, opts)
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })
 end
 
+-- down(act(gate(x)) * up(x)) of the expert that all tokens have
+local function shared_expert(b, x, act)
+  return b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
+end
+
 --- The chosen experts plus a shared expert, which is weighted by a gate of its own, sigmoid(w x) (Qwen's models).
 -- Weights: ffn_gate_inp, those of `roles`, ffn_gate_inp_shexp [1, C], ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp.
 -- @param x value [1, C, T, 1]
@@ -60,10 +109,30 @@ function M.beside_shared(b, x, roles, opts)
   local act = opts.act or "silu"
   local route = M.route(b, b:linear(x, "ffn_gate_inp"), { k = opts.k, score = "softmax", norm = opts.norm })
   local list = M.list(b, opts.count, roles, { inner = opts.inner })
-  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
+  local shared = shared_expert(b, x, act)
   local gate = b:act(b:linear(x, "ffn_gate_inp_shexp"), "sigmoid") -- [1, 1, T, 1]
   shared = b:mul(shared, b:repeat_heads(gate, 1, b:channels(shared)))
   return b:add(M.experts(b, x, route, list, { act = act }), shared)
+end
+
+--- The chosen experts plus a shared expert without a gate (DeepSeek, GLM-4.5). A bias may correct the choice.
+-- Weights: ffn_gate_inp, exp_probs_b [E], ffn_gate_exps, ffn_up_exps, ffn_down_exps, ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp.
+-- @param x value [1, C, T, 1]
+-- @param opts count (of the experts), k, score, norm, norm_eps, scale, groups, groups_kept, group_best of M.route; bias and shared (true:
+-- required; false: none; nil: as the file has it)
+-- @return value [1, C, T, 1]
+function M.plus_shared(b, x, opts)
+  opts = options.check("moe.plus_shared", opts)
+  local act, suffix = b.cfg.act or "silu", b.cfg.format == "gguf" and ".bias" or ""
+  local bias = opts.bias ~= false and b:weight("exp_probs_b", { suffix = suffix, optional = not opts.bias })
+  local route = M.route(b, b:linear(x, "ffn_gate_inp"), {
+    k = opts.k, score = opts.score, bias = bias, norm = opts.norm, norm_eps = opts.norm_eps, scale = opts.scale, groups = opts.groups,
+    groups_kept = opts.groups_kept, group_best = opts.group_best,
+  })
+  local list = M.list(b, opts.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  local y, shared = M.experts(b, x, route, list, { act = act }), opts.shared
+  if shared == nil then shared = b:has "ffn_gate_shexp" end
+  return shared and b:add(y, shared_expert(b, x, act)) or y
 end
 
 -- The weight of expert e, or the rows of it that `view` selects: slice e of a stacked tensor, or a separate tensor if the role's name

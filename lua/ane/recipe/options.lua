@@ -9,6 +9,7 @@ local M = {}
 local COUNT, INDEX = { type = "integer", min = 1 }, { type = "integer", min = 0 }
 local NUMBER, ABOVE, TEXT, FLAG, VALUE = { type = "number" }, { type = "number", above = 0 }, { type = "string" }, { type = "boolean" },
   { type = "any" }
+local SCORE = { type = "string", choices = { "softmax", "sigmoid", "softmax_topk" } }
 local LAYOUT = { type = "string", choices = { "half", "interleaved" } }
 
 --- Rules of ane.util.schema by function and option. Options that must be given are in REQUIRED.
@@ -37,7 +38,7 @@ M.rules = {
   ["attention.gqa"] = {
     fused = FLAG, rope = VALUE, layout = LAYOUT, qk_norm = { type = "string", choices = { "before_rope", "after_rope", "layer_norm" } },
     norm_offset = NUMBER, scale = NUMBER, window = INDEX, softcap = NUMBER, ahead = INDEX, sinks = VALUE, sink_scale = NUMBER,
-    growth = { type = "table" },
+    out_bias = FLAG, growth = { type = "table" },
   },
   ["attention.sharing"] = {
     kind = TEXT, reuses = FLAG, rope = VALUE, head_dim = COUNT, kv_heads = COUNT, window = INDEX, k_eq_v = FLAG,
@@ -56,10 +57,14 @@ M.rules = {
     norm_first = FLAG, eps = NUMBER, factors = { type = "list", of = NUMBER }, act = TEXT, bias = FLAG, conv_bias = FLAG, out_bias = FLAG,
   },
   ["moe.route"] = {
-    k = COUNT, score = { type = "string", choices = { "softmax", "sigmoid", "softmax_topk" } }, bias = VALUE, norm = FLAG,
+    k = COUNT, score = SCORE, bias = VALUE, norm = FLAG,
     norm_eps = NUMBER, scale = NUMBER, factors = VALUE, groups = COUNT, groups_kept = COUNT, group_best = COUNT,
   },
   ["moe.experts"] = { act = TEXT, limit = NUMBER, alpha = NUMBER },
+  ["moe.plus_shared"] = {
+    count = COUNT, k = COUNT, score = SCORE, norm = FLAG, norm_eps = NUMBER, scale = NUMBER, groups = COUNT, groups_kept = COUNT,
+    group_best = COUNT, bias = FLAG, shared = FLAG,
+  },
   ["moe.beside_shared"] = { count = COUNT, k = COUNT, norm = FLAG, act = TEXT, inner = COUNT },
   ["moe.list"] = { inner = COUNT, transposed = FLAG, interleaved = FLAG },
   ["shortconv.gated"] = { taps = COUNT },

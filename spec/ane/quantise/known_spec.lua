@@ -139,6 +139,18 @@ local FILES = {
     ["blk.0.attn_k_b.weight"] = { 3, 20, 10 }, ["blk.0.attn_v_b.weight"] = { 3, 14, 20 }, ["blk.1.attn_q_a.weight"] = { 22, 48 },
     ["blk.1.attn_kv_a_mqa.weight"] = { 26, 48 }, ["blk.2.ffn_gate_exps.weight"] = { 6, 20, 48 }, ["blk.0.ffn_gate.weight"] = { 44, 48 },
   } },
+  ["glm4_moe-odd"] = { "glm4moe", {
+    block_count = 2, ["rope.dimension_count"] = 4, ["attention.key_length"] = 8, expert_count = 5, expert_used_count = 2,
+    expert_shared_count = 1, expert_feed_forward_length = 12, leading_dense_block_count = 1, expert_gating_func = 2,
+    expert_weights_scale = 1.0, expert_weights_norm = true, feed_forward_length = 26, nextn_predict_layers = false,
+  }, {
+    ["blk.0.post_attention_norm.weight"] = { 30 }, ["blk.0.attn_q.bias"] = { 48 }, ["blk.1.exp_probs_b.bias"] = { 5 },
+    ["blk.1.ffn_gate_exps.weight"] = { 5, 12, 30 }, ["blk.1.ffn_down_shexp.weight"] = { 30, 12 },
+  } },
+  ["glm4_moe_normed-odd"] = { "glm4moe", {
+    expert_group_count = 4, expert_group_used_count = 2, expert_weights_norm = false, expert_weights_scale = 2.5,
+    leading_dense_block_count = 2,
+  }, { ["blk.2.attn_k_norm.weight"] = { 12 }, ["blk.2.ffn_up_shexp.weight"] = { 12, 36 } } },
 }
 
 describe("a folder as a file of llama.cpp's architecture", function()
@@ -426,6 +438,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
       { "deepseek_v2_groups-odd", "groups of experts that are ranked by one of them", function() end },
       { "deepseek_v3-odd", "a scaled rope without one mscale", function() end },
       { "glm4_moe_lite-odd", "norms with the epsilons", function() end },
+      { "glm4_moe-odd", "activation gelu_erf", function(c) c.hidden_act = "gelu" end },
     } do
       local from = changed(case[1], case[3])
       local report = write(from)
