@@ -111,25 +111,27 @@ local function has_part(record, node)
   return w and (w.from or w.to or w.index or w.step) ~= nil
 end
 
--- The first operation without a gradient, or nil.
-local function fault_of(record, path)
+-- The first operation without a gradient, or nil. Values after `last`, that of the head, are left out.
+local function fault_of(record, path, last)
   for _, value in ipairs(path) do
     local node = record[value]
     local row = OPS[node.op]
     local has = node.op == "rope_table" or (row and (not row.takes or row.takes(node)) and not has_part(record, node))
+    has = has or last ~= nil and value > last
     if not has then return ("%s (%s)"):format(node.name, node.op) end
   end
 end
 
--- The product after the logits, and the factor of the logits themselves.
+-- The value of the product that gives the logits, their factor, and the cap of the scaled logits or nil; nil: there is no such product.
 local function head_of(record, result)
-  local by = 1.0
+  local by, cap = 1.0, nil
+  if record[result].op == "softcap" then cap, result = record[result].attrs.cap, record[result].inputs[1] end
   while record[result].op == "scale" do
     by = by * record[result].attrs.by
     result = record[result].inputs[1]
   end
   if record[result].op ~= "conv1x1" then return nil end
-  return record[result], by
+  return result, by, cap
 end
 
 local Gradient = {}
@@ -147,9 +149,11 @@ function M.new(r, cfg, source, threads)
   end))
   local self = setmetatable({ graph = graph, record = record, source = source, names = {}, weights = {} }, Gradient)
   self.path = path_to(record, result)
-  local fault = fault_of(record, self.path)
-  self.head, self.by = head_of(record, result)
-  if fault or not self.head then
+  local head
+  head, self.by, self.cap = head_of(record, result)
+  self.head = record[head]
+  local fault = fault_of(record, self.path, head)
+  if fault or not head then
     graph:close()
     return nil, ("no gradient of %s"):format(fault or "the head")
   end
@@ -186,8 +190,8 @@ end
 --- The numbers of a vector.
 function Gradient:vector(value) return self.vectors[self.record[value].weight] end
 
--- Logits are taken in blocks of so many tokens.
-local BLOCK <const> = 128
+-- Logits are taken in blocks of so many tokens; capped logits, of which more copies are in memory, in smaller ones.
+local BLOCK <const>, CAPPED_BLOCK <const> = 128, 16
 
 --- The sum of the divergences of a window in nats, and those of the log probabilities of its tokens but the first, by `session` and by
 -- `wanted`.
@@ -203,15 +207,25 @@ function Gradient:divergence(session, wanted, ids)
   return kl, log, log_wanted
 end
 
+-- dy, the gradient of some rows of logits c tanh(x / c), becomes that of x: dy (1 - (logit / c)^2).
+local function before_cap(cap, session, from, dy)
+  local rows, n = {}, dy:shape()[1]
+  for i = 1, n do rows[i] = session:logits(from + i - 1):tostring() end
+  local logits = core.tensor(dy:shape(), table.concat(rows))
+  return dy - dy * logits * logits * (1 / (cap * cap))
+end
+
 -- The gradient of the head's input, and the sum of the divergences.
 local function from_logits(self, session, wanted, n)
   local dx, kl
   kl = 0.0
-  for from = 1, n, BLOCK do
-    local count = math.min(BLOCK, n - from + 1)
+  local block = self.cap and CAPPED_BLOCK or BLOCK
+  for from = 1, n, block do
+    local count = math.min(block, n - from + 1)
     local dy, sum, code = self.core:divergence(wanted, session, from, count)
     try(dy, sum, code)
     kl = kl + sum
+    if self.cap then dy = before_cap(self.cap, session, from, dy) end
     if self.by ~= 1 then dy = dy * self.by end
     dx = dx or core.tensor({ n, self.graph:shape(self.head.inputs[2])[2] })
     try(self.core:product(self.graph, self.head.inputs[2], dy, dx, from))
