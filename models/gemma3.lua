@@ -59,13 +59,11 @@ function M.build(b, cfg)
   local scalar = cfg.meta("query_pre_attn_scalar", "positive") or usual_scalar(cfg)
   local pattern = cfg.meta("sliding_window_pattern", "count") or 6 -- every sixth layer sees all keys
   local both = sees_both_sides(b, cfg)
-  local window_is_0 = cfg.meta(cfg.format == "hf" and "sliding_window" or "attention.sliding_window", "whole") == 0
   cfg.meta "attn_logit_softcapping" -- read so that the key counts as known: it has no effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, (i + 1) % pattern ~= 0)
-      if window and window_is_0 then error("key sliding_window is 0, but the layer sees a window", 0) end
       local seen, ahead = reach(window, both)
       local a = attention.gqa(b, b:rms_norm(x, "attn_norm"), {
         rope = window and near or full, qk_norm = "before_rope", scale = scalar ^ -0.5, window = seen, ahead = ahead,

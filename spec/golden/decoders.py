@@ -204,6 +204,16 @@ def turned(key, a, cfg):
     return [(key, a)]
 
 
+def gemma2_keys(w, cfg):
+    w.add_attn_logit_softcapping(cfg.attn_logit_softcapping)
+    w.add_final_logit_softcapping(cfg.final_logit_softcapping)
+    w.add_sliding_window(cfg.sliding_window)
+
+
+def plus_one(key, a, cfg):
+    return [(key, a + 1 if key.endswith("norm.weight") else a)]
+
+
 def qwen3moe_keys(w, cfg):
     w.add_expert_count(cfg.num_experts)
     w.add_expert_used_count(cfg.num_experts_per_tok)
@@ -719,6 +729,15 @@ MODELS = {
             hidden_size=36, intermediate_size=22, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, use_qk_norm=True,
             n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=6, first_k_dense_replace=2,
             routed_scaling_factor=2.5, norm_topk_prob=False, n_group=4, topk_group=2, num_nextn_predict_layers=0, tie_word_embeddings=True)),
+    # Caps and a window that matter; an odd number of heads.
+    "gemma2": dict(config="Gemma2Config", model="Gemma2ForCausalLM", gguf="gemma2", keys=gemma2_keys, change=plus_one, values=common(
+        hidden_size=36, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1, head_dim=10, query_pre_attn_scalar=10,
+        sliding_window=7, attn_logit_softcapping=3.0, final_logit_softcapping=5.0, tie_word_embeddings=True)),
+    # What GGUF cannot say: a head of its own, another scale and other kinds of layers, biases, scores without a cap.
+    "gemma2_untied": dict(config="Gemma2Config", model="Gemma2ForCausalLM", values=common(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=6, query_pre_attn_scalar=17, sliding_window=5,
+        attn_logit_softcapping=None, final_logit_softcapping=5.0, attention_bias=True,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_parameters=rope(5000.0, rope_type="linear", factor=2.0))),
 }
 
 if __name__ == "__main__":

@@ -123,12 +123,12 @@ function COHERE2.fault(cfg, r)
   if not cfg.sliding_window or not has_sliding(cfg, r) then return "no layers with a sliding window" end
 end
 
--- Readers assume that every fourth layer sees all keys. A list has one boolean for each layer.
-local function sliding_layers(set, cfg, gather)
+-- Readers assume that every n-th layer sees all keys. A list has one boolean for each layer.
+local function sliding_layers(set, cfg, gather, n)
   local slides, usual = {}, true
   for i = 0, cfg.n_layer - 1 do
     slides[i + 1] = gather.recipe.settings.slides(cfg, i)
-    usual = usual and slides[i + 1] == ((i + 1) % 4 ~= 0)
+    usual = usual and slides[i + 1] == ((i + 1) % n ~= 0)
   end
   set("attention.sliding_window", "uint32", cfg.sliding_window)
   if not usual then set("attention.sliding_window_pattern", "bool[]", slides) end
@@ -137,14 +137,14 @@ end
 function COHERE2.values(set, cfg, gather)
   COMMAND_R.values(set, cfg)
   LLAMA.values(set, cfg)
-  sliding_layers(set, cfg, gather)
+  sliding_layers(set, cfg, gather, 4)
 end
 
 -- Files with a window are OLMo 3. Its sliding layers have the plain rope.
 local OLMO3 = { name = "olmo2", even_heads = true, untied = true }
 
 function OLMO3.values(set, cfg, gather)
-  if has_sliding(cfg, gather.recipe) then sliding_layers(set, cfg, gather) end
+  if has_sliding(cfg, gather.recipe) then sliding_layers(set, cfg, gather, 4) end
 end
 
 function OLMO3.fault(cfg)
@@ -409,6 +409,22 @@ function PHI3.tensors(add, cfg)
   if not cfg.rope or cfg.rope.scaling ~= "longrope" then return end
   add("rope_factors_long.weight", cfg.rope.long_factors)
   add("rope_factors_short.weight", cfg.rope.short_factors)
+end
+
+-- Readers have the score scale of the published models, and always cap.
+local GEMMA2 = { name = "gemma2", act = "gelu_tanh", norm_add = 1, tied = true }
+
+function GEMMA2.values(set, cfg, gather)
+  for _, key in ipairs { "attn_logit_softcapping", "final_logit_softcapping" } do set(key, "fp32", cfg.meta(key, "positive")) end
+  sliding_layers(set, cfg, gather, 2)
+end
+
+function GEMMA2.fault(cfg, r)
+  local scalar = cfg.meta("query_pre_attn_scalar", "positive")
+  if scalar ~= r.settings.usual_scalar(cfg) then return ("a query_pre_attn_scalar of %s"):format(scalar) end
+  if not cfg.meta("attn_logit_softcapping", "positive") then return "scores without a cap" end
+  if not cfg.meta("final_logit_softcapping", "positive") then return "logits without a cap" end
+  if not has_sliding(cfg, r) then return "no layers with a sliding window" end
 end
 
 local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1, partial = true }
@@ -687,6 +703,7 @@ local KNOWN = {
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
   deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2, glm4_moe = GLM4MOE,
+  gemma2 = GEMMA2,
 }
 
 --- The row of an architecture.

@@ -111,7 +111,10 @@ function M.window(cfg, i, sliding)
   end
   if word then sliding = word == "sliding_attention" end
   if not sliding then return nil end
-  return cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
+  local window = cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
+  local key = cfg.format == "gguf" and "attention.sliding_window" or "sliding_window" -- the field may have a default of the recipe
+  if cfg.meta(key, "whole") == 0 then error("key sliding_window is 0, but the layer sees a window", 0) end
+  return window
 end
 
 --- The attention window of layer i of a model in which only use_sliding_window enables sliding attention (Qwen). If layer_types does not

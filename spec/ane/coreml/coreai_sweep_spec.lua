@@ -12,8 +12,9 @@ local MODELS = {
   "llama", "qwen2_swa", "qwen3-odd", "smollm3-odd", "phi3", "granite-odd", "cohere-odd", "cohere2-odd", "gemma3", "gemma3_softcap",
   "glm4-odd", "olmo2-odd", "olmo3-odd", "ministral3-odd", "hunyuan_v1_dense", "starcoder2-odd", "deepseek_v2-odd",
   "deepseek_v2_groups-odd", "glm4_moe_lite-odd", "glm4_moe-odd", "gpt_oss-odd", "gpt_oss_mxfp4-odd", "qwen2_moe-odd",
-  "qwen2_moe_window-odd", "qwen3_moe-odd", "qwen3_moe_plain-odd", "lfm2-odd", "lfm2_moe-odd", "zaya-odd", "zaya_bias-odd", "zaya_original-odd",
+  "qwen2_moe_window-odd", "qwen3_moe-odd", "qwen3_moe_plain-odd", "lfm2-odd", "lfm2_moe-odd", "zaya-odd", "zaya_bias-odd",
   "mamba2-odd", "mamba2_clamp-odd", "nemotron_h-odd", "falcon_h1-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd", "qwen3_5-odd",
+  "zaya_original-odd", "gemma2-odd",
   "qwen3_5_narrow-odd", "gemma3n-odd", "gemma3n_second-odd", "gemma4-odd", "gemma4_moe-odd", "gemma4_ten-odd",
 }
 -- Rounding to fp16 matters more here, and rounded constants alone do it: packages that run in fp32 differ as much, and so does the asset

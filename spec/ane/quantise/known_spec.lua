@@ -83,6 +83,13 @@ local FILES = {
     ["attention.scale"] = 0.2, embedding_scale = 7.0, residual_scale = 0.4, logit_scale = 3.0, ["attention.head_count"] = 6,
     ["attention.head_count_kv"] = 2, ["rope.dimension_count"] = 8, ["rope.freq_base"] = 5000.0, vocab_size = 71, context_length = 256,
   }, { ["output.weight"] = { 71, 48 }, ["blk.2.ffn_gate.weight"] = { 44, 48 } } },
+  ["gemma2-odd"] = { "gemma2", {
+    attn_logit_softcapping = 3.0, final_logit_softcapping = 5.0, ["attention.sliding_window"] = 7,
+    ["attention.sliding_window_pattern"] = false, ["attention.key_length"] = 10, ["attention.value_length"] = 10,
+  }, {
+    ["blk.0.attn_q.weight"] = { 30, 36 }, ["blk.1.post_attention_norm.weight"] = { 36 }, ["blk.2.ffn_norm.weight"] = { 36 },
+    ["blk.3.post_ffw_norm.weight"] = { 36 },
+  } },
   ["starcoder2-odd"] = { "starcoder2", { ["attention.layer_norm_epsilon"] = 1e-5, feed_forward_length = 44 }, {
     ["output_norm.bias"] = { 48 }, ["blk.0.attn_norm.bias"] = { 48 }, ["blk.1.ffn_norm.bias"] = { 48 }, ["blk.2.attn_output.bias"] = { 48 },
     ["blk.2.ffn_up.weight"] = { 44, 48 }, ["blk.2.ffn_up.bias"] = { 44 }, ["blk.0.ffn_down.bias"] = { 48 },
@@ -422,6 +429,13 @@ describe("a folder as a file of llama.cpp's architecture", function()
         for i = 1, 5 do c.layer_types[i] = "full_attention" end
       end },
       { "olmo3-odd", "another rope of sliding layers", function(c) c.rope_parameters.sliding_attention.rope_theta = 1e4 end },
+      { "gemma2-odd", "a query_pre_attn_scalar of 11", function(c) c.query_pre_attn_scalar = 11 end },
+      { "gemma2-odd", "scores without a cap", function(c) c.attn_logit_softcapping = core.null end },
+      { "gemma2-odd", "logits without a cap", function(c) c.final_logit_softcapping = core.null end },
+      { "gemma2-odd", "no layers with a sliding window", function(c)
+        for i = 1, 4 do c.layer_types[i] = "full_attention" end
+      end },
+      { "gemma2_untied-odd", "a head that is not the embedding", function() end },
       { "gemma3", "no layers with a sliding window", function(c)
         c.layer_types = core.json_array {}
         for i = 1, c.num_hidden_layers do c.layer_types[i] = "full_attention" end
