@@ -32,12 +32,6 @@ local function settings(cfg)
   }
 end
 
-local function experts(b, x, s)
-  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax", norm = s.norm })
-  local list = moe.list(b, s.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
-  return moe.experts(b, x, route, list, { act = b.cfg.act or "silu" })
-end
-
 function M.shapes(cfg)
   local d, inner = cfg.d_model, cfg.meta("moe_intermediate_size", "count")
   return {
@@ -55,7 +49,7 @@ function M.build(b, cfg)
     b:layer(i, function()
       x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, qk_norm = "before_rope", window = window }))
       local h = b:rms_norm(x, "ffn_norm")
-      x = b:add(x, s.sparse(i) and experts(b, h, s) or ffn.gated(b, h, "silu"))
+      x = b:add(x, s.sparse(i) and moe.weighted(b, h, { count = s.count, k = s.k, norm = s.norm }) or ffn.gated(b, h, "silu"))
     end)
   end
   return head.lm(b, x) -- [1, n_vocab, W, 1]

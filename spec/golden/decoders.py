@@ -204,6 +204,11 @@ def turned(key, a, cfg):
     return [(key, a)]
 
 
+def mixtral_keys(w, cfg):
+    w.add_expert_count(cfg.num_local_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+
+
 def gemma2_keys(w, cfg):
     w.add_attn_logit_softcapping(cfg.attn_logit_softcapping)
     w.add_final_logit_softcapping(cfg.final_logit_softcapping)
@@ -738,6 +743,13 @@ MODELS = {
         hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=6, query_pre_attn_scalar=17, sliding_window=5,
         attn_logit_softcapping=None, final_logit_softcapping=5.0, attention_bias=True,
         layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_parameters=rope(5000.0, rope_type="linear", factor=2.0))),
+    "mixtral": dict(config="MixtralConfig", model="MixtralForCausalLM", gguf="llama", keys=mixtral_keys, change=turned, values=common(
+        hidden_size=36, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1, head_dim=10, num_local_experts=5,
+        num_experts_per_tok=2)),
+    # A window that no GGUF file can say, one expert of three, a tied head, no width of heads.
+    "mixtral_window": dict(config="MixtralConfig", model="MixtralForCausalLM", values=common(
+        hidden_size=32, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4, num_local_experts=3, num_experts_per_tok=1,
+        sliding_window=6, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-3)),
 }
 
 if __name__ == "__main__":

@@ -53,6 +53,17 @@ end
 -- llama.cpp reads Mistral as Llama.
 local MISTRAL = { name = "llama", pair = LLAMA.pair, dims = true, divisors = true, values = LLAMA.values, fault = window_fault }
 
+local MIXTRAL = { name = "llama", pair = LLAMA.pair, dims = true, divisors = true, fault = window_fault }
+
+function MIXTRAL.experts(cfg, r) return r.settings.mixture(cfg).count end
+
+function MIXTRAL.values(set, cfg, gather)
+  local e = gather.recipe.settings.mixture(cfg)
+  LLAMA.values(set, cfg)
+  set("expert_count", "uint32", e.count)
+  set("expert_used_count", "uint32", e.k)
+end
+
 local MISTRAL3 = { name = "mistral3", pair = LLAMA.pair, dims = true, yarn_log = true }
 
 function MISTRAL3.values(set, cfg)
@@ -703,7 +714,7 @@ local KNOWN = {
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
   deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2, glm4_moe = GLM4MOE,
-  gemma2 = GEMMA2,
+  gemma2 = GEMMA2, mixtral = MIXTRAL,
 }
 
 --- The row of an architecture.

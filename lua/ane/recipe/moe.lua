@@ -98,6 +98,18 @@ local function shared_expert(b, x, act)
   return b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
 end
 
+--- The weighted sum of the chosen experts, whose weights are a softmax over all experts. Weights: ffn_gate_inp, ffn_gate_exps,
+-- ffn_up_exps, ffn_down_exps. The activation function is the configuration's, by default silu.
+-- @param x value [1, C, T, 1]
+-- @param opts count (of the experts), k and norm of M.route
+-- @return value [1, C, T, 1]
+function M.weighted(b, x, opts)
+  opts = options.check("moe.weighted", opts)
+  local route = M.route(b, b:linear(x, "ffn_gate_inp"), { k = opts.k, score = "softmax", norm = opts.norm })
+  local list = M.list(b, opts.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  return M.experts(b, x, route, list, { act = b.cfg.act or "silu" })
+end
+
 --- The chosen experts plus a shared expert, which is weighted by a gate of its own, sigmoid(w x) (Qwen's models).
 -- Weights: ffn_gate_inp, those of `roles`, ffn_gate_inp_shexp [1, C], ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp.
 -- @param x value [1, C, T, 1]

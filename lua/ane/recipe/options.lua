@@ -66,6 +66,7 @@ M.rules = {
     group_best = COUNT, bias = FLAG, shared = FLAG,
   },
   ["moe.beside_shared"] = { count = COUNT, k = COUNT, norm = FLAG, act = TEXT, inner = COUNT },
+  ["moe.weighted"] = { count = COUNT, k = COUNT, norm = FLAG },
   ["moe.list"] = { inner = COUNT, transposed = FLAG, interleaved = FLAG },
   ["shortconv.gated"] = { taps = COUNT },
 }

@@ -83,6 +83,13 @@ local FILES = {
     ["attention.scale"] = 0.2, embedding_scale = 7.0, residual_scale = 0.4, logit_scale = 3.0, ["attention.head_count"] = 6,
     ["attention.head_count_kv"] = 2, ["rope.dimension_count"] = 8, ["rope.freq_base"] = 5000.0, vocab_size = 71, context_length = 256,
   }, { ["output.weight"] = { 71, 48 }, ["blk.2.ffn_gate.weight"] = { 44, 48 } } },
+  ["mixtral-odd"] = { "llama", {
+    expert_count = 5, expert_used_count = 2, feed_forward_length = 20, vocab_size = 71, ["rope.dimension_count"] = 10,
+    ["attention.sliding_window"] = false,
+  }, {
+    ["blk.0.ffn_gate_inp.weight"] = { 5, 36 }, ["blk.1.ffn_gate_exps.weight"] = { 5, 20, 36 },
+    ["blk.2.ffn_down_exps.weight"] = { 5, 36, 20 }, ["output.weight"] = { 71, 36 },
+  } },
   ["gemma2-odd"] = { "gemma2", {
     attn_logit_softcapping = 3.0, final_logit_softcapping = 5.0, ["attention.sliding_window"] = 7,
     ["attention.sliding_window_pattern"] = false, ["attention.key_length"] = 10, ["attention.value_length"] = 10,
@@ -429,6 +436,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
         for i = 1, 5 do c.layer_types[i] = "full_attention" end
       end },
       { "olmo3-odd", "another rope of sliding layers", function(c) c.rope_parameters.sliding_attention.rope_theta = 1e4 end },
+      { "mixtral-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "gemma2-odd", "a query_pre_attn_scalar of 11", function(c) c.query_pre_attn_scalar = 11 end },
       { "gemma2-odd", "scores without a cap", function(c) c.attn_logit_softcapping = core.null end },
       { "gemma2-odd", "logits without a cap", function(c) c.final_logit_softcapping = core.null end },

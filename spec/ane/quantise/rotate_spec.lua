@@ -93,6 +93,7 @@ describe("a rotated model", function()
 
   for path, step in pairs {
     ["gguf/gemma3-q8_0.gguf"] = "layers.0.post_attention_norm writes to", ["hf/bert"] = "token_embd_norm reads",
+    ["hf/mixtral-odd"] = "layers.0.experts writes to",
     ["hf/gemma2-odd"] = "layers.0.post_attention_norm writes to",
     ["gguf/qwen3_moe-odd.gguf"] = "layers.0.experts writes to", ["hf/qwen3_embedding"] = "result of the model",
   } do
