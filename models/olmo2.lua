@@ -26,18 +26,6 @@ function M.shapes(cfg)
   return { attn_q_norm = { cfg.n_head * cfg.head_dim }, attn_k_norm = { cfg.n_head_kv * cfg.head_dim } }
 end
 
--- x [1, d_model, T, 1]
-local function attention_block(b, cfg, x, rope, window)
-  local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
-  local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm") -- one group: n_head * head_dim weights
-  local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm")
-  q, k = b:rope(q, rope, "q_rope", { heads = heads }), b:rope(k, rope, "k_rope", { heads = kv_heads })
-  local o = b:attention(q, k, b:linear(x, "attn_v", bias), {
-    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = cfg.head_dim ^ -0.5, window = window,
-  })
-  return b:linear(o, "attn_output", bias)
-end
-
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local full = b:rope_table(cfg.rope)
@@ -47,7 +35,7 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, is_olmo3 and (i + 1) % 4 ~= 0)
-      local a = attention_block(b, cfg, x, window and near or full, window)
+      local a = attention.gqa(b, x, { rope = window and near or full, qk_norm = "whole", window = window })
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = b:add(x, b:rms_norm(ffn.gated(b, x, "silu"), "post_ffw_norm"))
     end)

@@ -21,7 +21,7 @@ M.decoders = {
   "llama", "cohere-odd", "cohere2-odd", "deepseek_v2-odd", "deepseek_v3-odd", "falcon_h1-odd", "gemma3", "gemma3_softcap", "gemma3n-odd",
   "gemma4-odd", "glm4-odd", "glm4_moe_lite-odd", "glm4_moe-odd", "gpt_oss-odd", "granite-odd", "granitemoehybrid-odd",
   "granitemoehybrid_dense-odd",
-  "gemma2-odd", "mixtral-odd",
+  "gemma2-odd", "mixtral-odd", "olmoe-odd",
   "hunyuan_v1_dense", "lfm2-odd", "lfm2_moe-odd", "mamba2-odd", "ministral3-odd", "nemotron_h-odd", "olmo2-odd", "olmo3-odd", "phi3",
   "qwen2_moe-odd", "qwen2_swa", "qwen3-odd", "qwen3_5-odd", "qwen3_5_moe-odd", "qwen3_moe-odd", "smollm3-odd", "starcoder2-odd", "zaya-odd",
 }

@@ -204,6 +204,11 @@ def turned(key, a, cfg):
     return [(key, a)]
 
 
+def olmoe_keys(w, cfg):
+    w.add_expert_count(cfg.num_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+
+
 def mixtral_keys(w, cfg):
     w.add_expert_count(cfg.num_local_experts)
     w.add_expert_used_count(cfg.num_experts_per_tok)
@@ -750,6 +755,12 @@ MODELS = {
     "mixtral_window": dict(config="MixtralConfig", model="MixtralForCausalLM", values=common(
         hidden_size=32, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4, num_local_experts=3, num_experts_per_tok=1,
         sliding_window=6, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-3)),
+    "olmoe": dict(config="OlmoeConfig", model="OlmoeForCausalLM", gguf="olmoe", keys=olmoe_keys, values=common(
+        hidden_size=42, intermediate_size=14, num_attention_heads=3, num_key_value_heads=3, num_experts=6, num_experts_per_tok=3)),
+    # What GGUF cannot say: weights that are normalised, biases; three heads on one, a tied head.
+    "olmoe_normed": dict(config="OlmoeConfig", model="OlmoeForCausalLM", values=common(
+        hidden_size=30, intermediate_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, num_experts=5,
+        num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-3)),
 }
 
 if __name__ == "__main__":

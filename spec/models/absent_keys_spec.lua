@@ -42,7 +42,7 @@ local FIELDS = {
   { "cohere", "rope.theta", 500000 }, { "cohere2", "rope.theta", 10000 }, { "olmo2", "rope.theta", 10000 },
   { "olmo3", "rope.theta", 500000 }, { "gemma2", "rope.theta", 10000 },
   { "mixtral", "rope.theta", 1000000 }, { "mixtral", "norm_eps", 1e-5 }, { "mixtral", "n_head_kv", 8 },
-  { "mixtral", "sliding_window", nil },
+  { "mixtral", "sliding_window", nil }, { "olmoe", "rope.theta", 10000 }, { "olmoe", "norm_eps", 1e-5 }, { "olmoe", "n_head_kv", 32 },
   { "mistral", "sliding_window", 4096 }, { "ministral", "sliding_window", 4096 }, { "ministral3", "sliding_window", nil },
   { "cohere2", "sliding_window", 4096 }, { "olmo3", "sliding_window", 4096 }, { "qwen2", "sliding_window", 4096 },
   { "qwen3", "sliding_window", 4096 }, { "qwen2_moe", "sliding_window", 4096 }, { "qwen3_moe", "sliding_window", 4096 },
@@ -68,7 +68,7 @@ local KEYS = {
   { "deepseek_v3", "rope_interleave", true }, { "glm4_moe_lite", "norm_topk_prob", true }, { "glm4_moe_lite", "rope_interleave", true },
   { "glm4_moe", "n_routed_experts", 128 }, { "glm4_moe", "num_experts_per_tok", 8 }, { "glm4_moe", "norm_topk_prob", true },
   { "glm4_moe", "first_k_dense_replace", 1 }, { "glm4_moe", "moe_intermediate_size", 1408 },
-  { "mixtral", "num_experts_per_tok", 2 },
+  { "mixtral", "num_experts_per_tok", 2 }, { "olmoe", "num_experts_per_tok", 8 },
   { "gemma2", "attn_logit_softcapping", 50 }, { "gemma2", "final_logit_softcapping", 30 }, { "gemma2", "query_pre_attn_scalar", 256 },
   { "falcon_h1", "mamba_d_ssm", 1024 }, { "qwen2_moe", "num_experts", 60 }, { "qwen3_5_moe_text", "num_experts", 256 },
 }

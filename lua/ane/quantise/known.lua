@@ -401,6 +401,10 @@ function QWEN3MOE.fault(cfg)
   return not cfg.meta("norm_topk_prob", "flag") and "weights of experts that are not normalised" or layers_fault(cfg)
 end
 
+local OLMOE = { name = "olmoe", even_heads = true, untied = true, experts = MIXTRAL.experts, values = MIXTRAL.values }
+
+function OLMOE.fault(cfg) return cfg.meta("norm_topk_prob", "flag") and "weights of experts that are normalised" or nil end
+
 local PHI3 = { name = "phi3", longrope = true, dims = true, partial = true }
 
 local function longrope_magnitude(rope)
@@ -714,7 +718,7 @@ local KNOWN = {
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
   deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2, glm4_moe = GLM4MOE,
-  gemma2 = GEMMA2, mixtral = MIXTRAL,
+  gemma2 = GEMMA2, mixtral = MIXTRAL, olmoe = OLMOE,
 }
 
 --- The row of an architecture.

@@ -31,7 +31,8 @@ end
 -- @param x normed input [1, d_model, T, 1]
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
 -- layout (default: the configuration's), qk_norm (nil | "before_rope" | "after_rope" | "layer_norm": LayerNorm before rope with
--- attn_q_norm [n_head, head_dim] and attn_k_norm [n_head_kv, head_dim]), norm_offset (added to the q and k norm
+-- attn_q_norm [n_head, head_dim] and attn_k_norm [n_head_kv, head_dim]; "whole": all heads are normed together, before rope, with
+-- attn_q_norm [n_head * head_dim] and attn_k_norm [n_head_kv * head_dim]), norm_offset (added to the q and k norm
 -- weights; default: the configuration's), scale (default head_dim^-0.5), window (number of keys that a query sees, including its own;
 -- nil: all), softcap, ahead (number of keys after its own that a query sees; nil: none, ALL: the whole sequence), sinks and sink_scale
 -- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale), out_bias (whether attn_output has a bias;
@@ -47,6 +48,7 @@ function M.gqa(b, x, opts)
     k = b:rms_norm(k, "attn_k_norm", { groups = kv_heads, offset = opts.norm_offset })
   end
   if opts.qk_norm == "before_rope" then norm() end
+  if opts.qk_norm == "whole" then q, k = b:rms_norm(q, "attn_q_norm"), b:rms_norm(k, "attn_k_norm") end
   if opts.qk_norm == "layer_norm" then
     q, k = b:layer_norm(q, "attn_q_norm", { groups = heads }), b:layer_norm(k, "attn_k_norm", { groups = kv_heads })
   end

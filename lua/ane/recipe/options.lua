@@ -36,7 +36,8 @@ M.rules = {
     heads = COUNT, key_heads = COUNT, n = COUNT, width = COUNT, decay = VALUE, dt_bias = VALUE, log = FLAG, interleaved = FLAG,
   },
   ["attention.gqa"] = {
-    fused = FLAG, rope = VALUE, layout = LAYOUT, qk_norm = { type = "string", choices = { "before_rope", "after_rope", "layer_norm" } },
+    fused = FLAG, rope = VALUE, layout = LAYOUT,
+    qk_norm = { type = "string", choices = { "before_rope", "after_rope", "layer_norm", "whole" } },
     norm_offset = NUMBER, scale = NUMBER, window = INDEX, softcap = NUMBER, ahead = INDEX, sinks = VALUE, sink_scale = NUMBER,
     out_bias = FLAG, growth = { type = "table" },
   },

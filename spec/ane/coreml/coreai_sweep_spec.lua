@@ -14,7 +14,7 @@ local MODELS = {
   "deepseek_v2_groups-odd", "glm4_moe_lite-odd", "glm4_moe-odd", "gpt_oss-odd", "gpt_oss_mxfp4-odd", "qwen2_moe-odd",
   "qwen2_moe_window-odd", "qwen3_moe-odd", "qwen3_moe_plain-odd", "lfm2-odd", "lfm2_moe-odd", "zaya-odd", "zaya_bias-odd",
   "mamba2-odd", "mamba2_clamp-odd", "nemotron_h-odd", "falcon_h1-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd", "qwen3_5-odd",
-  "zaya_original-odd", "gemma2-odd", "mixtral-odd",
+  "zaya_original-odd", "gemma2-odd", "mixtral-odd", "olmoe-odd",
   "qwen3_5_narrow-odd", "gemma3n-odd", "gemma3n_second-odd", "gemma4-odd", "gemma4_moe-odd", "gemma4_ten-odd",
 }
 -- Rounding to fp16 matters more here, and rounded constants alone do it: packages that run in fp32 differ as much, and so does the asset

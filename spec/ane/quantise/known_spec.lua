@@ -83,6 +83,9 @@ local FILES = {
     ["attention.scale"] = 0.2, embedding_scale = 7.0, residual_scale = 0.4, logit_scale = 3.0, ["attention.head_count"] = 6,
     ["attention.head_count_kv"] = 2, ["rope.dimension_count"] = 8, ["rope.freq_base"] = 5000.0, vocab_size = 71, context_length = 256,
   }, { ["output.weight"] = { 71, 48 }, ["blk.2.ffn_gate.weight"] = { 44, 48 } } },
+  ["olmoe-odd"] = { "olmoe", { expert_count = 6, expert_used_count = 3, feed_forward_length = 14 }, {
+    ["blk.0.attn_k_norm.weight"] = { 42 }, ["blk.1.ffn_gate_inp.weight"] = { 6, 42 }, ["blk.2.ffn_down_exps.weight"] = { 6, 42, 14 },
+  } },
   ["mixtral-odd"] = { "llama", {
     expert_count = 5, expert_used_count = 2, feed_forward_length = 20, vocab_size = 71, ["rope.dimension_count"] = 10,
     ["attention.sliding_window"] = false,
@@ -436,6 +439,8 @@ describe("a folder as a file of llama.cpp's architecture", function()
         for i = 1, 5 do c.layer_types[i] = "full_attention" end
       end },
       { "olmo3-odd", "another rope of sliding layers", function(c) c.rope_parameters.sliding_attention.rope_theta = 1e4 end },
+      { "olmoe-odd", "weights of experts that are normalised", function(c) c.norm_topk_prob = true end },
+      { "olmoe_normed-odd", "weights of experts that are normalised", function() end },
       { "mixtral-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "gemma2-odd", "a query_pre_attn_scalar of 11", function(c) c.query_pre_attn_scalar = 11 end },
       { "gemma2-odd", "scores without a cap", function(c) c.attn_logit_softcapping = core.null end },
