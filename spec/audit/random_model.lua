@@ -24,6 +24,7 @@ M.decoders = {
   "gemma2-odd", "mixtral-odd", "olmoe-odd",
   "hunyuan_v1_dense", "lfm2-odd", "lfm2_moe-odd", "mamba2-odd", "ministral3-odd", "nemotron_h-odd", "olmo2-odd", "olmo3-odd", "phi3",
   "qwen2_moe-odd", "qwen2_swa", "qwen3-odd", "qwen3_5-odd", "qwen3_5_moe-odd", "qwen3_moe-odd", "smollm3-odd", "starcoder2-odd", "zaya-odd",
+  "ernie4_5_moe-odd", "seed_oss-odd",
 }
 
 --- Fixtures whose recipes derive no shapes: the tensors keep the shapes of the fixture, so fewer changes are taken.

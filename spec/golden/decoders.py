@@ -141,6 +141,8 @@ def write_gguf(path, m, cfg, weights):
         if old == "lm_head.weight" and cfg.tie_word_embeddings:
             continue
         for key, a in change(old, tensor, cfg):
+            if key.endswith("e_score_correction_bias"):
+                key, a = key.replace("_bias", ".bias"), a.reshape(-1)
             name = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
             if not re.search(r"\.(weight|bias)$|ssm_(a|d)$|ffn_norm$", name):
                 name += ".weight"
@@ -408,8 +410,6 @@ def nemotron_h_keys(w, cfg):
 
 
 def nemotron_h_parts(key, a, cfg):
-    if key.endswith("e_score_correction_bias"):
-        return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
     m = re.match(r".*layers\.(\d+)\.mixer\.experts\.(up|down)_proj", key)
     return [(f"blk.{m[1]}.ffn_{m[2]}_exps.weight", a)] if m else ssm_parts(key, a, cfg.n_groups)
 
@@ -516,13 +516,17 @@ def glm4moe_keys(w, cfg):
     w.add_nextn_predict_layers(cfg.num_nextn_predict_layers)
 
 
-def glm4moe_parts(key, a, cfg):
-    return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
+def ernie_moe_keys(w, cfg):
+    w.add_leading_dense_block_count(cfg.moe_layer_start_index)
+    w.add_interleave_moe_layer_step(cfg.moe_layer_interval)
+    w.add_expert_count(cfg.moe_num_experts)
+    w.add_expert_used_count(cfg.moe_k)
+    w.add_expert_shared_count(cfg.moe_num_shared_experts)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    w.add_expert_shared_feed_forward_length(cfg.moe_intermediate_size * cfg.moe_num_shared_experts)
 
 
 def deepseek2_parts(key, a, cfg):
-    if key.endswith("e_score_correction_bias"):
-        return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
     if "kv_b_proj" in key:
         layer = key.split(".")[2]
         k, v = np.split(a.reshape(cfg.num_attention_heads, -1, a.shape[1]), [cfg.qk_nope_head_dim], axis=1)
@@ -728,14 +732,14 @@ MODELS = {
             position_embedding_type="nope", embedding_multiplier=2.0, logits_scaling=2.0, residual_multiplier=0.5,
             attention_multiplier=0.2)),
     # The GGUF file has a layer that drafts tokens.
-    "glm4_moe": dict(config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys, change=glm4moe_parts,
+    "glm4_moe": dict(config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys,
                      drafting=1, values=common(
         hidden_size=30, intermediate_size=26, num_hidden_layers=2, head_dim=8, attention_bias=True, n_routed_experts=5, n_shared_experts=1,
         num_experts_per_tok=2, moe_intermediate_size=12, first_k_dense_replace=1, routed_scaling_factor=1.0, norm_topk_prob=True,
         n_group=1, topk_group=1, num_nextn_predict_layers=1, rope_parameters=rope(5000.0, partial_rotary_factor=0.5))),
     # Norms of q and k, three heads on one, no width of heads, groups of experts, weights that are not normalised, a tied head.
     "glm4_moe_normed": dict(
-        config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys, change=glm4moe_parts, values=common(
+        config="Glm4MoeConfig", model="Glm4MoeForCausalLM", gguf="glm4moe", keys=glm4moe_keys, values=common(
             hidden_size=36, intermediate_size=22, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, use_qk_norm=True,
             n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=6, first_k_dense_replace=2,
             routed_scaling_factor=2.5, norm_topk_prob=False, n_group=4, topk_group=2, num_nextn_predict_layers=0, tie_word_embeddings=True)),
@@ -761,6 +765,27 @@ MODELS = {
     "olmoe_normed": dict(config="OlmoeConfig", model="OlmoeForCausalLM", values=common(
         hidden_size=30, intermediate_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, num_experts=5,
         num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-3)),
+    # Three heads on one, a tied head.
+    "ernie4_5": dict(config="Ernie4_5Config", model="Ernie4_5ForCausalLM", gguf="ernie4_5", keys=lambda w, cfg: None, values=common(
+        hidden_size=36, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
+        tie_word_embeddings=True)),
+    "ernie4_5_biased": dict(config="Ernie4_5Config", model="Ernie4_5ForCausalLM", values=common(
+        hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=14, use_bias=True)),
+    "ernie4_5_moe": dict(config="Ernie4_5_MoeConfig", model="Ernie4_5_MoeForCausalLM", gguf="ernie4_5-moe", keys=ernie_moe_keys,
+                         values=common(
+        hidden_size=30, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, moe_num_experts=6, moe_k=3,
+        moe_intermediate_size=10, moe_num_shared_experts=2, moe_layer_start_index=1)),
+    # Experts in every second layer but the last ones, no shared expert, biases.
+    "ernie4_5_moe_between": dict(config="Ernie4_5_MoeConfig", model="Ernie4_5_MoeForCausalLM", values=common(
+        hidden_size=20, intermediate_size=14, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, moe_num_experts=4, moe_k=2,
+        moe_intermediate_size=8, moe_num_shared_experts=0, moe_layer_start_index=1, moe_layer_end_index=2, moe_layer_interval=2,
+        use_bias=True, tie_word_embeddings=True)),
+    "seed_oss": dict(config="SeedOssConfig", model="SeedOssForCausalLM", gguf="seed_oss", keys=lambda w, cfg: None, values=common(
+        hidden_size=36, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=10)),
+    # A bias of the output projection alone, a tied head.
+    "seed_oss_out": dict(config="SeedOssConfig", model="SeedOssForCausalLM", values=common(
+        hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        attention_bias=False, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=True)),
 }
 
 if __name__ == "__main__":

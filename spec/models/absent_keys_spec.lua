@@ -54,7 +54,11 @@ local FIELDS = {
   { "zaya", "n_head_kv", 2 },
   { "openai_privacy_filter", "sliding_window", 128 }, { "openai_privacy_filter", "head_dim", 64 },
   { "openai_privacy_filter", "n_head_kv", 2 }, { "glm4_moe_lite", "norm_eps", 1e-5 }, { "glm4_moe", "norm_eps", 1e-5 },
-  { "glm4_moe", "n_head_kv", 8 }, { "glm4_moe", "head_dim", 2 }, { "deepseek_v3", "norm_eps", 1e-6 },
+  { "glm4_moe", "n_head_kv", 8 }, { "glm4_moe", "head_dim", 2 },
+  { "ernie4_5", "head_dim", 128 }, { "ernie4_5", "n_head_kv", 2 }, { "ernie4_5", "norm_eps", 1e-5 }, { "ernie4_5", "rope.theta", 500000 },
+  { "ernie4_5", "tied", true }, { "ernie4_5_moe", "head_dim", 2 }, { "ernie4_5_moe", "n_head_kv", 4 }, { "ernie4_5_moe", "tied", true },
+  { "seed_oss", "head_dim", 128 }, { "seed_oss", "n_head_kv", 8 }, { "seed_oss", "attention_bias", true },
+  { "deepseek_v3", "norm_eps", 1e-6 },
   { "qwen3", "head_dim", 128 }, { "zaya", "head_dim", 128 }, { "qwen3_5_text", "head_dim", 256 },
 }
 

@@ -635,6 +635,35 @@ function GLM4MOE.values(set, cfg, gather) grouped_values(set, cfg, gather.recipe
 
 function GLM4MOE.fault(cfg, r) return grouped_fault(cfg, r.settings.mixture(cfg)) end
 
+local ERNIE = { name = "ernie4_5", ignores = true }
+
+-- Readers leave out some of the biases.
+function ERNIE.fault(cfg) return cfg.meta("use_bias", "flag") and "biases of projections" or nil end
+
+local ERNIE_MOE = { name = "ernie4_5-moe", ignores = true, experts = DEEPSEEK2.experts }
+
+function ERNIE_MOE.values(set, cfg, gather)
+  local e, inner = gather.recipe.settings.mixture(cfg), cfg.meta("moe_intermediate_size", "count")
+  set("expert_count", "uint32", e.count)
+  set("expert_used_count", "uint32", e.k)
+  set("leading_dense_block_count", "uint32", e.first)
+  set("interleave_moe_layer_step", "uint32", e.step)
+  set("expert_feed_forward_length", "uint32", inner)
+  set("expert_shared_count", "uint32", e.shared)
+  if e.shared > 0 then set("expert_shared_feed_forward_length", "uint32", inner * e.shared) end
+end
+
+-- Readers expect experts in all layers behind the first ones.
+function ERNIE_MOE.fault(cfg, r)
+  for i = r.settings.mixture(cfg).first, cfg.n_layer - 1 do
+    if not r.settings.mixture(cfg).sparse(i) then return "layers without experts behind others" end
+  end
+  return ERNIE.fault(cfg)
+end
+
+-- Readers leave out the other biases.
+local SEED = { name = "seed_oss", biases = QKV_BIASES }
+
 -- Readers assume the exact gelu for bert; llama.cpp computes its approximation by tanh.
 local BERT = { name = "bert", act = "gelu_erf", rope = false, norm_key = "attention.layer_norm_epsilon", biases = {}, roles = {},
   ignores = true }
@@ -718,7 +747,7 @@ local KNOWN = {
   nomic_bert = NOMIC, modernbert = MODERN, granite = GRANITE, starcoder2 = STARCODER2, glm4 = GLM4, cohere = COMMAND_R, cohere2 = COHERE2,
   ministral3 = MISTRAL3, mistral = MISTRAL, ministral = MISTRAL, mamba2 = MAMBA2, falcon_h1 = FALCON_H1, granitemoehybrid = granite_of,
   deepseek_v2 = DEEPSEEK2, deepseek_v3 = DEEPSEEK2, glm4_moe_lite = DEEPSEEK2, glm4_moe = GLM4MOE,
-  gemma2 = GEMMA2, mixtral = MIXTRAL, olmoe = OLMOE,
+  gemma2 = GEMMA2, mixtral = MIXTRAL, olmoe = OLMOE, ernie4_5 = ERNIE, ernie4_5_moe = ERNIE_MOE, seed_oss = SEED,
 }
 
 --- The row of an architecture.

@@ -127,7 +127,7 @@ function M.beside_shared(b, x, roles, opts)
   return b:add(M.experts(b, x, route, list, { act = act }), shared)
 end
 
---- The chosen experts plus a shared expert without a gate (DeepSeek, GLM-4.5). A bias may correct the choice.
+--- The chosen experts plus a shared expert without a gate (DeepSeek, GLM-4.5, ERNIE 4.5). A bias may correct the choice.
 -- Weights: ffn_gate_inp, exp_probs_b [E], ffn_gate_exps, ffn_up_exps, ffn_down_exps, ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp.
 -- @param x value [1, C, T, 1]
 -- @param opts count (of the experts), k, score, norm, norm_eps, scale, groups, groups_kept, group_best of M.route; bias and shared (true:
@@ -136,7 +136,7 @@ end
 function M.plus_shared(b, x, opts)
   opts = options.check("moe.plus_shared", opts)
   local act, suffix = b.cfg.act or "silu", b.cfg.format == "gguf" and ".bias" or ""
-  local bias = opts.bias ~= false and b:weight("exp_probs_b", { suffix = suffix, optional = not opts.bias })
+  local bias = opts.bias ~= false and b:weight("exp_probs_b", { suffix = suffix, optional = not opts.bias, flat = true })
   local route = M.route(b, b:linear(x, "ffn_gate_inp"), {
     k = opts.k, score = opts.score, bias = bias, norm = opts.norm, norm_eps = opts.norm_eps, scale = opts.scale, groups = opts.groups,
     groups_kept = opts.groups_kept, group_best = opts.group_best,

@@ -16,6 +16,7 @@ local MODELS = {
   "mamba2-odd", "mamba2_clamp-odd", "nemotron_h-odd", "falcon_h1-odd", "granitemoehybrid-odd", "granitemoehybrid_dense-odd", "qwen3_5-odd",
   "zaya_original-odd", "gemma2-odd", "mixtral-odd", "olmoe-odd",
   "qwen3_5_narrow-odd", "gemma3n-odd", "gemma3n_second-odd", "gemma4-odd", "gemma4_moe-odd", "gemma4_ten-odd",
+  "ernie4_5-odd", "ernie4_5_moe-odd", "seed_oss-odd",
 }
 -- Rounding to fp16 matters more here, and rounded constants alone do it: packages that run in fp32 differ as much, and so does the asset
 -- in fp64 (spec/fixtures/aimodel/arithmetic.py: 0.13 of the first, 0.226 of the second in lut4-g8).

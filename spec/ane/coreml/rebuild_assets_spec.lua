@@ -12,12 +12,12 @@ local FORMS = core.mil_schemes()
 
 local MODELS = {
   HF .. "cohere-odd", HF .. "cohere2-odd", HF .. "deepseek_v2-odd", HF .. "deepseek_v2_groups-odd", HF .. "falcon_h1-odd",
-  HF .. "gemma3_softcap", HF .. "glm4-odd", HF .. "glm4_moe_lite-odd", HF .. "glm4_moe-odd", HF .. "gpt_oss-odd", HF .. "gpt_oss_mxfp4-odd",
-  HF .. "granite-odd", HF .. "granitemoehybrid-odd", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd",
-  HF .. "mamba2-odd", HF .. "ministral3-odd", HF .. "nemotron_h-odd", HF .. "olmo2-odd", HF .. "olmo3-odd", HF .. "phi3",
-  HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "qwen3_5-odd", HF .. "qwen3_moe-odd", HF .. "smollm3-odd",
-  HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf",
-  GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf", HF .. "gemma3n-odd", HF .. "gemma4-odd",
+  HF .. "gemma3_softcap", HF .. "glm4-odd", HF .. "glm4_moe_lite-odd", HF .. "glm4_moe-odd", HF .. "ernie4_5_moe_between-odd",
+  HF .. "gpt_oss-odd", HF .. "gpt_oss_mxfp4-odd", HF .. "granite-odd", HF .. "granitemoehybrid-odd", HF .. "hunyuan_v1_dense",
+  HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "mamba2-odd", HF .. "ministral3-odd", HF .. "nemotron_h-odd", HF .. "olmo2-odd",
+  HF .. "olmo3-odd", HF .. "phi3", HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "qwen3_5-odd", HF .. "qwen3_moe-odd",
+  HF .. "smollm3-odd", HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", GGUF .. "llama-kquants.gguf",
+  GGUF .. "qwen2-odd.gguf", GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf", HF .. "gemma3n-odd", HF .. "gemma4-odd",
 }
 
 describe("a set of Core AI assets run by a recipe", function()

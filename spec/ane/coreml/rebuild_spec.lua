@@ -11,12 +11,11 @@ local HF, GGUF = "spec/fixtures/hf/", "spec/fixtures/gguf/"
 -- The architectures that can be exported.
 local CAUSAL = {
   HF .. "cohere-odd", HF .. "cohere2-odd", HF .. "deepseek_v2-odd", HF .. "gemma3_softcap", HF .. "glm4-odd", HF .. "glm4_moe_normed-odd",
-  HF .. "gpt_oss-odd",
-  HF .. "gpt_oss_mxfp4-odd", HF .. "granite-odd", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "llama",
-  HF .. "ministral3-odd", HF .. "olmo2-odd", HF .. "olmo3-odd", HF .. "phi3", HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd",
-  HF .. "qwen3_moe-odd", HF .. "smollm3-odd", HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd",
-  HF .. "gemma3n-odd", HF .. "gemma4-odd",
-  HF .. "gemma4_moe-odd", GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf", GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
+  HF .. "ernie4_5_moe-odd", HF .. "seed_oss-odd", HF .. "gpt_oss-odd", HF .. "gpt_oss_mxfp4-odd", HF .. "granite-odd",
+  HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "llama", HF .. "ministral3-odd", HF .. "olmo2-odd",
+  HF .. "olmo3-odd", HF .. "phi3", HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd", HF .. "qwen3_moe-odd", HF .. "smollm3-odd",
+  HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", HF .. "gemma3n-odd", HF .. "gemma4-odd", HF .. "gemma4_moe-odd",
+  GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf", GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
 }
 
 describe("a package set run by a recipe", function()

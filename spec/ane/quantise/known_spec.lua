@@ -168,6 +168,16 @@ local FILES = {
     expert_group_count = 4, expert_group_used_count = 2, expert_weights_norm = false, expert_weights_scale = 2.5,
     leading_dense_block_count = 2,
   }, { ["blk.2.attn_k_norm.weight"] = { 12 }, ["blk.2.ffn_up_shexp.weight"] = { 12, 36 } } },
+  ["ernie4_5-odd"] = { "ernie4_5", { ["attention.key_length"] = 10, ["rope.freq_base"] = 5000.0 }, {
+    ["blk.0.ffn_norm.weight"] = { 36 }, ["blk.1.attn_q.weight"] = { 30, 36 },
+  } },
+  ["ernie4_5_moe-odd"] = { "ernie4_5-moe", {
+    expert_count = 6, expert_used_count = 3, leading_dense_block_count = 1, interleave_moe_layer_step = 1, expert_feed_forward_length = 10,
+    expert_shared_count = 2, expert_shared_feed_forward_length = 20, feed_forward_length = 26,
+  }, { ["blk.1.exp_probs_b.bias"] = { 6 }, ["blk.1.ffn_up_exps.weight"] = { 6, 10, 30 }, ["blk.1.ffn_gate_shexp.weight"] = { 20, 30 } } },
+  ["seed_oss-odd"] = { "seed_oss", { ["attention.key_length"] = 10 }, {
+    ["blk.0.post_attention_norm.weight"] = { 36 }, ["blk.1.attn_v.bias"] = { 10 },
+  } },
 }
 
 describe("a folder as a file of llama.cpp's architecture", function()
@@ -465,6 +475,9 @@ describe("a folder as a file of llama.cpp's architecture", function()
       { "deepseek_v2_groups-odd", "groups of experts that are ranked by one of them", function() end },
       { "deepseek_v3-odd", "a scaled rope without one mscale", function() end },
       { "glm4_moe_lite-odd", "norms with the epsilons", function() end },
+      { "ernie4_5_biased-odd", "biases of projections", function() end },
+      { "ernie4_5_moe_between-odd", "layers without experts behind others", function() end },
+      { "seed_oss_out-odd", "tensor model.layers.0.mlp.down_proj.bias", function() end },
       { "glm4_moe-odd", "activation gelu_erf", function(c) c.hidden_act = "gelu" end },
     } do
       local from = changed(case[1], case[3])

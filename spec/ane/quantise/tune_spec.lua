@@ -49,7 +49,8 @@ end
 describe("the gradient of a model's norm weights", function()
   -- The file is the model itself with norms that are changed: what is wanted are the source's predictions.
   for _, name in ipairs { "llama", "gemma2-odd", "gemma3", "gemma3_softcap", "qwen2_swa", "hunyuan_v1_dense", "phi3", "qwen3-odd",
-                          "olmo2-odd", "granite-odd", "smollm3-odd", "glm4-odd", "starcoder2-odd", "cohere2-odd" } do
+                          "olmo2-odd", "granite-odd", "smollm3-odd", "glm4-odd", "starcoder2-odd", "cohere2-odd", "ernie4_5-odd",
+                          "seed_oss_out-odd" } do
     it("is what differences give: " .. name, function()
       local ids = ids_of(40, 5)
       local source <close>, r, cfg = open(HF .. name)
