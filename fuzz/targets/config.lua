@@ -13,7 +13,8 @@ local FIXTURES = {
   "starcoder2-odd", "mamba2_clamp-odd", "privacy_filter-odd", "zaya_bias-odd", "lfm2-odd", "lfm2_moe-odd", "olmo2-odd", "cohere-odd",
   "qwen2_moe_window-odd", "granite-odd", "nemotron_h-odd", "granitemoehybrid_dense-odd", "ministral3-odd", "gpt_oss_mxfp4-odd",
   "deepseek_v2-odd", "qwen3_5_narrow-odd", "falcon_h1-odd", "glm4_moe_lite-odd", "gemma3n-odd", "gemma4-odd", "bert", "bert_labels-odd",
-  "cross_encoder", "modernbert", "nomic_bert", "xlm_roberta", "embedding_gemma", "gemma3_score-odd",
+  "cross_encoder", "modernbert", "nomic_bert", "xlm_roberta", "embedding_gemma", "gemma3_score-odd", "gemma2-odd", "mixtral_window-odd",
+  "olmoe-odd", "glm4_moe-odd", "ernie4_5_moe-odd", "seed_oss-odd",
 }
 
 local WORDS = {
@@ -22,7 +23,7 @@ local WORDS = {
   "relu2", "gelu_pytorch_tanh", "rope_parameters", "rope_scaling", "partial_rotary_factor", "sliding_window", "layer_types", "mamba", "moe",
   "head_dim", "num_key_value_heads", "tie_word_embeddings", "attention_bias", "quantization_config", "gptq", "awq", "mxfp4", "eos_token_id",
   "torch_dtype", "model_type", "architectures", "num_local_experts", "num_experts_per_tok", "n_group", "topk_group",
-  "hybrid_override_pattern",
+  "hybrid_override_pattern", "first_k_dense_replace", "moe_layer_interval", "use_bias", "attention_out_bias", "final_logit_softcapping",
 }
 M.words = WORDS
 
