@@ -132,7 +132,7 @@ function MODULES.Dense(out, path)
   local config, where, source <close> = parts_of(path)
   check_names(config, where)
   local name = get(config, "activation_function", "string", where, "torch.nn.modules.activation.Tanh")
-  local act = name:match "[^.]*$"
+  local act = steps.class_of(name)
   if steps.ACTIVATIONS[act] == nil then
     fail("unsupported", "%s: activation_function %s is not known; known are %s", where, name, steps.activation_names())
   end
@@ -212,7 +212,7 @@ local function read_folder(out, folder)
     local name, path = get(module, "type", "string", where), get(module, "path", "string", where)
     if path ~= "" and not paths.is_inside(path) then fail("format", "%s: path '%s' leads out of the folder", where, path) end
     if paths.is_linked(folder, path) then fail("format", "%s: path '%s' is a symbolic link", where, path) end
-    local read = MODULES[name:match "[^.]*$"] or fail("unsupported", "%s: module %s is not known", where, name)
+    local read = MODULES[steps.class_of(name)] or fail("unsupported", "%s: module %s is not known", where, name)
     read(out, path == "" and folder or folder .. "/" .. path, folder)
   end
   local last = out.steps[#out.steps]

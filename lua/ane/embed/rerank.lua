@@ -58,7 +58,7 @@ function M.activation_name(cfg)
     if code then return nil, message, code end
   end
   if name == nil or name == core.null then return (cfg.n_scores or 1) == 1 and "Sigmoid" or "Identity" end
-  local known = tostring(name):match "[^.]*$"
+  local known = steps.class_of(tostring(name))
   local what = "activation %s of the scores is not known; known are %s"
   if steps.ACTIVATIONS[known] == nil then return nil, what:format(tostring(name), steps.activation_names()), "unsupported" end
   return known

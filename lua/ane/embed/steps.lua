@@ -16,6 +16,9 @@ local M = {}
 -- numbers so large that their squares overflow.
 function M.is_finite(v) return v:dot(v) < math.huge end
 
+--- The name of a class without its modules: "ReLU" of "torch.nn.modules.activation.ReLU".
+function M.class_of(name) return name:match "^.*%.(.*)$" or name end
+
 -- erf(x) in double precision: the Maclaurin series, and beyond |x| = 4 the sign, which float32 cannot tell from erf.
 local function erf(x)
   if math.abs(x) > 4 then return x > 0 and 1.0 or -1.0 end

@@ -13,7 +13,8 @@ local MOST_DEPTH = 200
 function M.fail(self, what)
   local before = self.text:sub(1, self.at - 1)
   local _, line = before:gsub("\n", "")
-  error({ message = ("line %d, column %d: %s"):format(line + 1, #before:match "[^\n]*$" + 1, what) }, 0)
+  local start = before:match "^.*\n()" or 1 -- in one pass: lines may be long
+  error({ message = ("line %d, column %d: %s"):format(line + 1, self.at - start + 1, what) }, 0)
 end
 
 --- Reads what a pattern of Lua without captures matches at the current position.

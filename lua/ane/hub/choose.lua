@@ -17,7 +17,7 @@ local function gguf_models(names)
   local models, parts = {}, {}
   for _, name in ipairs(names) do
     local base, i, n = part_of(name)
-    local file = name:match "[^/]*$":lower()
+    local file = (name:match "^.*/(.*)$" or name):lower()
     if name:match "%.gguf$" and not file:find "mmproj" and not file:find "imatrix" then
       if not base then
         models[name] = { name }

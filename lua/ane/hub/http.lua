@@ -41,8 +41,9 @@ end
 -- The last value of a header in lines of headers; nil if it is absent.
 local function header(lines, name)
   local found
-  for key, value in lines:gmatch "([^\r\n:]+):[ \t]*([^\r\n]*)" do
-    if key:lower() == name then found = value:gsub("%s+$", "") end
+  for line in lines:gmatch "[^\r\n]+" do
+    local key, value = line:match "^([^:]+):[ \t]*(.*)$"
+    if key and key:lower() == name then found = value:match "^.*%S" or "" end
   end
   return found
 end

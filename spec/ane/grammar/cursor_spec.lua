@@ -23,6 +23,12 @@ describe("a cursor", function()
     assert.equal("line 3, column 2: wrong", fault_of(cursor.fail, at("ab\n\ncd", 6), "wrong"))
   end)
 
+  it("finds the line of a fault behind long lines in one pass", function() -- lines times their length would take hours
+    local text = ("a"):rep(1 << 20) .. "\n" .. ("b"):rep(1 << 20) .. "\n"
+    assert.equal("line 3, column 1: wrong", fault_of(cursor.fail, at(text, #text + 1), "wrong"))
+    assert.equal("line 2, column 1048577: wrong", fault_of(cursor.fail, at(text, #text), "wrong"))
+  end)
+
   it("makes characters, but no halves of surrogate pairs", function()
     assert.equal("\u{20ac}", cursor.character(at("", 1), "20ac"))
     assert.equal("\u{10ffff}", cursor.character(at("", 1), "0010ffff"))
