@@ -334,9 +334,9 @@ static ane_status read_pool(struct ane_prim_call *c, struct conv *v) {
   return c->status;
 }
 
-/* Taps [*from, *to) along axis i of the window at `place` that read elements [low, high) of x. */
-static void taps_between(const struct conv *v, int i, int64_t place, int64_t low, int64_t high, int64_t *from, int64_t *to) {
-  int64_t first = place * v->stride[i] - v->before[i], d = v->dilation[i];
+/* Taps [*from, *to) along axis i that read elements [low, high) of x, if tap 0 reads element `first`. */
+static void taps_between(const struct conv *v, int i, int64_t first, int64_t low, int64_t high, int64_t *from, int64_t *to) {
+  int64_t d = v->dilation[i];
   *from = first < low ? (low - first + d - 1) / d : 0;
   *to = first < high ? ANE_MIN((high - first + d - 1) / d, v->k[i]) : 0;
   if (*from > *to) *from = *to;
@@ -352,10 +352,10 @@ struct window {
 static struct window window_at(const struct conv *v, int64_t at, bool inside) {
   struct window w = {.divisor = 1};
   for (int i = v->s - 1; i >= 0; at /= v->y[i--]) {
-    int64_t place = at % v->y[i], from, to;
-    w.origin[i] = place * v->stride[i] - v->before[i];
-    taps_between(v, i, place, 0, v->x[i], &w.from[i], &w.to[i]);
-    taps_between(v, i, place, inside ? 0 : -v->before[i], v->x[i] + (inside ? 0 : v->after[i]), &from, &to);
+    int64_t first = at % v->y[i] * v->stride[i] - v->before[i], from, to;
+    w.origin[i] = first;
+    taps_between(v, i, first, 0, v->x[i], &w.from[i], &w.to[i]);
+    taps_between(v, i, first, inside ? 0 : -v->before[i], v->x[i] + (inside ? 0 : v->after[i]), &from, &to);
     w.divisor *= to - from;
   }
   return w;
