@@ -45,11 +45,8 @@ end
 M.settings = { mixture = mixture }
 
 function M.shapes(cfg)
-  local count, d, inner = mixture(cfg).count, cfg.d_model, cfg.d_ff
-  if count == 0 then return nil end
-  return {
-    ffn_gate_inp = { count, d }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
-  }
+  local count = mixture(cfg).count
+  return count > 0 and moe.expert_shapes(cfg, count, cfg.d_ff) or nil
 end
 
 function M.build(b, cfg)

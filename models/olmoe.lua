@@ -32,11 +32,9 @@ end
 M.settings = { mixture = mixture }
 
 function M.shapes(cfg)
-  local count, d, inner = mixture(cfg).count, cfg.d_model, cfg.d_ff
-  return {
-    attn_q_norm = { cfg.n_head * cfg.head_dim }, attn_k_norm = { cfg.n_head_kv * cfg.head_dim },
-    ffn_gate_inp = { count, d }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
-  }
+  local t = moe.expert_shapes(cfg, mixture(cfg).count, cfg.d_ff)
+  t.attn_q_norm, t.attn_k_norm = { cfg.n_head * cfg.head_dim }, { cfg.n_head_kv * cfg.head_dim }
+  return t
 end
 
 function M.build(b, cfg)

@@ -32,13 +32,7 @@ local function settings(cfg)
   }
 end
 
-function M.shapes(cfg)
-  local d, inner = cfg.d_model, cfg.meta("moe_intermediate_size", "count")
-  return {
-    ffn_gate_inp = { settings(cfg).count, d },
-    ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
-  }
-end
+function M.shapes(cfg) return moe.expert_shapes(cfg, settings(cfg).count, cfg.meta("moe_intermediate_size", "count")) end
 
 function M.build(b, cfg)
   local s = settings(cfg)

@@ -593,12 +593,18 @@ local function grouped_values(set, cfg, e)
   end
 end
 
+-- Readers expect experts in all layers from `first` on.
+local function gap_fault(cfg, e, first)
+  for i = first, cfg.n_layer - 1 do
+    if not e.sparse(i) then return "layers without experts behind others" end
+  end
+end
+
 -- What readers compute otherwise of experts with these settings.
 local function grouped_fault(cfg, e)
   local dense = dense_layers(cfg, e)
-  for i = dense, cfg.n_layer - 1 do
-    if not e.sparse(i) then return "layers without experts behind others" end
-  end
+  local gap = gap_fault(cfg, e, dense)
+  if gap then return gap end
   if e.count == 0 or dense == cfg.n_layer then return "layers without experts alone" end
   if e.shared == 0 then return "no shared experts" end
   if is_grouped(e) and (e.best ~= 2 or e.count // e.groups < 2) then return "groups of experts that are ranked by one of them" end
@@ -653,12 +659,9 @@ function ERNIE_MOE.values(set, cfg, gather)
   if e.shared > 0 then set("expert_shared_feed_forward_length", "uint32", inner * e.shared) end
 end
 
--- Readers expect experts in all layers behind the first ones.
 function ERNIE_MOE.fault(cfg, r)
-  for i = r.settings.mixture(cfg).first, cfg.n_layer - 1 do
-    if not r.settings.mixture(cfg).sparse(i) then return "layers without experts behind others" end
-  end
-  return ERNIE.fault(cfg)
+  local e = r.settings.mixture(cfg)
+  return gap_fault(cfg, e, e.first) or ERNIE.fault(cfg)
 end
 
 -- Readers leave out the other biases.

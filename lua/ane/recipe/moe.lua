@@ -49,16 +49,25 @@ M.names = {
   ffn_up_shexp = "mlp.shared_experts.up_proj", ffn_down_shexp = "mlp.shared_experts.down_proj",
 }
 
+-- The weights of the chosen experts, as M.list takes them.
+local ROLES = { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" }
+
+--- Shapes of the weights that `weighted` reads, used for plans without weights.
+-- @param count of the experts
+-- @param inner width of an expert
+function M.expert_shapes(cfg, count, inner)
+  local d = cfg.d_model
+  return { ffn_gate_inp = { count, d }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner } }
+end
+
 --- Shapes of the weights that `plus_shared` reads, used for plans without weights.
 -- @param e count, shared (number of shared experts); bias (true: there is one)
 function M.shapes(cfg, e)
   local inner, d = cfg.meta("moe_intermediate_size", "count") or cfg.d_ff, cfg.d_model
-  local shared = e.shared > 0 and inner * e.shared
-  return {
-    ffn_gate_inp = { e.count, d }, exp_probs_b = e.bias and { e.count }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d },
-    ffn_down_exps = { d, inner }, ffn_gate_shexp = shared and { shared, d }, ffn_up_shexp = shared and { shared, d },
-    ffn_down_shexp = shared and { d, shared },
-  }
+  local t, shared = M.expert_shapes(cfg, e.count, inner), inner * e.shared
+  if e.bias then t.exp_probs_b = { e.count } end
+  if e.shared > 0 then t.ffn_gate_shexp, t.ffn_up_shexp, t.ffn_down_shexp = { shared, d }, { shared, d }, { d, shared } end
+  return t
 end
 
 --- Chooses the experts of each token.
@@ -106,7 +115,7 @@ end
 function M.weighted(b, x, opts)
   opts = options.check("moe.weighted", opts)
   local route = M.route(b, b:linear(x, "ffn_gate_inp"), { k = opts.k, score = "softmax", norm = opts.norm })
-  local list = M.list(b, opts.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  local list = M.list(b, opts.count, ROLES)
   return M.experts(b, x, route, list, { act = b.cfg.act or "silu" })
 end
 
@@ -141,7 +150,7 @@ function M.plus_shared(b, x, opts)
     k = opts.k, score = opts.score, bias = bias, norm = opts.norm, norm_eps = opts.norm_eps, scale = opts.scale, groups = opts.groups,
     groups_kept = opts.groups_kept, group_best = opts.group_best,
   })
-  local list = M.list(b, opts.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  local list = M.list(b, opts.count, ROLES)
   local y, shared = M.experts(b, x, route, list, { act = act }), opts.shared
   if shared == nil then shared = b:has "ffn_gate_shexp" end
   return shared and b:add(y, shared_expert(b, x, act)) or y
