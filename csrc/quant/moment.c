@@ -6,6 +6,7 @@
 #include "base/prefetch.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdatomic.h>
 
 /* Tokens that are added at a time: their sums do not exceed 32 bits, and two panels of them stay in the L1 cache. */
@@ -42,6 +43,7 @@ struct adding {
   const float *source;         /* [n][cols], or NULL */
   struct codes inputs, drifts; /* of x, and of source - x */
   int64_t n, pairs;            /* tokens; pairs of them, the last one with zeros */
+  float factor;                /* of the scales: the square root of the tokens' weight */
   int64_t n_panels;
   _Atomic int64_t next; /* panel to fill, or row of panels */
   _Atomic int bad;
@@ -50,8 +52,10 @@ struct adding {
 /* Computes the codes of columns [from, from + 32) of x - less; less NULL: of x. false: a number is not finite. */
 static bool fill_panel(const struct adding *k, const float *x, const float *less, int64_t from, const struct codes *to) {
   const int64_t cols = k->m->cols;
-  return ane_codes_of(x + from, less ? less + from : NULL, cols, k->n, ANE_MIN(cols - from, ANE_PANEL),
-                      to->code + from * k->pairs * 2, to->scale + from);
+  bool fine = ane_codes_of(x + from, less ? less + from : NULL, cols, k->n, ANE_MIN(cols - from, ANE_PANEL),
+                           to->code + from * k->pairs * 2, to->scale + from);
+  for (int i = 0; i < ANE_PANEL; i++) to->scale[from + i] *= k->factor;
+  return fine;
 }
 
 static void fill_panels(void *arg, int thread, int threads) {
@@ -89,8 +93,8 @@ static void add_panels(void *arg, int thread, int threads) {
 }
 
 ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
-                          struct ane_error *err) {
-  struct adding k = {.m = m, .n_panels = m->padded / ANE_PANEL};
+                          float weight, struct ane_error *err) {
+  struct adding k = {.m = m, .factor = sqrtf(weight), .n_panels = m->padded / ANE_PANEL};
   const size_t cols = (size_t)m->padded, codes = cols * (size_t)(ANE_MIN(tokens, PIECE) + 1) / 2 * 2;
   if (source && !m->drift) m->drift = ane_calloc(cols * cols, sizeof *m->drift);
   float *memory = ane_malloc((source ? 2 : 1) * (cols * sizeof *memory + codes * sizeof *k.inputs.code));

@@ -75,13 +75,16 @@ static ane_status append(struct lua_moments *ud, const char *name, int64_t cols,
   return ANE_OK;
 }
 
-/* add(name, tensor [tokens, columns] [, the tensor of the source model for the same tokens]) -> true; or nil, message, code */
+/* add(name, tensor [tokens, columns] [, the tensor of the source model for the same tokens, or nil [, weight of each token, default
+ * 1]]) -> true; or nil, message, code */
 static int meth_add(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
   const struct bind_tensor *t = bind_check_tensor(L, 3), *source = lua_isnoneornil(L, 4) ? NULL : bind_check_tensor(L, 4);
+  const double weight = luaL_optnumber(L, 5, 1);
   struct ane_error err;
   ane_status st = ANE_OK;
+  luaL_argcheck(L, weight > 0 && weight <= (1 << 30), 5, "not above 0, to 2^30");
   luaL_argcheck(L, t->shape.rank == 2 && t->count > 0, 3, "no matrix");
   luaL_argcheck(L, !source || (source->shape.rank == 2 && source->count == t->count && source->shape.dim[1] == t->shape.dim[1]),
                 4, "another shape");
@@ -91,7 +94,8 @@ static int meth_add(lua_State *L) {
   if (m->moment.cols != t->shape.dim[1])
     return luaL_error(L, "%s has %I columns, but the inputs have %I", name, (LUAI_UACINT)m->moment.cols,
                       (LUAI_UACINT)t->shape.dim[1]);
-  st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], &err);
+  st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], (float)weight,
+                      &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return bind_done(L, st, &err);
 }

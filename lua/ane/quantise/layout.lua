@@ -39,6 +39,19 @@ local function add_inputs(self, record, graph_of, node)
   end
 end
 
+-- Notes the inputs of the products that give a key or value, which the steps before an attention may change.
+local function add_keyed(self, record, value, seen)
+  local node = value and record[value]
+  if not node or not node.op or seen[value] then return end
+  seen[value] = true
+  if node.op == "conv1x1" then
+    local x = record[node.inputs[1]]
+    if x and x.name then self.keyed[x.name] = true end
+    return
+  end
+  for _, input in ipairs(node.inputs) do add_keyed(self, record, input, seen) end
+end
+
 -- Notes the tensors that a step uses.
 local function add_uses(self, record, node, place)
   self.weights[place] = self.weights[place] or {}
@@ -75,7 +88,8 @@ end
 -- @param source of the weights
 -- @return graph (unfused, which the caller closes), n_body (steps before the tail), made (name of a value -> step), weights (step -> names
 -- of the tensors that it uses), uses (tensor -> {first, last}: steps), inputs (tensor -> {value, cols}: what it is multiplied by; nil where
--- that is unknown or differs), order (inputs in the order of the model), head (value of the last of them). Raises as ane.util.failure does
+-- that is unknown or differs), order (inputs in the order of the model), keyed (set of the values
+-- whose products are keys or values of attention), head (value of the last input). Raises as ane.util.failure does
 function M.of(r, cfg, source)
   local record, shape
   local graph = try(recipe.build(r, cfg, source, function(b)
@@ -83,7 +97,7 @@ function M.of(r, cfg, source)
     shape = function(value) return b.graph:shape(value) end
     return true
   end))
-  local self = { graph = graph, made = {}, weights = {}, uses = {}, inputs = {}, mixed = {}, order = {} }
+  local self = { graph = graph, made = {}, weights = {}, uses = {}, inputs = {}, mixed = {}, order = {}, keyed = {} }
   local sides = {}
   for value, node in pairs(record) do sides[value] = node.weight and shape(value) or nil end
   try(graph:passes "cpu-plain")
@@ -97,6 +111,11 @@ function M.of(r, cfg, source)
     local node = entry[2]
     local at = place[node.name] or self.n_body
     self.made[node.name] = at
+    if node.op == "attention" then
+      local seen = {}
+      add_keyed(self, record, node.inputs[2], seen)
+      add_keyed(self, record, node.inputs[3], seen)
+    end
     if node.op ~= "embed" then add_inputs(self, record, graph_of, node) end
     add_uses(self, record, node, at)
   end

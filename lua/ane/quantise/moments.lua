@@ -1,6 +1,6 @@
 --- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
 -- Needs ane.core, ane.model, ane.model.importance, ane.model.inputs, ane.model.trace, ane.model.weights, ane.model.windows,
--- ane.quantise.layout, ane.util.failure and ane.util.schema. Usage:
+-- ane.quantise.layout, ane.quantise.sinks, ane.util.failure and ane.util.schema. Usage:
 --   local calibration <close> = assert(moments.open(model, text))
 --   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
 --
@@ -14,6 +14,7 @@ local input_of = require "ane.model.inputs"
 local layout = require "ane.quantise.layout"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
+local sinks = require "ane.quantise.sinks"
 local trace = require "ane.model.trace"
 local weights = require "ane.model.weights"
 local windows = require "ane.model.windows"
@@ -48,13 +49,16 @@ function Calibration:input(name)
 end
 
 -- Reads a window in parts that the program takes.
-local function read_window(self, program, session, ids, names, last)
+local function read_window(self, program, session, ids, names, last, first)
   local most = program:max_chunk()
   try(session:rewind(0))
   for from = 1, #ids, most do
     local part = table.move(ids, from, math.min(from + most - 1, #ids), 1, {})
     local values = try(session:trace(part, names, last))
-    for _, name in ipairs(names) do try(self.moments:add(name, values[name])) end
+    for _, name in ipairs(names) do
+      try(self.moments:add(name, values[name]))
+      if from == 1 then first:note(name, values[name]) end
+    end
   end
 end
 
@@ -66,12 +70,13 @@ function Calibration:collect(values)
   self.moments:clear()
   for _, value in ipairs(values) do last = last and value ~= self.head end
   local session <close> = try(program:session { context = self.longest, kv = self.kv })
-  local done, progress = 0, self.progress
+  local done, progress, first = 0, self.progress, sinks.new(self.keyed)
   for _, ids in ipairs(self.runs) do
-    read_window(self, program, session, ids, values, last)
+    read_window(self, program, session, ids, values, last, first)
     done = done + #ids
     if progress then progress("calibrate", done, self.tokens) end
   end
+  for _, value in ipairs(values) do try(first:add(self.moments, value, self.tokens)) end
   return self.moments
 end
 
@@ -146,7 +151,7 @@ function M.open(model, input, opts, level)
     local found = self:layout(bundle.source)
     self.graph = core.sha256(found.graph:dump())
     found.graph:close()
-    self.inputs, self.head, self.order = found.inputs, found.head, found.order
+    self.inputs, self.head, self.order, self.keyed = found.inputs, found.head, found.order, found.keyed
     self.moments = try(core.moments(opts.threads or core.cpu_cores()))
     return self
   end)

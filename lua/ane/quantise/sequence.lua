@@ -1,5 +1,5 @@
 --- Inputs of weights in the order of computation: those in the source, and those in the model whose earlier weights are rounded.
--- Needs ane.core, ane.quantise.overlay, ane.quantise.types and ane.util.failure. Usage:
+-- Needs ane.core, ane.quantise.overlay, ane.quantise.sinks, ane.quantise.types and ane.util.failure. Usage:
 --   local s <close> = sequence.new(calibration, { "layers.0.attn_norm", ... }, replaced); s:advance(); s:put(name, bytes)
 --
 -- The model is cut after each of the values. A stage of it (csrc/exec/exec.h) runs from one cut to the next on all windows of the text:
@@ -9,6 +9,7 @@
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local overlay = require "ane.quantise.overlay"
+local sinks = require "ane.quantise.sinks"
 local types = require "ane.quantise.types"
 
 local try = failure.try
@@ -101,11 +102,14 @@ end
 -- @param skips true: the moment of this value is not needed
 local function run_stage(self, value, from, to, skips)
   local source, changed = stage_of(self, self.source, from, to), stage_of(self, self.changed, from, to)
-  local garbage = 0
+  local garbage, first = 0, sinks.new(self.layout.keyed)
   for window, ids in ipairs(self.runs) do
     local own, old = run(self.source, source, window, ids, value)
     local other = run(self.changed, changed, window, ids, value)
-    if not skips then try(self.moments:add(value, other, own)) end
+    if not skips then
+      try(self.moments:add(value, other, own))
+      first:note(value, other, own)
+    end
     if self.on_window then self.on_window(window / #self.runs) end
     garbage = garbage + 2 * old + 8 * #own
     if garbage > GARBAGE then
@@ -113,6 +117,7 @@ local function run_stage(self, value, from, to, skips)
       garbage = 0
     end
   end
+  try(first:add(self.moments, value, self.tokens))
   source.close()
   changed.close()
 end
@@ -216,7 +221,7 @@ function M.new(calibration, values, replaced, opts)
   local layout = calibration:layout(bundle.source)
   local over = overlay.new(bundle.source, in_time(layout, replaced))
   local self = setmetatable({
-    layout = layout, runs = calibration.runs, chunk = calibration.longest, moments = calibration.moments,
+    layout = layout, runs = calibration.runs, tokens = calibration.tokens, chunk = calibration.longest, moments = calibration.moments,
     int8 = computes_int8(bundle, replaced),
     threads = opts.threads, sparse = opts.sparse, base = bundle.source, overlay = over, given = {}, at = 0, cut = 0,
   }, Sequence)

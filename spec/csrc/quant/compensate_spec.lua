@@ -251,6 +251,49 @@ describe("moments", function()
   end)
 end)
 
+describe("weights of tokens", function()
+  it("count in the sums of products and of drifts, and not in the number of tokens", function()
+    local x, wanted = inputs(300, 64, 51), inputs(300, 64, 52)
+    local function moments_with(weight)
+      local moments = assert(core.moments(2))
+      assert(moments:add("x", core.tensor({ 300, 64 }, flat(x)), core.tensor({ 300, 64 }, flat(wanted)), weight))
+      return moments
+    end
+    local plain <close> = moments_with(nil)
+    local heavy <close> = moments_with(16) -- the root is a whole power of 2: no other bits
+    assert.equal((plain:diagonal "x" * 16):tostring(), heavy:diagonal("x"):tostring())
+    -- The scale of a moment does not matter: the same bytes, the drift included, and so is the prior, which counts tokens.
+    local rows, files = weights(5, 64, 9), {}
+    for i, moments in ipairs { plain, heavy } do
+      local factor <close> = assert(moments:factor("x", 32, 32, 0.01, 0.5, 100))
+      files[i] = write(rows, { type = "q4_0" }, factor)
+    end
+    assert.same(files[1], files[2])
+  end)
+
+  it("are as good as so many tokens", function()
+    local x, cols = inputs(40, 33, 61), 33
+    local once <close> = assert(core.moments(1))
+    local often <close> = assert(core.moments(1))
+    assert(once:add("x", core.tensor({ 40, cols }, flat(x))))
+    assert(once:add("x", core.tensor({ 1, cols }, x[7]), nil, 3))
+    assert(often:add("x", core.tensor({ 40, cols }, flat(x))))
+    for _ = 1, 3 do assert(often:add("x", core.tensor({ 1, cols }, x[7]))) end
+    local got, want = once:diagonal("x"):totable(), often:diagonal("x"):totable()
+    for c = 1, cols do
+      local one, three = got[c] * 41, want[c] * 43
+      assert.is_true(math.abs(one - three) <= 1e-5 * three, ("column %d: %g, wanted %g"):format(c, one, three))
+    end
+  end)
+
+  it("are above 0", function()
+    local moments <close> = assert(core.moments(1))
+    for _, weight in ipairs { 0, -1, 0 / 0, 2 ^ 31 } do
+      assert.error_matches(function() moments:add("x", core.tensor({ 1, 2 }, { 1, 2 }), nil, weight) end, "not above 0, to 2%^30")
+    end
+  end)
+end)
+
 describe("compensated rounding", function()
   it("gives the values of the published algorithm", function()
     for _, case in ipairs { { 37, 45, 60 }, { 3, 1, 4 }, { 33, 70, 40 }, { 1, 131, 200 } } do
