@@ -75,8 +75,8 @@ static ane_status append(struct lua_moments *ud, const char *name, int64_t cols,
   return ANE_OK;
 }
 
-/* add(name, tensor [tokens, columns] [, the tensor of the source model for the same tokens, or nil [, weight of each token, default
- * 1]]) -> true; or nil, message, code */
+/* add(name, tensor [tokens, columns] [, the tensor of the source model for the same tokens, or nil [, weight of each token
+ * (default 1)]]) -> true; or nil, message, code */
 static int meth_add(lua_State *L) {
   struct lua_moments *ud = check_moments(L);
   const char *name = bind_text(L, 2);
@@ -94,8 +94,7 @@ static int meth_add(lua_State *L) {
   if (m->moment.cols != t->shape.dim[1])
     return luaL_error(L, "%s has %I columns, but the inputs have %I", name, (LUAI_UACINT)m->moment.cols,
                       (LUAI_UACINT)t->shape.dim[1]);
-  st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], (float)weight,
-                      &err);
+  st = ane_moment_add(&m->moment, ud->pool, t->data, source ? source->data : NULL, t->shape.dim[0], (float)weight, &err);
   if (st) ane_fail_in(&err, st, "%s", name);
   return bind_done(L, st, &err);
 }

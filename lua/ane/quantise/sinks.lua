@@ -1,10 +1,10 @@
 --- The first token of windows, which weighs more for the keys and values of attention.
 -- Usage: `local s = sinks.new(layout.keyed); s:note("layers.0.attn_norm", x, source); s:add(moments, "layers.0.attn_norm", tokens)`
 --
--- In many models most heads of most tokens attend to the first token of the text (attention sinks: Xiao et al. 2023, arXiv 2309.17453).
--- So an error of its key or value reaches all tokens, while the second moment of the inputs counts it once. Where the first token is
--- such a sink, its inputs hardly depend on what it is. Therefore the mean of the windows' first tokens counts like all their tokens
--- together: it is large if they are alike, and small if they differ. KL of SmolLM2 in int4-block: bench/results/quantising.md.
+-- In many models the attention of most tokens has its largest weight on the first token of the text (attention sinks: Xiao et al. 2023,
+-- arXiv 2309.17453). So an error of its key or value reaches all tokens, while the second moment of the inputs counts it once. Where the
+-- first token is such a sink, its inputs hardly depend on what it is. Therefore the mean of the windows' first tokens counts like all
+-- their tokens together: it is large if they are alike, and small if they differ (figures: bench/results/quantising.md).
 
 local M = {}
 
