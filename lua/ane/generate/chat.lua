@@ -157,12 +157,12 @@ local OPEN, CLOSE = utf8.char(0xFDD0), utf8.char(0xFDD1)
 
 -- Replaces each control token that the text spells with a mark, and appends the spellings to found.
 local function mask_text(tokenizer, text, found)
-  local ids, spans = tokenizer:encode(text, { special = true, bos = false, eos = false, offsets = true })
+  local ids, ends = tokenizer:_spans(text)
   local parts, at = {}, 1
   for i, id in ipairs(ids or {}) do
     local kind = tokenizer:token_type(id)
     if kind == "control" or kind == "unknown" then
-      local first, last = spans[i][1], spans[i][2]
+      local first, last = ends[2 * i - 1], ends[2 * i]
       local word = text:sub(first, last)
       if word ~= "" and word == tokenizer:piece(id) then
         found[#found + 1] = word

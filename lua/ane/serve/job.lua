@@ -25,18 +25,27 @@ local function param_of(message)
     message:find("does not support tools", 1, true) and "tools" or nil
 end
 
--- Adds a request; throws if the pool refuses it.
+-- Throws a failure about a prompt beyond the context. `held` says what it has. Clients search for the words of OpenAI's message.
+local function too_long(context, held)
+  local words = "this model's maximum context length is %d tokens, %s"
+  errors.raise(400, words:format(context, held), { code = "context_length_exceeded" })
+end
+
+-- Adds a request; throws if the pool refuses it. A chat of more messages than the context has tokens is not read, because the template
+-- of a very long chat would take seconds, and templates write at least a token for each message.
 local function add(server, asked)
+  local context, prompt = server.model.context, asked.prompt
+  if type(prompt) == "table" and type(prompt[1]) == "table" and #prompt > context then
+    too_long(context, ("the chat has %d messages"):format(#prompt))
+  end
   local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
   if not ok and failures.is_interrupt(r) then error(r, 0) end
   if not ok and failures.code(r) == "memory" then error(errors.of("not enough memory", "memory"), 0) end
   if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
   if not r then error(errors.of(message, code, param_of(message)), 0) end
-  local context = server.model.context
   if #r.ids >= context then
     r:close()
-    local words = "this model's maximum context length is %d tokens, the prompt has %d" -- clients search for the words of OpenAI's message
-    errors.raise(400, words:format(context, #r.ids), { code = "context_length_exceeded" })
+    too_long(context, ("the prompt has %d"):format(#r.ids))
   end
   return r
 end

@@ -6,17 +6,18 @@ local tiny = require "support.tiny"
 -- A tokenizer with these templates, and a control token <|x|> with id 300.
 local function templates(list, fields)
   local tokenizer = setmetatable({ chat_templates = list }, { __index = scripted.tokenizer() })
-  function tokenizer.encode(_, text, opts)
+  local function encode(text, special)
     local ids, spans, at = {}, {}, 1
     while at <= #text do
-      local word = opts.special and text:sub(at, at + 4) == "<|x|>"
+      local word = special and text:sub(at, at + 4) == "<|x|>"
       ids[#ids + 1] = word and 300 or text:byte(at)
-      spans[#spans + 1] = { at, word and at + 4 or at }
-      at = spans[#spans][2] + 1
+      spans[#spans + 1], spans[#spans + 2] = at, word and at + 4 or at
+      at = spans[#spans] + 1
     end
-    if opts.offsets then return ids, spans end
-    return ids
+    return ids, spans
   end
+  function tokenizer.encode(_, text, opts) return (encode(text, opts.special)) end
+  function tokenizer._spans(_, text) return encode(text, true) end
   function tokenizer.piece(_, id) return id == 300 and "<|x|>" or string.char(id) end
   function tokenizer.token_type(_, id) return id == 300 and "control" or "normal" end
   for key, value in pairs(fields or {}) do tokenizer[key] = value end

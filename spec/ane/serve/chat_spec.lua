@@ -234,6 +234,17 @@ describe("POST /v1/chat/completions", function()
     assert.equal(400, answer.status)
     assert.equal("context_length_exceeded", answer.json.error.code)
   end)
+
+  it("refuses a chat of more messages than the context has tokens, without reading it", function()
+    local count = model.context + 1
+    local messages = {}
+    for i = 1, count do messages[i] = { role = "user", content = "" } end
+    local answer = http.post(server, "/v1/chat/completions", chat { messages = messages })
+    assert.equal(400, answer.status)
+    assert.equal("context_length_exceeded", answer.json.error.code)
+    assert.equal(("this model's maximum context length is %d tokens, the chat has %d messages"):format(count - 1, count),
+      answer.json.error.message)
+  end)
 end)
 
 describe("tools", function()
