@@ -321,6 +321,19 @@ describe("notes of a quantise", function()
     end
   end)
 
+  it("of another revision of the methods are of no use", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local want = whole(model, "q4_0")
+    ended(model, "q4_0", 20)
+    local journal = path "out.gguf.journal"
+    local earlier, changed = assert(core.read_file(journal)):gsub('"revision":%d+', '"revision":0', 1)
+    assert.equal(1, changed)
+    assert(core.write_file(journal, earlier))
+    local report = assert(model:quantise(path(), options "q4_0"))
+    assert.matches("the run's revision is %d+, was 0", report.reset)
+    assert.is_true(want == core.read_file(path()))
+  end)
+
   it("of a model whose middle changes are of no use", function()
     local copy = path "model.gguf"
     local bytes = assert(core.read_file(tiny.path()))
