@@ -226,10 +226,6 @@ end
 
 -- ---- Going on --------------------------------------------------------------------------------------------------------
 
--- The revision of the methods: one more with each change after which the same options give other bytes. A run does not go on with parts
--- that another revision has rounded.
-local REVISION = 1
-
 -- All that the numbers of the file depend on.
 local function settings_of(source, opts, inputs)
   local rules, calibration = {}, opts.calibration
@@ -242,7 +238,7 @@ local function settings_of(source, opts, inputs)
   for key, value in pairs(calibration and calibration:arithmetic(inputs) or {}) do options[key] = value end
   return {
     model = { tensors = digest.of(overlay.base(source), true) }, options = options,
-    run = { graph = calibration and calibration.graph, revision = REVISION },
+    run = { graph = calibration and calibration.graph, revision = types.REVISION },
   }
 end
 

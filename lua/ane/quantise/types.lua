@@ -10,6 +10,10 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
+--- The revision of the methods: one more with each change after which the same options give other numbers. A run does not go on with what
+-- another revision has rounded.
+M.REVISION = 1
+
 --- Types by name: block (columns), bits (an element), file_type (llama.cpp's LLAMA_FTYPE of a file that is mostly this; `mixed` where
 -- some tensors have more bits), nearest (see fit). They are the rows of dtype.def that have a file type.
 M.known = {}

@@ -1,7 +1,9 @@
 -- Exports to Core AI that are interrupted: the next one takes over what was encoded, and gives the same bytes.
+local ane = require "ane"
 local command = require "support.command"
 local core = require "ane.core"
 local exporter = require "ane.coreml.export"
+local types = require "ane.quantise.types"
 
 local MODEL = "spec/fixtures/hf/llama"
 local OPTIONS = { weights = "lut4-g8", context = 16, fixed_t = { 4 } }
@@ -108,6 +110,27 @@ describe("an interrupted export to Core AI", function()
     local report = export { weights = "lut4" }
     assert.equal(0, report.kept)
     assert.equal(whole { weights = "lut4" }, report.shards[1].sha256)
+  end)
+
+  it("keeps nothing that another revision of gptq has rounded", function()
+    local model <close> = assert(ane.load(MODEL))
+    local ids = {}
+    for i = 1, 300 do ids[i] = i * 7 % 50 end
+    local function compensated(progress)
+      return model:export(out, { target = "coreai", weights = "int4-block", context = 16, fixed_t = { 4 }, method = "gptq", tune = "none",
+        inputs = "source", calibrate = ids, progress = progress })
+    end
+    local n
+    local function stop() n = n - 1; if n == 0 then error "enough" end end
+    for _, case in ipairs { { 0, true }, { 1, false } } do
+      n = 8
+      assert.is_false((pcall(compensated, stop)))
+      types.REVISION = types.REVISION + case[1]
+      local report = assert(compensated())
+      types.REVISION = types.REVISION - case[1]
+      assert.equal(case[2], report.kept > 0)
+      os.execute(("rm -r '%s'"):format(out))
+    end
   end)
 
   it("keeps a finished asset", function()

@@ -1,5 +1,6 @@
 --- The record of an export in OUT.partial: what was finished before an interruption, and of which export it is.
--- Needs ane.core, ane.coreml.export.tokens, ane.coreml.files, ane.coreml.pooling, ane.util.digest and ane.util.failure.
+-- Needs ane.core, ane.coreml.export.tokens, ane.coreml.files, ane.coreml.pooling, ane.quantise.types, ane.util.digest and
+-- ane.util.failure.
 -- Usage: `local done = record.read(folder, record.fingerprint(bundle, graph, options))`; read and save raise {message, code}
 --
 -- The record is a table: fingerprint; done = {name of a finished package = {bytes, sha256, ...}}.
@@ -10,6 +11,7 @@ local failure = require "ane.util.failure"
 local package_files = require "ane.coreml.files"
 local pooling = require "ane.coreml.pooling"
 local tokens = require "ane.coreml.export.tokens"
+local types = require "ane.quantise.types"
 
 local M = {}
 
@@ -31,7 +33,7 @@ end
 function M.method_of(opts, follows)
   if opts.method == "rtn" then return nil end
   local calibration = opts.calibration
-  return { opts.method, calibration:digest(), opts.inputs, calibration:arithmetic(follows and "rounded" or "source") }
+  return { opts.method, types.REVISION, calibration:digest(), opts.inputs, calibration:arithmetic(follows and "rounded" or "source") }
 end
 
 --- Is this a name that an export of a set writes?
