@@ -2,6 +2,7 @@
 -- Skipped specs are counted behind that, where there are any. Usage: `busted -o spec/support/summary.lua`
 
 local base = require "busted.outputHandlers.base"
+local temporary = require "support.temporary"
 
 local function text_of(message)
   if type(message) == "string" then return message end
@@ -51,6 +52,7 @@ return function()
     print_failures(handler.failures, "FAILED")
     print_failures(handler.errors, "ERROR")
     print_pendings()
+    temporary.remove()
     local skipped = handler.pendingsCount > 0 and (", %d skipped"):format(handler.pendingsCount) or ""
     io.write(("%d passed, %d failed%s\n"):format(handler.successesCount, handler.failuresCount + handler.errorsCount, skipped))
     io.flush()
