@@ -68,8 +68,11 @@ local function sparsities(cfg)
   end
 end
 
+local quantiles = {} -- by p: most layers have the same
+
 -- The p-quantile of the standard normal distribution, by bisection.
 local function quantile(p)
+  if quantiles[p] then return quantiles[p] end
   local function below(x) -- the normal distribution function, by Simpson's rule from 0 to x
     local n, sum = 400, 0
     for i = 0, n do
@@ -83,7 +86,8 @@ local function quantile(p)
     local mid = (low + high) / 2
     if below(mid) < p then low = mid else high = mid end
   end
-  return (low + high) / 2
+  quantiles[p] = (low + high) / 2
+  return quantiles[p]
 end
 
 -- relu(x - mean - k std) per token. std is rms(d) with d = x - mean. No op gives rms(d), so it is computed as the mean of d * d / rms(d).
@@ -97,7 +101,7 @@ end
 
 -- sparsity: the share of the gate values that become 0, if they were normally distributed.
 local function feed_forward(b, x, sparsity)
-  if sparsity < 0 or sparsity >= 1 then
+  if not (sparsity >= 0 and sparsity < 1) then -- also NaN
     error(("activation_sparsity_pattern has the entry %s, but must have numbers from 0 to below 1"):format(sparsity), 0)
   end
   if sparsity == 0 then return ffn.gated(b, x, "gelu_tanh") end
