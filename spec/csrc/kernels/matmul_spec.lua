@@ -161,7 +161,9 @@ local function pack_lut4(rows, cols)
   return testing.matmul_pack_lut4(rows, cols, codes, lut), function(r, c) return values[r // 8 * 16 + codes:byte(r * cols + c + 1) + 1] end
 end
 
-local T = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64, 65}
+-- Fewer and smaller products, for emulators (spec/arm).
+local short = os.getenv "ANE_SHORT" ~= nil
+local T = short and {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 65} or {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64, 65}
 local half_units = testing.matmul_half_units()
 -- The levels at which products of m and this kind of activations run other functions than at any level before, and avx512vnni, of
 -- those, once more divided as for the other kind of CPU (ane_half_units).
@@ -182,6 +184,7 @@ end
 local function shapes(name)
   local unit = math.max(types[name][1], name == "int8" and 32 or 1)
   local list = {{1, unit}, {15, 3 * unit}, {17, unit}, {33, 3 * unit}, {100, 1536}, {1, 1536}, {17, 3 * unit}}
+  if short then list = {{1, unit}, {15, 3 * unit}, {33, 3 * unit}, {40, 1536}} end
   if name == "halves" then list[#list + 1] = {33, 38 * unit} end -- pieces of 32 blocks, of 4, and 2 more
   return list
 end
