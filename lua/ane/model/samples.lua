@@ -1,10 +1,15 @@
 --- Texts that a model generates, for calibration if there is no other text (Liu et al. 2023, LLM-QAT).
--- Needs nothing. Usage: `local lists, message, code = samples.draw(model, 4096)`
+-- Needs ane.util.failure. Usage: `local lists, message, code = samples.draw(model, 4096)`
+
+local failure = require "ane.util.failure"
 
 local M = {}
 
 -- Most tokens of one text, its first included: the window of calibration.
 local LENGTH = 512
+
+-- Texts that are drawn together.
+local TOGETHER = 16
 
 -- The token that begins a text: the model's own, else one that ends texts; or nil, message, code.
 local function first_token(model)
@@ -12,6 +17,41 @@ local function first_token(model)
   local id = tokenizer and (tokenizer.bos or (tokenizer.eos_ids or {})[1] or tokenizer.eos)
   if id then return id end
   return nil, "samples need a token to begin with: the model's tokenizer names none", "unsupported"
+end
+
+local function options(most, seed) return { max_tokens = most, temperature = 1, top_k = 0, top_p = 1, seed = seed } end
+
+-- The ids that follow the first token in one text; or nil, message, code.
+local function one(model, first, most, seed)
+  local opts = options(most, seed)
+  opts.details = true
+  local result, message, code = model:generate({ first }, opts)
+  if not result then return nil, message, code end
+  return { result.ids }
+end
+
+-- The same for n texts with the seeds from `seed` on.
+-- @param report function(number of tokens that were drawn so far)
+local function several(pool, first, most, seed, n, report)
+  local requests = {}
+  for i = 1, n do
+    local request, message, code = pool:add({ first }, options(most, seed + i - 1))
+    if not request then return nil, message, code end
+    requests[i] = request
+  end
+  while pool:step() do
+    local total = 0
+    for _, r in ipairs(requests) do total = total + 1 + (r.result and #r.result.ids or 0) end
+    report(total)
+  end
+  local lists = {}
+  for i, r in ipairs(requests) do
+    if r.raised then error(r.message, 0) end
+    if r.message then return nil, r.message, r.code end
+    if r.result.stop == "closed" then return nil, failure.CLOSED, "state" end
+    lists[i] = r.result.ids
+  end
+  return lists
 end
 
 --- Draws texts at temperature 1. Text i has the seed i, so the same model gives the same texts.
@@ -23,15 +63,28 @@ function M.draw(model, count, progress)
   local first, message, code = first_token(model)
   if not first then return nil, message, code end
   local most, lists, done = math.min(LENGTH, model.context) - 1, {}, 0
+  local function report(total)
+    if progress then progress("sample", math.min(total, count), count) end
+  end
+  local pool <close> = model:pool { sessions = TOGETHER, prefix_memory = 0 } -- nil: the model computes one session at a time
   while done < count do
-    local result
-    result, message, code = model:generate({ first }, {
-      max_tokens = math.max(1, math.min(most, count - done - 1)), temperature = 1, top_k = 0, top_p = 1, seed = #lists + 1, details = true,
-    })
-    if not result then return nil, message, code end
-    local ids = table.move(result.ids, 1, #result.ids, 2, { first })
-    lists[#lists + 1], done = ids, done + #ids
-    if progress then progress("sample", math.min(done, count), count) end
+    local n = math.min(TOGETHER, (count - done + most) // (most + 1))
+    local drawn
+    if pool and n > 1 then
+      local before = done
+      drawn, message, code = several(pool, first, most, #lists + 1, n, function(total) report(before + total) end)
+    else
+      drawn, message, code = one(model, first, math.max(1, math.min(most, count - done - 1)), #lists + 1)
+    end
+    if not drawn then return nil, message, code end
+    for _, ids in ipairs(drawn) do
+      if done < count then -- the last text is as long as there is need for it
+        local length = math.max(1, math.min(#ids, count - done - 1))
+        lists[#lists + 1] = table.move(ids, 1, length, 2, { first })
+        done = done + #lists[#lists]
+      end
+    end
+    report(done)
   end
   return lists
 end
