@@ -32,6 +32,9 @@ local function given(list) return list and list[1] and list or nil end
 
 local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
+-- Most bytes of a model that writes samples without being asked to: it is in memory as a whole for them.
+local MOST_BYTES = 2 << 30
+
 -- Returns the two parts of --calibrate FILE+samples:N; nil for a missing one.
 local function calibration_parts(args)
   local file, samples = args.calibrate:match "^(.+)%+samples:(.*)$"
@@ -44,14 +47,15 @@ end
 local function sample_count(args)
   local _, samples = calibration_parts(args)
   local n = samples and samples:match "^%d+$"
-  return n and math.max(2, math.tointeger(tonumber(n)) or math.maxinteger)
+  n = n and (math.tointeger(tonumber(n)) or math.maxinteger)
+  return n and (n > 0 and math.max(2, n) or 0)
 end
 
 -- The text of --calibrate, "" if it names no file; or nil, message, code.
 local function calibration_text(args)
   local file, samples = calibration_parts(args)
   local count = sample_count(args)
-  if samples and (not count or samples:match "^0*$" or count > MOST_SAMPLES) then
+  if samples and (not count or not file and samples:match "^0*$" or count > MOST_SAMPLES) then
     return nil, ("--calibrate samples:%s: the number of tokens must be 1 .. %d"):format(samples, MOST_SAMPLES), "usage"
   end
   if not file then return "" end
@@ -63,8 +67,8 @@ end
 
 -- Returns samples that a model generates for --calibrate; false: none are requested; or nil, message, code.
 local function draw(args, model)
-  local count = sample_count(args)
-  if not count then return false end
+  local count = sample_count(args) or 0
+  if count == 0 then return false end
   return require("ane.model.samples").draw(model, count, M.progress(args))
 end
 
@@ -114,28 +118,56 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
 
--- Returns samples of the stored model, which is loaded only for this; or nil, message, code.
-local function draw_samples(args)
-  local model, message, code = require("ane.model").load(args.model, {
+-- Samples that complete a text of few tokens (ane.model.inputs); nil: there are none.
+local function complement(args, model, text)
+  local inputs = require "ane.model.inputs"
+  local input = calibration_input(args, model, text, false)
+  local count = input and inputs.missing_samples(model, input) or 0
+  return count > 0 and require("ane.model.samples").draw(model, count, M.progress(args)) or nil
+end
+
+-- The whole model as it is stored; or nil, message, code.
+local function load_stored(args)
+  return require("ane.model").load(args.model, {
     threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter),
     merge = args.adapter[1] and true or nil,
   })
-  if not model then return nil, message, code end
-  local lists
-  lists, message, code = draw(args, model)
-  model:close()
-  return lists, message, code
 end
 
---- Prepares to read the text of --calibrate for compensated rounding.
+-- May a model write samples without being asked to? Chats are complete as they are.
+local function completes(args, text)
+  local file = calibration_parts(args)
+  if require("ane.cli.conversations").is_name(file) or require("ane.model.inputs").is_long(text) then return false end
+  local source <close> = core.open(args.model)
+  return source ~= nil and source:bytes() <= MOST_BYTES
+end
+
+-- Returns samples of the stored model, which is loaded only for this; false: there are none; or nil, message, code. Those that were not
+-- asked for may fail.
+local function draw_samples(args, text)
+  local count = sample_count(args)
+  if count == 0 or not count and not completes(args, text) then return false end
+  local model, message, code = load_stored(args)
+  if not model and not count then return false end
+  if not model then return nil, message, code end
+  local _ <close> = model
+  if not count then return complement(args, model, text) or false end
+  local lists
+  lists, message, code = draw(args, model)
+  return lists, message, code -- no tail call: the model is closed here
+end
+
+--- Prepares to read the text of --calibrate for compensated rounding. If the text is short and the model can write, its samples are
+-- read too.
 -- @param by_layer true: the model is rounded layer by layer, so its weights need not be in memory together
--- @return calibration of ane.quantise.moments, which closes its model; or nil, message, code
+-- @return calibration of ane.quantise.moments, which closes its model, with field `samples`: the tokens that the model wrote; or nil,
+-- message, code
 function M.moments(args, by_layer)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local models = require "ane.model"
-  local drawn = false
-  if sample_count(args) then drawn, message, code = draw_samples(args) end
+  local drawn
+  drawn, message, code = draw_samples(args, text)
   if drawn == nil then return nil, message, code end
   local model
   model, message, code = (by_layer and models.unplanned or models.load)(args.model, {
@@ -155,7 +187,8 @@ function M.moments(args, by_layer)
     model:close()
     return nil, message, code
   end
-  calibration.model = model
+  calibration.model, calibration.samples = model, 0
+  for _, ids in ipairs(drawn or {}) do calibration.samples = calibration.samples + #ids end
   return calibration
 end
 
@@ -310,9 +343,12 @@ function M.quote(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"))
 end
 
---- Prints what came of tuning norms.
+--- Prints how much of the calibration the model wrote, and what came of tuning norms.
 -- @param report of a quantisation or an export
-function M.show_tuning(report)
+function M.show_calibration(report)
+  if report.samples and report.samples > 0 then
+    io.stdout:write(("samples: the model wrote %d tokens of the calibration (FILE+samples:0: none)\n"):format(report.samples))
+  end
   local tuned = report.tuned
   if tuned then
     local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"

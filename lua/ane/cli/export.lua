@@ -20,7 +20,8 @@ function M.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
   options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its "
     .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating.", options.path)
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples.",
+    options.path)
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
@@ -57,7 +58,7 @@ local function show(report)
   if report.kept > 0 then io.stdout:write(("%d %s of an earlier run were kept\n"):format(report.kept, things)) end
   if report.target then io.stdout:write "never compiled for or run on a Neural Engine\n" end
   if worst then io.stdout:write(("least exact weight: %s as %s, %.1f dB\n"):format(worst.name, worst.form, worst.snr_db)) end
-  common.show_tuning(report)
+  common.show_calibration(report)
   return true
 end
 
@@ -89,7 +90,7 @@ local function show_asset(report)
   io.stdout:write(("%s: %s, %.1f s; never compiled for or run on a Neural Engine\n"):format(report.path,
     common.bytes(report.shards[1].bytes), report.seconds))
   if report.kept > 0 then io.stdout:write(("%d weights of an earlier run were kept\n"):format(report.kept)) end
-  common.show_tuning(report)
+  common.show_calibration(report)
   return true
 end
 
@@ -118,7 +119,7 @@ function M.run(args)
   report, message = export.of_path(args.model, args.out, opts)
   if not report then return nil, message end
   for _, warning in ipairs(report.warnings) do common.remark(args, "%s", warning) end
-  report.transform = args.transform or "none"
+  report.transform, report.samples = args.transform or "none", opts.calibration and opts.calibration.samples
   if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
   report.warnings = common.list(report.warnings)

@@ -44,7 +44,7 @@ function M.options(parser)
     .. "--bits, the embedding table keeps its type if the head is another tensor; --bits does not count it.", BITS):argname "N"
   options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. "
     .. "The model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. "
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples. "
     .. "If the command is interrupted, the same command resumes it.", options.path)
     :argname "FILE"
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
@@ -87,7 +87,7 @@ local function show(report)
   if report.mixed then
     io.stdout:write(("types chosen: %.3f bits per weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
   end
-  common.show_tuning(report)
+  common.show_calibration(report)
   if report.kept > 0 then io.stdout:write(("%d tensors of an earlier run were kept\n"):format(report.kept)) end
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
   if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end
@@ -280,7 +280,7 @@ local function write(args)
   })
   if not report then return nil, message end
   if report.reset then common.remark(args, "began anew: an interrupted run had other settings: %s", report.reset) end
-  report.transform = args.transform or "none"
+  report.transform, report.samples = args.transform or "none", calibration and calibration.samples
   if chosen ~= true then report.mixed, report.expected = chosen, expected end
   return report
 end

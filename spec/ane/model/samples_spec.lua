@@ -64,9 +64,33 @@ describe("samples", function()
     assert(model:quantise(want, { weights = "q4_0", method = "gptq", calibrate = { text, samples = 900 } }))
     command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", path .. "+samples:900" }
     local same = assert(core.read_file(want)) == assert(core.read_file(out))
-    local code, _, err = command.run { "quantise", tiny.path(), out, "--weights", "q4_0", "--calibrate", path .. "+samples:0" }
+    local code, _, err = command.run { "quantise", tiny.path(), out, "--weights", "q4_0", "--calibrate", path .. "+samples:x" }
     for _, name in ipairs { path, out, want } do os.remove(name) end
     assert.is_true(same)
     assert.same({ 2, true }, { code, err:find("the number of tokens must be", 1, true) ~= nil })
+  end)
+
+  it("complete a short text of ane quantise with gptq, unless it says how many", function()
+    local model <close> = tiny.load()
+    local text = ("The quick brown fox, 1234567890 times.\n"):rep(60)
+    local n = #assert(model.tokenizer:encode(text, { eos = false }))
+    local path, out = os.tmpname(), os.tmpname()
+    assert(core.write_file(path, text))
+    local function written(calibrate, more)
+      local args = { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", calibrate }
+      local report = command.json(table.move(more or {}, 1, #(more or {}), #args + 1, args))
+      return report.samples, assert(core.read_file(out))
+    end
+    local count, bytes = written(path)
+    local same, as_many = written(path .. "+samples:16384")
+    local none, alone = written(path .. "+samples:0")
+    assert.is_true(n < 16384)
+    assert.same({ 16384, 16384, 0 }, { count, same, none })
+    assert.is_true(bytes == as_many and bytes ~= alone)
+    assert(core.write_file(path, (text):rep(32768 // n - 1)))
+    count = written(path)
+    assert.is_true(count >= 512 and count < 2 * n) -- what is missing
+    assert(core.write_file(path, (text):rep(32768 // n + 1)))
+    assert.equal(0, (written(path)))
   end)
 end)
