@@ -31,7 +31,8 @@ end
 
 -- The modules of transformers' class whose names are not those of its files.
 function M.modules(place)
-  return place.role == "ffn_gate_inp" and ("model.layers.%d.mlp.gate"):format(place.layer) or nil
+  local name = place.stack and "experts" or place.role == "ffn_gate_inp" and "gate"
+  return name and ("layers.%d.mlp.%s"):format(place.layer, name) or nil
 end
 
 -- The experts: count (0: the model has none), k.

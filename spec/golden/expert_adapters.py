@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes spec/fixtures/hf/lora_{gpt_oss,qwen3_moe,privacy_filter}: adapters of stacked experts (target_parameters of PEFT), and what
+"""Makes spec/fixtures/hf/lora_{gpt_oss,qwen3_moe,privacy_filter,mixtral}: adapters of stacked experts (target_parameters of PEFT), and what
 PEFT computes with them, merged in float32 into the folders BASE-odd.
 
-Run from the top folder: python3 spec/golden/expert_adapters.py  (torch, transformers 5, peft 0.21, safetensors)
+Run from the top folder: python3 spec/golden/expert_adapters.py [NAME ...]  (torch, transformers 5, peft 0.21, safetensors)
 """
 import json
 import os
+import sys
 
 import peft
 import torch
@@ -24,6 +25,7 @@ CASES = {
         r=2, lora_alpha=3, use_rslora=True, target_modules=[],
         target_parameters=["experts.down_proj", "model.layers.2.mlp.experts.gate_up_proj", "gate.weight"])),
     "privacy_filter": (AutoModelForTokenClassification, dict(r=1, lora_alpha=2, target_modules=[], target_parameters=BOTH)),
+    "mixtral": (AutoModelForCausalLM, dict(r=2, lora_alpha=3, target_modules=[], target_parameters=["gate.weight", *BOTH])),
 }
 
 
@@ -61,4 +63,5 @@ def make(name, cls, config, seed):
 
 
 for number, (name, (cls, config)) in enumerate(CASES.items()):
-    make(name, cls, config, number)
+    if not sys.argv[1:] or name in sys.argv[1:]:
+        make(name, cls, config, number)

@@ -46,7 +46,7 @@ end
 describe("adapters of stacked experts", function()
   teardown(function() for _, path in ipairs(made) do st.remove(path) end end)
 
-  for _, name in ipairs { "gpt_oss", "qwen3_moe", "privacy_filter" } do
+  for _, name in ipairs { "gpt_oss", "qwen3_moe", "privacy_filter", "mixtral" } do
     it("give merged what PEFT gives: " .. name, function()
       local prompts, want = hf.golden("lora_" .. name)
       local plain <close> = assert(load(hf.path(name .. "-odd")))
@@ -56,7 +56,7 @@ describe("adapters of stacked experts", function()
     end)
   end
 
-  for _, name in ipairs { "gpt_oss", "qwen3_moe" } do
+  for _, name in ipairs { "gpt_oss", "qwen3_moe", "mixtral" } do
     it("act on GGUF files, where gate and up are tensors of their own: " .. name, function()
       local prompts, want = hf.golden("lora_" .. name)
       local got = merged(("spec/fixtures/gguf/%s-odd.gguf"):format(name), hf.path("lora_" .. name), prompts[1].ids)
