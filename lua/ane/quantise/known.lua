@@ -403,7 +403,11 @@ end
 
 local OLMOE = { name = "olmoe", even_heads = true, untied = true, experts = MIXTRAL.experts, values = MIXTRAL.values }
 
-function OLMOE.fault(cfg) return cfg.meta("norm_topk_prob", "flag") and "weights of experts that are normalised" or nil end
+-- llama.cpp expects a norm of k as long as that of q.
+function OLMOE.fault(cfg)
+  if cfg.n_head_kv ~= cfg.n_head then return "fewer heads of keys than of queries" end
+  return cfg.meta("norm_topk_prob", "flag") and "weights of experts that are normalised" or nil
+end
 
 local PHI3 = { name = "phi3", longrope = true, dims = true, partial = true }
 

@@ -450,7 +450,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
       end },
       { "olmo3-odd", "another rope of sliding layers", function(c) c.rope_parameters.sliding_attention.rope_theta = 1e4 end },
       { "olmoe-odd", "weights of experts that are normalised", function(c) c.norm_topk_prob = true end },
-      { "olmoe_normed-odd", "weights of experts that are normalised", function() end },
+      { "olmoe_normed-odd", "fewer heads of keys than of queries", function(c) c.norm_topk_prob = false end },
       { "mixtral-odd", "layers with a sliding window", function(c) c.sliding_window = 9 end },
       { "gemma2-odd", "a query_pre_attn_scalar of 11", function(c) c.query_pre_attn_scalar = 11 end },
       { "gemma2-odd", "scores without a cap", function(c) c.attn_logit_softcapping = core.null end },
