@@ -49,9 +49,10 @@ end
 
 M.settings = { mixture = mixture }
 
--- The divisor of the weights has a lower limit, which is added here: it must be too small to matter.
+-- The divisor of the weights has a lower limit, which is added here: it must be too small to matter. GGUF does not store it.
 local function least_sum(cfg)
-  local least = cfg.format ~= "gguf" and cfg.meta("moe_norm_min", "number") or 0
+  if cfg.format == "gguf" then return 1e-12 end
+  local least = cfg.meta("moe_norm_min", "number") or 0
   if least >= 0 and least <= 1e-9 then return least end
   error(("key moe_norm_min is %g, but must be from 0 to 1e-9"):format(least), 0)
 end

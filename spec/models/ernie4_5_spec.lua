@@ -2,6 +2,7 @@
 local ane = require "ane"
 local decoders = require "support.decoders"
 local hf = require "support.hf"
+local st = require "support.safetensors_writer"
 
 local function last(path)
   local model <close> = assert(ane.load(path, { threads = 1 }))
@@ -46,5 +47,25 @@ describe("ERNIE 4.5", function()
       assert.matches(("key moe_norm_min is %g, but must be from 0 to 1e-9"):format(value),
         decoders.refusal("ernie4_5_moe", function(cfg) cfg.moe_norm_min = value end), 1, true)
     end
+  end)
+
+  -- The router's softmax is 1 for expert 0 or 1, and the bias chooses three others. The limit of the divisor keeps 0 / 0 away.
+  it("gives chosen experts that all have the probability 0 no weight, from files of both formats", function()
+    local path <close> = hf.changed("ernie4_5_moe-odd", nil, function(t)
+      if t.name == "model.layers.1.mlp.gate.weight" then
+        local rows = {}
+        for i = 1, 6 * 30 do rows[i] = i <= 30 and 1e4 or i <= 60 and -1e4 or 0 end
+        t.dtype, t.data = "F32", st.f32(rows)
+      elseif t.name:find "correction_bias" then
+        t.dtype, t.data = "F32", st.f32 { 0, 0, 3, 3, 3, 0 }
+      end
+      return t
+    end)
+    local file, model <close> = os.tmpname(), assert(ane.load(path.name, { threads = 1 }))
+    assert.equal("ernie4_5-moe", assert(model:quantise(file, { weights = "fp32" })).architecture)
+    local want, got = last(path.name), last(file)
+    os.remove(file)
+    assert.is_true(hf.apart(want, { data = want }) == 0) -- numbers
+    assert.is_true(hf.apart(got, { data = want }) <= 1e-5)
   end)
 end)
