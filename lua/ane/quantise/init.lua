@@ -1,8 +1,10 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.quantise.meter, ane.quantise.overlay,
--- ane.quantise.resume, ane.util.digest, ane.util.failure, ane.util.keys, ane.util.schema, ane.util.units and ane.model.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.quantise.known, ane.quantise.meter,
+-- ane.quantise.overlay, ane.quantise.resume, ane.util.digest, ane.util.failure, ane.util.keys, ane.util.schema, ane.util.units and
+-- ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
+local architectures = require "ane.quantise.known"
 local compensate = require "ane.quantise.compensate"
 local core = require "ane.core"
 local digest = require "ane.util.digest"
@@ -416,6 +418,13 @@ local function tune_norms(run, rows, bits, count)
   }
 end
 
+local function has_tensor(plan, name)
+  for _, t in ipairs(plan.tensors) do
+    if t.name == name then return true end
+  end
+  return false
+end
+
 -- What the caller should know of a file that was written, or nil.
 local function warning_of(plan, opts, bytes)
   local list, widest = {}, nil
@@ -426,6 +435,9 @@ local function warning_of(plan, opts, bytes)
   if widest and tokens < widest.wanted.cols then
     list[1] = ("the calibration has %d tokens, fewer than the %d columns of %s: gptq corrects little"):format(tokens,
       widest.wanted.cols, widest.name)
+  end
+  if architectures.has_no_head(plan.architecture) and has_tensor(plan, "output.weight") then
+    list[#list + 1] = ("llama.cpp refuses files of architecture %s with output.weight, a head of its own"):format(plan.architecture)
   end
   if bytes > plan.bytes then
     list[#list + 1] = ("the file has %s, more than the %s of its source"):format(units.bytes(bytes), units.bytes(plan.bytes))

@@ -767,6 +767,15 @@ function M.of(cfg, r)
   return arch
 end
 
+--- Does llama.cpp take the table of the embedding for the head of each file of an architecture?
+-- @param name general.architecture
+function M.has_no_head(name)
+  for _, arch in pairs(KNOWN) do
+    if type(arch) == "table" and arch.name == name and arch.tied then return true end
+  end
+  return false
+end
+
 --- The number of experts.
 function M.experts(arch, cfg, r) return arch.experts and arch.experts(cfg, r) or expert_count(cfg) or 0 end
 

@@ -488,4 +488,18 @@ describe("a folder as a file of llama.cpp's architecture", function()
       tree.remove(from)
     end
   end)
+
+  it("warns of a file with a head of its own, where llama.cpp takes the table of the embedding for it", function()
+    local ids = {}
+    for i = 1, 100 do ids[i] = 3 + i * 7 % 50 end
+    for name, architecture in pairs { ["gemma2-odd"] = "gemma2", ["cohere-odd"] = "command-r", ["llama"] = false } do
+      for _, weights in ipairs { "int4-block", "q8_0" } do -- a scheme unties the head
+        local model <close> = assert(ane.load(HF .. name))
+        local report = assert(model:quantise(path(), { weights = weights, calibrate = ids }))
+        local wanted = architecture and weights == "int4-block"
+        local warned = (report.warning or ""):match "llama.cpp refuses files of architecture (%S+) with output.weight, a head of its own"
+        assert.equal(wanted and architecture or nil, warned)
+      end
+    end
+  end)
 end)
