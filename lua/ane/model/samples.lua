@@ -66,7 +66,8 @@ function M.draw(model, count, progress)
   local function report(total)
     if progress then progress("sample", math.min(total, count), count) end
   end
-  local pool <close> = model:pool { sessions = TOGETHER, prefix_memory = 0 } -- nil: the model computes one session at a time
+  -- nil: the model computes one session at a time
+  local pool <close> = model:pool { sessions = TOGETHER, context = math.min(2 * LENGTH, model.context), prefix_memory = 0 }
   while done < count do
     local n = math.min(TOGETHER, (count - done + most) // (most + 1))
     local drawn
