@@ -100,16 +100,21 @@ function M.calibration_input(args, model)
   return drawn_input(args, model, text)
 end
 
+-- Options of a load for a calibration. Adapters are merged.
+local function merging(args, transform)
+  return {
+    threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args), transform = transform,
+    adapters = given(args.adapter), merge = given(args.adapter) and true,
+  }
+end
+
 --- Computes the importance of the columns of a model's weights on the text of --calibrate.
 -- @return importance (see ane.evaluate.calibrate); or nil, message, code
 function M.calibrate(args)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
   local model
-  model, message, code = require("ane.model").load(args.model, {
-    threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args), transform = args.transform,
-    adapters = given(args.adapter), merge = given(args.adapter) and true,
-  })
+  model, message, code = require("ane.model").load(args.model, merging(args, args.transform))
   if not model then return nil, message, code end
   local _ <close> = model
   local input
@@ -118,42 +123,32 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
 end
 
--- Samples that complete a text of few tokens (ane.model.inputs); nil: there are none.
-local function complement(args, model, text)
-  local inputs = require "ane.model.inputs"
-  local input = calibration_input(args, model, text, false)
-  local count = input and inputs.missing_samples(model, input) or 0
-  return count > 0 and require("ane.model.samples").draw(model, count, M.progress(args)) or nil
-end
-
--- The whole model as it is stored; or nil, message, code.
-local function load_stored(args)
-  return require("ane.model").load(args.model, {
-    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter),
-    merge = args.adapter[1] and true or nil,
-  })
-end
-
--- May a model write samples without being asked to? Chats are complete as they are.
+-- May a model write samples without being asked to? Chats are complete as they are, and so is a text of many bytes for each token.
 local function completes(args, text)
   local file = calibration_parts(args)
-  if require("ane.cli.conversations").is_name(file) or require("ane.model.inputs").is_long(text) then return false end
+  local moments = require "ane.quantise.moments"
+  if require("ane.cli.conversations").is_name(file) or #text >= 16 * moments.rules.tokens.default then return false end
   local source <close> = core.open(args.model)
   return source ~= nil and source:bytes() <= MOST_BYTES
 end
 
 -- Returns samples of the stored model, which is loaded only for this; false: there are none; or nil, message, code. Those that were not
--- asked for may fail.
+-- asked for complete a short text, and may fail.
 local function draw_samples(args, text)
-  local count = sample_count(args)
-  if count == 0 or not count and not completes(args, text) then return false end
-  local model, message, code = load_stored(args)
-  if not model and not count then return false end
-  if not model then return nil, message, code end
+  local asked = sample_count(args)
+  if asked == 0 or not asked and not completes(args, text) then return false end
+  local model, message, code = require("ane.model").load(args.model, merging(args))
+  if not model then
+    if not asked then return false end
+    return nil, message, code
+  end
   local _ <close> = model
-  if not count then return complement(args, model, text) or false end
+  local wanted = require("ane.quantise.moments").rules.tokens.default
+  local count = asked or require("ane.model.inputs").missing_samples(model, text, wanted) or 0
+  if count == 0 then return false end
   local lists
-  lists, message, code = draw(args, model)
+  lists, message, code = require("ane.model.samples").draw(model, count, M.progress(args))
+  if not lists and not asked then return false end
   return lists, message, code -- no tail call: the model is closed here
 end
 
@@ -170,10 +165,7 @@ function M.moments(args, by_layer)
   drawn, message, code = draw_samples(args, text)
   if drawn == nil then return nil, message, code end
   local model
-  model, message, code = (by_layer and models.unplanned or models.load)(args.model, {
-    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = given(args.adapter), transform = args.transform,
-    merge = args.adapter[1] and true or nil,
-  })
+  model, message, code = (by_layer and models.unplanned or models.load)(args.model, merging(args, args.transform))
   if not model then return nil, message, code end
   local input, calibration
   input, message, code = calibration_input(args, model, text, drawn)

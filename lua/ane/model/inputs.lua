@@ -59,22 +59,20 @@ function M.mix(model, input, samples)
   end
 end
 
--- Tokens that gptq reads; most samples beside a shorter text; bytes of a text that has enough tokens in any case.
-local WANTED, MOST_BESIDE, LONG = 32768, 16384, 32768 * 16
-
---- Is a text so long that there is no need for samples, whatever its tokens are?
-function M.is_long(text) return #text >= LONG end
+-- Most samples beside a short text.
+local MOST_BESIDE = 16384
 
 --- The number of tokens that a model should write to complete an input of few tokens. A model that is rounded for a short text alone
 -- loses more on other texts (bench/results/quantising.md, "Samples beside a short text").
 -- @param input a text, a list of ids, or a list of those
+-- @param wanted tokens that are read
 -- @return the number, 0: none; or nil, message, code
-function M.missing_samples(model, input)
-  local pieces, message, code = windows.split(model, input, PIECE, WANTED)
+function M.missing_samples(model, input, wanted)
+  local pieces, message, code = windows.split(model, input, PIECE, wanted)
   if not pieces then return nil, message, code end
   local count = 0
   for _, ids in ipairs(pieces) do count = count + #ids end
-  local missing = math.min(WANTED - count, MOST_BESIDE)
+  local missing = math.min(wanted - count, MOST_BESIDE)
   return missing >= PIECE and missing or 0
 end
 

@@ -76,9 +76,8 @@ describe("samples", function()
     local n = #assert(model.tokenizer:encode(text, { eos = false }))
     local path, out = os.tmpname(), os.tmpname()
     assert(core.write_file(path, text))
-    local function written(calibrate, more)
-      local args = { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", calibrate }
-      local report = command.json(table.move(more or {}, 1, #(more or {}), #args + 1, args))
+    local function written(calibrate)
+      local report = command.json { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", calibrate }
       return report.samples, assert(core.read_file(out))
     end
     local count, bytes = written(path)
