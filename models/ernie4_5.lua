@@ -49,7 +49,8 @@ end
 
 M.settings = { mixture = mixture }
 
--- The divisor of the weights has a lower limit, which is added here: it must be too small to matter. GGUF does not store it.
+-- The divisor of the weights has a lower limit, which is added here: it must be too small to matter. GGUF does not store
+-- it: then it is the default of transformers.
 local function least_sum(cfg)
   if cfg.format == "gguf" then return 1e-12 end
   local least = cfg.meta("moe_norm_min", "number") or 0

@@ -42,9 +42,9 @@ struct ane_moment {
 /* Makes an empty moment of cols columns. Free it with ane_moment_free, also after an error. Errors: ANE_NOMEM. */
 ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
 /* Adds x [tokens][cols] on all threads of the pool. source: the inputs of the source [tokens][cols], whose differences to x are
- * added to the drift; NULL: none. Either all calls give one or none does. weight: a factor above 0
- * of the products of each token, which m->tokens counts once with any weight. Errors: ANE_NOMEM; ANE_INVALID (x is not finite;
- * the pieces of 128 tokens before that token are added). */
+ * added to the drift; NULL: none. Either all calls give one or none does. weight: above 0; the products of each token are
+ * multiplied by it, and m->tokens counts each token once. Errors: ANE_NOMEM; ANE_INVALID (x is not finite; the pieces of 128
+ * tokens before that token are added). */
 ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, const float *source, int64_t tokens,
                           float weight, struct ane_error *err);
 /* Writes the means of squares to out [cols]. */
