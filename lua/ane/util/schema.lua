@@ -73,11 +73,7 @@ local function normal(rule, v)
 end
 
 local function fits(rule, v)
-  local kinds = rule.type
-  if type(kinds) == "string" then
-    if TYPES[kinds][1](v) then return true end
-    return false, rule.wanted or TYPES[kinds][2]
-  end
+  local kinds = type(rule.type) == "table" and rule.type or { rule.type }
   for _, kind in ipairs(kinds) do
     if TYPES[kind][1](v) then return true end
   end
