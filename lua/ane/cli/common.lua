@@ -120,14 +120,19 @@ function M.calibrate(args)
   local input
   input, message, code = drawn_input(args, model, text)
   if not input then return nil, message, code end
-  return require("ane.evaluate.calibrate").run(model, input, { progress = M.progress(args) })
+  return require("ane.evaluate.calibrate").run(model, input, { tokens = args.tokens, progress = M.progress(args) })
+end
+
+-- The number of tokens below which a text is short.
+local function enough_tokens(args)
+  local default = require("ane.quantise.moments").rules.tokens.default
+  return math.min(args.tokens or default, default)
 end
 
 -- May a model write samples without being asked to? Chats are complete as they are, and so is a text of many bytes for each token.
 local function completes(args, text)
   local file = calibration_parts(args)
-  local moments = require "ane.quantise.moments"
-  if require("ane.cli.conversations").is_name(file) or #text >= 16 * moments.rules.tokens.default then return false end
+  if require("ane.cli.conversations").is_name(file) or #text >= 16 * enough_tokens(args) then return false end
   local source <close> = core.open(args.model)
   return source ~= nil and source:bytes() <= MOST_BYTES
 end
@@ -143,8 +148,7 @@ local function draw_samples(args, text)
     return nil, message, code
   end
   local _ <close> = model
-  local wanted = require("ane.quantise.moments").rules.tokens.default
-  local count = asked or require("ane.model.inputs").missing_samples(model, text, wanted) or 0
+  local count = asked or require("ane.model.inputs").missing_samples(model, text, enough_tokens(args)) or 0
   if count == 0 then return false end
   local lists
   lists, message, code = require("ane.model.samples").draw(model, count, M.progress(args))
@@ -172,7 +176,7 @@ function M.moments(args, by_layer)
   if input then
     local moments = require "ane.quantise.moments"
     calibration, message, code = moments.open(model, input, {
-      threads = args.threads, progress = M.progress(args), further = moments.further(args.tune),
+      tokens = args.tokens, threads = args.threads, progress = M.progress(args), further = moments.further(args.tune),
     })
   end
   if not calibration then

@@ -11,7 +11,7 @@ local M = {}
 
 M.writes = "out"
 M.summary = "Write a model as Core ML packages or as Core AI assets for the Neural Engine. Needs no Mac and no Python."
-M.needs = { { "calibrate", "weights", "mixed", "method" } }
+M.needs = { { "calibrate", "weights", "mixed", "method" }, { "tokens", "calibrate" } }
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
@@ -23,6 +23,7 @@ function M.options(parser)
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples.",
     options.path)
     :argname "FILE"
+  options.tokens(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)

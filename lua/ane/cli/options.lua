@@ -148,6 +148,12 @@ function M.adapters(parser, merges, also)
   end
 end
 
+--- --tokens, of --calibrate
+function M.tokens(parser)
+  M.add(parser, "--tokens", "Maximum tokens of --calibrate that are read; default 32768 with --method gptq, else 2048. With more, the "
+    .. "weights lose less, and it takes longer.", { type = "integer", min = 1 }):argname "N"
+end
+
 --- --inputs of gptq.
 function M.inputs(parser)
   parser:option("--inputs", "For --method gptq: the inputs for which a weight is rounded. rounded (default): its inputs when all weights "

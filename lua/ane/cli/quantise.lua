@@ -12,7 +12,7 @@ local M = {}
 
 M.writes = "out"
 M.summary = "Write a model as GGUF with its weights in another type, and show the error of each weight."
-M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" } }
+M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" }, { "tokens", "calibrate" } }
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
 local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }
@@ -47,6 +47,7 @@ function M.options(parser)
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples. "
     .. "If the command is interrupted, the same command resumes it.", options.path)
     :argname "FILE"
+  options.tokens(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
     .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)

@@ -92,4 +92,22 @@ describe("samples", function()
     assert(core.write_file(path, (text):rep(32768 // n + 1)))
     assert.equal(0, (written(path)))
   end)
+
+  it("complete it to as many tokens as --tokens names", function()
+    local model <close> = tiny.load()
+    local text = ("The quick brown fox, 1234567890 times.\n"):rep(60)
+    local n = #assert(model.tokenizer:encode(text, { eos = false }))
+    local path, out, want = os.tmpname(), os.tmpname(), os.tmpname()
+    assert(core.write_file(path, text))
+    local function written(calibrate, tokens)
+      return command.json({ "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", calibrate, "--tokens",
+                            tokens }).samples
+    end
+    assert.equal(1000, written(path, tostring(n + 1000)))
+    assert.equal(0, written(path, "700"))
+    assert(model:quantise(want, { weights = "q4_0", method = "gptq", calibrate = text, tokens = 700 }))
+    local same = assert(core.read_file(want)) == assert(core.read_file(out))
+    for _, name in ipairs { path, out, want } do os.remove(name) end
+    assert.is_true(same)
+  end)
 end)
