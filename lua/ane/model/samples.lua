@@ -13,10 +13,12 @@ local TOGETHER = 16
 
 -- The token that begins a text: the model's own, else one that ends texts; or nil, message, code.
 local function first_token(model)
-  local tokenizer = model.tokenizer
+  local tokenizer, host = model.tokenizer, model._host
+  if host and host.unsupported then return nil, host.unsupported, "unsupported" end -- it writes no texts
   local id = tokenizer and (tokenizer.bos or (tokenizer.eos_ids or {})[1] or tokenizer.eos)
   if id then return id end
-  return nil, "samples need a token to begin with: the model's tokenizer names none", "unsupported"
+  local why = tokenizer and "the model's tokenizer names none" or "the model has no tokenizer"
+  return nil, "samples need a token to begin with: " .. why, "unsupported"
 end
 
 local function options(most, seed) return { max_tokens = most, temperature = 1, top_k = 0, top_p = 1, seed = seed } end

@@ -1,3 +1,4 @@
+local ane = require "ane"
 local command = require "support.command"
 local core = require "ane.core"
 local samples = require "ane.model.samples"
@@ -25,6 +26,18 @@ describe("samples", function()
     assert(samples.draw(model, 40, function(stage, done, count) last = { stage, done, count } end))
     assert.same({ "sample", 40, 40 }, last)
     assert.equal("unsupported", select(3, samples.draw({ context = 64 }, 40)))
+  end)
+
+  it("are refused with the reason why a model writes none", function()
+    for path, why in pairs {
+      ["spec/fixtures/hf/bert"] = "is an embedding model.*writes none", ["spec/fixtures/hf/cross_encoder"] = "is a reranker.*writes none",
+      ["spec/fixtures/hf/llama"] = "the model has no tokenizer",
+    } do
+      local model <close> = assert(ane.load(path))
+      local none, message, code = samples.draw(model, 40)
+      assert.same({ nil, "unsupported" }, { none, code })
+      assert.matches(why, message)
+    end
   end)
 
   it("guide ane quantise as their ids do in Lua", function()
