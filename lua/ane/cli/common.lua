@@ -36,28 +36,34 @@ local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 local MOST_BYTES = 2 << 30
 
 -- Returns the two parts of --calibrate FILE+samples:N; nil for a missing one.
-local function calibration_parts(args)
-  local file, samples = args.calibrate:match "^(.+)%+samples:(.*)$"
+local function parts_of(calibrate)
+  local file, samples = calibrate:match "^(.+)%+samples:(.*)$"
   if file then return file, samples end
-  samples = args.calibrate:match "^samples:(.*)$"
-  return not samples and args.calibrate or nil, samples
+  samples = calibrate:match "^samples:(.*)$"
+  return not samples and calibrate or nil, samples
 end
+
+local function calibration_parts(args) return parts_of(args.calibrate) end
 
 -- Returns the number of tokens that the model is to generate, or nil.
 local function sample_count(args)
   local _, samples = calibration_parts(args)
-  local n = samples and samples:match "^%d+$"
-  n = n and (math.tointeger(tonumber(n)) or math.maxinteger)
+  local n = samples and math.tointeger(tonumber(samples))
   return n and (n > 0 and math.max(2, n) or 0)
+end
+
+--- What is wrong with the number of samples of --calibrate; nil: nothing. FILE+samples:0 means none.
+function M.samples_fault(calibrate)
+  local file, samples = parts_of(calibrate)
+  if not samples then return nil end
+  local least, n = file and 0 or 1, samples:match "^%d+$" and tonumber(samples)
+  if n and n >= least and n <= MOST_SAMPLES then return nil end
+  return ("is %s: the number of tokens must be %d .. %d"):format(calibrate, least, MOST_SAMPLES)
 end
 
 -- The text of --calibrate, "" if it names no file; or nil, message, code.
 local function calibration_text(args)
-  local file, samples = calibration_parts(args)
-  local count = sample_count(args)
-  if samples and (not count or not file and samples:match "^0*$" or count > MOST_SAMPLES) then
-    return nil, ("--calibrate samples:%s: the number of tokens must be 1 .. %d"):format(samples, MOST_SAMPLES), "usage"
-  end
+  local file = calibration_parts(args)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
@@ -65,11 +71,11 @@ local function calibration_text(args)
   return text
 end
 
--- Returns samples that a model generates for --calibrate; false: none are requested; or nil, message, code.
-local function draw(args, model)
+-- Returns samples that a model generates for --calibrate, no more than are read; false: none are requested; or nil, message, code.
+local function draw(args, model, most)
   local count = sample_count(args) or 0
   if count == 0 then return false end
-  return require("ane.model.samples").draw(model, count, M.progress(args))
+  return require("ane.model.samples").draw(model, math.min(count, most), M.progress(args))
 end
 
 -- Returns the input of --calibrate: a text, or lists of ids (the conversations of a .jsonl file, samples, or text and samples
@@ -85,19 +91,21 @@ local function calibration_input(args, model, text, samples)
   return require("ane.model.inputs").mix(model, input, samples)
 end
 
--- Returns the input of --calibrate as calibration_input does. Samples, if they are requested, come from this model.
-local function drawn_input(args, model, text)
-  local samples, message, code = draw(args, model)
+-- Returns the input of --calibrate as calibration_input does, of which `most` tokens are read. Samples, if they are requested, come from
+-- this model.
+local function drawn_input(args, model, text, most)
+  local samples, message, code = draw(args, model, most)
   if samples == nil then return nil, message, code end
   return calibration_input(args, model, text, samples)
 end
 
 --- Reads the file of --calibrate for a model that is loaded, or draws samples.
+-- @param most tokens that are read of it
 -- @return text or list of lists of ids; or nil, message, code
-function M.calibration_input(args, model)
+function M.calibration_input(args, model, most)
   local text, message, code = calibration_text(args)
   if not text then return nil, message, code end
-  return drawn_input(args, model, text)
+  return drawn_input(args, model, text, most)
 end
 
 -- Options of a load for a calibration. Adapters are merged.
@@ -118,9 +126,10 @@ function M.calibrate(args)
   if not model then return nil, message, code end
   local _ <close> = model
   local input
-  input, message, code = drawn_input(args, model, text)
+  local calibrate = require "ane.evaluate.calibrate"
+  input, message, code = drawn_input(args, model, text, args.tokens or calibrate.rules.tokens.default)
   if not input then return nil, message, code end
-  return require("ane.evaluate.calibrate").run(model, input, { tokens = args.tokens, progress = M.progress(args) })
+  return calibrate.run(model, input, { tokens = args.tokens, progress = M.progress(args) })
 end
 
 -- The number of tokens below which a text is short.

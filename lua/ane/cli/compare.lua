@@ -23,7 +23,7 @@ function M.options(parser)
   options.add(parser, "--weights-a", "Weights of A in memory: file (as stored, default), int8, fp16, ...", model.rules.weights):argname "W"
   options.add(parser, "--weights-b", "Weights of B in memory.", model.rules.weights):argname "W"
   options.mixed(parser, "--mixed-b", weights.fault)
-  options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block and lut4 of B.", options.path):argname "FILE"
+  options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block and lut4 of B.", options.calibration):argname "FILE"
   parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens: fail below a cosine of 0.97.")
   options.add(parser, "--max-kl", "Fail if the mean KL divergence is above this many nats.", LIMIT):argname "N"
   options.add(parser, "--max-perplexity", "Fail if the perplexity of B is more than this many per cent above that of A.",

@@ -21,7 +21,7 @@ function M.options(parser)
   options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its "
     .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples.",
-    options.path)
+    options.calibration)
     :argname "FILE"
   options.tokens(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "

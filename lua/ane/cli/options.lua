@@ -1,6 +1,6 @@
 --- Options that several commands share, and how their values are checked.
--- Needs ane.generate, ane.model, ane.model.weights and ane.util.schema. A value is checked by the rule of the Lua option of the
--- same name, so the command and the API accept the same values.
+-- Needs ane.generate, ane.model, ane.model.weights and ane.util.schema; ane.cli.common for --calibrate. A value is checked by the rule of
+-- the Lua option of the same name, so the command and the API accept the same values.
 -- Usage: `options.add(parser, "-n --max-tokens", "Maximum tokens.", generate.rules.max_tokens):argname "N"; options.model(parser)`
 
 local generate = require "ane.generate"
@@ -14,6 +14,9 @@ local M = {}
 M.natural = { type = "integer", min = 0 }
 M.positive = { type = "integer", min = 1 }
 M.path = { type = "path" }
+
+--- Rule of --calibrate: FILE, samples:N or FILE+samples:N.
+M.calibration = { type = "path", check = function(text) return require("ane.cli.common").samples_fault(text) end }
 
 --- Adds an option with one argument.
 -- @param flags as argparse takes them: "-n --max-tokens"; messages name the last one
@@ -198,7 +201,7 @@ function M.model(parser, optional, merge)
     rules.weights):argname "W"
   M.mixed(parser, "--mixed", weights.fault)
   M.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block and lut4. The model first runs on it with its stored "
-    .. "weights, to measure the importance of the columns.", M.path):argname "FILE"
+    .. "weights, to measure the importance of the columns.", M.calibration):argname "FILE"
   M.activations(parser)
   parser:option("--kv", "Type of cached keys and values; default: int16 (fp16 for models that do not generate), or fp32 with "
     .. "fp32 activations."):choices(rules.kv.choices)

@@ -45,7 +45,7 @@ function M.options(parser)
   options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. "
     .. "The model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples. "
-    .. "If the command is interrupted, the same command resumes it.", options.path)
+    .. "If the command is interrupted, the same command resumes it.", options.calibration)
     :argname "FILE"
   options.tokens(parser)
   parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
@@ -172,10 +172,11 @@ local function choose(args, source)
   enough, message, code = check_budget(args, source, model)
   if not enough then return nil, message, code end
   local input
-  input, message, code = common.calibration_input(args, model)
+  local sensitivity = require "ane.evaluate.sensitivity"
+  input, message, code = common.calibration_input(args, model, sensitivity.rules.tokens.default)
   if not input then return nil, message, code end
   local report
-  report, message, code = require("ane.evaluate.sensitivity").run(model, input, {
+  report, message, code = sensitivity.run(model, input, {
     threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message, code end

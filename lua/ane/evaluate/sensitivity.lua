@@ -329,7 +329,7 @@ local function sensitivity(bundle, model, input, opts)
     threads = opts.threads, activations = model:info().activations, progress = opts.progress,
     context = math.min(opts.chunk, model.context),
   }
-  run.runs = try(windows.split(model, try(inputs.resolve(model, input, opts.progress)), run.context, opts.tokens))
+  run.runs = try(windows.split(model, try(inputs.resolve(model, input, opts.progress, opts.tokens)), run.context, opts.tokens))
   local report = unmeasured(bundle, model, opts)
   run.weights = report.weights
   local reference <close> = load(run)

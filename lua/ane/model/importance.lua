@@ -89,7 +89,7 @@ function M.run(model, input, opts)
   local bundle = model_of.bundle(model, 2)
   return failure.catch(function()
     local chunk = math.min(opts.chunk, model.context)
-    local texts = try(inputs.resolve(model, input, opts.progress))
+    local texts = try(inputs.resolve(model, input, opts.progress, opts.tokens))
     return collect(bundle, model.kv, try(windows.split(model, texts, chunk, opts.tokens)), opts)
   end)
 end

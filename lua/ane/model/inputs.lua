@@ -11,11 +11,11 @@ local M = {}
 
 local MOST_SAMPLES = 1 << 20 -- tokens; more take days
 
-local function draw(model, count, progress)
+local function draw(model, count, progress, most)
   if math.type(count) ~= "integer" or count < 1 or count > MOST_SAMPLES then
     return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(MOST_SAMPLES, schema.shown(count)), "invalid"
   end
-  return require("ane.model.samples").draw(model, math.max(2, count), progress)
+  return require("ane.model.samples").draw(model, math.max(2, math.min(count, most or count)), progress)
 end
 
 -- A chat is a list of messages, or a table with `messages`.
@@ -81,14 +81,15 @@ end
 -- @param input a text, a list of ids, or a list of those: returned as it is; {samples = N}: texts of N tokens that the model writes
 -- itself (ane.model.samples); {chats = list}: conversations, each a list of messages or {messages, tools, documents, template_vars}
 -- @param progress function(stage, done, total), or nil
+-- @param most tokens that are read: no more samples are drawn; nil: as many as are asked for
 -- @return a text, a list of ids, or a list of those; or nil, message, code
-function M.resolve(model, input, progress)
+function M.resolve(model, input, progress, most)
   if type(input) ~= "table" or (input.samples == nil and input.chats == nil) then return input end
   if input.chats ~= nil and (#input > 0 or input.samples ~= nil) then
     return nil, "give one of texts, samples and chats", "invalid"
   end
   if input.samples == nil then return encode(model, input.chats) end
-  local lists, message, code = draw(model, input.samples, progress)
+  local lists, message, code = draw(model, input.samples, progress, most)
   if not lists or #input == 0 then return lists, message, code end
   local plain = table.move(input, 1, #input, 1, {}) -- without samples
   return M.mix(model, math.type(input[1]) == "integer" and { plain } or plain, lists)

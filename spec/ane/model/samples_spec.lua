@@ -83,6 +83,50 @@ describe("samples", function()
     assert.same({ 2, true }, { code, err:find("the number of tokens must be", 1, true) ~= nil })
   end)
 
+  it("are no more than are read", function()
+    local out, want, counts, draw = os.tmpname(), os.tmpname(), {}, samples.draw
+    local model <close> = tiny.load()
+    local all = assert(draw(model, 2600))
+    assert(model:quantise(want, { weights = "q4_k", fallback = "iq4_nl", calibrate = all }))
+    samples.draw = function(which, count, progress)
+      counts[#counts + 1] = count
+      return draw(which, count, progress)
+    end
+    local args = { "quantise", tiny.path(), out, "--weights", "q4_k", "--fallback", "iq4_nl", "--calibrate", "samples:2600" }
+    local ok, message = pcall(function()
+      command.json(args)
+      assert.is_true(assert(core.read_file(want)) == assert(core.read_file(out)))
+      assert(model:quantise(out, { weights = "q4_k", fallback = "iq4_nl", calibrate = { samples = 2600 } }))
+      assert.is_true(assert(core.read_file(want)) == assert(core.read_file(out)))
+      assert(ane.calibrate(model, { samples = 2600 }, { tokens = 1 }))
+      assert(ane.sensitivity(model, { samples = 2600 }, { tokens = 64, types = { "q4_0" } }))
+      command.json { "quantise", tiny.path(), out, "--bits", "8", "--calibrate", "samples:700" }
+    end)
+    samples.draw = draw
+    os.remove(out)
+    os.remove(want)
+    assert.is_true(ok, message)
+    assert.same({ 2048, 2048, 2, 64, 512, 700 }, counts)
+  end)
+
+  it("have a number that is checked before the model is loaded", function()
+    local file = "spec/ane/model/samples_spec.lua"
+    for _, row in ipairs {
+      { "samples:0", 1 }, { "samples:", 1 }, { "samples:1e3", 1 }, { "samples:1048577", 1 }, { file .. "+samples:x", 0 },
+      { file .. "+samples:1048577", 0 },
+    } do
+      local want = ("--calibrate is %s: the number of tokens must be %d .. 1048576"):format(row[1], row[2])
+      for _, args in ipairs {
+        { "quantise", "none.gguf", "out.gguf", "--bits", "5" }, { "export", "none.gguf", "out", "--method", "gptq" },
+        { "compare", "none.gguf", "none.gguf", file, "--weights-b", "lut4" }, { "run", "none.gguf", "--weights", "lut4" },
+      } do
+        table.move({ "--calibrate", row[1] }, 1, 2, #args + 1, args)
+        local code, _, err = command.run(args)
+        assert.same({ 2, true }, { code, err:find(want, 1, true) ~= nil }, err)
+      end
+    end
+  end)
+
   it("complete a short text of ane quantise with gptq, unless it says how many", function()
     local model <close> = tiny.load()
     local text = ("The quick brown fox, 1234567890 times.\n"):rep(60)
