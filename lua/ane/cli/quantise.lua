@@ -238,7 +238,7 @@ local function check_target(args, source)
   if not args.calibrate then return true end
   local size, message, code = require("ane.quantise").size(source, args.out, {
     weights = args.weights or "q8_0", mixed = args.mixed, fallback = args.fallback, transform = args.transform,
-    recipe = args.own_recipe,
+    recipe = args.own_recipe, resume = not args.sweep,
   })
   return size and true, message, code
 end

@@ -508,6 +508,7 @@ function M.tensors(source, r)
 end
 
 local function size_of(plan, out, opts)
+  if opts.resume then resume.check(out) end
   untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
   local writer <close> = try(core.gguf_writer(out, 1))
@@ -517,7 +518,7 @@ end
 
 --- The bytes of the file that run would write; and whether it can be written there. No file is left.
 -- @param source as stored: neither adapters nor transforms change the size
--- @param opts weights, mixed, fallback, importance and recipe, as run takes them
+-- @param opts weights, mixed, fallback, importance, resume and recipe, as run takes them
 -- @return bytes; or nil, message, code
 function M.size(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", (level or 1) + 1)

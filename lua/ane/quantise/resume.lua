@@ -37,6 +37,24 @@ local function has_bytes(path)
   return file ~= nil and file:read(0) ~= nil
 end
 
+-- The journal of an earlier run, or nil. Raises for files that are not those of a run.
+local function journal_of(names)
+  local reader, fault, word = journal.read(names.journal, "quantise")
+  if fault then failure.raise(word, "%s", fault) end
+  if not reader and has_bytes(names.part) then
+    failure.raise("invalid", "%s: has no journal, so it is not of a run that can go on; name another output, or remove it", names.part)
+  end
+  return reader
+end
+
+--- Raises if the files beside `out` are not those of a run, or another process writes them. It makes no file.
+function M.check(out)
+  local names = names_of(out)
+  local lock <close> = core.path_kind(names.journal) and try(core.append(names.journal)) or nil -- luacheck: ignore 211
+  local reader = journal_of(names)
+  if reader then reader.close() end
+end
+
 -- Begins anew.
 local function fresh(self)
   self.part = try(core.append(self.names.part))
@@ -70,16 +88,11 @@ function M.open(out, settings)
   local names = names_of(out)
   settings.ane_quantise = 2
   local self = setmetatable({ names = names, settings = settings, kept = {}, saved = core.clock(), took = 0 }, Notes)
+  M.check(out)
   self.lock = try(core.append(names.journal))
   local ok, message = pcall(function()
-    local reader, fault, word = journal.read(names.journal, "quantise")
-    if fault then failure.raise(word, "%s", fault) end
-    if not reader then
-      if has_bytes(names.part) then
-        failure.raise("invalid", "%s: has no journal, so it is not of a run that can go on; name another output, or remove it", names.part)
-      end
-      return fresh(self)
-    end
+    local reader = journal_of(names)
+    if not reader then return fresh(self) end
     reader.close()
     self.reset = journal.difference(reader.settings, settings)
     if self.reset then return fresh(self) end

@@ -67,6 +67,9 @@ local function are_settings(v, kind)
   return shard == nil or type(shard) == "string" and shard:match "^%d+/%d+$" ~= nil
 end
 
+-- Is this JSON a hash of ane.core.sha256, which says nothing to people?
+local function is_hash(json) return #json == 66 and json:find '^"%x+"$' ~= nil end
+
 --- Describes the first difference between the settings of a journal and those of a run; nil: they are equal.
 -- @param old, new tables with model, options and run (facts that follow from both), tables as well or nil
 function M.difference(old, new)
@@ -77,6 +80,7 @@ function M.difference(old, new)
     for name in pairs(b) do names[name] = true end
     for _, name in ipairs(keys(names)) do
       local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
+      if x ~= y and (is_hash(x) or is_hash(y)) then return ("%s %s is not the same"):format(whose, name) end
       if x ~= y then return ("%s %s is %s, was %s"):format(whose, name, y, x) end
     end
   end

@@ -74,6 +74,30 @@ describe("a wrong option of a model's method", function()
   end)
 end)
 
+describe("files beside an output", function()
+  it("are refused before the text is read, and none is made", function()
+    local model <close> = tiny.load()
+    local out = folder .. "/out.gguf"
+    local function refused(name, want)
+      local report, message = model:quantise(out, { weights = "q4_0", method = "gptq", calibrate = TEXT, resume = true })
+      assert.is_nil(report)
+      assert.matches(name .. ".*" .. want, message)
+      local code, _, err = command.run { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate", "samples:9" }
+      assert.equal(1, code)
+      assert.matches(name .. ".*" .. want, err)
+    end
+    assert(core.write_file(out .. ".part", "mine"))
+    refused("out.gguf.part", "has no journal")
+    assert.is_nil(core.path_kind(out .. ".journal"))
+    os.remove(out .. ".part")
+    assert(core.write_file(out .. ".journal", "mine\n"))
+    refused("out.gguf.journal", "is not a journal of ane quantise")
+    os.remove(out .. ".journal")
+    local _ <close> = assert(core.append(out .. ".journal"))
+    refused("out.gguf.journal", "another process is writing it")
+  end)
+end)
+
 describe("a wrong option of a command", function()
   local CASES = {
     { "quantise", "--weights", "q4_0", "--mixed", "nothing=q8_0" },
