@@ -88,6 +88,7 @@ function M.draw(model, count, progress)
       end
     end
     report(done)
+    if model.closed then return nil, failure.CLOSED, "state" end
   end
   return lists
 end

@@ -101,6 +101,8 @@ describe("objects of a model", function()
       embed = { hf.path "bert", function(m, f) return m:embed(texts, { progress = f }) end },
       rerank = { hf.path "cross_encoder", function(m, f) return m:rerank("a cat", texts, { progress = f }) end },
       gate = { tiny.path(), function(m, f) return ane.gate(m, other, text, { progress = f, chunk = 64 }) end },
+      calibrate = { tiny.path(), function(m, f) return ane.calibrate(m, { samples = 100 }, { progress = f }) end },
+      sensitivity = { tiny.path(), function(m, f) return ane.sensitivity(m, { samples = 100 }, { progress = f }) end },
       gate_hidden = { tiny.path(), function(m, f) return ane.gate(other, m, text, { hidden = f }) end },
     } do
       local model <close> = assert(ane.load(case[1]))
