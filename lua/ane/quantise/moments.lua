@@ -198,7 +198,10 @@ function M.from_options(model, opts, what, level, check)
   else
     own.importance, message, code = importance.run(model, opts.calibrate, { tokens = opts.tokens, progress = progress })
   end
-  if not (own.calibration or own.importance) then return nil, code == "invalid" and "option calibrate: " .. message or message, code end
+  if not (own.calibration or own.importance) then
+    local of_text = code == "invalid" or code == "range"
+    return nil, of_text and "option calibrate: " .. message or message, code
+  end
   return own, own.calibration
 end
 

@@ -388,7 +388,7 @@ describe("a quantised model whose norms are tuned", function()
     for _, id in ipairs { 1 << 40, -4, 4.5 } do
       local report, message, code = model:quantise(scratch(), { weights = "int8", method = "gptq", calibrate = { { 3, id } } })
       assert.same({ nil, "range" }, { report, code })
-      assert.equal(("prompt 1: id 2 must be a whole number of 0 or more, but is %s"):format(id), message)
+      assert.equal(("option calibrate: prompt 1: id 2 must be a whole number of 0 or more, but is %s"):format(id), message)
     end
   end)
 
