@@ -1,7 +1,8 @@
 --- `ane export`: a model as Core ML packages.
--- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.cli.transforms, ane.coreml.export and ane.quantise.types.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.cli.transforms, ane.core, ane.coreml.export and ane.quantise.types.
 
 local common = require "ane.cli.common"
+local core = require "ane.core"
 local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
 local transforms = require "ane.cli.transforms"
@@ -93,6 +94,12 @@ local function show_asset(report)
   if report.kept > 0 then io.stdout:write(("%d weights of an earlier run were kept\n"):format(report.kept)) end
   common.show_calibration(report)
   return true
+end
+
+--- What to say of an interruption (ane.cli).
+function M.interrupted(args)
+  local partial = args.out:gsub("/+$", "") .. ".partial"
+  return core.path_kind(partial) == "folder" and "interrupted: the same command continues from here" or nil
 end
 
 function M.run(args)

@@ -205,6 +205,20 @@ describe("ane export", function()
   end)
 end)
 
+describe("an interrupted ane export", function()
+  it("says that the same command goes on", function()
+    local common = require "ane.cli.common"
+    local out, progress = temp(), common.progress
+    common.progress = function()
+      return function() if core.path_kind(out .. ".partial") then error("interrupted!", 0) end end
+    end
+    local code, _, err = command.run { "export", tiny.path(), out .. "/", "--context", "64" }
+    common.progress = progress
+    os.execute("rm -r " .. out .. ".partial")
+    assert.same({ 130, true }, { code, err:find("interrupted: the same command continues from here", 1, true) ~= nil }, err)
+  end)
+end)
+
 describe("ane plan and ane size", function()
   it("plan a configuration alone", function()
     local dot, svg = temp(), temp()
