@@ -146,22 +146,31 @@ local function completes(args, text)
   return source ~= nil and source:bytes() <= MOST_BYTES
 end
 
+-- The number of tokens that compensated rounding reads, with those that tune norms.
+local function read_tokens(args)
+  local moments = require "ane.quantise.moments"
+  return (args.tokens or moments.rules.tokens.default) + (moments.further(args.tune) or 0)
+end
+
 -- Returns samples of the stored model, which is loaded only for this; false: there are none; or nil, message, code. Those that were not
 -- asked for complete a short text, and may fail.
 local function draw_samples(args, text)
   local asked = sample_count(args)
   if asked == 0 or not asked and not completes(args, text) then return false end
+  local kept = args.samples_of -- by an earlier recipe of a sweep, with the same text
+  if kept and kept.lists ~= nil then return kept.lists end
   local model, message, code = require("ane.model").load(args.model, merging(args))
   if not model then
     if not asked then return false end
     return nil, message, code
   end
   local _ <close> = model
-  local count = asked or require("ane.model.inputs").missing_samples(model, text, enough_tokens(args)) or 0
-  if count == 0 then return false end
-  local lists
-  lists, message, code = require("ane.model.samples").draw(model, count, M.progress(args))
-  if not lists and not asked then return false end
+  local count = asked and math.min(asked, read_tokens(args))
+    or require("ane.model.inputs").missing_samples(model, text, enough_tokens(args)) or 0
+  local lists = false
+  if count > 0 then lists, message, code = require("ane.model.samples").draw(model, count, M.progress(args)) end
+  if not lists and not asked then lists = false end
+  if kept then kept.lists = lists end
   return lists, message, code -- no tail call: the model is closed here
 end
 

@@ -154,7 +154,7 @@ end
 --- --tokens, of --calibrate
 function M.tokens(parser)
   M.add(parser, "--tokens", "Maximum tokens of --calibrate that are read; default 32768 with --method gptq, else 2048. With more, the "
-    .. "weights lose less, and it takes longer.", { type = "integer", min = 1 }):argname "N"
+    .. "weights lose less, and it takes longer.", { type = "integer", min = 1, max = 1 << 30 }):argname "N"
 end
 
 --- --inputs of gptq.

@@ -66,7 +66,8 @@ local function finish(args, report)
 end
 
 --- Runs a sweep. Where a recipe fails, the rows before it are shown and drawn.
--- @param args options of the command: model, out (the SVG file), sweep (list of recipes), on (path of a text), those of writing
+-- @param args options of the command: model, out (the SVG file), sweep (list of recipes), on (path of a text), those of writing. Field
+-- samples_of is set: samples that the model writes for one recipe calibrate those after it too
 -- @param write function(args) -> the report of quantise; or nil, message, code
 -- @return true; or nil, message, code
 function M.run(args, write)
@@ -86,6 +87,7 @@ function M.run(args, write)
   ok, message, code = compare.check(reference, text)
   if not ok then return nil, ("%s: %s"):format(args.on, message), code end
   local report, fault = { path = args.model, picture = args.out, rows = {} }, nil
+  args.samples_of = {}
   for i, recipe in ipairs(args.sweep) do
     local row, r
     row, r, code = row_of(reference, text, args, recipe, write)

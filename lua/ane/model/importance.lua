@@ -23,7 +23,7 @@ local M = {}
 --   chunk: tokens read from an empty cache at a time; default 256
 --   progress: function(stage, done, total)
 M.rules = {
-  tokens = { type = "integer", min = 1, default = 2048 },
+  tokens = { type = "integer", min = 1, max = 1 << 30, default = 2048 },
   chunk = { type = "integer", min = 1, default = 256 },
   progress = { type = "callable" },
 }

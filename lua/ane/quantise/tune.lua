@@ -63,7 +63,9 @@ end
 -- @param job calibration, auto, count and bits, as run takes them
 function M.windows(job)
   local auto = job.auto
-  if auto and job.bits > M.BITS_AUTO then return nil, ("the matrices have %.3g bits per weight"):format(job.bits) end
+  if auto and job.bits > M.BITS_AUTO then
+    return nil, ("the matrices have %.3g bits per weight, more than %g"):format(job.bits, M.BITS_AUTO)
+  end
   local most = auto and math.min(M.MOST_AUTO, M.WORK_AUTO // job.count) or M.MOST
   if most < M.LEAST then return nil, "the model is large" end
   local windows, held = windows_of(job.calibration, most, auto)

@@ -167,4 +167,40 @@ describe("samples", function()
     for _, name in ipairs { path, out, want } do os.remove(name) end
     assert.is_true(same)
   end)
+
+  it("are not more than gptq reads, with those that tune norms", function()
+    local out, draw, asked = os.tmpname(), samples.draw, {}
+    local function written(...)
+      samples.draw = function(model, count)
+        asked[#asked + 1] = count
+        return draw(model, math.min(count, 900))
+      end
+      local ok, report = pcall(command.json, { "quantise", tiny.path(), out, "--weights", "q4_0", "--method", "gptq", "--calibrate",
+                                               "samples:1000000", "--tokens", "300", ... })
+      samples.draw = draw
+      os.remove(out)
+      assert.is_true(ok, report)
+    end
+    written("--tune", "none")
+    written()
+    assert.same({ 300, 300 + require("ane.quantise.tune").FURTHER }, asked)
+  end)
+
+  it("are drawn once for all recipes of a sweep", function()
+    local text, draw, n = os.tmpname(), samples.draw, 0
+    local out = text .. ".svg"
+    assert(core.write_file(text, ("The quick brown fox, 1234567890 times.\n"):rep(60)))
+    samples.draw = function(model, count)
+      n = n + 1
+      return draw(model, math.min(count, 900))
+    end
+    local ok, report = pcall(command.json, { "quantise", tiny.path(), out, "--sweep", "q4_0:gptq,q8_0:rtn,q5_0:gptq", "--on", text,
+                                             "--calibrate", text })
+    samples.draw = draw
+    os.remove(text)
+    os.remove(out)
+    assert.is_true(ok, report)
+    assert.equal(3, #report.rows)
+    assert.equal(1, n)
+  end)
 end)

@@ -351,7 +351,7 @@ describe("a quantised model whose norms are tuned", function()
       for _, row in ipairs {
         { "int8", NOT_INT8 },
         { "int4-block", "the text after the calibration's has 0 windows of 256 tokens, but must have 16 or more" },
-        { "lut6", "the matrices have 6 bits per weight" },
+        { "lut6", "the matrices have 6 bits per weight, more than 5" },
       } do
         local report = assert(model:export(folder, { weights = row[1], method = "gptq", calibrate = lists, context = 64 }))
         assert.equal(row[2], report.untuned)
@@ -420,7 +420,7 @@ describe("a quantised model whose norms are tuned", function()
     assert.equal(core.sha256(bytes), core.sha256(again))
     local few = ("the text after the calibration's has 0 windows of 256 tokens, but must have %d or more"):format(tune.LEAST)
     assert.equal(few, write("int4-block").untuned)
-    assert.equal("the matrices have 8.5 bits per weight", write("q8_0", 2048).untuned)
+    assert.equal("the matrices have 8.5 bits per weight, more than 5", write("q8_0", 2048).untuned)
     tune.WORK_AUTO = 1e5
     assert.equal("the model is large", write("int4-block", 2048).untuned)
   end)
