@@ -83,6 +83,9 @@ end
 -- sandbox.
 function M.emulator() return os.getenv "ANE_EMULATOR" end
 
+--- Why a program that a spec starts cannot load the module, or nil: the thread sanitizer is not preloaded there (scripts/own_preload.c).
+function M.cannot_load() return os.getenv "ANE_BUILD" == "build/tsan" and "other programs run without the thread sanitizer" or nil end
+
 --- Runs a command of the shell.
 -- @return whether it succeeded, what it wrote (both streams)
 function M.run(command)

@@ -42,6 +42,7 @@ describe("a pool of threads", function()
     local cpus, threads = case[1], case[2]
     it(("has as many as can run, on CPU %s of %d asked for, and none is awake between two runs"):format(cpus, threads), function()
       if tree.emulator() then return pending(tree.emulator() .. " has threads of its own") end
+      if tree.cannot_load() then return pending(tree.cannot_load()) end
       if not can or cpus == "0,1" and not tree.run "taskset -c 1 true" then return pending "CPUs cannot be chosen here" end
       local count, used, same = run(cpus, threads)
       assert(count <= math.min(threads, cpus == "0" and 1 or 2), count)
@@ -63,6 +64,7 @@ describe("a pool of threads", function()
   -- musl gives a thread 128 KiB, glibc the limit of the main thread's stack.
   it("gives each thread a stack of 1 MiB at least", function()
     if core.path_kind "/proc/self/maps" ~= "file" then return pending "maps cannot be read here" end
+    if tree.cannot_load() then return pending(tree.cannot_load()) end
     local script = os.tmpname()
     local out = assert(io.open(script, "w"))
     assert(out:write("package.path, package.cpath = ", ("%q, %q\n"):format(package.path, package.cpath), [[
