@@ -67,6 +67,10 @@ local function calibration_text(args)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
+  if text:find "^\xFF\xFE" or text:find "^\xFE\xFF" then
+    return nil, M.name_of(file) .. ": is UTF-16, as its byte order mark says, but must be UTF-8", "format"
+  end
+  text = text:gsub("^\xEF\xBB\xBF", "") -- the byte order mark of UTF-8
   if text == "" then return nil, M.name_of(file) .. ": is empty", "invalid" end
   return text
 end

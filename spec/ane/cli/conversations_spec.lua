@@ -71,4 +71,21 @@ describe("conversations for calibration", function()
     assert.equal(1, code)
     assert.matches("^ane quantise: .*bad%.jsonl:1: ", err)
   end)
+
+  it("may begin with the byte order mark of UTF-8, but must not be UTF-16", function()
+    local out, other = path "a.gguf", path "b.gguf"
+    local function quantise(name, text, to)
+      return command.run { "quantise", tiny.path(), to, "--weights", "q4_0", "--method", "gptq", "--calibrate", file(name, text) }
+    end
+    assert.equal(0, (quantise("plain.jsonl", LINES, out)))
+    assert.equal(0, (quantise("marked.jsonl", "\xEF\xBB\xBF" .. LINES, other)))
+    assert.is_true(assert(core.read_file(other)) == assert(core.read_file(out)))
+    for _, mark in ipairs { "\xFF\xFE", "\xFE\xFF" } do
+      local code, _, err = quantise("wide.txt", mark .. ("a\0"):rep(200), other)
+      assert.equal(1, code)
+      assert.equal("ane quantise: " .. path "wide.txt" .. ": is UTF-16, as its byte order mark says, but must be UTF-8\n", err)
+    end
+    local code, _, err = quantise("empty.txt", "\xEF\xBB\xBF", other)
+    assert.same({ 1, "ane quantise: " .. path "empty.txt" .. ": is empty\n" }, { code, err })
+  end)
 end)
