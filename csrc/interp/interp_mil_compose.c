@@ -117,6 +117,7 @@ static ane_status reshape_like(struct mil_import *t, const struct ane_mil_op *op
   if (!st) st = mil_param(t, op, "x", &y[0]);
   for (int k = 0; !st && k < 4; k++) {
     list[k] = ane_mil_op_arg(op, names[k]);
+    /* analyser: the loop ends where list[0] is NULL. */
     if (!list[k] || list[k]->n_bindings != list[0]->n_bindings || y[0] == INTERP_NONE || op->n_inputs != 5)
       st = mil_op_fail(t, op, ANE_FORMAT, "must have x, ref_tensors, begins, ends and end_masks, lists of one length");
   }
@@ -186,7 +187,7 @@ static ane_status scaled(struct mil_import *t, const struct ane_mil_op *op, int3
 /* (x - mean) (gamma / sqrt(variance + epsilon)) + beta */
 static ane_status batch_norm(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "mean", "variance", "?gamma", "?beta", "?epsilon"};
-  int32_t in[6], rank, x = INTERP_NONE, by = INTERP_NONE;
+  int32_t in[6], rank = 0, x = INTERP_NONE, by = INTERP_NONE;
   ane_status st = params(t, op, names, 6, in);
   if (!st) st = declared_rank(t, op, 2, ANE_DYN_RANK, &rank);
   if (!st && in[5] == INTERP_NONE) st = number(t, 1e-5f, &in[5]);
@@ -216,7 +217,7 @@ static ane_status instance_norm(struct mil_import *t, const struct ane_mil_op *o
 static ane_status l2_norm(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "?epsilon"};
   static const int64_t axes[] = {-3, -2, -1};
-  int32_t in[2], sum[3], by;
+  int32_t in[2], sum[3], by = INTERP_NONE;
   ane_status st = params(t, op, names, 2, in);
   sum[0] = in[0];
   if (!st && in[1] == INTERP_NONE) st = number(t, 1e-6f, &in[1]);
@@ -417,7 +418,7 @@ static ane_status sliding_windows(struct mil_import *t, const struct ane_mil_op 
   if (!st) st = step(t, op, ANE_PRIM_sub, n, in[2], &n);
   if (!st) st = step(t, op, ANE_PRIM_add, n, one, &starts[0]);
   if (!st) st = integer(t, 0, &starts[1]);
-  starts[2] = in[3] == INTERP_NONE ? one : in[3];
+  if (!st) starts[2] = in[3] == INTERP_NONE ? one : in[3];
   if (!st) st = mil_step(t, op, ANE_PRIM_range_1d, starts, 3, &n);
   if (!st) st = step(t, op, ANE_PRIM_expand_dims, n, axes, &n);
   if (!st) st = positions(t, op, in[2], &offsets);
@@ -447,7 +448,7 @@ static ane_status reverse_sequence(struct mil_import *t, const struct ane_mil_op
   if (!st) st = step(t, op, ANE_PRIM_sub, minus, back, &back);
   const int32_t choice[] = {within, back, p};
   if (!st) st = mil_step(t, op, ANE_PRIM_select, choice, 3, &p);
-  gather[0] = in[0], gather[2] = seq_axis;
+  if (!st) gather[0] = in[0], gather[2] = seq_axis;
   if (!st) st = step(t, op, ANE_PRIM_expand, p, shape, &gather[1]);
   return st ? st : last(t, op, ANE_PRIM_gather_along_axis, true, gather, 3);
 }

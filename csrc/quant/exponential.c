@@ -26,6 +26,7 @@ ANE_ALWAYS_INLINE void exponentiate(lanes *x) {
   p = p * r + 1.0;
   bits power;
   memcpy(&power, &t, sizeof power);
+  /* analyser: these are vectors of 64-bit numbers. */
   power = (power << 52) + 0x3ff0000000000000; /* 2^n */
   lanes scale;
   memcpy(&scale, &power, sizeof scale);

@@ -371,6 +371,7 @@ static void code_each(const struct ane_rounding *f, const float *v, uint8_t *cod
   int32_t k[TABLE_GROUP];
   for (int i = 0; i < TABLE_GROUP; i++) size[i] = f->code ? fabsf(v[i]) : v[i];
   nearest_each(f, size, k);
+  /* analyser: nearest_each writes all of k. */
   for (int i = 0; i < TABLE_GROUP; i++) code[i] = f->code ? f->code[v[i] < 0 ? f->top - k[i] : k[i]] : (uint8_t)k[i];
 }
 

@@ -276,8 +276,8 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
     if (s.scheme == ANE_WEIGHT_LUT) {
       float lut[ANE_WEIGHT_LUT_MAX];
       const uint16_t *halves = tile->lut + ((s.size ? r / s.size : 0) << s.bits);
-      /* analyser: lut is only written to here; codes are below 1 << bits. */
       for (int i = 0; i < 1 << s.bits; i++) lut[i] = ane_f16_f32(halves[i]);
+      /* analyser: codes are below 1 << bits. */
       for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
       continue;
     }

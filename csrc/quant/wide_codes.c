@@ -78,6 +78,7 @@ static ANE_WIDE void make_codes(const struct panel *p, const float *inverse, int
       even[i] *= factor[i], odd[i] *= factor[i];
       nearest(&even[i], &both[i]);
       nearest(&odd[i], &high);
+      /* analyser: these are vectors of 32-bit numbers. */
       both[i] = (both[i] & 0xffff) | high << 16;
     }
     memcpy(code, both, sizeof both);

@@ -11,7 +11,7 @@
     for (int first = 0; first < (columns); first += 2 * WIDTH, acc += 2 * WIDTH, b += 2 * WIDTH) {                               \
       vec s[ANE_STRIP][2], lo, hi;                                                                                               \
       for (int k = 0; k < ANE_STRIP; k++) memcpy(s[k], acc + k * ld_acc, sizeof s[k]);                                           \
-      vec l0 = s[0][0], h0 = s[0][1], l1 = s[1][0], h1 = s[1][1];                                                                \
+      vec l0 = s[0][0], h0 = s[0][1], l1 = s[1][0], h1 = s[1][1]; /* analyser: all of s is written. */                           \
       vec l2 = s[2][0], h2 = s[2][1], l3 = s[3][0], h3 = s[3][1];                                                                \
       const number *x = a, *c = a, *y = b;                                                                                       \
       if (BYTES > 32) __asm__("" : "+r"(c));                                                                                     \

@@ -69,10 +69,11 @@ static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, s
 /* package:program{function, precision ("fp32", "fp16"), threads, isa, progress, pool_of (a program to share threads with)} ->
  * program; or nil, message, code */
 int bind_package_program(lua_State *L) {
-  struct bind_package *box = bind_check_package(L, 1);
+  struct bind_package *box;
   struct bind_loading load;
   struct ane_interp_options o;
   struct ane_error err;
+  (void)bind_check_package(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   bind_interp_options(L, 2, NULL, &o, &load);

@@ -51,7 +51,8 @@ static float *push_matrix(lua_State *L, int64_t tokens, int64_t cols) {
 /* product(graph, value, dy [n, rows] [, into [tokens, columns], from]) -> dx [n, columns], or into, whose rows from number `from`
  * (from 1) on are written; or nil, message, code. value: a matrix [rows, columns] */
 static int meth_product(lua_State *L) {
-  struct lua_gradients *ud = check_gradients(L);
+  struct lua_gradients *ud;
+  (void)check_gradients(L);
   const struct ane_graph *g = bind_check_graph(L, 2)->graph;
   lua_Integer value = bind_integer(L, 3, 1, g->n_values);
   const struct ane_value *v = &g->values[value - 1];
@@ -75,7 +76,8 @@ static int meth_product(lua_State *L) {
 /* norm({groups =, eps =, centred =, offset =}, x, weight [columns / groups] or nil, dy) -> dx, and the gradient of the weight, if
  * there is one */
 static int meth_norm(lua_State *L) {
-  struct lua_gradients *ud = check_gradients(L);
+  struct lua_gradients *ud;
+  (void)check_gradients(L);
   const struct bind_tensor *x = check_matrix(L, 3, 0, 0), *dy = check_matrix(L, 5, x->shape.dim[0], x->shape.dim[1]);
   const struct bind_tensor *weight = lua_isnil(L, 4) ? NULL : bind_check_tensor(L, 4);
   struct ane_gradient_norm n = {.tokens = x->shape.dim[0], .cols = x->shape.dim[1]};
@@ -101,7 +103,8 @@ static int meth_norm(lua_State *L) {
 /* attention({heads =, kv_heads =, scale =, window =, softcap =}, q, k, v, dy, sinks (a tensor [heads], or nil) -> dq, dk, dv; or
  * nil, message, code */
 static int meth_attention(lua_State *L) {
-  struct lua_gradients *ud = check_gradients(L);
+  struct lua_gradients *ud;
+  (void)check_gradients(L);
   const struct bind_tensor *q = check_matrix(L, 3, 0, 0), *k = check_matrix(L, 4, q->shape.dim[0], 0);
   const struct bind_tensor *v = check_matrix(L, 5, q->shape.dim[0], k->shape.dim[1]);
   const struct bind_tensor *dy = check_matrix(L, 6, q->shape.dim[0], q->shape.dim[1]);
