@@ -30,40 +30,37 @@ end
 -- Returns nil for an option that may be given several times and was not given.
 local function given(list) return list and list[1] and list or nil end
 
-local MOST_SAMPLES = 1 << 20 -- tokens; more take days
-
 -- Most bytes of a model that writes samples without being asked to: it is in memory as a whole for them.
 local MOST_BYTES = 2 << 30
 
 -- Returns the two parts of --calibrate FILE+samples:N; nil for a missing one.
-local function parts_of(calibrate)
+local function calibration_parts(calibrate)
   local file, samples = calibrate:match "^(.+)%+samples:(.*)$"
   if file then return file, samples end
   samples = calibrate:match "^samples:(.*)$"
   return not samples and calibrate or nil, samples
 end
 
-local function calibration_parts(args) return parts_of(args.calibrate) end
-
 -- Returns the number of tokens that the model is to generate, or nil.
 local function sample_count(args)
-  local _, samples = calibration_parts(args)
+  local _, samples = calibration_parts(args.calibrate)
   local n = samples and math.tointeger(tonumber(samples))
   return n and (n > 0 and math.max(2, n) or 0)
 end
 
 --- What is wrong with the number of samples of --calibrate; nil: nothing. FILE+samples:0 means none.
 function M.samples_fault(calibrate)
-  local file, samples = parts_of(calibrate)
+  local file, samples = calibration_parts(calibrate)
   if not samples then return nil end
-  local least, n = file and 0 or 1, samples:match "^%d+$" and tonumber(samples)
-  if n and n >= least and n <= MOST_SAMPLES then return nil end
-  return ("is %s: the number of tokens must be %d .. %d"):format(calibrate, least, MOST_SAMPLES)
+  local least, most = file and 0 or 1, require("ane.model.inputs").MOST_SAMPLES
+  local n = samples:match "^%d+$" and tonumber(samples)
+  if n and n >= least and n <= most then return nil end
+  return ("is %s: the number of tokens must be %d .. %d"):format(calibrate, least, most)
 end
 
 -- The text of --calibrate, "" if it names no file; or nil, message, code.
 local function calibration_text(args)
-  local file = calibration_parts(args)
+  local file = calibration_parts(args.calibrate)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
@@ -86,7 +83,7 @@ end
 -- alternating); or nil, message, code.
 -- @param samples as draw gives them
 local function calibration_input(args, model, text, samples)
-  local file = calibration_parts(args)
+  local file = calibration_parts(args.calibrate)
   local input, message, code = text, nil, nil
   if not file then return samples end
   local conversations = require "ane.cli.conversations"
@@ -144,7 +141,7 @@ end
 
 -- May a model write samples without being asked to? Chats are complete as they are, and so is a text of many bytes for each token.
 local function completes(args, text)
-  local file = calibration_parts(args)
+  local file = calibration_parts(args.calibrate)
   if require("ane.cli.conversations").is_name(file) or #text >= 16 * enough_tokens(args) then return false end
   local source <close> = core.open(args.model)
   return source ~= nil and source:bytes() <= MOST_BYTES

@@ -1,6 +1,6 @@
 --- Options that several commands share, and how their values are checked.
--- Needs ane.generate, ane.model, ane.model.weights and ane.util.schema; ane.cli.common for --calibrate. A value is checked by the rule of
--- the Lua option of the same name, so the command and the API accept the same values.
+-- Needs ane.generate, ane.model, ane.model.importance, ane.model.weights and ane.util.schema; ane.cli.common for --calibrate. A value is
+-- checked by the rule of the Lua option of the same name, so the command and the API accept the same values.
 -- Usage: `options.add(parser, "-n --max-tokens", "Maximum tokens.", generate.rules.max_tokens):argname "N"; options.model(parser)`
 
 local generate = require "ane.generate"
@@ -154,7 +154,7 @@ end
 --- --tokens, of --calibrate
 function M.tokens(parser)
   M.add(parser, "--tokens", "Maximum tokens of --calibrate that are read; default 32768 with --method gptq, else 2048. With more, the "
-    .. "weights lose less, and it takes longer.", { type = "integer", min = 1, max = 1 << 30 }):argname "N"
+    .. "weights lose less, and it takes longer.", require("ane.model.importance").rules.tokens):argname "N"
 end
 
 --- --inputs of gptq.

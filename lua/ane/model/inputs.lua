@@ -9,11 +9,12 @@ local windows = require "ane.model.windows"
 
 local M = {}
 
-local MOST_SAMPLES = 1 << 20 -- tokens; more take days
+--- Most samples, in tokens; more take days.
+M.MOST_SAMPLES = 1 << 20
 
 local function draw(model, count, progress, most)
-  if math.type(count) ~= "integer" or count < 1 or count > MOST_SAMPLES then
-    return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(MOST_SAMPLES, schema.shown(count)), "invalid"
+  if math.type(count) ~= "integer" or count < 1 or count > M.MOST_SAMPLES then
+    return nil, ("samples must be an integer, 1 .. %d, but is %s"):format(M.MOST_SAMPLES, schema.shown(count)), "invalid"
   end
   return require("ane.model.samples").draw(model, math.max(2, math.min(count, most or count)), progress)
 end

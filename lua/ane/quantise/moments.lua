@@ -30,7 +30,7 @@ local M = {}
 --   threads: of the sums; default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
-  tokens = { type = "integer", min = 1, max = 1 << 30, default = 32768 },
+  tokens = { type = "integer", min = 1, max = importance.rules.tokens.max, default = 32768 },
   further = { type = "integer", min = 0, default = 0 },
   chunk = { type = "integer", min = 1, default = 512 },
   threads = { type = "integer", min = 1, max = 1024 },
