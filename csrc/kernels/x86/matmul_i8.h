@@ -39,7 +39,8 @@ enum {
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a range: no record is smaller than its codes */
   RUN_NT = 32 * LANES,                                   /* maximum tokens of a run */
   MAX_FUSED = ANE_MAX(FEW_BYTES, HALF_FEW_BYTES),
-  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2, /* independent sums: with one token a single chain waits for each dot */
+  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2,               /* independent sums: with one token a single chain waits for each dot */
+  MOST_RECORD = PANEL_NV * (8 * PLANE + 4 * 4 * LANES), /* no record is larger: scales and minima of two halves */
 };
 _Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * RUN_NT * MAX_RECORDS <= ANE_SCRATCH,
                "the scratch of a product");
@@ -128,6 +129,35 @@ INLINE void fused_dots(ane_layout f, int nv, int nt, const vi c[][8], int from, 
     }
 }
 
+/* Are the planes of a vector of whole groups stored as a record has them? */
+INLINE bool planes_stored(ane_layout f) {
+  return PARTS == 1 && layout_bits(f) == 8 && !layout_has_table(f) && !layout_is_split(f) && !SIGNED_BYTES;
+}
+
+/* Unpacks block b of nv vectors to a record of a panel; with_codes false: its scales and minima only. */
+INLINE void unpack_record(ane_layout f, const struct i8_job *j, int64_t vc, int nv, int64_t b, bool with_codes, uint8_t *to) {
+  const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
+  float *scales = (float *)(to + PANEL_NV * 8 * PLANE), *minima = scales + layout_subs(f) * PANEL_NV * LANES;
+  for (int i = 0; i < nv; i++) {
+    int part = (int)((vc + i) % PARTS);
+    const uint8_t *group = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes;
+    struct block_parts at = block_at(f, group, b);
+    vi c[8];
+    if (with_codes) {
+      unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
+#pragma GCC unroll 8
+      for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < layout_subs(f); half++)
+      v_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, table, part, half));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+      if (layout_has_sub_min(f)) v_store(minima + (half * PANEL_NV + i) * LANES, unpack_sub_min(at, part, half));
+    if (layout_has_min(f)) v_store(minima + i * LANES, unpack_min(f, at, part));
+  }
+}
+
 #include "kernels/x86/matmul_outliers.h"
 
 /* out[i][t] = vector vc + i times token t0 + t, from the packed layout; with two vectors without the residual codes. */
@@ -203,26 +233,10 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
 #include "kernels/x86/matmul_split.h"
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
-  const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
-    float *scales = (float *)(to + PANEL_NV * 8 * PLANE), *minima = scales + layout_subs(f) * PANEL_NV * LANES;
-    for (int i = 0; i < nv; i++) {
-      int part = (int)((vc + i) % PARTS);
-      const uint8_t *group = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes;
-      struct block_parts at = block_at(f, group, b);
-      vi c[8];
-      if (part == 0) prefetch_block(f, j->w, group, PANEL_NV / PARTS, b, false);
-      unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
-#pragma GCC unroll 8
-      for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
-#pragma GCC unroll 2
-      for (int half = 0; half < layout_subs(f); half++)
-        v_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, table, part, half));
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; half++)
-        if (layout_has_sub_min(f)) v_store(minima + (half * PANEL_NV + i) * LANES, unpack_sub_min(at, part, half));
-      if (layout_has_min(f)) v_store(minima + i * LANES, unpack_min(f, at, part));
-    }
+    for (int i = 0; i < nv; i += PARTS)
+      prefetch_block(f, j->w, j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes, PANEL_NV / PARTS, b, false);
+    unpack_record(f, j, vc, nv, b, true, to);
   }
 }
 
@@ -423,7 +437,8 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
 INLINE int max_fused_tokens(ane_layout f) {
   const bool bytes = layout_bits(f) == 8 && !layout_is_split(f);
   if (half_units() && layout_subs(f) == 1 && !layout_is_split(f)) return bytes ? HALF_FEW_BYTES : HALF_FEW;
-  return bytes ? FEW_BYTES : FEW;
+  const bool four = layout_bits(f) == 4 && layout_subs(f) == 1 && !layout_is_k(f);
+  return bytes ? FEW_BYTES : four ? FEW_FOUR : FEW;
 }
 
 /* Returns the maximum number of tokens of a run. A split layout, whose low nibbles are stored by rows, is unpacked for one vector

@@ -11,9 +11,10 @@
 
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
 INLINE bool half_units(void) { return false; }
-/* FEW: the most tokens that `fused` takes; FEW_BYTES: the same for codes stored as bytes. FUSED_NV: the vectors it takes at a
- * time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. I8_NV and I8_NT: vectors and tokens of a tile.
- * SIGNED_BYTES: unpacked bytes are signed. These sizes were measured on Zen 5. HALF_*: of AVX-512 only. */
+/* FEW: the most tokens that `fused` takes; FEW_FOUR and FEW_BYTES: the same for some 4-bit codes and for codes stored as bytes.
+ * FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. I8_NV and
+ * I8_NT: vectors and tokens of a tile. SIGNED_BYTES: unpacked bytes are signed. These sizes were measured on Zen 5. HALF_*: of
+ * AVX-512 only. */
 #ifdef ANE_LANES_VNNI
 enum {
   I8_NV = 2,
@@ -22,6 +23,7 @@ enum {
   FUSED_NT1 = 4,
   FUSED_NV = 1,
   FEW = 3,
+  FEW_FOUR = 3,
   FEW_BYTES = 3,
   SIGNED_BYTES = 0,
   HALF_NT = 0,
@@ -36,6 +38,7 @@ enum {
   FUSED_NT1 = 4,
   FUSED_NV = 1,
   FEW = 4,
+  FEW_FOUR = 4,
   FEW_BYTES = 4,
   SIGNED_BYTES = 1,
   HALF_NT = 0,

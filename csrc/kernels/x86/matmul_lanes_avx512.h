@@ -8,11 +8,12 @@
 #include "kernels/vec/vec_avx512.h"
 
 enum { LANES = VL, F32_NV = 2, F32_NT = 6 };
-/* FEW: the most tokens that `fused` takes; FEW_BYTES: the same for codes stored as bytes, which need no unpacking. FUSED_NV: the
- * vectors it takes at a time. FUSED_NT: the most tokens of a run; FUSED_NT1: the same with one vector. These and the tile sizes
- * were measured on Zen 5, FEW_BYTES on a Xeon with AVX-512. HALF_*: the same for a CPU that computes 512 bits in two halves, with
- * one vector always, measured on Zen 4. There a dot takes as long as a load, so vectors need not share loads of activations, and
- * lines that are prefetched to the first level cache delay the loads beside them. */
+/* FEW: the most tokens that `fused` takes; FEW_FOUR: the same for 4-bit codes with numbers of their own in each block, which
+ * unpack in few steps; FEW_BYTES: for codes stored as bytes, which need none. FUSED_NV: the vectors it takes at a time. FUSED_NT:
+ * the most tokens of a run; FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5, FEW_FOUR and
+ * FEW_BYTES on a Xeon. HALF_*: the same for a CPU that computes 512 bits in two halves, with one vector always, measured on
+ * Zen 4. There a dot takes as long as a load, so vectors need not share loads of activations, and lines that are prefetched to
+ * the first level cache delay the loads beside them. */
 #ifdef ANE_LANES_VNNI
 enum {
   I8_NV = 2,
@@ -21,7 +22,8 @@ enum {
   FUSED_NT1 = 4,
   FUSED_NV = 2,
   FEW = 16,
-  FEW_BYTES = 32,
+  FEW_FOUR = 32,
+  FEW_BYTES = 64,
   SIGNED_BYTES = 0,
   HALF_NT = 6,
   HALF_FEW = 32,
@@ -36,6 +38,7 @@ enum {
   FUSED_NT1 = 4,
   FUSED_NV = 1,
   FEW = 12,
+  FEW_FOUR = 12,
   FEW_BYTES = 12,
   SIGNED_BYTES = 1,
   HALF_NT = 0,

@@ -58,75 +58,10 @@ INLINE int make_fused_runs(const struct i8_job *j, int most, bool list, struct f
   return n;
 }
 
-/* sum[t] += residual codes of block b times vector vc, for the tokens of the run that have some. */
-INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, int64_t b, const struct fused_run *r, vf *sum) {
-  const struct ane_activations *x = j->x;
-  const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
-  const int part = (int)(vc % PARTS);
-  const struct block_parts at = block_at(f, j->w->data + (size_t)(vc / PARTS) * j->w->group_bytes, b);
-  const int64_t first = b * x->outlier_ld + r->t0;
-  vi c[8];
-  vf scale[2], sub_min[2];
-  unpack_block(f, j->w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
-#pragma GCC unroll 2
-  for (int half = 0; half < layout_subs(f); half++) {
-    scale[half] = unpack_scale(f, at, table, part, half);
-    sub_min[half] = layout_has_sub_min(f) ? unpack_sub_min(at, part, half) : v_set(0);
-  }
-  for (uint64_t m = outlier_bytes(x->outlier + first, r->nt); m;) {
-    const int t = __builtin_ctzll(m) / 8;
-    m &= ~((uint64_t)0xFF << 8 * t);
-    sum[t] = add_residual(f, c, scale, sub_min, x->residual + (first + t) * ANE_BLOCK, x->residual_isum + 2 * (first + t),
-                          x->d_residual[first + t], j->shift, sum[t]);
-  }
-}
-
-/* Scales and stores the sums of vectors [vc, vc + nv). With two vectors it first adds the products of the run's residual codes:
- * it unpacks the blocks with outliers a second time, so that the loop over all blocks needs no registers and no mispredicted
- * branches for them. */
-INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
-                         vf sum[FUSED_NV][FUSED_NT]) {
-  for (int i = 0; i < nv; i++) {
-    const int64_t row = (vc + i) * LANES;
-    vf residual_sum[FUSED_NT];
-    if (row >= j->w->rows) return;
-    for (int t = 0; nv == 2 && t < r->nt; t++) residual_sum[t] = v_set(0);
-    for (int32_t k = 0; nv == 2 && k < r->n_blocks; k++) fused_residuals(f, j, vc + i, r->blocks[k], r, residual_sum);
-    for (int t = 0; t < r->nt; t++) {
-      vf y = nv == 2 ? v_add(sum[i][t], residual_sum[t]) : sum[i][t];
-      if (layout_scale(f) == LAYOUT_NONE) y = v_mul(y, v_load(j->w->row_scale + row));
-      v_store_masked(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
-    }
-  }
-}
-
-/* Lists the outliers of the range. For each block, tokens with residual codes in one or two planes of one half go to the front of
- * the list, in order; all others go to its end, backwards. */
-INLINE void list_outliers(ane_layout f, const struct i8_job *j) {
-  const struct ane_activations *x = j->x;
-  const int64_t n = j->t_to - j->t_from;
-  uint32_t *few = j->outliers, *many = j->outliers + (j->b_to - j->b_from) * n;
-  for (int64_t b = j->b_from; b < j->b_to; b++) {
-    const uint8_t *outlier = x->outlier + b * x->outlier_ld + j->t_from;
-    struct outlier_ends *ends = &j->ends[b - j->b_from];
-    for (int64_t t0 = 0; t0 < n; t0 += MARKS)
-      for (uint64_t m = vi_marks(outlier + t0, n - t0); m; m &= m - 1) {
-        uint32_t t = (uint32_t)t0 + (uint32_t)__builtin_ctzll(m), planes = outlier[t], more = planes & (planes - 1);
-        uint32_t v = (uint32_t)__builtin_ctz(planes), u = more ? (uint32_t)__builtin_ctz(more) : v ^ 1;
-        bool is_few = !(more & (more - 1)) && (layout_subs(f) == 1 || v / 4 == u / 4);
-        uint32_t *to = is_few ? few : many - 1;
-        *to = t << 6 | v << 3 | u;
-        few += is_few;
-        many -= !is_few;
-      }
-    *ends = (struct outlier_ends){(uint32_t)(few - j->outliers), (uint32_t)(many - j->outliers)};
-  }
-}
-
-/* A block for add_outlier: planes and scales of the panel; for each token its residual codes, their sums over each 16, and their
- * scale. */
+/* A block for add_outlier: the planes of each vector, and the scales and minima of both as in a record of a panel; for each token
+ * its residual codes, their sums over each 16, and their scale. */
 struct outlier_block {
-  const uint8_t *codes;
+  const uint8_t *codes[PANEL_NV];
   const float *scales;
   const int8_t *residual;
   const int32_t *isum;
@@ -151,7 +86,7 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
       vi word = vi_word(q + 4 * plane);
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++)
-        dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_width(f) == 8, true, true);
+        dot_step(&sum[i], &run[i], vi_load(k.codes[i] + plane * PLANE), word, layout_width(f) == 8, true, true);
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
@@ -166,16 +101,90 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
             v_fma(dot[i], v_set(k.d[t]), v_load(residual_sum + (t * PANEL_NV + i) * LANES)));
 }
 
+/* Which planes of a block have residual codes for a token. few: one or two planes of one half, v and u. */
+struct outlier_planes {
+  uint32_t v, u;
+  bool few;
+};
+INLINE struct outlier_planes planes_of(ane_layout f, uint32_t planes) {
+  const uint32_t more = planes & (planes - 1), v = (uint32_t)__builtin_ctz(planes),
+                 u = more ? (uint32_t)__builtin_ctz(more) : v ^ 1;
+  return (struct outlier_planes){v, u, !(more & (more - 1)) && (layout_subs(f) == 1 || v / 4 == u / 4)};
+}
+
+/* Returns the block of a record. first: index of its first token in the arrays that are ordered by blocks. */
+INLINE struct outlier_block outlier_block(const struct i8_job *j, const uint8_t *record, int64_t first) {
+  return (struct outlier_block){{record, record + 8 * PLANE},       (const float *)(const void *)(record + PANEL_NV * 8 * PLANE),
+                                j->x->residual + first * ANE_BLOCK, j->x->residual_isum + 2 * first,
+                                j->x->d_residual + first,           j->shift};
+}
+
+/* sum[t] += residual codes of block b times vectors vc and vc + 1, for the tokens of the run that have some. */
+INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, int64_t b, const struct fused_run *r,
+                            float sum[FUSED_NT][PANEL_NV][LANES]) {
+  uint8_t record[MOST_RECORD] __attribute__((aligned(64)));
+  const int64_t first = b * j->x->outlier_ld + r->t0;
+  const uint8_t *outlier = j->x->outlier + first;
+  struct outlier_block k = outlier_block(j, record, first);
+  unpack_record(f, j, vc, 2, b, !planes_stored(f), record);
+  for (int i = 0; planes_stored(f) && i < PANEL_NV; i++)
+    k.codes[i] = block_at(f, j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes, b).codes;
+  for (uint64_t m = outlier_bytes(outlier, r->nt); m;) {
+    const int t = __builtin_ctzll(m) / 8;
+    const struct outlier_planes p = planes_of(f, outlier[t]);
+    m &= ~((uint64_t)0xFF << 8 * t);
+    if (p.few)
+      add_outlier(f, 2, k, t, false, (int)p.v, (int)p.u, sum[0][0]);
+    else
+      add_outlier(f, 2, k, t, true, 0, 0, sum[0][0]);
+  }
+}
+
+/* Scales and stores the sums of vectors [vc, vc + nv). With two vectors it first adds the products of the run's residual codes:
+ * it unpacks the blocks with outliers a second time, so that the loop over all blocks needs no registers and no mispredicted
+ * branches for them. */
+INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
+                         vf sum[FUSED_NV][FUSED_NT]) {
+  float residual_sums[FUSED_NT][PANEL_NV][LANES] __attribute__((aligned(64)));
+  if (nv == 2) memset(residual_sums, 0, (size_t)r->nt * sizeof residual_sums[0]);
+  for (int32_t k = 0; nv == 2 && k < r->n_blocks; k++) fused_residuals(f, j, vc, r->blocks[k], r, residual_sums);
+  for (int i = 0; i < nv; i++) {
+    const int64_t row = (vc + i) * LANES;
+    if (row >= j->w->rows) return;
+    for (int t = 0; t < r->nt; t++) {
+      vf y = nv == 2 ? v_add(sum[i][t], v_load(residual_sums[t][i])) : sum[i][t];
+      if (layout_scale(f) == LAYOUT_NONE) y = v_mul(y, v_load(j->w->row_scale + row));
+      v_store_masked(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
+    }
+  }
+}
+
+/* Lists the outliers of the range. For each block, tokens with residual codes in one or two planes of one half go to the front of
+ * the list, in order; all others go to its end, backwards. */
+INLINE void list_outliers(ane_layout f, const struct i8_job *j) {
+  const struct ane_activations *x = j->x;
+  const int64_t n = j->t_to - j->t_from;
+  uint32_t *few = j->outliers, *many = j->outliers + (j->b_to - j->b_from) * n;
+  for (int64_t b = j->b_from; b < j->b_to; b++) {
+    const uint8_t *outlier = x->outlier + b * x->outlier_ld + j->t_from;
+    struct outlier_ends *ends = &j->ends[b - j->b_from];
+    for (int64_t t0 = 0; t0 < n; t0 += MARKS)
+      for (uint64_t m = vi_marks(outlier + t0, n - t0); m; m &= m - 1) {
+        const uint32_t t = (uint32_t)t0 + (uint32_t)__builtin_ctzll(m);
+        const struct outlier_planes p = planes_of(f, outlier[t]);
+        uint32_t *to = p.few ? few : many - 1;
+        *to = t << 6 | p.v << 3 | p.u;
+        few += p.few;
+        many -= !p.few;
+      }
+    *ends = (struct outlier_ends){(uint32_t)(few - j->outliers), (uint32_t)(many - j->outliers)};
+  }
+}
+
 /* residual_sums += residual codes of block b for the tokens of the run. */
 INLINE void block_residuals(ane_layout f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
   const struct outlier_ends *ends = &j->ends[b - j->b_from], *before = ends - 1;
-  const int64_t first = b * j->x->outlier_ld + j->t_from;
-  const struct outlier_block k = {record,
-                                  (const float *)(record + PANEL_NV * 8 * PLANE),
-                                  j->x->residual + first * ANE_BLOCK,
-                                  j->x->residual_isum + 2 * first,
-                                  j->x->d_residual + first,
-                                  j->shift};
+  const struct outlier_block k = outlier_block(j, record, b * j->x->outlier_ld + j->t_from);
   const uint32_t *end = j->outliers + ends->few, *last = j->outliers + before->many;
   float *restrict residual_sum = j->residual_sums;
   for (const uint32_t *e = j->outliers + before->few; e < end; e++)
