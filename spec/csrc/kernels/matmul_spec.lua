@@ -137,6 +137,10 @@ local uneven = kept(function(t, cols, seed, scale)
       local n, by = math.min(32, cols - c), 2.0 ^ math.floor(r() * 6 - 3)
       local v = {string.unpack("<" .. ("f"):rep(n), flat, 4 * (i * cols + c) + 1)}
       for j = 1, n do v[j] = v[j] * by end
+      for _ = 1, r() < 0.3 and 1 + math.floor(r() * 2) or 0 do -- one or two values far above the others of the block
+        local j = 1 + math.floor(r() * n)
+        v[j] = v[j] * 20
+      end
       parts[#parts + 1] = string.pack("<" .. ("f"):rep(n), table.unpack(v, 1, n))
     end
   end
