@@ -1,8 +1,9 @@
 --- Reads the rows of a batch: lines of a file, a pipe or a function, or the files of a folder. One row and one block are in memory.
--- Needs ane.core. A row is {number, text}, or {number, text, fault} if it cannot be used. Its text is then its beginning, or empty if
--- nothing could be read. number: of the line or file, from 1.
+-- Needs ane.core and ane.util.byte_order. A row is {number, text}, or {number, text, fault} if it cannot be used. Its text is then its
+-- beginning, or empty if nothing could be read. number: of the line or file, from 1.
 -- Usage: `local rows = input.open { path = "in.jsonl", most = 1 << 24 }; for row in function() return rows:next() end do ... end`
 
+local byte_order = require "ane.util.byte_order"
 local core = require "ane.core"
 
 local M = {}
@@ -10,15 +11,11 @@ local M = {}
 -- Bytes per read.
 local BLOCK = 1 << 16
 
-local BOM = "\xEF\xBB\xBF"
-
--- First bytes of inputs that are not lines of UTF-8, and what to do about them.
-local FOREIGN = {
+-- First bytes of inputs that are compressed, and what to do about them.
+local COMPRESSED = {
   ["\x1F\x8B"] = "is compressed with gzip: decompress it first, as in zcat FILE | ane batch MODEL -",
   ["\x28\xB5\x2F\xFD"] = "is compressed with zstd: decompress it first, as in zstdcat FILE | ane batch MODEL -",
   ["\xFD7zXZ"] = "is compressed with xz: decompress it first, as in xzcat FILE | ane batch MODEL -",
-  ["\xFF\xFE"] = "is UTF-16, but must be UTF-8",
-  ["\xFE\xFF"] = "is UTF-16, but must be UTF-8",
 }
 
 -- ---- Lines -------------------------------------------------------------------------------------------------------------------
@@ -46,7 +43,7 @@ local function row_of(self)
     row.fault = ("the line has %d bytes, but must have at most %d (max_row)"):format(self.size, self.most)
   end
   self.parts, self.size, self.kept = {}, 0, 0
-  if row.number == 1 and row.text:sub(1, 3) == BOM then row.text = row.text:sub(4) end
+  if row.number == 1 then row.text = byte_order.unmarked(row.text) end
   row.text = row.text:gsub("\r$", "")
   return row
 end
@@ -54,7 +51,8 @@ end
 -- Refuses an input by its first block.
 -- @return true; or nil, message, code
 local function check_start(self, block)
-  for start, what in pairs(FOREIGN) do
+  if byte_order.is_utf16(block) then return nil, self.name .. ": is UTF-16, but must be UTF-8", "format" end
+  for start, what in pairs(COMPRESSED) do
     if block:sub(1, #start) == start then return nil, ("%s: %s"):format(self.name, what), "format" end
   end
   return true

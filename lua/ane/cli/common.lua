@@ -1,8 +1,9 @@
 --- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
--- Needs ane.core, ane.cli.sandbox, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
+-- Needs ane.core, ane.cli.sandbox, ane.util.byte_order, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
 -- ane.evaluate.calibrate and ane.model.samples if a model is loaded; ane.jinja for texts of chat templates.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
+local byte_order = require "ane.util.byte_order"
 local core = require "ane.core"
 local sandbox = require "ane.cli.sandbox"
 
@@ -64,10 +65,10 @@ local function calibration_text(args)
   if not file then return "" end
   local text, message, code = M.read(file)
   if not text then return nil, message, code end
-  if text:find "^\xFF\xFE" or text:find "^\xFE\xFF" then
+  if byte_order.is_utf16(text) then
     return nil, M.name_of(file) .. ": is UTF-16, as its byte order mark says, but must be UTF-8", "format"
   end
-  text = text:gsub("^\xEF\xBB\xBF", "") -- the byte order mark of UTF-8
+  text = byte_order.unmarked(text)
   if text == "" then return nil, M.name_of(file) .. ": is empty", "invalid" end
   return text
 end
