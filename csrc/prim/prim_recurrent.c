@@ -222,7 +222,7 @@ static ane_status run_direction(struct ane_prim_call *c, const struct layer *l, 
 static ane_status run(struct ane_prim_call *c, const struct layer *l) {
   struct ane_prim_state *own = NULL;
   int each = 1 + l->parts, need = l->directions * each;
-  if (c->status || l->b == 0 || !l->own) return c->status; /* the results are empty; own is NULL after an error alone */
+  if (c->status || l->b == 0 || !l->own) return c->status; /* failed, or no results; own is NULL only after an error */
   if (!c->state || c->state->n < need) pack(c, &own, l->parts, l->directions);
   const struct ane_prim_state *s = own ? own : c->state;
   for (int d = 0; d < l->directions && !c->status; d++) run_direction(c, l, &s->m[d * each], d);

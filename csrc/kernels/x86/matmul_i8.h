@@ -129,7 +129,7 @@ INLINE void fused_dots(ane_layout f, int nv, int nt, const vi c[][8], int from, 
     }
 }
 
-/* Are the planes of a vector of whole groups stored as a record has them? */
+/* Does a vector hold a whole group whose planes are stored as a record stores them? Then they need no unpacking. */
 INLINE bool planes_stored(ane_layout f) {
   return PARTS == 1 && layout_bits(f) == 8 && !layout_has_table(f) && !layout_is_split(f) && !SIGNED_BYTES;
 }
@@ -436,8 +436,8 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
 /* Returns the maximum number of tokens for `fused`. */
 INLINE int max_fused_tokens(ane_layout f) {
   const bool bytes = layout_bits(f) == 8 && !layout_is_split(f);
-  if (half_units() && layout_subs(f) == 1 && !layout_is_split(f)) return bytes ? HALF_FEW_BYTES : HALF_FEW;
   const bool four = layout_bits(f) == 4 && layout_subs(f) == 1 && !layout_is_k(f);
+  if (half_units() && layout_subs(f) == 1 && !layout_is_split(f)) return bytes ? HALF_FEW_BYTES : HALF_FEW;
   return bytes ? FEW_BYTES : four ? FEW_FOUR : FEW;
 }
 

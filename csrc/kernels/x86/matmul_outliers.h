@@ -126,7 +126,7 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
   const int64_t first = b * j->x->outlier_ld + r->t0;
   const uint8_t *outlier = j->x->outlier + first;
   struct outlier_block k = outlier_block(j, record, first);
-  unpack_record(f, j, vc, 2, b, !planes_stored(f), record);
+  unpack_record(f, j, vc, PANEL_NV, b, !planes_stored(f), record);
   for (int i = 0; planes_stored(f) && i < PANEL_NV; i++)
     k.codes[i] = block_at(f, j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes, b).codes;
   for (uint64_t m = outlier_bytes(outlier, r->nt); m;) {
@@ -134,9 +134,9 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
     const struct outlier_planes p = planes_of(f, outlier[t]);
     m &= ~((uint64_t)0xFF << 8 * t);
     if (p.few)
-      add_outlier(f, 2, k, t, false, (int)p.v, (int)p.u, sum[0][0]);
+      add_outlier(f, PANEL_NV, k, t, false, (int)p.v, (int)p.u, sum[0][0]);
     else
-      add_outlier(f, 2, k, t, true, 0, 0, sum[0][0]);
+      add_outlier(f, PANEL_NV, k, t, true, 0, 0, sum[0][0]);
   }
 }
 
