@@ -157,11 +157,64 @@ __attribute__((target("avx2"))) static void strip_avx2(float *acc, int64_t ld_ac
   }
   for (int k = 0; k < ANE_STRIP; k++) add_scaled(acc + k * ld_acc, sum[k], a_scale[k], b_scale);
 }
+
+/* The same for 32 columns with vpdpwssd, which also adds. Pairs at even and at odd positions have sums of their own, because a
+ * result is ready only after several cycles. */
+#define DOT_PAIR(half, at, k)                                                                                                    \
+  do {                                                                                                                           \
+    int32_t both;                                                                                                                \
+    memcpy(&both, (at) + 2 * (k), sizeof both);                                                                                  \
+    __m512i left = _mm512_set1_epi32(both);                                                                                      \
+    half##lo##k = _mm512_dpwssd_epi32(half##lo##k, left, lo);                                                                    \
+    half##hi##k = _mm512_dpwssd_epi32(half##hi##k, left, hi);                                                                    \
+  } while (0)
+#define DOT_ROWS(half, x, y)                                                                                                     \
+  do {                                                                                                                           \
+    __m512i lo = _mm512_loadu_si512(y), hi = _mm512_loadu_si512((y) + 32);                                                       \
+    DOT_PAIR(half, x, 0);                                                                                                        \
+    DOT_PAIR(half, x, 1);                                                                                                        \
+    DOT_PAIR(half, x, 2);                                                                                                        \
+    DOT_PAIR(half, x, 3);                                                                                                        \
+  } while (0)
+#define STORE_BOTH(k)                                                                                                            \
+  do {                                                                                                                           \
+    _mm512_storeu_si512(sum[k], _mm512_add_epi32(e_lo##k, o_lo##k));                                                             \
+    _mm512_storeu_si512(sum[k] + 16, _mm512_add_epi32(e_hi##k, o_hi##k));                                                        \
+  } while (0)
+
+__attribute__((target("avx512f,avx512vnni"))) static void strip_avx512vnni(float *acc, int64_t ld_acc, const int16_t *a,
+                                                                           const float *a_scale, const int16_t *b,
+                                                                           const float *b_scale, int64_t pairs) {
+  enum { STEP = 2 * ANE_PANEL };
+  int32_t sum[ANE_STRIP][ANE_PANEL];
+  __m512i e_lo0 = _mm512_setzero_si512(), e_lo1 = e_lo0, e_lo2 = e_lo0, e_lo3 = e_lo0;
+  __m512i e_hi0 = e_lo0, e_hi1 = e_lo0, e_hi2 = e_lo0, e_hi3 = e_lo0;
+  __m512i o_lo0 = e_lo0, o_lo1 = e_lo0, o_lo2 = e_lo0, o_lo3 = e_lo0, o_hi0 = e_lo0, o_hi1 = e_lo0, o_hi2 = e_lo0, o_hi3 = e_lo0;
+  int64_t p = 0;
+  for (; p + 2 <= pairs; p += 2, a += 2 * STEP, b += 2 * STEP) {
+    DOT_ROWS(e_, a, b);
+    DOT_ROWS(o_, a + STEP, b + STEP);
+  }
+  if (p < pairs) DOT_ROWS(e_, a, b);
+  STORE_BOTH(0);
+  STORE_BOTH(1);
+  STORE_BOTH(2);
+  STORE_BOTH(3);
+  for (int k = 0; k < ANE_STRIP; k++) add_scaled(acc + k * ld_acc, sum[k], a_scale[k], b_scale);
+}
+
+static bool has_avx512vnni(void) {
+  return ane_wide_most >= 64 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 void ane_strip_codes(float *acc, int64_t ld_acc, const int16_t *a, const float *a_scale, const int16_t *b, const float *b_scale,
                      int64_t pairs) {
 #ifdef ANE_WIDE_X86
+  if (has_avx512vnni()) {
+    strip_avx512vnni(acc, ld_acc, a, a_scale, b, b_scale, pairs);
+    return;
+  }
   if (ane_wide_most >= 32 && __builtin_cpu_supports("avx2")) {
     strip_avx2(acc, ld_acc, a, a_scale, b, b_scale, pairs);
     return;
