@@ -48,8 +48,7 @@ void ane_http_stop(struct ane_http *h);
 void ane_http_wait(struct ane_http *h, double seconds);
 /* A file descriptor for one server: writing a byte to it ends a wait, and is async-signal-safe. */
 int ane_http_wake_file(const struct ane_http *h);
-/* Checks the sockets: closes connections that have timed out, and marks exchanges whose client has disconnected. Makes one poll()
- * call. */
+/* Polls the sockets: closes connections that have timed out, and marks exchanges whose client has disconnected. */
 void ane_http_look(struct ane_http *h);
 
 /* Returns the next complete request, which the caller releases. NULL: there is none. */
@@ -78,8 +77,8 @@ ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *b
 /* Begins a response that is written piece by piece. probe: bytes that the client ignores, sent after it has closed its side to
  * find out whether it still reads; "" sends none. */
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err);
-/* Appends to the response, whatever waits already: see ane_http_full. ANE_STOPPED: the client has disconnected or has not read
- * for receive_s; the response is cut off. */
+/* Appends to the response, which keeps any number of bytes: see ane_http_full. ANE_STOPPED: the client has disconnected or has
+ * not read for receive_s; the response is cut off. */
 ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err);
 /* Appends the last bytes of a response begun by ane_http_begin, maybe none, and ends it. Without memory for them the response is
  * cut off. */

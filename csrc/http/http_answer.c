@@ -75,7 +75,7 @@ void ane_http_resume(struct ane_http_exchange *x) {
 /* Notes that the response is whole, and starts the timeout for the client to read it. Nothing else sets `ended`. */
 static void note_end(struct ane_http_exchange *x) {
   x->ended = true;
-  if (x->line) x->line->deadline = ane_clock() + x->server->limits.receive_s;
+  if (x->socket) x->socket->deadline = ane_clock() + x->server->limits.receive_s;
 }
 
 /* Ends the exchange with an incomplete response. */
@@ -90,7 +90,7 @@ static void cut_off(struct ane_http_exchange *x) {
 static void note_read(struct ane_http_exchange *x, size_t n) {
   const struct ane_http_options *limits = &x->server->limits;
   x->sent += n;
-  if (x->ended) x->line->deadline = ane_clock() + limits->receive_s;
+  if (x->ended) x->socket->deadline = ane_clock() + limits->receive_s;
   if (x->awaited && x->output.size - x->sent <= limits->output_bytes / 2) {
     x->awaited = false;
     ane_http_wake(x->server);
@@ -143,13 +143,13 @@ static bool has_room(int fd, size_t n) {
  * chunk: it does not count the bytes of a response of unknown size. Returns false if the bytes must wait in the output. Call it
  * with the lock held. */
 static bool send_chunk(struct ane_http_exchange *x, const void *data, size_t size) {
-  if (!x->direct || !x->between || x->broken || x->gone || x->output.size || !size || !has_room(x->line->fd, size + 16))
+  if (!x->direct || !x->between || x->broken || x->gone || x->output.size || !size || !has_room(x->socket->fd, size + 16))
     return false;
   char head[24];
   int n = snprintf(head, sizeof head, "%zx\r\n", size);
   struct iovec parts[3] = {{head, (size_t)n}, {(void *)data, size}, {(void *)"\r\n", 2}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
-  ssize_t sent = sendmsg(x->line->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  ssize_t sent = sendmsg(x->socket->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == ENOMEM))
     return false;
   if (sent != (ssize_t)(size + (size_t)n + 2)) { /* the connection is lost, or the chunk is broken */

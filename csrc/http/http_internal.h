@@ -9,9 +9,9 @@
 #include <poll.h>
 #include <pthread.h>
 
-/* A connection. It is created and freed in libmicrohttpd's thread. */
-struct ane_http_line {
-  struct ane_http_line *previous, *next;
+/* The socket of a connection. It is created and freed in libmicrohttpd's thread. */
+struct ane_http_socket {
+  struct ane_http_socket *previous, *next;
   int fd;
   double deadline; /* of ane_clock; infinity while a request is answered */
   bool answering;  /* from the end of a request to the end of its response */
@@ -22,7 +22,7 @@ struct ane_http_exchange {
   struct ane_http_exchange *previous, *next; /* in the list of exchanges that libmicrohttpd still uses */
   struct ane_http_exchange *after;           /* in the queue of exchanges to be taken */
   struct MHD_Connection *connection;         /* NULL: libmicrohttpd has completed it */
-  struct ane_http_line *line;
+  struct ane_http_socket *socket;
   struct ane_http_request request;
   struct ane_buffer head; /* method, path, then name and value of each header, each NUL-terminated */
   struct ane_buffer body;
@@ -48,14 +48,14 @@ struct ane_http {
   struct ane_http_options limits;
   bool tls, secured, stopping;
   char secret[65]; /* hash of the secret, in hexadecimal */
-  struct ane_http_line *lines;
+  struct ane_http_socket *sockets;
   struct ane_http_exchange *exchanges;
   struct ane_http_exchange *first, *last; /* queue of exchanges to be taken */
   size_t bodies;
   int open;
   int port, wake[2]; /* wake: a pipe */
   int refs;          /* held by the owner and by exchanges */
-  double lines_at;   /* when the idle connections are polled next; of ane_clock */
+  double poll_at;    /* when the idle connections are polled next; of ane_clock */
   struct pollfd *files;
   size_t files_room;
   char log[256]; /* the last message of libmicrohttpd */
@@ -66,7 +66,7 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
                                     const char *data, size_t *size, void **exchange);
 void ane_http_on_completed(void *cls, struct MHD_Connection *c, void **exchange, enum MHD_RequestTerminationCode code);
 size_t ane_http_unescape(void *cls, struct MHD_Connection *c, char *text); /* in place; returns the length */
-void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code);
+void ane_http_on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code);
 
 /* Hashes a secret. Secrets are compared by their hashes, in a time that does not depend on them. */
 void ane_http_hash(const char *secret, char out[65]);

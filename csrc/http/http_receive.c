@@ -107,8 +107,8 @@ static size_t body_limit(const struct ane_http_exchange *x) {
 /* Makes an exchange with the head of its request. NULL: out of memory. */
 static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Connection *c, const char *url, const char *method,
                                                const char *version) {
-  struct ane_http_line *line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-  struct ane_http_exchange *x = line ? ane_calloc(1, sizeof *x) : NULL; /* no line: ane_http_on_line had no memory for it */
+  struct ane_http_socket *socket = *(struct ane_http_socket **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  struct ane_http_exchange *x = socket ? ane_calloc(1, sizeof *x) : NULL; /* NULL: there was no memory for the socket */
   if (!x) return NULL;
   bool ok = add_text(&x->head, method) && add_text(&x->head, path_of(url));
   int count = ok ? ane_mhd.get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
@@ -119,7 +119,7 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   }
   x->server = h;
   x->connection = c;
-  x->line = line;
+  x->socket = socket;
   x->http11 = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
   x->request.method = (const char *)x->head.data;
   x->request.path = x->request.method + strlen(method) + 1;
@@ -173,8 +173,8 @@ static enum MHD_Result complete(struct ane_http_exchange *x) {
   if (!stopping) {
     x->answered = true;
     x->refs++;
-    x->line->deadline = INFINITY;
-    x->line->answering = true;
+    x->socket->deadline = INFINITY;
+    x->socket->answering = true;
     x->suspended = true;
     ane_mhd.suspend_connection(x->connection);
     if (h->last)
@@ -245,10 +245,10 @@ void ane_http_on_completed(void *cls, ANE_UNUSED struct MHD_Connection *c, void 
   if (!x) return;
   pthread_mutex_lock(&h->lock);
   x->gone = x->gone || !x->ended;
-  x->line->deadline = ane_clock() + h->limits.receive_s;
-  x->line->answering = false;
+  x->socket->deadline = ane_clock() + h->limits.receive_s;
+  x->socket->answering = false;
   x->connection = NULL;
-  x->line = NULL;
+  x->socket = NULL;
   x->suspended = false;
   ane_http_unref(x);
   pthread_mutex_unlock(&h->lock);
@@ -277,30 +277,30 @@ size_t ane_http_unescape(ANE_UNUSED void *cls, ANE_UNUSED struct MHD_Connection 
   return (size_t)(to - text);
 }
 
-void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code) {
+void ane_http_on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code) {
   struct ane_http *h = cls;
-  struct ane_http_line *l = *line;
+  struct ane_http_socket *s = *context;
   pthread_mutex_lock(&h->lock);
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-    l = ane_calloc(1, sizeof *l);
-    *line = l;
-    if (l) {
-      l->fd = ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-      l->deadline = ane_clock() + h->limits.receive_s;
-      l->next = h->lines;
-      if (l->next) l->next->previous = l;
-      h->lines = l;
+    s = ane_calloc(1, sizeof *s);
+    *context = s;
+    if (s) {
+      s->fd = ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+      s->deadline = ane_clock() + h->limits.receive_s;
+      s->next = h->sockets;
+      if (s->next) s->next->previous = s;
+      h->sockets = s;
       h->open++;
     }
-  } else if (l) {
-    if (l->previous)
-      l->previous->next = l->next;
+  } else if (s) {
+    if (s->previous)
+      s->previous->next = s->next;
     else
-      h->lines = l->next;
-    if (l->next) l->next->previous = l->previous;
+      h->sockets = s->next;
+    if (s->next) s->next->previous = s->previous;
     h->open--;
-    ane_free(l);
-    *line = NULL;
+    ane_free(s);
+    *context = NULL;
   }
   pthread_mutex_unlock(&h->lock);
 }

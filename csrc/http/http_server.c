@@ -20,7 +20,7 @@
 #endif
 
 /* Seconds between polls of the idle connections, and for the rest of a request to be read after its client has closed. */
-#define LINES_S 0.5
+#define POLL_S 0.5
 #define CLOSED_S 3.0
 
 /* Bytes of headers beyond the limit that can still be read, so that the owner answers. They are used only by requests that have
@@ -96,7 +96,7 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   ane_signals_block(&before);
   struct MHD_Daemon *d = ane_mhd.start_daemon(
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
-      ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_UNESCAPE_CALLBACK,
+      ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_connection, h, MHD_OPTION_UNESCAPE_CALLBACK,
       ane_http_unescape, NULL, MHD_OPTION_SOCK_ADDR, at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections,
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->header_bytes + (size_t)HEAD_ROOM, MHD_OPTION_CONNECTION_TIMEOUT,
       (unsigned)ceil(o->receive_s), MHD_OPTION_STRICT_FOR_CLIENT,
@@ -196,15 +196,15 @@ struct ane_http_exchange *ane_http_take(struct ane_http *h) {
   return x;
 }
 
-/* ---- The look at the sockets ---------------------------------------------------------------------------------------------*/
+/* ---- Polling the sockets -------------------------------------------------------------------------------------------------*/
 
-/* A client that has closed its side may still read. If it does not, sending to it results in an error, which a later look sees.
- * */
+/* A client that has closed its side may still read. If it does not, sending to it results in an error, which a later poll
+ * reports. */
 static void probe(struct ane_http_exchange *x) {
   if (x->probed) return;
   x->probed = true;
   if (!x->streaming && x->suspended && x->http11) {
-    (void)send(x->line->fd, CONTINUE, sizeof CONTINUE - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)send(x->socket->fd, CONTINUE, sizeof CONTINUE - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   } else if (x->streaming && *x->probe && !x->ended && ane_buffer_append(&x->output, x->probe, strlen(x->probe))) {
     if (!x->response) ane_http_resume(x);
   }
@@ -229,13 +229,13 @@ static bool poll_room(struct ane_http *h, size_t n) {
   return more != NULL;
 }
 
-static void look_at_exchanges(struct ane_http *h) {
+static void poll_exchanges(struct ane_http *h) {
   size_t n = 0;
   for (struct ane_http_exchange *x = h->exchanges; x; x = x->next) n += watched(x);
   if (!n || !poll_room(h, n)) return;
   size_t i = 0;
   for (struct ane_http_exchange *x = h->exchanges; x; x = x->next) {
-    if (watched(x)) h->files[i++] = (struct pollfd){.fd = x->line->fd, .events = POLLRDHUP};
+    if (watched(x)) h->files[i++] = (struct pollfd){.fd = x->socket->fd, .events = POLLRDHUP};
   }
   if (poll(h->files, (nfds_t)n, 0) <= 0) return;
   i = 0;
@@ -246,32 +246,32 @@ static void look_at_exchanges(struct ane_http *h) {
 
 /* Gives connections that the client has closed, outside of a response, a short time to end. libmicrohttpd 0.9.75 closes them
  * itself, except those whose last bytes came together with the end of the stream: there it waits for more. */
-static void look_at_lines(struct ane_http *h, double now) {
+static void poll_sockets(struct ane_http *h, double now) {
   size_t n = 0;
-  if (now < h->lines_at) return;
-  h->lines_at = now + LINES_S;
-  for (const struct ane_http_line *l = h->lines; l; l = l->next) n += !l->answering;
+  if (now < h->poll_at) return;
+  h->poll_at = now + POLL_S;
+  for (const struct ane_http_socket *s = h->sockets; s; s = s->next) n += !s->answering;
   if (!n || !poll_room(h, n)) return;
   size_t i = 0;
-  for (const struct ane_http_line *l = h->lines; l; l = l->next) {
-    if (!l->answering) h->files[i++] = (struct pollfd){.fd = l->fd, .events = POLLRDHUP};
+  for (const struct ane_http_socket *s = h->sockets; s; s = s->next) {
+    if (!s->answering) h->files[i++] = (struct pollfd){.fd = s->fd, .events = POLLRDHUP};
   }
   if (poll(h->files, (nfds_t)n, 0) <= 0) return;
   i = 0;
-  for (struct ane_http_line *l = h->lines; l; l = l->next) {
-    if (!l->answering && h->files[i++].revents) l->deadline = fmin(l->deadline, now + CLOSED_S);
+  for (struct ane_http_socket *s = h->sockets; s; s = s->next) {
+    if (!s->answering && h->files[i++].revents) s->deadline = fmin(s->deadline, now + CLOSED_S);
   }
 }
 
 void ane_http_look(struct ane_http *h) {
   double now = ane_clock();
   pthread_mutex_lock(&h->lock);
-  look_at_lines(h, now);
-  for (struct ane_http_line *l = h->lines; l; l = l->next) {
-    if (now < l->deadline) continue;
-    l->deadline = INFINITY;
-    (void)shutdown(l->fd, SHUT_RDWR); /* libmicrohttpd sees the end of the stream and closes the socket */
+  poll_sockets(h, now);
+  for (struct ane_http_socket *s = h->sockets; s; s = s->next) {
+    if (now < s->deadline) continue;
+    s->deadline = INFINITY;
+    (void)shutdown(s->fd, SHUT_RDWR); /* libmicrohttpd sees the end of the stream and closes the socket */
   }
-  look_at_exchanges(h);
+  poll_exchanges(h);
   pthread_mutex_unlock(&h->lock);
 }
