@@ -27,14 +27,14 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, const
   ane_store_u32(past + 4, s->long_rope ? FLAG_LONG_ROPE : 0);
   ane_store_u64(past + 8, (uint64_t)s->ring_low);
   ane_saved_create(&w, path, &key, err);
-  ane_saved_chunk(&w, "ids", (uint64_t)s->length * sizeof *s->ids);
+  ane_saved_begin_part(&w, "ids", (uint64_t)s->length * sizeof *s->ids);
   ane_saved_write(&w, s->ids, (size_t)s->length * sizeof *s->ids);
-  ane_saved_chunk(&w, "past", sizeof past);
+  ane_saved_begin_part(&w, "past", sizeof past);
   ane_saved_write(&w, past, sizeof past);
-  ane_saved_chunk(&w, "state", ane_session_kv_bytes(s));
+  ane_saved_begin_part(&w, "state", ane_session_kv_bytes(s));
   state_each_used(s, save_range, &w);
-  if (logits) ane_saved_chunk(&w, "logits", row), ane_saved_write(&w, logits, row);
-  if (note->text) ane_saved_chunk(&w, "note", note->bytes), ane_saved_write(&w, note->text, note->bytes);
+  if (logits) ane_saved_begin_part(&w, "logits", row), ane_saved_write(&w, logits, row);
+  if (note->text) ane_saved_begin_part(&w, "note", note->bytes), ane_saved_write(&w, note->text, note->bytes);
   return ane_saved_commit(&w);
 }
 

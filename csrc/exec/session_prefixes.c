@@ -87,11 +87,11 @@ ane_status ane_program_save_prefixes(const struct ane_program *p, struct ane_kv_
   ane_store_u64(form + 8, bytes);
   ane_store_u64(form + 16, count);
   ane_saved_create(&w, path, &key, err);
-  ane_saved_chunk(&w, "form", sizeof form);
+  ane_saved_begin_part(&w, "form", sizeof form);
   ane_saved_write(&w, form, sizeof form);
-  ane_saved_chunk(&w, "tree", count * ENTRY);
+  ane_saved_begin_part(&w, "tree", count * ENTRY);
   ane_kv_prefixes_each(t, save_entry, &w);
-  ane_saved_chunk(&w, "pages", count * bytes);
+  ane_saved_begin_part(&w, "pages", count * bytes);
   ane_kv_prefixes_each(t, save_page, &w);
   return ane_saved_commit(&w);
 }

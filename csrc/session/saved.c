@@ -8,7 +8,7 @@
 #include <zlib.h>
 
 static const char magic[] = "ANESTATE", end_name[] = "end";
-enum { MAGIC = 8, VERSION = 2, ENGINE = 16, HEADER = 40, CHUNK = 12, END_NAME = 3, CRC = 4 };
+enum { MAGIC = 8, VERSION = 2, ENGINE = 16, HEADER = 40, PART_HEAD = 12, END_NAME = 3, CRC = 4 };
 
 /* ---- Writing -------------------------------------------------------------------------------------------------------*/
 
@@ -31,8 +31,8 @@ ane_status ane_saved_write(struct ane_saved_writer *w, const void *data, size_t 
   return w->status = ane_file_write(&w->file, data, n, w->err);
 }
 
-ane_status ane_saved_chunk(struct ane_saved_writer *w, const char *name, uint64_t bytes) {
-  uint8_t head[CHUNK];
+ane_status ane_saved_begin_part(struct ane_saved_writer *w, const char *name, uint64_t bytes) {
+  uint8_t head[PART_HEAD];
   ane_store_u32(head, (uint32_t)strlen(name));
   ane_store_u64(head + 4, bytes);
   ane_saved_write(w, head, sizeof head);
@@ -41,7 +41,7 @@ ane_status ane_saved_chunk(struct ane_saved_writer *w, const char *name, uint64_
 
 ane_status ane_saved_commit(struct ane_saved_writer *w) {
   uint8_t crc[CRC];
-  ane_saved_chunk(w, end_name, sizeof crc);
+  ane_saved_begin_part(w, end_name, sizeof crc);
   ane_store_u32(crc, w->crc);
   ane_saved_write(w, crc, sizeof crc);
   if (!w->status) w->status = ane_file_commit(&w->file, w->err);
@@ -64,8 +64,8 @@ static bool is_named(const struct ane_saved_part *p, const char *name) {
 }
 
 /* Walks all parts to the end of the file, and checks the last one. */
-static ane_status check_chunks(struct ane_saved *s, struct ane_error *err) {
-  struct ane_reader r = s->chunks;
+static ane_status check_parts(struct ane_saved *s, struct ane_error *err) {
+  struct ane_reader r = s->parts;
   struct ane_saved_part part;
   const char *why = "cut short";
   while (next(&r, &part)) {
@@ -76,7 +76,7 @@ static ane_status check_chunks(struct ane_saved *s, struct ane_error *err) {
     else if (part.bytes != CRC || ane_load_u32(part.data) != (uint32_t)crc32_z(0, s->map.data, whole))
       why = "wrong checksum";
     else
-      return s->chunks.size = whole - CHUNK - END_NAME, ANE_OK;
+      return s->parts.size = whole - PART_HEAD - END_NAME, ANE_OK;
     break;
   }
   return ane_fail(err, ANE_FORMAT, "%s is damaged: %s", s->path, why);
@@ -110,9 +110,9 @@ ane_status ane_saved_open(struct ane_saved *out, const char *path, const struct 
   else if (ane_load_u32(m->data + 8) != VERSION)
     st = ane_fail(err, ANE_STATE, "%s is a saved session of version %" PRIu32 "; this program reads version %d", path,
                   ane_load_u32(m->data + 8), VERSION);
-  out->chunks = ane_reader_of(m->data, (size_t)m->size);
-  out->chunks.pos = HEADER;
-  if (!st) st = check_chunks(out, err);
+  out->parts = ane_reader_of(m->data, (size_t)m->size);
+  out->parts.pos = HEADER;
+  if (!st) st = check_parts(out, err);
   if (!st) st = check_key(out, key, err);
   if (st) ane_saved_close(out);
   return st;
@@ -124,7 +124,7 @@ void ane_saved_close(struct ane_saved *s) {
 }
 
 bool ane_saved_next(const struct ane_saved *s, size_t *at, struct ane_saved_part *out) {
-  struct ane_reader r = s->chunks;
+  struct ane_reader r = s->parts;
   if (*at) r.pos = *at;
   if (ane_reader_left(&r) == 0 || !next(&r, out)) return false;
   *at = r.pos;

@@ -54,7 +54,7 @@ struct ane_saved_writer {
 /* Creates the file and writes its head. err is kept for the later calls. Errors of all calls: ANE_IO, ANE_NOMEM. */
 ane_status ane_saved_create(struct ane_saved_writer *w, const char *path, const struct ane_saved_key *key, struct ane_error *err);
 /* Begins a part of `bytes` bytes, which one or several calls of ane_saved_write provide. Each name must be unique. */
-ane_status ane_saved_chunk(struct ane_saved_writer *w, const char *name, uint64_t bytes);
+ane_status ane_saved_begin_part(struct ane_saved_writer *w, const char *name, uint64_t bytes);
 ane_status ane_saved_write(struct ane_saved_writer *w, const void *data, size_t n);
 /* Completes the file and moves it into place. After a failure, of this call or an earlier one, the file is removed. Always the
  * last call. */
@@ -63,8 +63,8 @@ ane_status ane_saved_commit(struct ane_saved_writer *w);
 /* A file whose contents have been checked. */
 struct ane_saved {
   struct ane_map map;
-  const char *path;         /* borrowed */
-  struct ane_reader chunks; /* all parts except the last */
+  const char *path;        /* borrowed */
+  struct ane_reader parts; /* all parts except the last */
 };
 /* Opens and checks a file. Errors: ANE_IO; ANE_FORMAT (not a saved session, or a damaged one); ANE_STATE (another version of the
  * format or of the arithmetic, another engine, another model). After an error *out is empty. */

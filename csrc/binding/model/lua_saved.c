@@ -66,7 +66,7 @@ static int save_session(lua_State *L) {
   }
   ane_saved_create(&w, path, &key, &err);
   for (size_t i = 0; i < n; i++) {
-    ane_saved_chunk(&w, list[i].name, list[i].bytes);
+    ane_saved_begin_part(&w, list[i].name, list[i].bytes);
     ane_saved_write(&w, list[i].data, list[i].bytes);
   }
   return bind_done(L, ane_saved_commit(&w), &err);
