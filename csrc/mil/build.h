@@ -2,8 +2,8 @@
  *
  *   y = mil_binary(b, "mul", mil_unary(b, "sigmoid", g), u);
  *
- * Result types are inferred from the arguments. Everything lives in the arena. The builder keeps the first failure; all later
- * calls then do nothing and return a harmless value, so the caller checks the status once, at the end.
+ * Result types are inferred from the arguments. Everything lives in the arena. The builder records the first failure. Later calls
+ * then do nothing and return a placeholder, so the caller checks the status once, at the end.
  *
  * A value is named after the scope (the node that is being lowered) and its operation: "layers_0_attn_matmul". A number is added
  * if the name is taken. */

@@ -238,12 +238,12 @@ static void declare_states(struct body *f) {
 
 /* ---- Shards ----------------------------------------------------------------------------------------------------------------*/
 
-static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                          struct ane_error *err) {
+static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
+                          struct ane_mil_weight *out, struct ane_error *err) {
   struct asset *a = arg;
   bool tied;
-  ane_status st = coreai_table_provide(&a->table, &a->x, ask, out, &tied);
-  return st || tied ? st : export_provide(&a->x, arena, ask, out, err);
+  ane_status st = coreai_table_provide(&a->table, &a->x, request, out, &tied);
+  return st || tied ? st : export_provide(&a->x, arena, request, out, err);
 }
 
 static ane_status lower_parts(struct body *f) {

@@ -25,67 +25,67 @@ static bool is_slice(const struct exporting *x, int32_t table, const struct ane_
   return s->kind == ANE_SHARD_HEAD && s->split != ANE_NONE && is_tied(x, table, x->e->graph->nodes[s->split].inputs[1]);
 }
 
-/* Divides the rows as the slices of a tied head do; else into one piece. */
+/* Divides the rows as the slices of a tied head do; else into one part. */
 static ane_status divide(struct coreai_table *t, const struct exporting *x, const struct ane_partition *p) {
   int64_t rows = t->rows;
-  t->pieces = ane_arena_array(x->arena, (size_t)p->n_shards + 1, sizeof *t->pieces);
-  if (!t->pieces) return ane_fail(x->err, ANE_NOMEM, "no memory for the embedding");
+  t->parts = ane_arena_array(x->arena, (size_t)p->n_shards + 1, sizeof *t->parts);
+  if (!t->parts) return ane_fail(x->err, ANE_NOMEM, "no memory for the embedding");
   int64_t at = 0;
   for (int32_t i = 0; i < p->n_shards && at >= 0; i++) {
     const struct ane_shard *s = &p->shards[i];
     if (!is_slice(x, t->value, s)) continue;
     if (s->from == at && s->to > at && s->to <= rows)
-      t->pieces[t->n++] = (struct coreai_piece){.from = s->from, .to = at = s->to};
+      t->parts[t->n++] = (struct coreai_table_part){.from = s->from, .to = at = s->to};
     else
       at = -1;
   }
   if (at == rows) return ANE_OK;
   t->n = 1;
-  t->pieces[0] = (struct coreai_piece){.from = 0, .to = rows};
+  t->parts[0] = (struct coreai_table_part){.from = 0, .to = rows};
   return ANE_OK;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------------------------------------*/
 
 /* Takes the rows over from an interrupted export. false: there are none. */
-static bool recall(const struct exporting *x, struct coreai_piece *piece, const char *key, size_t len, uint64_t bytes,
+static bool recall(const struct exporting *x, struct coreai_table_part *part, const char *key, size_t len, uint64_t bytes,
                    struct ane_aimodel_note *out) {
-  if (!x->sink.noted(x->sink.to, key, len, out) || out->n_bytes != bytes || out->size != sizeof piece->error) return false;
-  memcpy(&piece->error, out->data, sizeof piece->error);
+  if (!x->sink.noted(x->sink.to, key, len, out) || out->n_bytes != bytes || out->size != sizeof part->error) return false;
+  memcpy(&part->error, out->data, sizeof part->error);
   return true;
 }
 
-static ane_status encode(struct exporting *x, int32_t table, const struct ane_weight_rows *rows, struct coreai_piece *piece) {
+static ane_status encode(struct exporting *x, int32_t table, const struct ane_weight_rows *rows, struct coreai_table_part *part) {
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
   ane_status st = ANE_OK;
-  for (int64_t from = piece->from; !st && from < piece->to; from += TABLE_ROWS) {
-    struct ane_weights part = {0};
-    st = ane_weights_encode(&part, x->e->pool, rows, &plain, from, ANE_MIN(from + TABLE_ROWS, piece->to), NULL, x->err);
+  for (int64_t from = part->from; !st && from < part->to; from += TABLE_ROWS) {
+    struct ane_weights encoded = {0};
+    st = ane_weights_encode(&encoded, x->e->pool, rows, &plain, from, ANE_MIN(from + TABLE_ROWS, part->to), NULL, x->err);
     if (st)
       ane_fail_in(x->err, st, "%s", x->e->graph->values[table].name);
     else
-      st = x->sink.data(x->sink.to, part.payload, part.sizes.payload, x->err);
-    struct ane_measure m = {.max_abs = part.error.max_abs, .error = part.error.error, .signal = part.error.signal};
-    ane_recode_add(&piece->error, &m, part.error.count);
-    ane_weights_free(&part);
+      st = x->sink.data(x->sink.to, encoded.payload, encoded.sizes.payload, x->err);
+    struct ane_measure m = {.max_abs = encoded.error.max_abs, .error = encoded.error.error, .signal = encoded.error.signal};
+    ane_recode_add(&part->error, &m, encoded.error.count);
+    ane_weights_free(&encoded);
   }
   return st;
 }
 
-static ane_status write_piece(struct exporting *x, int32_t table, const struct ane_weight_rows *rows, struct coreai_piece *piece,
-                              struct ane_aimodel_writer *w) {
+static ane_status write_part(struct exporting *x, int32_t table, const struct ane_weight_rows *rows,
+                             struct coreai_table_part *part, struct ane_aimodel_writer *w) {
   char key[80];
   struct ane_aimodel_note old;
-  size_t len = (size_t)snprintf(key, sizeof key, "table %" PRId32 " %" PRId64 " %" PRId64, table, piece->from, piece->to);
-  int64_t n = piece->to - piece->from;
+  size_t len = (size_t)snprintf(key, sizeof key, "table %" PRId32 " %" PRId64 " %" PRId64, table, part->from, part->to);
+  int64_t n = part->to - part->from;
   struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){n, 1, rows->cols});
-  ane_status st = ane_aimodel_blob(w, &type, &piece->resource, x->err);
+  ane_status st = ane_aimodel_blob(w, &type, &part->resource, x->err);
   if (st) return st;
-  if (recall(x, piece, key, len, 2 * (uint64_t)n * (uint64_t)rows->cols, &old))
+  if (recall(x, part, key, len, 2 * (uint64_t)n * (uint64_t)rows->cols, &old))
     st = ane_aimodel_data(w, old.bytes, (size_t)old.n_bytes, x->err);
   else
-    st = encode(x, table, rows, piece);
-  return st ? st : ane_aimodel_note(w, key, len, &piece->error, sizeof piece->error, piece->resource, x->err);
+    st = encode(x, table, rows, part);
+  return st ? st : ane_aimodel_note(w, key, len, &part->error, sizeof part->error, part->resource, x->err);
 }
 
 static ane_status write_table(struct coreai_table *t, struct exporting *x, const struct ane_partition *p,
@@ -96,7 +96,7 @@ static ane_status write_table(struct coreai_table *t, struct exporting *x, const
   t->rows = rows.rows;
   t->columns = rows.cols;
   st = divide(t, x, p);
-  for (int32_t i = 0; i < t->n && !st; i++) st = write_piece(x, t->value, &rows, &t->pieces[i], w);
+  for (int32_t i = 0; i < t->n && !st; i++) st = write_part(x, t->value, &rows, &t->parts[i], w);
   return st;
 }
 
@@ -127,9 +127,9 @@ static ane_ai_value value_of(struct ane_ai_build *b, struct ane_arena *arena, co
   uint32_t n = 0;
   if (!list) return no_memory(b);
   for (int32_t i = 0; i < t->n; i++) {
-    const struct coreai_piece *piece = &t->pieces[i];
-    struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){piece->to - piece->from, 1, t->columns});
-    list[n++] = ane_ai_resource(b, type, piece->resource);
+    const struct coreai_table_part *part = &t->parts[i];
+    struct ane_ai_type type = ane_ai_tensor(ANE_AI_FP16, 3, (int64_t[]){part->to - part->from, 1, t->columns});
+    list[n++] = ane_ai_resource(b, type, part->resource);
   }
   if (t->rows < rows) {
     ane_ai_value first = ane_ai_slice(b, list[0], 0, 0, 1, 1);
@@ -145,27 +145,27 @@ ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena,
   return t->n > 1 ? ane_ai_concat(b, list, (uint32_t)t->n, 2) : list[0];
 }
 
-ane_status coreai_table_provide(const struct coreai_embedding *all, struct exporting *x, const struct ane_mil_weight_ask *ask,
-                                struct ane_mil_weight *out, bool *done) {
+ane_status coreai_table_provide(const struct coreai_embedding *all, struct exporting *x,
+                                const struct ane_mil_weight_request *request, struct ane_mil_weight *out, bool *done) {
   const struct coreai_table *t = &all->tables[0];
-  struct ane_weights w = {.spec = {ANE_WEIGHT_FP16, 0}, .rows = ask->to - ask->from, .cols = t->columns};
+  struct ane_weights w = {.spec = {ANE_WEIGHT_FP16, 0}, .rows = request->to - request->from, .cols = t->columns};
   *done = false;
-  if (!ask->matrix || ask->dtype != ANE_MIL_FP16 || !is_tied(x, t->value, ask->value)) return ANE_OK;
+  if (!request->matrix || request->dtype != ANE_MIL_FP16 || !is_tied(x, t->value, request->value)) return ANE_OK;
   for (int32_t i = 0; i < t->n && !*done; i++) {
-    const struct coreai_piece *piece = &t->pieces[i];
-    if (piece->from != ask->from || piece->to != ask->to) continue;
+    const struct coreai_table_part *part = &t->parts[i];
+    if (part->from != request->from || part->to != request->to) continue;
     uint64_t count = (uint64_t)w.rows * (uint64_t)w.cols;
     *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
     out->params[0].name = "val";
-    out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP16, ask->rank, ask->dim),
+    out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP16, request->rank, request->dim),
                                                   .kind = ANE_MIL_BLOB,
                                                   .count = count,
                                                   .bytes = 2 * count,
                                                   .file = ANE_MLPACKAGE_WEIGHTS,
-                                                  .offset = (uint64_t)piece->resource};
-    w.error = piece->error;
+                                                  .offset = (uint64_t)part->resource};
+    w.error = part->error;
     *done = true;
   }
   if (!*done || !x->e->wrote || !ane_weight_sizes(w.spec, w.rows, w.cols, &w.sizes)) return ANE_OK;
-  return x->e->wrote(x->e->arg, ask->value, ask->from, ask->to, &w, x->err);
+  return x->e->wrote(x->e->arg, request->value, request->from, request->to, &w, x->err);
 }

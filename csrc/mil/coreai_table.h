@@ -7,7 +7,7 @@
 #include "mil/coreai.h"
 #include "mil/export_internal.h"
 
-struct coreai_piece {
+struct coreai_table_part {
   int64_t from, to; /* rows */
   int32_t resource;
   struct ane_recode_error error; /* of fp16 against the stored rows */
@@ -16,7 +16,7 @@ struct coreai_piece {
 struct coreai_table {
   int32_t value; /* constant of the graph */
   int64_t rows, columns;
-  struct coreai_piece *pieces; /* in the arena; in order, all rows */
+  struct coreai_table_part *parts; /* in the arena; in order, all rows */
   int32_t n;
 };
 
@@ -33,7 +33,7 @@ ane_status coreai_table_write(struct coreai_embedding *t, struct exporting *x, c
 ane_ai_value coreai_table_value(struct ane_ai_build *b, struct ane_arena *arena, const struct coreai_embedding *t);
 /* Answers a request for rows of a tied head by the resource of those rows, and tells e->wrote. *done is false if the request is
  * for something else. */
-ane_status coreai_table_provide(const struct coreai_embedding *all, struct exporting *x, const struct ane_mil_weight_ask *ask,
-                                struct ane_mil_weight *out, bool *done);
+ane_status coreai_table_provide(const struct coreai_embedding *all, struct exporting *x,
+                                const struct ane_mil_weight_request *request, struct ane_mil_weight *out, bool *done);
 
 #endif

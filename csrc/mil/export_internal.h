@@ -41,10 +41,10 @@ struct exporting {
   struct ane_buffer constants; /* of struct stored */
 };
 
-/* Provides weights in their schemes (ane_mil_weight_fn; arg: struct exporting). Returns the cached answer to a repeated request:
- * functions that ask for the same weight share its record. */
-ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                          struct ane_error *err);
+/* Provides weights in their schemes (ane_mil_weight_fn; arg: struct exporting). Functions that request the same weight share its
+ * record, because the answer to a repeated request is cached. */
+ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
+                          struct ane_mil_weight *out, struct ane_error *err);
 /* Returns the scheme of a matrix of the graph, fitted to its shape. */
 struct ane_weight_spec export_spec_of(const struct ane_mil_export *e, int32_t value);
 /* Moves the numbers of a constant in memory to the file, where equal ones are stored once. Its data stays with the caller for as

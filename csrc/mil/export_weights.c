@@ -48,37 +48,38 @@ static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name)
 
 /* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
 
-static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                             struct ane_mil_weight *out) {
   out->op = "const";
-  return store_halves(x, ask->dtype, ask->rank, ask->dim, (const uint16_t *)(const void *)w->payload,
+  return store_halves(x, request->dtype, request->rank, request->dim, (const uint16_t *)(const void *)w->payload,
                       (uint64_t)w->rows * (uint64_t)w->cols, param(out, "val"));
 }
 
-static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                            struct ane_mil_weight *out) {
   static const int8_t zero = 0;
   static const int32_t axis = 0;
   int64_t rows = w->spec.scheme == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
   out->op = "constexpr_affine_dequantize";
-  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
-  if (!st) st = store_halves(x, ask->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
+  ane_status st =
+      store(x, ane_mil_tensor_type(ANE_MIL_INT8, request->rank, request->dim), w->payload, param(out, "quantized_data"));
+  if (!st) st = store_halves(x, request->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
   if (!st) st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, 0, NULL), &zero, param(out, "zero_point"));
   return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
 }
 
 /* Stores the offsets of blocks, or for Core AI their minima (see struct exporting). */
-static ane_status put_offsets(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put_offsets(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                               const int64_t dim[4], struct ane_mil_weight *out) {
   uint64_t n = w->sizes.offsets;
-  if (!x->coreai) return store_halves(x, ask->dtype, 4, dim, w->offsets, n, param(out, "offset"));
+  if (!x->coreai) return store_halves(x, request->dtype, 4, dim, w->offsets, n, param(out, "offset"));
   uint16_t *minima = ane_arena_array(x->arena, n, sizeof *minima);
   if (!minima) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
   for (uint64_t i = 0; i < n; i++) minima[i] = ane_weight_minimum(w->scales[i], w->offsets[i]);
-  return store_halves(x, ask->dtype, 4, dim, minima, n, param(out, "minimum"));
+  return store_halves(x, request->dtype, 4, dim, minima, n, param(out, "minimum"));
 }
 
-static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                              struct ane_mil_weight *out) {
   int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
   out->op = "constexpr_blockwise_shift_scale";
@@ -86,9 +87,9 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
   ane_mil_dtype codes = w->spec.scheme == ANE_WEIGHT_INT8_BLOCK   ? ANE_MIL_INT8
                         : w->spec.scheme == ANE_WEIGHT_INT4_BLOCK ? ANE_MIL_INT4
                                                                   : ANE_MIL_UINT4;
-  ane_status st = store(x, ane_mil_tensor_type(codes, ask->rank, ask->dim), w->payload, param(out, "data"));
-  if (!st) st = store_halves(x, ask->dtype, 4, dim, w->scales, n, param(out, "scale"));
-  return st || !w->sizes.offsets ? st : put_offsets(x, ask, w, dim, out);
+  ane_status st = store(x, ane_mil_tensor_type(codes, request->rank, request->dim), w->payload, param(out, "data"));
+  if (!st) st = store_halves(x, request->dtype, 4, dim, w->scales, n, param(out, "scale"));
+  return st || !w->sizes.offsets ? st : put_offsets(x, request, w, dim, out);
 }
 
 /* Returns the type of codes of `bits` bits. */
@@ -102,32 +103,34 @@ static ane_mil_dtype code_dtype(int bits) {
 
 /* Stores codes and tables. iOS 16 has one table for the whole matrix, of any code width but 3 bits, with the codes as bytes and
  * the shape as a separate parameter. iOS 18 has one table per run of rows. */
-static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put_table(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                             struct ane_mil_weight *out) {
   int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, entries = (int64_t)1 << w->spec.bits,
           dim[6] = {tables, 1, 1, 1, entries, 1}, bytes = (int64_t)w->sizes.payload, four = 4;
   out->op = "constexpr_lut_to_dense";
-  bool old = ask->version < 9;
-  struct ane_mil_type codes =
-      old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(code_dtype(w->spec.bits), ask->rank, ask->dim);
+  bool old = request->version < 9;
+  struct ane_mil_type codes = old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes)
+                                  : ane_mil_tensor_type(code_dtype(w->spec.bits), request->rank, request->dim);
   ane_status st = store(x, codes, w->payload, param(out, "indices"));
   if (!st)
-    st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)(tables * entries), param(out, "lut"));
+    st = store_halves(x, request->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)(tables * entries),
+                      param(out, "lut"));
   if (st || !old) return st;
-  uint32_t shape[4] = {(uint32_t)ask->dim[0], (uint32_t)ask->dim[1], (uint32_t)ask->dim[2], (uint32_t)ask->dim[3]};
+  uint32_t shape[4] = {(uint32_t)request->dim[0], (uint32_t)request->dim[1], (uint32_t)request->dim[2],
+                       (uint32_t)request->dim[3]};
   return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
 }
 
-static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+static ane_status put(struct exporting *x, const struct ane_mil_weight_request *request, const struct ane_weights *w,
                       struct ane_mil_weight *out) {
   switch (w->spec.scheme) {
     case ANE_WEIGHT_INT8:
-    case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
+    case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, request, w, out);
     case ANE_WEIGHT_INT8_BLOCK:
     case ANE_WEIGHT_INT4_BLOCK:
-    case ANE_WEIGHT_UINT4_BLOCK: return put_blocks(x, ask, w, out);
-    case ANE_WEIGHT_LUT: return put_table(x, ask, w, out);
-    default: return put_plain(x, ask, w, out);
+    case ANE_WEIGHT_UINT4_BLOCK: return put_blocks(x, request, w, out);
+    case ANE_WEIGHT_LUT: return put_table(x, request, w, out);
+    default: return put_plain(x, request, w, out);
   }
 }
 
@@ -158,9 +161,9 @@ static struct ane_weight_rows drain(struct drained *d) {
   return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
 }
 
-static ane_status encode(struct ane_mil_export *e, const struct ane_mil_weight_ask *ask, struct ane_weights *w,
+static ane_status encode(struct ane_mil_export *e, const struct ane_mil_weight_request *request, struct ane_weights *w,
                          struct ane_error *err) {
-  int32_t v = ask->value;
+  int32_t v = request->value;
   struct drained source = {.stored = &e->graph->values[v].data, .e = e};
   const float *importance = e->importance ? e->importance[v] : NULL;
   ane_status st = ane_weight_rows_of(source.stored, &source.inner, err);
@@ -171,7 +174,7 @@ static ane_status encode(struct ane_mil_export *e, const struct ane_mil_weight_a
   }
   e->fits[v].factor = NULL;
   if (!st && e->factor) st = e->factor(e->arg, v, e->fits[v].spec, &e->fits[v].factor, err);
-  return st ? st : ane_weights_encode(w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
+  return st ? st : ane_weights_encode(w, e->pool, &rows, &e->fits[v], request->from, request->to, importance, err);
 }
 
 /* ---- Interrupted exports -------------------------------------------------------------------------------------------------*/
@@ -184,15 +187,15 @@ struct noted {
 };
 
 /* Takes over the matrix that an interrupted export has noted under the key. false: there is none. */
-static bool recall(const struct exporting *x, const struct ane_mil_weight_ask *ask, const char *key, size_t len,
+static bool recall(const struct exporting *x, const struct ane_mil_weight_request *request, const char *key, size_t len,
                    struct ane_weights *w) {
   struct ane_aimodel_note note;
   struct noted n;
-  struct ane_weight_spec spec = export_spec_of(x->e, ask->value);
+  struct ane_weight_spec spec = export_spec_of(x->e, request->value);
   if (!x->sink.noted || !x->sink.noted(x->sink.to, key, len, &note) || note.size < sizeof n) return false;
   memcpy(&n, note.data, sizeof n);
   *w = (struct ane_weights){.spec = n.spec, .rows = n.rows, .cols = n.cols, .error = n.error};
-  if (n.rows != ask->to - ask->from || !ane_weight_spec_equal(n.spec, spec) ||
+  if (n.rows != request->to - request->from || !ane_weight_spec_equal(n.spec, spec) ||
       !ane_weight_sizes(n.spec, n.rows, n.cols, &w->sizes) || note.n_bytes != w->sizes.payload ||
       note.size != sizeof n + 2 * (w->sizes.scales + w->sizes.offsets + w->sizes.lut))
     return false;
@@ -227,30 +230,31 @@ static ane_status note(const struct exporting *x, const char *key, size_t len, c
   return st;
 }
 
-static ane_status provide(struct exporting *x, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, const char *key,
-                          size_t len, struct ane_mil_weight *out, struct ane_error *err) {
+static ane_status provide(struct exporting *x, struct ane_arena *arena, const struct ane_mil_weight_request *request,
+                          const char *key, size_t len, struct ane_mil_weight *out, struct ane_error *err) {
   struct ane_mil_export *e = x->e;
-  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
-  if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
+  bool exact = e->specs == NULL && request->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
+  if (!request->matrix || exact) return ane_mil_weight_plain(NULL, arena, request, out, err);
   struct ane_weights w = {0};
-  ane_status st = recall(x, ask, key, len, &w) ? ANE_OK : encode(e, ask, &w, err);
-  if (!st) st = put(x, ask, &w, out);
+  ane_status st = recall(x, request, key, len, &w) ? ANE_OK : encode(e, request, &w, err);
+  if (!st) st = put(x, request, &w, out);
   if (!st) st = note(x, key, len, &w, out);
-  if (!st && e->wrote) st = e->wrote(e->arg, ask->value, ask->from, ask->to, &w, err);
+  if (!st && e->wrote) st = e->wrote(e->arg, request->value, request->from, request->to, &w, err);
   ane_weights_free(&w);
   return st;
 }
 
-ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                          struct ane_error *err) {
+ane_status export_provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
+                          struct ane_mil_weight *out, struct ane_error *err) {
   struct exporting *x = arg;
   char text[256];
-  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", ask->value, ask->from, ask->to,
-                     ask->matrix, (int)ask->dtype, (double)ask->add, (double)ask->times);
-  for (int32_t i = 0; i < ask->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, ask->dim[i]);
+  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", request->value, request->from,
+                     request->to, request->matrix, (int)request->dtype, (double)request->add, (double)request->times);
+  for (int32_t i = 0; i < request->rank; i++)
+    len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, request->dim[i]);
   uint32_t at = ane_strmap_get(&x->known, text, (size_t)len);
   if (at != UINT32_MAX) return memcpy(out, x->answers.data + at * sizeof *out, sizeof *out), ANE_OK;
-  ane_status st = provide(x, arena, ask, text, (size_t)len, out, err);
+  ane_status st = provide(x, arena, request, text, (size_t)len, out, err);
   if (st) return st;
   const char *key = ane_arena_strndup(x->arena, text, (size_t)len);
   at = (uint32_t)(x->answers.size / sizeof *out);

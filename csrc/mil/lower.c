@@ -39,11 +39,11 @@ static char *mil_identifier(struct ane_arena *arena, const char *name) {
 }
 
 /* Returns the number of channels with which a value crosses the edge of a shard: that of its shape, that of the joined embedding,
- * or for the result of a route the number of slots. */
+ * or for the result of a route its number of experts. */
 static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
-  int64_t slots = lower_route_slots(g, value);
+  int64_t experts = lower_route_experts(g, value);
   if (ane_partition_is_embedded(g, value)) return ane_partition_joined_channels(g);
-  return slots >= 0 ? slots : g->values[value].shape.dim[1];
+  return experts >= 0 ? experts : g->values[value].shape.dim[1];
 }
 
 /* Returns an identifier for a name of the graph; "" after a failure. */
@@ -95,7 +95,7 @@ void lower_out_heads(struct lower *l, const struct ane_node *n, mil_value x, int
 
 /* ---- Weights ---------------------------------------------------------------------------------------------------------*/
 
-static mil_value ask(struct lower *l, const struct ane_mil_weight_ask *a) {
+static mil_value request(struct lower *l, const struct ane_mil_weight_request *a) {
   struct mil_build *b = &l->b;
   char text[256];
   int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %a %a", a->value, a->from, a->to, (double)a->add,
@@ -121,32 +121,32 @@ static mil_value ask(struct lower *l, const struct ane_mil_weight_ask *a) {
 }
 
 mil_value lower_matrix(struct lower *l, int32_t value, int64_t from, int64_t to) {
-  return ask(l, &(struct ane_mil_weight_ask){.graph = l->g,
-                                             .value = value,
-                                             .from = from,
-                                             .to = to,
-                                             .matrix = true,
-                                             .version = l->b.version,
-                                             .dtype = l->b.dtype,
-                                             .times = 1,
-                                             .rank = 4,
-                                             .dim = {to - from, l->g->values[value].shape.dim[1], 1, 1}});
+  return request(l, &(struct ane_mil_weight_request){.graph = l->g,
+                                                     .value = value,
+                                                     .from = from,
+                                                     .to = to,
+                                                     .matrix = true,
+                                                     .version = l->b.version,
+                                                     .dtype = l->b.dtype,
+                                                     .times = 1,
+                                                     .rank = 4,
+                                                     .dim = {to - from, l->g->values[value].shape.dim[1], 1, 1}});
 }
 
 mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add,
                       double times) {
   if (value == ANE_NONE) return NULL;
-  struct ane_mil_weight_ask a = {.graph = l->g,
-                                 .value = value,
-                                 .from = from,
-                                 .to = to,
-                                 .dtype = l->b.dtype,
-                                 .version = l->b.version,
-                                 .add = (float)add,
-                                 .times = (float)times,
-                                 .rank = rank};
+  struct ane_mil_weight_request a = {.graph = l->g,
+                                     .value = value,
+                                     .from = from,
+                                     .to = to,
+                                     .dtype = l->b.dtype,
+                                     .version = l->b.version,
+                                     .add = (float)add,
+                                     .times = (float)times,
+                                     .rank = rank};
   memcpy(a.dim, dim, (size_t)rank * sizeof *dim);
-  return ask(l, &a);
+  return request(l, &a);
 }
 
 mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, double times) {

@@ -57,8 +57,8 @@ typedef enum { ANE_MIL_GATHER_ALL, ANE_MIL_GATHER_LAST } ane_mil_gather;
 
 /* ---- Weights -------------------------------------------------------------------------------------------------------*/
 
-/* A constant that an operation needs. */
-struct ane_mil_weight_ask {
+/* A request for a constant that an operation needs. */
+struct ane_mil_weight_request {
   const struct ane_graph *graph;
   int32_t value;    /* the constant in the graph */
   int64_t from, to; /* rows [from, to) of its outermost dimension; all of them are needed */
@@ -81,11 +81,11 @@ struct ane_mil_weight {
 };
 
 /* Provides a weight. What it returns lives in `arena` or longer. Called once for each distinct request, in order of use. */
-typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
                                         struct ane_mil_weight *out, struct ane_error *err);
 
 /* Provides every weight plain, decoded to the requested type, in memory. arg is unused. */
-ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
                                 struct ane_mil_weight *out, struct ane_error *err);
 
 /* ---- Lowering ------------------------------------------------------------------------------------------------------*/

@@ -73,9 +73,9 @@ mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, dou
 /* Returns the type of an activation of this many channels. */
 struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t channels);
 /* Inputs, declared on first use. */
-mil_value lower_position(struct lower *l); /* int32 [1] */
-mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
-mil_value lower_places(struct lower *l);   /* int32 [T]: 0 .. T - 1 */
+mil_value lower_position(struct lower *l);      /* int32 [1] */
+mil_value lower_tokens(struct lower *l);        /* T: int32 [1] */
+mil_value lower_token_indices(struct lower *l); /* int32 [T]: 0 .. T - 1 */
 /* Returns input `name` of this kind, declared on first use; index as in ane_mil_port. */
 mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index,
                       struct ane_mil_type type);
@@ -91,7 +91,7 @@ double lower_held_eps(const struct lower *l, double eps);
 /* lower_norm.c: returns x / sqrt(mean x^2 + eps) along an axis. */
 mil_value lower_rms(struct lower *l, mil_value x, int axis, double eps);
 
-/* lower_moe.c: returns the number of slots of the router that made a value; -1: no router made it. */
-int64_t lower_route_slots(const struct ane_graph *g, int32_t value);
+/* lower_moe.c: returns how many expert numbers the router that made a value chooses from; -1: no router made it. */
+int64_t lower_route_experts(const struct ane_graph *g, int32_t value);
 
 #endif

@@ -1,8 +1,8 @@
 /* Soft mixture of experts. The graph is static, so every expert runs for every token, and experts that were not chosen get weight
- * zero. Here a route is a weight for every slot, [1, E, T, 1]. */
+ * zero. Here a route is a weight for every expert number of the router, [1, E, T, 1]. */
 #include "mil/lower_internal.h"
 
-int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
+int64_t lower_route_experts(const struct ane_graph *g, int32_t value) {
   const struct ane_value *v = &g->values[value];
   if (v->kind != ANE_VALUE_RESULT || g->nodes[v->node].op != ANE_OP_ROUTE) return -1;
   return g->values[g->nodes[v->node].inputs[0]].shape.dim[1];
@@ -11,14 +11,14 @@ int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
 /* Returns 1 for the k largest of key [1, E, T, 1], else 0. NULL: all are chosen. */
 static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
   struct mil_build *b = &l->b;
-  int64_t slots = mil_dim(key, 1);
-  if (k >= slots) return NULL;
+  int64_t experts = mil_dim(key, 1);
+  if (k >= experts) return NULL;
   float numbers[ANE_MAX_EXPERTS];
-  for (int64_t e = 0; e < slots; e++) numbers[e] = (float)e;
-  mil_value best = mil_topk(b, mil_reshape(b, key, 3, (int64_t[]){1, slots, -1}), (int)k, 1); /* [1, k, T] */
-  mil_value all = mil_tensor(b, "slots", ANE_MIL_INT32, 4, (int64_t[]){1, slots, 1, 1}, numbers);
+  for (int64_t e = 0; e < experts; e++) numbers[e] = (float)e;
+  mil_value best = mil_topk(b, mil_reshape(b, key, 3, (int64_t[]){1, experts, -1}), (int)k, 1); /* [1, k, T] */
+  mil_value all = mil_tensor(b, "slots", ANE_MIL_INT32, 4, (int64_t[]){1, experts, 1, 1}, numbers);
   mil_value hit = mil_cast(b, mil_equal(b, mil_reshape4(b, best, 1, 1, k, -1), all), b->dtype); /* [1, E, k, T] */
-  return lower_as_flat(l, k == 1 ? hit : mil_reduce(b, "reduce_sum", hit, 2), slots);
+  return lower_as_flat(l, k == 1 ? hit : mil_reduce(b, "reduce_sum", hit, 2), experts);
 }
 
 /* Adds (mask - 1) 1e4 to x: far below any other score, and still finite in fp16. */
@@ -46,12 +46,12 @@ static mil_value sum_of_best(struct lower *l, mil_value x, int64_t k) {
 /* Lowers the keys [1, E, T, 1] of the experts outside of the best groups, so that none of them is chosen. */
 static mil_value in_best_groups(struct lower *l, const struct ane_node *n, mil_value key) {
   struct mil_build *b = &l->b;
-  int64_t groups = ane_node_int(n, "groups"), slots = mil_dim(key, 1), size = slots / groups;
+  int64_t groups = ane_node_int(n, "groups"), experts = mil_dim(key, 1), size = experts / groups;
   mil_value sums = sum_of_best(l, mil_reshape4(b, key, 1, groups, size, -1), ane_node_int(n, "group_best"));
   mil_value mask = chosen(l, lower_as_flat(l, sums, groups), ane_node_int(n, "groups_kept"));
   if (!mask) return key;
   mask = mil_tile(b, mil_reshape4(b, mask, 1, groups, 1, -1), 2, size);
-  return excluding(l, key, lower_as_flat(l, mask, slots));
+  return excluding(l, key, lower_as_flat(l, mask, experts));
 }
 
 void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n) {
@@ -104,13 +104,14 @@ static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mi
   return linear(l, n, at + 4, inner);
 }
 
-/* Lowers the experts of the shard. Slots without an expert add nothing. A slice of the experts adds to the sum that comes in. */
+/* Lowers the experts of the shard. Expert numbers of the router without an expert add nothing. A slice of the experts adds to the
+ * sum of the slice before. */
 void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
   bool slice = p->kind == ANE_SHARD_EXPERTS && p->split == l->node;
   int64_t from = slice ? p->from : 0, to = slice ? p->to : ane_node_int(n, "count");
   mil_value x = lower_in(l, n, 0), route = lower_in(l, n, 1), sum = from > 0 ? lower_flat(l, n->outputs[0]) : NULL;
-  to = ANE_MIN(to, mil_dim(route, 1)); /* no router chooses the experts beyond its slots */
+  to = ANE_MIN(to, mil_dim(route, 1)); /* the router never chooses the others */
   for (int64_t e = from; e < to && !b->status; e++) {
     mil_value y = mil_mul(b, expert(l, n, e, x), mil_slice(b, route, 1, e, e + 1, 1));
     sum = sum ? mil_add(b, sum, y) : y;

@@ -31,8 +31,8 @@ static mil_value known_triangle(struct lower *l, const char *name, bool strict) 
 static mil_value triangle(struct lower *l, const char *name, bool strict) {
   struct mil_build *b = &l->b;
   if (l->t >= 0) return known_triangle(l, name, strict);
-  mil_value places = lower_places(l);
-  mil_value rows = mil_reshape4(b, places, 1, 1, -1, 1), columns = mil_reshape4(b, places, 1, 1, 1, -1);
+  mil_value indices = lower_token_indices(l);
+  mil_value rows = mil_reshape4(b, indices, 1, 1, -1, 1), columns = mil_reshape4(b, indices, 1, 1, 1, -1);
   return mil_cast(b, mil_compare(b, strict ? "greater" : "greater_equal", rows, columns), decay_type(l));
 }
 

@@ -51,7 +51,7 @@ static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sin
   return mil_tensor(b, sine ? "sin" : "cos", b->dtype, 4, (int64_t[]){1, 1, half, context}, data);
 }
 
-mil_value lower_places(struct lower *l) {
+mil_value lower_token_indices(struct lower *l) {
   struct mil_build *b = &l->b;
   mil_value zero = mil_int(b, 0), one = mil_int(b, 1), n;
   if (l->t >= 0) {
@@ -68,7 +68,7 @@ mil_value lower_places(struct lower *l) {
 }
 
 /* Returns position .. position + T - 1, int32 [T]. */
-static mil_value positions(struct lower *l) { return mil_add(&l->b, lower_places(l), lower_position(l)); }
+static mil_value positions(struct lower *l) { return mil_add(&l->b, lower_token_indices(l), lower_position(l)); }
 
 /* Multiplies x by the factors of its positions, gathered from those of all positions, [1, 1, context]. */
 void lower_position_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) {

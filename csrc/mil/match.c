@@ -28,7 +28,7 @@ struct side {
 struct comparing {
   struct ane_mil_match *m;
   struct side ours, theirs; /* the lowered function; the package's function */
-  const struct ane_buffer *asks;
+  const struct ane_buffer *requests;
   int32_t *pair_of;        /* by value of ours: its counterpart in theirs; NONE: not paired yet */
   struct ane_buffer queue; /* of int32_t: paired values of ours whose operations are not compared yet */
   struct ane_arena scratch;
@@ -39,31 +39,32 @@ struct comparing {
 
 /* A placeholder is a constant of kind BLOB. Its offset is the number of the request for the weight. */
 struct placeholders {
-  struct ane_buffer asks; /* of struct ane_mil_weight_ask */
+  struct ane_buffer requests; /* of struct ane_mil_weight_request */
 };
 
-static ane_status give_placeholder(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+static ane_status give_placeholder(void *arg, struct ane_arena *arena, const struct ane_mil_weight_request *request,
                                    struct ane_mil_weight *out, struct ane_error *err) {
   struct placeholders *x = arg;
   uint64_t count = 1, bytes;
   (void)arena;
-  for (int32_t i = 0; i < ask->rank; i++) count *= (uint64_t)ask->dim[i];
-  if (!ane_mil_bytes(ask->dtype, count, &bytes)) return ane_fail(err, ANE_SHAPE, "too large");
+  for (int32_t i = 0; i < request->rank; i++) count *= (uint64_t)request->dim[i];
+  if (!ane_mil_bytes(request->dtype, count, &bytes)) return ane_fail(err, ANE_SHAPE, "too large");
   *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
   out->params[0].name = "val";
-  out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim),
+  out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(request->dtype, request->rank, request->dim),
                                                 .kind = ANE_MIL_BLOB,
                                                 .count = count,
                                                 .bytes = bytes,
                                                 .file = "placeholder",
-                                                .offset = x->asks.size / sizeof *ask};
-  return ane_buffer_append(&x->asks, ask, sizeof *ask) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
+                                                .offset = x->requests.size / sizeof *request};
+  return ane_buffer_append(&x->requests, request, sizeof *request) ? ANE_OK
+                                                                   : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
 /* Returns the request of a placeholder; NULL: v is a constant with a value. */
-static const struct ane_mil_weight_ask *ask_of(const struct comparing *c, const struct ane_mil_value *v) {
+static const struct ane_mil_weight_request *request_of(const struct comparing *c, const struct ane_mil_value *v) {
   if (v->kind != ANE_MIL_BLOB) return NULL;
-  return (const struct ane_mil_weight_ask *)(const void *)c->asks->data + v->offset;
+  return (const struct ane_mil_weight_request *)(const void *)c->requests->data + v->offset;
 }
 
 /* ---- Sides -------------------------------------------------------------------------------------------------------------*/
@@ -166,17 +167,17 @@ static const char *place(char out[ANE_MIL_OP_TEXT], const struct comparing *c, i
   return out;
 }
 
-static ane_status bind_weight(struct comparing *c, const struct ane_mil_weight_ask *ask, int32_t theirs) {
+static ane_status bind_weight(struct comparing *c, const struct ane_mil_weight_request *request, int32_t theirs) {
   const struct ane_mil_op *op = theirs == NONE ? NULL : op_of(&c->theirs, theirs);
-  const char *name = c->m->graph->values[ask->value].name;
+  const char *name = c->m->graph->values[request->value].name;
   char text[ANE_MIL_OP_TEXT];
   if (!op || (!is_op(op, "const") && strncmp(op->type, "constexpr_", 10) != 0))
     return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has the weight %.80s here", place(text, c, theirs), name);
-  struct ane_mil_type want = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim);
+  struct ane_mil_type want = ane_mil_tensor_type(request->dtype, request->rank, request->dim);
   if (!ane_mil_type_equal(&want, &c->theirs.values[theirs].named->type))
     return ane_fail(c->err, ANE_UNSUPPORTED, "%s has another type or shape than the recipe's weight %.80s",
                     place(text, c, theirs), name);
-  struct ane_mil_bound b = {*ask, op, c->theirs.f};
+  struct ane_mil_bound b = {*request, op, c->theirs.f};
   return ane_buffer_append(&c->m->bound, &b, sizeof b) ? ANE_OK : no_memory(c->err);
 }
 
@@ -196,8 +197,8 @@ static ane_status same_binding(struct comparing *c, const struct ane_mil_op *at,
                                const struct ane_mil_binding *a, const struct ane_mil_binding *b) {
   int32_t ours = a->name ? value_of(&c->ours, a->name) : NONE, theirs = b->name ? value_of(&c->theirs, b->name) : NONE;
   const struct ane_mil_value *want = constant(&c->ours, a);
-  const struct ane_mil_weight_ask *ask = want ? ask_of(c, want) : NULL;
-  if (ask) return bind_weight(c, ask, theirs);
+  const struct ane_mil_weight_request *request = want ? request_of(c, want) : NULL;
+  if (request) return bind_weight(c, request, theirs);
   if (!want) {
     if (theirs != NONE) return pair(c, ours, theirs);
     char text[ANE_MIL_OP_TEXT];
@@ -350,18 +351,18 @@ ane_status ane_mil_match(struct ane_mil_match *m, const struct ane_shard *shard,
   own.weight = give_placeholder;
   own.weight_arg = &placeholders;
   own.ios18_weights = version >= 9;
-  struct comparing c = {.m = m, .asks = &placeholders.asks, .err = err};
+  struct comparing c = {.m = m, .requests = &placeholders.requests, .err = err};
   ane_status st = ane_mil_lower(m->arena, m->graph, shard, &own, out, err);
   if (!st && (*out)->model->version != version)
     st = ane_fail(err, ANE_UNSUPPORTED, "it has specification version %" PRId32 ", in the recipe %" PRId32, version,
                   (*out)->model->version);
   const struct ane_mil_function *ours = st ? NULL : &(*out)->model->program.functions[0];
-  if (!st && m->form) st = m->form(m->arena, *out, &ours, err);
+  if (!st && m->translate) st = m->translate(m->arena, *out, &ours, err);
   if (!st) st = compare(&c, ours, f, rename, arg);
   ane_strmap_free(&c.ours.names);
   ane_strmap_free(&c.theirs.names);
   ane_buffer_free(&c.queue);
-  ane_buffer_free(&placeholders.asks);
+  ane_buffer_free(&placeholders.requests);
   ane_arena_free(&c.scratch);
   return st;
 }

@@ -1,6 +1,6 @@
 /* Compares the packages or assets of a set with the graph of a recipe. Each shard of the graph is lowered again, with
  * placeholders for its weights, and compared with a function of a package. If all functions are equal, the constants that the
- * packages have in those places become the weights of the graph.
+ * packages have instead of the placeholders become the weights of the graph.
  *
  * Two functions are equal if their outputs come from equal operations on equal values, and their states are read and written in
  * the same order. Constants are equal if all bits are. Names, the order of operations and unused operations do not count. */
@@ -9,23 +9,23 @@
 
 #include "mil/lower.h"
 
-/* A weight that the lowering asked for, and the operation of a package that stands in its place. */
+/* A weight that the lowering requested, and the operation of a package that makes this weight. */
 struct ane_mil_bound {
-  struct ane_mil_weight_ask ask;
+  struct ane_mil_weight_request request;
   const struct ane_mil_op *op;             /* const or constexpr_... */
   const struct ane_mil_function *function; /* the function that contains it */
 };
 
-/* Gives the function that is compared in place of a lowered one, in the arena: what the lowered one becomes when it is written
- * and read in another format. Constants of kind BLOB keep their kind and offset. */
-typedef ane_status (*ane_mil_form_fn)(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
-                                      const struct ane_mil_function **out, struct ane_error *err);
+/* Translates a lowered function, in the arena, to what it becomes when it is written in another format and read again. The result
+ * is compared instead of the lowered function. Constants of kind BLOB keep their kind and offset. */
+typedef ane_status (*ane_mil_translate_fn)(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
+                                           const struct ane_mil_function **out, struct ane_error *err);
 
 struct ane_mil_match {
   const struct ane_graph *graph;
-  struct ane_arena *arena; /* of all results */
-  struct ane_buffer bound; /* of struct ane_mil_bound; freed by the caller */
-  ane_mil_form_fn form;    /* NULL: the lowered function itself */
+  struct ane_arena *arena;        /* of all results */
+  struct ane_buffer bound;        /* of struct ane_mil_bound; freed by the caller */
+  ane_mil_translate_fn translate; /* NULL: the lowered function itself */
 };
 
 /* Returns the package's name for an input, output or state of the lowered function; NULL: it has none. */

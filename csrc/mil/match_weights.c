@@ -177,26 +177,26 @@ static bool same_stored(const struct ane_mil_bound *a, const struct ane_mil_boun
 
 /* Joins the pieces list [0, n), in the order of their rows, to a matrix. */
 static ane_status find_matrix(const struct finding *x, const struct ane_mil_bound *list, size_t n, struct ane_tensor *out) {
-  const struct ane_shape *s = &x->m->graph->values[list->ask.value].shape;
+  const struct ane_shape *s = &x->m->graph->values[list->request.value].shape;
   int64_t cols = s->dim[1], at = 0;
   struct ane_gather *first = NULL, *last = NULL;
   for (size_t i = 0; i < n; i++) {
-    const struct ane_mil_weight_ask *ask = &list[i].ask;
-    if (i > 0 && ask->from == list[i - 1].ask.from && ask->to == list[i - 1].ask.to) {
+    const struct ane_mil_weight_request *request = &list[i].request;
+    if (i > 0 && request->from == list[i - 1].request.from && request->to == list[i - 1].request.to) {
       if (!same_stored(&list[i], &list[i - 1])) return unread(x, "is stored twice, with different numbers");
       continue;
     }
-    if (ask->from != at) return unread(x, "is stored in parts that overlap, or lack rows");
+    if (request->from != at) return unread(x, "is stored in parts that overlap, or lack rows");
     struct ane_gather *g = ane_arena_alloc(x->m->arena, sizeof *g);
     if (!g) return no_memory(x);
-    ane_status st = read_piece(x, &list[i], ask->to - ask->from, cols, g);
+    ane_status st = read_piece(x, &list[i], request->to - request->from, cols, g);
     if (st) return st;
     if (last)
       last->next = g;
     else
       first = g;
     last = g;
-    at = ask->to;
+    at = request->to;
   }
   if (!first || at != s->dim[0]) return unread(x, "is stored in parts that lack rows");
   *out = (struct ane_tensor){.shape = *s, .data = first->data, .bytes = first->bytes};
@@ -208,36 +208,37 @@ static ane_status find_matrix(const struct finding *x, const struct ane_mil_boun
 /* ---- Other constants -----------------------------------------------------------------------------------------------------*/
 
 /* Does the recipe's arithmetic on w give the stored number v? */
-static bool gives(const struct ane_mil_weight_ask *ask, float w, double v) {
-  float y = (w + ask->add) * ask->times;
-  if (ask->dtype == ANE_MIL_FP16) return ane_f16_f32(ane_f32_f16(y)) == (float)v || (isnan(v) && isnan(y));
+static bool gives(const struct ane_mil_weight_request *request, float w, double v) {
+  float y = (w + request->add) * request->times;
+  if (request->dtype == ANE_MIL_FP16) return ane_f16_f32(ane_f32_f16(y)) == (float)v || (isnan(v) && isnan(y));
   return fabs((double)y - v) <= 1e-6 * fabs(v);
 }
 
 /* Fills the rows of w from row `filled` on from a stored constant, and compares earlier rows with it. per: elements per row. */
 static ane_status fill_plain(const struct finding *x, const struct ane_mil_bound *b, int64_t filled, uint64_t per, float *w) {
-  const struct ane_mil_weight_ask *ask = &b->ask;
+  const struct ane_mil_weight_request *request = &b->request;
   const struct ane_mil_value *v = strcmp(b->op->type, "const") == 0 ? param(b, "val") : NULL;
-  if (!v || !v->data || !is_float(v) || v->count != (uint64_t)(ask->to - ask->from) * per)
+  if (!v || !v->data || !is_float(v) || v->count != (uint64_t)(request->to - request->from) * per)
     return unread(x, "is stored in a form that is supported for matrices only");
-  float *row = w + (uint64_t)ask->from * per;
+  float *row = w + (uint64_t)request->from * per;
   for (uint64_t i = 0; i < v->count; i++) {
     double stored = ane_mil_number(v, i);
-    if ((int64_t)(ask->from + (int64_t)(i / per)) >= filled) row[i] = (float)(stored / (double)ask->times - (double)ask->add);
-    if (!gives(ask, row[i], stored)) return unread(x, "is stored twice, with different numbers");
+    if ((int64_t)(request->from + (int64_t)(i / per)) >= filled)
+      row[i] = (float)(stored / (double)request->times - (double)request->add);
+    if (!gives(request, row[i], stored)) return unread(x, "is stored twice, with different numbers");
   }
   return ANE_OK;
 }
 
 static ane_status find_plain(const struct finding *x, const struct ane_mil_bound *list, size_t n, struct ane_tensor *out) {
-  const struct ane_value *value = &x->m->graph->values[list->ask.value];
-  const struct ane_mil_weight_ask *ask = &list->ask;
+  const struct ane_value *value = &x->m->graph->values[list->request.value];
+  const struct ane_mil_weight_request *request = &list->request;
   uint64_t count;
   *out = (struct ane_tensor){.dtype = ANE_F32, .shape = value->shape};
   if (!ane_shape_count(&value->shape, &count) || !count || value->shape.rank < 1) return unread(x, "has no elements");
   const struct ane_mil_value *v = n == 1 && strcmp(list->op->type, "const") == 0 ? param(list, "val") : NULL;
-  if (v && v->data && is_float(v) && v->count == count && ask->add == 0 &&
-      ask->times == 1) { /* use the stored numbers in place */
+  if (v && v->data && is_float(v) && v->count == count && request->add == 0 &&
+      request->times == 1) { /* use the stored numbers in place */
     out->dtype = ane_mil_dtype_plain(v->type.dtype);
     out->data = v->data;
     out->bytes = v->bytes;
@@ -247,10 +248,10 @@ static ane_status find_plain(const struct finding *x, const struct ane_mil_bound
   if (!w) return no_memory(x);
   int64_t filled = 0;
   for (size_t i = 0; i < n; i++) {
-    if (list[i].ask.from > filled) return unread(x, "is stored in parts that lack rows");
+    if (list[i].request.from > filled) return unread(x, "is stored in parts that lack rows");
     ane_status st = fill_plain(x, &list[i], filled, count / (uint64_t)value->shape.dim[0], w);
     if (st) return st;
-    filled = ANE_MAX(filled, list[i].ask.to);
+    filled = ANE_MAX(filled, list[i].request.to);
   }
   out->data = w;
   out->bytes = count * sizeof *w;
@@ -260,7 +261,8 @@ static ane_status find_plain(const struct finding *x, const struct ane_mil_bound
 /* ---- All weights ------------------------------------------------------------------------------------------------------*/
 
 static int by_place(const void *a, const void *b) {
-  const struct ane_mil_weight_ask *x = &((const struct ane_mil_bound *)a)->ask, *y = &((const struct ane_mil_bound *)b)->ask;
+  const struct ane_mil_weight_request *x = &((const struct ane_mil_bound *)a)->request,
+                                      *y = &((const struct ane_mil_bound *)b)->request;
   if (x->value != y->value) return x->value < y->value ? -1 : 1;
   if (x->matrix != y->matrix) return x->matrix ? -1 : 1;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
@@ -276,14 +278,15 @@ ane_status ane_mil_match_weights(struct ane_mil_match *m, struct ane_mil_weight_
   if (!found) return no_memory(&x);
   if (total) qsort(list, total, sizeof *list, by_place);
   for (size_t i = 0, end; i < total; i = end) {
-    const struct ane_mil_weight_ask *ask = &list[i].ask;
-    for (end = i + 1; end < total && list[end].ask.value == ask->value && list[end].ask.matrix == ask->matrix;) end++;
+    const struct ane_mil_weight_request *request = &list[i].request;
+    for (end = i + 1; end < total && list[end].request.value == request->value && list[end].request.matrix == request->matrix;)
+      end++;
     struct ane_tensor *t = ane_arena_alloc(m->arena, sizeof *t);
     if (!t) return no_memory(&x);
-    x.name = m->graph->values[ask->value].name;
-    ane_status st = ask->matrix ? find_matrix(&x, &list[i], end - i, t) : find_plain(&x, &list[i], end - i, t);
+    x.name = m->graph->values[request->value].name;
+    ane_status st = request->matrix ? find_matrix(&x, &list[i], end - i, t) : find_plain(&x, &list[i], end - i, t);
     if (st) return st;
-    found[(*n)++] = (struct ane_mil_weight_found){x.name, ask->matrix, t};
+    found[(*n)++] = (struct ane_mil_weight_found){x.name, request->matrix, t};
   }
   *out = found;
   return ANE_OK;

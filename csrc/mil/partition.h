@@ -63,8 +63,8 @@ struct ane_partition {
   struct ane_shard *shards; /* in the order in which they are called */
   int32_t n_shards;
   int32_t n_layers;
-  /* n_embeddings: 0 for models without. embedding: result of the node that looks up token ids in the first table, which stands
-   * for the joined embedding; ANE_NONE: there is none. tables: constants [V, C], in the order of the nodes. */
+  /* n_embeddings: 0 for a model without embedding. embedding: result of the node that looks up token ids in the first table,
+   * which stands for the joined embedding; ANE_NONE: there is none. tables: constants [V, C], in the order of the nodes. */
   int32_t n_embeddings;
   int32_t embedding;
   int32_t tables[ANE_PARTITION_EMBEDDINGS];

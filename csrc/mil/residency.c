@@ -28,7 +28,7 @@ static bool rule_int4_block(const struct subject *s) { return has_scheme(s->op, 
 static bool rule_uint4_block(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_UINT4_BLOCK); }
 static bool rule_lut4(const struct subject *s) { return has_scheme(s->op, ANE_WEIGHT_LUT); }
 static bool rule_int8_activations(const struct subject *s) { return s->op->int8_activations; }
-static bool rule_wide(const struct subject *s) { return s->op->most > 65536; }
+static bool rule_dimension(const struct subject *s) { return s->op->most > 65536; }
 static bool rule_rank(const struct subject *s) { return s->op->rank > 5; }
 static bool rule_fp32(const struct subject *s) { return s->op->fp32; }
 static bool rule_lookup(const struct subject *s) { return s->op->lookup; }

@@ -29,7 +29,7 @@ struct ane_residency_rule {
 /* Returns rule i of the list; NULL past the end. */
 const struct ane_residency_rule *ane_residency_rule_at(int i);
 
-/* The subject of a rule: an operation ... */
+/* The facts about an operation that rules of scope OP test. */
 struct ane_residency_op {
   bool projection; /* a convolution with a constant kernel */
   bool has_weights;
@@ -41,9 +41,9 @@ struct ane_residency_op {
   int64_t most;       /* largest dimension of its tensors except T */
   int32_t rank;
 };
-/* ... or a package. */
+/* The facts about a package that rules of scope PACKAGE test. */
 struct ane_residency_package {
-  uint64_t bytes; /* of weights */
+  uint64_t bytes; /* of the weights */
   int32_t n_states;
   int32_t n_functions; /* on one copy of the weights */
   int64_t max_t;       /* range 1 .. max_t; 0: fixed */

@@ -144,8 +144,8 @@ struct writing {
   bool raised;
 };
 
-/* Calls fn(data, function) in protected mode: nothing may be raised through the exporter, not even for want of memory. The
- * results, or the message, stay on the stack. */
+/* Calls fn(data, function) in protected mode, because no error of Lua, out of memory included, may jump over the exporter's C
+ * functions. The results, or the message, stay on the stack. */
 static ane_status call_protected(struct writing *x, lua_CFunction fn, void *data, int function, int results,
                                  struct ane_error *err) {
   lua_pushcfunction(x->L, fn);
@@ -291,9 +291,9 @@ static int write_as(lua_State *L, bool asset) {
 }
 
 /* write(i, path [, wrote [, factor]]) -> {version, inputs, outputs, states (of the default function), functions (where the
- * exporter has the option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme,
- * bytes, count, max_abs, error, signal}) for each matrix (sums of squares); factor: function(name, scheme, columns) -> factor of
- * its inputs, or nil */
+ * exporter has the option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, form
+ * (the scheme), bytes, count, max_abs, error, signal (sums of squares)}) for each matrix; factor: function(name, scheme, columns)
+ * -> factor of its inputs, or nil */
 static int exporter_write(lua_State *L) { return write_as(L, false); }
 
 /* write_asset(i, path [, wrote [, factor]]): the same for an asset of Core AI. The exporter has the option functions, each with

@@ -98,9 +98,9 @@ static ane_status match_function(struct lua_matcher *ud, int32_t i, const struct
                        err);
 }
 
-/* Gives a lowered function in the form in which an asset is read (ane_mil_form_fn): translated to Core AI and back. */
-static ane_status form_of_asset(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
-                                const struct ane_mil_function **out, struct ane_error *err) {
+/* Translates a lowered function to Core AI and back, as it is read from an asset (ane_mil_translate_fn). */
+static ane_status translate_as_asset(struct ane_arena *arena, const struct ane_mil_lowered *lowered,
+                                     const struct ane_mil_function **out, struct ane_error *err) {
   struct ane_ai_function *f = ane_arena_alloc(arena, sizeof *f);
   struct ane_mil_model *m;
   if (!f) return ane_fail(err, ANE_NOMEM, "no memory to compare an asset");
@@ -115,7 +115,7 @@ static ane_status match_package(struct lua_matcher *ud, int32_t i, const struct 
                                 struct renaming *names, struct shard_lowered *x, struct ane_error *err) {
   struct ane_arena *arena = &ud->parts.arena;
   struct ane_mil_options o = ud->o;
-  ud->m.form = asset ? form_of_asset : NULL;
+  ud->m.translate = asset ? translate_as_asset : NULL;
   if (asset) ane_coreai_options(&o);
   ane_status st = ANE_OK;
   if (ud->n_profiles)
