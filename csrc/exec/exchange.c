@@ -186,7 +186,7 @@ static ane_status exchange_tokens(struct run *r, const struct step *s, const str
   bool receives = !s->gathers || team->rank == 0, sends = !s->gathers || team->rank > 0;
   ane_status st = ANE_OK;
   float *own = p->exchange;
-  if (shared && (st = shared_rows_place(p, &own, err))) return st;
+  if (shared && (st = shared_rows_buffer(p, &own, err))) return st;
   if (sends) copy_rows(r, s, team->rank, k, own);
   if (shared)
     shared_rows_post(p);
@@ -196,7 +196,7 @@ static ane_status exchange_tokens(struct run *r, const struct step *s, const str
     if (rank == team->rank) continue;
     const float *rows = receives ? p->exchange : NULL;
     if (receives && shared)
-      st = shared_rows_take(p, rank, &rows, err);
+      st = shared_rows_receive(p, rank, &rows, err);
     else if (receives)
       st = team->receive(team->arg, rank, p->exchange, (size_t)(floats_of(p, s, rank) * k->count) * sizeof(float), err);
     if (!st) place_rows(r, s, rank, k, rows);
@@ -205,7 +205,7 @@ static ane_status exchange_tokens(struct run *r, const struct step *s, const str
 }
 
 ane_status exchange_step(struct run *r, const struct step *s, int64_t tokens, int64_t first_out_row, struct ane_error *err) {
-  if (s->out[0]->common) return shared_rows_meet(r->p, err);
+  if (s->out[0]->common) return shared_rows_barrier(r->p, err);
   int64_t fit = shared_rows_floats(r->p) / s->exchange_floats;
   struct tokens k = {.out_row = first_out_row};
   ane_status st = ANE_OK;
@@ -245,13 +245,13 @@ ane_status exchange_best(struct run *r, int64_t first, int64_t rows, struct ane_
   bool shared = shared_rows_floats(p) >= 2 * rows;
   ane_status st = ANE_OK;
   float *own = NULL;
-  if (shared && (st = shared_rows_place(p, &own, err))) return st;
+  if (shared && (st = shared_rows_buffer(p, &own, err))) return st;
   for (int64_t i = 0; i < rows; i++) list[i] = (struct best){r->best[first + i], r->best_logit[first + i]};
   if (shared) memcpy(own, list, bytes), shared_rows_post(p);
   if (team->rank > 0) return shared ? ANE_OK : team->send(team->arg, list, bytes, true, err);
   for (int32_t rank = 1; !st && rank < team->ranks; rank++) {
     const float *taken = NULL;
-    st = shared ? shared_rows_take(p, rank, &taken, err) : team->receive(team->arg, rank, list, bytes, err);
+    st = shared ? shared_rows_receive(p, rank, &taken, err) : team->receive(team->arg, rank, list, bytes, err);
     if (!st && shared) memcpy(list, taken, bytes); /* analyser: without a failure, it is taken. */
     if (!st) join_best(r, first, rows, list);
   }

@@ -115,8 +115,8 @@ struct ane_weights_rule {
   struct ane_weights_encoding encoding;
 };
 
-/* How the best id of a single token is found. The result is the same. FULL: from the whole product. PRUNED: 8-bit heads skip rows
- * that cannot win, which reads less and computes more. AUTO prunes heads of 48 MB or more
+/* How a run that keeps no logits finds the best ids of a few output rows. The result is the same. FULL: from the whole product.
+ * PRUNED: 8-bit heads skip rows that cannot win, which reads less and computes more. AUTO prunes heads of 48 MB or more
  * (bench/results/prompts-and-decode.md). */
 typedef enum { ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL } ane_head_mode;
 

@@ -30,33 +30,37 @@ typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, stru
 #include "graph/op.def"
 #undef ANE_OP
 
-/* A constant vector as fp32 in the program's arena, with `offset` added to each element. *out is NULL if the input is absent. */
+/* A constant vector as fp32 in the program's arena, with `offset` added to each element. *out is NULL if the input is absent.
+ * Errors: ANE_UNSUPPORTED (not a vector of a type with a decoder), ANE_INVALID (an element is not finite), ANE_NOMEM. */
 ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
-/* The matrix of a constant; weights_pack packs it later. input: the slot that it is multiplied by unchanged, or NULL. */
+/* The matrix of a constant; weights_pack packs it later. input: the slot that it is multiplied by unchanged, or NULL. Errors:
+ * those of weights_describe, ANE_UNSUPPORTED (not a constant). */
 ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err);
-/* The same. divide: the matrix has only the rows of this rank (exchange.c). */
+/* The same. divide: the matrix has only the rows of this rank (exchange.c). ANE_UNSUPPORTED: another step uses the matrix whole.
+ */
 ane_status planner_rows(struct planner *pl, int32_t value, const struct slot *input, bool divide, const struct matrix **out,
                         struct ane_error *err);
-/* The kernel of the act with this name. */
+/* The kernel of the act with this name (op.def). Errors: ANE_UNSUPPORTED. */
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
 /* The slot of a value. NULL if the input is absent. */
 const struct slot *planner_slot(struct planner *pl, int32_t value);
 
-/* memplan.c: gives every result value of the graph a slot. *bytes is the size of the activation arena. */
+/* memplan.c: gives every result value of the graph a slot. *bytes is the size of the activation arena. Errors: ANE_NOMEM. */
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 
 /* stage.c: fills step_of, held, n_body, from and to. Errors: ANE_INVALID (steps that the body does not have), ANE_NOMEM. */
 ane_status stage_select(struct planner *pl, struct ane_error *err);
-/* stage.c: finds the values that the stage receives and sends, and allocates the message. After memplan. */
+/* stage.c: finds the values that the stage receives and sends, and allocates the message. Call it after memplan. Errors:
+ * ANE_NOMEM. */
 ane_status stage_plan(struct planner *pl, struct ane_error *err);
-/* Record facts that all stages of a program need: planner_limits (step_embed.c) the limits of ids, planner_long_rope
- * (step_rope.c) the length from which the long factors are used. Called for nodes that the program holds and for those that it
- * does not. */
+/* Record facts that all stages of a program need. planner_limits (step_embed.c) records the limits of ids; planner_long_rope
+ * (step_rope.c) records the length above which the long rope factors are used. Called for all nodes of the graph, also for those
+ * whose steps the program does not have. */
 ane_status planner_limits(struct planner *pl, const struct ane_node *n, struct ane_error *err);
 ane_status planner_long_rope(struct planner *pl, const struct ane_node *n, struct ane_error *err);
 
-/* plan_scratch.c: allocates the scratch memory. activations: bytes of the activation arena. */
+/* plan_scratch.c: allocates the scratch memory. activations: bytes of the activation arena. Errors: ANE_NOMEM. */
 ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err);
 
 /* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight that the program holds (samples of large ones), and
@@ -66,9 +70,10 @@ uint64_t fingerprint_graph(const struct planner *pl, const struct ane_buffer *te
  * */
 uint64_t fingerprint_packed(const struct ane_program *p);
 
-/* weights.c: chooses a matrix's layout and activation type. */
+/* weights.c: chooses a matrix's layout and activation type. Errors: ANE_UNSUPPORTED, ANE_SHAPE; both name the weight. */
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
-/* weights.c: allocates the slab and packs all matrices. */
+/* weights.c: allocates the slab and packs all matrices. Errors: ANE_INVALID (a rule that matches no matrix; an element that is
+ * not finite), ANE_SHAPE, ANE_NOMEM. */
 ane_status weights_pack(struct ane_program *p, struct ane_error *err);
 
 #endif

@@ -53,12 +53,13 @@ bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, uint8_t 
 
 /* Channels of position `pos` in a ring, which holds the last ring_length positions. */
 float *ring_at(const struct ane_session *s, int ring, int64_t pos);
-/* The same in the border rows of a page: its last positions, as many as the next token looks back to. With them a sequence can
- * continue after any whole page. NULL: `pos` is not in the border rows. */
+/* Channels of position `pos` in the border rows of its page, which hold the last positions of the page, as many as the next token
+ * looks back to. With them a sequence can continue after any whole page. NULL: the border rows do not hold `pos`. */
 float *border_at(const struct ane_session *s, int ring, int64_t pos);
 /* The number of border rows per page; 0: the program has no rings, or they look back further than a page. */
 int64_t border_rows(const struct ane_program *p);
-/* Copies the border rows of positions [from, to) from the rings, which must hold them; to_rings: to the rings. */
+/* For positions [from, to) that border rows hold: copies them from the rings, which must hold them too, to the border rows, or
+ * with to_rings from the border rows to the rings. */
 void state_copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings);
 
 /* run.c: feeds the session's own ids [from, length) again, from a state that covers the first `from` of them. After ANE_STOPPED

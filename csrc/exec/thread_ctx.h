@@ -28,8 +28,8 @@ struct run {
   void *tap_arg;
 };
 
-/* Up to so many tokens, with up to so many values in all, each thread of a linear step prepares the whole input for itself. With
- * more values, dividing the work gains more than a barrier costs (measured with 2 threads). */
+/* If the input of a linear step has at most ALONE_TOKENS tokens and ALONE_VALUES values in all, each thread prepares the whole
+ * input for itself. With more values, dividing the work gains more than a barrier costs (measured with 2 threads). */
 enum { ALONE_TOKENS = 8, ALONE_VALUES = 12288 };
 
 /* A thread's view of the run. */
@@ -44,8 +44,8 @@ struct thread_ctx {
   uint8_t *mem;          /* this thread's scratch */
 };
 
-/* Bytes of weights of a task with few tokens: enough for an even load, few interruptions of the stream of weights and few starts
- * at a new place. */
+/* Bytes of weights of a task with few tokens. Smaller tasks interrupt the stream of weights more often; larger ones divide the
+ * load less evenly among the threads. */
 enum { TASK_BYTES = 131072 };
 
 /* The most row groups of a task: an epilogue's temporary holds no more rows. */
@@ -101,7 +101,8 @@ struct prefetch {
 };
 enum { PREFETCH_BYTES = 65536 }; /* of all ranges: as much as a wait of some microseconds can fetch and the L2 cache holds */
 
-/* Collects what the thread reads first in one of the next steps after `step`. */
+/* Collects the first weights that the thread reads in the next steps after `step`, for a step of one token: those of the first of
+ * these steps that has weights to prefetch. */
 void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
 /* Adds a range. It is ignored if there is no room. */
 void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
@@ -112,7 +113,7 @@ bool prefetch_more(struct prefetch *a);
 
 /* ---- Input of products (step_linear.c) ---------------------------------------------------------------------------------*/
 
-/* The products with B for the thread's own tasks. They are computed together, so that B is read in one run (adapter.h). */
+/* The products with B for the thread's own tasks. They are computed together, so that B is read contiguously (adapter.h). */
 struct adapter_share {
   const struct step_parts *parts; /* NULL: the products are computed task by task */
   int64_t g0[MAX_LINEAR],
@@ -124,7 +125,7 @@ struct adapter_share {
 struct prepared {
   struct ane_activations a[ANE_ACTIVATION_COUNT];
   const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
-  bool divided;     /* low is NULL so far: adapter_down_join gives it */
+  bool divided;     /* low is still NULL: adapter_down_join returns it */
   struct adapter_share share;
 };
 /* Prepares the input of a linear step: of few tokens in the thread's own scratch (ALONE_TOKENS); of more together with the other
