@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Returns the first place of `key` among n numbers in ascending order; UINT32_MAX: it is not among them. */
+/* Returns the lowest index of `key` among n numbers in ascending order; UINT32_MAX: it is not among them. */
 static inline uint32_t ane_find_u64(const uint64_t *sorted, uint32_t n, uint64_t key) {
   uint32_t from = 0, to = n;
   while (from < to) {

@@ -123,7 +123,7 @@ struct json_state {
   uint16_t high;          /* first half of a surrogate pair */
   uint16_t spaces;        /* blanks read at this place */
   uint8_t mode, escape;
-  uint8_t part;           /* of a number; of a word, the place in it */
+  uint8_t part;           /* of a number: number_part; of a word: the characters read */
   uint8_t need, from, to; /* bytes of the character that are missing, and bounds of the next one */
   uint8_t word;
   bool other; /* MODE_KEY: a name that is not among the names may come */

@@ -119,6 +119,7 @@ struct ane_attr_arg {
  * the first. Shapes are inferred and checked at once. */
 ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs,
                          const struct ane_attr_arg *attrs, int n_attrs, int32_t *out, struct ane_error *err);
+/* Sets the n values that the graph returns, instead of earlier ones. Errors: ANE_INVALID (not a value), ANE_NOMEM. */
 ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int n, struct ane_error *err);
 
 /* ---- Reading --------------------------------------------------------------------------------------------------------*/

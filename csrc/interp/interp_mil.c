@@ -33,14 +33,14 @@ ane_status mil_op_fail(const struct mil_import *t, const struct ane_mil_op *op, 
 
 const struct mil_name *mil_find(const struct mil_import *t, const char *name) {
   uint32_t i = ane_strmap_get(&t->names, name, strlen(name));
-  return i == UINT32_MAX ? NULL : (const struct mil_name *)(const void *)t->rows.data + i;
+  return i == UINT32_MAX ? NULL : (const struct mil_name *)(const void *)t->entries.data + i;
 }
 
 ane_status mil_define(struct mil_import *t, const char *name, const struct mil_name *n) {
-  uint32_t at = (uint32_t)(t->rows.size / sizeof *n), old;
+  uint32_t at = (uint32_t)(t->entries.size / sizeof *n), old;
   if (!ane_strmap_put(&t->names, name, strlen(name), at, &old)) return interp_no_memory(t->err);
-  if (old == UINT32_MAX) return ane_buffer_append(&t->rows, n, sizeof *n) ? ANE_OK : interp_no_memory(t->err);
-  ((struct mil_name *)(void *)t->rows.data)[old] = *n; /* a name of a block that has ended */
+  if (old == UINT32_MAX) return ane_buffer_append(&t->entries, n, sizeof *n) ? ANE_OK : interp_no_memory(t->err);
+  ((struct mil_name *)(void *)t->entries.data)[old] = *n; /* a name of a block that has ended */
   return ANE_OK;
 }
 
@@ -395,6 +395,6 @@ ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err) {
   struct mil_import t = {.g = g, .block = &g->main, .err = err};
   ane_status st = import_function(&t);
   ane_strmap_free(&t.names);
-  ane_buffer_free(&t.rows);
+  ane_buffer_free(&t.entries);
   return st;
 }

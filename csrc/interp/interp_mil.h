@@ -15,8 +15,8 @@ struct mil_name {
 struct mil_import {
   struct ane_interp *g;
   struct interp_block *block; /* receives the nodes */
-  struct ane_strmap names;    /* -> index into rows */
-  struct ane_buffer rows;     /* of struct mil_name */
+  struct ane_strmap names;    /* -> index into entries */
+  struct ane_buffer entries;  /* of struct mil_name */
   struct ane_error *err;
 };
 

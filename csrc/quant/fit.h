@@ -37,8 +37,8 @@ struct ane_code_sums ane_span_sums(const struct ane_span *s, const float *q);
 /* The line with offset <= 0 and scale >= 0 whose nearest codes 0 .. top have nearly the least weighted squared error: rounding
  * at a grid of scales around the range, a least squares fit for each, then both in alternation until nothing changes. */
 struct ane_line ane_fit_range(const struct ane_span *s, int top);
-/* The same with an offset of either sign. If the elements lie on a grid of up to top + 1 places, the line has no error, whichever
- * of the places occur. */
+/* The same with an offset of either sign. If the elements lie on a grid of at most top + 1 equidistant points, the line has no
+ * error, whichever of the points occur. */
 struct ane_line ane_fit_free(const struct ane_span *s, int top);
 /* The scale (of either sign) for x ~ scale * (q - half), q in 0 .. 2 half - 1; the offset is -half * scale. */
 struct ane_line ane_fit_signed(const struct ane_span *s, int half);

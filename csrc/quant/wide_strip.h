@@ -1,8 +1,9 @@
 /* Products of panels with vectors of BYTES: float_strip and double_strip (wide.h), as static functions NAME(...). A template:
  * define BYTES, ATTRIBUTE (the instructions of such vectors) and NAME(x) before each inclusion. No include guard. */
 
-/* Sums are variables of their own, since compilers leave an array in memory. c is a under another name: so the broadcast of a
- * number is an operand of each product, not an instruction that two products wait for (Zen 4: 1.35 times as fast). */
+/* The sums are separate variables, because compilers leave an array in memory. c has the value of a, which the assembly hides
+ * from the compiler. So each product broadcasts its number as a memory operand, and no two products wait for one broadcast
+ * instruction (Zen 4: 1.35 times as fast). */
 #define STRIP(name, number, columns, op)                                                                                         \
   ATTRIBUTE static void name(number *acc, int64_t ld_acc, const number *a, int64_t lda, const number *b, int64_t ldb,            \
                              int64_t n) {                                                                                        \

@@ -16,7 +16,7 @@ static ane_status add_step(struct ane_tokenizer *t, const struct ane_split *spli
     t->needs_pattern_memory = true;
     return ane_pattern_compile(&t->patterns[t->n_patterns++], split, err);
   }
-  struct ane_stage *s = &t->stages[t->n_stages++];
+  struct ane_text_stage *s = &t->stages[t->n_stages++];
   s->only_first = split->only_first;
   s->first = t->n_patterns;
   t->needs_first = t->needs_first || s->only_first;
@@ -92,7 +92,7 @@ static bool may_begin(const char *s, struct ane_piece piece) {
 }
 
 /* Runs the change of one stage over each piece. `to` receives the text, `made` its pieces. */
-static ane_status change_pieces(struct ane_encode_run *run, const struct ane_stage *stage, const struct ane_aligned *from,
+static ane_status change_pieces(struct ane_encode_run *run, const struct ane_text_stage *stage, const struct ane_aligned *from,
                                 const struct ane_pieces *pieces, struct ane_aligned *to, struct ane_pieces *made,
                                 struct ane_error *err) {
   struct ane_rewrite r = {.from = from, .to = to, .edits = run->spans || run->t->needs_first, .limit = run->limit - run->staged};
@@ -120,7 +120,7 @@ static ane_status change_pieces(struct ane_encode_run *run, const struct ane_sta
 }
 
 /* Splits each piece by the patterns of a stage. */
-static ane_status split_pieces(struct ane_encode_run *run, const struct ane_stage *stage, const char *base,
+static ane_status split_pieces(struct ane_encode_run *run, const struct ane_text_stage *stage, const char *base,
                                struct ane_pieces *pieces, struct ane_error *err) {
   struct ane_pieces made = {0};
   struct collector c = {base, &made};
@@ -135,7 +135,7 @@ static ane_status split_pieces(struct ane_encode_run *run, const struct ane_stag
   return st;
 }
 
-static ane_status run_stage(struct ane_encode_run *run, const struct ane_stage *stage, struct ane_aligned *text,
+static ane_status run_stage(struct ane_encode_run *run, const struct ane_text_stage *stage, struct ane_aligned *text,
                             struct ane_pieces *pieces, struct ane_error *err) {
   struct ane_aligned next = {0};
   struct ane_pieces made = {0};

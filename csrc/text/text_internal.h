@@ -228,8 +228,8 @@ struct ane_prefix_node {
   uint8_t byte;
 };
 
-/* A change of each piece, and the patterns that follow it. */
-struct ane_stage {
+/* A stage of pre-tokenization: a normaliser that changes each piece, and the patterns that then split the pieces. */
+struct ane_text_stage {
   struct ane_change change;
   bool only_first;
   uint32_t first, n; /* of ane_tokenizer.patterns */
@@ -258,7 +258,7 @@ struct ane_tokenizer {
   uint32_t n_head, n_tail;
   struct ane_change *normalisers;
   struct ane_pattern *patterns;
-  struct ane_stage *stages;
+  struct ane_text_stage *stages;
   uint32_t n_normalisers, n_patterns, n_stages, n_first; /* patterns before the first stage */
   bool needs_first;                                      /* some stage needs to know whether a piece begins the text */
   bool needs_pattern_memory;

@@ -29,8 +29,8 @@ static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   return bind_opt_floats_option(L, t, name, n, "an edit");
 }
 
-/* Sets the rows and columns that a tensor has for adapters: a vector is one row. */
-static void sides(const struct ane_shape *s, int64_t *rows, int64_t *cols) {
+/* Sets the rows and columns of a tensor, as adapters see it: a vector is one row. */
+static void matrix_size(const struct ane_shape *s, int64_t *rows, int64_t *cols) {
   *cols = s->rank ? s->dim[s->rank - 1] : 1;
   *rows = 1;
   for (uint32_t i = 0; i + 1 < s->rank; i++) *rows *= s->dim[i];
@@ -125,7 +125,7 @@ static ane_status apply(lua_State *L, const struct edit *e, float *w, const stru
                         struct ane_error *err) {
   int64_t rows, cols;
   ane_status st = ANE_OK;
-  sides(shape, &rows, &cols);
+  matrix_size(shape, &rows, &cols);
   bind_field(L, e->at, "changes");
   int list = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, list);
@@ -201,7 +201,7 @@ static ane_status entries_of(lua_State *L, const struct ane_source *s, int list,
     if (st) return st;
     const struct ane_source_tensor *t = entries ? &entries[i] : ane_source_tensor(s, edits[i].from);
     if (!t) luaL_error(L, "no tensor %s", edits[i].from);
-    sides(&t->tensor.shape, &rows, &cols);
+    matrix_size(&t->tensor.shape, &rows, &cols);
     *most = ANE_MAX(*most, cols);
     lua_pop(L, 1);
   }
@@ -243,7 +243,7 @@ static ane_status fill(lua_State *L, const struct ane_source *s, struct ane_sour
   if (e->typed) return ANE_OK; /* its bytes come later */
   float *w = (float *)(uintptr_t)to->tensor.data;
   int64_t rows, cols;
-  sides(&to->tensor.shape, &rows, &cols);
+  matrix_size(&to->tensor.shape, &rows, &cols);
   for (int64_t r = 0; from->gather && r < rows; r++) ane_gather_floats(from, r, w + r * cols);
   if (!from->gather) ane_decoder(from->dtype)(from->data, w, to->tensor.bytes / sizeof *w);
   ane_source_drop(s, source);
@@ -263,10 +263,9 @@ static lua_Integer count_edits(lua_State *L, int list) {
 /* merged(source, edits [, later]) -> source; or nil, message, code. edits: list of {name, from (default name), alias = true: as
  * stored, or dtype, bytes (of the whole tensor, in that type), or changes = list of {rank, scale, blend, a, b, magnitude, values}
  * (float32 bytes; see ane_lora), from, to (of the rows, the last excluded) or experts (see change_experts)}, {columns} (float32
- * bytes: factors of the columns) or {rotate = n, seed, rows (true: the rows turn, else the columns), from, to (of the rows)} (see
- * ane_rotation), one after the other}. Changed tensors are fp32. later = true: the tensors are unset until
- * merge_into computes them; an edit may then have a dtype without bytes.
- */
+ * bytes: factors of the columns) or {rotate = n, seed, rows (true: rotates the rows, else the columns), from, to (of the rows)}
+ * (see ane_rotation), one after the other}. Changed tensors are fp32. later = true: the tensors are unset until merge_into
+ * computes them; an edit may then have a dtype without bytes. */
 static int merged(lua_State *L) {
   struct ane_source *s = bind_check_source(L, 1);
   struct ane_error err;

@@ -123,8 +123,8 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
   return lua_isnoneornil(L, arg) ? def : bind_opt_integer_option(L, arg, name, def, lo, hi);
 }
 
-/* Makes a view of rows from, from + step, ... of a matrix, or of such elements of a vector; transposed as for cut_const. */
-static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_t step, bool transposed, struct ane_tensor *t) {
+/* Makes a view of rows from, from + step, ... of a matrix, or of such elements of a vector; transposed as for view_const. */
+static void view_every(lua_State *L, struct bind_graph *ud, int64_t from, int64_t step, bool transposed, struct ane_tensor *t) {
   struct ane_shape *s = &t->shape;
   if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather) ||
       (t->gather && (t->gather->next || t->gather->table)))
@@ -164,7 +164,7 @@ static void transpose_blocks(lua_State *L, struct bind_graph *ud, int64_t from, 
 /* Makes a view of a tensor. flat: all of it is a vector. row: a vector becomes a matrix of one row. index: selects in the
  * outermost dimension, which is dropped. from, to: rows [from, to) of the rest. step: rows from, from + step, ... transposed: the
  * rest is stored as [in, out] and seen as [out, in]. */
-static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_tensor *t) {
+static void view_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_tensor *t) {
   const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
@@ -184,7 +184,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     s->rank--;
   }
   int64_t part = const_field(L, arg, "part_from", -1, 0, s->rank == 2 ? s->dim[0] - 1 : -1);
-  if (part >= 0) { /* stored rows, before they are turned */
+  if (part >= 0) { /* rows as stored, before they are transposed */
     int64_t n = const_field(L, arg, "part_rows", 1, 1, s->dim[0] - part);
     if (t->gather) luaL_error(L, "the tensor has no such view");
     t->bytes /= (uint64_t)s->dim[0];
@@ -200,7 +200,7 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
   int64_t step = const_field(L, arg, "step", 1, 1, rows);
   bind_check_graph(L, 1); /* again: a finaliser may have closed it */
   if (step > 1) {
-    step_const(L, ud, from, step, transposed, t);
+    view_every(L, ud, from, step, transposed, t);
     return;
   }
   int64_t block = s->rank == 1 && !t->gather ? d->block : 1;
@@ -225,10 +225,10 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
 }
 
 /* Makes a view of rows [from, to) of a tensor that consists of parts. They must be in one part. */
-static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
+static void view_part_rows(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
   int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
           to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
-  bind_check_graph(L, 1); /* as in cut_const */
+  bind_check_graph(L, 1); /* as in view_const */
   for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
     const struct ane_tensor *p = &t->parts[i];
     if (from < at || to > at + p->shape.dim[0]) continue;
@@ -259,9 +259,9 @@ static int meth_const(lua_State *L) {
   struct ane_tensor view = t->tensor;
   keep_source(L, ud, s); /* before anything is allocated: a finaliser may close it */
   if (t->parts)
-    partition_parts(L, 5, t, &view);
+    view_part_rows(L, 5, t, &view);
   else
-    cut_const(L, ud, 5, &view);
+    view_const(L, ud, 5, &view);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
 

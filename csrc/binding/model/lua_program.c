@@ -401,7 +401,7 @@ static int meth_exact(lua_State *L) {
   return at ? 2 : 1;
 }
 
-/* head() -> number of tokens with a pruned head, bytes of the head that they read, bytes of the whole head (0: never pruned) */
+/* head() -> number of runs with a pruned head, bytes of the head that they read, bytes of the whole head (0: never pruned) */
 static int meth_head(lua_State *L) {
   struct ane_head_stats h = ane_program_head(bind_check_program(L, 1)->program);
   lua_pushinteger(L, (lua_Integer)h.pruned);
