@@ -63,9 +63,9 @@ static ane_status ensure_compiled(AneCoreMLProgram *program, const struct ane_co
   program.compiled = made;
   program.temporary = YES;
   if (!keep) return ANE_OK;
-  NSURL *place = [NSURL fileURLWithPath:keep];
-  if (![files moveItemAtURL:made toURL:place error:&fault]) return ane_coreml_fail(err, @"keep the compiled package", fault);
-  program.compiled = place;
+  NSURL *kept = [NSURL fileURLWithPath:keep];
+  if (![files moveItemAtURL:made toURL:kept error:&fault]) return ane_coreml_fail(err, @"keep the compiled package", fault);
+  program.compiled = kept;
   program.temporary = NO;
   return ANE_OK;
 }

@@ -76,7 +76,7 @@ static struct layout layout_of(NSArray<NSNumber *> *shape, NSArray<NSNumber *> *
 }
 
 /* The offset of row-major element i. */
-static int64_t place_of(const struct layout *l, int64_t i) {
+static int64_t offset_of(const struct layout *l, int64_t i) {
   int64_t at = 0;
   for (int32_t d = l->rank - 1; d >= 0; d--) {
     at += i % l->dim[d] * l->step[d];
@@ -119,7 +119,7 @@ ane_status ane_coreml_write(MLMultiArray *array, const struct ane_dyn *t, struct
     const struct layout l = layout_of(shape, strides);
     const int64_t run = run_of(&l);
     for (int64_t i = 0; i < l.count; i += run) {
-      const int64_t at = place_of(&l, i);
+      const int64_t at = offset_of(&l, i);
       for (int64_t k = 0; k < run; k++) write_number(bytes, dtype, at + k, number_at(t, i + k));
     }
   }];
@@ -141,7 +141,7 @@ ane_status ane_coreml_read(MLMultiArray *array, struct ane_dyn_memory *memory, s
     const int64_t run = run_of(&l);
     const struct ane_dyn from = {.dtype = dtype, .data = bytes};
     for (int64_t i = 0; i < l.count; i += run) {
-      const int64_t at = place_of(&l, i);
+      const int64_t at = offset_of(&l, i);
       for (int64_t k = 0; k < run; k++) write_number(to, t->dtype, i + k, number_at(&from, at + k));
     }
   }];

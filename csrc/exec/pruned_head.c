@@ -4,7 +4,7 @@
  * those of the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
  * Positive factors and soft caps may follow the product, as in Granite and Gemma. Products and bounds take the same steps. A
- * factor keeps the order of floats, and a cap does so but for the error of tanh, which is added to the bounds (CAP_SLACK).
+ * factor keeps the order of floats, and a cap keeps it except for the error of tanh, which is added to the bounds (CAP_SLACK).
  *
  * A row with a mask (ane_run_item) is searched among the ids of the mask. The bounds of other ids are -infinity, and groups
  * without an id of any mask are not read.
@@ -123,8 +123,8 @@ static unsigned allowed(const struct target *x, int64_t g) {
   return x->mask ? x->mask[g / 2] >> (g % 2 * ANE_GROUP) & 0xffffu : 0xffffu;
 }
 
-/* Takes n products, or bounds of products, through the steps after the head. */
-static void apply_steps_behind(const struct thread_ctx *tc, float *y, int64_t n, bool bounds) {
+/* Applies the steps after the head to n products, or to n bounds of products. */
+static void apply_steps_after(const struct thread_ctx *tc, float *y, int64_t n, bool bounds) {
   for (int32_t i = tc->p->pruned_head.step + 1; i < tc->p->n_steps; i++) {
     const struct step *s = &tc->p->steps[i];
     if (is_scale(s)) {
@@ -145,7 +145,7 @@ static void finish_group(const struct thread_ctx *tc, const struct target *x, in
                                               (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y), w->rows,
                                               tc->mem + tc->p->thread_kernel);
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
-  apply_steps_behind(tc, y, n, false);
+  apply_steps_after(tc, y, n, false);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
     if (!(bits >> i & 1)) continue;
@@ -174,7 +174,7 @@ static int64_t bound_task(const struct thread_ctx *tc, const struct ane_activati
     /* analyser: n is at least 1, so the first target is set. */
     if (to == from) continue;
     tc->k->upper_bound(h->matrix, x, targets[0].blocks, from, to, h->bounds, h->bases, h->matrix->groups * ANE_GROUP);
-    for (int i = 0; i < n; i++) apply_steps_behind(tc, targets[i].bounds + from * ANE_GROUP, (to - from) * ANE_GROUP, true);
+    for (int i = 0; i < n; i++) apply_steps_after(tc, targets[i].bounds + from * ANE_GROUP, (to - from) * ANE_GROUP, true);
     read += to - from;
   }
   for (int i = 0; i < n; i++)
@@ -245,7 +245,7 @@ static void scan_groups(const struct thread_ctx *tc, const struct target *x, int
   int n = rows_left(w, x, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, w->groups), ANE_MAX(best, f->value), rows);
   if (n == 0) return;
   tc->k->row_bound(w, &x->x, x->blocks, rows, n, x->bases, bounds);
-  apply_steps_behind(tc, bounds, n, true);
+  apply_steps_after(tc, bounds, n, true);
   f->rows += n;
   for (int i = 0, done = -1; i < n; i++) {
     int g = rows[i] / ANE_GROUP;

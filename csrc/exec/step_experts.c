@@ -77,7 +77,7 @@ static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct 
   const float *route = thread_data(tc, s->in[1]);
   int64_t per = rows_per_token(s), n = s->experts.count;
   float w;
-  /* analyser: the shared memory is given, so the rows have places in it. */
+  /* analyser: the shared memory is given, so there is room for the rows in it. */
   memset(y->start, 0, (size_t)(n + 1) * sizeof *y->start);
   for (int64_t i = 0; i < tc->tokens * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);

@@ -238,8 +238,8 @@ static void take_share(const struct thread_ctx *tc, const struct step *s, struct
 
 static void run_linear(struct thread_ctx *tc, const struct step *s);
 
-/* Collects what the thread will read of A and B in the next linear step. These are small pieces at many places: without prefetch
- * the thread would wait for most of them. */
+/* Collects what the thread will read of A and B in the next linear step. These are small ranges at many addresses: without
+ * prefetch the thread would wait for most of them. */
 static void collect_next(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   enum { LOOKAHEAD_STEPS = 3 };
   a->n = a->at = 0;

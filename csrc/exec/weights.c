@@ -209,7 +209,7 @@ static void check_groups(void *arg, int thread, int threads) {
 
 /* ---- Encoding by a package scheme ------------------------------------------------------------------------------------*/
 
-/* The type of the blocks that a tile of this layout is packed from; ANE_DTYPE_COUNT: it is packed from codes or halves. */
+/* The type of the blocks that a tile of this layout is packed from; ANE_DTYPE_COUNT: it is packed from codes or fp16. */
 static ane_dtype blocks_of(ane_layout f) {
   switch (f) {
     case ANE_LAYOUT_Q4_0: return ANE_Q4_0;
@@ -289,7 +289,8 @@ static void pack_tables(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
-  uint8_t *codes = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes; /* a byte a code: no more than a row of halves */
+  uint8_t *codes =
+      k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes; /* one byte per code: at most the size of a row of fp16 */
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++) {
       float *tables = k->p->aux + k->m->aux + 2 * g * 16, unused[16];

@@ -3,7 +3,7 @@
  *   "GGUF"  u32 version  u64 n_tensors  u64 n_values
  *   n_values  x { string key, u32 type, value }
  *   n_tensors x { string name, u32 n_dims, u64 dim[n_dims] (innermost first), u32 type, u64 offset }
- *   zeros up to a multiple of the alignment; then the data, to whose begin the offsets count
+ *   zeros up to a multiple of the alignment; then the data; offsets count from its first byte
  *
  *   string = u64 length, bytes;  array = u32 type, u64 count, elements
  *

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Looks of files ----------------------------------------------------------------------------------------------*/
+/* ---- Recognising files -------------------------------------------------------------------------------------------*/
 
 /* Header length (8 bytes), then JSON. A file with a length of a TB or more has another format. Lengths between the format's limit
  * and that are left to the reader, whose message says more. */

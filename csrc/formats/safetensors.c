@@ -3,8 +3,8 @@
  *   u64 n, little endian    n bytes of JSON, '{' first, blanks may follow    the data
  *   {"__metadata__": {string: string, ...}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  *
- * Offsets count from the begin of the data. The tensors cover the data without holes and without overlaps. The format does not
- * align tensors, so decoders of plain types read unaligned data.
+ * Offsets count from the first byte of the data. The tensors cover the data without holes and without overlaps. The format does
+ * not align tensors, so decoders of plain types read unaligned data.
  *
  * An index is JSON, {"metadata": {...}, "weight_map": {tensor name: file name}}; the files lie beside it. */
 #include "formats/formats_internal.h"
@@ -113,7 +113,7 @@ static ane_status read_tensor(const struct part *p, const json_t *info, struct a
 
 /* Orders tensors by position. Empty ones come first at equal positions, so that each tensor begins where the one before it
  * ends. Names give them one order with every C library, whose sorts of equal elements differ. */
-static int by_place(const void *a, const void *b) {
+static int by_position(const void *a, const void *b) {
   const struct ane_source_tensor *x = a, *y = b;
   if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
   if (x->tensor.bytes != y->tensor.bytes) return x->tensor.bytes < y->tensor.bytes ? -1 : 1;
@@ -158,7 +158,7 @@ static ane_status read_tensors(struct part *p) {
     if (!t->name) return no_memory(p->err);
     p->n_tensors++;
   }
-  qsort(p->tensors, p->n_tensors, sizeof *p->tensors, by_place);
+  qsort(p->tensors, p->n_tensors, sizeof *p->tensors, by_position);
   return check_cover(p);
 }
 

@@ -2,7 +2,7 @@
  * and all `bytes` fields. So a message is first walked along its descriptor. Every tag, wire type, length and varint is checked,
  * and a smaller copy is made, which protobuf-c then unpacks:
  *   - fields that the descriptor does not have are left out;
- *   - a `bytes` field holds a reference instead of the bytes: ane_wire_view gives the place in the original;
+ *   - a `bytes` field holds a reference instead of the bytes: ane_wire_view returns its bytes in the original;
  *   - a `string` field is known to hold no NUL, so its C string is all of it.
  * Refused: groups, field number 0, varints of more than 10 bytes, lengths beyond the parent's end, a wire type that the
  * field cannot have, a second value for a field that is one message, nesting deeper than ANE_WIRE_DEPTH, messages that would take

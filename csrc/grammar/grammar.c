@@ -131,7 +131,7 @@ ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *ru
   if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   g->kind = ENGINE_RULES;
   ane_status st = rules_make(&g->rules, &g->pool, rules, n, &g->start.rules, err);
-  if (st == ANE_OK || st == ANE_INVALID) { /* a state that there is no memory for looks like one that no text reaches */
+  if (st == ANE_OK || st == ANE_INVALID) { /* a state that lacks memory is the dead state, as if no text reached it */
     struct ane_error why;
     ane_status engine = engine_failed(g, &why);
     if (engine) st = engine, *err = why;

@@ -98,7 +98,7 @@ struct value_context *json_context(struct json_machine *m, const expr_id *goals,
   return p;
 }
 
-/* ---- A type at a place -------------------------------------------------------------------------------------------*/
+/* ---- Contexts of one type ----------------------------------------------------------------------------------------*/
 
 /* Moves the bounds of the length from an expression to *min and *max, if they always apply, as those of the atoms of a
  * conjunction do. Returns the regular expression that remains to be matched. */

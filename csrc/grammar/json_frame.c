@@ -174,7 +174,7 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
   return !changed || json_alive(m, f, status);
 }
 
-/* Makes the open atoms false that require a name which is neither there nor allowed. Returns whether there are any. */
+/* Sets open atoms to false if they require a name that is neither present nor allowed. Returns whether there are any. */
 static bool drop_unmet(const struct typed_context *t, const uint64_t *named, const uint64_t *allowed, uint8_t *status) {
   bool any = false;
   for (uint32_t i = 0; i < t->n; i++)
@@ -186,8 +186,8 @@ static bool drop_unmet(const struct typed_context *t, const uint64_t *named, con
   return any;
 }
 
-/* A name is not allowed if it needs another one that is not, as dependentRequired says it; and so on, for chains of at most
- * MOST_NEEDS names. What is not allowed now is never allowed later, since statuses that are decided stay. */
+/* A name is not allowed if it requires (dependentRequired) another name that is not allowed. Such chains are followed for at most
+ * MOST_NEEDS names. A name that is not allowed now is never allowed later, since decided statuses do not change. */
 enum { MOST_NEEDS = 4 };
 
 static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {

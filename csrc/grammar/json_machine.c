@@ -10,7 +10,7 @@ static const char *const words[] = {"null", "false", "true"};
 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
-/* Enters the context of a type at the state's place. NULL: no value of the type is possible. */
+/* Enters the context of a type for the value that begins at the state. NULL: no value of the type is possible. */
 static struct typed_context *enter(struct json_machine *m, struct json_state *st, uint8_t type) {
   struct value_context *p = m->contexts[st->context->number];
   struct typed_context *t = json_typed(m, p, type);

@@ -22,7 +22,7 @@ bool mask_exact(struct masking *k, struct token_test *test, uint32_t token) {
   return !test->failed;
 }
 
-/* ---- Ends --------------------------------------------------------------------------------------------------------*/
+/* ---- Tokens that end the string ----------------------------------------------------------------------------------*/
 
 /* Returns the classes that are allowed from the probe's state. */
 static uint64_t *evaluate_classes(struct inside *in, const struct json_state *probe) {
@@ -152,7 +152,7 @@ static void walk_names(struct inside *in) {
   }
 }
 
-/* ---- The whole ---------------------------------------------------------------------------------------------------*/
+/* ---- The mask ----------------------------------------------------------------------------------------------------*/
 
 /* Allows tokens that stay inside a string of any content with bounds of its length. */
 static void whole_inside(struct inside *in) {

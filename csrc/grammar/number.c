@@ -171,7 +171,7 @@ bool number_impossible(const struct number_rule *r) {
   return true;
 }
 
-/* ---- Numbers in the making ---------------------------------------------------------------------------------------*/
+/* ---- Incomplete numbers ------------------------------------------------------------------------------------------*/
 
 number_part number_step(number_part part, char c) {
   switch (part) {
@@ -352,7 +352,7 @@ static bool exponent_viable(const struct number_rule *r, const char *s, size_t m
   int digits = 0;
   for (size_t i = skip; i < len; i++, digits++) typed = typed * 10 + (exponent[i] - '0');
   if (typed > NUMBER_MAX_EXPONENT) return false;
-  /* typed, typed0 .. typed9, typed00 .. typed99, ... */
+  /* The exponents that begin with the typed digits: typed, typed x 10 + 0..9, typed x 100 + 0..99, ... */
   for (int extra = 0; digits + extra <= 4; extra++, span *= 10) {
     if (digits + extra == 0) continue;
     for (int64_t k = typed * span; k < typed * span + span; k++) {

@@ -89,7 +89,8 @@ static bool make_search(struct rules *r, struct search *s) {
   if (!s->missing || !s->rule_of || !s->first || !s->users || !s->queue) return false;
   for (uint32_t i = 0; i < r->n_rules; i++)
     for (uint32_t k = r->first[i]; k < r->first[i + 1]; k++) s->rule_of[k] = i;
-  /* Counts of a rule's users are collected two places further, and become the ends of their ranges one place further. */
+  /* The users of rule i are counted in first[i + 2]. The sums then make first[i + 1] the begin of the rule's range, and filling
+   * the range moves it to the end. */
   for (uint32_t p = 0; p < r->n_positions; p++)
     if (r->positions[p].kind == POSITION_RULE) s->first[r->positions[p].which + 2]++;
   for (uint32_t i = 2; i < r->n_rules + 2; i++) s->first[i] += s->first[i - 1];
@@ -307,7 +308,7 @@ uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte) {
   return to;
 }
 
-/* ---- The whole ---------------------------------------------------------------------------------------------------*/
+/* ---- Grammars ----------------------------------------------------------------------------------------------------*/
 
 ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start,
                       struct ane_error *err) {

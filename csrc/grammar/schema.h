@@ -37,7 +37,7 @@ struct jv {
   struct jv_member **by_name; /* JV_OBJECT: the members in order of length and name; NULL: not sorted yet */
 };
 
-/* Parses a whole text. The result lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
+/* Parses a whole text. The result lives in the arena. Errors: ANE_FORMAT (position and cause), ANE_RANGE (depth), ANE_NOMEM. */
 ane_status jv_read(struct jv **out, struct ane_arena *arena, const char *text, size_t len, struct ane_error *err);
 /* Returns a member by name; NULL: there is none. */
 struct jv *jv_get(const struct jv *object, const char *name);
@@ -54,7 +54,7 @@ enum {
   EXPR_FALSE = 0,
   EXPR_TRUE = 1,
   EXPR_MAX_SIZE = 1 << 15,   /* maximum size of an expression */
-  TYPED_MAX_ATOMS = 1 << 12, /* maximum number of atoms of arrays or objects at one place */
+  TYPED_MAX_ATOMS = 1 << 12, /* maximum number of atoms of arrays or objects for one value */
   TYPED_MAX_NAMES = 1 << 20, /* maximum of names in them, counted as often as they occur */
   TYPED_MAX_TABLE = 1 << 20  /* maximum of different names times one more than the atoms */
 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Making ------------------------------------------------------------------------------------------------------*/
+/* ---- Constructors ------------------------------------------------------------------------------------------------*/
 
 static uint32_t hash_expr(const struct expr *e) {
   uint64_t h = ((uint64_t)e->kind << 32 | e->atom) * 0x9e3779b97f4a7c15u;
@@ -283,7 +283,7 @@ expr_id atom_member(struct schema *s, const struct atom *a, const char *name, si
   return e;
 }
 
-/* Texts that an automaton accepts, in the making. */
+/* The list of the texts that an automaton accepts, while it is made. */
 struct listing {
   struct schema *s;
   struct re_text *out;
@@ -294,8 +294,8 @@ struct listing {
   uint32_t path[NAMES_LONGEST + 1]; /* the states before each of its bytes */
 };
 
-/* Adds all texts that begin with z->text and lead from the state to acceptance. false: they are too many, or too long. A state
- * that is met twice on the way has endless ones. */
+/* Adds all texts that begin with z->text and lead from the state to acceptance. false: they are too many, or too long. If a state
+ * occurs twice on a path, the automaton accepts infinitely many texts. */
 static bool list_texts(struct listing *z, uint32_t state) {
   struct re_pool *p = &z->s->pool;
   for (size_t i = 0; i < z->len; i++)

@@ -390,7 +390,7 @@ static void sort_properties(struct loading *l, struct atom *a) {
   qsort(a->by_name, a->n_properties, sizeof *a->by_name, by_length_and_name);
 }
 
-/* Turns few possible names, which patterns or propertyNames give, into a list of properties: a name of a list comes once. */
+/* If patterns or propertyNames allow only a few names, turns them into a list of properties, so that each name has one entry. */
 static void list_names(struct loading *l, struct atom *a) {
   struct re_text names[NAMES_LISTED];
   uint32_t n = atom_names(l->s, a, names);
@@ -583,7 +583,7 @@ expr_id load_node(struct loading *l, struct jv *v) {
   return e;
 }
 
-/* ---- The whole ---------------------------------------------------------------------------------------------------*/
+/* ---- Compilation -------------------------------------------------------------------------------------------------*/
 
 ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options,
                           struct ane_error *err) {

@@ -538,7 +538,7 @@ static ane_status write_state(struct translation *t, const struct call *c) {
                                               : ai_fail(t, ANE_FORMAT, "the operand is not a state");
 }
 
-/* ---- All of them ---------------------------------------------------------------------------------------------------*/
+/* ---- All operations ------------------------------------------------------------------------------------------------*/
 
 ane_status ai_translate_op(struct translation *t, const struct call *c) {
   bool done = false;

@@ -382,7 +382,7 @@ static ane_status compress(struct onnx_import *t, const struct ane_onnx_node *n)
   return st ? st : step(t, n, ANE_PRIM_gather, in, 3, &out);
 }
 
-/* ---- The list ------------------------------------------------------------------------------------------------------*/
+/* ---- The list of ops -----------------------------------------------------------------------------------------------*/
 
 static const struct {
   const char *domain, *op;

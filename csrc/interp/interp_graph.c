@@ -82,7 +82,7 @@ const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct i
   return &g->values[n->in[i]].data;
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------*/
+/* ---- Creation and destruction --------------------------------------------------------------------------------------*/
 
 static void free_block(struct ane_interp *g, struct interp_block *b) {
   ane_buffer_free(&b->buffer);

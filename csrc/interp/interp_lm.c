@@ -30,7 +30,7 @@ static ane_status find_all(struct ane_lm *m, const struct ane_lm_options *o, str
   return st;
 }
 
-/* Notes that input or output i (-1: none) has a meaning. It must not have another one: a feed moves each tensor to one place. */
+/* Marks input or output i (-1: none) as used. Errors: ANE_INVALID if it has a use already: a feed gives a tensor one meaning. */
 static ane_status give_meaning(const struct ane_lm *m, bool *given, int32_t i, bool output, struct ane_error *err) {
   if (i < 0) return ANE_OK;
   const struct ane_onnx_io *io = output ? ane_interp_output(m->graph, i) : ane_interp_input(m->graph, i);
@@ -178,7 +178,7 @@ static uint64_t fingerprint(const struct ane_interp *g) {
   return h;
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------*/
+/* ---- Creation and destruction --------------------------------------------------------------------------------------*/
 
 static ane_status setup(struct ane_lm *m, const struct ane_lm_options *o, struct ane_error *err) {
   m->n_states = o->n_states;

@@ -333,7 +333,7 @@ static ane_status reduce_log_sum(struct mil_import *t, const struct ane_mil_op *
   return st ? st : last(t, op, ANE_PRIM_log, false, &sum, 1);
 }
 
-/* ---- Elements in other places --------------------------------------------------------------------------------------*/
+/* ---- Moving elements -----------------------------------------------------------------------------------------------*/
 
 /* Sets the elements outside of a band around the diagonal to zero. */
 static ane_status band_part(struct mil_import *t, const struct ane_mil_op *op) {
@@ -365,7 +365,8 @@ static ane_status argsort(struct mil_import *t, const struct ane_mil_op *op) {
   return st ? st : last(t, op, ANE_PRIM_identity, true, &out[1], 1);
 }
 
-/* The vector off_value, on_value makes the elements. A negative index is none of the places, so it becomes the size. */
+/* The elements are gathered from the vector (off_value, on_value). A negative index selects no element, so it is replaced by the
+ * size. */
 static ane_status one_hot(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"indices", "one_hot_vector_size", "?axis", "?on_value", "?off_value"};
   int32_t in[5], zero, negative = INTERP_NONE;
@@ -457,14 +458,14 @@ static ane_status crop(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "crop_height", "crop_width"};
   static const int64_t axes[] = {-2, -1};
   int32_t in[4];
-  int64_t cut[4] = {0}; /* before and after: height, width */
+  int64_t crop[4] = {0}; /* before and after: height, width */
   ane_status st = params(t, op, names, 3, in);
-  if (!st) st = whole(t, op, "crop_height", 2, cut);
-  if (!st) st = whole(t, op, "crop_width", 2, cut + 2);
+  if (!st) st = whole(t, op, "crop_height", 2, crop);
+  if (!st) st = whole(t, op, "crop_width", 2, crop + 2);
   for (int i = 0; !st && i < 4; i++)
-    if (cut[i] < 0 || cut[i] > INT32_MAX) st = mil_op_fail(t, op, ANE_INVALID, "crops %" PRId64 " elements", cut[i]);
+    if (crop[i] < 0 || crop[i] > INT32_MAX) st = mil_op_fail(t, op, ANE_INVALID, "crops %" PRId64 " elements", crop[i]);
   if (st) return st;
-  const int64_t from[] = {cut[0], cut[2]}, to[] = {cut[1] ? -cut[1] : INT32_MAX, cut[3] ? -cut[3] : INT32_MAX};
+  const int64_t from[] = {crop[0], crop[2]}, to[] = {crop[1] ? -crop[1] : INT32_MAX, crop[3] ? -crop[3] : INT32_MAX};
   st = integers(t, from, 2, &in[1]);
   if (!st) st = integers(t, to, 2, &in[2]);
   if (!st) st = integers(t, axes, 2, &in[3]);

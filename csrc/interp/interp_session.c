@@ -16,7 +16,7 @@ struct ane_lm_session {
   bool best_only; /* ane_want_best_only: only the best ids of the rows are available */
 };
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------*/
+/* ---- Creation and destruction --------------------------------------------------------------------------------------*/
 
 static void drop_rows(struct ane_lm_session *s) {
   ane_dyn_drop(&s->memory, &s->logits);
@@ -59,7 +59,7 @@ void ane_lm_session_destroy(struct ane_lm_session *s) {
 
 int64_t ane_lm_length(const struct ane_lm_session *s) { return s->length; }
 
-/* ---- A call --------------------------------------------------------------------------------------------------------*/
+/* ---- Feeds ---------------------------------------------------------------------------------------------------------*/
 
 /* Makes n integers of the type that input i declares: the values of ids, or, if ids is NULL, from, from + step, ... */
 static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, int64_t n, int64_t from, int64_t step,

@@ -70,7 +70,7 @@ static bool put_constant(struct ane_buffer *b, const struct ane_dyn *t) {
 }
 
 /* Returns whether each large constant has an address in the file. Folded ones do not, so they cannot be compared. */
-static bool has_place(const struct ane_prim_call *c) {
+static bool has_address(const struct ane_prim_call *c) {
   bool ok = true;
   for (int i = 0; i < c->n_in; i++) ok &= !c->in[i] || !c->in[i]->block || ane_dyn_bytes(c->in[i]) <= BY_CONTENT;
   return ok;
@@ -131,7 +131,7 @@ static ane_status prepare(struct ane_interp *g, struct interp_node *n, struct an
 }
 
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err) {
-  if (!g->options.shared || !has_place(c)) return prepare(g, n, c, err);
+  if (!g->options.shared || !has_address(c)) return prepare(g, n, c, err);
   struct ane_buffer key = {0};
   ane_status st = make_key(c, &key) ? ANE_OK : interp_no_memory(err);
   uint64_t hash = st ? 0 : hash_of(&key);

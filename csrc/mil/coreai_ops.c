@@ -321,7 +321,7 @@ static ane_ai_value transpose(struct coreai_scope *s, const struct ane_mil_op *o
   return ane_ai_transpose(s->b, x, perm);
 }
 
-/* Moves axis `from` of x to place `to`. */
+/* Moves axis `from` of x to position `to`. */
 static ane_ai_value move_axis(struct coreai_scope *s, ane_ai_value x, int32_t from, int32_t to) {
   int32_t perm[ANE_AI_RANK], n = 0;
   if (from == to) return x;

@@ -114,7 +114,7 @@ ane_status coreai_table_write(struct coreai_embedding *t, struct exporting *x, c
   return st;
 }
 
-/* ---- Use ------------------------------------------------------------------------------------------------------------------*/
+/* ---- In functions ---------------------------------------------------------------------------------------------------------*/
 
 static ane_ai_value no_memory(struct ane_ai_build *b) {
   ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));

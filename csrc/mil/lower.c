@@ -450,7 +450,7 @@ static struct ane_mil_lowered *finish(struct lower *l) {
 /* The first specification with states, weights in iOS 18's schemes, and several functions. */
 enum { SEVERAL_VERSION = 9 };
 
-/* ---- Entry -----------------------------------------------------------------------------------------------------------*/
+/* ---- Lowering a shard ------------------------------------------------------------------------------------------------*/
 
 static ane_status check_options(const struct ane_mil_options *o, struct ane_error *err) {
   if (o->context < 1 || o->context > INT32_MAX)

@@ -160,7 +160,7 @@ static bool same_constant(const struct ane_mil_value *a, const struct ane_mil_va
 /* ---- Values ------------------------------------------------------------------------------------------------------------*/
 
 /* Writes the operation of the package at which a difference was found, for a message. */
-static const char *place(char out[ANE_MIL_OP_TEXT], const struct comparing *c, int32_t theirs) {
+static const char *operation_text(char out[ANE_MIL_OP_TEXT], const struct comparing *c, int32_t theirs) {
   const struct ane_mil_op *op = theirs == NONE ? NULL : op_of(&c->theirs, theirs);
   if (op) return ane_mil_op_text(out, op);
   snprintf(out, ANE_MIL_OP_TEXT, "input %.60s", theirs == NONE ? "?" : c->theirs.values[theirs].named->name);
@@ -172,11 +172,12 @@ static ane_status bind_weight(struct comparing *c, const struct ane_mil_weight_r
   const char *name = c->m->graph->values[request->value].name;
   char text[ANE_MIL_OP_TEXT];
   if (!op || (!is_op(op, "const") && strncmp(op->type, "constexpr_", 10) != 0))
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has the weight %.80s here", place(text, c, theirs), name);
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has the weight %.80s here", operation_text(text, c, theirs),
+                    name);
   struct ane_mil_type want = ane_mil_tensor_type(request->dtype, request->rank, request->dim);
   if (!ane_mil_type_equal(&want, &c->theirs.values[theirs].named->type))
     return ane_fail(c->err, ANE_UNSUPPORTED, "%s has another type or shape than the recipe's weight %.80s",
-                    place(text, c, theirs), name);
+                    operation_text(text, c, theirs), name);
   struct ane_mil_bound b = {*request, op, c->theirs.f};
   return ane_buffer_append(&c->m->bound, &b, sizeof b) ? ANE_OK : no_memory(c->err);
 }
@@ -186,7 +187,7 @@ static ane_status pair(struct comparing *c, int32_t ours, int32_t theirs) {
   char text[ANE_MIL_OP_TEXT];
   if (c->pair_of[ours] == theirs) return ANE_OK;
   if (c->pair_of[ours] != NONE || op_of(&c->ours, ours) == NULL)
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", place(text, c, theirs),
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", operation_text(text, c, theirs),
                     c->ours.values[ours].named->name);
   c->pair_of[ours] = theirs;
   return ane_buffer_append(&c->queue, &ours, sizeof ours) ? ANE_OK : no_memory(c->err);
@@ -241,7 +242,7 @@ static ane_status same_maker(struct comparing *c, int32_t ours) {
   bool same = a->op != NONE && b->op != NONE && a->output == b->output;
   if (same && is_op(&c->ours.f->block.ops[a->op], "read_state")) same = c->ours.writes[a->op] == c->theirs.writes[b->op];
   if (!same)
-    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", place(text, c, c->pair_of[ours]),
+    return ane_fail(c->err, ANE_UNSUPPORTED, "%s, but the recipe has %.80s here", operation_text(text, c, c->pair_of[ours]),
                     a->named->name);
   return same_op(c, &c->ours.f->block.ops[a->op], &c->theirs.f->block.ops[b->op]);
 }

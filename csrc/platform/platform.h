@@ -153,7 +153,7 @@ ane_status ane_folder_each(const char *path, bool (*fn)(void *arg, const char *n
 
 /* Seconds on a monotonic clock. */
 double ane_clock(void);
-/* Pauses between two looks at memory that another process writes. waited: seconds since the first look. Short waits use the CPU,
+/* Pauses between two reads of memory that another process writes. waited: seconds since the first read. Short waits use the CPU,
  * longer ones yield it, long ones sleep. */
 void ane_pause(double waited);
 

@@ -135,26 +135,26 @@ static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, cons
 /* Convolves without groups (im2col): the inputs of each output position become one row, and a matrix product takes the rows. */
 static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
                             const float *bias, float *y) {
-  int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
-  const int64_t ins[] = {places, v->in, v->taps}, outs[] = {places, v->out};
+  int64_t positions = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
+  const int64_t ins[] = {positions, v->in, v->taps}, outs[] = {positions, v->out};
   float *rows = prim_temp_array(c, sizeof *rows, 3, ins), *out = prim_temp_array(c, sizeof *out, 2, outs);
   for (int64_t b = 0; b < v->batch && !c->status; b++) {
-    for (int64_t p = 0; p < places; p++)
+    for (int64_t p = 0; p < positions; p++)
       for (int64_t i = 0; i < k; i++) {
         int64_t at = source(v, p, i % v->taps);
         rows[p * k + i] = at < 0 ? 0 : x[(b * v->in + i / v->taps) * area + at];
       }
-    prim_multiply(c, m, rows, places, k, bias, out, v->out);
+    prim_multiply(c, m, rows, positions, k, bias, out, v->out);
     for (int64_t o = 0; o < v->out && !c->status; o++)
-      for (int64_t p = 0; p < places; p++) y[(b * v->out + o) * places + p] = out[p * v->out + o];
+      for (int64_t p = 0; p < positions; p++) y[(b * v->out + o) * positions + p] = out[p * v->out + o];
   }
   return c->status;
 }
 
 static void grouped(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
-  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
-  for (int64_t i = 0; i < v->batch * v->out * places; i++) {
-    int64_t p = i % places, o = i / places % v->out, b = i / (places * v->out);
+  int64_t positions = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  for (int64_t i = 0; i < v->batch * v->out * positions; i++) {
+    int64_t p = i % positions, o = i / positions % v->out, b = i / (positions * v->out);
     double sum = bias ? (double)bias[o] : 0;
     for (int64_t ch = 0; ch < in; ch++)
       for (int64_t t = 0; t < v->taps; t++) {
@@ -201,9 +201,9 @@ struct integer_conv {
 static void integer_range(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
   const struct integer_conv *j = arg;
   const struct conv *v = j->v;
-  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  int64_t positions = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
   for (int64_t i = from; i < to; i++) {
-    int64_t p = i % places, o = i / places % v->out, b = i / (places * v->out), wz = j->wz[o * j->wz_step];
+    int64_t p = i % positions, o = i / positions % v->out, b = i / (positions * v->out), wz = j->wz[o * j->wz_step];
     uint64_t sum = 0;
     for (int64_t ch = 0; ch < in; ch++)
       for (int64_t t = 0; t < v->taps; t++) {
@@ -242,12 +242,12 @@ ane_status prim_conv_integer(struct ane_prim_call *c) {
 /* Computes the gradient of a convolution: output position o gets x[i] weight[k] from all i and k for which
  * i stride + k dilation = o + before. */
 static void transposed(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
-  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
-  for (int64_t i = 0; i < v->batch * v->out * places; i++) {
-    int64_t o = i / places % v->out, b = i / (places * v->out);
+  int64_t positions = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  for (int64_t i = 0; i < v->batch * v->out * positions; i++) {
+    int64_t o = i / positions % v->out, b = i / (positions * v->out);
     double sum = bias ? (double)bias[o] : 0;
     for (int64_t t = 0; t < v->taps; t++) {
-      int64_t at = i % places, tap = t, offset = 0, step = 1;
+      int64_t at = i % positions, tap = t, offset = 0, step = 1;
       bool hit = true;
       for (int k = v->s - 1; k >= 0; k--) {
         int64_t p = at % v->y[k] + v->before[k] - tap % v->k[k] * v->dilation[k];
@@ -397,12 +397,12 @@ static ane_status pool(struct ane_prim_call *c, enum pooling kind) {
   const float *x = prim_f32(c, c->in[0]);
   char *out = prim_out(c, 0, codes ? c->in[0]->dtype : ANE_F32, c->in[0]->rank, dim);
   if (c->status) return c->status;
-  int64_t places = product(v.s, v.y), area = product(v.s, v.x);
-  for (int64_t i = 0; i < v.batch * v.in * places; i++) {
-    struct window w = window_at(&v, i % places, inside);
+  int64_t positions = product(v.s, v.y), area = product(v.s, v.x);
+  for (int64_t i = 0; i < v.batch * v.in * positions; i++) {
+    struct window w = window_at(&v, i % positions, inside);
     double sum = 0;
     float top = -INFINITY;
-    read_window(&v, &w, x + i / places * area, kind, &sum, &top);
+    read_window(&v, &w, x + i / positions * area, kind, &sum, &top);
     if (codes) {
       int64_t code = top > -INFINITY ? (int64_t)top : 0; /* a window of padding alone has no largest */
       prim_store(c->in[0]->dtype, out + i, &code, 1);

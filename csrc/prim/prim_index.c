@@ -88,7 +88,7 @@ ane_status prim_gather_columns(struct ane_prim_call *c) {
 /* ---- By coordinates ------------------------------------------------------------------------------------------------*/
 
 /* Advances the coordinates `at` within dim, row-major; false at the end. */
-static bool next_place(int rank, const int64_t *dim, int64_t *at) {
+static bool next_coordinates(int rank, const int64_t *dim, int64_t *at) {
   for (int i = rank - 1; i >= 0; i--) {
     if (++at[i] < dim[i]) return true;
     at[i] = 0;
@@ -105,7 +105,7 @@ static bool smaller(struct ane_prim_call *c, const struct ane_dyn *x, const stru
 }
 
 /* Returns the offset in x of the coordinates `at` of indices, with `index` along axis. */
-static int64_t place(int rank, const int64_t *stride, const int64_t *at, int axis, int64_t index) {
+static int64_t offset_at(int rank, const int64_t *stride, const int64_t *at, int axis, int64_t index) {
   int64_t o = 0;
   for (int i = 0; i < rank; i++) o += (i == axis ? index : at[i]) * stride[i];
   return o;
@@ -121,10 +121,10 @@ ane_status prim_gather_along_axis(struct ane_prim_call *c) {
   const char *v = prim_elements(c, x, &t);
   char *y = index && v ? prim_out(c, 0, t, indices->rank, indices->dim) : NULL;
   prim_strides(x->rank, x->dim, stride);
-  for (int64_t i = 0; y && i < indices->count; i++, next_place(indices->rank, indices->dim, at)) {
+  for (int64_t i = 0; y && i < indices->count; i++, next_coordinates(indices->rank, indices->dim, at)) {
     int64_t k;
     if (!resolve(c, index[i], x->rank ? x->dim[axis] : 1, &k)) break;
-    memcpy(y + (size_t)i * prim_width(t), v + (size_t)place(x->rank, stride, at, axis, k) * prim_width(t), prim_width(t));
+    memcpy(y + (size_t)i * prim_width(t), v + (size_t)offset_at(x->rank, stride, at, axis, k) * prim_width(t), prim_width(t));
   }
   return c->status;
 }
@@ -251,10 +251,10 @@ ane_status prim_scatter_along_axis(struct ane_prim_call *c) {
   const int64_t *index = prim_i64(c, indices);
   if (!index || !begin_scatter(c, data, updates, &s)) return c->status;
   prim_strides(data->rank, data->dim, stride);
-  for (int64_t i = 0; i < indices->count; i++, next_place(indices->rank, indices->dim, at)) {
+  for (int64_t i = 0; i < indices->count; i++, next_coordinates(indices->rank, indices->dim, at)) {
     int64_t k;
     if (!resolve(c, index[i], data->rank ? data->dim[axis] : 1, &k)) break;
-    merge(&s, place(data->rank, stride, at, axis, k), i, 1);
+    merge(&s, offset_at(data->rank, stride, at, axis, k), i, 1);
   }
   return end_scatter(c, data, &s);
 }
@@ -293,7 +293,7 @@ ane_status prim_non_zero(struct ane_prim_call *c) {
   if (t != ANE_I32 && t != ANE_I64) return prim_fail(c, ANE_INVALID, "output_dtype is neither int32 nor int64");
   for (int64_t i = 0; i < x->count; i++) dim[0] += floats ? f[i] != 0 : v[i] != 0;
   char *y = prim_out(c, 0, t, 2, dim);
-  for (int64_t i = 0; y && i < x->count; i++, next_place(x->rank, x->dim, at)) {
+  for (int64_t i = 0; y && i < x->count; i++, next_coordinates(x->rank, x->dim, at)) {
     if (floats ? f[i] == 0 : v[i] == 0) continue;
     prim_store(t, y, at, x->rank);
     y += (size_t)x->rank * prim_width(t);

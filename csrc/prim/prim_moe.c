@@ -206,7 +206,7 @@ static void activate_rows(const struct moe *m, float *h, int64_t rows, const flo
         v = swiglu(m, row[i], l);
       else
         v = activate(m, row[i]) * (up ? l : 1);
-      h[t * m->inner + i] = v; /* this place has been read already: inner <= rows */
+      h[t * m->inner + i] = v; /* this element has been read already: inner <= rows */
     }
 }
 

@@ -207,13 +207,13 @@ static void set_table(struct rows *k, const struct ane_rounding *rounding) {
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------------*/
 
-/* The index of position `at + i` among the group's columns, in their own order. */
-static int place(const struct rows *k, int64_t at, int i, int group) { return (int)(k->f->order[at + i] % group); }
+/* The index, within its group, of the column that stands at position `at + i` of the order. */
+static int column_in_group(const struct rows *k, int64_t at, int i, int group) { return (int)(k->f->order[at + i] % group); }
 
 /* Chooses the parameters of the group at `at` for lane l from the targets, with the columns in their own order. */
 static void fit_lane(struct rows *k, const struct ane_rounding *rounding, int64_t at, int l) {
   for (int s = 0; s < rounding->group; s += rounding->sub) {
-    int to = place(k, at, s, rounding->group) / rounding->sub * rounding->sub;
+    int to = column_in_group(k, at, s, rounding->group) / rounding->sub * rounding->sub;
     for (int i = 0; i < rounding->sub; i++) {
       k->x[to + i] = *lane(&k->target[s + i], l);
       k->weight[to + i] = k->f->weight[at + s + i];
@@ -234,10 +234,10 @@ static void lines(struct rows *k, const struct ane_rounding *rounding, int part,
 
 /* Rounds the part at group + s with, for each lane, the candidate of the least loss. */
 static void decide_part(struct rows *k, const struct ane_rounding *rounding, int64_t at, int s, int n) {
-  int part = place(k, at, s, rounding->group) / rounding->sub;
+  int part = column_in_group(k, at, s, rounding->group) / rounding->sub;
   lanes scale, offset, loss, best;
   int kept[LANES] = {0};
-  /* analyser: s is a place in a group, below GROUP_MAX. */
+  /* analyser: s is an index in a group, below GROUP_MAX. */
   if (s > 0) gather_errors(k, at, at + s, at + s, rounding->sub, k->base + s, false);
   for (int c = 0; rounding->candidates > 1 && c < rounding->candidates; c++) {
     lines(k, rounding, part, c, n, &scale, &offset);
@@ -360,7 +360,7 @@ static void sweep(struct rows *k, int group, int half, bool fits) {
 static void copy_codes(struct rows *k, const struct ane_rounding *rounding, lanes *q_of, int64_t at, int l, uint8_t *codes) {
   for (int i = 0; i < rounding->group; i++) {
     uint8_t q = (uint8_t)*lane(&q_of[i], l);
-    codes[place(k, at, i, rounding->group)] = rounding->code ? rounding->code[q] : q;
+    codes[column_in_group(k, at, i, rounding->group)] = rounding->code ? rounding->code[q] : q;
   }
 }
 

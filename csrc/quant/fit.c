@@ -144,7 +144,7 @@ struct ane_line ane_fit_free(const struct ane_span *s, int top) {
     float inv = ((float)top + 0.1f * (float)k) / (hi - lo);
     if (inv < INFINITY) consider(&moved, inv, 0, top, FREE, &best);
   }
-  for (int k = 1; k < top; k++) { /* the first and last place taken of a grid are k apart */
+  for (int k = 1; k < top; k++) { /* the least and the greatest value are k grid steps apart */
     float inv = (float)k / (hi - lo);
     if (inv < INFINITY) consider(&moved, inv, 0, top, FREE, &best);
   }

@@ -73,7 +73,7 @@ static ANE_WIDE void decode_q6_k(const void *src, float *restrict dst, uint64_t 
     float d = ane_f16_f32(b->d);
     for (int j = 0; j < 16; j++) {
       float dl = d * (float)b->scales[j];
-      int run = j / 2 % 4, at = j % 2 * 16; /* run of 32 in its half, place in the run */
+      int run = j / 2 % 4, at = j % 2 * 16; /* run of 32 in its half, index in the run */
       const uint8_t *l4 = b->ql + j / 8 * 64 + run % 2 * 32 + at, *h2 = b->qh + j / 8 * 32 + at;
       for (int l = 0; l < 16; l++) *dst++ = dl * (float)(((l4[l] >> run / 2 * 4 & 15) | (h2[l] >> run * 2 & 3) << 4) - 32);
     }

@@ -76,7 +76,7 @@ void ane_rotate_columns(const struct ane_rotation *r, float *w, int64_t rows, in
 
 void ane_rotate_rows(const struct ane_rotation *r, float *w, int64_t rows, int64_t cols) {
   for (int64_t from = 0; from < rows; from += r->n)
-    for (int64_t c = 0; c < cols; c += TILE - 1) { /* one place of the tile is for rotate_one */
+    for (int64_t c = 0; c < cols; c += TILE - 1) { /* the last vector of the tile is scratch of rotate_one */
       const int64_t width = ANE_MIN(TILE - 1, cols - c);
       float *at = w + from * cols + c;
       for (int64_t i = 0; i < r->n; i++)

@@ -8,7 +8,7 @@
 /* ---- Steps for one token -----------------------------------------------------------------------------------------*/
 
 /* The position in a list of tokens. */
-struct place {
+struct position {
   bool first, last;
 };
 
@@ -112,7 +112,7 @@ static bool from_alphabet(struct ane_buffer *b) {
   return ok;
 }
 
-static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, struct work *w) {
+static bool step(const struct ane_tokenizer *t, uint32_t i, struct position position, struct work *w) {
   const struct ane_decode_step *d = &t->decoders[i];
   static const struct ane_text space = {" ", 1}, nothing = {"", 0};
   struct ane_buffer *b = w->b;
@@ -120,12 +120,12 @@ static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, 
     case ANE_DECODE_REPLACE: return replace(w, d->from, d->to);
     case ANE_DECODE_PATTERN: return normalise(w, &t->decoder_changes[i], 1, (struct ane_text){(const char *)b->data, b->size});
     case ANE_DECODE_STRIP: return strip(b, d), true;
-    case ANE_DECODE_METASPACE: return replace(w, d->from, place.first && d->start ? nothing : space);
-    case ANE_DECODE_WORDPIECE: return place.first || drop_front(b, d->from) || prepend(b, " ", 1);
+    case ANE_DECODE_METASPACE: return replace(w, d->from, position.first && d->start ? nothing : space);
+    case ANE_DECODE_WORDPIECE: return position.first || drop_front(b, d->from) || prepend(b, " ", 1);
     case ANE_DECODE_CLEANUP: return cleanup(w);
-    case ANE_DECODE_SUFFIX: return replace(w, d->from, place.last ? nothing : space);
-    case ANE_DECODE_LEAD: return place.first ? drop_front(b, d->from), true : true;
-    case ANE_DECODE_SPACED: return place.first || prepend(b, " ", 1);
+    case ANE_DECODE_SUFFIX: return replace(w, d->from, position.last ? nothing : space);
+    case ANE_DECODE_LEAD: return position.first ? drop_front(b, d->from), true : true;
+    case ANE_DECODE_SPACED: return position.first || prepend(b, " ", 1);
     case ANE_DECODE_BYTE_LEVEL: return from_alphabet(b);
     case ANE_DECODE_BYTES:
     case ANE_DECODE_FUSE: return true;
@@ -140,13 +140,13 @@ static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct work *w)
   return normalise(w, t->normalisers, t->n_normalisers, s);
 }
 
-static bool decode(const struct ane_tokenizer *t, uint32_t id, struct place place, struct work *w) {
+static bool decode(const struct ane_tokenizer *t, uint32_t id, struct position position, struct work *w) {
   int byte = t->byte_runs ? ane_byte_value(t->pieces[id]) : -1;
   if (byte >= 0) return set(w->b, &(char){(char)byte}, 1);
   bool ok = spelling(t, id, w);
   for (uint32_t i = 0; i < t->n_alone && ok; i++) {
     w->step = i;
-    ok = step(t, i, place, w);
+    ok = step(t, i, position, w);
   }
   return ok;
 }
@@ -156,7 +156,7 @@ bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bo
   struct ane_buffer b = {0};
   struct work w = {.b = &b, .m = &m, .limit = ane_normalise_limit(t->pieces[id].len)};
   bool ok = !t->needs_pattern_memory || !ane_pattern_memory_open(&m, NULL);
-  ok = ok && decode(t, id, (struct place){first, last}, &w) && ane_buffer_append(out, b.data, b.size);
+  ok = ok && decode(t, id, (struct position){first, last}, &w) && ane_buffer_append(out, b.data, b.size);
   ane_pattern_memory_close(&m);
   ane_buffer_free(&b);
   return ok;
@@ -230,7 +230,7 @@ static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
 static bool decode_at(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct work *w) {
   if (id == (uint32_t)t->unk && d->unk_text.data) return set(w->b, d->unk_text.data, d->unk_text.len);
   if (!t->pieces[id].len) return set(w->b, "", 0);
-  return d->decoders ? decode(t, id, (struct place){false, false}, w) : decode_plain(t, id, d, w);
+  return d->decoders ? decode(t, id, (struct position){false, false}, w) : decode_plain(t, id, d, w);
 }
 
 static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *w, struct ane_error *err) {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- Life --------------------------------------------------------------------------------------------------------*/
+/* ---- Creation and destruction ------------------------------------------------------------------------------------*/
 
 static bool copy_text(struct ane_arena *arena, struct ane_text s, struct ane_text *out) {
   *out = (struct ane_text){ane_arena_strndup(arena, s.len ? s.data : "", s.len), s.len};

@@ -1,5 +1,5 @@
 /* The prefix tree of the tokens that a model may produce. A walk along a text ends where no token continues, so finding the
- * tokens at a place takes as many steps as the longest of them has bytes. */
+ * tokens at a position takes at most as many steps as the longest token has bytes. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 

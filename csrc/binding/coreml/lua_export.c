@@ -51,7 +51,7 @@ static int exporter_close(lua_State *L) {
   return 0;
 }
 
-/* ---- Making --------------------------------------------------------------------------------------------------------------*/
+/* ---- Creation ------------------------------------------------------------------------------------------------------------*/
 
 /* Reads the option `importance`: {constant = tensor of as many numbers as the matrix has columns}. Pushes a userdata, whose user
  * value is a table that keeps the tensors alive; nothing if the option is absent. */

@@ -229,7 +229,7 @@ static lua_Integer count_ops(lua_State *L, const struct ane_mil_block *b) {
 
 /* Pushes {name, opset, inputs, outputs, states, ops (type -> number), n_ops}. */
 static void push_function(lua_State *L, const struct ane_mil_model *m, const struct ane_mil_interface *d) {
-  const struct ane_mil_function *f = ane_mil_function(m, d->name); /* the reader has seen to it that there is one */
+  const struct ane_mil_function *f = ane_mil_function(m, d->name); /* not NULL: the reader has checked it */
   lua_createtable(L, 0, 7);
   bind_set_text(L, "name", d->name);
   bind_set_text(L, "opset", f->opset);

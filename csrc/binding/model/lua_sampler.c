@@ -59,7 +59,7 @@ static int sampler_make(lua_State *L) {
   return 1;
 }
 
-/* ---- Use ---------------------------------------------------------------------------------------------------------*/
+/* ---- Drawing -----------------------------------------------------------------------------------------------------*/
 
 /* Returns the row of logits at `arg`, of 1 .. INT32_MAX elements. */
 static const float *check_row(lua_State *L, int arg, int32_t *n) {

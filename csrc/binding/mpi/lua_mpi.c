@@ -187,7 +187,7 @@ static int on_close(lua_State *L) {
   return 0;
 }
 
-/* send(rank, bytes [, more]) -> true; or nil, message, code. The message is both texts in turn, at most 1 GiB. */
+/* send(rank, bytes [, more]) -> true; or nil, message, code. The message is `bytes` followed by `more`, at most 1 GiB. */
 static int mpi_send(lua_State *L) {
   int rank = (int)luaL_checkinteger(L, 1);
   size_t first, rest;

@@ -49,7 +49,7 @@ struct bind_tensor *bind_check_tensor(lua_State *L, int arg) {
   return luaL_checkudata(L, arg, BIND_TENSOR);
 }
 
-/* ---- Making ------------------------------------------------------------------------------------------------------*/
+/* ---- Creation ----------------------------------------------------------------------------------------------------*/
 
 static struct ane_shape check_shape(lua_State *L, int arg) {
   struct ane_shape s = {0, {0}};

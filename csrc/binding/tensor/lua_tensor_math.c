@@ -218,8 +218,9 @@ static int meth_bins(lua_State *L) {
   return 1;
 }
 
-/* pool(rows, columns) -> tensor [rows, columns] of means: the tensor, seen as a matrix (all dimensions but the last are rows), is
- * cut into at most so many parts along each axis, and each part gives the mean of its elements */
+/* pool(rows, columns) -> tensor of means, at most [rows, columns]: the tensor, seen as a matrix (all dimensions but the last are
+ * rows), is divided into at most `rows` parts along its rows and `columns` parts along its columns; each part gives the mean of
+ * its elements */
 static int meth_pool(lua_State *L) {
   const struct bind_tensor *t = bind_check_tensor(L, 1);
   if (t->count == 0) return luaL_error(L, "the tensor has no elements");

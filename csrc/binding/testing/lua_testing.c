@@ -92,7 +92,7 @@ static const luaL_Reg codec_functions[] = {
     {NULL, NULL},
 };
 
-/* ---- Forms of weights --------------------------------------------------------------------------------------------*/
+/* ---- Schemes of weights ------------------------------------------------------------------------------------------*/
 
 /* push_weights(weights) -> the result as a table; `values` is what decoding gives. Called in protected mode: it raises if Lua
  * has no memory. */

@@ -149,8 +149,8 @@ static int matmul(lua_State *L) {
   return 1;
 }
 
-/* Pushes data that is ordered by blocks, `bytes` for each, ordered by tokens. */
-static void push_by_columns(lua_State *L, const struct ane_activations *a, const void *from, size_t bytes) {
+/* Pushes data of blocks, `bytes` each, as [t][blocks]. `from` is ordered as a->outlier. Blocks without a residual code are 0. */
+static void push_by_tokens(lua_State *L, const struct ane_activations *a, const void *from, size_t bytes) {
   int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
   char *to = push_buffer(L, (size_t)(a->t * nb) * bytes);
   for (int64_t i = 0; i < a->t * nb; i++) {
@@ -164,9 +164,9 @@ static void push_by_columns(lua_State *L, const struct ane_activations *a, const
   lua_remove(L, -2);
 }
 
-/* matmul_activations(level, "int8", x, t, cols [, coarse]) -> codes, scales, half sums, scaled sums, residual code, marks of the
- * fours of columns that have such [t][blocks], scales of the residual code, their half sums; all by columns, and zero where a
- * block has no residual code; (level, "bf16", ...) -> bf16 */
+/* matmul_activations(level, "int8", x, t, cols [, coarse]) -> eight strings, each [t][blocks]: codes, scales, sums of half
+ * blocks, scaled sums; then residual codes, a byte of bits for the groups of four columns that have one, scales of the residual
+ * codes and their sums of half blocks; these are 0 where a block has no residual code. (level, "bf16", ...) -> bf16 [t][cols] */
 static int matmul_activations(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 1);
   ane_activation_type type = (ane_activation_type)luaL_checkoption(L, 2, NULL, activation_names);
@@ -184,10 +184,10 @@ static int matmul_activations(lua_State *L) {
   lua_pushlstring(L, (const char *)a.d, blocks * sizeof *a.d);
   lua_pushlstring(L, (const char *)a.isum, blocks * 2 * sizeof *a.isum);
   lua_pushlstring(L, (const char *)a.dsum, blocks * sizeof *a.dsum);
-  push_by_columns(L, &a, a.residual, ANE_BLOCK);
-  push_by_columns(L, &a, a.outlier, 1);
-  push_by_columns(L, &a, a.d_residual, sizeof *a.d_residual);
-  push_by_columns(L, &a, a.residual_isum, 2 * sizeof *a.residual_isum);
+  push_by_tokens(L, &a, a.residual, ANE_BLOCK);
+  push_by_tokens(L, &a, a.outlier, 1);
+  push_by_tokens(L, &a, a.d_residual, sizeof *a.d_residual);
+  push_by_tokens(L, &a, a.residual_isum, 2 * sizeof *a.residual_isum);
   return 8;
 }
 

@@ -13,9 +13,9 @@ struct name {
 };
 
 struct verify {
-  struct ane_strmap names; /* -> index into rows */
-  struct ane_buffer rows;  /* of struct name */
-  struct ane_buffer scope; /* of uint32_t: rows of the open blocks, in the order of definition */
+  struct ane_strmap names;   /* -> index into entries */
+  struct ane_buffer entries; /* of struct name */
+  struct ane_buffer scope;   /* of uint32_t: entries of the open blocks, in the order of definition */
   struct ane_error *err;
 };
 
@@ -28,24 +28,24 @@ static ane_status fail_name(struct verify *v, const char *fmt, const char *name)
 /* ---- Names ---------------------------------------------------------------------------------------------------------*/
 
 /* Valid until the next definition. */
-static struct name *row(const struct verify *v, uint32_t i) { return (struct name *)(void *)v->rows.data + i; }
+static struct name *entry(const struct verify *v, uint32_t i) { return (struct name *)(void *)v->entries.data + i; }
 
 /* The definition that a name refers to at this point; NULL: none. */
 static struct name *find(const struct verify *v, const char *name) {
   uint32_t i = ane_strmap_get(&v->names, name, strlen(name));
-  return i != UINT32_MAX && row(v, i)->live ? row(v, i) : NULL;
+  return i != UINT32_MAX && entry(v, i)->live ? entry(v, i) : NULL;
 }
 
 static ane_status define(struct verify *v, const struct ane_mil_named_type *t) {
-  uint32_t index = (uint32_t)(v->rows.size / sizeof(struct name)), old;
+  uint32_t index = (uint32_t)(v->entries.size / sizeof(struct name)), old;
   struct name fresh = {.type = &t->type, .live = true};
   if (!ane_strmap_put(&v->names, t->name, strlen(t->name), index, &old)) return mil_no_memory(v->err);
   if (old == UINT32_MAX) {
-    if (!ane_buffer_append(&v->rows, &fresh, sizeof fresh)) return mil_no_memory(v->err);
+    if (!ane_buffer_append(&v->entries, &fresh, sizeof fresh)) return mil_no_memory(v->err);
   } else {
     /* a name may be defined again once the block that defined it has ended */
-    if (row(v, old)->live) return fail_name(v, "is defined twice", t->name);
-    *row(v, old) = fresh;
+    if (entry(v, old)->live) return fail_name(v, "is defined twice", t->name);
+    *entry(v, old) = fresh;
     index = old;
   }
   return ane_buffer_append(&v->scope, &index, sizeof index) ? ANE_OK : mil_no_memory(v->err);
@@ -60,7 +60,7 @@ static void leave(struct verify *v, size_t from) {
   for (size_t i = from; i < v->scope.size; i += sizeof(uint32_t)) {
     uint32_t index;
     memcpy(&index, v->scope.data + i, sizeof index);
-    row(v, index)->live = false;
+    entry(v, index)->live = false;
   }
   v->scope.size = from;
 }
@@ -181,7 +181,7 @@ static ane_status verify_interface(struct verify *v, const struct ane_mil_functi
   return st;
 }
 
-/* ---- All of it -----------------------------------------------------------------------------------------------------*/
+/* ---- Functions and the model ---------------------------------------------------------------------------------------*/
 
 /* Bounds linear searches through the inputs, states and outputs of a function. */
 enum { MAX_PORTS = 4096 };
@@ -198,7 +198,7 @@ static ane_status verify_function(struct verify *v, const struct ane_mil_model *
   if (!st) st = verify_block(v, &f->block);
   if (!st) st = verify_interface(v, f, ane_mil_interface(m, f->name));
   ane_strmap_free(&v->names);
-  ane_buffer_free(&v->rows);
+  ane_buffer_free(&v->entries);
   ane_buffer_free(&v->scope);
   return st;
 }

@@ -208,7 +208,7 @@ static ane_status write_model(struct ane_mlpackage_writer *w, const struct ane_m
   return st;
 }
 
-/* ---- The whole -----------------------------------------------------------------------------------------------------*/
+/* ---- The package ---------------------------------------------------------------------------------------------------*/
 
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err) {
   *out = NULL;
@@ -252,21 +252,21 @@ ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane
   return commit(w, m, NULL, NULL, err);
 }
 
-/* ---- Once more -----------------------------------------------------------------------------------------------------*/
+/* ---- Rewriting a package -------------------------------------------------------------------------------------------*/
 
 struct copying {
   const struct ane_mlpackage *p;
   struct ane_mlpackage_writer *w;
-  uint64_t **places; /* for each file and record: the new offset, 0: not copied yet */
+  uint64_t **offsets; /* for each file and record: the new offset, 0: not copied yet */
   struct ane_error *err;
 };
 
 /* Where the new offset of a blob is kept. */
-static uint64_t *place_of(const struct copying *c, const struct ane_mil_value *v) {
+static uint64_t *new_offset_of(const struct copying *c, const struct ane_mil_value *v) {
   for (uint32_t i = 0; i < c->p->n_files; i++) {
     const struct ane_mlpackage_file *f = &c->p->files[i];
     if (strcmp(f->name, v->file) != 0) continue;
-    return &c->places[i][mlpackage_weights_record(f, v->offset)]; /* the reader has found it there */
+    return &c->offsets[i][mlpackage_weights_record(f, v->offset)]; /* the reader has found it there */
   }
   return NULL;
 }
@@ -274,30 +274,30 @@ static uint64_t *place_of(const struct copying *c, const struct ane_mil_value *v
 static ane_status copy_blob(void *arg, const struct ane_mil_function *f ANE_UNUSED, const struct ane_mil_op *op ANE_UNUSED,
                             const char *name ANE_UNUSED, const struct ane_mil_value *v) {
   struct copying *c = arg;
-  uint64_t *to = v->kind == ANE_MIL_BLOB ? place_of(c, v) : NULL;
+  uint64_t *to = v->kind == ANE_MIL_BLOB ? new_offset_of(c, v) : NULL;
   if (!to || *to) return ANE_OK;
   ane_status st = ane_mlpackage_blob(c->w, v->type.dtype, v->count, to, c->err);
   return st ? st : ane_mlpackage_data(c->w, v->data, (size_t)v->bytes, c->err);
 }
 
-static void new_place(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset) {
+static void give_new_offset(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset) {
   /* analyser: the reader refuses a blob whose file is missing. */
-  *offset = *place_of(arg, v);
+  *offset = *new_offset_of(arg, v);
   *file = ANE_MLPACKAGE_WEIGHTS;
 }
 
 ane_status ane_mlpackage_rewrite(const struct ane_mlpackage *p, const char *path, struct ane_error *err) {
   struct copying c = {.p = p, .err = err};
   struct ane_arena arena = {0};
-  bool memory = (c.places = ane_arena_array(&arena, p->n_files ? p->n_files : 1, sizeof *c.places)) != NULL;
+  bool memory = (c.offsets = ane_arena_array(&arena, p->n_files ? p->n_files : 1, sizeof *c.offsets)) != NULL;
   for (uint32_t i = 0; memory && i < p->n_files; i++)
-    memory = (c.places[i] = ane_arena_array(&arena, p->files[i].n_records + (size_t)1, sizeof **c.places)) != NULL;
+    memory = (c.offsets[i] = ane_arena_array(&arena, p->files[i].n_records + (size_t)1, sizeof **c.offsets)) != NULL;
   ane_status st =
       memory ? ane_mlpackage_create(&c.w, path, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   if (!st && (st = ane_mil_each_value(p->model, copy_blob, &c)))
     ane_mlpackage_abandon(c.w);
   else if (!st)
-    st = commit(c.w, p->model, new_place, &c, err);
+    st = commit(c.w, p->model, give_new_offset, &c, err);
   ane_arena_free(&arena);
   return st;
 }

@@ -1,5 +1,5 @@
 /* Folders that hold an ONNX model: those of ONNX Runtime GenAI (genai_config.json names the file), those with a
- * model.onnx, and those with one in onnx/ (transformers.js), whose names tell of the weights. */
+ * model.onnx, and those with model files in onnx/ (transformers.js), whose names state the type of the weights. */
 #include "formats/formats_internal.h"
 
 #include "base/alloc.h"

@@ -127,7 +127,7 @@ static ane_status typed_data(struct onnx_reader *r, const AneOnnx__Tensor *t, co
   return ANE_OK;
 }
 
-/* ---- All of it -----------------------------------------------------------------------------------------------------*/
+/* ---- Whole tensors -------------------------------------------------------------------------------------------------*/
 
 static bool has_typed(const AneOnnx__Tensor *t) {
   return t->n_float_data || t->n_double_data || t->n_int64_data || t->n_uint64_data || t->n_int32_data;
