@@ -54,26 +54,26 @@ local EXACT = { exact = true }
 local Builder = {}
 Builder.__index = Builder
 
--- Most places (as in the core) and edges of a grammar. Optional members need edges that grow with the square of their number, and lists in
--- lists twice as many as the lists inside.
-local MOST_PLACES, MOST_EDGES = 1 << 16, 1 << 17
+-- Maximum states (as in the core) and edges of a grammar. The edges of optional members grow with the square of their number, and a list
+-- of lists needs twice as many as the inner list.
+local MOST_STATES, MOST_EDGES = 1 << 16, 1 << 17
 
--- A new place: the number of a state of the grammar. Too many are a failure of ane.util.failure.
-function Builder:place()
-  if self.places == MOST_PLACES then failure.raise("range", "the grammar is too large") end
-  self.places = self.places + 1
-  return self.places
+-- The number of a new state of the grammar. Too many are a failure of ane.util.failure.
+function Builder:state()
+  if self.states == MOST_STATES then failure.raise("range", "the grammar is too large") end
+  self.states = self.states + 1
+  return self.states
 end
 
--- Adds an edge from one place to another, which a text of a kind ("literal", "pattern", "json") takes. Too many are a failure.
+-- Adds an edge from one state to another, for a text of a kind ("literal", "pattern", "json"). Too many are a failure.
 function Builder:add(from, to, kind, text)
   if #self.parts == MOST_EDGES then failure.raise("range", "the grammar is too large") end
   self.parts[#self.parts + 1] = { from, to, kind, text }
 end
 
--- Adds an edge with a literal. An empty literal adds none and merges the places.
+-- Adds an edge with a literal. An empty literal adds none: both states are then one.
 function Builder:literal(from, text, to)
-  to = to or (text == "" and from or self:place())
+  to = to or (text == "" and from or self:state())
   if text ~= "" then self:add(from, to, "literal", text) end
   return to
 end
@@ -105,21 +105,21 @@ end
 
 -- Members in sequence, ordered by name. Optional ones may be left out. member(from, name, schema) writes each one, after the
 -- literal `before(name)`, and returns the state after it.
--- @param close literal after the last member, which leads to the place `to`
+-- @param close literal after the last member, which leads to the state `to`
 -- @param read bytes of the first literal that are part of the text before `from`; default 0
 function Builder:members(from, schema, close, to, before, member, read)
   local required = {}
   for _, name in ipairs(schema.required or {}) do required[name] = true end
   local names = keys(schema.properties or {})
-  -- Places where the next member may begin, each with the separator needed there, and the bytes of it that were read.
+  -- The states at which the next member may begin, each with the separator needed there, and the bytes of it that were read.
   local open = { { from, "", read or 0 } }
   for _, name in ipairs(names) do
-    local begins = self:place()
+    local begins = self:state()
     for _, at in ipairs(open) do self:add(at[1], begins, "literal", (at[2] .. before(name)):sub(at[3] + 1)) end
-    local behind, message, code = member(begins, name, schema.properties[name])
-    if not behind then return nil, message, code end
+    local after, message, code = member(begins, name, schema.properties[name])
+    if not after then return nil, message, code end
     if required[name] then open = {} end
-    open[#open + 1] = { behind, self.comma, 0 }
+    open[#open + 1] = { after, self.comma, 0 }
   end
   for _, at in ipairs(open) do self:add(at[1], to, "literal", close:sub(at[3] + 1)) end
   return to
@@ -128,9 +128,9 @@ end
 local ARGUMENTS = {}
 
 function ARGUMENTS.json(self, from, tail, to, schema)
-  local behind = tail == "" and to or self:place()
-  self:add(from, behind, "json", core.json_encode(schema, EXACT))
-  if tail ~= "" then self:add(behind, to, "literal", tail) end
+  local after = tail == "" and to or self:state()
+  self:add(from, after, "json", core.json_encode(schema, EXACT))
+  if tail ~= "" then self:add(after, to, "literal", tail) end
   return true
 end
 
@@ -149,9 +149,9 @@ function ARGUMENTS.python(self, from, tail, to, schema)
   if not message then message, code = refuse_names(schema, literals.can_name) end
   if message then return nil, message, code end
   return self:members(from, schema, tail, to, function(name) return name .. "=" end, function(at, _, value)
-    local behind = self:place()
-    self:add(at, behind, "json", value_text(value, schema))
-    return behind
+    local after = self:state()
+    self:add(at, after, "json", value_text(value, schema))
+    return after
   end)
 end
 
@@ -183,22 +183,22 @@ local STRING = { minLength = true, maxLength = true, enum = true, const = true }
 local function gemma_string(self, from, schema, path)
   local message, code = refuse_others(schema, STRING, path)
   if message then return nil, message, code end
-  local quote, behind = self.form.quote, self:place()
+  local quote, after = self.form.quote, self:state()
   for _, value in ipairs(schema.enum or { schema.const }) do
     if type(value) ~= "string" then return nil, "enum: " .. path .. "/enum mixes texts and other values", "unsupported" end
-    self:add(from, behind, "literal", quote .. value .. quote)
+    self:add(from, after, "literal", quote .. value .. quote)
   end
-  if schema.enum or schema.const then return behind end
+  if schema.enum or schema.const then return after end
   local inside = self:literal(from, quote)
   local escaped = quote:gsub("[%p]", "\\%0"):gsub('\\([<>"])', "%1")
   local most = schema.maxLength and math.tointeger(schema.maxLength) or ""
-  self:add(inside, behind, "pattern", ("(?:(?!%s)[^]){%d,%s}%s"):format(escaped, schema.minLength or 0, most, escaped))
-  return behind
+  self:add(inside, after, "pattern", ("(?:(?!%s)[^]){%d,%s}%s"):format(escaped, schema.minLength or 0, most, escaped))
+  return after
 end
 
 local gemma_value
 
--- @param from the place after the opening brace
+-- @param from the state after the opening brace
 local function gemma_object(self, from, to, schema, path, tail)
   local message, code = refuse_others(schema, MEMBERS, path)
   if not message then message, code = refuse_names(schema, literals.can_name) end
@@ -212,20 +212,20 @@ local function gemma_array(self, from, schema, path)
   local message, code = refuse_others(schema, { items = true }, path)
   if message then return nil, message, code end
   if type(schema.items) ~= "table" then return nil, "items: " .. path .. "/items is missing", "unsupported" end
-  local open, behind = self:literal(from, "["), self:place()
+  local open, after = self:literal(from, "["), self:state()
   local first, next_one
   first, message, code = gemma_value(self, open, schema.items, path .. "/items")
   if not first then return nil, message, code end
-  self:add(open, behind, "literal", "]")
-  self:add(first, behind, "literal", "]")
+  self:add(open, after, "literal", "]")
+  self:add(first, after, "literal", "]")
   next_one, message, code = gemma_value(self, self:literal(first, self.comma), schema.items, path .. "/items")
   if not next_one then return nil, message, code end
-  self:add(next_one, behind, "literal", "]")
+  self:add(next_one, after, "literal", "]")
   self:add(next_one, self:repeats(first), "literal", self.comma)
-  return behind
+  return after
 end
 
--- The place after the comma that follows the first element.
+-- The state after the comma that follows the first element.
 function Builder:repeats(first)
   for i = #self.parts, 1, -1 do
     local part = self.parts[i]
@@ -236,12 +236,12 @@ end
 function gemma_value(self, from, schema, path)
   if type(schema) ~= "table" then return nil, path .. ": a schema without a type", "unsupported" end
   if is_plain(schema) then
-    local behind = self:place()
-    self:add(from, behind, "json", core.json_encode(schema, EXACT))
-    return behind
+    local after = self:state()
+    self:add(from, after, "json", core.json_encode(schema, EXACT))
+    return after
   end
   if schema.type == "string" or schema.enum and schema.type == nil then return gemma_string(self, from, schema, path) end
-  if schema.type == "object" then return gemma_object(self, self:literal(from, "{"), self:place(), schema, path, "") end
+  if schema.type == "object" then return gemma_object(self, self:literal(from, "{"), self:state(), schema, path, "") end
   if schema.type == "array" then return gemma_array(self, from, schema, path) end
   return nil, ("type: %s cannot be enforced in this model's form of tool calls"):format(path .. "/type"), "unsupported"
 end
@@ -259,15 +259,15 @@ function Builder:call(from, tool, to)
     if type(part) == "string" then
       at = self:literal(at, part, i == #self.layout and to or nil)
     elseif part[1] == "id" then
-      local behind = i == #self.layout and to or self:place()
-      self:add(at, behind, "pattern", ("[A-Za-z0-9]{%d}"):format(self.form.id_length))
-      at = behind
+      local after = i == #self.layout and to or self:state()
+      self:add(at, after, "pattern", ("[A-Za-z0-9]{%d}"):format(self.form.id_length))
+      at = after
     elseif part[1] == "arguments" then
       local literal = type(tail) == "string" and tail or ""
-      local behind = i + (literal == "" and 0 or 1) >= #self.layout and to or self:place()
-      local ok, message, code = ARGUMENTS[self.form.arguments](self, at, literal, behind, tool.schema)
+      local after = i + (literal == "" and 0 or 1) >= #self.layout and to or self:state()
+      local ok, message, code = ARGUMENTS[self.form.arguments](self, at, literal, after, tool.schema)
       if not ok then return nil, message, code end
-      at = behind
+      at = after
       if literal ~= "" then i = i + 1 end
     end
     i = i + 1
@@ -275,17 +275,17 @@ function Builder:call(from, tool, to)
   return true
 end
 
--- Adds the calls of tools in a form, from place 1 on. Returns true; or nil, message, code. Raises where the grammar is too large.
+-- Adds the calls of tools in a form, from state 1 on. Returns true; or nil, message, code. Raises where the grammar is too large.
 function Builder:calls(form, tools, many)
   local layout, heads = reader.layout(form)
   table.remove(layout, 1) -- the name
   self.form, self.comma = form, form.arguments == "gemma" and "," or form.arguments == "tagged" and "" or ", "
-  local done = self:place() -- the place after a call
+  local done = self:state() -- the state after a call
   for _, tool in ipairs(tools) do
     -- The literal after the name is part of the name, so that no name is a prefix of another.
     local literal = type(layout[1]) == "string"
     local mark = literal and layout[1] or form.mark or ""
-    local named = self:place()
+    local named = self:state()
     for _, head in ipairs(heads) do
       self:add(1, named, "literal", form.first .. head .. tool.name .. mark)
       if many and form.between then self:add(done, named, "literal", form.between .. head .. tool.name .. mark) end
@@ -341,7 +341,7 @@ function M.grammar(form, tools, opts)
     local fault, code = M.malformed(tools)
     if fault then return nil, fault, code end
   end
-  local self = setmetatable({ parts = { ends = {} }, places = 1 }, Builder)
+  local self = setmetatable({ parts = { ends = {} }, states = 1 }, Builder)
   for _, way in ipairs { form, form.bare } do
     local ok, message, code = failure.catch(self.calls, self, way, tools, opts.many)
     if not ok then return nil, "tools: " .. message, code end

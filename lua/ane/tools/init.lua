@@ -405,7 +405,7 @@ function M.for_template(list)
   return ordered(objects.with(list, function() return jinja.dict {} end))
 end
 
--- Tools and their form in words, for models whose template has no place for them.
+-- Tools and their form in words, for models whose template does not write tools.
 local function in_words(functions, form)
   local parts = { "## Tools\nYou have access to the following tools:\n" }
   for _, f in ipairs(functions) do
@@ -420,7 +420,7 @@ end
 -- Has a template the variable `tools`?
 local function takes_tools(template) return template:find "%f[%w_]tools%f[^%w_]" ~= nil end
 
---- Puts the tools into the system message, if the template reads them there or has no place for them.
+--- Puts the tools into the system message, if the template reads them there or does not write tools.
 -- @return messages, true if they were put there
 function M.inject(messages, list, template)
   local form = forms.of(template)

@@ -84,7 +84,7 @@ function M.new(form, opts)
   }, Reader)
 end
 
--- Length of the longest text of a list that stands at a place, by default the reader's. 0: none; nil: more input is needed to decide.
+-- Length of the longest text of a list that begins at byte `at` of the buffer; default: the next one. 0: none; nil: more input is needed.
 local function begin(self, list, at)
   local buffer = self.buffer
   at = at or self.at
@@ -100,7 +100,7 @@ local function begin(self, list, at)
   return longest
 end
 
--- Place of a trigger that counts only at the start, and its length; else the number of bytes to hold back.
+-- Position of a trigger that counts only at the start, and its length; else the number of bytes to hold back.
 local function trigger_at_start(self, way)
   if self.begun then return nil, 0 end
   local at = self.buffer:match("^%s*()", self.at)
@@ -109,7 +109,7 @@ local function trigger_at_start(self, way)
   return n > 0 and at or nil, n
 end
 
--- Place of a trigger and its length; else the number of bytes at the buffer's end that may begin one.
+-- Position of a trigger and its length; else the number of bytes at the buffer's end that may begin one.
 local function trigger_anywhere(self, way)
   way.search = way.search or marks.search(self.buffer, way.form.triggers)
   local first, mark, held = way.search(self.at)
@@ -128,7 +128,7 @@ local function find_trigger(self)
   return first, first and length or held
 end
 
--- Reads up to a place of the buffer. Returns the text.
+-- Reads the buffer up to byte `stop`, excluded. Returns the text.
 local function read(self, stop)
   local text = self.buffer:sub(self.at, stop - 1)
   self.at = stop
@@ -212,7 +212,7 @@ end
 function STATES.part(self)
   local part = self.parts[self.part_at]
   if not part then
-    self.state, self.written = "behind", nil
+    self.state, self.written = "after_call", nil
     return true
   end
   if type(part) ~= "string" then return STATES[part[1]](self) end
@@ -295,7 +295,7 @@ function STATES.arguments(self)
 end
 
 -- After a call: another one, the end of the calls, or text.
-function STATES.behind(self)
+function STATES.after_call(self)
   if self.at > #self.buffer then return false end
   local n = begin(self, self.nexts)
   if n == nil then return false end
@@ -335,7 +335,7 @@ function Reader:finish()
   local text, of_call = self.buffer, ""
   self.buffer = ""
   if self.written then text, of_call = "", cut_off(self, text) end
-  if self.state == "behind" and self.form.last:sub(1, #text) == text then text = "" end -- the beginning of what ends calls
+  if self.state == "after_call" and self.form.last:sub(1, #text) == text then text = "" end -- the beginning of what ends calls
   if self.channels then
     local said = self.channels:push(text)
     local rest = self.channels:finish()

@@ -128,8 +128,8 @@ local function leave(self, at)
   return at + 1
 end
 
-local function begin_string(self, at, behind)
-  self.state, self.behind = "string", behind
+local function begin_string(self, at, after_string)
+  self.state, self.after_string = "string", after_string
   return at + 1
 end
 
@@ -201,7 +201,7 @@ function JSON.string(self, text, at)
   local found = text:find('["\\\0-\31]', at)
   if not found then return #text + 1 end
   local c = text:sub(found, found)
-  self.state = c == '"' and self.behind or c == "\\" and "escape" or "control"
+  self.state = c == '"' and self.after_string or c == "\\" and "escape" or "control"
   return c:find "%c" and found or found + 1
 end
 

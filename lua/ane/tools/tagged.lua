@@ -76,14 +76,14 @@ local function add_text(builder, from, schema, null, close, path)
       return nil, ("%s: %s/%s cannot be enforced in this model's form of tool calls"):format(key, path, key), "unsupported"
     end
   end
-  local behind = builder:place()
+  local after = builder:state()
   local choices = schema.enum or schema.const ~= nil and { schema.const } or nil
   if not choices then
     local most = schema.maxLength and math.tointeger(schema.maxLength) or ""
     local least = math.tointeger(schema.minLength or 0)
     local null_too = null and (least > 4 or most ~= "" and most < 4) and "|null" or ""
-    builder:add(from, behind, "pattern", ("(?:(?:(?!%s)[^]){%d,%s}%s)%s"):format(quoted(close), least, most, null_too, quoted(close)))
-    return behind
+    builder:add(from, after, "pattern", ("(?:(?:(?!%s)[^]){%d,%s}%s)%s"):format(quoted(close), least, most, null_too, quoted(close)))
+    return after
   end
   local seen = {}
   for _, value in ipairs(choices) do
@@ -91,16 +91,16 @@ local function add_text(builder, from, schema, null, close, path)
     if type(value) ~= "string" or value:find(close, 1, true) then
       return nil, ("enum: %s/enum cannot be enforced in this model's form of tool calls"):format(path), "unsupported"
     end
-    if not seen[value] then builder:add(from, behind, "literal", value .. close) end
+    if not seen[value] then builder:add(from, after, "literal", value .. close) end
     seen[value] = true
   end
-  if null and not seen.null then builder:add(from, behind, "literal", "null" .. close) end
-  return behind
+  if null and not seen.null then builder:add(from, after, "literal", "null" .. close) end
+  return after
 end
 
 --- Adds the value of an argument and the text after it to a grammar of parts.
 -- @param builder of ane.tools.calls
--- @param from place
+-- @param from state
 -- @param schema of the value
 -- @param root the schema of all arguments
 -- @param json the value's schema as JSON text, complete with its definitions
@@ -110,9 +110,9 @@ function M.add_value(builder, from, schema, root, json, path)
   local close = builder.form.member[3]
   local text, null = M.text_schema(schema, root)
   if text then return add_text(builder, from, text, null, close, path) end
-  local behind = builder:place()
-  builder:add(from, behind, "json", json)
-  return builder:literal(behind, close)
+  local after = builder:state()
+  builder:add(from, after, "json", json)
+  return builder:literal(after, close)
 end
 
 --- Returns whether an argument can have this name: it must not be empty, nor contain <, > or line ends, of which tags are made, nor the
