@@ -84,12 +84,12 @@ end
 
 --- The number of ropes that use their long factors in a sequence of `total` tokens. These rotate all positions, those of cached
 -- keys too.
-function Program:side(total)
-  local side = 0
+function Program:rope_factors(total)
+  local n = 0
   for _, rope in ipairs(self.meta.ropes or {}) do
-    if rope.long_freq and total > rope.original then side = side + 1 end
+    if rope.long_freq and total > rope.original then n = n + 1 end
   end
-  return side
+  return n
 end
 
 -- ---- Programs -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@
 --                        and cuts the others to `length`, reset(), copy(), close(); or nil, message, code
 --   check(self, s, n)    may n tokens be fed now? true; or nil, message, code
 --   feed(self, s, ids, want)   computes; gives rows: count, logits(self, i), argmax(self, i); or nil, message, code
---   side(self, total)    optional: a number that tells the rope factors of a sequence of `total` tokens from others
+--   rope_factors(self, total)   optional: a number that identifies the rope factors of a sequence of `total` tokens
 -- A session has the methods that ane.generate.session needs from its core.
 -- Usage: `local s = op_session.open(engine)`
 
@@ -95,14 +95,14 @@ end
 -- Prepares the states for a sequence of `total` tokens. Recomputes all tokens if the states are broken or were made with other rope
 -- factors.
 local function settle(self, total)
-  local side = self.engine.side and self.engine:side(total) or 0
-  if side == self.side and not self.broken then return true end
+  local factors = self.engine.rope_factors and self.engine:rope_factors(total) or 0
+  if factors == self.rope_factors and not self.broken then return true end
   local upto = self.len
   if upto > 0 or self.broken then
     local ok, message, code = reset(self)
     if not ok then return nil, message, code end
   end
-  self.side, self.settled, self.broken = side, total, nil
+  self.rope_factors, self.settled, self.broken = factors, total, nil
   return replay(self, upto)
 end
 
@@ -224,7 +224,7 @@ end
 local function wrap(engine, hold)
   return setmetatable({
     engine = engine, hold = hold, forgets = forgetting(engine), len = 0, tokens = {}, shots = {}, results = NO_ROWS, origin = 0,
-    side = engine.side and engine:side(0) or 0, settled = 0, replays = 0,
+    rope_factors = engine.rope_factors and engine:rope_factors(0) or 0, settled = 0, replays = 0,
   }, Session)
 end
 
@@ -234,7 +234,7 @@ function Session:fork()
   if not hold then return nil, message, code end
   local other = wrap(self.engine, hold)
   other.len, other.tokens, other.shots = self.len, self:ids(), table.move(self.shots, 1, #self.shots, 1, {})
-  other.side, other.settled, other.broken, other.origin = self.side, self.settled, self.broken, self.origin
+  other.rope_factors, other.settled, other.broken, other.origin = self.rope_factors, self.settled, self.broken, self.origin
   return other
 end
 
@@ -249,19 +249,19 @@ end
 function Session:save(path, note)
   local ok, message, code = settle(self, self.len) -- a rewind may have left keys of other rope factors
   if not ok then return nil, message, code end
-  local chunks = { { "ids", self:ids() } }
+  local parts = { { "ids", self:ids() } }
   for i, s in ipairs(self.engine.states) do
-    if self.len > 0 then chunks[#chunks + 1] = { "state " .. s.name, self.hold:get(i, self.len) } end
+    if self.len > 0 then parts[#parts + 1] = { "state " .. s.name, self.hold:get(i, self.len) } end
   end
-  chunks[#chunks + 1] = { "logits", last_logits(self) }
-  if not chunks[#chunks][2] then chunks[#chunks] = nil end
-  if note then chunks[#chunks + 1] = { "note", note } end
-  return core.save_session(path, self.engine.name, self.engine.fingerprint, chunks)
+  parts[#parts + 1] = { "logits", last_logits(self) }
+  if not parts[#parts][2] then parts[#parts] = nil end
+  if note then parts[#parts + 1] = { "note", note } end
+  return core.save_session(path, self.engine.name, self.engine.fingerprint, parts)
 end
 
--- Reads a chunk of `count` fp32 numbers as a tensor; or nil and why it cannot.
-local function floats(chunks, name, count)
-  local bytes = chunks[name]
+-- Reads a part of `count` fp32 numbers as a tensor; or nil and why it cannot.
+local function floats(parts, name, count)
+  local bytes = parts[name]
   if not bytes then return nil, "there is no part " .. name end
   if #bytes ~= 4 * count then return nil, ("part %s has %d bytes, but must have %d"):format(name, #bytes, 4 * count) end
   return core.tensor({ count }, bytes)
@@ -277,13 +277,13 @@ end
 -- @return true, the note; or nil, message, code
 function Session:restore(path, context)
   local engine = self.engine
-  local ids, chunks, code = core.load_session(path, engine.name, engine.fingerprint, engine:n_ids(), context)
-  if not ids then return nil, chunks, code end
+  local ids, parts, code = core.load_session(path, engine.name, engine.fingerprint, engine:n_ids(), context)
+  if not ids then return nil, parts, code end
   local tensors, logits, why = {}, nil, nil
   for i, s in ipairs(engine.states) do
-    if #ids > 0 and not why then tensors[i], why = floats(chunks, "state " .. s.name, s.count(#ids)) end
+    if #ids > 0 and not why then tensors[i], why = floats(parts, "state " .. s.name, s.count(#ids)) end
   end
-  if chunks.logits and not why then logits, why = floats(chunks, "logits", engine:vocab()) end
+  if parts.logits and not why then logits, why = floats(parts, "logits", engine:vocab()) end
   if why then return nil, ("%s is damaged: %s"):format(path, why), "format" end
   local ok, message
   if #ids > 0 then ok, message, code = self.hold:put(#ids, tensors) else ok, message, code = self.hold:reset() end
@@ -292,10 +292,10 @@ function Session:restore(path, context)
     return nil, message, code
   end
   self.len, self.tokens, self.shots, self.broken, self.best_only = #ids, ids, {}, nil, nil
-  self.settled, self.side = #ids, engine.side and engine:side(#ids) or 0
+  self.settled, self.rope_factors = #ids, engine.rope_factors and engine:rope_factors(#ids) or 0
   self.results = logits and one_row(logits) or NO_ROWS
   snapshot(self)
-  return true, chunks.note
+  return true, parts.note
 end
 
 --- Frees the states. Closing twice is fine.

@@ -363,7 +363,7 @@ function Session:stream(opts)
   return pieces, nil, nil, pieces
 end
 
--- ---- Life ---------------------------------------------------------------------------------------------------------------
+-- ---- Stopping and closing ---------------------------------------------------------------------------------------------
 
 --- Ends the feed in progress before its next chunk (called from a callback, hook or other coroutine), or the next feed,
 -- with nil, message, "stopped".

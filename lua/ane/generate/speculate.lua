@@ -13,7 +13,7 @@ local M = {}
 -- ---- Drafter -----------------------------------------------------------------------------------------------------------
 
 local ORDERS = { 4, 3, 2 } -- longest first
-local CANDIDATES = 8 -- places looked at for each order
+local CANDIDATES = 8 -- maximum earlier positions that are compared for each order
 local LONGEST = 32 -- longer agreement makes no difference
 local MOST = 1 << 16 -- tokens of a draft
 
@@ -74,16 +74,16 @@ local function agreement(self, a, b)
 end
 
 -- Returns the earlier index whose past agrees longest with the end of the text, the latest among equals; nil if none agrees.
-local function best_place(self)
+local function best_match(self)
   local last = #self.ids
   for _, n in ipairs(ORDERS) do
     local best, longest = nil, n - 1
-    local place = last - n >= self.start and self.before[n][last] or nil
+    local at = last - n >= self.start and self.before[n][last] or nil
     for _ = 1, CANDIDATES do
-      if not place then break end
-      local agreed = agreement(self, place, last)
-      if agreed > longest then best, longest = place, agreed end
-      place = self.before[n][place]
+      if not at then break end
+      local agreed = agreement(self, at, last)
+      if agreed > longest then best, longest = at, agreed end
+      at = self.before[n][at]
     end
     if best then return best, longest end
   end
@@ -94,11 +94,11 @@ end
 -- @return list of 1 .. most tokens and the number of tokens of agreement before it; or nil if nothing agrees
 function Drafter:draft(most)
   if math.type(most) ~= "integer" or most < 1 then error("draft: the maximum must be 1 or more, but is " .. schema.shown(most), 2) end
-  local place, agreed = best_place(self)
-  if not place then return nil end
+  local at, agreed = best_match(self)
+  if not at then return nil end
   local ids, draft = self.ids, {}
-  local period = #ids - place -- a repeating text is expected to go on repeating
-  for i = 1, math.min(most, MOST) do draft[i] = ids[place + i] or draft[i - period] end
+  local period = #ids - at -- a repeating text is expected to go on repeating
+  for i = 1, math.min(most, MOST) do draft[i] = ids[at + i] or draft[i - period] end
   return draft, agreed
 end
 
