@@ -553,9 +553,9 @@ local function choose(self, graph, options, job, opts)
 end
 
 -- The description of the model that is sent to the other ranks.
--- @param places body steps at which the stages begin, and the number of all
+-- @param starts list of the body steps at which the stages begin, and the number of body steps at its end
 -- @return text; or nil, message, code
-local function job_text(graph, options, job, opts, chosen, places)
+local function job_text(graph, options, job, opts, chosen, starts)
   local identity, message, code = graph:identity()
   if not identity then return nil, message, code end
   local sent = {}
@@ -565,18 +565,18 @@ local function job_text(graph, options, job, opts, chosen, places)
   return core.json_encode {
     path = job.path, recipe = job.recipe, soft_experts = job.soft_experts, pipeline = job.pipeline, options = sent,
     tensor = opts.parallel == "tensor", identity = ("%016x"):format(identity),
-    cuts = places, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
+    cuts = starts, fp16 = opts.fp16 or false, head = chosen.head and chosen.head.parts,
   }
 end
 
 -- Plans this rank's stage, and its part of the head.
 -- @return true; or nil, message, code
-local function plan_own(self, graph, options, opts, chosen, places)
+local function plan_own(self, graph, options, opts, chosen, starts)
   local o, before = {}, function() return flush(self) end
   if self.tensor then
     o.tensor = work.tensor(self.team, before)
   else
-    o.stage = work.stage(self.team, places[1], places[2], opts.fp16, before)
+    o.stage = work.stage(self.team, starts[1], starts[2], opts.fp16, before)
   end
   for key, value in pairs(options) do o[key] = value end
   local message, code
@@ -584,7 +584,7 @@ local function plan_own(self, graph, options, opts, chosen, places)
   if not self.own then return nil, message, code end
   self.parts = chosen.head and chosen.head.parts
   if not self.parts or self.parts[2] == 0 then return true end
-  self.part, message, code = head.open(graph, options, { from = 0, to = self.parts[2], steps = places[#places], fp16 = opts.fp16 })
+  self.part, message, code = head.open(graph, options, { from = 0, to = self.parts[2], steps = starts[#starts], fp16 = opts.fp16 })
   return self.part and true, message, code
 end
 
@@ -625,15 +625,15 @@ function M.program(team, graph, options, job, opts)
   end
   local chosen, message, code = choose(self, graph, options, job, opts)
   if not chosen then return nil, message, code end
-  local places = { 0, table.unpack(chosen.cuts) }
-  places[#places + 1] = #chosen.costs - 1
+  local starts = { 0, table.unpack(chosen.cuts) }
+  starts[#starts + 1] = #chosen.costs - 1
   local described, ok
-  described, message, code = job_text(graph, options, job, opts, chosen, places)
+  described, message, code = job_text(graph, options, job, opts, chosen, starts)
   if not described then return nil, message, code end
   ok, message, code = team:tell("C", orders.pack("M", described))
   if not ok then return nil, message, code end
   -- the others pack their weights at the same time
-  local ran, planned, own_message, own_code = pcall(plan_own, self, graph, options, opts, chosen, places)
+  local ran, planned, own_message, own_code = pcall(plan_own, self, graph, options, opts, chosen, starts)
   local texts
   texts, message, code = replies(self)
   if not ran then -- an interrupt, or an error of the caller's progress

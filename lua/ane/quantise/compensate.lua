@@ -109,7 +109,7 @@ function Factors:of(w)
   return factor_of(self, w, 0)
 end
 
---- Does it need the tensor of this name as it was rounded?
+--- Returns whether put() must be called with the tensor of this name after it is rounded.
 function Factors.takes() return false end
 
 function Factors.close() end
@@ -145,7 +145,7 @@ function Following:resume(notes, w)
   self.sequence:restore(state)
 end
 
---- Calls a function of the share of a stage that has run.
+--- Sets a function that is called with the share of a stage that has run.
 function Following:watch(on_window) self.sequence.on_window = on_window end
 
 --- Gives the bytes of a rounded tensor: see ane.quantise.sequence.

@@ -190,7 +190,7 @@ end
 --- The numbers of a vector.
 function Gradient:vector(value) return self.vectors[self.record[value].weight] end
 
--- Logits are taken in blocks of so many tokens; capped logits, of which more copies are in memory, in smaller ones.
+-- Tokens of a block of logits; capped logits need smaller blocks, because more copies of them are in memory.
 local BLOCK <const>, CAPPED_BLOCK <const> = 128, 16
 
 --- The sum of the divergences of a window in nats, and those of the log probabilities of its tokens but the first, by `session` and by

@@ -226,7 +226,7 @@ local function factors_of(plan, opts)
   return compensate.following(calibration, order, replaced(plan), { threads = opts.threads or core.cpu_cores() })
 end
 
--- ---- Going on --------------------------------------------------------------------------------------------------------
+-- ---- Resuming --------------------------------------------------------------------------------------------------------
 
 -- All that the numbers of the file depend on.
 local function settings_of(source, opts, inputs)
@@ -397,7 +397,7 @@ local function write_tensors(run)
   return rows, kept
 end
 
--- Tunes the norm weights of the file, which is complete but not yet in its place. Returns what came of it, or why nothing did.
+-- Tunes the norm weights of the file, which is complete but not yet renamed to its path. Returns the result, or why there is none.
 -- @param bits, count of bits_of
 local function tune_norms(run, rows, bits, count)
   local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"

@@ -8,8 +8,8 @@ local try = failure.try
 
 local M = {}
 
--- The places of matrices among the inputs of a step whose products are with its first input. Experts: gate, bias, up, bias, down,
--- bias of each; what `down` is multiplied by has no name.
+-- The indices of the inputs of a step that are matrices which its first input is multiplied by. The inputs of `experts` after the second
+-- are gate, bias, up, bias, down, bias of each expert; what `down` is multiplied by has no name.
 local function multiplied(node)
   if node.op == "conv1x1" then return { 2 } end
   local list = {}
@@ -53,23 +53,23 @@ local function add_keyed(self, record, value, seen)
 end
 
 -- Notes the tensors that a step uses.
-local function add_uses(self, record, node, place)
-  self.weights[place] = self.weights[place] or {}
+local function add_uses(self, record, node, step)
+  self.weights[step] = self.weights[step] or {}
   for _, input in ipairs(node.inputs) do
     local w = input and record[input]
     if w and w.weight then
-      table.insert(self.weights[place], w.weight)
-      local use = self.uses[w.weight] or { first = place, last = place }
-      self.uses[w.weight] = { first = math.min(use.first, place), last = math.max(use.last, place) }
+      table.insert(self.weights[step], w.weight)
+      local use = self.uses[w.weight] or { first = step, last = step }
+      self.uses[w.weight] = { first = math.min(use.first, step), last = math.max(use.last, step) }
     end
   end
 end
 
--- Steps are numbered from 0; those of the tail have the number n_body.
-local function places_of(graph)
-  local costs, place = try(graph:costs()), {}
-  for i = 1, #costs - 1 do place[costs[i].name] = i - 1 end
-  return place, #costs - 1
+-- The number of each step of the body by its name, from 0, and n_body, the number that all steps of the tail have.
+local function steps_of(graph)
+  local costs, step = try(graph:costs()), {}
+  for i = 1, #costs - 1 do step[costs[i].name] = i - 1 end
+  return step, #costs - 1
 end
 
 -- The nodes of a record in the order of the graph.
@@ -98,18 +98,18 @@ function M.of(r, cfg, source)
     return true
   end))
   local self = { graph = graph, made = {}, weights = {}, uses = {}, inputs = {}, mixed = {}, order = {}, keyed = {} }
-  local sides = {}
-  for value, node in pairs(record) do sides[value] = node.weight and shape(value) or nil end
+  local shapes = {}
+  for value, node in pairs(record) do shapes[value] = node.weight and shape(value) or nil end
   try(graph:passes "cpu-plain")
-  local place
-  place, self.n_body = places_of(graph)
+  local step
+  step, self.n_body = steps_of(graph)
   local graph_of = {
-    is_matrix = function(value) return sides[value][2] ~= nil end,
-    columns = function(value) return sides[value][2] end,
+    is_matrix = function(value) return shapes[value][2] ~= nil end,
+    columns = function(value) return shapes[value][2] end,
   }
   for _, entry in ipairs(nodes_of(record)) do
     local node = entry[2]
-    local at = place[node.name] or self.n_body
+    local at = step[node.name] or self.n_body
     self.made[node.name] = at
     if node.op == "attention" then
       local seen = {}

@@ -19,7 +19,7 @@ local function show(self, before, share, of)
   self.progress("quantise", math.min(self.size, math.floor(self.size * (before + share * of) / self.total)), self.size)
 end
 
---- A tensor is begun.
+--- Records the beginning of a tensor.
 function Meter:begin(t)
   self.now, self.start = t, self.seen
   if not self.follows then return end
@@ -30,7 +30,7 @@ function Meter:begin(t)
   self.due = self.stage + types.elements(t.shape) * (value and 1 or PLAIN)
 end
 
---- The file has so many bytes.
+--- Records that the file has `done` bytes.
 function Meter:written(done)
   self.seen = done
   if not self.follows or done >= self.size then return self.progress("quantise", done, self.size) end
@@ -38,7 +38,7 @@ function Meter:written(done)
   show(self, self.done + self.stage, share, self.due - self.stage)
 end
 
---- A part of so many bytes was copied from an earlier run.
+--- Records that a part of `bytes` bytes was copied from an earlier run.
 function Meter:skipped(bytes) self.seen = self.seen + bytes end
 
 --- @param tensors of a plan, in order, with bytes_after and wanted

@@ -22,7 +22,7 @@ local Overlay = {}
 Overlay.__index = Overlay
 
 --- Gives a tensor its bytes, in the type of its edit.
--- @param head rows of a head that were written in pairs (writer:send); nil: rows are in their places
+-- @param head rows of a head that were written in pairs (writer:send); nil: rows are in the order of the tensor
 function Overlay:put(name, bytes, head)
   local edit = self.edits[name]
   try(core.merge_into(self.source, self.base, { { name = name, from = edit.from, dtype = edit.dtype, bytes = bytes, head = head } }))

@@ -3,8 +3,8 @@
 -- ane.util.failure does
 --
 -- OUT.part has a piece for each rounded part of a tensor: its errors, its bytes, a line end. OUT.journal says which piece is of which part,
--- and has a hash of each. OUT.part.state has the place of a sequence and what crossed its last cut; without it, the steps of the
--- model up to there run again. The files are removed when the model is written.
+-- and has a hash of each. OUT.part.state has the state of a sequence (ane.quantise.sequence); without it, the steps of the model up to
+-- the last cut run again. The files are removed when the model is written.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"

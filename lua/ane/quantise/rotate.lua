@@ -48,7 +48,7 @@ local function refuse(self, what, ...)
   raise("unsupported", "%s: option transform: rotate: " .. what, self.path, ...)
 end
 
--- Raises if ane_rotation does not take so many elements: the matrix of their odd factor is dense.
+-- Raises if ane_rotation does not take vectors of this width: the matrix of its odd factor is dense, so that factor is limited.
 local function check_width(self, what, width)
   local odd = width
   while odd > 0 and odd % 2 == 0 do odd = odd // 2 end

@@ -151,14 +151,14 @@ end
 --- Is the tensor among those that are put, and used after the last cut?
 function Sequence:takes(name) return self.overlay:changes(name) and self.layout.uses[name].last >= self.cut end
 
---- Where it is: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are not part of it.
+--- The state: {at, cut, messages (of the source, then of the rounded model)}. Tensors that were put are not part of it.
 function Sequence:state()
   local messages, n = {}, #self.runs
   for i = 1, n do messages[i], messages[n + i] = self.source.messages[i] or "", self.changed.messages[i] or "" end
   return { at = self.at, cut = self.cut, messages = messages }
 end
 
---- Goes to where another sequence of the same model, text and options was.
+--- Continues from the state of another sequence of the same model, text and options.
 function Sequence:restore(state)
   local n = #self.runs
   for i = 1, n do self.source.messages[i], self.changed.messages[i] = state.messages[i], state.messages[n + i] end
