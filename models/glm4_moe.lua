@@ -1,6 +1,6 @@
 --- GLM-4.5, GLM-4.5-Air, GLM-4.6 and GLM-4.7.
 -- GLM team 2025, "GLM-4.5: Agentic, Reasoning, and Coding (ARC) Foundation Models". Attention is that of llama with biases of q, k and v,
--- and with norms of q and k in the large models. The experts are those of DeepSeek-V3, behind some dense layers.
+-- and with norms of q and k in the large models. The experts are those of DeepSeek-V3, after some dense layers.
 --
 -- Quirks: rope rotates the first half of each head, and pairs i with i + r/2. Experts are chosen by sigmoid(router) + bias, and weighted
 -- by the sigmoid. In GGUF, the norm before the feed-forward is post_attention_norm, and the last block drafts tokens.

@@ -3,8 +3,8 @@
 -- Usage: `experts.edits(file, where, source, m, scale, function(name, change) ... end)`
 --
 -- The parameter is [experts, out, in]; classes of transformers that store [experts, in, out] say so to PEFT, so A [experts * r, in] and
--- B [out, r * experts] mean the same in both. The columns of B are ordered by rank, then by expert. A parameter gate_up_proj holds the
--- rows of gate and then those of up, or both in turns.
+-- B [out, r * experts] mean the same for both. The columns of B are ordered by rank, then by expert. A parameter gate_up_proj holds the
+-- rows of gate and then those of up, or the rows of both alternate.
 
 local failure = require "ane.util.failure"
 local places = require "ane.adapter.places"
@@ -14,7 +14,7 @@ local raise, try = failure.raise, failure.try
 local M = {}
 
 -- Outputs and inputs of the matrix that the model's tensor stores for a place, before rows of it are selected.
-local function sides(source, place)
+local function matrix_size(source, place)
   local shape = source:tensor(place.weight).shape
   local out, inputs = shape[#shape - 1], shape[#shape]
   if place.transposed then return inputs, out end
@@ -26,7 +26,7 @@ local function holds_both(place) return place.from ~= nil or place.step ~= nil e
 
 -- Which rows of B belong to the tensor of a place: the number of B's rows, the first of the place's rows, and the step between them.
 local function rows_of(source, where, place)
-  local out = sides(source, place)
+  local out = matrix_size(source, place)
   if place.stack.slot == "down" or place.stack.up_alone or holds_both(place) then return out, 0, 1 end
   local up = place.stack.slot == "up"
   if where.interleaved then return 2 * out, up and 1 or 0, 2 end
@@ -46,7 +46,7 @@ local function find(file, where, source, m)
       m.module, source:path(), where.architecture)
   end
   for _, place in ipairs(list) do
-    local count, outputs, _, inputs = place.stack.count, (rows_of(source, where, place)), sides(source, place)
+    local count, outputs, _, inputs = place.stack.count, (rows_of(source, where, place)), matrix_size(source, place)
     if m.experts ~= count or m.rows ~= outputs or m.cols ~= inputs then
       raise("shape", "%s: tensors %s and %s are for %d experts of [%d, %d], %s of %s has %d of [%d, %d]: an adapter of another base",
         file.path, m.a.name, m.b.name, m.experts, m.rows, m.cols, m.parameter, source:path(), count, outputs, inputs)

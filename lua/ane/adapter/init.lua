@@ -44,7 +44,7 @@ function M.read(path)
   file.scale = 1
   for _, m in ipairs(file.modules) do
     local scale = math.abs(m.scale or 0)
-    if scale > file.scale or scale ~= scale then file.scale = scale end -- what is no number stays
+    if scale > file.scale or scale ~= scale then file.scale = scale end -- a NaN stays
   end
   message = M.scale_fault(file, 1)
   if not message then return setmetatable(file, File) end

@@ -47,7 +47,7 @@ local function rotates(record)
   return false
 end
 
--- The matrices of an expert by their place among its six inputs, from 0.
+-- The matrices of an expert by their index among its six inputs, from 0.
 local SLOTS = { [0] = "gate", [2] = "up", [4] = "down" }
 
 -- What is known of input i of an op `experts`: {slot, expert, count, up_alone (gate and up are one weight), down (role)}; nil for other

@@ -11,7 +11,7 @@ local M = {}
 -- Bytes at the start of a file: its header, and all of a tokenizer. The header of safetensors is shorter, and there may be many files.
 local HEAD, SHORT_HEAD = 16 << 20, 1 << 20
 
--- Samples of the other bytes: so many in all, at least so many of a file, of so many bytes each.
+-- Samples of the other bytes: their number for all files together, the minimum for one file, and the bytes of each.
 local SAMPLES, LEAST, SAMPLE = 256, 16, 4096
 
 -- Depth of folders: a package set has 5.

@@ -241,7 +241,7 @@ local function accept(self, row)
     return
   end
   self.count = self.count + 1
-  row.place = self.count
+  row.position = self.count
   dispatch(self, row)
 end
 

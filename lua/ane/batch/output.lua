@@ -1,7 +1,7 @@
 --- Outputs of a batch: a file, whose run can be resumed, or a stream.
 -- Needs ane.core, ane.util.journal and ane.util.keys. An output has
 --   known(number, key) -> flags of the line that an earlier run has written for a row; nil: none
---   put(row, line, flags) -> true; or nil, message, code. row = {number, key, place}: place counts the rows of this run from 1
+--   put(row, line, flags) -> true; or nil, message, code. row = {number, key, position}: position is the number of the row in this run
 --   remove(row) -> true; or nil, message, code: the row is not in the input any more
 --   full() -> whether too many lines wait for an earlier row
 --   finish(last) -> true; or nil, message, code. last: the largest number of a row
@@ -48,7 +48,7 @@ end
 
 function Stream:put(row, line)
   if not self.ordered then return send(self, line) end
-  self.held[row.place], self.count = line, self.count + 1
+  self.held[row.position], self.count = line, self.count + 1
   while self.held[self.next] do
     local ok, message, code = send(self, self.held[self.next])
     if not ok then return nil, message, code end
@@ -61,8 +61,8 @@ end
 function Stream.finish() return true end
 
 function Stream:release()
-  for _, place in ipairs(keys(self.held)) do
-    local ok, message, code = send(self, self.held[place])
+  for _, position in ipairs(keys(self.held)) do
+    local ok, message, code = send(self, self.held[position])
     if not ok then return nil, message, code end
   end
   self.held, self.count = {}, 0

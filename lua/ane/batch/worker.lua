@@ -48,7 +48,8 @@ local function deliver(self, status, value)
   self.worker.on_answer(self.row, self.asked, status, without_scheduling(value))
 end
 
--- An answer that an endpoint gives at once is delivered behind it: a fault of whoever takes it is none of the row's.
+-- Ends a call. An answer that an endpoint gives before begin() returns is kept and delivered after that, so that an error of on_answer
+-- does not count as an error of the row.
 local function end_call(self, status, value)
   if self.done then return end
   self.done = true

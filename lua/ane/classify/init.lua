@@ -260,19 +260,19 @@ function M.bytes(first, last, starts, stops, text, base, used)
   local rest = used and from <= used - base
   if rest then from = used - base + 1 end -- before blanks are removed, since earlier text may be gone already
   if to < from then return nil end
-  local trimmed, behind = text:match("^%s*()", from), to
-  while behind >= trimmed and text:find("^%s", behind) do behind = behind - 1 end
-  if trimmed <= behind then from, to = trimmed, behind
+  local first_byte, last_byte = text:match("^%s*()", from), to
+  while last_byte >= first_byte and text:find("^%s", last_byte) do last_byte = last_byte - 1 end
+  if first_byte <= last_byte then from, to = first_byte, last_byte
   elseif rest then return nil end
   return from + base, to + base
 end
 
---- Gives spans of tokens their bytes, in place. A span without bytes of its own is dropped.
+--- Sets the bytes of spans of tokens, in place. A span without bytes of its own, or with a lower score than the threshold, is dropped.
 -- @param spans list of {label, first, last, score}
 -- @param at {starts, stops, text, base, used = last byte of the spans before}; used is updated
 -- @param threshold minimum score
 -- @return list of {label, start, stop, text, score, first, last}
-function M.place(spans, at, threshold)
+function M.set_bytes(spans, at, threshold)
   local out = {}
   for _, span in ipairs(spans) do
     local start, stop = M.bytes(span.first, span.last, at.starts, at.stops, at.text, at.base, at.used)
@@ -341,7 +341,7 @@ function M.classify(model, input, opts, level)
   if not ok then return nil, message, code end
   local spans, _, path = run:finish()
   if not spans then return nil, _, path end
-  spans = at and M.place(spans, at, opts.threshold) or sure(spans, opts.threshold)
+  spans = at and M.set_bytes(spans, at, opts.threshold) or sure(spans, opts.threshold)
   if not opts.details then return spans end
   return details_of(model.config.labels, ids, rows, path, spans)
 end
@@ -356,7 +356,7 @@ local function classify_short(model, list, opts, spans)
   found, message, code = batch:spans(ids, opts.progress and function(done) opts.progress("classify", done, #list) end)
   if not found then return nil, message, code end
   for i, one in ipairs(list) do
-    spans[one.place] = one.at and M.place(found[i], one.at, opts.threshold) or sure(found[i], opts.threshold)
+    spans[one.index] = one.at and M.set_bytes(found[i], one.at, opts.threshold) or sure(found[i], opts.threshold)
   end
   return true
 end
@@ -368,28 +368,28 @@ function M.classify_many(model, inputs, opts, level)
   local bundle = require("ane.model").bundle(model, level + 1)
   local room = bundle.program.run and not opts.details and not opts.window and bundle.program:max_chunk() or 0
   local spans, failed, short = {}, nil, {}
-  local function alone(place)
+  local function alone(index)
     if model.closed then return end
-    local found, message, code = M.classify(model, inputs[place], opts, level + 2)
-    spans[place] = found or false
+    local found, message, code = M.classify(model, inputs[index], opts, level + 2)
+    spans[index] = found or false
     if not found then
       failed = failed or {}
-      failed[place] = { message, code }
+      failed[index] = { message, code }
     end
   end
-  for place, input in ipairs(inputs) do
+  for index, input in ipairs(inputs) do
     local ids, at = read_input(model, input, level + 1)
     if ids and #ids > 0 and #ids <= room then
-      short[#short + 1] = { ids = ids, at = at, place = place }
+      short[#short + 1] = { ids = ids, at = at, index = index }
     else
-      alone(place)
+      alone(index)
     end
   end
   if #short > 0 and not classify_short(model, short, opts, spans) then
-    for _, one in ipairs(short) do alone(one.place) end -- one of them is at fault; the others succeed alone
+    for _, one in ipairs(short) do alone(one.index) end -- one of them is at fault; the others succeed alone
   end
-  for place = 1, #inputs do
-    if spans[place] == nil then return nil, failure.CLOSED, "state" end
+  for index = 1, #inputs do
+    if spans[index] == nil then return nil, failure.CLOSED, "state" end
   end
   return spans, failed
 end

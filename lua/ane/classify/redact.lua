@@ -1,7 +1,7 @@
 --- Replaces the spans that a token classifier finds in a text. A text may come in parts.
 -- Needs ane.classify, schema and siphash. Usage: `print(model:redact "My name is Ada.")`
 --
--- A long text is divided into segments after a line end or before a space. Such a place is used only if both sides, encoded
+-- A long text is divided into segments after a line end or before a space. A position is used only if both sides, encoded
 -- separately, give the same tokens as together. Where there is none (tokenizers that see whole texts), the segment grows. Labels
 -- come from windows over the tokens (ane.classify), so the result equals one run over the whole text. Memory holds a segment, a
 -- window and the undecided spans.
@@ -64,7 +64,7 @@ end
 
 -- ---- Segments ----------------------------------------------------------------------------------------------------------
 
--- Bytes on both sides of a split that are encoded to check it; number of places that are tried.
+-- Bytes on both sides of a split that are encoded to check it; number of positions that are tried.
 local CONTEXT, TRIES = 256, 12
 
 local function back_to_char(text, at)
@@ -87,18 +87,18 @@ local function is_clean(tokenizer, text, at)
   return true
 end
 
--- Places before a letter or digit: after a line end, else before a space.
-local PLACES = { "\n()%f[%w]", "[%w%p]() %w" }
+-- Patterns of positions for a split, the preferred one first: after a line end, and before a space; a letter or digit follows.
+local SPLITS = { "\n()%f[%w]", "[%w%p]() %w" }
 
--- Returns the last place in the second half of a text where it can be split; nil if there is none.
-local function find_cut(tokenizer, text)
+-- Returns the last position in the second half of a text where it can be split; nil if there is none.
+local function find_split(tokenizer, text)
   local half = #text // 2
   local tail = text:sub(half + 1)
-  for _, pattern in ipairs(PLACES) do
-    local places = {}
-    for place in tail:gmatch(pattern) do places[#places + 1] = half + place - 1 end
-    for i = #places, math.max(#places - TRIES, 0) + 1, -1 do
-      if is_clean(tokenizer, text, places[i]) then return places[i] end
+  for _, pattern in ipairs(SPLITS) do
+    local positions = {}
+    for position in tail:gmatch(pattern) do positions[#positions + 1] = half + position - 1 end
+    for i = #positions, math.max(#positions - TRIES, 0) + 1, -1 do
+      if is_clean(tokenizer, text, positions[i]) then return positions[i] end
     end
   end
 end
@@ -158,7 +158,7 @@ end
 
 -- The text up to the last byte of the decided tokens, with spans replaced.
 local function emit(self, spans, decided, final)
-  local placed, out = classify.place(spans, self, self.opts.threshold), {}
+  local placed, out = classify.set_bytes(spans, self, self.opts.threshold), {}
   local at = self.base -- bytes up to here are written
   for _, span in ipairs(placed) do
     span.replacement = text_of(self.replace(span))
@@ -181,7 +181,7 @@ function Stream:push(bytes)
   self.pending[#self.pending + 1], self.size = bytes, self.size + #bytes
   if self.size < self.look_at then return "", {} end
   local text = table.concat(self.pending)
-  local cut = find_cut(self.tokenizer, text)
+  local cut = find_split(self.tokenizer, text)
   self.pending = { cut and text:sub(cut + 1) or text }
   self.size = #self.pending[1]
   self.look_at = cut and math.max(self.opts.segment, self.size + self.opts.segment // 2) or 2 * self.size

@@ -1,4 +1,4 @@
---- Which options of a command need or exclude others: what is given without effect is wrong usage. No needs.
+--- Which options of a command need or exclude others: an option that has no effect is wrong usage. Needs nothing.
 --
 -- A command states them as lists of names, as its parsed options have them; a name in capitals is an argument.
 --   M.needs = { { "rate", "pool" }, { "hosts", "ranks", "MODEL" } }   --rate needs --pool; --hosts needs --ranks or MODEL

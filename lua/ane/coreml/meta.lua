@@ -33,7 +33,7 @@
 --                       with the smallest max_seq_len that holds it are opened
 --   recipe              how a recipe was asked for the graph (ane.coreml.export.recipe); with it the set may run by that recipe
 --   files               {path = {bytes, sha256}} of all files but this one; with option verify they are hashed
--- A hidden or edge input that no package before has given is the embedding.
+-- A hidden or edge input that no earlier package outputs is the embedding.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"

@@ -148,7 +148,7 @@ end
 
 -- ---- Comparing ----------------------------------------------------------------------------------------------------------
 
--- Values of the recipe and of the set that go from package to package, by each other's names.
+-- Pairs a value of the set that goes from package to package with one of the recipe. Raises if either is paired with another one.
 local function same_edge(edges, p, port, ours, theirs)
   local known, back = edges.ours[ours], edges.theirs[theirs]
   if known and known ~= theirs or back and back ~= ours then

@@ -29,7 +29,7 @@ end
 function Batch:close() self.sessions:close() end
 Batch.__close = Batch.close
 
--- The last place of a run that begins at place `first` of the sorted order.
+-- The last index, in the sorted order, of a run that begins at index `first`.
 local function extent(self, sequences, order, first)
   local total, last = #sequences[order[first]].ids, first
   while last < #order and last - first + 1 < MOST_SEQUENCES do
@@ -40,7 +40,7 @@ local function extent(self, sequences, order, first)
   return last
 end
 
--- Runs the sequences at places first .. last. A sequence longer than a run is fed in several.
+-- Runs the sequences order[first .. last]. A sequence longer than a run is fed in several runs.
 local function run(self, sequences, order, first, last, want)
   if self.model.closed then return nil, failure.CLOSED, "state" end
   local ok, message, code = self.sessions:ready(last - first + 1, #sequences[order[first]].ids) -- the longest comes first
@@ -58,9 +58,9 @@ local function run(self, sequences, order, first, last, want)
     return true
   end
   local items = {}
-  for place = first, last do
-    local s = sequences[order[place]]
-    items[#items + 1] = { self.sessions[place - first + 1], s.ids, s.types }
+  for i = first, last do
+    local s = sequences[order[i]]
+    items[#items + 1] = { self.sessions[i - first + 1], s.ids, s.types }
   end
   return self.program:run(items, want)
 end
@@ -83,7 +83,7 @@ function Batch:each(sequences, want, each)
     local last = extent(self, sequences, order, first)
     local ok, message, code = run(self, sequences, order, first, last, want)
     if not ok then return nil, message, code end
-    for place = first, last do each(order[place], self.sessions[place - first + 1]) end
+    for i = first, last do each(order[i], self.sessions[i - first + 1]) end
     self.progress(last)
     first = last + 1
   end

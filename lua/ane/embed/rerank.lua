@@ -18,11 +18,11 @@ local steps = require "ane.embed.steps"
 local M = {}
 
 --- Options of rerank.
---   instruction: what the query asks for, for models whose template has a place for it
+--   instruction: what the query asks for, for models whose template contains an instruction
 --   max_length: pairs are truncated to this number of tokens; default: the model's
 --   special: true: control tokens spelled in the texts are read as those tokens; default false
 --   raw: true: scores before the activation; default false
---   details: the result is a table with scores, order (places of the documents, best first; nil if a document has several scores),
+--   details: the result is a table with scores, order (indices of the documents, best first; nil if a document has several scores),
 --     tokens (of each pair) and truncated (number of pairs)
 --   progress: function("rerank", done, total), called after each run with the number of documents that are done; it may yield
 M.rules = {

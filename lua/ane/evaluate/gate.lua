@@ -3,7 +3,7 @@
 --   local report = assert(gate.run(reference, small, {"The sky is", "Once upon"})); print(report); assert(report.ok)
 --
 -- Experience on the Neural Engine: a correct int8 conversion has cosines above 0.999. A cosine of 0.92 to 0.97 is a bug, not noise:
--- the norm convention, the scale of the embedding or the place of the soft cap.
+-- the norm convention, the scale of the embedding or the position of the soft cap.
 
 local calibrate = require "ane.evaluate.calibrate"
 local core = require "ane.core"

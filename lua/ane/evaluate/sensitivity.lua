@@ -127,11 +127,11 @@ end
 -- Sorts rules {name, type} so that each decides about the tensor of its name: a pattern matches anywhere in a name (output.weight in
 -- blk.0.attn_output.weight), and the last match counts.
 local function sorted_rules(rules)
-  local place = {}
-  for i, rule in ipairs(rules) do place[rule] = i end
+  local position = {}
+  for i, rule in ipairs(rules) do position[rule] = i end
   table.sort(rules, function(a, b)
     if #a[1] ~= #b[1] then return #a[1] < #b[1] end
-    return place[a] < place[b]
+    return position[a] < position[b]
   end)
   return rules
 end

@@ -66,7 +66,7 @@ local function bits_range(rows)
   return math.floor(low), math.max(math.ceil(high), math.floor(low) + 1)
 end
 
--- Grid lines with their labels. x, y: functions from bits and from the decimal logarithm of a divergence to places.
+-- Grid lines with their labels. x, y: functions from bits and from the decimal logarithm of a divergence to coordinates.
 local function axes(out, x, y, bits, powers)
   for b = bits[1], bits[2], math.max(1, (bits[2] - bits[1]) // 12) do
     out[#out + 1] = line(x(b), TOP, x(b), TOP + HEIGHT, "#e4e4e4")

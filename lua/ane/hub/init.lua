@@ -32,7 +32,7 @@ function M.parse(name)
   return { repo = repo, revision = revision ~= "" and revision or "main", wanted = wanted }
 end
 
--- ---- Where things are ----------------------------------------------------------------------------------------------------
+-- ---- Settings and paths --------------------------------------------------------------------------------------------------
 
 local function set_of(env, name)
   local value = env(name)
@@ -158,8 +158,8 @@ local function fetch_blob(self, name, fact)
   return blob
 end
 
--- Makes a file of the snapshot. Nothing is fetched if its blob exists.
-local function place(self, name)
+-- Adds a file to the snapshot. Nothing is fetched if its blob exists.
+local function add_file(self, name)
   local fact, path = self.list.files[name], self.snapshot .. "/" .. name
   local blob = fact.sha256 or fact.blob
   if not blob and core.file_size(path) then return true end
@@ -204,7 +204,7 @@ local function cached(settings, what)
   return main == "" and snapshot or snapshot .. "/" .. main
 end
 
--- ---- The whole -----------------------------------------------------------------------------------------------------------
+-- ---- Pulling -------------------------------------------------------------------------------------------------------------
 
 --- Options of pull.
 --   progress: function(name, done, total) of bytes
@@ -284,7 +284,7 @@ function M.pull(name, opts, level)
   local bytes = 0
   for _, file in ipairs(self.names) do
     local ok
-    ok, message, code = place(self, file)
+    ok, message, code = add_file(self, file)
     if not ok then return nil, message, code end
     bytes = bytes + (core.file_size(self.snapshot .. "/" .. file) or 0)
   end

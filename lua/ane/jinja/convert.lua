@@ -22,19 +22,19 @@ local function key_before(a, b)
   return a < b
 end
 
--- The place of a value, for messages. A path is a text at the root, else { parent, key, list = is the key an index? }.
-local function place(path)
+-- The path of a value as text, for messages. A path is a text at the root, else { parent, key, list = is the key an index? }.
+local function path_text(path)
   if type(path) == "string" then return path end
   local key = path[2]
   if type(key) == "string" and #key > 60 then key = key:sub(1, 60) .. "..." end
-  return place(path[1]) .. (path.list and "[" .. key .. "]" or "." .. tostring(key))
+  return path_text(path[1]) .. (path.list and "[" .. key .. "]" or "." .. tostring(key))
 end
 
 local function keys_of(t, path)
   local order = (getmetatable(t) or {}).__order
   local keys = {}
   for key in pairs(t) do
-    if not KEY_RANK[type(key)] then fail("type", "%s: a key is a %s", place(path), type(key)) end
+    if not KEY_RANK[type(key)] then fail("type", "%s: a key is a %s", path_text(path), type(key)) end
     keys[#keys + 1] = key
   end
   table.sort(keys, key_before)
@@ -52,7 +52,7 @@ local function keys_of(t, path)
 end
 
 local function check_text(s, path)
-  if not utf8.len(s) then fail("value", "%s", text.fault(s, place(path))) end
+  if not utf8.len(s) then fail("value", "%s", text.fault(s, path_text(path))) end
   return s
 end
 
@@ -68,7 +68,7 @@ local function is_array(t)
 end
 
 local function convert_table(t, path, depth)
-  if depth > M.MAX_DEPTH then fail("limit", "%s: nested more than %d levels", place(path), M.MAX_DEPTH) end
+  if depth > M.MAX_DEPTH then fail("limit", "%s: nested more than %d levels", path_text(path), M.MAX_DEPTH) end
   if is_array(t) then
     local items = {}
     for i = 1, #t do items[i] = convert(t[i], { path, i, list = true }, depth + 1) end
@@ -76,7 +76,7 @@ local function convert_table(t, path, depth)
   end
   local d = value.new_dict(nil)
   for _, key in ipairs(keys_of(t, path)) do
-    if type(key) == "string" and not utf8.len(key) then check_text(key, place(path) .. ": a key") end
+    if type(key) == "string" and not utf8.len(key) then check_text(key, path_text(path) .. ": a key") end
     value.put(nil, d, key, convert(t[key], { path, key }, depth + 1))
   end
   return d
@@ -87,14 +87,14 @@ function convert(v, path, depth)
   if t == "string" then return check_text(v, path) end
   if t == "boolean" or t == "number" then return v end
   if t == "nil" then return value.NONE end
-  if t ~= "table" then fail("type", "%s: a %s cannot be a template value", place(path), t) end
+  if t ~= "table" then fail("type", "%s: a %s cannot be a template value", path_text(path), t) end
   local mt = getmetatable(v)
   if mt and mt.kind and value[mt.kind] == mt then return v end
   if v == value.NONE then return v end
   return convert_table(v, path, depth)
 end
 
---- A template value for Lua data; faults name the place. Tables with keys 1..n and empty tables become lists. Other tables
+--- A template value for Lua data; faults name the path. Tables with keys 1..n and empty tables become lists. Other tables
 -- become dicts, in the order of `__order` in their metatable, else with sorted keys. Values of the engine stay as they are.
 function M.from_lua(v, path)
   return convert(v, path or "value", 0)

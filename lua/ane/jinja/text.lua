@@ -32,7 +32,7 @@ end
 M.is_ascii = is_ascii
 
 --- What is wrong with a text that must be UTF-8; nil: nothing.
--- @param name of the text: an option, a file, the place of a value
+-- @param name of the text: an option, a file, the path of a value
 function M.fault(s, name)
   local _, bad = utf8.len(s)
   return bad and ("%s must be UTF-8, but has an invalid byte at %d"):format(name, bad) or nil

@@ -6,7 +6,7 @@ return function(RULES, M)
   -- ---- Routing as primitives ----------------------------------------------------------------------------------------
 
   -- The scores are sigmoid(router(x)). TopK chooses by score + bias, GatherElements takes the chosen scores ("chosen"), and
-  -- ScatterElements puts their logarithms at the places of the experts ("log_routed"), which MoE takes as the router's values. A factor
+  -- ScatterElements puts their logarithms at the indices of the experts ("log_routed"), which MoE takes as the router's values. A factor
   -- sum / (sum + eps) * scale follows the experts ("normal_sum").
 
   local function is_score(e) return e.op == "act" and e.act == "sigmoid" end

@@ -99,8 +99,8 @@ local function new_logprobs(self, job, i)
   if not entries then return core.null end
   local first, tokenizer = (self.sent[i] or 0) + 1, self.tokenizer
   self.sent[i] = #entries
-  self.places[i] = self.places[i] or logprobs.place(tokenizer, job.requests[i].result.prompt_ids, self.before[i] or 0)
-  return logprobs.completion(tokenizer, entries, first, self.places[i])
+  self.text_offsets[i] = self.text_offsets[i] or logprobs.text_offset(tokenizer, job.requests[i].result.prompt_ids, self.before[i] or 0)
+  return logprobs.completion(tokenizer, entries, first, self.text_offsets[i])
 end
 
 -- A chunk of a stream.
@@ -176,7 +176,7 @@ function M.handle(server, call, body)
   if values.echo then base.prompt_logprobs = values.logprobs end
   local form = setmetatable({
     id = server:new_id "cmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
-    usage = values.stream_options and values.stream_options.include_usage, sent = {}, places = {}, encode = {}, n = values.n,
+    usage = values.stream_options and values.stream_options.include_usage, sent = {}, text_offsets = {}, encode = {}, n = values.n,
     echo = {}, echoed = {}, is_text = {}, entries = {}, before = {},
   }, Form)
   local asked = {}

@@ -6,7 +6,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- The text in whose place others are put.
+-- The text that is replaced by others.
 local HOLE = "\1\2\1"
 
 --- Makes an encoder.

@@ -165,7 +165,7 @@ function Server:check_model(name)
     { param = "model", code = "model_not_found" })
 end
 
--- Seconds after which a place may be free (Retry-After): the recent duration of replies.
+-- Seconds after which a request may be accepted (Retry-After): the recent duration of replies.
 local function retry_after(self)
   local each = self.metrics:mean_seconds()
   return math.max(1, math.min(60, math.ceil(each * (self._replies / self.opts.sessions))))

@@ -37,27 +37,27 @@ end
 -- The number of characters that a text has in JSON, where U+FFFD replaces invalid UTF-8.
 local function characters(text) return utf8.len(text) or utf8.len(core.json_decode(core.json_encode(text))) end
 
-local Place = {}
-Place.__index = Place
+local TextOffset = {}
+TextOffset.__index = TextOffset
 
--- Goes on with the tokens of a reply, whose control tokens have no text.
+-- Continues with the tokens of a reply, whose control tokens have no text.
 local function begin_reply(self)
   if self.decoder then self.offset = self.offset + characters(self.decoder:flush()) end
   self.decoder = self.tokenizer:stream { skip_special = true }
   self.decoder:push(self.prompt[#self.prompt]) -- as in ane.generate
 end
 
---- A place in the text of a completion, for text_offset.
+--- A counter of the characters of a completion's text, for the field text_offset.
 -- @param prompt ids
 -- @param echoed number of the tokens of the prompt that precede those of the reply
-function M.place(tokenizer, prompt, echoed)
+function M.text_offset(tokenizer, prompt, echoed)
   local decoder = echoed > 0 and tokenizer:stream() or nil
-  return setmetatable({ tokenizer = tokenizer, prompt = prompt, left = echoed, decoder = decoder, offset = 0 }, Place)
+  return setmetatable({ tokenizer = tokenizer, prompt = prompt, left = echoed, decoder = decoder, offset = 0 }, TextOffset)
 end
 
 --- Takes the next token.
--- @return characters of text before it. A token that continues a character has the place of that character
-function Place:take(id)
+-- @return characters of text before it. A token that continues a character has the offset of that character
+function TextOffset:take(id)
   if self.left == 0 then begin_reply(self) end
   self.left = self.left - 1
   local offset = self.offset
@@ -67,14 +67,14 @@ end
 
 --- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
 -- @param first index of the first entry
--- @param place of that entry
-function M.completion(tokenizer, entries, first, place)
+-- @param text_offset counter of M.text_offset, which has taken the tokens before that entry
+function M.completion(tokenizer, entries, first, text_offset)
   local out = {
     tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),
   }
   for i = first, #entries do
     local entry, n = entries[i], #out.tokens + 1
-    out.tokens[n], out.text_offset[n] = name_of(tokenizer:token(entry.id) or ""), place:take(entry.id)
+    out.tokens[n], out.text_offset[n] = name_of(tokenizer:token(entry.id) or ""), text_offset:take(entry.id)
     out.token_logprobs[n] = entry.logprob and finite(entry.logprob) or core.null
     local top = core.json_object()
     for _, other in ipairs(entry.top or {}) do

@@ -67,11 +67,11 @@ local function head(lines, name, kind, help)
   lines[#lines + 1] = ("# TYPE %s %s"):format(name, kind)
 end
 
--- The counts of answers by path and status, sorted.
-local function answers(self, lines, name, place)
+-- Appends a field of the answers (their count, or their seconds) by path and status, sorted.
+local function answers(self, lines, name, field)
   local list = {}
   for path, of_path in pairs(self.answers) do
-    for status, row in pairs(of_path) do list[#list + 1] = ('%s{path="%s",status="%d"} %.14g'):format(name, path, status, row[place]) end
+    for status, row in pairs(of_path) do list[#list + 1] = ('%s{path="%s",status="%d"} %.14g'):format(name, path, status, row[field]) end
   end
   table.sort(list)
   table.move(list, 1, #list, #lines + 1, lines)

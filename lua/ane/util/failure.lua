@@ -28,13 +28,13 @@ function M.is_interrupt(raised)
   return type(raised) == "string" and (raised == "interrupted!" or raised:find ":%d+: interrupted!$" ~= nil)
 end
 
--- Handles the results of pcall. place: prefix with which other errors become messages; nil: they are raised again.
-local function results(place, ok, value, ...)
+-- Handles the results of pcall. Other errors become messages after `prefix`; without a prefix they are raised again.
+local function results(prefix, ok, value, ...)
   if ok then return value, ... end
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
-  if not place or type(value) ~= "string" or M.is_interrupt(value) then error(value, 0) end
-  if M.code(value) == "memory" then return nil, place .. ": out of memory", "memory" end
-  return nil, ("%s: has unexpected contents (%s)"):format(place, value), "format"
+  if not prefix or type(value) ~= "string" or M.is_interrupt(value) then error(value, 0) end
+  if M.code(value) == "memory" then return nil, prefix .. ": out of memory", "memory" end
+  return nil, ("%s: has unexpected contents (%s)"):format(prefix, value), "format"
 end
 
 --- Calls a function.
@@ -46,7 +46,7 @@ end
 
 --- The code of an error that a function of Lua or of the core raised as a text.
 -- @param raised the error
--- @param otherwise code of errors other than want of memory
+-- @param otherwise code of errors other than a lack of memory
 -- @raise an interrupt, unchanged
 function M.code(raised, otherwise)
   if M.is_interrupt(raised) then error(raised, 0) end
@@ -54,10 +54,10 @@ function M.code(raised, otherwise)
 end
 
 --- Calls a function that reads a file and calls no code of the user. Its other errors mean a malformed file that no check caught.
--- @param place prefix of the message: the path of the file
+-- @param prefix of the message: the path of the file
 -- @return what it returns; or nil, message, code of the failure that it raises, or of any other error (code "format")
-function M.border(place, fn, ...)
-  return results(place, pcall(fn, ...))
+function M.border(prefix, fn, ...)
+  return results(prefix, pcall(fn, ...))
 end
 
 return M

@@ -23,7 +23,7 @@ end
 -- The same for the text from byte `at` on.
 local function begun_from(text, marks, at) return begun(text:sub(math.max(at, #text - M.longest(marks) + 2)), marks) end
 
---- Finds the first mark in a text; of several at one place, the one named first.
+--- Finds the first mark in a text; of several that begin at one byte, the one named first.
 -- @param text the part that is known
 -- @param marks list of texts, none empty; they are plain text, not patterns
 -- @param at the byte to begin with; default 1
@@ -31,8 +31,8 @@ local function begun_from(text, marks, at) return begun(text:sub(math.max(at, #t
 function M.find(text, marks, at)
   local first, found
   for _, mark in ipairs(marks) do
-    local place = text:find(mark, at or 1, true)
-    if place and (not first or place < first) then first, found = place, mark end
+    local hit = text:find(mark, at or 1, true)
+    if hit and (not first or hit < first) then first, found = hit, mark end
   end
   if first then return first, found, 0 end
   return nil, nil, begun_from(text, marks, at or 1)
@@ -43,12 +43,12 @@ end
 -- @param marks as for find
 -- @return function(at): what find returns from byte `at` on
 function M.search(text, marks)
-  local places = {}
+  local hits = {}
   return function(at)
     local first, found
     for i, mark in ipairs(marks) do
-      if places[i] == nil or places[i] and places[i] < at then places[i] = text:find(mark, at, true) or false end
-      if places[i] and (not first or places[i] < first) then first, found = places[i], mark end
+      if hits[i] == nil or hits[i] and hits[i] < at then hits[i] = text:find(mark, at, true) or false end
+      if hits[i] and (not first or hits[i] < first) then first, found = hits[i], mark end
     end
     if first then return first, found, 0 end
     return nil, nil, begun_from(text, marks, at)

@@ -97,7 +97,7 @@ local function residency_of(path)
 end
 
 -- Requests the factors of matrices that an earlier run has written, so that later ones compensate the same changes.
-local function ask_again(run, weights)
+local function request_factors(run, weights)
   for _, w in ipairs(weights) do
     local _, cols = run.opts.calibration:input(w.name:match "^[^%[]+")
     if cols and w.form ~= "fp16" then run.factor(w.name, w.form, cols) end
@@ -110,7 +110,7 @@ local function write_shard(run, exporter, i, name)
   local entry = record.find(run.folder, run.record, name)
   if entry then
     run.kept, run.written[name] = run.kept + 1, entry
-    if run.follows then ask_again(run, entry.weights) end
+    if run.follows then request_factors(run, entry.weights) end
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
@@ -328,7 +328,7 @@ local function export(bundle, out, opts)
   refuse(code, "%s", message)
 end
 
--- The results of an export. Messages about files that lie in OUT.partial name the place that they are meant for. If one could not be
+-- The results of an export. Messages about files in OUT.partial name the path that they would have in OUT. If a file could not be
 -- written, the message names the output and the file itself.
 local function results(out, report, message, code)
   if report then return report end
@@ -337,8 +337,8 @@ local function results(out, report, message, code)
   end
   local base = without_slash(out):match "([^/]+)$" or out
   for _, name in ipairs { base, base .. ".aimodel" } do
-    local unfinished, place = (name .. ".partial/"):gsub("%p", "%%%0"), name:gsub("%%", "%%%%")
-    message = message:gsub(unfinished, place .. "/")
+    local unfinished, complete = (name .. ".partial/"):gsub("%p", "%%%0"), name:gsub("%%", "%%%%")
+    message = message:gsub(unfinished, complete .. "/")
   end
   return nil, message, code
 end

@@ -77,7 +77,7 @@ local function package(out, p, y, scale)
     x = x + part
   end
   local states = #p.states > 0 and (", %d state%s"):format(#p.states, #p.states > 1 and "s" or "") or ""
-  local halo = ' paint-order="stroke" stroke="#ffffff" stroke-width="4"' -- the lines of the limits run behind it
+  local halo = ' paint-order="stroke" stroke="#ffffff" stroke-width="4"' -- the text covers the lines of the limits
   out[#out + 1] = text(LEFT + w + 8, y + 15, ("%s, %s%s"):format(show.content(p), show.bytes(p.bytes), states), halo)
 end
 

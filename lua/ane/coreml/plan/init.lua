@@ -20,7 +20,7 @@ local weight_rules = require "ane.model.weights"
 
 local M = {}
 
---- Ways to split a mixture -> slices; "auto": as few as the size limit allows.
+--- Ways to split a mixture -> number of slices; "auto": as few as the size limit allows.
 M.experts = { auto = 0, whole = 1, halves = 2, each = 1 << 20 }
 
 local function chip_names()
@@ -102,7 +102,8 @@ M.SLICE_ROWS = 16
 --- The largest context of an asset: its position_ids are uint16.
 M.asset_context = 65535
 
---- Bytes of weights of an asset in a set: the size aimed at, of the limit, which is the one that the rules have for one asset.
+-- Weights of an asset in a set: the target size as a share of the limit, and the limit in bytes, which is that of the rules for one asset
+-- (ane.coreml.plan.coreai).
 M.asset_share, M.asset_limit = 0.8, 1000000000
 
 -- Options as a set of assets has them: a function for each T and context in every asset.

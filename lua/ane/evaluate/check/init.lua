@@ -74,7 +74,7 @@ local function same(a, b)
   return true
 end
 
--- One prompt's outputs: {prompt, logits = row, greedy_equal, greedy_differs = first place}.
+-- One prompt's outputs: {prompt, logits = row, greedy_equal, greedy_differs = index of the first differing token}.
 local function check_outputs(model, g, prompt, limits)
   local out = { prompt = prompt.name, tokens = #prompt.ids }
   local want = g:tensor(prompt.name .. ".logits")

@@ -68,7 +68,7 @@ end
 -- ---- Values of a JSON object ---------------------------------------------------------------------------------------------
 -- Each method returns the value of a key, or nil if it is absent or null; a value of another type or range is a fault.
 -- @param from the object; default: the whole of config.json
--- @param where the object's place for messages ("rope_scaling."); default ""
+-- @param where the object's path for messages ("rope_scaling."); default ""
 
 local function present(v) if v ~= core.null then return v end end
 
@@ -318,7 +318,7 @@ local function read_ropes(self, cfg)
   cfg.rope = cfg.ropes.full_attention
 end
 
--- ---- The rest --------------------------------------------------------------------------------------------------------------
+-- ---- Other keys ------------------------------------------------------------------------------------------------------------
 
 -- Names of transformers' ACT2FN -> ours.
 local ACTS = {
