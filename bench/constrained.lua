@@ -1,4 +1,4 @@
--- The time of greedy replies with a grammar beside plain ones, in turns within one process.
+-- The time of greedy replies with a grammar, and that of plain ones, alternately in one process.
 -- usage: lua5.4 bench/constrained.lua MODEL [turns] [tokens] [temperature] [case]
 -- For each grammar, one warm reply, then in each turn a constrained and a plain reply to the same prompt (in alternating order), both of
 -- `tokens` tokens at most. The time is that of the whole reply without its prompt. Printed are medians: ms per token, the ratio of a turn's

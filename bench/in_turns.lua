@@ -31,7 +31,7 @@ local function fill()
   return core.clock() - wall, os.clock() - cpu
 end
 
--- Wall seconds of each step behind the prompt, as one string, and the CPU seconds of all.
+-- Wall seconds of each step after the prompt, as one string, and the CPU seconds of all.
 local function decode(want)
   local walls, cpu = {}, os.clock()
   for i = 1, steps do

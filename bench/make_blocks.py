@@ -25,7 +25,7 @@ POOL = 1 << 20  # values; a multiple of the block of all TYPES (32 values)
 
 
 class Maker:
-    """A GGUF file in the making. Shapes are [rows, inputs], as numpy has them; GGUF stores them reversed."""
+    """A GGUF file that is being written. Shapes are [rows, inputs], as numpy has them; GGUF stores them reversed."""
 
     def __init__(self, path, architecture, exact):
         self.writer = gguf.GGUFWriter(path, architecture)

@@ -50,7 +50,7 @@ local function pool(spread, mean)
   return table.concat(parts)
 end
 
--- n values of a pool: pieces of 509 values from random places.
+-- n values of a pool: pieces of 509 values from random positions.
 local PIECE = 509
 local function values(source, n, next_word)
   local parts = {}

@@ -57,7 +57,7 @@ def digest(*parts):
 
 
 def passage(text, name):
-    """Whole lines from a place that depends on the name."""
+    """Whole lines from a position that depends on the name."""
     text = "".join(c for c in text if c.isprintable() or c in "\n\t")
     starts = [m.end() for m in re.finditer(r"\n[ \t]*\n", text)] or [0]
     starts = [s for s in starts if len(text) - s >= 800] or [0]
@@ -66,7 +66,7 @@ def passage(text, name):
 
 
 def documents():
-    """Passages: kinds by turns, within a kind by the hash of the path. A file of the library is of one kind only."""
+    """Passages: the kinds alternate; within a kind they are ordered by the hash of the path. A file of the library is of one kind only."""
     lists = {}
     for kind, (reader, patterns) in SOURCES.items():
         paths = {os.path.realpath(p) for pattern in patterns for p in glob.glob(pattern, recursive=True)}

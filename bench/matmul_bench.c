@@ -62,7 +62,7 @@ static void run_limit(void *arg, int thread, int threads) {
                                                       : ane_limit_fma(isa, 400000);
 }
 
-/* Seconds of the best of `runs` runs of each of two functions, run in turn. */
+/* Seconds of the best of `runs` runs of each of two functions, which run alternately. */
 static void best_of(struct ane_pool *pool, int runs, ane_pool_fn a, ane_pool_fn b, struct job *j, double best[2]) {
   best[0] = best[1] = 1e9;
   for (int i = 0; i < runs; i++)
@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
     const struct ane_dtype_info *t = ane_dtype_info((ane_dtype)i);
     if (!has_layout((ane_dtype)i)) continue;
     if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], t->name)) continue;
-    for (size_t s = 0; s < ANE_COUNT(shapes); s++) /* rows of K-quants are cut to whole blocks */
+    for (size_t s = 0; s < ANE_COUNT(shapes); s++) /* rows of K-quants are shortened to whole blocks */
       bench_layout(ane_kernels_get(isa), (ane_dtype)i, shapes[s][0], shapes[s][1] / t->block * t->block, int8, threads);
   }
   return 0;

@@ -1,6 +1,6 @@
--- The time of N replies in a pool beside that of the same steps called bare, by turns in one process.
+-- The time of N replies in a pool, and that of the same steps without a pool, alternately in one process.
 --   lua5.4 bench/pool_steps.lua MODEL [replies, default 8] [turns, default 7] [threads, default 2]
--- Each reply has a prompt of 64 ids, new in every turn, and 48 tokens. Bare: four prompts a run, then one token of all sequences a run,
+-- Each reply has a prompt of 64 ids, new in every turn, and 48 tokens. Without a pool: four prompts a run, then one token of all sequences,
 -- in sessions that are rewound. Lua finds its modules by LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="build/?.so;;".
 local ane = require "ane"
 local core = require "ane.core"

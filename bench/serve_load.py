@@ -1,7 +1,7 @@
 """Throughput of HTTP servers of OpenAI's API: tokens a second of replies with 1, 8 and 32 clients at once.
 
 usage: bench/serve_load.py URL [--clients 1,8,32] [--requests N] [--tokens N] [--stream] [--ignore-eos]
-Each client sends its requests one behind the other; a request is a completion of N tokens of a prompt of its own. With --ignore-eos, which
+Each client sends its requests one after the other; a request is a completion of N tokens of a prompt of its own. With --ignore-eos, which
 llama-cpp-python does not know, replies do not end early; else the tokens that came are counted. One thread waits for all connections and
 looks only for the end of an answer, so that the clients take little time of the processors that compute. Without --stream the usage in the
 answer counts its tokens; with it, its events, or N where replies do not end early.

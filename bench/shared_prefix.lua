@@ -4,8 +4,8 @@
 --
 -- Each request has a prompt of PREFIX shared token ids and OWN of its own, and a greedy reply of REPLY tokens; defaults: 100, 1000,
 -- 16 and 32, with 3 turns and 2 threads. PYTHON has llama-cpp-python, which computes one request after the other and begins each
--- behind the longest prefix that it shares with the last. Programs take turns. Printed are seconds for all requests, the medians over
--- the turns and the median of the ratios (below 1: ane is faster).
+-- after the longest prefix that it shares with the previous one. Programs take turns. Printed are seconds for all requests, the medians
+-- over the turns and the median of the ratios (below 1: ane is faster).
 
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 package.cpath = "build/?.so;" .. package.cpath

@@ -45,7 +45,7 @@ local function held()
   }
 end
 
--- What grew between two looks, as a list of texts. The allocator maps and unmaps areas of its own, so a few mappings may differ.
+-- What grew between two measurements, as a list of texts. The allocator maps and unmaps areas of its own, so a few mappings may differ.
 local function growth(early, late)
   local problems = {}
   for name, allowed in pairs { resident_kib = limits.growth, lua_kib = 256, threads = 0, files = 0, mappings = 16 } do

@@ -105,7 +105,7 @@ function M.cases(name, opts)
   return list
 end
 
---- Checks a changed fixture: its logits behind 40 fixed tokens against those of transformers for the same change.
+--- Checks a changed fixture: its logits after 40 fixed tokens against those of transformers for the same change.
 -- @param change as for support.hf's `changed`
 -- @param want the first logits
 function M.like_changed(name, change, want)

@@ -1,4 +1,4 @@
---- Writes GGUF files for specs: well formed by default, wrong in one chosen place on request.
+--- Writes GGUF files for specs: well formed by default, with one chosen error on request.
 --
 --   local gguf = require "support.gguf_writer"
 --   gguf.write(path, {
@@ -15,7 +15,7 @@
 --
 -- Shapes are outermost first (the file has them the other way round). `general.alignment` among the values is obeyed,
 -- unless the file's own `alignment` says how its data lie.
--- Wrong on request: file { magic, n_tensors, n_values, tail = bytes behind the data, data = replaces the data section };
+-- Wrong on request: file { magic, n_tensors, n_values, tail = bytes after the data, data = replaces the data section };
 -- value { type_id, key_len, raw = bytes for the value }; array { type_id, count }; tensor { n_dims, dims = as in the
 -- file, type_id, offset, name_len }. A number written as a string ("\1\0...") goes into the file as it is.
 

@@ -69,7 +69,7 @@ function Connection:drain(seconds)
   return self.closed and self.buffer or nil
 end
 
--- A chunked body from `at` on: its text and the place behind it; nil where it is not complete.
+-- A chunked body from `at` on: its text and the position after it; nil where it is not complete.
 local function chunks(buffer, at)
   local parts = {}
   while true do

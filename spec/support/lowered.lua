@@ -25,7 +25,7 @@ Lowered.__index = Lowered
 
 local count = 0
 
--- A path where nothing is.
+-- The path of a file that does not exist.
 local function fresh()
   local path = os.tmpname()
   os.remove(path)

@@ -1,4 +1,4 @@
---- Core ML packages for specs: protobuf bytes from Lua tables, weight files, folders that go away.
+--- Core ML packages for specs: protobuf bytes from Lua tables, weight files, temporary folders.
 -- A message is a list of {number, value}: an integer is a varint, a string bytes, a table a message. Raw bytes may stand for
 -- any part, so that each can be made wrong.
 -- Usage: `local path = mlpackage.write(folder, mlpackage.tiny(function(t) t.version = 11 end))`
@@ -141,7 +141,7 @@ local function save(path, bytes)
   assert(file:write(bytes))
 end
 
---- A new folder, in memory where the system has such a place: packages are synced when they are written. For tree.remove.
+--- A new folder, in memory if the system has a file system there: packages are synced when they are written. For tree.remove.
 function M.folder()
   local pipe = assert(io.popen "mktemp -d -p /dev/shm 2>/dev/null || mktemp -d")
   local path = pipe:read "l"

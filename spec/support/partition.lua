@@ -1,4 +1,4 @@
---- Checks where graphs are cut into shards against what the text form of the graph says.
+--- Checks how graphs are partitioned into shards, against the text form of the graph.
 -- Usage: `local plan, slices = partition.check("name", graph, { weights = "fp16", target = 20000 })`
 
 local assert = require "luassert"

@@ -1,5 +1,5 @@
 --- What busted prints: each failure and each skipped spec with its reason, at the end one line "N passed, N failed".
--- Skipped specs are counted behind that, where there are any. Usage: `busted -o spec/support/summary.lua`
+-- If specs are skipped, their number follows. Usage: `busted -o spec/support/summary.lua`
 
 local base = require "busted.outputHandlers.base"
 local temporary = require "support.temporary"

@@ -1,4 +1,4 @@
---- A llama of one layer as a GGUF description, to be broken in one place.
+--- A llama of one layer as a GGUF description, for files with one error.
 --
 --   local path = tiny_llama.write(function(file, set) set("llama.block_count", "uint32", 0) end)
 
