@@ -43,7 +43,7 @@ local function merge(spec, args, n, kwargs)
   return all
 end
 
---- Call a builtin on self. kwargs is a dict or nil.
+--- Calls a builtin on self. kwargs is a dict or nil.
 function M.apply(rt, spec, self, args, n, kwargs)
   limits.tick(rt)
   if spec.raw then return spec.fn(rt, self, args, n, kwargs) end
@@ -62,7 +62,7 @@ function M.bind(rt, spec, self)
   end)
 end
 
---- Call any value.
+--- Calls any value.
 function M.call(rt, f, args, n, kwargs)
   limits.tick(rt)
   if type(f) == "table" then

@@ -426,7 +426,7 @@ local function rest_of(rt, kwargs)
   return kwargs
 end
 
--- Put the arguments of a call into the slots of a macro, by the rules of jinja2.runtime.Macro.
+-- Puts the arguments of a call into the slots of a macro, by the rules of jinja2.runtime.Macro.
 local function bind_arguments(node, slots, name)
   local count = #node.parameters
   return function(rt, env, args, n, kwargs)

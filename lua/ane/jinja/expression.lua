@@ -80,7 +80,7 @@ function Parser:leave(node)
   return node
 end
 
--- Count one operator of a chain such as a + a + a. Each operator adds a level to the tree.
+-- Counts one operator of a chain such as a + a + a. Each operator adds a level to the tree.
 function Parser:link(count, at)
   if count >= M.MAX_CHAIN then self:fail(at, "more than %d operators in a row", M.MAX_CHAIN) end
   return count + 1
@@ -139,7 +139,7 @@ end
 
 local COMPARE = { ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true, [">="] = true }
 
--- Consume and return the comparison operator at the current token; nil when there is none.
+-- Consumes and returns the comparison operator at the current token; nil when there is none.
 function Parser:comparison_operator()
   local op = self.kind
   if COMPARE[op] then
@@ -408,7 +408,7 @@ function Parser:argument(node)
   end
 end
 
--- Parse arguments in parentheses into a node.
+-- Parses arguments in parentheses into a node.
 function Parser:arguments(node)
   node.args, node.kwargs = {}, {}
   self:expect "("

@@ -14,7 +14,7 @@ local P, R, S, B, C, Cc, Cp, Ct = lpeg.P, lpeg.R, lpeg.S, lpeg.B, lpeg.C, lpeg.C
 
 local M = {}
 
--- Raise a syntax fault at a byte of the source.
+-- Raises a syntax fault at a byte of the source.
 local function stop(at, fmt, ...)
   local message = select("#", ...) > 0 and fmt:format(...) or fmt
   error({ code = "syntax", message = message, at = at }, 0)
@@ -119,7 +119,7 @@ function Lexer:put(kind, v, at)
   self.n, self.kinds[n], self.values[n], self.at[n] = n, kind, v, at
 end
 
--- Put the tokens that a pattern matches; returns the byte after them.
+-- Appends the tokens that a pattern matches; returns the byte after them.
 function Lexer:take_run(pattern, at)
   local found = pattern:match(self.src, at)
   for i = 1, #found - 1, 3 do
@@ -133,7 +133,7 @@ function Lexer:take_run(pattern, at)
   return found[#found]
 end
 
--- Puts the tokens of a tag that starts at a byte. Returns the text of its end, the first byte of that text and the byte after it.
+-- Appends the tokens of a tag that starts at a byte. Returns the text of its end, the first byte of that text and the byte after it.
 function Lexer:take_tag(mode, at)
   local src, open = self.src, {}
   while true do
@@ -156,7 +156,7 @@ function Lexer:take_tag(mode, at)
   end
 end
 
--- Put the text before a tag. The sign "-" removes white space at its end; without a sign, a block or comment removes the white
+-- Appends the text before a tag. The sign "-" removes white space at its end; without a sign, a block or comment removes the white
 -- space before it when its line has nothing else.
 function Lexer:put_data(from, to, sign, is_print)
   local data = self.src:sub(from, to)
@@ -190,7 +190,7 @@ function Lexer:take_comment(begin)
   return sign, mark .. "#}", close + 2
 end
 
--- Put the text between raw and endraw.
+-- Appends the text between raw and endraw.
 function Lexer:take_raw(begin, inside)
   self.at_line_start = self.src:sub(inside - 1, inside - 1) == "\n"
   local at = inside
@@ -206,7 +206,7 @@ function Lexer:take_raw(begin, inside)
   end
 end
 
--- Put the text before a "{" and the tokens of the tag that begins there; returns the byte at which the text continues.
+-- Appends the text before a "{" and the tokens of the tag that begins there; returns the byte at which the text continues.
 function Lexer:take_markup(from, begin)
   local src = self.src
   local c = src:sub(begin + 1, begin + 1)
@@ -266,7 +266,7 @@ end
 
 M.fail = stop
 
---- Raise a fault for a part of jinja2 that this engine leaves out.
+--- Raises a fault for a part of jinja2 that this engine leaves out.
 function M.unsupported(at, fmt, ...)
   error({ code = "unsupported", message = fmt:format(...), at = at }, 0)
 end

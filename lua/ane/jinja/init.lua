@@ -91,7 +91,7 @@ local Template = {}
 Template.__index = Template
 Template.__name = "ane.jinja.template"
 
---- Compile a template.
+--- Compiles a template.
 -- @param source its text, UTF-8
 -- @param options name (string, default "template"), for error messages
 -- @return the template; or nil, "NAME:LINE:COLUMN: what is wrong", and a code: syntax, unsupported or limit
@@ -132,7 +132,7 @@ local function positions(list)
   return out
 end
 
---- Render the template.
+--- Renders the template.
 -- @param vars a table of template variables, or a dict from decode(); it does not change
 -- @param options now ("2026-03-07T14:05:09", the time of strftime_now; default: the time of the host), limits (steps, depth,
 -- output, memory: see ane.jinja.limits), track (the name of a list among vars: a fault names the item that a loop was at)

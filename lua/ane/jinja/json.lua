@@ -19,7 +19,7 @@ M.MAX_DEPTH = 128
 
 local SHORT = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 
--- Raise a fault at a byte: one pass over the newlines before it.
+-- Raises a fault at a byte: one pass over the newlines before it.
 local function stop(src, at, message)
   local line, start = 1, 0
   while true do
@@ -135,7 +135,7 @@ function read_value(src, at, depth)
   return read_number(src, at)
 end
 
---- Decode one JSON text to values for a template.
+--- Decodes one JSON text to values for a template.
 -- @return the value; or nil and a message with line, column and byte
 function M.decode(src)
   local bad = select(2, utf8.len(src))

@@ -21,7 +21,7 @@ M.MAX_ITEMS = 100000
 --- Bytes charged for one object, one list item, and one dict entry, growth of the table included.
 M.OBJECT, M.ITEM, M.ENTRY = 96, 32, 96
 
---- Raise a fault; `compile` and `render` turn it into nil, message, code.
+--- Raises a fault; `compile` and `render` turn it into nil, message, code.
 -- @param code one of syntax, unsupported, template, undefined, type, value, security, limit, runtime
 -- @param fmt a string.format pattern with its arguments
 function M.fail(code, fmt, ...)
@@ -43,7 +43,7 @@ function M.new(limits)
   }
 end
 
---- Pay for n steps (default 1).
+--- Pays for n steps (default 1).
 function M.tick(rt, n)
   local left = rt.left - (n or 1)
   rt.left = left
@@ -51,27 +51,27 @@ function M.tick(rt, n)
 end
 local tick = M.tick
 
---- Pay for n bytes that memcmp, memchr or memcpy reads.
+--- Pays for n bytes that memcmp, memchr or memcpy reads.
 function M.scan(rt, n)
   if n > 255 then tick(rt, n >> 8) end
 end
 
---- Pay for n bytes that a Lua pattern or a UTF-8 decoder reads.
+--- Pays for n bytes that a Lua pattern or a UTF-8 decoder reads.
 function M.read(rt, n)
   if n > 63 then tick(rt, n >> 6) end
 end
 
---- Pay for n bytes that Lua code reads character by character.
+--- Pays for n bytes that Lua code reads character by character.
 function M.walk(rt, n)
   tick(rt, 1 + (n >> 1))
 end
 
---- Pay for a plain search for m bytes among n. string.find compares at each occurrence of the first byte.
+--- Pays for a plain search for m bytes among n. string.find compares at each occurrence of the first byte.
 function M.search(rt, n, m)
   if n >= m and n > 63 then tick(rt, (n >> 6) + ((n - m + 1) * m >> 12)) end
 end
 
---- Pay for n bytes of memory. rt may be nil.
+--- Pays for n bytes of memory. rt may be nil.
 function M.make(rt, n)
   if not rt then return end
   local room = rt.room - n
@@ -80,12 +80,12 @@ function M.make(rt, n)
 end
 local make = M.make
 
---- Check that n bytes of working memory fit. They are freed when the operation ends, so they are not charged.
+--- Checks that n bytes of working memory fit. They are freed when the operation ends, so they are not charged.
 function M.spare(rt, n)
   if n > rt.room then fail("limit", "the template needs too much memory") end
 end
 
---- Pay for a new string of n bytes, before it exists.
+--- Pays for a new string of n bytes, before it exists.
 function M.grow(rt, n)
   if n > rt.max_string then
     fail("limit", "a string of %.0f bytes is longer than the limit of %d", n, rt.max_string)
@@ -93,13 +93,13 @@ function M.grow(rt, n)
   make(rt, n + 32)
 end
 
---- Pay for a new table of n items, before it exists.
+--- Pays for a new table of n items, before it exists.
 function M.table(rt, n)
   tick(rt, 1 + (n >> 2))
   make(rt, M.OBJECT + n * M.ITEM)
 end
 
---- Pay for a new list of n items whose length the template chooses.
+--- Pays for a new list of n items whose length the template chooses.
 function M.items(rt, n)
   if n > M.MAX_ITEMS then fail("limit", "a list of more than %d items", M.MAX_ITEMS) end
   M.table(rt, n)
@@ -121,14 +121,14 @@ function M.buffer(rt)
   return add, finish
 end
 
---- Go one level deeper: a macro call, or data within data.
+--- Goes one level deeper: a macro call, or data within data.
 function M.enter(rt)
   local depth = rt.depth + 1
   rt.depth = depth
   if depth > rt.max_depth then fail("limit", "more than %d nested calls", rt.max_depth) end
 end
 
---- Write to the current output.
+--- Writes to the current output.
 function M.write(rt, s)
   local out = rt.out
   local n, size = out.n + 1, out.size + #s
@@ -137,7 +137,7 @@ function M.write(rt, s)
   make(rt, M.ITEM)
 end
 
---- Run body(env, rt). Returns what it wrote, and the loop signal it ended with.
+--- Runs body(env, rt). Returns what it wrote, and the loop signal it ended with.
 function M.capture(rt, body, env)
   local outer, buffer = rt.out, { n = 0, size = 0 }
   rt.out = buffer

@@ -44,7 +44,7 @@ local function peek(l)
   return l.after
 end
 
---- Go to the next item, which is then l.current; false at the end.
+--- Goes to the next item, which is then l.current; false at the end.
 function M.advance(l)
   local item = peek(l)
   if item == nil then return false end

@@ -76,7 +76,7 @@ function Frame:branch()
   }, Frame)
 end
 
--- Join the branches of an if. A name that only some branch stores starts with the outer or the given value.
+-- Joins the branches of an if. A name that only some branch stores starts with the outer or the given value.
 function Frame:merge(branches)
   local stored = {}
   for _, branch in ipairs(branches) do
@@ -95,7 +95,7 @@ function Frame:merge(branches)
   end
 end
 
---- Call found(name, node) for each name an expression reads.
+--- Calls found(name, node) for each name an expression reads.
 function M.each_name(node, found)
   if node.tag == "name" then return found(node.name, node) end
   for _, child in pairs(node) do
@@ -107,7 +107,7 @@ local function read(frame, node)
   if node then M.each_name(node, function(name) frame:load(name) end) end
 end
 
---- Note what an assignment target stores; as_parameter for the target of a for or a with.
+--- Notes what an assignment target stores; as_parameter for the target of a for or a with.
 function M.store_target(frame, node, as_parameter)
   if node.tag == "tuple" then
     for _, item in ipairs(node.items) do M.store_target(frame, item, as_parameter) end
@@ -156,12 +156,12 @@ local VISIT = {
   ["continue"] = function() end,
 }
 
---- Note what statements read and store in a frame.
+--- Notes what statements read and store in a frame.
 function M.visit(frame, statements)
   for _, node in ipairs(statements) do VISIT[node.tag](frame, node) end
 end
 
---- Note what an expression of a frame reads.
+--- Notes what an expression of a frame reads.
 M.read = read
 
 -- The children of statements, in the order of jinja2's walk.
@@ -193,7 +193,7 @@ local function walk_names(node, is_target, found)
   end
 end
 
---- Call found(name, is_target, node) for each name in statements and all that they contain, in order.
+--- Calls found(name, is_target, node) for each name in statements and all that they contain, in order.
 M.walk_names = walk_names
 
 --- The names of a list that statements read before they store them, as a set.

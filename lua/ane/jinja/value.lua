@@ -145,7 +145,7 @@ function M.undefined_message(v)
   return ("%s has no element %s"):format(owner, name)
 end
 
---- Raise the error of an undefined value.
+--- Raises the error of an undefined value.
 function M.use_undefined(v)
   fail(v.code or "undefined", "%s", M.undefined_message(v))
 end
@@ -225,7 +225,7 @@ local function hash(rt, v)
 end
 M.hash = hash
 
---- Add or replace an entry of a dict that no template has seen yet. rt may be nil when the key is not a tuple.
+--- Adds or replaces an entry of a dict that no template has seen yet. rt may be nil when the key is not a tuple.
 function M.put(rt, d, key, v)
   local h = hash(rt, key)
   if d.map[h] == nil then
