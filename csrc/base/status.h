@@ -1,4 +1,4 @@
-/* Status codes, and the error record with the place and cause of an error.
+/* Status codes, and the record of an error: its code and its message.
  *
  * A function that can fail returns `ane_status` and takes `struct ane_error *err` as its last argument. err may be NULL: then no
  * message is written. On success err is unchanged. */

@@ -24,7 +24,7 @@ static ane_status inlined(struct translation *t, const struct ane_ai_function *f
     const struct slot *from = &slots[f->outputs[i].value->number];
     if (op->out[i].type.kind == ANE_AI_TENSOR && !from->name)
       return ai_fail(t, ANE_FORMAT, "its body returns a token instead of a tensor");
-    /* analyser: out has a place for each result. */
+    /* analyser: out has an element for each result. */
     out[i] = *from;
   }
   return st;

@@ -77,7 +77,7 @@ void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size);
  * default again, and the pages that were read are dropped from memory. */
 void ane_map_read_sparsely(const struct ane_map *map, bool sparse);
 
-/* A file that appears whole or not at all. It is written beside its final place under a temporary name, which is locked while its
+/* A file that appears whole or not at all. It is written in the same folder under a temporary name, which is locked while its
  * writer lives. The next writer removes what killed writers of the same file have left. */
 struct ane_file_writer {
   int fd;
@@ -90,13 +90,13 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
 ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err);
 /* Overwrites bytes that have been written. The next ane_file_write appends again. */
 ane_status ane_file_overwrite(struct ane_file_writer *w, uint64_t offset, const void *data, size_t size, struct ane_error *err);
-/* Syncs, renames into place, frees. On failure the temporary file is removed and the old file is unchanged. */
+/* Syncs, renames to the path, frees. On failure the temporary file is removed and the old file is unchanged. */
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err);
 /* Removes what was written. Does nothing on a zeroed or finished writer. */
 void ane_file_abandon(struct ane_file_writer *w);
 
-/* A folder that appears whole or not at all. It is written beside its final place under a temporary name, which is locked while
- * its writer lives. The next writer removes what killed writers have left. */
+/* A folder that appears whole or not at all. It is written beside its path under a temporary name, which is locked while its
+ * writer lives. The next writer removes what killed writers have left. */
 struct ane_folder_writer {
   char *path, *temp;
   int fd; /* of the temporary folder; it holds the lock */

@@ -53,7 +53,7 @@ struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
       signal[j] += x * x;
     }
   for (int j = 0; j < LANES; j++) m.max_abs = fmax(m.max_abs, max[j]), m.error += error[j], m.signal += signal[j];
-  for (int64_t i = 0; !isfinite(m.error) && i < n; i++) { /* one NaN spoils its block, so the source is looked at first */
+  for (int64_t i = 0; !isfinite(m.error) && i < n; i++) { /* bad: a number of the source that is not finite, if any */
     bool at_fault = m.bad < 0 ? !isfinite(want[i] - got[i]) : isfinite(want[m.bad]) && !isfinite(want[i]);
     if (at_fault) m.bad = i;
   }

@@ -450,7 +450,7 @@ static int meth_path(lua_State *L) {
   return 1;
 }
 
-/* commit() -> true; or nil, message, code. The file is in its place afterwards. */
+/* commit() -> true; or nil, message, code. The file has its final name afterwards. */
 static int meth_commit(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   struct ane_error err;

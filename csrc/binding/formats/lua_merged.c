@@ -15,7 +15,7 @@ struct edit {
   bool typed; /* it has the type `dtype`, and bytes, now or later; otherwise changes make it */
   const char *bytes;
   size_t size;
-  int64_t head; /* of bytes: rows of a head that were written in pairs; 0: rows are in their places */
+  int64_t head; /* of bytes: rows of a head that were written in pairs; 0: in the order of the tensor */
   ane_dtype dtype;
 };
 
@@ -208,8 +208,8 @@ static ane_status entries_of(lua_State *L, const struct ane_source *s, int list,
   return ANE_OK;
 }
 
-/* Copies the bytes of an edit to a tensor. If the rows of heads were written in pairs (ane_recode), they return to their
- * places. */
+/* Copies the bytes of an edit to a tensor. Rows of a head that were written in pairs (ane_recode) return to the order of the
+ * tensor. */
 static void copy_bytes(lua_State *L, const struct edit *e, const struct ane_tensor *to) {
   uint8_t *w = (uint8_t *)(uintptr_t)to->data;
   if (e->size != to->bytes)

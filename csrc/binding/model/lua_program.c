@@ -486,7 +486,7 @@ static int meth_run(lua_State *L) {
   luaL_argcheck(L, n >= 1 && n <= 4096, 2, "must have 1 .. 4096 items");
   struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
   luaL_checkstack(L, 4 * (int)n + 8, "too many items");
-  const int first = lua_gettop(L) + 1; /* stack index of item 0, which takes four places */
+  const int first = lua_gettop(L) + 1; /* stack index of item 0, which takes four slots */
   for (lua_Unsigned i = 0; i < n; i++) {
     size_t count;
     luaL_argcheck(L, lua_rawgeti(L, 2, (lua_Integer)i + 1) == LUA_TTABLE, 2, "each item is a list {session, ids}");

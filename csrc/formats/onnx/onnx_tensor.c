@@ -1,4 +1,4 @@
-/* TensorProto: shapes, element types, and the three places that may hold the numbers. */
+/* TensorProto: shapes, element types, and the three forms of stored numbers: raw bytes, typed fields, external files. */
 #include "formats/onnx/onnx_internal.h"
 
 #include "formats/wire.h"
