@@ -289,8 +289,8 @@ static void pack_tables(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
-  uint8_t *codes =
-      k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes; /* one byte per code: at most the size of a row of fp16 */
+  /* One byte per code: at most the size of a row of fp16. */
+  uint8_t *codes = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes;
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++) {
       float *tables = k->p->aux + k->m->aux + 2 * g * 16, unused[16];
