@@ -107,7 +107,7 @@ local function settle(self, total)
 end
 
 --- Feeds tokens, at most max_chunk.
--- @param want "last" (default), "all", "argmax" or "none"
+-- @param want "last" (default), "all", "argmax", "best" or "none"
 -- @return true; or nil, message, code: the session is as before, but for its rows
 function Session:feed(ids, want)
   if math.type(ids) == "integer" then ids = { ids } end
@@ -117,7 +117,7 @@ function Session:feed(ids, want)
   local rows
   if ok then rows, message, code = advance(self, ids, want or "last") end
   if not rows then return nil, message, code end
-  self.results, self.best_only = rows, want == "argmax"
+  self.results, self.best_only = rows, want == "argmax" or want == "best"
   return true
 end
 

@@ -149,7 +149,8 @@ function Session:feed(ids, opts, by)
   end
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
-  self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax" or opts.want == "best", nil
+  self._rows, self._restored = several and {} or nil, nil
+  self._best_only = (opts.want == "argmax" or opts.want == "best") and opts.want or nil
   self._masked = opts.mask ~= nil
   local _ <close> = not by and (opts.progress or opts.each) and feeding(self) or nil
   for first = 1, n, size do
@@ -195,7 +196,7 @@ function Session:logits(i)
   local core = opened(self)
   recall_restored(self, "logits")
   local at = row_of(i, self:rows(), "logits")
-  if self._best_only then error("logits: the last feed had want = \"argmax\", which keeps no logits", 2) end
+  if self._best_only then error(("logits: the last feed had want = \"%s\", which keeps no logits"):format(self._best_only), 2) end
   if self._rows then return self._rows[at].logits end
   return core:logits(at)
 end

@@ -107,6 +107,23 @@ for name, engine in pairs(ENGINES) do
       assert.error_matches(function() s:argmax() end, "the last feed left no rows")
     end)
 
+    it("is saved after a feed of each kind", function()
+      for _, want in ipairs { "last", "all", "argmax", "best", "none" } do
+        assert(s:rewind(0))
+        assert(s:feed(part(1, 5), { want = want }))
+        assert(s:save(path))
+        if want == "argmax" or want == "best" then
+          assert.error_matches(function() s:logits() end, ('want = "%s", which keeps no logits'):format(want))
+        end
+        local restored <close> = assert(model:session())
+        assert(restored:restore(path))
+        assert.same(part(1, 5), restored.ids)
+        assert(s:rewind(0))
+        assert(s:feed(part(1, 5)))
+        assert.same({ s:argmax() }, { restored:argmax() })
+      end
+    end)
+
     it("refuses what does not fit, and feeds none of it", function()
       local small <close> = assert(model:session { context = 4 })
       assert(small:feed(part(1, 2)))
