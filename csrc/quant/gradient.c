@@ -354,12 +354,15 @@ static void diverge_rows(void *arg, int thread, int threads) {
   for (int64_t r; (r = atomic_fetch_add(&k->next, 1)) < k->l->rows;) {
     const float *want = k->l->want[r], *got = k->l->got[r];
     float *p = k->l->dy + r * n;
+    const int32_t label = k->l->label[r];
+    const double share = label < 0 ? 0 : k->l->share;
     double by_p, by_q, mean = 0;
     const double log_want = exponentials(want, n, p, &by_p), log_got = exponentials(got, n, q, &by_q);
     for (int64_t i = 0; i < n; i++) {
       if (p[i] > 0) mean += p[i] * ((double)want[i] - got[i]); /* not 0 times infinity */
-      p[i] = (float)(q[i] * by_q - p[i] * by_p);
+      p[i] = (float)(q[i] * by_q - (1 - share) * p[i] * by_p);
     }
+    if (label >= 0) p[label] -= (float)share;
     k->l->kl[r] = mean * by_p - (log_want - log_got);
     k->l->log_want[r] = log_want, k->l->log_got[r] = log_got;
   }

@@ -56,11 +56,14 @@ int ane_gradient_act(const char *name);
 void ane_gradient_glu(struct ane_pool *pool, int act, const float *x, const float *u, const float *dy, float *dx, float *du,
                       int64_t n);
 
-/* Gradients of KL(softmax(want) || softmax(got)) with respect to the logits got, for rows of n logits: row r of dy [rows][n] is
- * softmax(got[r]) - softmax(want[r]), and kl[r] the divergence in nats. log_want[r] and log_got[r]: ln of the sum of the
- * exponentials; a logit minus that is a log probability. Errors: ANE_NOMEM. */
+/* Gradients of a loss with respect to the logits got, for rows of n logits. The loss of a row is (1 - share) KL(softmax(want) ||
+ * softmax(got)) - share ln softmax(got)[label]: row r of dy [rows][n] is softmax(got[r]) - (1 - share) softmax(want[r]) - share
+ * at the label. kl[r] is the divergence in nats. log_want[r] and log_got[r]: ln of the sum of the exponentials; a logit minus
+ * that is a log probability. Errors: ANE_NOMEM. */
 struct ane_gradient_logits {
   const float *const *want, *const *got; /* [rows][n] */
+  const int32_t *label;                  /* [rows] the next tokens; -1: none, the loss is the divergence */
+  double share;                          /* 0 to 1 */
   int64_t rows, n;
   float *dy;                       /* [rows][n] */
   double *kl, *log_want, *log_got; /* [rows] */

@@ -152,25 +152,32 @@ static int meth_glu(lua_State *L) {
   return u ? 2 : 1;
 }
 
-/* Pushes the sums of the log probabilities of the ids after row number `from`, by the second and by the first logits. Each row of
- * logits gives the probability of the next id. */
-static void push_log_sums(lua_State *L, int ids, const struct ane_gradient_logits *l, int64_t from) {
+/* Reads the ids after `rows` tokens, of which the first is number `from` (from 0) of the list at stack index `ids`; -1: there is
+ * none, or no list. */
+static void read_labels(lua_State *L, int ids, int64_t from, int64_t rows, int64_t vocab, int32_t *label) {
+  for (int64_t r = 0; r < rows; r++) {
+    label[r] = -1;
+    if (lua_isnoneornil(L, ids)) continue;
+    if (lua_rawgeti(L, ids, from + r + 2) != LUA_TNIL) label[r] = (int32_t)bind_integer(L, -1, 0, vocab - 1);
+    lua_pop(L, 1);
+  }
+}
+
+/* Pushes the sums of the log probabilities of the labels, by the second and by the first logits. */
+static void push_log_sums(lua_State *L, const struct ane_gradient_logits *l) {
   double got = 0, want = 0;
   for (int64_t r = 0; r < l->rows; r++) {
-    if (lua_rawgeti(L, ids, from + r + 2) != LUA_TNIL) {
-      const lua_Integer id = bind_integer(L, -1, 0, l->n - 1);
-      got += l->got[r][id] - l->log_got[r], want += l->want[r][id] - l->log_want[r];
-    }
-    lua_pop(L, 1);
+    const int32_t id = l->label[r];
+    if (id >= 0) got += l->got[r][id] - l->log_got[r], want += l->want[r][id] - l->log_want[r];
   }
   lua_pushnumber(L, got);
   lua_pushnumber(L, want);
 }
 
-/* divergence(reference, session, from, n [, ids]) -> dy [n, vocab], the gradient by the logits of the second session, and the sum
- * of the divergences of both sessions in nats, for n rows of logits from number `from` (from 1) on; with the list of ids that
- * both have read, also the sums of the log probabilities of the ids after `from`, by the second and by the first session; or nil,
- * message, code */
+/* divergence(reference, session, from, n [, ids [, share]]) -> dy [n, vocab], the gradient of the loss (ane_gradient_logits) by
+ * the logits of the second session, and the sum of the divergences of both sessions in nats, for n rows of logits from number
+ * `from` (from 1) on; with the list of ids that both have read, also the sums of the log probabilities of the ids after `from`,
+ * by the second and by the first session; or nil, message, code. share: of the ids in the loss, 0 (default) to 1 */
 static int meth_divergence(lua_State *L) {
   struct lua_gradients *ud = check_gradients(L);
   struct bind_program_box *box, *other;
@@ -180,20 +187,31 @@ static int meth_divergence(lua_State *L) {
   int64_t from = bind_integer(L, 4, 1, ANE_MAX(most, 1)) - 1, n = bind_integer(L, 5, 1, ANE_MAX(most - from, 1));
   bool has_ids = !lua_isnoneornil(L, 6);
   if (has_ids) luaL_checktype(L, 6, LUA_TTABLE);
+  const double share = luaL_optnumber(L, 7, 0);
+  luaL_argcheck(L, share >= 0 && share <= 1, 7, "the share must be 0 to 1");
   const float **rows = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *rows, 0);
   double *kl = lua_newuserdatauv(L, 3 * (size_t)n * sizeof *kl, 0), sum = 0;
+  int32_t *label = lua_newuserdatauv(L, (size_t)n * sizeof *label, 0);
+  read_labels(L, 6, from, n, vocab, label);
   for (int64_t r = 0; r < n; r++) {
     rows[r] = ane_session_logits(want, from + r), rows[n + r] = ane_session_logits(got, from + r);
     if (!rows[r] || !rows[n + r]) return luaL_error(L, "no logits of token %I", (LUAI_UACINT)(from + r + 1));
   }
-  struct ane_gradient_logits l = {
-      .want = rows, .got = rows + n, .rows = n, .n = vocab, .kl = kl, .log_want = kl + n, .log_got = kl + 2 * n};
+  struct ane_gradient_logits l = {.want = rows,
+                                  .got = rows + n,
+                                  .label = label,
+                                  .share = share,
+                                  .rows = n,
+                                  .n = vocab,
+                                  .kl = kl,
+                                  .log_want = kl + n,
+                                  .log_got = kl + 2 * n};
   struct ane_error err;
   l.dy = push_matrix(L, n, vocab);
   if (ane_gradient_divergence(ud->pool, &ud->space, &l, &err)) return bind_fail(L, &err);
   for (int64_t r = 0; r < n; r++) sum += kl[r];
   lua_pushnumber(L, sum);
-  if (has_ids) push_log_sums(L, 6, &l, from);
+  if (has_ids) push_log_sums(L, &l);
   return has_ids ? 4 : 2;
 }
 

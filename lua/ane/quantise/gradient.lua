@@ -216,13 +216,13 @@ local function before_cap(cap, session, from, dy)
 end
 
 -- The gradient of the head's input, and the sum of the divergences.
-local function from_logits(self, session, wanted, n)
-  local dx, kl
-  kl = 0.0
+-- @param ids, share as Gradient.run takes them
+local function from_logits(self, session, wanted, ids, share)
+  local n, kl, dx = #ids, 0.0, nil
   local block = self.cap and CAPPED_BLOCK or BLOCK
   for from = 1, n, block do
     local count = math.min(block, n - from + 1)
-    local dy, sum, code = self.core:divergence(wanted, session, from, count)
+    local dy, sum, code = self.core:divergence(wanted, session, from, count, ids, share)
     try(dy, sum, code)
     kl = kl + sum
     if self.cap then dy = before_cap(self.cap, session, from, dy) end
@@ -233,17 +233,19 @@ local function from_logits(self, session, wanted, n)
   return dx, kl
 end
 
---- Runs a window, and adds the gradients of the norm weights, of the sum of all tokens' divergences.
+--- Runs a window, and adds the gradients of the norm weights, of the sum of all tokens' losses. The loss of a token is (1 - share) times
+-- the divergence of its prediction, minus share times the log probability of the next token; that of the last token is the divergence.
 -- @param session of the model with these weights, at its start, whose program keeps values
 -- @param wanted session of the other model, which has just read the ids, all logits wanted
 -- @param ids the window
 -- @param vectors name -> tensor: the norm weights of the session
 -- @param sums name -> tensor: the gradients, which are added to
+-- @param share 0 to 1
 -- @return the sum of the divergences in nats
-function Gradient:run(session, wanted, ids, vectors, sums)
+function Gradient:run(session, wanted, ids, vectors, sums, share)
   local values = try(session:trace(ids, self.names))
   self.adjoint, self.vectors, self.sums = {}, vectors, sums
-  local dx, kl = from_logits(self, session, wanted, #ids)
+  local dx, kl = from_logits(self, session, wanted, ids, share)
   self.adjoint[self.head.inputs[1]] = dx
   for _, value in ipairs(self.path) do
     local node, dy = self.record[value], self.adjoint[value]

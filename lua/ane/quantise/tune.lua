@@ -2,11 +2,13 @@
 -- Needs ane.core, ane.model.loader, ane.quantise.gradient, ane.quantise.overlay and ane.util.failure. Usage:
 --   local changes = tune.run({path = "small.gguf", calibration = c, threads = 2})
 --
--- Rounding layer by layer minimises the error of each product. The remaining errors add up over the layers, and other scales of channels
--- correct a large part of the sum (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). The loss is the KL divergence of the predictions
--- from those of the source on windows of the calibration text. Adam (Kingma and Ba 2015, arXiv 1412.6980) follows its gradient with
--- respect to all norm weights (ane.quantise.gradient), in relative changes of the weights. Some windows are held out: the weights change
--- only if the perplexity of these comes closer to the source's, and their divergence does not rise by more than 5 %.
+-- Rounding layer by layer minimises the error of each product. The remaining errors add up over the layers, and other scales of
+-- channels correct a large part of the sum (Li et al. 2023, "Norm Tweaking", arXiv 2309.02784). The loss is the KL divergence of the
+-- predictions from those of the source on windows of the calibration text, and for a small share the negative log probability of the
+-- text's own tokens (distillation with soft and hard targets: Hinton et al. 2015, arXiv 1503.02531, section 2). Adam (Kingma and Ba
+-- 2015, arXiv 1412.6980) follows its gradient with respect to all norm weights (ane.quantise.gradient), in relative changes of the
+-- weights. Some windows are held out: the weights change only if the perplexity of these comes closer to the source's, and their
+-- divergence does not rise by more than 5 %.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -36,6 +38,10 @@ M.LEAST = 16
 
 --- How much the divergence of the held-out windows may rise.
 M.SLACK = 1.05
+
+--- Share of the text's own tokens in the loss. It lowers the perplexity and raises the divergence: SmolLM2 in int4-block, 35 windows, on
+-- held-out text +3.7 % and 0.0781 nats with 0, +2.1 % and 0.0784 with 0.1, +1.1 % and 0.0797 with 0.2.
+M.SHARE = 0.1
 
 --- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
 M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
@@ -106,7 +112,7 @@ local function read(self, windows, sums)
     try(session:rewind(0))
     try(self.wanted:feed(ids, "all"))
     if sums then
-      kl = kl + self.gradient:run(session, self.wanted, ids, self.vectors, sums)
+      kl = kl + self.gradient:run(session, self.wanted, ids, self.vectors, sums, M.SHARE)
     else
       local more, log, log_wanted = self.gradient:divergence(session, self.wanted, ids)
       kl, apart = kl + more, apart + log_wanted - log
