@@ -403,7 +403,7 @@ function M.plan(source, out, own)
   local notes = {}
   if unsaid then
     notes[1] = ("general.architecture is ane-%s, which only this program reads: %s"):format(cfg.architecture,
-      arch and ("files of architecture %s cannot say %s"):format(arch.name, unsaid) or unsaid)
+      arch and ("files of architecture %s cannot represent %s"):format(arch.name, unsaid) or unsaid)
   end
   if not tokens then notes[#notes + 1] = "no tokenizer is in the file: " .. why end
   local architecture = unsaid and "ane-" .. cfg.architecture or arch.name

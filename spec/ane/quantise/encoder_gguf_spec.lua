@@ -150,7 +150,7 @@ describe("ModernBERT as GGUF", function()
       assert(core.write_file(path "modern/config.json", core.json_encode(config)))
       local report = write(path "modern")
       assert.equal("ane-modernbert", report.architecture)
-      assert.matches("modern%-bert cannot say " .. reason, report.note)
+      assert.matches("modern%-bert cannot represent " .. reason, report.note)
       tree.remove(path "modern")
     end
   end)

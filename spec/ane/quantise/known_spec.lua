@@ -365,7 +365,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
       return report
     end
     assert.equal("granite", with(function() end).architecture)
-    assert.matches("granite cannot say layers without rope", with(function(c) c.position_embedding_type = "nope" end).note)
+    assert.matches("granite cannot represent layers without rope", with(function(c) c.position_embedding_type = "nope" end).note)
   end)
 
   it("reads Mistral as Llama", function()
@@ -419,7 +419,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
         c.rope_scaling = nil
         c.rope_parameters = { rope_type = "linear", factor = 2.0, rope_theta = 1e4, partial_rotary_factor = 0.5 }
       end)
-      assert.matches("cannot say a rope of " .. dims .. " dimensions", write(from).note)
+      assert.matches("cannot represent a rope of " .. dims .. " dimensions", write(from).note)
       for _, at in ipairs { from, path() } do
         local model, message, code = ane.load(at)
         assert.same({ nil, "unsupported" }, { model, code })
@@ -482,7 +482,7 @@ describe("a folder as a file of llama.cpp's architecture", function()
     } do
       local from = changed(case[1], case[3])
       local report = write(from)
-      assert.matches("cannot say " .. case[2], report.note or report.architecture)
+      assert.matches("cannot represent " .. case[2], report.note or report.architecture)
       assert.matches("^ane%-", report.architecture)
       near(logits(from), logits(path()), 1e-5)
       tree.remove(from)

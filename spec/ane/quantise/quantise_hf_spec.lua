@@ -132,7 +132,7 @@ describe("a folder as GGUF", function()
     } do
       local report = write(HF .. name, "fp32")
       assert.equal(architecture, report.architecture)
-      assert.matches("cannot say a head of scores", report.note)
+      assert.matches("cannot represent a head of scores", report.note)
       local scores = {}
       for i, from in ipairs { HF .. name, path() } do
         local model <close> = assert(ane.load(from, { activations = "fp32" }))
@@ -196,7 +196,7 @@ describe("a folder as GGUF", function()
       c.layer_types = core.json_array {}
       for i = 1, 6 do c.layer_types[i] = i == 2 and "full_attention" or "sliding_attention" end
     end)
-    assert.matches("cannot say full attention in layers without a period", write(from, "fp16").note)
+    assert.matches("cannot represent full attention in layers without a period", write(from, "fp16").note)
     os.execute("rm -r '" .. from .. "'")
     local function with_ropes(near)
       from = changed("gemma3", function(c)
@@ -209,10 +209,10 @@ describe("a folder as GGUF", function()
       return report
     end
     assert.equal("gemma3", with_ropes({ rope_type = "default", rope_theta = 1e4 }).architecture)
-    assert.matches("cannot say rope type linear of sliding layers",
+    assert.matches("cannot represent rope type linear of sliding layers",
       with_ropes({ rope_type = "linear", rope_theta = 1e4, factor = 4.0 }).note)
     from = changed("smollm3-odd", function(c) c.no_rope_layers = core.json_array { 1, 1, 0, 0, 1 } end)
-    assert.matches("smollm3 cannot say rope in other layers than three of four", write(from, "fp16").note)
+    assert.matches("smollm3 cannot represent rope in other layers than three of four", write(from, "fp16").note)
   end)
 
   it("have no sliding layers without use_sliding_window, whatever layer_types says", function()
@@ -331,7 +331,7 @@ describe("a folder as GGUF", function()
     } do
       local from = changed(case[1], case[3])
       local report = write(from, "fp16")
-      assert.matches("cannot say " .. (case[4] or case[2]), report.note)
+      assert.matches("cannot represent " .. (case[4] or case[2]), report.note)
       assert.matches("^ane%-", report.architecture)
       os.execute("rm -r '" .. from .. "'")
     end
