@@ -130,7 +130,7 @@ describe("a configuration that contradicts the file", function()
     for _, name in ipairs { "gemma3n-odd", "gemma4-odd" } do
       for _, value in ipairs { 0, core.null } do
         local message = refusal(name, function(cfg) (cfg.text_config or cfg).sliding_window = value end)
-        assert.matches("layer 0 slides, but sliding_window is missing", message, 1, true)
+        assert.matches("layer 0 has sliding attention, but sliding_window is missing or 0", message, 1, true)
       end
     end
   end)

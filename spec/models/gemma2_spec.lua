@@ -11,7 +11,7 @@ describe("Gemma 2", function()
   it("refuses what it does not compute, by the key", function()
     for key, case in pairs {
       use_bidirectional_attention = { true, "unsupported: key use_bidirectional_attention is true, which the recipe" },
-      sliding_window = { 0, "shape: layers.0: layer 0 slides, but sliding_window is missing" },
+      sliding_window = { 0, "shape: layers.0: layer 0 has sliding attention, but sliding_window is missing or 0" },
       query_pre_attn_scalar = { core.null, "shape: key query_pre_attn_scalar is null, but must be a number above 0" },
       attn_logit_softcapping = { 0, "format: key attn_logit_softcapping must be a number above 0, but is 0" },
       final_logit_softcapping = { -1, "format: key final_logit_softcapping must be a number above 0, but is -1" },

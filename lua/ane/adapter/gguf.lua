@@ -38,12 +38,12 @@ end
 
 -- Sets rank and scale. The A of the embedding is stored [ids, rank], as a table of rows.
 local function measure(path, m, alpha)
-  if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
+  if not m.a or not m.b then raise("format", "%s: tensor %s has no %s beside it", path, (m.a or m.b).name, m.a and "lora_b" or "lora_a") end
   local a, b = m.a.shape, m.b.shape
   local rank, cols = a[1], a[2]
   if m.embedding then rank, cols = a[2], a[1] end
   if b[2] ~= rank then
-    raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of one rank", path, m.a.name, a[1], a[2], m.b.name, b[1], b[2])
+    raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] must have the same rank", path, m.a.name, a[1], a[2], m.b.name, b[1], b[2])
   end
   m.rank, m.rows, m.cols, m.by_rows = rank, b[1], cols, m.embedding
   m.scale = alpha and alpha ~= 0 and alpha / rank or 1 -- as in llama.cpp, only the user's scale applies if alpha is 0

@@ -48,7 +48,7 @@ local function check_config(path, config)
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     local v = config[key]
     if v ~= nil and v ~= core.null and (type(v) ~= "table" or #v > 0) then
-      raise("format", "%s: %s is not an object of modules and numbers", path, key)
+      raise("format", "%s: %s must be an object of modules and numbers, but is %s", path, key, shown(v))
     end
   end
   if math.type(config.r) ~= "integer" or config.r < 1 then
@@ -158,7 +158,7 @@ local function target_of(path, config, module, name)
   while plain:find "%.base_layer$" do plain, depth = plain:sub(1, -12), depth + 1 end
   local list = parameters_of(path, config, plain)
   if #list == 0 then return module end
-  if depth >= #list then raise("format", "%s: tensor %s is of no parameter that target_parameters names", path, name) end
+  if depth >= #list then raise("format", "%s: tensor %s is for a parameter that target_parameters does not name", path, name) end
   return plain, list[#list - depth]
 end
 
@@ -189,10 +189,10 @@ local function collect(path, source, config)
       order[#order + 1] = m
     end
     m.parameter = m.parameter or parameter
-    if m[part] then raise("format", "%s: tensors %s and %s are both the same part of a module", path, m[part].name, t.name) end
+    if m[part] then raise("format", "%s: tensors %s and %s are the same part of one module", path, m[part].name, t.name) end
     m[part], m.embedding = t, m.embedding or embedding or false
     if (part == "a" or part == "b") and not parameter and not is_target(config, module) then
-      raise("format", "%s: tensor %s is of module %s, which target_modules does not name", path, t.name, module)
+      raise("format", "%s: tensor %s is for module %s, which target_modules does not name", path, t.name, module)
     end
   end
   if #order == 0 then raise("format", "%s: holds no tensors", path) end
@@ -207,7 +207,10 @@ local function measure(path, m, config, ranks, alphas)
     end
     return
   end
-  if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
+  if not m.a or not m.b then
+    local lacks = (m.embedding and "lora_embedding_" or "lora_") .. (m.a and "B" or "A")
+    raise("format", "%s: tensor %s has no %s beside it", path, (m.a or m.b).name, lacks)
+  end
   if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are not matrices", path, m.a.name, m.b.name) end
   local key = m.parameter and m.module .. "." .. m.parameter or m.module
   local rank = find(path, ranks, key, config.r)

@@ -39,8 +39,8 @@ function M.options(parser)
   options.add(parser, "--memory", "Maximum memory for the state of all replies: 2G, 512M.", batch.rules.memory):argname "SIZE"
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
-  parser:flag("--pseudonyms", "For redact: replace each distinct original of a row by its own name, such as [PERSON_1].")
-  parser:option("--key", "For redact: derive names from the original and this secret, so that they are the same in every run.")
+  parser:flag("--pseudonyms", "For redact: replace each distinct text of a span in a row by a pseudonym of its own, such as [PERSON_1].")
+  parser:option("--key", "For redact: derive pseudonyms from the replaced text and this secret, so that they are the same in every run.")
     :argname "KEY"
   parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
     .. "command with several ranks, without --shard.")

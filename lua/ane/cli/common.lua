@@ -223,7 +223,7 @@ end
 
 --- For ane.hub: a function(why, seconds) that reports on standard error that the hub failed and is asked again after these seconds.
 function M.waiting(args)
-  return function(why, seconds) M.remark(args, "%s; asked again in %g s", why, seconds) end
+  return function(why, seconds) M.remark(args, "%s; next try in %g s", why, seconds) end
 end
 
 --- Returns the path of a model. The name of a model on a hub is downloaded first.

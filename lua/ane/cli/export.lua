@@ -16,19 +16,21 @@ M.needs = { { "calibrate", "weights", "mixed", "method" }, { "tokens", "calibrat
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
-  options.file(parser, "out", "The folder to write. An existing package set is replaced when the new one is complete.")
+  options.file(parser, "out", "The folder to write. An existing package set, set of assets or bundle is replaced when the new one is "
+    .. "complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
   options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its "
     .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples.",
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a FILE of fewer than 32768 tokens "
+    .. "with up to 16384 tokens of samples.",
     options.calibration)
     :argname "FILE"
   options.tokens(parser)
-  parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
-    .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  parser:option("--method", "rtn (default): round each number to the nearest value of the scheme; gptq: later columns compensate the "
+    .. "errors of earlier ones. gptq needs --calibrate."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
-  options.tune(parser, "the numbers have at most 4 bits (int4-block and tables, without --mixed)")
+  options.tune(parser, "the codes have at most 4 bits (int4-block and tables, without --mixed)")
   options.threads(parser)
   options.recipe(parser)
   options.transform(parser, "Transform of the weights before rounding:", true)

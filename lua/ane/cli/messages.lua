@@ -8,7 +8,7 @@ local M = {}
 local function fault(list)
   if #list == 0 then return "has no message" end
   for i, one in ipairs(list) do
-    if type(one) ~= "table" or one.kind ~= "dict" then return ("messages[%d] is not an object"):format(i) end
+    if type(one) ~= "table" or one.kind ~= "dict" then return ("messages[%d] must be an object"):format(i) end
   end
 end
 

@@ -120,7 +120,7 @@ end
 
 --- --activations
 function M.activations(parser)
-  parser:option("--activations", "Type of activations in products: int8 (default, fast) or fp32 (the "
+  parser:option("--activations", "Type of activations in matrix products: int8 (default, fast) or fp32 (the "
     .. "reference)."):choices(model.rules.activations.choices)
 end
 
@@ -153,23 +153,25 @@ end
 
 --- --tokens, of --calibrate
 function M.tokens(parser)
-  M.add(parser, "--tokens", "Maximum tokens of --calibrate that are read; default 32768 with --method gptq, else 2048. With more, the "
-    .. "weights lose less, and it takes longer.", require("ane.model.importance").rules.tokens):argname "N"
+  M.add(parser, "--tokens", "Maximum tokens of --calibrate that are read; default 32768 with --method gptq, else 2048. With more tokens, "
+    .. "the weights lose less, and the command takes longer.", require("ane.model.importance").rules.tokens):argname "N"
 end
 
 --- --inputs of gptq.
 function M.inputs(parser)
   parser:option("--inputs", "For --method gptq: the inputs for which a weight is rounded. rounded (default): its inputs when all weights "
-    .. "before it are rounded; half of their difference from the source's is compensated. source: its inputs in the source model.")
+    .. "before it are rounded; the rounding also compensates half of the difference between these inputs and those in the source model. "
+    .. "source: its inputs in the source model.")
     :choices { "rounded", "source" }:argname "WHICH"
 end
 
 --- --tune of gptq.
 -- @param condition of the weights, with which auto tunes
 function M.tune(parser, condition)
-  parser:option("--tune", "For --method gptq: norms: at the end, tune the norm weights on the text of --calibrate, if all operations of "
-    .. "the model have gradients. Perplexity comes closer to the source's. auto (default): do so if " .. condition .. ", the text goes "
-    .. "on after the tokens that calibrate, and the model is small; none: never.")
+  parser:option("--tune", "For --method gptq: whether the norm weights are tuned after the rounding, which brings the perplexity closer to "
+    .. "the source's. All operations of the model must have gradients. norms: tune them on the text of --calibrate. auto (default): tune "
+    .. "them if " .. condition .. ", at least 4096 tokens of the text follow those that calibrate, and the model has at most 3 billion "
+    .. "weights. none: do not tune them.")
     :choices { "auto", "norms", "none" }:argname "WHAT"
 end
 
@@ -214,9 +216,9 @@ function M.model(parser, optional, merge)
   M.add(parser, "--run-memory", "Maximum memory for the states and values of an ONNX model or a package set that runs op by op: 2G, "
     .. "512M; default: half of the free memory.", rules.run_memory):argname "SIZE"
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
-  local sandbox = parser:flag("--sandbox", "Restrict the process, after the download of a model by name: it opens only the model and "
-    .. "the files named in the command, starts no program and uses no network. After loading it cannot open the model either. Needs "
-    .. "Linux with Landlock.")
+  local sandbox = parser:flag("--sandbox", "Restrict the process: it opens only the model and the files named in the command, starts no "
+    .. "program and uses no network. After the load it cannot open the model again. A hub model is downloaded before the restriction. "
+    .. "Needs Linux with Landlock.")
   M.progress(parser)
   return sandbox
 end
@@ -226,7 +228,7 @@ function M.sampling(parser)
   local rules = generate.rules
   M.add(parser, "--temperature", "Temperature of sampling; 0 (default) is greedy.", rules.temperature):argname "X"
   M.add(parser, "--top-k", "Sample only from the K best tokens.", rules.top_k):argname "K"
-  M.add(parser, "--top-p", "Sample only from the best tokens whose probabilities add up to P.", rules.top_p):argname "P"
+  M.add(parser, "--top-p", "Sample only from the fewest best tokens whose probabilities add up to at least P.", rules.top_p):argname "P"
   M.add(parser, "--min-p", "Sample only from tokens with at least P times the probability of the best token.", rules.min_p):argname "P"
   M.add(parser, "--repeat-penalty", "Penalty on tokens that occurred recently; 1 (default) means none.", rules.repeat_penalty):argname "X"
   M.add(parser, "--seed", "Random seed. The same seed gives the same text.", rules.seed):argname "S"

@@ -35,28 +35,34 @@ function M.options(parser)
     :argname "C"
   options.add(parser, "--max-t", "Maximum tokens in a call of packages; default 4.", rules.max_t):argname "T"
   options.add(parser, "--fixed-t", "Fixed numbers of tokens per call: T1,T2,... Each gets its own packages or functions. Default for "
-    .. "classifiers, embedding models and rerankers: 128,256,512; for other Core AI assets: 8,16,64; for sets of assets: 1,8,64.",
+    .. "classifiers, embedding models and rerankers: 128,256,512; for other Core AI assets: 8,16,64; for sets of assets: 1,8,64; with "
+    .. "--functions many and without --tiers: 1,4,128.",
     options.counts):argname "LIST"
   parser:option("--functions",
-    "one: each T and context has its own packages; many: each T and context is a function of the same packages, with shared weights and "
-    .. "states.")
+    "one (default): each T and context has its own packages; many: each T and context is a function of the same packages, with shared "
+    .. "weights and states.")
     :choices(rules.functions.choices)
   options.add(parser, "--tiers", "Smaller contexts to export as well: C1,C2,... Default for a Core AI asset: 256, 512, 1024, ... below C.",
     options.counts):argname "LIST"
   options.add(parser, "--slices", "Number of slices of the head; default: as few as the residency rules allow.", rules.slices):argname "N"
   options.add(parser, "--layers", "Maximum layers of a package.", rules.layers):argname "N"
-  options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
+  options.add(parser, "--experts", "How mixtures of experts are partitioned: auto (default: as few shards as the size limit allows), whole "
+    .. "(not), halves (two shards), each (one shard per expert).",
     rules.experts):argname "HOW"
   options.add(parser, "--target", "coreml: packages (default); coreai: one Core AI asset in a bundle; coreai-sharded: a set of assets, "
-    .. "partitioned like packages; both: coreml and coreai (plan only). A number: packages with about so many megabytes of weights.",
+    .. "partitioned like packages; both: coreml and coreai (plan only). A number N: packages with about N megabytes of weights (default "
+    .. "200).",
     target):argname "TARGET"
-  options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks.",
+  options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks; default: 250 "
+    .. "for packages, 1000 for sets of assets.",
     megabytes):argname "MB"
   options.add(parser, "--law", "Old name of --size-limit.", megabytes):argname "MB"
   options.add(parser, "--chip", "Chip whose limits apply (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
-  parser:option("--layout", "Order of axes in packages: ct1 is [1, C, T, 1], c1t is [1, C, 1, T]."):choices(rules.layout.choices)
-  parser:option("--norm", "How RMSNorm is written: as LayerNorm of doubled channels, or in fp32."):choices(rules.norm.choices)
-  parser:option("--rope", "Rope tables: inputs (the host computes them), or constants."):choices(rules.rope.choices)
+  parser:option("--layout", "Order of axes in packages: ct1 (default) is [1, C, T, 1], c1t is [1, C, 1, T]."):choices(rules.layout.choices)
+  parser:option("--norm", "How RMSNorm is written in packages: doubled (default: as LayerNorm of doubled channels), or fp32 (in fp32 "
+    .. "arithmetic)."):choices(rules.norm.choices)
+  parser:option("--rope", "Rope tables of packages: inputs (default: the host computes them), or constants.")
+    :choices(rules.rope.choices)
 end
 
 --- Warns if a context is longer than the one that the model was trained for.

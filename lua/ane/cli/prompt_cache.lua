@@ -15,8 +15,8 @@ local MAGIC = "ANESTATE"
 
 --- Adds the option.
 function M.option(parser)
-  options.add(parser, "--prompt-cache", "Keep the session in FILE. The next prompt reuses its tokens as far as both begin alike.",
-    options.text):argname "FILE"
+  options.add(parser, "--prompt-cache", "Keep the session in FILE. The next command with FILE reuses the cached tokens with which its "
+    .. "prompt begins.", options.text):argname "FILE"
 end
 
 --- Is it a folder, or a file that holds something other than a saved session, whole or cut short?

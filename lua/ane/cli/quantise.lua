@@ -29,7 +29,7 @@ end
 
 function M.options(parser)
   parser:argument("model", "GGUF file, or folder with safetensors and config.json.")
-  options.file(parser, "out", "The GGUF file to write. It appears when it is complete. With --sweep: the SVG file.")
+  options.file(parser, "out", "The GGUF file to write. It gets this name when it is complete. With --sweep: the SVG file to write.")
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
     .. "; or a scheme of Core ML packages, whose values the "
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
@@ -44,19 +44,20 @@ function M.options(parser)
     .. "--bits, the embedding table keeps its type if the head is another tensor; --bits does not count it.", BITS):argname "N"
   options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. "
     .. "The model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
-    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a short FILE with samples. "
-    .. "If the command is interrupted, the same command resumes it.", options.calibration)
+    .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a FILE of fewer than 32768 tokens "
+    .. "with up to 16384 tokens of samples. If the command is interrupted, the same command resumes it.", options.calibration)
     :argname "FILE"
   options.tokens(parser)
-  parser:option("--method", "rtn: rounds each number to the nearest; gptq: later columns compensate the errors of earlier ones, which "
-    .. "needs --calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
+  parser:option("--method", "rtn (default): round each number to the nearest value of the type; gptq: later columns compensate the errors "
+    .. "of earlier ones. gptq needs --calibrate."):choices { "rtn", "gptq" }:argname "HOW"
   options.inputs(parser)
   options.add(parser, "--stages", "Old option: 1 means --inputs source, more means --inputs rounded.",
     { type = "integer", min = 1, max = 1024 }):argname "N"
   options.tune(parser, "the matrices have at most 5 bits per weight")
   options.transform(parser, "Transform of the weights before rounding:", true)
-  options.add(parser, "--sweep", "Measure recipes instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each is written, compared "
-    .. "with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits per weight.",
+  options.add(parser, "--sweep", "Measure several types and methods instead of writing one file: TYPE[:METHOD[:TRANSFORM]],... Each file "
+    .. "is written, compared with the model on the text of --on, and removed. OUT becomes a picture (SVG) of KL divergence against bits "
+    .. "per weight.",
     require("ane.evaluate.sweep").parse):argname "LIST"
   options.add(parser, "--on", "Text on which --sweep measures. Do not use the text of --calibrate.", options.path):argname "FILE"
   options.adapters(parser, true)

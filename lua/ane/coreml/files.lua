@@ -92,7 +92,7 @@ local function check_listed(folder, meta, progress)
   for _, p in ipairs(meta.packages) do
     local ok, message, code = walk(folder, p.path .. "/", 0, function(path)
       if meta.files[path] then return true end
-      return nil, path .. ": the manifest does not know the file", "format"
+      return nil, path .. ": is not listed under files of the manifest", "format"
     end)
     if not ok then return nil, message, code end
   end
@@ -103,7 +103,7 @@ end
 local function check_packages(folder, meta, progress)
   for i, p in ipairs(meta.packages) do
     if type(p.sha256) ~= "string" or p.sha256 == "" then
-      return nil, ("packages[%d] (%s): there is no hash to verify it by"):format(i, p.path), "unsupported"
+      return nil, ("packages[%d] (%s): sha256 is missing, so the package cannot be verified"):format(i, p.path), "unsupported"
     end
     local bytes, hash, code = M.measure(folder .. p.path)
     if not bytes then return nil, hash, code end

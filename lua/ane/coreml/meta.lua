@@ -64,6 +64,15 @@ end
 
 local whole = M.whole
 
+-- Raises unless `value` is a key of `set`.
+local function one_of(set, value, where)
+  if set[value] then return end
+  local names = {}
+  for name in pairs(set) do names[#names + 1] = name end
+  table.sort(names)
+  refuse("format", "%s must be one of %s, but is %s", where, table.concat(names, ", "), tostring(value))
+end
+
 -- An integer of at least `low` under a key; raises otherwise.
 local function integer(t, key, low, where)
   return whole(t[key], low) or refuse("format", "%s: %s must be a whole number of at least %d, but is %s", where, key, low,
@@ -72,7 +81,7 @@ end
 
 local function list(t, key, where, may)
   if t[key] == nil and may then return {} end
-  if type(t[key]) ~= "table" then refuse("format", "%s: %s is not a list", where, key) end
+  if type(t[key]) ~= "table" then refuse("format", "%s: %s must be a list, but is %s", where, key, tostring(t[key])) end
   return t[key]
 end
 
@@ -84,7 +93,7 @@ end
 
 local function read_port(port, roles, where)
   if type(port) ~= "table" or type(port.name) ~= "string" then refuse("format", "%s has no name", where) end
-  if not roles[port.role] then refuse("format", "%s (%s): role is %s", where, port.name, tostring(port.role)) end
+  one_of(roles, port.role, ("%s (%s): role"):format(where, port.name))
   return port
 end
 
@@ -112,21 +121,26 @@ local function read_functions(p, where)
 end
 
 local function read_package(p, where)
-  if type(p) ~= "table" then refuse("format", "%s is not an object", where) end
+  if type(p) ~= "table" then refuse("format", "%s must be an object, but is %s", where, tostring(p)) end
   M.inside(p.path, where)
   where = ("%s (%s)"):format(where, p.path)
-  if not KINDS[p.kind] then refuse("format", "%s: kind is %s", where, tostring(p.kind)) end
+  one_of(KINDS, p.kind, where .. ": kind")
   if p.kind == "layers" or p.kind == "experts" then
     p.start, p["end"] = integer(p, "start", 0, where), integer(p, "end", 0, where)
     if p["end"] < p.start then refuse("format", "%s: end is before start", where) end
   end
   if p.kind == "layers" and p.parts ~= nil then
     p.part, p.parts = integer(p, "part", 0, where), integer(p, "parts", 1, where)
-    if p.part >= p.parts or p.start ~= p["end"] then refuse("format", "%s: part %d of %d of a layer cannot be", where, p.part, p.parts) end
+    if p.part >= p.parts then refuse("format", "%s: part must be below parts (%d), but is %d", where, p.parts, p.part) end
+    if p.start ~= p["end"] then
+      refuse("format", "%s: a part of a layer must have equal start and end, but has %d and %d", where, p.start, p["end"])
+    end
   end
   if p.kind == "experts" then
     local e = list(p, "experts", where)
-    if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then refuse("format", "%s: experts are not a range", where) end
+    if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then
+      refuse("format", "%s: experts must be two numbers, the second above the first", where)
+    end
   end
   if p.kind == "head" and integer(p, "vocab_end", 1, where) <= integer(p, "vocab_start", 0, where) then
     refuse("format", "%s: vocab_end must be above vocab_start", where)
@@ -152,13 +166,13 @@ end
 -- layer has more.
 local function add_layers(layers, p, before)
   if before and (p.parts ~= before.parts or p.start ~= before.start or p.part ~= before.part + 1) then
-    refuse("format", "%s: layer %d goes on in another package than part %d", p.path, before.start, before.part + 1)
+    refuse("format", "%s: must hold part %d of layer %d, which the package before it begins", p.path, before.part + 1, before.start)
   end
   if not p.parts then
     layers[#layers + 1] = { from = p.start, to = p["end"] + 1, path = p.path }
     return nil
   end
-  if not before and p.part ~= 0 then refuse("format", "%s: part 0 of layer %d is in no package before", p.path, p.start) end
+  if not before and p.part ~= 0 then refuse("format", "%s: part %d of layer %d must follow part 0", p.path, p.part, p.start) end
   if p.part == 0 then layers[#layers + 1] = { from = p.start, to = p.start + 1, path = p.path } end
   return p.part + 1 < p.parts and p or nil
 end
@@ -167,7 +181,7 @@ local function check_ranges(meta, rows)
   local layers, head, experts, order, whole_set, unfinished = {}, {}, {}, {}, false, nil
   for _, p in ipairs(meta.packages) do
     if unfinished and p.kind ~= "layers" then
-      refuse("format", "%s: stands before part %d of layer %d", p.path, unfinished.part + 1, unfinished.start)
+      refuse("format", "%s: must follow part %d of layer %d", p.path, unfinished.part + 1, unfinished.start)
     end
     if p.kind == "layers" then unfinished = add_layers(layers, p, unfinished)
     elseif p.kind == "head" then head[#head + 1] = { from = p.vocab_start, to = p.vocab_end, path = p.path }
@@ -178,7 +192,9 @@ local function check_ranges(meta, rows)
     else whole_set = true end
   end
   if unfinished then refuse("format", "part %d of layer %d is in no package", unfinished.part + 1, unfinished.start) end
-  if whole_set and #meta.packages > 1 then refuse("format", "a package of the whole model stands beside others") end
+  if whole_set and #meta.packages > 1 then
+    refuse("format", "a package of kind whole must be the only one, but there are %d packages", #meta.packages)
+  end
   if whole_set then return end
   check_cover("layers", layers, meta.n_layers)
   -- of an embedding model the last layer may give the result
@@ -189,7 +205,7 @@ end
 local function read_ropes(meta)
   for i, rope in ipairs(list(meta, "ropes", "ropes", true)) do
     local where = ("ropes[%d]"):format(i)
-    if type(rope) ~= "table" then refuse("format", "%s is not an object", where) end
+    if type(rope) ~= "table" then refuse("format", "%s must be an object, but is %s", where, tostring(rope)) end
     for k, f in ipairs(list(rope, "inv_freq", where)) do
       if type(f) ~= "number" or f ~= f then refuse("format", "%s: inv_freq %d is not a number", where, k) end
     end
@@ -209,7 +225,7 @@ local function read_profiles(meta)
   meta.most_context = meta.max_seq_len
   for i, profile in ipairs(list(meta, "profiles", "the set", true)) do
     local where = ("profiles[%d]"):format(i)
-    if type(profile) ~= "table" then refuse("format", "%s is not an object", where) end
+    if type(profile) ~= "table" then refuse("format", "%s must be an object, but is %s", where, tostring(profile)) end
     if profile.max_seq_len ~= nil then profile.max_seq_len = integer(profile, "max_seq_len", 1, where) end
     for k, p in ipairs(list(profile, "packages", where)) do read_package(p, ("%s.packages[%d]"):format(where, k)) end
     if #profile.packages > 0 then meta.most_context = math.max(meta.most_context, profile.max_seq_len or 0) end
@@ -233,7 +249,7 @@ local function rows_of(meta)
   if meta.kind == "reranker" then return integer(meta, "n_scores", 1, "the model") end
   if meta.kind ~= "token_classifier" then return meta.vocab_size end
   for i, label in ipairs(list(meta, "labels", "the model")) do
-    if type(label) ~= "string" then refuse("format", "label %d is not text", i) end
+    if type(label) ~= "string" then refuse("format", "labels[%d] must be a string, but is %s", i, tostring(label)) end
   end
   return #meta.labels
 end
@@ -249,7 +265,7 @@ function M.read(folder, context)
   local meta, fault = core.json_decode(text)
   if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
   if meta.format_version ~= 1 then refuse("unsupported", "format_version must be 1, but is %s", tostring(meta.format_version)) end
-  if not MODELS[meta.kind] then refuse("format", "kind is %s", tostring(meta.kind)) end
+  one_of(MODELS, meta.kind, "kind")
   for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
   meta.n_layers = integer(meta, "n_layers", 0, "the model")
   meta.d_embed = meta.d_embed == nil and meta.d_model or integer(meta, "d_embed", 1, "the model")

@@ -30,7 +30,7 @@ local function check_ports(p, ports, features, what, all)
     seen[port.name] = true
   end
   for _, f in ipairs(all and features or {}) do
-    if not seen[f.name] then refuse("format", "%s: nothing says what the %s %s is", p.path, what, f.name) end
+    if not seen[f.name] then refuse("format", "%s: %s does not list the %s %s", p.path, meta_file.NAME, what, f.name) end
   end
 end
 
@@ -80,7 +80,7 @@ local function set_sizes(meta)
       for _, f in ipairs(p.functions) do least, most = math.min(least, f.low), math.max(most, f.high) end
       low, high = math.max(low, least), math.min(high, most)
     end
-    refuse("format", "the packages take different numbers of tokens: %d at least, %d at most", low, high)
+    refuse("format", "no number of tokens fits all packages: one takes %d or more, another %d or fewer", low, high)
   end
   meta.low, meta.high = meta.sizes[1].low, meta.sizes[#meta.sizes].high
 end
@@ -92,7 +92,7 @@ local function check_rope(meta, p, port)
   local rope = whole(port.rope, 0) and meta.ropes and meta.ropes[port.rope + 1]
   if not rope then refuse("format", "%s: input %s: there is no rope %s", p.path, port.name, tostring(port.rope)) end
   if port.shape[2] ~= #rope.inv_freq then
-    refuse("format", "%s: input %s has %s channels, rope %d has %d", p.path, port.name, port.shape[2], port.rope, #rope.inv_freq)
+    refuse("format", "%s: input %s has %s channels, but rope %d has %d", p.path, port.name, port.shape[2], port.rope, #rope.inv_freq)
   end
 end
 
@@ -101,7 +101,7 @@ local function check_mask(meta, p, f, port)
   if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are not numbers", p.path, port.name) end
   local keys, held = port.shape[4], f.context or meta.max_seq_len
   if #port.shape ~= 4 or keys ~= held and #f.states > 0 then
-    refuse("format", "%s: input %s has the shape of %s keys, the states hold %d", p.path, port.name, tostring(keys), held)
+    refuse("format", "%s: input %s has the shape of %s keys, but the states hold %d", p.path, port.name, tostring(keys), held)
   end
 end
 
@@ -115,9 +115,9 @@ local function check_inputs(meta, p, f, made, embedding)
       local width = port.shape[2]
       if not made[port.edge] then
         if not embedding and width == meta.d_embed then embedding = port.edge
-        elseif embedding ~= port.edge then refuse("format", "%s: no package before gives %s (input %s)", p.path, port.edge, port.name) end
+        elseif embedding ~= port.edge then refuse("format", "%s: no earlier package gives %s (input %s)", p.path, port.edge, port.name) end
       elseif made[port.edge] ~= width then
-        refuse("format", "%s: input %s has %s channels, %s has %s", p.path, port.name, width, port.edge, made[port.edge])
+        refuse("format", "%s: input %s has %s channels, but %s has %s", p.path, port.name, width, port.edge, made[port.edge])
       end
     elseif port.role == "rope_cos" or port.role == "rope_sin" then
       check_rope(meta, p, port)
@@ -141,12 +141,16 @@ local function check_edges(meta)
         if port.role == "hidden" or port.role == "edge" then
           port.edge = edge_of(port)
           local width = port.shape[2] or -1
-          if k > 1 and made[port.edge] ~= width then refuse("format", "%s: function %s gives another %s", p.path, f.name, port.edge) end
+          if k > 1 and made[port.edge] ~= width then
+            refuse("format", "%s: function %s gives %s, which the first function does not give in this width", p.path, f.name, port.edge)
+          end
           made[port.edge], count = width, count + 1
         end
       end
       given = given or count
-      if count ~= given then refuse("format", "%s: function %s gives other values than the first one", p.path, f.name) end
+      if count ~= given then
+        refuse("format", "%s: function %s gives %d values, but the first function gives %d", p.path, f.name, count, given)
+      end
     end
   end
   return embedding
@@ -156,12 +160,12 @@ end
 local function check_states(meta, p, f, features)
   check_ports(p, f.states, features, "state", true)
   if f.context and f.context > meta.max_seq_len then
-    refuse("format", "%s: function %s sees %d positions, max_seq_len is %d", p.path, f.name, f.context, meta.max_seq_len)
+    refuse("format", "%s: function %s sees %d positions, but max_seq_len is %d", p.path, f.name, f.context, meta.max_seq_len)
   end
   for _, s in ipairs(f.states) do
     s.is_ring = s.role == "columns" or s.role == "recurrent" or s.role == nil and s.shape[3] ~= meta.max_seq_len
     if not s.is_ring and s.shape[3] ~= meta.max_seq_len then
-      refuse("format", "%s: state %s has %s positions, max_seq_len is %d", p.path, s.name, tostring(s.shape[3]), meta.max_seq_len)
+      refuse("format", "%s: state %s has %s positions, but max_seq_len is %d", p.path, s.name, tostring(s.shape[3]), meta.max_seq_len)
     end
   end
 end

@@ -45,12 +45,12 @@ end
 
 local function dimension(layer, key, where)
   local n = type(layer[key]) == "number" and math.tointeger(layer[key])
-  return n and n >= 1 and n <= MOST and n or refuse("format", "%s: %s is %s", where, key, tostring(layer[key]))
+  return n and n >= 1 and n <= MOST and n or refuse("format", "%s: %s must be 1 .. %d, but is %s", where, key, MOST, tostring(layer[key]))
 end
 
 -- Reads a dense layer of the section.
 local function read_dense(folder, layer, where)
-  if type(layer) ~= "table" then refuse("format", "%s is not an object", where) end
+  if type(layer) ~= "table" then refuse("format", "%s must be an object, but is %s", where, tostring(layer)) end
   if not paths.is_inside(layer.path) then refuse("format", "%s: path %q leaves the folder", where, tostring(layer.path)) end
   if not ACTIVATIONS[layer.act] then refuse("format", "%s: act is %s", where, tostring(layer.act)) end
   local rows, columns = dimension(layer, "rows", where), dimension(layer, "columns", where)
@@ -68,7 +68,7 @@ end
 local function field(section, key, kind, default)
   local value = section[key]
   if value == nil then return default end
-  if type(value) ~= kind then refuse("format", "pooling: %s is not a %s", key, kind) end
+  if type(value) ~= kind then refuse("format", "pooling: %s must be a %s, but is %s", key, kind, tostring(value)) end
   return value
 end
 
@@ -86,7 +86,7 @@ end
 -- @return as ane.embed.modules gives them
 -- @raise {message, code}
 function M.read(folder, section)
-  if type(section) ~= "table" then refuse("format", "pooling is not an object") end
+  if type(section) ~= "table" then refuse("format", "pooling must be an object, but is %s", tostring(section)) end
   local poolings, dense = field(section, "poolings", "table", {}), {}
   if #poolings == 0 then refuse("format", "pooling: poolings is empty") end
   for _, how in ipairs(poolings) do
@@ -96,7 +96,9 @@ function M.read(folder, section)
     dense[i] = read_dense(folder, layer, ("pooling: dense layer %d"):format(i))
   end
   local length, truncate = field(section, "max_length", "number"), field(section, "truncate", "number")
-  if truncate and not (math.tointeger(truncate) and truncate >= 1) then refuse("format", "pooling: truncate is %s", tostring(truncate)) end
+  if truncate and not (math.tointeger(truncate) and truncate >= 1) then
+    refuse("format", "pooling: truncate must be an integer of 1 or more, but is %s", tostring(truncate))
+  end
   return {
     poolings = poolings, steps = dense, include_prompt = field(section, "include_prompt", "boolean", true),
     normalise = field(section, "normalise", "boolean", false), prompts = prompts_of(section),

@@ -25,7 +25,7 @@ local function differs(format, ...) refuse("unsupported", format, ...) end
 local function object(t, key)
   local v = t[key]
   if v == nil then return {} end
-  return type(v) == "table" and v or differs("recipe.%s of %s is not an object", key, meta_file.NAME)
+  return type(v) == "table" and v or differs("recipe.%s of %s must be an object", key, meta_file.NAME)
 end
 
 -- Shapes of tensors by name.
@@ -60,11 +60,11 @@ end
 local function read_options(section, meta, tensors)
   local list = object(section, "options")
   local options = list[meta.profile or #list]
-  if type(options) ~= "table" then differs("recipe.options of %s has none for these packages", meta_file.NAME) end
+  if type(options) ~= "table" then differs("recipe.options of %s has no options for the profile of these packages", meta_file.NAME) end
   local rows, most = options.rows, 0
   for _, shape in pairs(tensors) do most = math.max(most, #shape == 2 and shape[1] or 0) end
   if whole(options.context, 1) ~= meta.max_seq_len or rows ~= nil and (whole(rows, 1) or 0) * 64 * #meta.packages < most then
-    differs("recipe.options of %s do not fit the set", meta_file.NAME)
+    differs("recipe.options of %s does not fit the set", meta_file.NAME)
   end
   return options
 end
@@ -152,7 +152,7 @@ end
 local function same_edge(edges, p, port, ours, theirs)
   local known, back = edges.ours[ours], edges.theirs[theirs]
   if known and known ~= theirs or back and back ~= ours then
-    differs("%s: %s is the value %s, in the recipe %s", p.path, port.name, theirs, ours)
+    differs("%s: %s is the value %s, but in the recipe %s", p.path, port.name, theirs, ours)
   end
   edges.ours[ours], edges.theirs[theirs] = theirs, ours
 end
@@ -177,18 +177,18 @@ end
 -- Do a port of the file and one of the lowered shard mean the same?
 local function same_port(run, p, port, want)
   local role = meta_file.results[port.role] and "logits" or port.role
-  if role ~= want.role then differs("%s: %s is %s, in the recipe %s", p.path, port.name, port.role, want.role) end
+  if role ~= want.role then differs("%s: %s is %s, but in the recipe %s", p.path, port.name, port.role, want.role) end
   if role == "hidden" or role == "edge" then
     same_edge(run.edges, p, port, want.edge, port.edge or role == "hidden" and "hidden" or port.name)
   elseif role == "rope_cos" or role == "rope_sin" then
     local given = whole(port.rope, 0) and run.meta.ropes and run.meta.ropes[port.rope + 1]
     if not same_rope(run.meta, run.tables.ropes[want.index + 1], given) then
-      differs("%s: the rope of %s is another than the recipe's", p.path, port.name)
+      differs("%s: the rope of %s differs from the recipe's", p.path, port.name)
     end
   elseif role == "mask" then
     local mask = run.tables.masks[want.index + 1]
     if mask.window ~= (port.window or 0) or mask.ahead ~= (port.ahead or 0) then
-      differs("%s: the mask of %s is another than the recipe's", p.path, port.name)
+      differs("%s: the mask of %s differs from the recipe's", p.path, port.name)
     end
   end
 end
@@ -202,25 +202,25 @@ local function same_ports(run, p, ports, wanted)
     by[port.name] = nil
   end
   local missing = next(by)
-  if missing then differs("%s: nothing says what %s is", p.path, missing) end
+  if missing then differs("%s: %s does not list %s, which the recipe has", p.path, meta_file.NAME, missing) end
 end
 
 -- Compares one package with a shard.
 local function same_package(run, i, p)
   local shard, message, code = run.matcher:match(i, run.folder .. p.path)
   if not shard then refuse(code, "%s: %s", p.path, message) end
-  if shard.kind ~= p.kind then differs("%s: is of kind %s, in the recipe %s", p.path, p.kind, shard.kind) end
+  if shard.kind ~= p.kind then differs("%s: is of kind %s, but in the recipe of kind %s", p.path, p.kind, shard.kind) end
   if p.kind == "head" and (shard.from ~= p.vocab_start or shard.to ~= p.vocab_end) then
-    differs("%s: holds rows %d to %d, in the recipe %d to %d", p.path, p.vocab_start, p.vocab_end, shard.from, shard.to)
+    differs("%s: holds rows %d to %d, but in the recipe %d to %d", p.path, p.vocab_start, p.vocab_end, shard.from, shard.to)
   end
   local functions = shard.functions or { shard }
-  if #functions ~= #p.functions then differs("%s: has %d functions, in the recipe %d", p.path, #p.functions, #functions) end
+  if #functions ~= #p.functions then differs("%s: has %d functions, but the recipe has %d", p.path, #p.functions, #functions) end
   local by = {}
   for _, f in ipairs(functions) do by[f.name or ""] = f end
   for _, f in ipairs(p.functions) do
     local want = by[f.name or ""] or differs("%s: the recipe has no function %s", p.path, f.name)
     if f.context and want.context and f.context ~= want.context then
-      differs("%s: function %s sees %d positions, in the recipe %d", p.path, f.name, f.context, want.context)
+      differs("%s: function %s sees %d positions, but in the recipe %d", p.path, f.name, f.context, want.context)
     end
     same_ports(run, p, f.inputs, want.inputs)
     same_ports(run, p, f.outputs, want.outputs)
@@ -229,7 +229,7 @@ end
 
 local function compare(folder, meta, graph, options)
   local matcher <close> = try(core.mil_matcher(graph, options))
-  if matcher:count() ~= #meta.packages then differs("the set has %d packages, in the recipe %d", #meta.packages, matcher:count()) end
+  if matcher:count() ~= #meta.packages then differs("the set has %d packages, but the recipe gives %d", #meta.packages, matcher:count()) end
   if meta.embed_scale ~= nil and meta.embed_scale ~= 1 then differs("the set scales its embeddings by %s", tostring(meta.embed_scale)) end
   local run = { folder = folder, meta = meta, matcher = matcher, tables = try(matcher:tables()), edges = { ours = {}, theirs = {} } }
   for i, p in ipairs(meta.packages) do same_package(run, i, p) end
@@ -254,7 +254,7 @@ end
 local function find(folder, meta, given)
   local section = meta.recipe or section_of(folder, meta)
   if type(section) ~= "table" then
-    differs("%s says of no recipe how it was asked, and there is no config.json beside it", meta_file.NAME)
+    differs("%s has no section recipe, and there is no config.json beside it", meta_file.NAME)
   end
   local source = new_source(folder, section)
   local cfg, options = read_config(folder, section, source.shapes), read_options(section, meta, source.shapes)

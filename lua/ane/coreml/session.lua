@@ -49,7 +49,7 @@ end
 
 function Program:check(session, n)
   if self.bidirectional and session.len > 0 then
-    return nil, ("%d tokens after %d: the packages keep nothing between calls"):format(n, session.len), "range"
+    return nil, ("%d tokens cannot follow %d cached tokens: the packages keep no state between calls"):format(n, session.len), "range"
   end
   if next_call(session, n) then return true end
   return nil, no_call(self, n, session.len), "range"

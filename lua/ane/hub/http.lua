@@ -145,7 +145,7 @@ local function judge(self, answer, opts, what, offset)
       return "done"
     end
     os.remove(opts.path)
-    return "again", "the part that was there is of something else"
+    return "again", "the bytes that were there are not of this file"
   end
   local after = BUSY[status] and tonumber(header(answer.headers, "retry-after") or "")
   if after and after > LONGEST_WAIT then
@@ -155,7 +155,7 @@ local function judge(self, answer, opts, what, offset)
   if status // 100 ~= 2 then return refused(self, answer, what) end
   if status == 206 and opts.path and not begins_at(answer, offset) then
     os.remove(opts.path)
-    return "again", "the hub sends another part than was asked for"
+    return "again", "the hub sends other bytes than were requested"
   end
   if size and answer.received > size then
     os.remove(opts.path)

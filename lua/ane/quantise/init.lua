@@ -433,7 +433,7 @@ local function warning_of(plan, opts, bytes)
   end
   local tokens = widest and opts.calibration.tokens
   if widest and tokens < widest.wanted.cols then
-    list[1] = ("the calibration has %d tokens, fewer than the %d columns of %s: gptq corrects little"):format(tokens,
+    list[1] = ("the calibration has %d tokens, fewer than the %d columns of %s: gptq compensates little"):format(tokens,
       widest.wanted.cols, widest.name)
   end
   if architectures.has_no_head(plan.architecture) and has_tensor(plan, "output.weight") then

@@ -184,7 +184,7 @@ function M.from_options(model, opts, what, level, check)
   if opts.tokens ~= nil then schema.argument(M.rules.tokens, opts.tokens, what .. ": option tokens", (level or 1) + 1) end
   local is_gptq, progress = own.method == "gptq", own.progress ~= true and own.progress or nil
   if not is_gptq and own.importance ~= nil then
-    error(what .. ": options calibrate and importance exclude each other without method gptq", (level or 1) + 1)
+    error(what .. ": option calibrate cannot be combined with option importance without method gptq", (level or 1) + 1)
   end
   local calibration, message, code
   if check then

@@ -42,7 +42,7 @@ local function journal_of(names)
   local reader, fault, word = journal.read(names.journal, "quantise")
   if fault then failure.raise(word, "%s", fault) end
   if not reader and has_bytes(names.part) then
-    failure.raise("invalid", "%s: has no journal, so it is not of a run that can go on; name another output, or remove it", names.part)
+    failure.raise("invalid", "%s: has no journal, so no run can be resumed from it; name another output, or remove it", names.part)
   end
   return reader
 end

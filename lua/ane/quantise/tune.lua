@@ -73,7 +73,9 @@ function M.windows(job)
     return nil, ("the matrices have %.3g bits per weight, more than %g"):format(job.bits, M.BITS_AUTO)
   end
   local most = auto and math.min(M.MOST_AUTO, M.WORK_AUTO // job.count) or M.MOST
-  if most < M.LEAST then return nil, "the model is large" end
+  if most < M.LEAST then
+    return nil, ("the model has %.0f weights, more than %.0f"):format(job.count, M.WORK_AUTO / M.LEAST)
+  end
   local windows, held = windows_of(job.calibration, most, auto)
   if #windows + #held >= M.LEAST then return windows, held end
   return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(auto and " after the calibration's" or "",

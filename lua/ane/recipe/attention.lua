@@ -113,9 +113,11 @@ function M.window(cfg, i, sliding)
   end
   if word then sliding = word == "sliding_attention" end
   if not sliding then return nil end
-  local window = cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
+  local window = cfg.sliding_window or error(("layer %d has sliding attention, but sliding_window is missing or 0"):format(i), 0)
   local key = cfg.format == "gguf" and "attention.sliding_window" or "sliding_window" -- the field may have a default of the recipe
-  if cfg.meta(key, "whole") == 0 then error("key sliding_window is 0, but the layer sees a window", 0) end
+  if cfg.meta(key, "whole") == 0 then
+    error(("key sliding_window must be 1 or more, because layer %d has sliding attention, but is 0"):format(i), 0)
+  end
   return window
 end
 

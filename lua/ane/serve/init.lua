@@ -340,7 +340,7 @@ local function handle(self, exchange)
   end
   if not errors.is(failure) then
     self:complain("an error while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
-    failure = errors.new(500, "an error of the server")
+    failure = errors.new(500, "internal server error")
   end
   call:fail(failure)
 end
@@ -368,7 +368,7 @@ local function step(self)
   if failures.is_interrupt(raised) then error(raised, 0) end
   self:complain("a fault while computing: " .. tostring(raised))
   for i = #self._jobs, 1, -1 do
-    self._jobs[i]:fail(errors.new(500, "an error of the server"))
+    self._jobs[i]:fail(errors.new(500, "internal server error"))
     done(self, i)
   end
 end
@@ -408,7 +408,7 @@ local function advance(self, job)
   if ok then return ended end
   if failures.is_interrupt(ended) then error(ended, 0) end
   self:complain("a fault while answering: " .. tostring(ended))
-  job:fail(errors.new(500, "an error of the server"))
+  job:fail(errors.new(500, "internal server error"))
   return true
 end
 

@@ -29,7 +29,7 @@ function Task:advance()
     self.call:fail(value)
   else
     self.complain("a fault while computing: " .. tostring(value))
-    self.call:fail(errors.new(500, "an error of the server"))
+    self.call:fail(errors.new(500, "internal server error"))
   end
   coroutine.close(self.thread)
   return true

@@ -119,7 +119,7 @@ describe("the command", function()
       { { "run", "/nonexistent" }, 1, "/nonexistent: No such file" },
       { { "info", "" }, 2, "the name of the model is empty" },
       { { "run", path, "--messages", file "[]" }, 1, "/.*: has no message" },
-      { { "run", path, "--messages", file "[5]" }, 1, "/.*: messages%[1%] is not an object" },
+      { { "run", path, "--messages", file "[5]" }, 1, "/.*: messages%[1%] must be an object" },
       { { "run", path, "--messages", "-" }, 1, "standard input: json: line 1" },
       { { "run", path, "-p", "x\xff", "-s", "x" }, 2, "%-%-prompt must be UTF%-8, but has an invalid byte at 2" },
       { { "run", path, "-p", "x", "-s", "\xff" }, 2, "%-%-system must be UTF%-8, but has an invalid byte at 1" },

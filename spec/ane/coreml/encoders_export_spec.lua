@@ -231,13 +231,14 @@ describe("an encoder as packages or an asset", function()
       assert.is_nil(model)
       return code .. message:match "runtime_meta.json(.*)"
     end
-    assert.equal("format: pooling is not an object", fault(function(_, meta) meta.pooling = nil end))
+    assert.equal("format: pooling must be an object, but is nil", fault(function(_, meta) meta.pooling = nil end))
     assert.equal("format: pooling: there is no pooling sum", fault(function(p) p.poolings = { "sum" } end))
     assert.matches("^format: pooling: dense layer 1: dense_0.bin has %d+ bytes, but must have %d+$",
       fault(function(p) p.dense[1].rows = 3 end))
     assert.equal('format: pooling: dense layer 1: path "../x" leaves the folder', fault(function(p) p.dense[1].path = "../x" end))
-    assert.equal("format: pooling: truncate is 0.5", fault(function(p) p.truncate = 0.5 end))
-    assert.equal("format: kind is vectors", fault(function(_, meta) meta.kind = "vectors" end))
+    assert.equal("format: pooling: truncate must be an integer of 1 or more, but is 0.5", fault(function(p) p.truncate = 0.5 end))
+    assert.equal("format: kind must be one of causal, embedding, reranker, token_classifier, but is vectors",
+      fault(function(_, meta) meta.kind = "vectors" end))
   end)
 
   it("is planned, without states", function()

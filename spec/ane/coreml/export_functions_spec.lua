@@ -287,10 +287,11 @@ describe("export with many functions", function()
     local text = core.read_file(out .. "/runtime_meta.json")
     for _, case in ipairs {
       { function(f) f[2].name = "t3" end, "has no function t3" }, { function(f) f[1].name = 3 end, "function 1 has no name" },
-      { function(f) f[1].outputs[1].edge = "other" end, "gives another" },
-      { function(f) f[2].outputs = {} end, "gives other values" },
+      { function(f) f[1].outputs[1].edge = "other" end, "which the first function does not give in this width" },
+      { function(f) f[2].outputs = {} end, "gives 0 values, but the first function gives 1" },
       { function(f) f[1].context = 33 end, "sees 33 positions" }, { function(f) f[2].context = 8 end, "the states hold 8" },
-      { function(f) f[1], f[2] = nil, nil end, "functions is empty" }, { function(f) f[1].inputs[1].role = "x" end, "role is x" },
+      { function(f) f[1], f[2] = nil, nil end, "functions is empty" },
+      { function(f) f[1].inputs[1].role = "x" end, "position, rope_cos, rope_sin, types, but is x" },
     } do
       local m = core.json_decode(text)
       case[1](m.packages[1].functions)

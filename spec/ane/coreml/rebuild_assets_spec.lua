@@ -72,7 +72,7 @@ describe("a set of Core AI assets run by a recipe", function()
     export(HF .. "llama", { weights = "int8", layers = 2, context = 48, fixed_t = { 1, 4 } })
     sets.change_meta(out, function(meta) meta.recipe = nil end)
     local bare <close> = assert(ane.load(out))
-    assert.matches("says of no recipe how it was asked", bare.engine_reason)
+    assert.matches("has no section recipe", bare.engine_reason)
     assert(core.write_file(out .. "/config.json", core.read_file(HF .. "llama/config.json")))
     local set <close> = assert(ane.load(out))
     assert.same({ "recipe" }, { set.engine, set.engine_reason })
@@ -86,7 +86,7 @@ describe("a set of Core AI assets run by a recipe", function()
       for _, case in ipairs {
         { function(recipe) recipe.config.norm_eps = 1e-3 end, "layer_00.aimodel: function t1: .*in the recipe 0.00100" },
         { function(recipe) recipe.config.act = "gelu_tanh" end, "but the recipe has gelu" },
-        { function(recipe) recipe.config.rope.theta = 5000 end, "the rope of .* is another than the recipe's" },
+        { function(recipe) recipe.config.rope.theta = 5000 end, "the rope of .* differs from the recipe's" },
         { function(recipe) recipe.config.n_head_kv = 1 end, "" },
         { function(recipe) recipe.options[1].functions[1].fixed_t = 2 end, "it has no function t2" },
       } do

@@ -80,7 +80,7 @@ describe("a package set run by a recipe", function()
       assert(source:export(out, opts))
       sets.change_meta(out, function(meta) meta.recipe = nil end)
       local bare <close> = assert(ane.load(out))
-      assert.matches("says of no recipe how it was asked, and there is no config.json beside it", bare.engine_reason)
+      assert.matches("has no section recipe, and there is no config.json beside it", bare.engine_reason)
       local config = core.json_decode(core.read_file(HF .. "llama/config.json"))
       assert(core.write_file(out .. "/config.json", core.json_encode(config)))
       local set <close> = assert(ane.load(out, { activations = "fp32" }))
@@ -180,17 +180,17 @@ describe("a package set run by a recipe", function()
     it("where it says nothing of a recipe, or nonsense", function()
       local text = core.read_file(out .. "/runtime_meta.json")
       for _, case in ipairs {
-        { function(meta) meta.recipe = nil end, "says of no recipe how it was asked" },
-        { function(meta) meta.recipe = 3 end, "says of no recipe how it was asked" },
+        { function(meta) meta.recipe = nil end, "has no section recipe" },
+        { function(meta) meta.recipe = 3 end, "has no section recipe" },
         { function(meta) meta.recipe.config.n_head = 1 << 40 end, "" },
         { function(meta) meta.recipe.config.n_layer = 1 << 40 end, "recipe.config of runtime_meta.json is incomplete" },
         { function(meta) meta.recipe.config.architecture = "nobody" end, "architecture 'nobody' is not known" },
         { function(meta) meta.recipe.tensors = { a = { 0 } } end, "a dimension of a is 0" },
         { function(meta) meta.recipe.tensors["model.norm.weight"] = nil end, "no tensor model.norm.weight" },
-        { function(meta) meta.recipe.options = {} end, "has none for these packages" },
-        { function(meta) meta.recipe.options[1].context = 1 << 30 end, "do not fit the set" },
-        { function(meta) meta.recipe.options[1].rows = 1 meta.recipe.tensors.x = { 1 << 30, 1 } end, "do not fit the set" },
-        { function(meta) meta.recipe.options[1].layers = 2 end, "the set has %d+ packages, in the recipe %d+" },
+        { function(meta) meta.recipe.options = {} end, "has no options for the profile of these packages" },
+        { function(meta) meta.recipe.options[1].context = 1 << 30 end, "does not fit the set" },
+        { function(meta) meta.recipe.options[1].rows = 1 meta.recipe.tensors.x = { 1 << 30, 1 } end, "does not fit the set" },
+        { function(meta) meta.recipe.options[1].layers = 2 end, "the set has %d+ packages, but the recipe gives %d+" },
         { function(meta) meta.recipe.config.rope = 3 end, "" },
         { function(meta) meta.recipe.config.head_dim = "x" end, "" },
       } do
@@ -210,7 +210,7 @@ describe("a package set run by a recipe", function()
         { function(meta) meta.recipe.options[1].layout = "c1t" end, "another type or shape than in the recipe" },
         { function(meta) meta.recipe.config.n_head_kv = 1 end, "" },
         { function(meta) meta.embed_scale = 2 end, "scales its embeddings by 2" },
-        { function(meta) meta.packages[1].inputs[1].role = "edge" end, "hidden is edge, in the recipe hidden" },
+        { function(meta) meta.packages[1].inputs[1].role = "edge" end, "hidden is edge, but in the recipe hidden" },
       } do
         sets.change_meta(out, case[1])
         sets.goes_op_by_op(out, case[2])

@@ -479,7 +479,7 @@ describe("loading a folder", function()
     assert.matches("layer_types[0] is 'chunked_attention'; known are: full_attention, sliding_attention", message, 1, true)
     b, message = load(folder(set { model_type = "qwen2", layer_types = { "sliding_attention" }, sliding_window = core.null }))
     assert.is_nil(b)
-    assert.matches("layer 0 slides, but sliding_window is missing", message, 1, true)
+    assert.matches("layer 0 has sliding attention, but sliding_window is missing or 0", message, 1, true)
   end)
 end)
 

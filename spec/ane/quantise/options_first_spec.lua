@@ -44,7 +44,7 @@ describe("a wrong option of a model's method", function()
                { { target = "both" }, "target" }, { { target = "coreai", layers = 2 }, "option layers" },
                { { slices = 100000 }, "option slices" }, { { max_t = 4096 }, "option max_t" }, { { chip = "M0" }, "option chip" },
                { { weights = "int8", tune = "norms" }, "option tune: the scheme is int8" },
-               { { inputs = "source", tune = "norms" }, "option tune: the inputs" } },
+               { { inputs = "source", tune = "norms" }, "option tune: option inputs is source" } },
   }
 
   for name, own in pairs(OWN) do

@@ -406,7 +406,7 @@ describe("quantise with gptq", function()
     local function warning(ids)
       return assert(model:quantise(path(), { weights = "q4_0", method = "gptq", calibrate = ids, inputs = "source" })).warning
     end
-    assert.matches("^the calibration has 3 tokens, fewer than the %d+ columns of blk%.%d+%.ffn_down%.weight: gptq corrects little$",
+    assert.matches("^the calibration has 3 tokens, fewer than the %d+ columns of blk%.%d+%.ffn_down%.weight: gptq compensates little$",
       warning { 3, 5, 7 })
     assert.is_nil(warning(TEXT))
   end)
@@ -595,7 +595,7 @@ describe("ane quantise --sweep", function()
       assert.is_false(want == written { weights = "iq4_nl", transform = transform }, transform)
     end
     assert.error_matches(function() model:quantise(path(), { weights = "iq4_nl", calibrate = TEXT, importance = {} }) end,
-      "^quantise: options calibrate and importance exclude each other without method gptq$")
+      "^quantise: option calibrate cannot be combined with option importance without method gptq$")
   end)
 
   it("measures recipes and draws them", function()

@@ -50,8 +50,8 @@ local function fault_of_options(opts)
   if not stable_bits(scheme) then
     return ("the scheme is %s; norms are tuned with int4-block, int4-block64 and tables"):format(scheme)
   end
-  if opts.mixed and next(opts.mixed) then return "options mixed and tune exclude each other" end
-  if opts.inputs == "source" then return "the inputs are the source's" end
+  if opts.mixed and next(opts.mixed) then return "option mixed is given, and norms are tuned only without it" end
+  if opts.inputs == "source" then return "option inputs is source, and norms are tuned only with rounded" end
 end
 
 -- Why the norms of an export are not tuned, or nil; and the code of that error.
