@@ -48,8 +48,8 @@ local function find(file, where, source, m)
   for _, place in ipairs(list) do
     local count, outputs, _, inputs = place.stack.count, (rows_of(source, where, place)), matrix_size(source, place)
     if m.experts ~= count or m.rows ~= outputs or m.cols ~= inputs then
-      raise("shape", "%s: tensors %s and %s are for %d experts of [%d, %d], %s of %s has %d of [%d, %d]: an adapter of another base",
-        file.path, m.a.name, m.b.name, m.experts, m.rows, m.cols, m.parameter, source:path(), count, outputs, inputs)
+      local form = "%s: tensors %s and %s are for %d experts of [%d, %d], but %s of %s has %d of [%d, %d]: the adapter is for another base"
+      raise("shape", form, file.path, m.a.name, m.b.name, m.experts, m.rows, m.cols, m.parameter, source:path(), count, outputs, inputs)
     end
   end
   return list

@@ -11,7 +11,7 @@ local M = {}
 local function check_meta(path, source)
   local kind, sort = source:meta "general.type", source:meta "adapter.type"
   if kind ~= "adapter" then raise("format", "%s: general.type must be adapter, but is %s", path, tostring(kind)) end
-  if sort ~= "lora" then raise("unsupported", "%s: adapter.type is %s, only lora is known", path, tostring(sort)) end
+  if sort ~= "lora" then raise("unsupported", "%s: adapter.type must be lora, but is %s", path, tostring(sort)) end
   if source:meta "adapter.alora.invocation_tokens" then
     raise("unsupported", "%s: adapter.alora.invocation_tokens is set, which is not supported", path)
   end
@@ -55,7 +55,7 @@ end
 function M.read(path)
   local source = try(core.open(path))
   local ok, result = pcall(function()
-    if source:format() ~= "gguf" then raise("format", "%s: no adapter: neither a PEFT folder nor a GGUF file", path) end
+    if source:format() ~= "gguf" then raise("format", "%s: must be a PEFT folder or a GGUF file, but is neither", path) end
     check_meta(path, source)
     local alpha, modules = source:meta "adapter.lora.alpha", collect(path, source)
     for _, m in ipairs(modules) do measure(path, m, alpha) end

@@ -97,8 +97,8 @@ local function check_shape(file, place, source, m)
   if #weight.shape == 1 then rows, cols = 1, weight.shape[1] end
   if place.kind == "embedding" then rows, cols = cols, rows end
   if m.rank and (m.rows ~= rows or m.cols ~= cols) then
-    raise("shape", "%s: tensors %s and %s are for a weight of [%d, %d], %s of %s has [%d, %d]: an adapter of another base", file.path,
-      m.a.name, m.b.name, m.rows, m.cols, place.weight, source:path(), rows, cols)
+    raise("shape", "%s: tensors %s and %s are for a weight of [%d, %d], but %s of %s is [%d, %d]: the adapter is for another base",
+      file.path, m.a.name, m.b.name, m.rows, m.cols, place.weight, source:path(), rows, cols)
   end
   for part, wanted in pairs { magnitude = rows, low_bias = rows, values = rows * cols } do
     local n = m[part] and elements(m[part].shape) or wanted
@@ -114,7 +114,7 @@ local function first_tensor(m) return m.a or m.b or m.values or m.bias or m.magn
 -- Returns the places of a module, checked; an empty list if the computation does not use it. Raises if the model has no such module.
 local function find(file, where, source, m)
   if file.architecture and file.architecture ~= where.architecture then
-    raise("invalid", "%s: is for the architecture %s, the model is %s", file.path, file.architecture, where.architecture)
+    raise("invalid", "%s: is for the architecture %s, but the model has %s", file.path, file.architecture, where.architecture)
   end
   local found = places.find(where, file.naming, m.module)
   local list = {}
@@ -147,11 +147,11 @@ end
 local function bias_of(file, place, where, source, m)
   if not m.bias then return nil end
   if not place.bias then
-    raise("notfound", "%s: tensor %s is a bias, and %s of %s has none", file.path, m.bias.name, place.weight, source:path())
+    raise("notfound", "%s: tensor %s is a bias, but %s of %s has none", file.path, m.bias.name, place.weight, source:path())
   end
   local new, old = core.tensor({ elements(m.bias.shape) }, rows_of(file, place, where, m.bias, 1)), try(source:read(place.bias))
   if #old ~= 4 * #new then
-    raise("shape", "%s: tensor %s has %d elements, %s of %s has %d", file.path, m.bias.name, #new, place.bias, source:path(), #old // 4)
+    raise("shape", "%s: tensor %s has %d elements, but %s of %s has %d", file.path, m.bias.name, #new, place.bias, source:path(), #old // 4)
   end
   return (new - core.tensor({ #new }, old)):tostring()
 end

@@ -26,7 +26,7 @@ local BIASES = { none = true, all = true, lora_only = true }
 
 local function check_config(path, config)
   if config.peft_type ~= "LORA" then
-    raise("unsupported", "%s: peft_type is %s, only LORA adapters are known", path, shown(config.peft_type))
+    raise("unsupported", "%s: peft_type must be LORA, but is %s", path, shown(config.peft_type))
   end
   for _, key in ipairs(REFUSED) do
     if is_set(config[key]) then raise("unsupported", "%s: %s is set, which is not supported", path, key) end

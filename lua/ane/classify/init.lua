@@ -123,8 +123,9 @@ local function check_window(self)
     local what = "option window must be %d or more for %d tokens, but is %d"
     return nil, what:format(least, self.n, self.window), "range"
   end
-  if not self.reach then return nil, ("%d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
-  local what = "%d tokens need windows of %d or more (margins of %d on both sides), but a run takes %d: load the model with more context"
+  if not self.reach then return nil, ("the text has %d tokens, but the model takes at most %d"):format(self.n, self.window), "range" end
+  local what = "%d tokens need windows of %d tokens or more (margins of %d on both sides), but a run takes %d: load the model with a "
+    .. "larger context"
   return nil, what:format(self.n, least, self.reach, self.window), "range"
 end
 

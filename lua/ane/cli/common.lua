@@ -363,11 +363,12 @@ end
 -- @param report of a quantisation or an export
 function M.show_calibration(report)
   if report.samples and report.samples > 0 then
-    io.stdout:write(("samples: the model wrote %d tokens of the calibration (FILE+samples:0: none)\n"):format(report.samples))
+    io.stdout:write(("samples: the model wrote %d tokens of the calibration (FILE+samples:0 adds none)\n"):format(report.samples))
   end
   local tuned = report.tuned
   if tuned then
-    local what = "norms %s on %d windows; on others KL %.4f, before %.4f; perplexity %+.2f %% from the source's, before %+.2f %%\n"
+    local what = "norms %s on %d windows; on held-out windows KL %.4f (before %.4f), perplexity %+.2f %% (before %+.2f %%) from the "
+      .. "source's\n"
     local after, before = tuned.after, tuned.before
     if tuned.kept then io.stdout:write "the tuned norms of an earlier run were kept\n" end
     io.stdout:write(what:format(tuned.changed and "tuned" or "not changed", tuned.windows, after.kl, before.kl,
@@ -386,7 +387,7 @@ function M.speed(timings, stop)
   local head, s = timings.head, timings.speculation
   if head then text = text .. ("; %.0f %% of the head read in %d steps"):format(100 * head.share, head.searched) end
   if not s then return text end
-  return text .. ("; %d of %d drafted tokens right in %d calls, about %.2f x the speed without"):format(s.accepted, s.drafted,
+  return text .. ("; %d of %d drafted tokens accepted in %d calls, about %.2f times the speed without drafts"):format(s.accepted, s.drafted,
     s.calls, s.speedup)
 end
 

@@ -44,7 +44,8 @@ local function parser(show)
     p:add_help { action = function() show(p:get_help()) end }
     return p
   end
-  local p = add_help(argparse("ane", "Language models on the CPU, from Lua.", "Every command has --help."))
+  local summary = "Run language models on the CPU, quantise them, and write them for the Apple Neural Engine."
+  local p = add_help(argparse("ane", summary, "Every command has --help."))
   p:flag("--version", "Show the version and exit."):action(function() show("ane " .. require("ane")._VERSION) end)
   p:require_command(true):command_target "command"
   for _, name in ipairs(M.commands) do

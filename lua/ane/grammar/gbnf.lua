@@ -121,7 +121,7 @@ function M.read(text)
       local name = take(self, "[%a][%w_-]*") or fail(self, "expected the name of a rule")
       skip(self)
       if not take(self, "::=") then fail(self, "expected ::=") end
-      if all[name] then fail(self, "the rule " .. name .. " is there twice") end
+      if all[name] then fail(self, "the rule " .. name .. " is defined twice") end
       all[name] = alternatives(self)
       skip(self)
     end

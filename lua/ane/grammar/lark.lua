@@ -216,7 +216,7 @@ local function read_all(self, all)
       if self.text:match("^%[", self.at) then fail(self, "attributes of rules are not supported") end
       if self.text:match("^::", self.at) then fail(self, "parameters of rules are not supported") end
       if not take(self, ":") then fail(self, "expected :") end
-      if all[name] then fail(self, "the rule " .. name .. " is there twice") end
+      if all[name] then fail(self, "the rule " .. name .. " is defined twice") end
       all[name] = alternatives(self)
     end
     skip(self)

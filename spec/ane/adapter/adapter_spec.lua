@@ -578,7 +578,7 @@ describe("LoRA adapters", function()
     it("where the configuration asks for what is not known", function()
       local tensors = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
       local function of(config) return keep(adapters.peft { tensors = tensors, config = config }) end
-      fails("unsupported", "peft_type is 'LOHA'", LLAMA, of { peft_type = "LOHA" })
+      fails("unsupported", "peft_type must be LORA, but is 'LOHA'", LLAMA, of { peft_type = "LOHA" })
       fails("unsupported", "use_qalora is set", LLAMA, of { use_qalora = true })
       fails("unsupported", "layer_replication is set", LLAMA, of { layer_replication = { { 0, 2 } } })
       fails("unsupported", "regular expression", LLAMA, of { alpha_pattern = { ["(q)_proj\\1"] = 3 } })

@@ -123,11 +123,12 @@ describe("adapters of stacked experts", function()
     local TARGET = { "experts.down_proj" }
     merged(QWEN, folder(down(), TARGET), { 1, 2 })
     fails("format", "target_modules does not name", QWEN, folder(down(), {}), true)
-    fails("format", "base_layer.lora_A.weight is of no parameter", QWEN, folder(down(EXPERTS .. ".base_layer"), TARGET), true)
+    fails("format", "base_layer.lora_A.weight is for a parameter that target_parameters does not name", QWEN,
+      folder(down(EXPERTS .. ".base_layer"), TARGET), true)
     fails("notfound", "for parameter down_proj of module model.layers.9.mlp.experts, which", QWEN,
       folder(down "model.layers.9.mlp.experts", TARGET), true)
     fails("notfound", "does not have", hf.path "llama", folder(down(), TARGET), true)
-    fails("shape", "for 7 experts of %[%d+, %d+%], gate_up_proj of .* has 7 of", QWEN, folder(down(), { "experts.gate_up_proj" }), true)
+    fails("shape", "for 7 experts of %[%d+, %d+%], but gate_up_proj of .* has 7 of", QWEN, folder(down(), { "experts.gate_up_proj" }), true)
     fails("shape", "for 6 experts", QWEN, folder(adapters.pair(EXPERTS, inner, d, 12, 1), TARGET), true)
     fails("shape", "not of rank 2", QWEN, folder(adapters.pair(EXPERTS, inner, d, 13, 1), TARGET), true)
     fails("unsupported", "is adapted beside others", QWEN, folder(down(), { "experts.down_proj", "experts.weight" }), true)

@@ -192,7 +192,7 @@ describe("classify", function()
     local small <close> = assert(ane.load(hf.path "privacy_filter", { context = 64 }))
     spans, message = small:classify(ids_of(100))
     assert.is_nil(spans)
-    assert.matches("^100 tokens need windows of 65 or more .*, but a run takes 64: load the model with more context$", message)
+    assert.matches("^100 tokens need windows of 65 tokens or more .*, but a run takes 64: load the model with a larger context$", message)
     local path <close> = hf.changed("privacy_filter-odd", function(cfg) cfg.id2label = nil end)
     local unlabelled <close> = assert(ane.load(path.name))
     spans, message, code = unlabelled:classify { 1, 2, 3 }

@@ -116,7 +116,7 @@ describe("GBNF", function()
     for text, why in pairs {
       ['root ::= "a'] = 'line 1, column 12: a " is not closed', ["a ::= b"] = "there is no rule root",
       ["root = a"] = "column 6: expected ::=",
-      ['root ::= "a"\nroot ::= "b"'] = "the rule root is there twice",
+      ['root ::= "a"\nroot ::= "b"'] = "the rule root is defined twice",
       ["root ::= b"] = "rule b is not defined",
       ["root ::= (" .. ("("):rep(60000)] = "groups are nested more than 200 deep",
       ["root ::= [\\uD800]"] = "the escape names no character", ['root ::= "\\UFFFFFFFF"'] = "the escape names no character",
