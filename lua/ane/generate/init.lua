@@ -496,7 +496,9 @@ local function head_use(self)
   return count > 0 and { searched = count, share = (now[2] - before[2]) / count / now[3] } or nil
 end
 
+-- self.spent: the reply that it continues has filled the context.
 local function advance(self)
+  if self.spent then return finish(self, "context") end
   if self.opts.max_tokens == 0 and not self.opts.prompt_logprobs and not self.kept then return finish(self, "length") end
   local started = core.clock()
   local ok, message, code = true, nil, nil
@@ -577,7 +579,8 @@ function Run:settle()
   session:_unmask()
   self.draft = nil
   if session.length > n then return session:rewind(n, self) end -- drafted tokens
-  if session.length == n or n > session.context then return true end
+  if n > session.context then return session:_spill() end
+  if session.length == n then return true end
   if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped during prefill
   return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }, self) -- the last token, and forced ones
 end

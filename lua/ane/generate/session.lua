@@ -255,7 +255,7 @@ function Session:rewind(n, by)
   unused(self, by)
   local length = core:length()
   schema.argument({ type = "integer", min = -length, max = length }, n, "rewind: length", 2)
-  self._rows, self._restored = nil, nil
+  self._rows, self._restored, self._spilled = nil, nil, nil
   return core:rewind(n < 0 and length + n or n)
 end
 
@@ -267,7 +267,7 @@ function Session:part(n)
   local core = opened(self)
   unused(self)
   schema.argument({ type = "integer", min = 0 }, n, "part: tokens before", 2)
-  self._rows, self._restored = nil, nil
+  self._rows, self._restored, self._spilled = nil, nil, nil
   return core:part(n)
 end
 
@@ -292,7 +292,7 @@ function Session:restore(path)
   schema.argument({ type = "path" }, path, "restore: path", 2)
   local ok, note, code = core:restore(path, self.context)
   if not ok then return nil, note, code end
-  self._rows, self._best_only, self._restored = nil, nil, core:length() > 0 and core:rows() == 0
+  self._rows, self._best_only, self._spilled, self._restored = nil, nil, nil, core:length() > 0 and core:rows() == 0
   return true, note
 end
 
@@ -301,7 +301,9 @@ end
 function Session:fork()
   local core, message, code = opened(self):fork()
   if not core then return nil, message, code end
-  return M.wrap(core, self._program, self.context, self._owner, self._host, self._adapters)
+  local other = M.wrap(core, self._program, self.context, self._owner, self._host, self._adapters)
+  other._spilled = self._spilled
+  return other
 end
 
 -- ---- Replies ------------------------------------------------------------------------------------------------------------
@@ -340,6 +342,7 @@ local function reply(self, opts, what)
   if #ids == 0 then return nil, "the session is empty: feed it tokens first", "invalid" end
   local pieces, message, code = M.reply(self, ids, opts, 3)
   if not pieces then return nil, message, code end
+  self._replying.spent = self._spilled
   return pieces, opts
 end
 
@@ -377,6 +380,13 @@ end
 function Session:unstop()
   opened(self)
   self._stop = nil
+end
+
+--- Call when a reply has ended with a token that does not fit in the context: replies that continue after it have no tokens.
+-- @return true
+function Session:_spill()
+  self._spilled = true
+  return true
 end
 
 --- Call after the last feed with a mask: the row of the last token is then computed without a mask when it is asked for.

@@ -124,6 +124,25 @@ for name, engine in pairs(ENGINES) do
       end
     end)
 
+    it("continues a reply that has filled the context with none", function()
+      local prompt = {}
+      for i = 1, CONTEXT - 2 do prompt[i] = ids[1 + i % #ids] end
+      assert(s:feed(prompt))
+      local one = { max_tokens = 1, ignore_eos = true, details = true }
+      local first = assert(s:generate { ignore_eos = true, details = true })
+      assert.same({ 3, "context", CONTEXT }, { #first.ids, first.stop, s.length })
+      for _ = 1, 2 do
+        local more = assert(s:generate(one))
+        assert.same({ {}, "context", CONTEXT }, { more.ids, more.stop, s.length })
+      end
+      local fork <close> = assert(s:fork())
+      assert.same({}, assert(fork:generate(one)).ids)
+      assert(s:rewind(-1))
+      assert(s:feed(first.ids[2]))
+      assert.same({ first.ids[3] }, assert(s:generate(one)).ids)
+      assert.same({}, assert(s:generate(one)).ids)
+    end)
+
     it("refuses what does not fit, and feeds none of it", function()
       local small <close> = assert(model:session { context = 4 })
       assert(small:feed(part(1, 2)))
