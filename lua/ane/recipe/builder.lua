@@ -31,11 +31,12 @@ local TABLE = { table = true }
 -- @param cfg configuration (ane.model.config)
 -- @param source an open source that holds the weights
 -- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
--- @param chunk source of the recipe's functions (debug.getinfo), whose lines messages of errors name; nil: they name none
+-- @param defined what debug.getinfo says of the recipe's function `build`, whose lines messages of errors name; nil: they name none
+-- @param caller the function that calls `build`
 -- @return the builder
-function M.new(cfg, source, names, chunk)
+function M.new(cfg, source, names, defined, caller)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, chunk = chunk, path = {}, used = {}, record = {},
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, defined = defined, caller = caller, path = {}, used = {}, record = {},
     caches = {}, optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
@@ -63,16 +64,26 @@ function Builder:_add(op, name, inputs, attrs)
   return value
 end
 
--- What an error of the recipe becomes, in the handler of xpcall: {message, path (scope), line (of the recipe: "FILE:LINE"; nil if
--- messages name none), trace}. Tables and interrupts pass unchanged.
+-- The line of the recipe that is running: "FILE:LINE"; in a tail call, which leaves no trace of its line, "FILE:FIRST-LAST" of `build`.
+-- nil if messages name no lines.
+function Builder:_line()
+  local defined = self.defined
+  if not defined then return nil end
+  local level = 3
+  local info = debug.getinfo(level, "Slf")
+  while info and info.source ~= defined.source and info.func ~= self.caller do
+    level = level + 1
+    info = debug.getinfo(level, "Slf")
+  end
+  if info and info.source == defined.source then return ("%s:%d"):format(info.short_src, info.currentline) end
+  return ("%s:%d-%d"):format(defined.short_src, defined.linedefined, defined.lastlinedefined)
+end
+
+-- What an error of the recipe becomes, in the handler of xpcall: {message, path (scope), line (as _line gives it), trace}. Tables and
+-- interrupts pass unchanged.
 function Builder:_explained(e)
   if type(e) == "table" or failure.is_interrupt(e) then return e end
-  local level, info = 2, self.chunk and debug.getinfo(2, "Sl")
-  while info and info.source ~= self.chunk do
-    level = level + 1
-    info = debug.getinfo(level, "Sl")
-  end
-  local message, line = tostring(e), info and ("%s:%d"):format(info.short_src, info.currentline)
+  local message, line = tostring(e), self:_line()
   if line or #self.path > 0 then message = message:gsub("^[^\n]-%.lua:%d+: ", "") end
   if line and message:sub(1, #line + 2) == line .. ": " then message = message:sub(#line + 3) end
   return { message = message, path = #self.path > 0 and table.concat(self.path, ".") or nil, line = line, trace = debug.traceback("", 2) }

@@ -66,8 +66,8 @@ function M.check(r, where)
   return r
 end
 
--- Recipes of the user -> the source of their functions (debug.getinfo). Messages about their errors name their lines.
-local chunk_of = setmetatable({}, { __mode = "k" })
+-- Recipes of the user -> what debug.getinfo(build, "S") says of them. Messages about their errors name their lines.
+local defined = setmetatable({}, { __mode = "k" })
 
 --- Checks a recipe of the user. Messages about its errors name its lines.
 -- @param r the recipe
@@ -75,7 +75,7 @@ local chunk_of = setmetatable({}, { __mode = "k" })
 -- @return r
 function M.given(r, where)
   M.check(r, where)
-  chunk_of[r] = debug.getinfo(r.build, "S").source
+  defined[r] = debug.getinfo(r.build, "S")
   return r
 end
 
@@ -281,7 +281,7 @@ function M.build(r, cfg, source, examine)
   end)
   if not complete then return nil, why, word end
   local finish = watch_per_layer(cfg, source)
-  local b = builder.new(cfg, source, names.for_source(r, cfg), chunk_of[r])
+  local b = builder.new(cfg, source, names.for_source(r, cfg), defined[r], M.build)
   local ok, result = xpcall(r.build, function(e) return b:_explained(e) end, b, cfg)
   if not ok and failure.is_interrupt(result) then error(result, 0) end
   if not ok and type(result) == "string" then return nil, source:path() .. ": out of memory", "memory" end -- the handler is not called then

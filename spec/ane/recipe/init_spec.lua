@@ -63,6 +63,17 @@ describe("a recipe", function()
       end)
     end
 
+    it("names the lines of build for an error in a tail call, which leaves no trace of its own line", function()
+      local message, wrong = broken("return head.lm(b, x)", "return head.lm(b, x, { sofcap = 1 })")
+      local first, last = message:match("%(" .. path:gsub("%p", "%%%0") .. ":(%d+)%-(%d+)%)$")
+      assert.is_truthy(first, message)
+      assert.is_true(tonumber(first) < wrong and wrong < tonumber(last))
+      local recipe = { architectures = { "tail-call-of-a-recipe" }, build = function(b) return b:embed("token_embd", { bye = 1 }) end }
+      local line = debug.getinfo(recipe.build, "S").linedefined
+      message = select(2, ane.load(MODEL, { recipe = recipe }))
+      assert.matches(("recipe/init_spec.lua:%d%%-%d%%)$"):format(line, line), message)
+    end)
+
     it("names its line in a program, and that of no recipe of ane.models", function()
       local recipe = { architectures = { "line-of-a-recipe" }, build = function(b) return b:embd "token_embd", 1 end }
       local line = debug.getinfo(recipe.build, "S").linedefined
