@@ -675,7 +675,7 @@ function model:rerank(query, documents, opts) end
 
 --- Finds the spans that a token classifier labels.
 ---@param input string|integer[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run. Twice the margin that a label depends on plus 65 or more give the bits of a single run; fewer may change the last bits of scores
 ---@return ane.span[]|table|nil spans with details a table: spans, ids, labels, path, logits
 ---@return string? message
 ---@return ane.code? code
@@ -683,7 +683,7 @@ function model:classify(input, opts) end
 
 --- Finds the spans of many inputs, several in each run. The spans equal those of classify.
 ---@param inputs (string|integer[])[]
----@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run
+---@param opts? { threshold?: number, window?: integer, details?: boolean, progress?: ane.progress } threshold: 0 .. 1, least score of a span; window: maximum tokens of a run. Twice the margin that a label depends on plus 65 or more give the bits of a single run; fewer may change the last bits of scores
 ---@return (ane.span[]|table|false)[]? spans of each input; false if it failed
 ---@return table<integer, table>|string|nil failed {message, code} by index of the input; or the error message
 ---@return ane.code? code
@@ -701,7 +701,7 @@ function model:redact(text, opts) end
 function model:stop() end
 
 --- Describes the model and how it runs here: path, format, bytes, parameters, tensors by type, architecture, config, isa, threads,
---- activations, kv, context, vocab, engine, kernels, memory.
+--- activations, kv, context, vocab, engine, kernels, weight_bytes, scratch_bytes, matrices.
 ---@return table
 function model:info() end
 
@@ -709,7 +709,8 @@ function model:info() end
 --- is allowed; any other use of a closed model, pool or session raises an error.
 function model:close() end
 
---- A reply in progress. Leaving a `for` loop over it closes it.
+--- A reply in progress. `for piece in model:stream(prompt) do` closes it when the loop is left. Lua does not do so for a reply in a
+--- variable (`for piece in reply do`): close it, or declare it as `local reply <close>`.
 ---@class ane.pieces
 ---@field result ane.result complete after the end of the loop
 ---@overload fun(): string|integer|nil

@@ -200,7 +200,8 @@ end
 
 --- Marks the weight of this role as not needed, so that a file may hold it.
 -- @param role of the weight
-function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
+-- @param suffix of its name after that of the role; default ".weight"
+function Builder:ignore(role, suffix) self.used[self.names(role, self.index) .. (suffix or ".weight")] = true end
 
 --- Looks up rows of a table by token id, position or token type.
 -- @param role of the table [n, d_model]
