@@ -51,7 +51,8 @@ function builder:same(role, other) end
 
 --- Declares that the computation does not use the weight of this role, which the source may have.
 ---@param role string
-function builder:ignore(role) end
+---@param suffix? string end of its name, after that of the role; default ".weight"
+function builder:ignore(role, suffix) end
 
 --- Returns the number of output features of the stored weight of a role.
 ---@param role string

@@ -36,8 +36,8 @@ local TABLE = { table = true }
 -- @return the builder
 function M.new(cfg, source, names, defined, caller)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, defined = defined, caller = caller, path = {}, used = {}, record = {},
-    caches = {}, optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, defined = defined, caller = caller, path = {}, used = {},
+    record = {}, caches = {}, optional = {}, asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
