@@ -17,6 +17,9 @@ local keys = require "ane.util.keys"
 
 local M = {}
 
+--- The version of the settings in a journal, its field ane_batch. Version 1 had no options of load, such as the types of weights.
+M.VERSION = 2
+
 -- Bytes per write of a copy.
 local BLOCK = 1 << 20
 
@@ -111,6 +114,13 @@ local function begin(self)
   return true
 end
 
+--- What is wrong with the version of a journal's settings; nil: nothing.
+-- @param path of the journal
+function M.version_fault(path, settings)
+  if settings.ane_batch == M.VERSION then return nil end
+  return ("%s: was written by another version of ane, so the weights of its answers are not known"):format(path)
+end
+
 -- Continues an earlier run. Returns whether there is one; or nil, message, code.
 local function continue(self, lock, settings)
   local names = self.names
@@ -119,6 +129,8 @@ local function continue(self, lock, settings)
   if not reader then return false end
   local old = reader.settings
   reader.close()
+  local fault = M.version_fault(names.journal, old)
+  if fault then return nil, fault .. "; option restart starts again", "invalid" end
   local other = journal.difference(old, settings)
   if other then
     return nil, ("%s: was made with other settings: %s; option restart starts again"):format(names.journal, other), "invalid"

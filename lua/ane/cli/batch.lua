@@ -148,6 +148,17 @@ local OF_MODEL = {
   "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
 }
 
+-- The options that messages name, as they are typed.
+local TYPED = { mixed = "--mixed", importance = "--calibrate" }
+for _, list in ipairs { NAMES, OF_MODEL } do
+  for _, name in ipairs(list) do TYPED[name] = "--" .. name:gsub("_", "-") end
+end
+
+-- Spells the options in the middle of a message as they are typed, also those that were not.
+local function as_typed(message)
+  return (message:gsub(" option ([%l_]+)", function(name) return TYPED[name] and " " .. TYPED[name] end))
+end
+
 local function show(args, result, message, code)
   if not result then return nil, message, code end
   if args.json then
@@ -174,7 +185,8 @@ local function run_merge(args)
     if args[name] then return options.wrong("--%s cannot be combined with --merge, which loads no model", name) end
   end
   if args.mixed[1] then return options.wrong "--mixed cannot be combined with --merge, which loads no model" end
-  return show(args, require("ane.batch.merge").run(paths, args.output))
+  local result, message, code = require("ane.batch.merge").run(paths, args.output)
+  return show(args, result, message and as_typed(message), code)
 end
 
 local function run_batch(args, opts)
@@ -188,8 +200,7 @@ local function run_batch(args, opts)
   ended()
   if not ran then error(result, 0) end
   if result and args.rank > 0 then return true end
-  why = why and why:gsub("option (re%l+)", "--%1") -- advice: neither --resume nor --restart was typed
-  return show(args, result, why, kind)
+  return show(args, result, why and as_typed(why), kind)
 end
 
 function M.run(args)

@@ -70,6 +70,25 @@ describe("ane batch", function()
     assert.equal(1, (command.run { "batch", tiny.path(), folder .. "/none", "-o", output }))
   end)
 
+  it("refuses to resume and to merge answers of weights of other types, and names the option", function()
+    local input, output = corpus(2)
+    local function run(...) return command.run { "batch", tiny.path(), input, "-o", ... } end
+    assert.equal(0, (run(output, "--shard", "1/2", "--weights", "int8")))
+    local code, _, err = run(output, "--shard", "1/2", "--resume")
+    assert.equal(1, code)
+    assert.matches('other settings: %-%-weights is "file", was "int8"; %-%-restart starts again\n$', err)
+    assert.equal(0, (run(output .. 2, "--shard", "2/2")))
+    code, _, err = command.run { "batch", "--merge", output, output .. 2, "-o", folder .. "/all" }
+    assert.equal(1, code)
+    assert.matches('other settings than .*: %-%-weights is "file", not "int8"\n$', err)
+    local text = folder .. "/text"
+    assert(core.write_file(text, ("Once upon a time. "):rep(20)))
+    assert.equal(0, (run(output, "--weights", "int4-block", "--calibrate", text, "--restart")))
+    code, _, err = run(output, "--weights", "int4-block", "--resume")
+    assert.equal(1, code)
+    assert.matches("%-%-calibrate is not the same", err)
+  end)
+
   it("answers each line of a pipe before the next one comes", function()
     -- each side opens its pipe as the other does; the reader sends row n + 1 when it has the answer to row n
     local here = select(2, tree.run "pwd"):gsub("\n", "/")
