@@ -148,30 +148,61 @@ local function continue(self, lock, settings)
   return true
 end
 
--- Refuses to continue an output that has rows but no journal: it may be another file, or one whose journal was lost.
+-- Refuses files that have rows but no journal: they may be of something else, or of a run whose journal was lost.
+-- @param paths of the files
 -- @return true; or nil, message, code
-local function check_known(names)
-  local file <close> = core.path_kind(names.out) == "file" and io.open(names.out, "rb") or nil
-  if not file or file:seek "end" == 0 then return true end
-  local what = "%s: has no journal (%s), so option resume cannot tell which rows it has; option restart overwrites it"
-  return nil, what:format(names.out, names.journal), "state"
+local function check_known(names, paths)
+  for _, path in ipairs(paths) do
+    local file <close> = core.path_kind(path) == "file" and io.open(path, "rb") or nil
+    if file and file:seek "end" > 0 then
+      local what = "%s: has no journal (%s is missing, empty or cut short), so option resume cannot tell which rows it has; "
+        .. "option restart overwrites it"
+      return nil, what:format(path, names.journal), "state"
+    end
+  end
+  return true
 end
 
--- Begins a new run.
-local function fresh(self, lock, settings, restart)
-  local names = self.names
-  local found, message, code
-  if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, "batch", names.part) end
+-- Refuses to overwrite the rows of an incomplete run.
+-- @return true; or nil, message, code
+local function check_overwritten(names)
+  if not core.path_kind(names.part) then return true end
+  local found, message, code = journal.check(names.journal, "batch", names.part)
   if message then return nil, message, code end
-  if found and found.records > 0 then
-    local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
-    return nil, what:format(names.part, found.records), "state"
-  end
-  self.journal, message, code = journal.create(lock, settings)
-  if not self.journal then return nil, message, code end
+  if not found then return check_known(names, { names.part }) end
+  if found.records == 0 then return true end
+  local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
+  return nil, what:format(names.part, found.records), "state"
+end
+
+-- Begins a new run. OUT.part is removed before the old journal, and the settings are on the disk before the first line: no kill leaves
+-- lines without settings.
+local function fresh(self, lock, settings)
+  local names = self.names
   os.remove(names.part)
+  local made, message, code = journal.create(lock, settings)
+  local ok = made
+  if ok then ok, message, code = lock:sync() end
+  if not ok then return nil, message, code end
+  self.journal = made
   self.data, self.bytes, self.records, self.ascending, self.last = names.part, 0, 0, true, 0
   return begin(self)
+end
+
+-- Continues an earlier run, or begins one.
+-- @return true; or nil, message, code
+local function start(self, lock, settings, opts)
+  local names, ok, message, code = self.names, true, nil, nil
+  if opts.resume then
+    ok, message, code = continue(self, lock, settings)
+    if ok ~= false then return ok, message, code end
+    ok, message, code = check_known(names, { names.part, names.out })
+  elseif not opts.restart then
+    ok, message, code = check_overwritten(names)
+  end
+  if ok then return fresh(self, lock, settings) end
+  if lock:size() == 0 then os.remove(names.journal) end -- it was made to lock it
+  return nil, message, code
 end
 
 --- Opens an output file.
@@ -185,14 +216,8 @@ function M.file(path, settings, opts)
   local lock, message, code = core.append(names.journal)
   if not lock then return nil, message, code end
   local self = setmetatable({ names = names, ordered = opts.ordered, live = 0, lock = lock }, File)
-  local ok = false
-  if opts.resume then ok, message, code = continue(self, lock, settings) end
-  if ok == false and opts.resume then
-    ok, message, code = check_known(names)
-    if not ok and lock:size() == 0 then os.remove(names.journal) end -- it was made above
-    ok = ok and false
-  end
-  if ok == false then ok, message, code = fresh(self, lock, settings, opts.restart or opts.resume) end
+  local ok
+  ok, message, code = start(self, lock, settings, opts)
   if ok then return self end
   self:close()
   return nil, message, code

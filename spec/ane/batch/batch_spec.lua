@@ -508,10 +508,11 @@ describe("an output file", function()
     -- a run in the order in which rows end: its journal and lines, cut anywhere, are what a kill leaves
     assert(run(path, folder .. "/raw", { sessions = 3 }))
     local lines, journal = tree.read(folder .. "/raw"), tree.read(folder .. "/raw.journal")
+    local head = journal:find "\n" -- it is written before the first line
     for i = 1, 24 do
       local x, y = core.random(7, i)
       write("k.part", lines:sub(1, math.floor(x * (#lines + 1))) .. (i % 5 == 0 and "torn" or ""))
-      write("k.journal", journal:sub(1, math.floor(y * (#journal + 1))))
+      write("k.journal", journal:sub(1, head + math.floor(y * (#journal - head + 1))))
       os.remove(folder .. "/k")
       local again = assert(run(path, folder .. "/k", { ordered = true, resume = true }))
       assert.equal(56, again.rows)
@@ -577,6 +578,31 @@ describe("an output file", function()
     assert.equal(56, assert(run(path, out, { restart = true })).rows)
     assert.equal(56, assert(run(path, out, { resume = true })).resumed)
     write("out.jsonl", "")
+    assert(os.remove(out .. ".journal"))
+    assert.equal(56, assert(run(path, out, { resume = true })).rows)
+  end)
+
+  it("of an incomplete run is neither continued nor overwritten without its journal", function()
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    assert(run(path, out))
+    local lines, head = tree.read(out), tree.read(out .. ".journal"):sub(1, 20)
+    assert(os.remove(out))
+    for _, journal in ipairs { false, "", head } do
+      for _, resume in ipairs { true, false } do
+        write("out.part", lines)
+        os.remove(out .. ".journal")
+        if journal then write("out.journal", journal) end
+        local summary, message, code = run(path, out, { resume = resume })
+        assert.is_nil(summary)
+        assert.equal("state", code)
+        assert.matches("out.part: has no journal .*out.journal.*option restart overwrites it", message)
+        assert.equal(lines, tree.read(out .. ".part"))
+        assert.equal(journal and journal ~= "" and journal or nil, (core.read_file(out .. ".journal")))
+      end
+      assert.equal(56, assert(run(path, out, { restart = true })).rows)
+      assert(os.remove(out))
+    end
+    write("out.part", "")
     assert(os.remove(out .. ".journal"))
     assert.equal(56, assert(run(path, out, { resume = true })).rows)
   end)
