@@ -57,6 +57,11 @@ end
 
 M.joins = is_rank
 
+-- Does the command join outputs? With adapters --merge is an option of loading.
+local function is_merge(args) return args.merge and not args.adapter[1] end
+
+function M.loads(args) return not is_merge(args) end
+
 -- Initialises MPI. Sets args.rank, args.host, args.mpi and args.threads: the ranks of a host share its cores equally.
 local function join(args)
   args.rank = 0
@@ -205,7 +210,7 @@ end
 
 function M.run(args)
   if not args.output then return options.wrong "-o OUT is missing; - is standard output" end
-  if args.merge and not args.adapter[1] then return run_merge(args) end
+  if is_merge(args) then return run_merge(args) end
   if not args.model or #args.inputs ~= 1 then return options.wrong "give a model and one input; - is standard input" end
   local ok, message, code = ranks.check(args)
   if not ok then return nil, message, code end
