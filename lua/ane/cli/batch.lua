@@ -1,6 +1,6 @@
 --- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
--- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.core, ane.generate, ane.pipeline and
--- ane.util.json_value.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.cli.relations, ane.core, ane.generate,
+-- ane.pipeline and ane.util.json_value.
 
 local batch = require "ane.batch"
 local common = require "ane.cli.common"
@@ -10,6 +10,7 @@ local json_value = require "ane.util.json_value"
 local options = require "ane.cli.options"
 local pipeline = require "ane.pipeline"
 local ranks = require "ane.cli.ranks"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
@@ -148,15 +149,18 @@ local NAMES = {
   "pseudonyms", "key", "rank_timeout",
 }
 
--- Options of loading a model, except those that may be given several times.
+-- Options of rows and of the run that ane.batch does not take by these names.
+local OTHERS = { "max_tokens", "temperature", "body", "mpi" }
+
+-- Options of loading a model, except adapters, with which --merge means something else.
 local OF_MODEL = {
-  "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
+  "threads", "context", "weights", "mixed", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
 }
 
 -- The options that messages name, as they are typed.
-local TYPED = { mixed = "--mixed", importance = "--calibrate" }
+local TYPED = { importance = "--calibrate" }
 for _, list in ipairs { NAMES, OF_MODEL } do
-  for _, name in ipairs(list) do TYPED[name] = "--" .. name:gsub("_", "-") end
+  for _, name in ipairs(list) do TYPED[name] = relations.spelling(name) end
 end
 
 -- Spells the options in the middle of a message as they are typed, also those that were not.
@@ -183,13 +187,16 @@ end
 local function run_merge(args)
   local paths = { args.model, table.unpack(args.inputs) }
   if #paths == 0 then return options.wrong "--merge needs the outputs of shards" end
-  for _, name in ipairs(NAMES) do
-    if name ~= "output" and args[name] then return options.wrong("--%s cannot be combined with --merge", (name:gsub("_", "-"))) end
+  for _, list in ipairs { NAMES, OTHERS } do
+    for _, name in ipairs(list) do
+      if name ~= "output" and args[name] then return options.wrong("%s cannot be combined with --merge", relations.spelling(name)) end
+    end
   end
   for _, name in ipairs(OF_MODEL) do
-    if args[name] then return options.wrong("--%s cannot be combined with --merge, which loads no model", name) end
+    if relations.given(args, name) then
+      return options.wrong("%s cannot be combined with --merge, which loads no model", relations.spelling(name))
+    end
   end
-  if args.mixed[1] then return options.wrong "--mixed cannot be combined with --merge, which loads no model" end
   local result, message, code = require("ane.batch.merge").run(paths, args.output)
   return show(args, result, message and as_typed(message), code)
 end

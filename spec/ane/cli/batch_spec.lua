@@ -129,10 +129,19 @@ describe("ane batch", function()
     local code, out = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-" }
     assert.equal(0, code)
     assert.equal(tree.read(output), out)
-    for _, words in ipairs { { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" } } do
+    local function refused(words, what)
       local wrong, _, err = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-", table.unpack(words) }
-      assert.equal(2, wrong)
-      assert.equal("ane batch: " .. words[1] .. " cannot be combined with --merge\n", err)
+      assert.equal(2, wrong, words[1])
+      assert.equal(("ane batch: %s cannot be combined with --merge%s\n"):format(words[1], what), err)
+    end
+    for _, words in ipairs {
+      { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" }, { "--max-tokens", "3" }, { "--temperature", "0" },
+      { "--body", "{}" }, { "--mpi" }, { "--rank-timeout", "5" },
+    } do
+      refused(words, "")
+    end
+    for _, words in ipairs { { "--context", "8" }, { "--run-memory", "1G" }, { "--verify" }, { "--mixed", "ffn=q8_0" } } do
+      refused(words, ", which loads no model")
     end
   end)
 end)
