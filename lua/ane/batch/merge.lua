@@ -14,7 +14,12 @@ local BLOCK = 1 << 20
 -- The settings in the journal of a complete output; or nil, message, code.
 local function complete(path)
   local names = outputs.names(path)
-  if core.path_kind(path) ~= "file" then return nil, ("%s: no such file"):format(path), "io" end
+  local kind = core.path_kind(path)
+  if not kind then return nil, ("%s: no such file"):format(path), "io" end
+  if kind ~= "file" then
+    local what = "%s: must be the output of a shard, but is %s"
+    return nil, what:format(path, kind == "folder" and "a folder" or "not a regular file"), "io"
+  end
   local reader, message, code = journal.read(names.journal, "batch")
   if message then return nil, message, code end
   if not reader then return nil, ("%s: no such file; a merge needs the journal of each output"):format(names.journal), "io" end

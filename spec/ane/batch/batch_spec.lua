@@ -685,6 +685,10 @@ describe("shards", function()
     assert.matches("shard 3/3 is missing", select(2, merge.run({ paths[1], paths[2] }, folder .. "/all")))
     assert.matches("is shard 1/3, and so is", select(2, merge.run({ paths[1], paths[1], paths[3] }, folder .. "/all")))
     assert.matches("into itself", select(2, merge.run(paths, paths[1])))
+    for name, why in pairs { [folder] = "must be the output of a shard, but is a folder", [folder .. "/no"] = "no such file" } do
+      local none, message, code = merge.run({ name }, folder .. "/all")
+      assert.same({ "io", name .. ": " .. why }, { none or code, message })
+    end
   end)
 
   it("do not merge where the disk is full", function()
