@@ -41,8 +41,8 @@ function M.options(parser)
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "For redact: replace each distinct original of a row by its own name, such as [PERSON_1].")
-  parser:option("--key", "For redact: derive names from the original and this secret, so that they are the same in every run.")
-    :argname "KEY"
+  options.add(parser, "--key", "For redact: derive names from the original and this secret, so that they are the same in every run.",
+    batch.rules.key):argname "KEY"
   parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
     .. "command with several ranks, without --shard.")
   options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
