@@ -368,6 +368,10 @@ describe("inputs that are not lines of UTF-8", function()
       assert.is_nil(core.path_kind(out))
       write("in.jsonl", '{"id":1,"prompt":"a","max_tokens":1}\n')
       assert.equal(1, assert(run(path, out)).rows) -- nothing stands in the way of the mended file
+      assert(os.execute(("mkdir '%s/in'"):format(folder)))
+      write("in/a.txt", start .. "x")
+      assert(run(folder .. "/in", out))
+      assert.equal("a.txt" .. message:sub(#path + 1), lines_of(tree.read(out))[1].error.message) -- of a file in a folder
     end)
   end
 end)
