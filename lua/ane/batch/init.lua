@@ -1,5 +1,5 @@
 --- Runs a corpus through a model: reads rows from a file, folder or pipe, and writes one line of JSON per row.
--- Needs ane.core, ane.batch.worker, fingerprint, input, journal, output, ranks, rows, ane.classify.redact, ane.pool, ane.util.failure and
+-- Needs ane.core, ane.batch.worker, input, output, ranks, rows, settings, ane.classify.redact, ane.pool, ane.util.failure, journal and
 -- schema.
 -- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
 --
@@ -9,7 +9,6 @@
 local core = require "ane.core"
 local workers = require "ane.batch.worker"
 local failures = require "ane.util.failure"
-local fingerprint = require "ane.batch.fingerprint"
 local inputs = require "ane.batch.input"
 local journal = require "ane.util.journal"
 local outputs = require "ane.batch.output"
@@ -18,6 +17,7 @@ local pool = require "ane.pool"
 local redact = require "ane.classify.redact"
 local rows = require "ane.batch.rows"
 local schema = require "ane.util.schema"
+local settings_of = require "ane.batch.settings"
 
 local M = {}
 
@@ -121,36 +121,6 @@ local function check_kind(given, model, kind)
     return nil, ("%s does not support the task %s"):format(tostring(model), given.task), "unsupported"
   end
   return true
-end
-
--- ---- Settings ------------------------------------------------------------------------------------------------------------------
-
--- The facts about a model that its answers depend on. own: paths that are not files of the model.
-local function model_settings(model, own)
-  local info = model:info()
-  local out = {
-    file = info.path and fingerprint.of(info.path, own), context = info.context, activations = info.activations, kv = info.kv,
-    engine = info.engine, weights = {}, adapters = {},
-  }
-  for _, matrices in ipairs(info.kernels) do
-    local name = ("%s %s"):format(matrices.dtype, matrices.activations)
-    out.weights[name] = (out.weights[name] or 0) + matrices.matrices
-  end
-  for i, entry in ipairs(info.adapters or {}) do
-    out.adapters[i] = { file = fingerprint.of(entry.path), scale = entry.scale, merged = entry.merged }
-  end
-  return out
-end
-
--- Options that answers depend on.
-local ANSWER = { "task", "body", "temperature", "threshold", "window", "pseudonyms", "key", "shard", "max_row" }
-
--- The settings of the journal. Raises a failure if a file of the model cannot be read.
-local function settings_of(model, opts, form, own)
-  local out = { ane_batch = 1, model = model_settings(model, own), options = { form = form } }
-  for _, name in ipairs(ANSWER) do out.options[name] = opts[name] end
-  if opts.key then out.options.key = core.sha256(opts.key) end -- the secret itself is not written
-  return out
 end
 
 -- ---- Running -----------------------------------------------------------------------------------------------------------------
@@ -413,7 +383,7 @@ function M.run(model, opts, level)
   local foreign = { table.unpack(own) }
   if is_file(opts.input) then foreign[#foreign + 1] = opts.input end
   local settings
-  settings, message, code = failures.catch(settings_of, model, opts, form, foreign)
+  settings, message, code = failures.catch(settings_of.run, model, opts, form, foreign)
   if not settings then return nil, message, code end
   if self.rank > 0 then return run_rank(self, settings) end
   self.on_line = function(...) write(self, ...) end

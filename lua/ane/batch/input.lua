@@ -18,6 +18,14 @@ local COMPRESSED = {
   ["\xFD7zXZ"] = "is compressed with xz: decompress it first, as in xzcat FILE | ane batch MODEL -",
 }
 
+--- What an input is instead of UTF-8 text, by its first bytes; nil: nothing that is known.
+function M.start_fault(text)
+  if byte_order.is_utf16(text) then return "is UTF-16, but must be UTF-8" end
+  for start, what in pairs(COMPRESSED) do
+    if text:sub(1, #start) == start then return what end
+  end
+end
+
 -- ---- Lines -------------------------------------------------------------------------------------------------------------------
 
 local Lines = {}
@@ -51,10 +59,8 @@ end
 -- Refuses an input by its first block.
 -- @return true; or nil, message, code
 local function check_start(self, block)
-  if byte_order.is_utf16(block) then return nil, self.name .. ": is UTF-16, but must be UTF-8", "format" end
-  for start, what in pairs(COMPRESSED) do
-    if block:sub(1, #start) == start then return nil, ("%s: %s"):format(self.name, what), "format" end
-  end
+  local fault = M.start_fault(block)
+  if fault then return nil, ("%s: %s"):format(self.name, fault), "format" end
   return true
 end
 

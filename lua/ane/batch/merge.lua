@@ -14,7 +14,12 @@ local BLOCK = 1 << 20
 -- The settings in the journal of a complete output; or nil, message, code.
 local function complete(path)
   local names = outputs.names(path)
-  if core.path_kind(path) ~= "file" then return nil, ("%s: no such file"):format(path), "io" end
+  local kind = core.path_kind(path)
+  if not kind then return nil, ("%s: no such file"):format(path), "io" end
+  if kind ~= "file" then
+    local what = "%s: must be the output of a shard, but is %s"
+    return nil, what:format(path, kind == "folder" and "a folder" or "not a regular file"), "io"
+  end
   local reader, message, code = journal.read(names.journal, "batch")
   if message then return nil, message, code end
   if not reader then return nil, ("%s: no such file; a merge needs the journal of each output"):format(names.journal), "io" end
@@ -26,13 +31,21 @@ local function complete(path)
   return settings
 end
 
--- The settings that all shards of a run share, as a text.
+-- The settings that all shards of a run share.
 local function common(settings)
   local options = {}
   for name, value in pairs(settings.options or {}) do
     if name ~= "shard" then options[name] = value end
   end
-  return core.json_encode({ settings.model, options }, { sort = true })
+  return { model = settings.model, options = options }
+end
+
+-- What is wrong with the settings of an output beside those of the first one; nil: nothing.
+local function fault_of(path, settings, first, first_settings)
+  local fault = outputs.version_fault(outputs.names(path).journal, settings)
+  if fault then return fault .. "; begin the shard again with option restart" end
+  local other = journal.difference(common(first_settings), common(settings), "not")
+  return other and ("%s: was made with other settings than %s: %s"):format(path, first, other)
 end
 
 -- The shard "I/N" that settings name. A run without the option is the only shard.
@@ -42,9 +55,8 @@ local function shard_of(settings) return settings.options and settings.options.s
 local function check_shards(paths, all)
   local seen, n = {}, nil
   for i, settings in ipairs(all) do
-    if common(settings) ~= common(all[1]) then
-      return nil, ("%s: was made with another model or other options than %s"):format(paths[i], paths[1]), "invalid"
-    end
+    local fault = #all > 1 and fault_of(paths[i], settings, paths[1], all[1])
+    if fault then return nil, fault, "invalid" end
     local shard = shard_of(settings)
     local part, of = shard:match "^(%d+)/(%d+)$"
     n = n or of

@@ -17,6 +17,9 @@ local keys = require "ane.util.keys"
 
 local M = {}
 
+--- The version of the settings in a journal, its field ane_batch. Version 1 had no options of load, such as the types of weights.
+M.VERSION = 2
+
 -- Bytes per write of a copy.
 local BLOCK = 1 << 20
 
@@ -111,6 +114,13 @@ local function begin(self)
   return true
 end
 
+--- What is wrong with the version of a journal's settings; nil: nothing.
+-- @param path of the journal
+function M.version_fault(path, settings)
+  if settings.ane_batch == M.VERSION then return nil end
+  return ("%s: was written by another version of ane, so the weights of its answers are not known"):format(path)
+end
+
 -- Continues an earlier run. Returns whether there is one; or nil, message, code.
 local function continue(self, lock, settings)
   local names = self.names
@@ -119,6 +129,8 @@ local function continue(self, lock, settings)
   if not reader then return false end
   local old = reader.settings
   reader.close()
+  local fault = M.version_fault(names.journal, old)
+  if fault then return nil, fault .. "; option restart starts again", "invalid" end
   local other = journal.difference(old, settings)
   if other then
     return nil, ("%s: was made with other settings: %s; option restart starts again"):format(names.journal, other), "invalid"
@@ -136,30 +148,61 @@ local function continue(self, lock, settings)
   return true
 end
 
--- Refuses to continue an output that has rows but no journal: it may be another file, or one whose journal was lost.
+-- Refuses files that have rows but no journal: they may be of something else, or of a run whose journal was lost.
+-- @param paths of the files
 -- @return true; or nil, message, code
-local function check_known(names)
-  local file <close> = core.path_kind(names.out) == "file" and io.open(names.out, "rb") or nil
-  if not file or file:seek "end" == 0 then return true end
-  local what = "%s: has no journal (%s), so option resume cannot tell which rows it has; option restart overwrites it"
-  return nil, what:format(names.out, names.journal), "state"
+local function check_known(names, paths)
+  for _, path in ipairs(paths) do
+    local file <close> = core.path_kind(path) == "file" and io.open(path, "rb") or nil
+    if file and file:seek "end" > 0 then
+      local what = "%s: has no journal (%s is missing, empty or cut short), so option resume cannot tell which rows it has; "
+        .. "option restart overwrites it"
+      return nil, what:format(path, names.journal), "state"
+    end
+  end
+  return true
 end
 
--- Begins a new run.
-local function fresh(self, lock, settings, restart)
-  local names = self.names
-  local found, message, code
-  if not restart and core.path_kind(names.part) then found, message, code = journal.check(names.journal, "batch", names.part) end
+-- Refuses to overwrite the rows of an incomplete run.
+-- @return true; or nil, message, code
+local function check_overwritten(names)
+  if not core.path_kind(names.part) then return true end
+  local found, message, code = journal.check(names.journal, "batch", names.part)
   if message then return nil, message, code end
-  if found and found.records > 0 then
-    local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
-    return nil, what:format(names.part, found.records), "state"
-  end
-  self.journal, message, code = journal.create(lock, settings)
-  if not self.journal then return nil, message, code end
+  if not found then return check_known(names, { names.part }) end
+  if found.records == 0 then return true end
+  local what = "%s: has %d rows of an incomplete run: option resume continues it, option restart begins again"
+  return nil, what:format(names.part, found.records), "state"
+end
+
+-- Begins a new run. OUT.part is removed before the old journal, and the settings are on the disk before the first line: no kill leaves
+-- lines without settings.
+local function fresh(self, lock, settings)
+  local names = self.names
   os.remove(names.part)
+  local made, message, code = journal.create(lock, settings)
+  local ok = made
+  if ok then ok, message, code = lock:sync() end
+  if not ok then return nil, message, code end
+  self.journal = made
   self.data, self.bytes, self.records, self.ascending, self.last = names.part, 0, 0, true, 0
   return begin(self)
+end
+
+-- Continues an earlier run, or begins one.
+-- @return true; or nil, message, code
+local function start(self, lock, settings, opts)
+  local names, ok, message, code = self.names, true, nil, nil
+  if opts.resume then
+    ok, message, code = continue(self, lock, settings)
+    if ok ~= false then return ok, message, code end
+    ok, message, code = check_known(names, { names.part, names.out })
+  elseif not opts.restart then
+    ok, message, code = check_overwritten(names)
+  end
+  if ok then return fresh(self, lock, settings) end
+  if lock:size() == 0 then os.remove(names.journal) end -- it was made to lock it
+  return nil, message, code
 end
 
 --- Opens an output file.
@@ -173,14 +216,8 @@ function M.file(path, settings, opts)
   local lock, message, code = core.append(names.journal)
   if not lock then return nil, message, code end
   local self = setmetatable({ names = names, ordered = opts.ordered, live = 0, lock = lock }, File)
-  local ok = false
-  if opts.resume then ok, message, code = continue(self, lock, settings) end
-  if ok == false and opts.resume then
-    ok, message, code = check_known(names)
-    if not ok and lock:size() == 0 then os.remove(names.journal) end -- it was made above
-    ok = ok and false
-  end
-  if ok == false then ok, message, code = fresh(self, lock, settings, opts.restart or opts.resume) end
+  local ok
+  ok, message, code = start(self, lock, settings, opts)
   if ok then return self end
   self:close()
   return nil, message, code

@@ -1,11 +1,12 @@
 --- Parses the rows of a batch and formats the lines of their answers. A row is a request of OpenAI's Batch files, or a plain object.
--- Needs ane.core, ane.util.exact, ane.util.keys and ane.serve.errors, fields.
+-- Needs ane.core, ane.batch.input, ane.util.exact, ane.util.keys and ane.serve.errors, fields.
 -- Usage: `local asked = rows.read(row, settings); local line = rows.answer(row, asked, 200, body)`
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"
 local exact = require "ane.util.exact"
 local fields = require "ane.serve.fields"
+local inputs = require "ane.batch.input"
 local keys = require "ane.util.keys"
 
 local M = {}
@@ -107,7 +108,10 @@ end
 
 local function object_of(row, settings)
   if settings.form ~= "jsonl" then
-    if not utf8.len(row.text) then errors.raise(400, "the text is not UTF-8", { code = "invalid_value" }) end
+    if not utf8.len(row.text) then
+      local fault = row.id and inputs.start_fault(row.text)
+      errors.raise(400, fault and ("%s: %s"):format(row.id, fault) or "the text is not UTF-8", { code = "invalid_value" })
+    end
     local value = core.json_object()
     value.id, value.text = row.id, row.text
     return value

@@ -15,7 +15,7 @@ local M = {}
 --- Options.
 --   pseudonyms: equal originals get the same name, [PERSON_1]; with `key` a name that depends on the original and the key only,
 --   [PERSON_3f29c01d77aa]
---   key: secret that those names are made from
+--   key: secret that those names are made from; not empty
 --   replace: function(span) -> text, instead; span = {label, text, start, stop, score}
 --   threshold, window: as for classify
 --   segment: bytes after which a text is split
@@ -23,7 +23,7 @@ local M = {}
 --     yield
 M.rules = {
   pseudonyms = { type = "boolean", default = false },
-  key = { type = "string" },
+  key = { type = "string", check = function(key) return key == "" and "is empty" or nil end },
   replace = { type = "callable" },
   threshold = classify.rules.threshold,
   window = classify.rules.window,

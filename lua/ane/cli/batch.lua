@@ -1,6 +1,6 @@
 --- `ane batch`: runs a corpus through a model, and joins the outputs of shards.
--- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.core, ane.generate, ane.pipeline and
--- ane.util.json_value.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.cli.ranks, ane.cli.relations, ane.core, ane.generate,
+-- ane.pipeline and ane.util.json_value.
 
 local batch = require "ane.batch"
 local common = require "ane.cli.common"
@@ -10,6 +10,7 @@ local json_value = require "ane.util.json_value"
 local options = require "ane.cli.options"
 local pipeline = require "ane.pipeline"
 local ranks = require "ane.cli.ranks"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
@@ -40,8 +41,8 @@ function M.options(parser)
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "For redact: replace each distinct text of a span in a row by a pseudonym of its own, such as [PERSON_1].")
-  parser:option("--key", "For redact: derive pseudonyms from the replaced text and this secret, so that they are the same in every run.")
-    :argname "KEY"
+  options.add(parser, "--key", "For redact: derive pseudonyms from the replaced text and this secret, so that they are the same in every run.",
+    batch.rules.key):argname "KEY"
   parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
     .. "command with several ranks, without --shard.")
   options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
@@ -56,6 +57,11 @@ local function is_rank(args)
 end
 
 M.joins = is_rank
+
+-- Does the command join outputs? With adapters --merge is an option of loading.
+local function is_merge(args) return args.merge and not args.adapter[1] end
+
+function M.loads(args) return not is_merge(args) end
 
 -- Initialises MPI. Sets args.rank, args.host, args.mpi and args.threads: the ranks of a host share its cores equally.
 local function join(args)
@@ -143,10 +149,24 @@ local NAMES = {
   "pseudonyms", "key", "rank_timeout",
 }
 
--- Options of loading a model, except those that may be given several times.
+-- Options of rows and of the run that ane.batch does not take by these names.
+local OTHERS = { "max_tokens", "temperature", "body", "mpi" }
+
+-- Options of loading a model, except adapters, with which --merge means something else.
 local OF_MODEL = {
-  "threads", "context", "weights", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
+  "threads", "context", "weights", "mixed", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
 }
+
+-- The options that messages name, as they are typed.
+local TYPED = { importance = "--calibrate" }
+for _, list in ipairs { NAMES, OF_MODEL } do
+  for _, name in ipairs(list) do TYPED[name] = relations.spelling(name) end
+end
+
+-- Spells the options in the middle of a message as they are typed, also those that were not.
+local function as_typed(message)
+  return (message:gsub(" option ([%l_]+)", function(name) return TYPED[name] and " " .. TYPED[name] end))
+end
 
 local function show(args, result, message, code)
   if not result then return nil, message, code end
@@ -167,14 +187,18 @@ end
 local function run_merge(args)
   local paths = { args.model, table.unpack(args.inputs) }
   if #paths == 0 then return options.wrong "--merge needs the outputs of shards" end
-  for _, name in ipairs(NAMES) do
-    if name ~= "output" and args[name] then return options.wrong("--%s cannot be combined with --merge", (name:gsub("_", "-"))) end
+  for _, list in ipairs { NAMES, OTHERS } do
+    for _, name in ipairs(list) do
+      if name ~= "output" and args[name] then return options.wrong("%s cannot be combined with --merge", relations.spelling(name)) end
+    end
   end
   for _, name in ipairs(OF_MODEL) do
-    if args[name] then return options.wrong("--%s cannot be combined with --merge, which loads no model", name) end
+    if relations.given(args, name) then
+      return options.wrong("%s cannot be combined with --merge, which loads no model", relations.spelling(name))
+    end
   end
-  if args.mixed[1] then return options.wrong "--mixed cannot be combined with --merge, which loads no model" end
-  return show(args, require("ane.batch.merge").run(paths, args.output))
+  local result, message, code = require("ane.batch.merge").run(paths, args.output)
+  return show(args, result, message and as_typed(message), code)
 end
 
 local function run_batch(args, opts)
@@ -188,13 +212,12 @@ local function run_batch(args, opts)
   ended()
   if not ran then error(result, 0) end
   if result and args.rank > 0 then return true end
-  why = why and why:gsub("option (re%l+)", "--%1") -- advice: neither --resume nor --restart was typed
-  return show(args, result, why, kind)
+  return show(args, result, why and as_typed(why), kind)
 end
 
 function M.run(args)
   if not args.output then return options.wrong "-o OUT is missing; - is standard output" end
-  if args.merge and not args.adapter[1] then return run_merge(args) end
+  if is_merge(args) then return run_merge(args) end
   if not args.model or #args.inputs ~= 1 then return options.wrong "give a model and one input; - is standard input" end
   local ok, message, code = ranks.check(args)
   if not ok then return nil, message, code end

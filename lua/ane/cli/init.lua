@@ -9,6 +9,7 @@
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
 --   writes            name of the argument or option whose file it writes in pieces: if it is given, SIGTERM cleans up as Ctrl-C does
 --   in_place          name of an argument whose file the output may replace (ane.cli.outputs)
+--   loads(args)       gives false if args.model is another input than a model; without it: true
 --   interrupted(args) gives what the command says after it was interrupted, or nil
 --   needs, excludes   which options go together (ane.cli.relations)
 --   ranks             true if its model may be divided among several ranks (ane.cli.ranks)

@@ -35,8 +35,15 @@ end
 -- Where arguments name files: FILE, @FILE or FILE+samples:N.
 local NAMED = { "^(.*)$", "^@(.*)$", "^(.+)%+samples:%d*$" }
 
+-- The path of the model; nil: the command has none.
+local function model_of(command, args)
+  if command.loads and not command.loads(args) then return nil end
+  return type(args.model) == "string" and args.model or nil
+end
+
 -- The input that the file at a path is; nil: none.
-local function input_of(command, args, path)
+-- @param model its path, or nil
+local function input_of(command, args, path, model)
   local found
   for name, value in pairs(args) do
     if not M.is_written(args, name) and name ~= command.in_place then
@@ -48,8 +55,7 @@ local function input_of(command, args, path)
       end)
     end
   end
-  local model = args.model
-  if found or type(model) ~= "string" or core.path_kind(model) ~= "folder" then return found end
+  if found or not model or core.path_kind(model) ~= "folder" then return found end
   return is_of_model(path, model) and model or nil
 end
 
@@ -64,15 +70,16 @@ local function fault_of(path, input, model)
 end
 
 --- Checks the outputs of a command line.
--- @param command its module; in_place: name of an argument whose file the output may replace
+-- @param command its module; in_place: name of an argument whose file the output may replace; loads(args): does it load args.model?
 -- @param args of the command line
 -- @return true; or nil, message, code
 function M.check(command, args)
+  local model = model_of(command, args)
   for _, name in ipairs(WRITTEN) do
     local path = args[name]
     if M.is_written(args, name) and type(path) == "string" and core.path_kind(path) == "file" then
-      local input = input_of(command, args, path)
-      if input then return nil, fault_of(path, input, args.model), "invalid" end
+      local input = input_of(command, args, path, model)
+      if input then return nil, fault_of(path, input, model), "invalid" end
     end
   end
   return true

@@ -21,8 +21,8 @@ function M.options(parser)
   options.file(parser, "file", "Text file; - is standard input.")
   options.add(parser, "-o --output", "Write to this file instead of standard output.", options.path):argname "OUT"
   parser:flag("--pseudonyms", "Replace each distinct text of a span by a pseudonym of its own, such as [PERSON_1].")
-  parser:option("--key", "Derive pseudonyms from the replaced text and this secret, so that they are the same in every run.")
-    :argname "KEY"
+  options.add(parser, "--key", "Derive pseudonyms from the replaced text and this secret, so that they are the same in every run.",
+    redact.rules.key):argname "KEY"
   options.add(parser, "--threshold", "Leave spans with a lower score as they are.", redact.rules.threshold):argname "P"
   options.add(parser, "--window", "Maximum tokens of one run.", redact.rules.window):argname "N"
   parser:flag("--json", "Write one JSON object: the spans and, without --output, the text.")

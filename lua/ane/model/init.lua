@@ -130,7 +130,9 @@ local function open(path, opts)
   bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
   local warning = loader.context_warning(opts.context, bundle.config.context_length)
-  local model = M.wrap(bundle, { path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = { warning } })
+  local model = M.wrap(bundle, {
+    path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = { warning }, options = opts,
+  })
   if not opts.adapters then return model end
   if opts.merge then
     model._merged = opts.adapters
@@ -671,11 +673,15 @@ function M.bundle(model, level)
   return model._bundle or error("model is closed", level + 1)
 end
 
+--- Returns the options that a model was loaded with, defaults included, as load has read them.
+function M.options(model) return model._options end
+
 --- Makes a model of a loaded bundle {program, source, tokenizer, architecture, config}.
--- @param facts path, kv, load_s, warnings
+-- @param facts path, kv, load_s, warnings, options
 function M.wrap(bundle, facts)
   local self = setmetatable({
-    _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _pools = setmetatable({}, { __mode = "k" }),
+    _bundle = bundle, _options = facts.options or {},
+    _sessions = setmetatable({}, { __mode = "k" }), _pools = setmetatable({}, { __mode = "k" }),
     _streams = setmetatable({}, { __mode = "k" }), warnings = facts.warnings or {},
     tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
   }, meta)

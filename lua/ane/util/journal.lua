@@ -72,7 +72,8 @@ local function is_hash(json) return #json == 66 and json:find '^"%x+"$' ~= nil e
 
 --- Describes the first difference between the settings of a journal and those of a run; nil: they are equal.
 -- @param old, new tables with model, options and run (facts that follow from both), tables as well or nil
-function M.difference(old, new)
+-- @param before the word before the value of `old`; default "was"
+function M.difference(old, new, before)
   for _, row in ipairs { { "model", "the model's" }, { "options", "option" }, { "run", "the run's" } } do
     local group, whose = table.unpack(row)
     local names, a, b = {}, old[group] or {}, new[group] or {}
@@ -81,7 +82,7 @@ function M.difference(old, new)
     for _, name in ipairs(keys(names)) do
       local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
       if x ~= y and (is_hash(x) or is_hash(y)) then return ("%s %s is not the same"):format(whose, name) end
-      if x ~= y then return ("%s %s is %s, was %s"):format(whose, name, y, x) end
+      if x ~= y then return ("%s %s is %s, %s %s"):format(whose, name, y, before or "was", x) end
     end
   end
 end

@@ -368,6 +368,10 @@ describe("inputs that are not lines of UTF-8", function()
       assert.is_nil(core.path_kind(out))
       write("in.jsonl", '{"id":1,"prompt":"a","max_tokens":1}\n')
       assert.equal(1, assert(run(path, out)).rows) -- nothing stands in the way of the mended file
+      assert(os.execute(("mkdir '%s/in'"):format(folder)))
+      write("in/a.txt", start .. "x")
+      assert(run(folder .. "/in", out))
+      assert.equal("a.txt" .. message:sub(#path + 1), lines_of(tree.read(out))[1].error.message) -- of a file in a folder
     end)
   end
 end)
@@ -508,10 +512,11 @@ describe("an output file", function()
     -- a run in the order in which rows end: its journal and lines, cut anywhere, are what a kill leaves
     assert(run(path, folder .. "/raw", { sessions = 3 }))
     local lines, journal = tree.read(folder .. "/raw"), tree.read(folder .. "/raw.journal")
+    local head = journal:find "\n" -- it is written before the first line
     for i = 1, 24 do
       local x, y = core.random(7, i)
       write("k.part", lines:sub(1, math.floor(x * (#lines + 1))) .. (i % 5 == 0 and "torn" or ""))
-      write("k.journal", journal:sub(1, math.floor(y * (#journal + 1))))
+      write("k.journal", journal:sub(1, head + math.floor(y * (#journal - head + 1))))
       os.remove(folder .. "/k")
       local again = assert(run(path, folder .. "/k", { ordered = true, resume = true }))
       assert.equal(56, again.rows)
@@ -577,6 +582,31 @@ describe("an output file", function()
     assert.equal(56, assert(run(path, out, { restart = true })).rows)
     assert.equal(56, assert(run(path, out, { resume = true })).resumed)
     write("out.jsonl", "")
+    assert(os.remove(out .. ".journal"))
+    assert.equal(56, assert(run(path, out, { resume = true })).rows)
+  end)
+
+  it("of an incomplete run is neither continued nor overwritten without its journal", function()
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    assert(run(path, out))
+    local lines, head = tree.read(out), tree.read(out .. ".journal"):sub(1, 20)
+    assert(os.remove(out))
+    for _, journal in ipairs { false, "", head } do
+      for _, resume in ipairs { true, false } do
+        write("out.part", lines)
+        os.remove(out .. ".journal")
+        if journal then write("out.journal", journal) end
+        local summary, message, code = run(path, out, { resume = resume })
+        assert.is_nil(summary)
+        assert.equal("state", code)
+        assert.matches("out.part: has no journal .*out.journal.*option restart overwrites it", message)
+        assert.equal(lines, tree.read(out .. ".part"))
+        assert.equal(journal and journal ~= "" and journal or nil, (core.read_file(out .. ".journal")))
+      end
+      assert.equal(56, assert(run(path, out, { restart = true })).rows)
+      assert(os.remove(out))
+    end
+    write("out.part", "")
     assert(os.remove(out .. ".journal"))
     assert.equal(56, assert(run(path, out, { resume = true })).rows)
   end)
@@ -659,6 +689,10 @@ describe("shards", function()
     assert.matches("shard 3/3 is missing", select(2, merge.run({ paths[1], paths[2] }, folder .. "/all")))
     assert.matches("is shard 1/3, and so is", select(2, merge.run({ paths[1], paths[1], paths[3] }, folder .. "/all")))
     assert.matches("into itself", select(2, merge.run(paths, paths[1])))
+    for name, why in pairs { [folder] = "must be the output of a shard, but is a folder", [folder .. "/no"] = "no such file" } do
+      local none, message, code = merge.run({ name }, folder .. "/all")
+      assert.same({ "io", name .. ": " .. why }, { none or code, message })
+    end
   end)
 
   it("do not merge where the disk is full", function()
@@ -692,7 +726,8 @@ describe("shards", function()
     assert(run(path, paths[2], { shard = "2/2", max_errors = 0 }))
     assert.is_nil((merge.run(paths, folder .. "/all")))
     assert(run(path, paths[2], { shard = "2/2", restart = true, body = { top_k = 3 } }))
-    assert.matches("other options", select(2, merge.run(paths, folder .. "/all")))
+    assert.matches('2: was made with other settings than .*/1: option body is {"top_k":3}, not null$',
+      select(2, merge.run(paths, folder .. "/all")))
     assert(run(path, paths[2], { shard = "2/2", restart = true }))
     assert(merge.run(paths, folder .. "/all"))
     write("2", tree.read(paths[2]) .. "x")

@@ -36,6 +36,15 @@ describe("redact", function()
     end
   end)
 
+  it("refuses an empty key: anybody could make its names", function()
+    assert.has_error(function() model:redact(PARAGRAPH, { key = "" }) end, "redact: option key is empty")
+    for _, name in ipairs { "redact", "batch" } do
+      local code, out, err = command.run { name, "model", "in", "-o", "out", "--key", "" }
+      assert.same({ 2, "" }, { code, out })
+      assert.matches("^ane " .. name .. ": %-%-key is empty ", err)
+    end
+  end)
+
   it("makes names of a key that are the same in each run, and others for other keys", function()
     local a, b, c = model:redact(PARAGRAPH, { key = "x" }), model:redact(PARAGRAPH, { key = "x" }), model:redact(PARAGRAPH, { key = "y" })
     assert.equal(a, b)

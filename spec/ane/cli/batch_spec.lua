@@ -70,6 +70,25 @@ describe("ane batch", function()
     assert.equal(1, (command.run { "batch", tiny.path(), folder .. "/none", "-o", output }))
   end)
 
+  it("refuses to resume and to merge answers of weights of other types, and names the option", function()
+    local input, output = corpus(2)
+    local function run(...) return command.run { "batch", tiny.path(), input, "-o", ... } end
+    assert.equal(0, (run(output, "--shard", "1/2", "--weights", "int8")))
+    local code, _, err = run(output, "--shard", "1/2", "--resume")
+    assert.equal(1, code)
+    assert.matches('other settings: %-%-weights is "file", was "int8"; %-%-restart starts again\n$', err)
+    assert.equal(0, (run(output .. 2, "--shard", "2/2")))
+    code, _, err = command.run { "batch", "--merge", output, output .. 2, "-o", folder .. "/all" }
+    assert.equal(1, code)
+    assert.matches('other settings than .*: %-%-weights is "file", not "int8"\n$', err)
+    local text = folder .. "/text"
+    assert(core.write_file(text, ("Once upon a time. "):rep(20)))
+    assert.equal(0, (run(output, "--weights", "int4-block", "--calibrate", text, "--restart")))
+    code, _, err = run(output, "--weights", "int4-block", "--resume")
+    assert.equal(1, code)
+    assert.matches("%-%-calibrate is not the same", err)
+  end)
+
   it("answers each line of a pipe before the next one comes", function()
     -- each side opens its pipe as the other does; the reader sends row n + 1 when it has the answer to row n
     local here = select(2, tree.run "pwd"):gsub("\n", "/")
@@ -110,10 +129,19 @@ describe("ane batch", function()
     local code, out = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-" }
     assert.equal(0, code)
     assert.equal(tree.read(output), out)
-    for _, words in ipairs { { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" } } do
+    local function refused(words, what)
       local wrong, _, err = command.run { "batch", "--merge", output .. 1, output .. 2, "-o", "-", table.unpack(words) }
-      assert.equal(2, wrong)
-      assert.equal("ane batch: " .. words[1] .. " cannot be combined with --merge\n", err)
+      assert.equal(2, wrong, words[1])
+      assert.equal(("ane batch: %s cannot be combined with --merge%s\n"):format(words[1], what), err)
+    end
+    for _, words in ipairs {
+      { "--resume" }, { "--ordered" }, { "--shard", "1/2" }, { "--max-errors", "3" }, { "--max-tokens", "3" }, { "--temperature", "0" },
+      { "--body", "{}" }, { "--mpi" }, { "--rank-timeout", "5" },
+    } do
+      refused(words, "")
+    end
+    for _, words in ipairs { { "--context", "8" }, { "--run-memory", "1G" }, { "--verify" }, { "--mixed", "ffn=q8_0" } } do
+      refused(words, ", which loads no model")
     end
   end)
 end)

@@ -23,6 +23,7 @@ describe("an output of a command", function()
     assert.matches("name another file for the output", err)
     assert.matches(path, err, 1, true)
     assert.equal(before, core.read_file(path))
+    return err
   end
 
   local function text(name, content)
@@ -68,5 +69,13 @@ describe("an output of a command", function()
     refused(rows, { "batch", model, rows, "-o", rows })
     refused(body, { "batch", model, rows, "-o", body, "--body", "@" .. body })
     refused(sample, { "quantise", model, sample, "--weights", "iq4_nl", "--calibrate", sample })
+  end)
+
+  it("is not a shard that a batch joins, and the shard is not called the model", function()
+    local one, two = text("1", "a"), text("2", "b")
+    for _, path in ipairs { one, two } do
+      local err = refused(path, { "batch", "--merge", one, two, "-o", path })
+      assert.equal(("ane batch: %s: is the input %s, and would be overwritten; name another file for the output\n"):format(path, path), err)
+    end
   end)
 end)
