@@ -105,7 +105,8 @@ static bool result_letters(struct letters *l, const char *s, int dots) {
     }
   } else {
     for (int k = dots - 1; k >= 0; k--) letter(l, (char)('0' + k));
-    for (char ch = 'A'; ch <= 'z'; ch++) {
+    for (int code = 'A'; code <= 'z'; code++) {
+      const char ch = (char)code;
       const char *first = is_letter(ch) ? strchr(s, ch) : NULL;
       if (first && !strchr(first + 1, ch)) letter(l, ch);
     }
