@@ -491,7 +491,7 @@ local function quantise_tuned(path)
   local list = {}
   for i = 1, 8 do list[i] = { i, 5, 9, 17, 3, 8 + i, 2, 4 } end
   return function(model)
-    tune.WINDOW, tune.BATCH, tune.MOST, tune.HELD, tune.LEAST, tune.FURTHER, tune.RATE = 4, 2, 6, 2, 4, 24, 0.0002
+    tune.WINDOW, tune.BATCH, tune.MOST, tune.HELD, tune.LEAST, tune.FURTHER, tune.RATE = 4, 2, 6, 2, 4, 24, 0.0001
     local options = { weights = "int4-block", method = "gptq", tune = "norms", tokens = 24, calibrate = list }
     local report, message, code = model:quantise(path, options)
     assert(not report or report.tuned.changed)
