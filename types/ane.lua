@@ -355,7 +355,7 @@ function package_state:close() end
 ---@field config table
 ---@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set, run op by op
 ---@field engine_reason string? why the graph or the packages run op by op
----@field warnings string[] warnings of load, such as a context above the model's own; empty if there are none
+---@field warnings string[] warnings of load: a context above the model's own, matrices that cannot be held as `weights` says; empty if there are none
 ---@field closed boolean
 local model = {}
 

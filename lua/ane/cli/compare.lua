@@ -57,6 +57,7 @@ local function load(args, path, held, mixed, calibrate)
     recipe = args.recipe, threads = args.threads, no_progress = args.no_progress, json = args.json,
   }, { context = args.chunk and args.chunk + 1 }, true) -- compare.run reports a chunk that is too long
   if not loaded then error(mixed and message:gsub("option mixed", "--mixed-b") or message, 0) end
+  for _, warning in ipairs(weights.unfit(model.bundle(loaded).program:info().matrices)) do common.remark(args, "%s: %s", path, warning) end
   return loaded
 end
 

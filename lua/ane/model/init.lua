@@ -27,7 +27,9 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   context: the maximum number of tokens of a session; default: the smallest of the model's own maximum, 4096 (32768 if it
 --     embeds or reranks texts), and what fits in half of the free memory
 --   threads: default: the number of physical cores
---   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
+--   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ... A matrix
+--     whose rows are not whole blocks of a type is held in the nearest one, as quantise writes it, or as stored if that does not fit
+--     either. `warnings` of the model counts them
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
 --     which the last match wins. A pattern matches anywhere in the tensor's name in the file, or in its name in GGUF files; *
 --     stands for any characters, ? for one
@@ -129,8 +131,10 @@ local function open(path, opts)
   local loader = require "ane.model.loader"
   bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
-  local warning = loader.context_warning(opts.context, bundle.config.context_length)
-  local model = M.wrap(bundle, { path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = { warning } })
+  local warnings = weights.unfit(bundle.program and bundle.program:info().matrices)
+  local long = loader.context_warning(opts.context, bundle.config.context_length)
+  if long then table.insert(warnings, 1, long) end
+  local model = M.wrap(bundle, { path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = warnings })
   if not opts.adapters then return model end
   if opts.merge then
     model._merged = opts.adapters
@@ -639,7 +643,7 @@ function Model:close()
 end
 
 -- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why "graph"; or nil),
--- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings, such as a context above the model's own).
+-- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings: a context above the model's own, weights.unfit).
 local PROPERTIES = {
   context = function(self)
     local bundle = opened(self)

@@ -129,6 +129,32 @@ function M.report(matrices)
   return list
 end
 
+-- Columns of a block by type.
+local blocks = {}
+for _, row in ipairs(core.dtypes()) do blocks[row.name] = row.block end
+
+--- Says which matrices of a program are not held as requested, because their shape does not take that type.
+-- @param matrices of program:info()
+-- @return list of texts, one for each pair of a requested type and the one that is held instead
+function M.unfit(matrices)
+  local groups, texts = {}, {}
+  for _, m in ipairs(matrices or {}) do
+    local held = m.weights or m.dtype
+    local key = m.unfit and m.unfit .. " " .. held
+    if key and not groups[key] then
+      groups[key] = { asked = m.unfit, held = held, count = 0 }
+      groups[#groups + 1] = groups[key]
+    end
+    if key then groups[key].count = groups[key].count + 1 end
+  end
+  for i, g in ipairs(groups) do
+    local block = blocks[g.asked]
+    local why = block and ("rows that are not whole blocks of %d columns"):format(block) or "shapes that it does not fit"
+    texts[i] = ("weights %s: %d of %d matrices have %s, and are held as %s"):format(g.asked, g.count, #matrices, why, g.held)
+  end
+  return texts
+end
+
 local NUMBERS <const> = "option importance: %s: must have a finite number of 0 or more for each column"
 
 --- Checks the option importance and turns its lists into tensors.

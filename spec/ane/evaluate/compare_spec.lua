@@ -177,6 +177,15 @@ describe("compare.run", function()
     os.remove(text)
   end)
 
+  it("says as a command which weights B cannot hold as asked", function()
+    local path, text = tiny.path(), os.tmpname()
+    assert(core.write_file(text, TEXT))
+    local code, _, err = command.run { "compare", path, path, text, "--weights-b", "q4_k" }
+    os.remove(text)
+    assert.equal(0, code)
+    assert.matches("^ane compare: [^\n]*: weights q4_k: %d+ of %d+ matrices have rows [^\n]* held as q5_0\n$", err)
+  end)
+
   it("fails as a command where a limit is exceeded", function()
     local path, text = tiny.path(), os.tmpname()
     assert(core.write_file(text, TEXT))
