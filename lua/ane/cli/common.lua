@@ -278,7 +278,8 @@ function M.load(args, extra, silent, prepare)
   local importance, message, code
   if args.calibrate then
     local fault
-    fault, code = M.mixed_fault(args)
+    fault, code = require("ane.model.weights").calibration_fault(args, "file"), "usage"
+    if not fault then fault, code = M.mixed_fault(args) end
     if fault then return nil, fault, code end
     importance, message, code = M.calibrate(args)
     if not importance then return nil, message, code end

@@ -213,8 +213,20 @@ local function sweep_fault(args)
   end
 end
 
+-- What is wrong with a text that nothing reads, or nil.
+local function calibration_fault(args)
+  if not args.calibrate or args.size or args.bits then return nil end
+  local fault
+  for _, r in ipairs(args.sweep or { args }) do
+    if (r.method or args.method) == "gptq" then return nil end
+    fault = types.calibration_fault { weights = r.weights, mixed = args.mixed, fallback = args.fallback }
+    if not fault then return nil end
+  end
+  return fault
+end
+
 local function check_usage(args)
-  local fault = sweep_fault(args)
+  local fault = sweep_fault(args) or calibration_fault(args)
   if fault then return options.wrong("%s", fault) end
   if args.sweep then return true end
   if args.size and args.bits then return options.wrong "--bits cannot be combined with --size" end

@@ -465,6 +465,8 @@ function Model:export(out, opts)
   local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2,
     function(options)
       local fine, fault, word = export.check(bundle, out, options, 4)
+      local unread = fine and options.method ~= "gptq" and weights.calibration_fault(options, "int8")
+      if unread then error("export: " .. unread, 4) end
       return fine, fault, word
     end)
   if not own then return nil, calibration, code end

@@ -84,6 +84,23 @@ local function matches(pattern, name, source_name, gguf_name)
   return core.glob(pattern, name) or source_name and core.glob(pattern, source_name) or gguf_name and core.glob(pattern, gguf_name)
 end
 
+--- Does the importance of columns change what a load makes of this type?
+function M.weighs(name) return name:find "^u?int4%-block" ~= nil or name:find "^lut" ~= nil end
+
+--- What is wrong with a calibration text if no type that is asked for takes the importance of columns; nil: nothing.
+-- @param opts weights, mixed, fallback
+-- @param default the type without opts.weights
+-- @param weighs, wanted the function that says which types take it, and their names; default: those of a load
+function M.calibration_fault(opts, default, weighs, wanted)
+  local asked = { opts.weights or default, opts.fallback }
+  for _, rule in ipairs(M.rules(opts.mixed)) do asked[#asked + 1] = rule[2] end
+  for _, name in ipairs(asked) do
+    if (weighs or M.weighs)(name) then return nil end
+  end
+  local what = "option calibrate has no effect on %s: it is for %s"
+  return what:format(table.concat(asked, ", "), wanted or "int4-block, int4-block64, uint4-block and lut2 .. lut8")
+end
+
 --- The name that rules give to a tensor, or nil. A pattern may match any of its names. The last match counts; a rule that matches gets
 -- the field `used`. Raises as ane.util.failure does if an unordered rule and one before it match and differ. core.program follows the
 -- same rule (`mixed` and `names`, csrc/exec/weights.c).

@@ -564,8 +564,12 @@ end
 -- Checks the arguments of run. Returns the options with their defaults.
 local function checked(out, opts, level)
   schema.argument({ type = "path" }, out, "quantise: path", level + 1)
+  local given = opts or {}
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  for _, name in ipairs { "inputs", "stages", "tune" } do
+    if given[name] ~= nil and opts.method ~= "gptq" then error(("quantise: option %s needs method gptq"):format(name), level + 1) end
+  end
   return opts
 end
 
@@ -657,6 +661,8 @@ local function check(bundle, source, out, opts, level)
   for key, value in pairs(with_model(bundle, opts)) do own[key] = value end
   own.calibrate, own.tokens = nil, nil
   own = checked(out, own, level + 1)
+  local fault = own.method ~= "gptq" and types.calibration_fault(own)
+  if fault then error("quantise: " .. fault, level + 1) end
   local size, message, code = M.size(source, out, own)
   return size and true, message, code
 end

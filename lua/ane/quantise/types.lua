@@ -69,6 +69,19 @@ function M.fault(name, only_types)
     table.concat(M.scheme_names, ", "))
 end
 
+-- Schemes count: with a text a tied head becomes a tensor of its own (ane.quantise).
+local function weighs(name) return M.schemes[name] or M.known[name].weighs end
+
+--- What is wrong with the calibration text of a file that is rounded without gptq; nil: nothing.
+-- @param opts weights, mixed, fallback: names that M.fault has checked
+function M.calibration_fault(opts)
+  local wanted = {}
+  for _, name in ipairs(M.names) do
+    if M.known[name].weighs then wanted[#wanted + 1] = name end
+  end
+  return held.calibration_fault(opts, "q8_0", weighs, table.concat(wanted, ", ") .. ", schemes of Core ML packages, and method gptq")
+end
+
 --- The number of elements of a shape.
 M.elements = require("ane.util.shape").count
 
