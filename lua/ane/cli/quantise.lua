@@ -15,7 +15,7 @@ M.summary = "Write a model as GGUF with its weights in another type, and show th
 M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" }, { "tokens", "calibrate" } }
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
-local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }
+local FALLBACK = { type = "string", check = types.fallback_fault }
 
 local BITS = { type = "number", min = 0.5, max = 32 }
 
@@ -35,8 +35,8 @@ function M.options(parser)
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type for weights whose rows are not a multiple of a block; default: the nearest type of similar size "
-    .. "(q4_k: q5_0).",
+  options.add(parser, "--fallback", "Type for weights whose rows are not whole blocks, such as q5_0 or q8_0; default: the nearest "
+    .. "type of similar size (q4_k: q5_0).",
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"

@@ -592,6 +592,15 @@ describe("an option that has no effect", function()
     assert(quantised { weights = "q4_0", calibrate = TEXT, mixed = { attn_v = "q4_k" } })
   end)
 
+  it("is a fallback of large blocks, which is refused", function()
+    local model <close> = tiny.load()
+    assert.error_matches(function() model:quantise(path(), { weights = "q4_k", fallback = "q6_k" }) end, "quantise: option fallback is "
+      .. "\"q6_k\", whose blocks of 256 columns fit no row that needs a fallback: choose fp32, fp16, .*q5_0, .*mxfp4")
+    local code, _, err = command.run { "quantise", tiny.path(), path(), "--weights", "q4_k", "--fallback", "q4_k" }
+    assert.equal(2, code)
+    assert.matches('^ane quantise: .*%-%-fallback is "q4_k", whose blocks of 256 columns', err)
+  end)
+
   it("refuses --calibrate where nothing takes the importance of columns", function()
     local text = path "text"
     assert(core.write_file(text, TEXT))
