@@ -355,7 +355,7 @@ function package_state:close() end
 ---@field config table
 ---@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set, run op by op
 ---@field engine_reason string? why the graph or the packages run op by op
----@field warnings string[] warnings of load, such as a context above the model's own; empty if there are none
+---@field warnings string[] warnings of load: a context above the model's own, matrices that cannot be held as `weights` says; empty if there are none
 ---@field closed boolean
 local model = {}
 
@@ -566,7 +566,7 @@ function model:weights_report() end
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field resume? boolean true: write progress to `OUT.journal` and `OUT.part`, and resume an interrupted run of the same model, text and options from them; default false
 ---@field table? ane.gguf_type for a scheme: type of the embedding table; default: its stored type, or q8_0 if the weights are rotated
----@field fallback? ane.gguf_type type of weights whose rows are not a multiple of a block; default: the nearest type of similar size (q4_k: "q5_0")
+---@field fallback? ane.gguf_type type of weights whose rows are not whole blocks, itself with blocks below 256; default: the nearest type of similar size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> importance of the input columns, by tensor name
 ---@field threads? integer 1 .. 1024
 ---@field progress? fun(stage: string, done: integer, total: integer)

@@ -99,9 +99,9 @@ ane_status ane_stage_identity(const struct ane_graph *g, uint64_t *out, struct a
 
 /* ---- Program -------------------------------------------------------------------------------------------------------*/
 
-/* How matrices are held in memory. FILE: as stored. DTYPE: re-encoded to a dtype; a matrix whose rows are not whole blocks of
- * that dtype stays as stored. SCHEME: re-encoded as packages of that scheme hold them (quant/weight_schemes.h); never FP16, which
- * is a DTYPE. */
+/* How matrices are held in memory. FILE: as stored. DTYPE: re-encoded to a dtype; where rows are not whole blocks of it, to its
+ * nearest type (dtype.def), or as stored if that does not fit either. SCHEME: re-encoded as packages of that scheme hold them
+ * (quant/weight_schemes.h); never FP16, which is a DTYPE. */
 typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_SCHEME } ane_weights_kind;
 struct ane_weights_encoding {
   ane_weights_kind kind;
@@ -159,6 +159,7 @@ struct ane_matrix_info {
   const char *layout, *activations; /* packed layout; activation type: "fp32", "int8", "bf16" */
   ane_dtype stored, dtype;          /* as stored; as held (SCHEME: as stored) */
   const char *weights;              /* name of its SCHEME, or NULL */
+  const char *unfit;                /* name of the requested encoding, if its shape does not take that one; or NULL */
   int64_t rows, cols;
   uint64_t bytes;
   bool recoded; /* re-encoded; `error` is the resulting error */

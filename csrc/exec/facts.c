@@ -45,6 +45,7 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
                                   .stored = m->stored.dtype,
                                   .input = m->input,
                                   .weights = m->by_scheme ? ane_weight_spec_name(m->spec) : NULL,
+                                  .unfit = m->unfit,
                                   .rows = w->rows,
                                   .cols = w->cols,
                                   .bytes = bytes,

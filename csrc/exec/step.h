@@ -17,7 +17,8 @@ struct matrix {
   size_t aux;               /* floats in the program's aux array: row scales, lookup tables */
   bool by_scheme;           /* re-encoded by the package scheme `spec` */
   struct ane_weight_spec spec;
-  bool recoded; /* re-encoded; `error` is the resulting error */
+  const char *unfit; /* the requested scheme or dtype, which its shape does not take; NULL: it is held as requested */
+  bool recoded;      /* re-encoded; `error` is the resulting error */
   struct ane_recode_error error;
   int64_t first, all_rows; /* divided (exchange.c): this rank's first row, and the rows of all ranks; all_rows 0: whole */
 };

@@ -43,14 +43,23 @@ static bool has_tables(const struct ane_tensor *t) {
   return t->gather && t->row0 == 0 && ane_gather_has_tables(t->gather, ANE_GROUP / 2);
 }
 
-/* Chooses the layout of a matrix and the dtype that it is held in. A matrix whose rows are not whole blocks of the requested
- * dtype keeps its stored dtype. */
+/* The dtype for rows of n columns where t is requested: t, or its nearest type (dtype.def), as in written files. ANE_DTYPE_COUNT:
+ * the rows are not whole blocks of either. */
+static ane_dtype fitting(ane_dtype t, int64_t n) {
+  const struct ane_dtype_info *info = ane_dtype_info(t);
+  if (n % info->block == 0) return t;
+  return info->nearest ? fitting(ane_dtype_from_name(info->nearest, strlen(info->nearest)), n) : ANE_DTYPE_COUNT;
+}
+
+/* Chooses the layout of a matrix and the dtype that it is held in. A matrix that takes neither the requested dtype nor its
+ * nearest keeps its stored dtype. */
 static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding) {
   struct ane_packed *w = &m->packed;
   w->dtype = m->stored.dtype;
   m->by_scheme = encoding.kind == ANE_WEIGHTS_SCHEME;
   if (m->by_scheme) {
     m->spec = ane_weight_spec_fit(encoding.scheme, w->rows, w->cols);
+    if (!ane_weight_spec_equal(m->spec, encoding.scheme)) m->unfit = ane_weight_spec_name(encoding.scheme);
     w->layout = layout_of_scheme(m->spec);
     return;
   }
@@ -58,10 +67,12 @@ static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding
     w->layout = ANE_LAYOUT_LUT4;
     return;
   }
-  if (encoding.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(encoding.dtype)->block == 0) w->dtype = encoding.dtype;
+  ane_dtype fits = encoding.kind == ANE_WEIGHTS_DTYPE ? fitting(encoding.dtype, w->cols) : w->dtype;
+  if (fits != ANE_DTYPE_COUNT) w->dtype = fits;
   w->layout = ane_layout_for(w->dtype, w->cols);
   if (w->layout == ANE_LAYOUT_ROWS && w->dtype != m->stored.dtype)
     w->dtype = m->stored.dtype, w->layout = ane_layout_for(w->dtype, w->cols);
+  if (encoding.kind == ANE_WEIGHTS_DTYPE && w->dtype != encoding.dtype) m->unfit = ane_dtype_info(encoding.dtype)->name;
 }
 
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err) {

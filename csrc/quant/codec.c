@@ -57,6 +57,7 @@ static const struct codec {
 
 ane_decode_fn ane_decoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? codecs[t].decode : NULL; }
 ane_encode_fn ane_encoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? codecs[t].encode : NULL; }
+bool ane_encoder_weighs(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT && codecs[t].weighted; }
 
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
   ane_encode_fn plain = ane_encoder(t);

@@ -18,6 +18,8 @@ ane_decode_fn ane_decoder(ane_dtype t);
  * IQ4_XS search for the scales and minima with the least squared error. */
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
+/* Does importance change what ane_encode writes in this type? */
+bool ane_encoder_weighs(ane_dtype t);
 
 /* Encodes n elements of a row with a weight >= 0 for the squared error of each: importance has n values, such as the mean
  * square of what each column is multiplied by; NULL: all equal. Encoders that do not search ignore it. False if no encoder

@@ -457,18 +457,19 @@ static int meth_commit(lua_State *L) {
   return done(L, ane_gguf_commit(ud->writer, &err), &err);
 }
 
-/* core.dtypes() -> a list of { name, bits, block, encodes, packed, file_type, mixed, nearest }, in the order of dtype.def: bits
- * per element, elements per block, whether weights can be written in the type, whether kernels have a layout for it, LLAMA_FTYPE
- * of files, the type for rows that are not whole blocks. */
+/* core.dtypes() -> a list of { name, bits, block, encodes, weighs, packed, file_type, mixed, nearest }, in the order of
+ * dtype.def: bits per element, elements per block, whether weights can be written in the type, whether the importance of columns
+ * changes them, whether kernels have a layout for it, LLAMA_FTYPE of files, the type for rows that are not whole blocks. */
 static int l_dtypes(lua_State *L) {
   lua_createtable(L, ANE_DTYPE_COUNT, 0);
   for (int i = 0; i < ANE_DTYPE_COUNT; i++) {
     const struct ane_dtype_info *t = ane_dtype_info((ane_dtype)i);
-    lua_createtable(L, 0, 8);
+    lua_createtable(L, 0, 9);
     lua_pushstring(L, t->name), lua_setfield(L, -2, "name");
     lua_pushnumber(L, 8.0 * t->bytes / t->block), lua_setfield(L, -2, "bits");
     lua_pushinteger(L, t->block), lua_setfield(L, -2, "block");
     lua_pushboolean(L, ane_encoder((ane_dtype)i) != NULL), lua_setfield(L, -2, "encodes");
+    lua_pushboolean(L, ane_encoder_weighs((ane_dtype)i)), lua_setfield(L, -2, "weighs");
     lua_pushboolean(L, ane_layout_for((ane_dtype)i, 256) != ANE_LAYOUT_ROWS), lua_setfield(L, -2, "packed");
     if (t->file_type >= 0) lua_pushinteger(L, t->file_type), lua_setfield(L, -2, "file_type");
     if (t->mixed) lua_pushinteger(L, t->mixed), lua_setfield(L, -2, "mixed");

@@ -283,6 +283,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   bind_set_integer(L, "bytes", (lua_Integer)m->bytes);
   if (m->input) bind_set_text(L, "input", m->input);
   if (m->weights) bind_set_text(L, "weights", m->weights);
+  if (m->unfit) bind_set_text(L, "unfit", m->unfit);
   if (!m->recoded) return;
   bind_set_number(L, "max_abs", m->error.max_abs);
   bind_set_number(L, "error", m->error.error);
@@ -291,8 +292,8 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, stored_bytes, scratch_bytes,
  * kv_bytes_per_token, steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value that
- * it is multiplied by, or nil), weights (scheme of packages, or nil); if it was re-encoded max_abs, error, signal (sums of
- * squares of before - after, and of before)} */
+ * it is multiplied by, or nil), weights (scheme of packages, or nil), unfit (the requested scheme or dtype, if its shape does
+ * not take that one, or nil); if it was re-encoded max_abs, error, signal (sums of squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct lua_program *held = hold(L);
   const struct ane_program *p = held->box->program;

@@ -41,7 +41,8 @@ function M.options(parser)
   options.add(parser, "--threshold", "For classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
   options.add(parser, "--window", "For classify and redact: maximum tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "For redact: replace each distinct text of a span in a row by a pseudonym of its own, such as [PERSON_1].")
-  options.add(parser, "--key", "For redact: derive pseudonyms from the replaced text and this secret, so that they are the same in every run.",
+  options.add(parser, "--key",
+    "For redact: derive pseudonyms from the replaced text and this secret, so that they are the same in every run.",
     batch.rules.key):argname "KEY"
   parser:flag("--mpi", "Run as a rank of an MPI program: rank 0 reads and writes, all ranks compute. Default if mpirun started the "
     .. "command with several ranks, without --shard.")

@@ -16,7 +16,7 @@ function M.options(parser)
   options.json(parser)
 end
 
---- Exit code 0 says that the comparison was made. With --json `ok` is its result; without, a drift is a failure.
+--- A drift is a failure, whose exit code is 1. With --json the report is written too, and `ok` is its result.
 function M.run(args)
   local by_op = require("ane.coreml.set").find(args.model) and not args.engine -- packages are checked as they are
   local model <close>, message, code = common.load(args, { activations = args.activations or "fp32", engine = by_op and "graph" or nil })
@@ -24,14 +24,15 @@ function M.run(args)
   local report
   report, message = require("ane.evaluate.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })
   if not report then return nil, message end
-  if not args.json then
+  if args.json then
+    local data = report:data()
+    for _, key in ipairs { "layers", "blocks", "outputs", "hints" } do data[key] = common.list(data[key]) end
+    common.print_json(data)
+  else
     io.stdout:write(tostring(report), "\n")
-    if report.ok then return true end
-    return nil, "the model drifts from the golden"
   end
-  local data = report:data()
-  for _, key in ipairs { "layers", "blocks", "outputs", "hints" } do data[key] = common.list(data[key]) end
-  return common.print_json(data)
+  if report.ok then return true end
+  return nil, "the model drifts from the golden"
 end
 
 return M

@@ -277,6 +277,8 @@ end
 function M.load(args, extra, silent, prepare)
   local importance, message, code
   if args.calibrate then
+    local unread = require("ane.model.weights").unread_text(args, "file")
+    if unread then M.remark(args, "--calibrate %s", unread) end
     local fault
     fault, code = M.mixed_fault(args)
     if fault then return nil, fault, code end

@@ -51,12 +51,16 @@ local function limits_of(args, r)
   return { ok = message == nil, max_kl = args.max_kl, max_perplexity = args.max_perplexity, message = message }
 end
 
+-- Loads a model. compare.run reports a chunk that is too long, so one that no context of the model can hold is not asked for.
 local function load(args, path, held, mixed, calibrate)
-  local loaded, message = common.load({
+  local own = {
     command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
     recipe = args.recipe, threads = args.threads, no_progress = args.no_progress, json = args.json,
-  }, { context = args.chunk and args.chunk + 1 }, true) -- compare.run reports a chunk that is too long
+  }
+  local loaded, message = common.load(own, { context = args.chunk and args.chunk + 1 }, true)
+  if not loaded and message:find("option context ", 1, true) then loaded, message = common.load(own, nil, true) end
   if not loaded then error(mixed and message:gsub("option mixed", "--mixed-b") or message, 0) end
+  for _, warning in ipairs(weights.unfit(model.bundle(loaded).program:info().matrices)) do common.remark(args, "%s: %s", path, warning) end
   return loaded
 end
 

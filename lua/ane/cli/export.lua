@@ -1,5 +1,6 @@
 --- `ane export`: a model as Core ML packages.
--- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.cli.transforms, ane.core, ane.coreml.export and ane.quantise.types.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages, ane.cli.transforms, ane.core, ane.coreml.export, ane.model.weights and
+-- ane.quantise.types.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -7,6 +8,7 @@ local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
 local transforms = require "ane.cli.transforms"
 local types = require "ane.quantise.types"
+local weights = require "ane.model.weights"
 
 local M = {}
 
@@ -109,6 +111,8 @@ function M.run(args)
   for _, name in ipairs { "inputs", "tune" } do
     if args[name] and args.method ~= "gptq" then return options.wrong("--%s needs --method gptq", name) end
   end
+  local unread = args.calibrate and args.method ~= "gptq" and weights.unread_text(args, "int8")
+  if unread then common.remark(args, "--calibrate %s", unread) end
   local opts = packages.read(args)
   opts.inputs, opts.tune = args.inputs, args.tune
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)

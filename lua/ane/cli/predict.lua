@@ -288,7 +288,7 @@ local function show(calls)
   end
 end
 
---- Exit code 0 says that all calls ran. With --json `ok` says whether the outputs are right; without, a wrong output is a failure.
+--- A wrong output is a failure, whose exit code is 1. With --json all outputs are written too, and `ok` says whether they are right.
 function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end
@@ -306,8 +306,7 @@ function M.run(args)
     for _, o in pairs(outputs) do all = all and o.ok ~= false end
     calls[i] = { outputs = outputs }
   end
-  if args.json then return common.print_json { calls = common.list(calls), ok = all } end
-  show(calls)
+  if args.json then common.print_json { calls = common.list(calls), ok = all } else show(calls) end
   if all then return true end
   return nil, "an output differs from the expected one"
 end

@@ -15,7 +15,7 @@ M.summary = "Write a model as GGUF with its weights in another type, and show th
 M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" }, { "tokens", "calibrate" } }
 
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
-local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }
+local FALLBACK = { type = "string", check = types.fallback_fault }
 
 local BITS = { type = "number", min = 0.5, max = 32 }
 
@@ -35,8 +35,8 @@ function M.options(parser)
     .. "file then stores exactly: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type for weights whose rows are not a multiple of a block; default: the nearest type of similar size "
-    .. "(q4_k: q5_0).",
+  options.add(parser, "--fallback", "Type for weights whose rows are not whole blocks, such as q5_0 or q8_0; default: the nearest "
+    .. "type of similar size (q4_k: q5_0).",
     FALLBACK):argname "W"
   options.add(parser, "--size", "Choose the types of weights so that the file has at most this size (90M, 1.2G). Sensitive weights get "
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
@@ -214,6 +214,18 @@ local function sweep_fault(args)
   end
 end
 
+-- Says that the text has no effect; nil: it has one, or there is none.
+local function unread_text(args)
+  if not args.calibrate or args.size or args.bits then return nil end
+  local unread
+  for _, r in ipairs(args.sweep or { args }) do
+    if (r.method or args.method) == "gptq" then return nil end
+    unread = types.unread_text { weights = r.weights, mixed = args.mixed, fallback = args.fallback }
+    if not unread then return nil end
+  end
+  return unread
+end
+
 local function check_usage(args)
   local fault = sweep_fault(args)
   if fault then return options.wrong("%s", fault) end
@@ -297,6 +309,8 @@ end
 function M.run(args)
   local fine, wrong, usage = check_usage(args)
   if not fine then return nil, wrong, usage end
+  local unread = unread_text(args)
+  if unread then common.remark(args, "--calibrate %s", unread) end
   if args.sweep then return require("ane.cli.sweep").run(args, write) end
   local report, message, code = write(args)
   if not report then return nil, message, code end

@@ -15,6 +15,7 @@ local function options_of(args, recipe, out)
   for key, value in pairs(args) do own[key] = value end
   own.weights, own.out = recipe.weights, out
   own.method, own.transform = recipe.method or args.method, recipe.transform or args.transform
+  if own.method ~= "gptq" then own.inputs, own.stages, own.tune = nil, nil, nil end
   return own
 end
 

@@ -18,8 +18,8 @@ local steps = require "ane.embed.steps"
 local M = {}
 
 --- Options of rerank.
---   instruction: what the query asks for, for models whose template contains an instruction
---   max_length: pairs are truncated to this number of tokens; default: the model's
+--   instruction: what the query asks for, for models whose template contains an instruction; refused for others, and with token ids
+--   max_length: pairs are truncated to this number of tokens; default: the model's. Token ids are not: longer ones are refused
 --   special: true: control tokens spelled in the texts are read as those tokens; default false
 --   raw: true: scores before the activation; default false
 --   details: the result is a table with scores, order (indices of the documents, best first; nil if a document has several scores),
@@ -199,7 +199,7 @@ local function sequences_of(bundle, how, query, documents, opts, level)
         error(("rerank: without a query, document %d is a %s, not a list of token ids"):format(i, type(document)), level + 1)
       end
     end
-    local list, single, code = encode.inputs(bundle, documents, { asked = {} }, "rerank: the documents", level + 1)
+    local list, single, code = encode.inputs(bundle, documents, { asked = opts.asked }, "rerank: the documents", level + 1)
     return list, single, code
   end
   local tokenizer, message, code = encode.tokenizer(bundle)
@@ -269,6 +269,15 @@ local function settings_of(model, bundle)
   return bundle.rerank
 end
 
+-- What is wrong with the option instruction; nil: nothing.
+local function instruction_fault(model, how, query, opts)
+  if not opts.instruction then return nil end
+  if how.sequence ~= template then
+    return ("option instruction has no effect: %s reads query and document alone"):format(tostring(model))
+  end
+  return query == nil and "option instruction cannot be combined with token ids, which are whole sequences" or nil
+end
+
 --- Reads all files of a model that rerank reads. Later calls open none.
 -- @return what they say; or nil, message, code
 function M.prepare(model) return settings_of(model, require("ane.model").bundle(model, 2)) end
@@ -282,6 +291,9 @@ function M.rerank(model, query, documents, opts, level)
   local made, message, code = settings_of(model, bundle)
   if not made then return nil, message, code end
   local how = made.how
+  local fault = instruction_fault(model, how, query, opts)
+  if fault then return nil, fault, "invalid" end
+  opts.asked = { max_length = opts.max_length }
   opts.max_length = encode.length(bundle, opts.max_length, made.most)
   local sequences
   sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)

@@ -181,7 +181,7 @@ local function compare(a, b, text, opts)
   if most < 2 then failure.raise("range", "the models' contexts hold %d tokens of the text, but a window must have 2 or more", most) end
   local chunk = math.min(opts.chunk or 512, most)
   if opts.chunk and opts.chunk > most then
-    failure.raise("range", "option chunk is %d, the models' contexts hold %d", opts.chunk, most)
+    failure.raise("range", "option chunk must be 2 .. %d, which the models' contexts hold, but is %d", most, opts.chunk)
   end
   check_length(ids)
   local left <close> = try(a:session())

@@ -27,7 +27,9 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --   context: the maximum number of tokens of a session; default: the smallest of the model's own maximum, 4096 (32768 if it
 --     embeds or reranks texts), and what fits in half of the free memory
 --   threads: default: the number of physical cores
---   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
+--   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ... A matrix
+--     whose rows are not whole blocks of a type is held in the nearest one, as quantise writes it, or as stored if that does not fit
+--     either. `warnings` of the model counts them
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
 --     which the last match wins. A pattern matches anywhere in the tensor's name in the file, or in its name in GGUF files; *
 --     stands for any characters, ? for one
@@ -129,9 +131,11 @@ local function open(path, opts)
   local loader = require "ane.model.loader"
   bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
-  local warning = loader.context_warning(opts.context, bundle.config.context_length)
+  local warnings = weights.unfit(bundle.program and bundle.program:info().matrices)
+  local long = loader.context_warning(opts.context, bundle.config.context_length)
+  if long then table.insert(warnings, 1, long) end
   local model = M.wrap(bundle, {
-    path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = { warning }, options = opts,
+    path = path, kv = bundle.kv or opts.kv, load_s = core.clock() - started, warnings = warnings, options = opts,
   })
   if not opts.adapters then return model end
   if opts.merge then
@@ -461,10 +465,7 @@ end
 function Model:export(out, opts)
   local bundle, export = opened(self), require "ane.coreml.export"
   local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2,
-    function(options)
-      local fine, fault, word = export.check(bundle, out, options, 4)
-      return fine, fault, word
-    end)
+    function(options) return export.check(bundle, out, options, 4) end)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message
@@ -641,7 +642,7 @@ function Model:close()
 end
 
 -- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why "graph"; or nil),
--- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings, such as a context above the model's own).
+-- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings: a context above the model's own, weights.unfit).
 local PROPERTIES = {
   context = function(self)
     local bundle = opened(self)

@@ -84,6 +84,24 @@ local function matches(pattern, name, source_name, gguf_name)
   return core.glob(pattern, name) or source_name and core.glob(pattern, source_name) or gguf_name and core.glob(pattern, gguf_name)
 end
 
+--- Does the importance of columns change what a load makes of this type?
+function M.weighs(name) return name:find "^u?int4%-block" ~= nil or name:find "^lut" ~= nil end
+
+--- Says of a calibration text that it "has no effect on" the types that are asked for, because none of them takes the importance of
+-- columns; nil: it has one.
+-- @param opts weights, mixed, fallback
+-- @param default the type without opts.weights
+-- @param weighs, wanted the function that says which types take it, and their names; default: those of a load
+function M.unread_text(opts, default, weighs, wanted)
+  local asked = { opts.weights or default, opts.fallback }
+  for _, rule in ipairs(M.rules(opts.mixed)) do asked[#asked + 1] = rule[2] end
+  for _, name in ipairs(asked) do
+    if (weighs or M.weighs)(name) then return nil end
+  end
+  local what = "has no effect on %s: it is for %s"
+  return what:format(table.concat(asked, ", "), wanted or "int4-block, int4-block64, uint4-block and lut2 .. lut8")
+end
+
 --- The name that rules give to a tensor, or nil. A pattern may match any of its names. The last match counts; a rule that matches gets
 -- the field `used`. Raises as ane.util.failure does if an unordered rule and one before it match and differ. core.program follows the
 -- same rule (`mixed` and `names`, csrc/exec/weights.c).
@@ -127,6 +145,32 @@ function M.report(matrices)
     }, m.rows * m.cols, m.error or 0.0, m.signal or 0.0)
   end
   return list
+end
+
+-- Columns of a block by type.
+local blocks = {}
+for _, row in ipairs(core.dtypes()) do blocks[row.name] = row.block end
+
+--- Says which matrices of a program are not held as requested, because their shape does not take that type.
+-- @param matrices of program:info()
+-- @return list of texts, one for each pair of a requested type and the one that is held instead
+function M.unfit(matrices)
+  local groups, texts = {}, {}
+  for _, m in ipairs(matrices or {}) do
+    local held = m.weights or m.dtype
+    local key = m.unfit and m.unfit .. " " .. held
+    if key and not groups[key] then
+      groups[key] = { asked = m.unfit, held = held, count = 0 }
+      groups[#groups + 1] = groups[key]
+    end
+    if key then groups[key].count = groups[key].count + 1 end
+  end
+  for i, g in ipairs(groups) do
+    local block = blocks[g.asked]
+    local why = block and ("rows that are not whole blocks of %d columns"):format(block) or "shapes that it does not fit"
+    texts[i] = ("weights %s: %d of %d matrices have %s, and are held as %s"):format(g.asked, g.count, #matrices, why, g.held)
+  end
+  return texts
 end
 
 local NUMBERS <const> = "option importance: %s: must have a finite number of 0 or more for each column"

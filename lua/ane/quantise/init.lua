@@ -24,7 +24,7 @@ local M = {}
 
 local function check_type(name) return types.fault(name) end
 
-local function check_fallback(name) return types.fault(name, true) end
+local function check_table(name) return types.fault(name, true) end
 
 local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) end
 
@@ -34,8 +34,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   mixed: other types for the tensors one of whose names (in the new file, in the source, in GGUF files) matches a pattern:
 --     {attn_v = "q6_k"}, or a list of {pattern, type}, of which the last match counts. A pattern matches anywhere in the name; * matches
 --     any characters, ? any one
---   fallback: type for tensors whose rows are not whole blocks; default the nearest type of similar size (column `nearest` of
---     dtype.def; q4_k: q5_0), or fp16 if that does not fit either
+--   fallback: type for tensors whose rows are not whole blocks, itself with blocks below 256; default the nearest type of similar size
+--     (column `nearest` of dtype.def; q4_k: q5_0), or fp16 if that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types whose encoders search for
 --     scales (q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4); ane.evaluate.calibrate makes it
 --   method: "rtn" (default): rounds each number to the nearest; "gptq": later columns compensate the errors of earlier ones
@@ -60,14 +60,14 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 M.rules = {
   weights = { type = "string", check = check_type },
   mixed = { type = "table", check = check_mixed },
-  fallback = { type = "string", check = check_fallback },
+  fallback = { type = "string", check = types.fallback_fault },
   importance = { type = "table" },
   method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
   calibration = { type = "table", made_of = "calibrate, tokens" },
   transform = { type = "string", choices = held.transforms, default = "none" },
   inputs = { type = "string", choices = { "rounded", "source" } },
   tune = { type = "string", choices = { "auto", "norms", "none" }, default = "auto" },
-  table = { type = "string", check = check_fallback },
+  table = { type = "string", check = check_table },
   stages = { type = "integer", min = 1, max = 1024 },
   memory = { type = "integer", min = 1, default = 2 << 30 },
   resume = { type = "boolean", default = false },
@@ -564,8 +564,12 @@ end
 -- Checks the arguments of run. Returns the options with their defaults.
 local function checked(out, opts, level)
   schema.argument({ type = "path" }, out, "quantise: path", level + 1)
+  local given = opts or {}
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  for _, name in ipairs { "inputs", "stages", "tune" } do
+    if given[name] ~= nil and opts.method ~= "gptq" then error(("quantise: option %s needs method gptq"):format(name), level + 1) end
+  end
   return opts
 end
 

@@ -69,6 +69,32 @@ function M.fault(name, only_types)
     table.concat(M.scheme_names, ", "))
 end
 
+-- Schemes count: with a text a tied head becomes a tensor of its own (ane.quantise).
+local function weighs(name) return M.schemes[name] or M.known[name].weighs end
+
+--- Says that the calibration text of a file that is rounded without gptq has no effect; nil: it has one.
+-- @param opts weights, mixed, fallback: names that M.fault has checked
+function M.unread_text(opts)
+  local wanted = {}
+  for _, name in ipairs(M.names) do
+    if M.known[name].weighs then wanted[#wanted + 1] = name end
+  end
+  return held.unread_text(opts, "q8_0", weighs, table.concat(wanted, ", ") .. ", schemes of Core ML packages, and method gptq")
+end
+
+--- The fault of `name` as a type for rows that are not whole blocks of another; nil: none. All blocks have at most 256 columns, so those
+-- rows are never whole blocks of 256.
+function M.fallback_fault(name)
+  local fault = M.fault(name, true)
+  if fault or M.known[name].block < 256 then return fault end
+  local able = {}
+  for _, other in ipairs(M.names) do
+    if M.known[other].block < 256 then able[#able + 1] = other end
+  end
+  return ("is %s, whose blocks of %d columns fit no row that needs a fallback: choose %s"):format(schema.shown(name),
+    M.known[name].block, table.concat(able, ", "))
+end
+
 --- The number of elements of a shape.
 M.elements = require("ane.util.shape").count
 

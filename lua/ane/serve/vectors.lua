@@ -126,7 +126,10 @@ function M.rerank(server, call, body)
       { code = "unsupported" })
   end
   server:work(call, function(pause)
-    local function failure(message, code) return errors.of(message, code, "documents") end
+    local function failure(message, code)
+      local about = message:match "^option instruction(.*)"
+      return about and errors.of("field instruction" .. about, code, "instruction") or errors.of(message, code, "documents")
+    end
     local found = ask("documents", failure, model.rerank, model, values.query, documents,
       { instruction = values.instruction, details = true, progress = pause })
     local results, total = core.json_array(), 0

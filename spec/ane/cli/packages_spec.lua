@@ -50,7 +50,7 @@ end)
 describe("ane export", function()
   it("looks at its output before it calibrates", function()
     for _, target in ipairs { "coreml", "coreai" } do
-      local code, _, text = command.run { "export", tiny.path(), "/none/of/these", "--target", target, "--weights", "int8", "--calibrate",
+      local code, _, text = command.run { "export", tiny.path(), "/none/of/these", "--target", target, "--weights", "lut4", "--calibrate",
         "/no/such/text" }
       assert.equal(1, code)
       assert.matches("/none/of/these: cannot create: No such file or directory", text, 1, true)

@@ -59,9 +59,11 @@ describe("ane predict", function()
     local f <close> = assert(io.open(file, "w"))
     f:write(core.json_encode(case))
     f:flush()
-    local out = command.json { "predict", path .. "/model.mlpackage", file }
+    local failed, json, why = command.run { "predict", path .. "/model.mlpackage", file, "--json" }
+    local out = core.json_decode(json)
     local code, text, message = command.run { "predict", path .. "/model.mlpackage", file }
     assert.same({ 1, "ane predict: an output differs from the expected one\n" }, { code, message })
+    assert.same({ code, message }, { failed, why })
     assert.matches("too large", text)
     os.remove(file)
     assert.is_false(out.ok)

@@ -1,5 +1,6 @@
 -- Scores of documents: what sentence-transformers' CrossEncoder gives (spec/golden/embedding_texts.py), options, refusals.
 local ane = require "ane"
+local command = require "support.command"
 local core = require "ane.core"
 local hf = require "support.hf"
 local writer = require "support.safetensors_writer"
@@ -58,6 +59,20 @@ describe("rerank", function()
       assert.error_matches(function() model:rerank(nil, list) end,
         "rerank: without a query, document %d is a %a+, not a list of token ids")
     end
+  end)
+
+  it("refuses an instruction, which no part of the pair takes", function()
+    local want = ("option instruction has no effect: %s reads query and document alone"):format(model)
+    assert.same({ nil, want, "invalid" }, { model:rerank("a cat", { "the moon" }, { instruction = "Be kind." }) })
+    local code, out, err = command.run({ "rerank", hf.path "cross_encoder", "--query", "a cat", "--instruction", "Be kind." }, "the moon\n")
+    assert.same({ 2, "" }, { code, out })
+    assert.matches("^ane rerank: %-%-instruction has no effect: ", err)
+  end)
+
+  it("refuses ids of more than max_length", function()
+    assert.same({ nil, "entry 2: 3 ids, but option max_length is 2, and ids are not truncated", "range" },
+      { model:rerank(nil, { { 2, 3 }, { 2, 60, 3 } }, { max_length = 2 }) })
+    assert(model:rerank(nil, { { 2, 60, 3 } }, { max_length = 3 }))
   end)
 
   it("refuses and raises", function()

@@ -81,6 +81,12 @@ describe("a language model that answers yes or no", function()
     assert.near(yes / (yes + no), scores[1], 1e-5)
   end)
 
+  it("takes an instruction, but none with ids", function()
+    assert.not_same(scores, model:rerank("cats", documents, { instruction = "Find moons." }))
+    assert.same({ nil, "option instruction cannot be combined with token ids, which are whole sequences", "invalid" },
+      { model:rerank(nil, { { 1, 2 } }, { instruction = "Find moons." }) })
+  end)
+
   it("is a reranker of the server beside its other endpoints", function()
     if not http.available then return pending "needs libmicrohttpd and lua-socket" end
     local server <close> = assert(ane.serve(model, { port = 0 }))

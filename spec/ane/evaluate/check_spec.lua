@@ -233,7 +233,10 @@ describe("ane check", function()
     assert(core.write_file(path, assert(core.read_file "models/llama.lua"):gsub('layout = "interleaved"', 'layout = "half"')))
     local err
     code, out, err = command.run { "check", args[2], args[3], "--recipe", path }
+    local failed, json, why = command.run { "check", args[2], args[3], "--recipe", path, "--json" }
     os.remove(path)
+    assert.same({ 1, err }, { failed, why })
+    assert.is_false(core.json_decode(json).ok)
     assert.equal(1, code)
     assert.matches("cause: rope pairing", out)
     assert.matches("drifts from the golden", err)

@@ -177,6 +177,15 @@ describe("compare.run", function()
     os.remove(text)
   end)
 
+  it("says as a command which weights B cannot hold as asked", function()
+    local path, text = tiny.path(), os.tmpname()
+    assert(core.write_file(text, TEXT))
+    local code, _, err = command.run { "compare", path, path, text, "--weights-b", "q4_k" }
+    os.remove(text)
+    assert.equal(0, code)
+    assert.matches("^ane compare: [^\n]*: weights q4_k: %d+ of %d+ matrices have rows [^\n]* held as q5_0\n$", err)
+  end)
+
   it("fails as a command where a limit is exceeded", function()
     local path, text = tiny.path(), os.tmpname()
     assert(core.write_file(text, TEXT))
@@ -210,7 +219,7 @@ describe("compare.run", function()
     refused("invalid", "the text has 1 tokens, but must have 2", b, b, { 1 })
     refused("range", "id 99999999 at place 2 is not in 0 .. %d+$", b, b, { 1, 99999999, 3 })
     refused("range", "id table: %S+ at place 1 is not in", b, b, { { 1, 2 }, { 3 } })
-    refused("range", "option chunk is 1000000, the models' contexts hold", b, b, { 1, 2 }, { chunk = 1000000 })
+    refused("range", "option chunk must be 2 .. %d+, which the models' contexts hold, but is 1000000", b, b, { 1, 2 }, { chunk = 1000000 })
     local narrow <close> = load { context = 1 }
     refused("range", "contexts hold 1 tokens? of the text, but a window must have 2 or more$", a, narrow, { 1, 2, 3 })
     assert.error_matches(function() compare.run(a, a, 3) end, "compare: text must be a string or a table")
@@ -243,6 +252,20 @@ describe("ane compare", function()
       assert.same({ 1, "" }, { code, out })
       assert.matches("^ane compare: [^\n]*\n$", err)
     end
+  end)
+
+  it("names --chunk where no context of a model holds it", function()
+    local source <close>, set = assert(ane.load(tiny.path())), os.tmpname()
+    os.remove(set)
+    assert(source:export(set, { context = 32 }))
+    local start = source.tokenizer.add_bos and 1 or 0
+    for _, chunk in ipairs { 32 - start + 1, 500 } do
+      local code, _, err = command.run({ "compare", tiny.path(), set, "-", "--chunk", tostring(chunk) }, TEXT)
+      local want = "ane compare: --chunk must be 2 .. %d, which the models' contexts hold, but is %d\n"
+      assert.same({ 2, want:format(32 - start, chunk) }, { code, err })
+    end
+    assert.equal(0, (command.run({ "compare", tiny.path(), set, "-", "--chunk", tostring(32 - start) }, TEXT)))
+    os.execute("rm -r " .. set)
   end)
 
   it("needs equal models", function()

@@ -74,6 +74,38 @@ describe("weights at load", function()
     assert(changed > 2)
   end)
 
+  it("take the nearest type where rows are not whole blocks, and say so", function()
+    local path = HF .. "llama" -- rows of 64 and 96 columns
+    for wanted, nearest in pairs { q2_k = "q4_0", q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0", iq4_xs = "iq4_nl" } do
+      local model <close> = assert(ane.load(path, { context = 64, weights = wanted }))
+      local rows = model:weights_report()
+      for _, row in ipairs(rows) do assert.equal(nearest, row.weights) end
+      assert.same({ ("weights %s: %d of %d matrices have rows that are not whole blocks of 256 columns, and are held as %s"):format(
+        wanted, #rows, #rows, nearest) }, model.warnings)
+      assert.equal(0, (logits(path, { context = 64, weights = wanted }):compare(logits(path, { context = 64, weights = nearest })).max_abs))
+    end
+    local mixed <close> = assert(ane.load(path, { context = 64, mixed = { q_proj = "q4_k" } }))
+    assert.equal(1, #mixed.warnings)
+    assert.matches("^weights q4_k: 3 of %d+ matrices have rows", mixed.warnings[1])
+    for _, opts in ipairs { { weights = "q8_0" }, { weights = "int4-block" }, { weights = "fp16" } } do
+      local fits <close> = assert(ane.load(path, { context = 64, weights = opts.weights }))
+      assert.same({}, fits.warnings)
+    end
+  end)
+
+  it("say which matrices take neither a type nor its nearest", function()
+    local path = "spec/fixtures/gguf/llama-odd.gguf" -- rows of 60 columns
+    local odd <close> = assert(ane.load(path, { context = 64, weights = "q6_k" }))
+    local count = 0
+    for _, row in ipairs(odd:weights_report()) do count = count + (row.weights == row.from and 1 or 0) end
+    assert(count > 0)
+    local blocked <close> = assert(ane.load(path, { context = 64, weights = "int4-block" }))
+    assert.same({ ("weights q6_k: %d of %d matrices have rows that are not whole blocks of 256 columns, and are held as fp32"):format(
+      count, #odd:weights_report()) }, odd.warnings)
+    assert.matches("weights int4%-block: %d+ of %d+ matrices have shapes that it does not fit, and are held as int8%-channel",
+      blocked.warnings[1])
+  end)
+
   it("name what is wrong", function()
     local function raised(opts) return select(2, pcall(ane.load, HF .. "llama", opts)) end
     assert.matches('option weights is "int3".*int4%-block.*lut4%-g16', (raised { weights = "int3" }:gsub("must be one of", "is")))

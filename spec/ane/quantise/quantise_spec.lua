@@ -574,6 +574,49 @@ describe("gptq layer by layer", function()
   end)
 end)
 
+describe("an option that has no effect", function()
+  local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times.\n"):rep(12)
+
+  it("refuses what has no effect without gptq", function()
+    local function raises(call, opts, wanted) assert.error_matches(function() call(opts) end, wanted) end
+    local model <close> = tiny.load()
+    local function quantised(opts) return model:quantise(path(), opts) end
+    local function exported(opts) return model:export(path "out", opts) end
+    for name, value in pairs { tune = "norms", inputs = "source", stages = 1 } do
+      raises(quantised, { weights = "q4_k", calibrate = TEXT, [name] = value }, "quantise: option " .. name .. " needs method gptq")
+    end
+    assert.same({ nil, "option inputs needs method gptq", "invalid" }, { exported { weights = "int4-block", inputs = "source" } })
+  end)
+
+  it("is a fallback of large blocks, which is refused", function()
+    local model <close> = tiny.load()
+    assert.error_matches(function() model:quantise(path(), { weights = "q4_k", fallback = "q6_k" }) end, "quantise: option fallback is "
+      .. "\"q6_k\", whose blocks of 256 columns fit no row that needs a fallback: choose fp32, fp16, .*q5_0, .*mxfp4")
+    local code, _, err = command.run { "quantise", tiny.path(), path(), "--weights", "q4_k", "--fallback", "q4_k" }
+    assert.equal(2, code)
+    assert.matches('^ane quantise: .*%-%-fallback is "q4_k", whose blocks of 256 columns', err)
+  end)
+
+  it("is --calibrate where nothing takes the importance of columns, which the command says", function()
+    local text = path "text"
+    assert(core.write_file(text, TEXT))
+    for words, asked in pairs {
+      ["run MODEL --ids 1,2 --weights int8"] = "int8", ["info MODEL --mixed attn_v=q4_k"] = "file, q4_k",
+      ["compare MODEL MODEL TEXT --weights-b q8_0"] = "q8_0", ["quantise MODEL OUT --weights q4_0"] = "q4_0",
+      ["quantise MODEL OUT.svg --sweep q4_0,q8_0 --on TEXT"] = "q8_0", ["export MODEL OUT --weights int8-channel"] = "int8-channel",
+    } do
+      local args, out = {}, path("o" .. #words)
+      for word in words:gmatch "%S+" do args[#args + 1] = word:gsub("MODEL", tiny.path()):gsub("OUT", out):gsub("TEXT", text) end
+      args[#args + 1], args[#args + 2] = "--calibrate", text
+      local code, shown, err = command.run(args)
+      assert.equal(0, code, err)
+      assert.not_equal("", shown)
+      local want = ("ane %s: --calibrate has no effect on %s: it is for "):format(args[1], asked)
+      assert.equal(want, err:sub(1, #want))
+    end
+  end)
+end)
+
 describe("ane quantise --sweep", function()
   local sweep = require "ane.evaluate.sweep"
   local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times.\n"):rep(12)

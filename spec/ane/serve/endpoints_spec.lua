@@ -122,6 +122,10 @@ describe("POST /v1/rerank", function()
         near(scores[order[place]], result.relevance_score)
         assert.equal(documents[order[place]], result.document.text)
       end
+      body.instruction = "Be kind."
+      local refused = http.post(server, "/v1/rerank", body)
+      assert.same({ 400, "instruction" }, { refused.status, refused.json.error.param })
+      assert.matches("^field instruction has no effect: ", refused.json.error.message)
     end)
   end)
 end)

@@ -379,6 +379,7 @@ local function checked(bundle, out, opts, level)
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   local fits, fault, code = planner.check_target(given)
   if not fits then return nil, fault, code end
+  if given.inputs and opts.method ~= "gptq" then return nil, "option inputs needs method gptq", "invalid" end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
   if opts.importance then
     opts.importance, fault, code = failure.catch(held.importance, opts.importance)
