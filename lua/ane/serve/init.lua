@@ -53,6 +53,15 @@ local function check_names(list)
   end
 end
 
+-- The entries of a list, without those that occur before.
+local function each_once(list)
+  local out, seen = {}, {}
+  for _, entry in ipairs(list) do
+    if not seen[entry] then out[#out + 1], seen[entry] = entry, true end
+  end
+  return out
+end
+
 --- Options.
 --   host, port: the address to listen on; port 0 chooses a free one
 --   sessions: maximum replies computed at once; queue: maximum requests that wait; further ones get status 503
@@ -139,7 +148,7 @@ function M.new(model, opts, level, version)
     _ids = 0, _since = core.clock(),
     _seed = os.time() ~ math.floor(core.clock() * 1e9),
   }, Server)
-  self.ids = { self.id, table.unpack(opts.names or {}) }
+  self.ids = each_once { self.id, table.unpack(opts.names or {}) }
   return self
 end
 

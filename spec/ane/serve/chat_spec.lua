@@ -535,4 +535,13 @@ describe("what the server says of itself", function()
     assert.equal(404, http.get(server, "/v1/models/other").status)
     assert.equal(2, http.get(server, "/props").json.total_slots)
   end)
+
+  it("has each name once", function()
+    local named <close> = assert(ane.serve(model, { port = 0, names = { "llama-q8_0", "other", "other" } }))
+    local ids = {}
+    for i, one in ipairs(http.get(named, "/v1/models").json.data) do ids[i] = one.id end
+    assert.same({ "llama-q8_0", "other" }, ids)
+    local answer = http.post(named, "/v1/completions", { model = "none", prompt = "Once" })
+    assert.equal('the model "none" does not exist; the server has llama-q8_0, other', answer.json.error.message)
+  end)
 end)
