@@ -1,8 +1,9 @@
 --- The outputs of a command line. They must not replace an input of the same command.
--- Needs ane.core and ane.util.paths. Usage: `local ok, message, code = outputs.check(command, args)`
+-- Needs ane.cli.relations, ane.core and ane.util.paths. Usage: `local ok, message, code = outputs.check(command, args)`
 
 local core = require "ane.core"
 local paths = require "ane.util.paths"
+local relations = require "ane.cli.relations"
 
 local M = {}
 
@@ -69,18 +70,41 @@ local function fault_of(path, input, model)
   return what:format(path, input)
 end
 
+-- How messages name an output: the option, or the argument OUT.
+local function spelling(name) return relations.spelling(name == "out" and "OUT" or name) end
+
+-- What is wrong with the names of the outputs alone, or nil. `-` is standard output only for --output.
+local function fault_of_names(given)
+  for i, name in ipairs(given) do
+    if given[name] == "-" and name ~= "output" then
+      return ("%s must be the path of a file or folder, but is -: it appears as a whole, and is never standard output")
+        :format(spelling(name))
+    end
+    for k = 1, i - 1 do
+      local other = given[k]
+      if given[name] == given[other] or core.same_file(given[name], given[other]) then
+        return ("%s and %s must be two files, but are both %s"):format(spelling(other), spelling(name), given[name])
+      end
+    end
+  end
+end
+
 --- Checks the outputs of a command line.
 -- @param command its module; in_place: name of an argument whose file the output may replace; loads(args): does it load args.model?
 -- @param args of the command line
 -- @return true; or nil, message, code
 function M.check(command, args)
-  local model = model_of(command, args)
+  local given = {} -- list of names, and the path of each
   for _, name in ipairs(WRITTEN) do
-    local path = args[name]
-    if M.is_written(args, name) and type(path) == "string" and core.path_kind(path) == "file" then
-      local input = input_of(command, args, path, model)
-      if input then return nil, fault_of(path, input, model), "invalid" end
-    end
+    if M.is_written(args, name) and type(args[name]) == "string" then given[#given + 1], given[name] = name, args[name] end
+  end
+  local fault = fault_of_names(given)
+  if fault then return nil, fault, "usage" end
+  local model = model_of(command, args)
+  for _, name in ipairs(given) do
+    local path = given[name]
+    local input = path ~= "-" and core.path_kind(path) == "file" and input_of(command, args, path, model)
+    if input then return nil, fault_of(path, input, model), "invalid" end
   end
   return true
 end

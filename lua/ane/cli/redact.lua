@@ -19,7 +19,7 @@ local BLOCK = 1 << 16
 function M.options(parser)
   options.model(parser)
   options.file(parser, "file", "Text file; - is standard input.")
-  options.add(parser, "-o --output", "Write to this file instead of standard output.", options.path):argname "OUT"
+  options.add(parser, "-o --output", "Write to this file; - is standard output, the default.", options.path):argname "OUT"
   parser:flag("--pseudonyms", "Replace each distinct text of a span by a pseudonym of its own, such as [PERSON_1].")
   options.add(parser, "--key", "Derive pseudonyms from the replaced text and this secret, so that they are the same in every run.",
     redact.rules.key):argname "KEY"
@@ -78,6 +78,7 @@ local function redact_file(args, stream, out, parts)
 end
 
 function M.run(args)
+  if args.output == "-" then args.output = nil end
   local model <close>, message, code = common.load(args)
   if not model then return nil, message, code end
   local stream <close>, failed = redact.stream(model, {

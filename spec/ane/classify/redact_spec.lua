@@ -148,6 +148,12 @@ describe("ane redact", function()
     assert.equal(want, json.text)
     assert.equal(#spans, #json.spans)
     assert.equal(spans[2].replacement, json.spans[2].replacement)
+    for _, more in ipairs { { "-o", "-" }, { "-o", "-", "--json" } } do
+      local plain = table.move(more, 1, #more, #args + 1, { table.unpack(args) })
+      code, out = command.run(plain)
+      assert.same({ 0, want }, { code, more[3] and core.json_decode(out).text or out })
+      assert.is_nil(core.path_kind "-")
+    end
     table.move({ "-o", folder .. "/out.txt" }, 1, 2, #args + 1, args)
     code, out = command.run(args)
     assert.equal(0, code)

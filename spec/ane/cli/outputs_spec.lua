@@ -47,7 +47,7 @@ describe("an output of a command", function()
   it("is not the calibration text, with samples or without", function()
     local from = text("text", ("Once upon a time. "):rep(20))
     for _, calibrate in ipairs { from, from .. "+samples:20" } do
-      refused(from, { "quantise", tiny.path(), from, "--weights", "q4_0", "--calibrate", calibrate, "--no-progress" })
+      refused(from, { "quantise", tiny.path(), from, "--weights", "q4_k", "--calibrate", calibrate, "--no-progress" })
     end
   end)
 
@@ -60,6 +60,26 @@ describe("an output of a command", function()
     refused(bert .. "/model.safetensors", { "plan", bert, "--svg", bert .. "/model.safetensors" })
     text("bert/plan.svg", "old")
     assert.equal(0, (command.run { "plan", bert, "--svg", bert .. "/plan.svg" }))
+  end)
+
+  it("is not -, unless it can be written to standard output", function()
+    local said = "must be the path of a file or folder, but is -: it appears as a whole, and is never standard output\n"
+    for option, args in pairs {
+      OUT = { "quantise", tiny.path(), "-", "--weights", "q8_0" }, ["--svg"] = { "plan", tiny.path(), "--svg", "-" },
+      ["--prompt-cache"] = { "run", tiny.path(), "-p", "Once", "-n", "1", "--prompt-cache", "-" },
+    } do
+      local code, out, err = command.run(args)
+      assert.same({ 2, "", ("ane %s: %s %s"):format(args[1], option, said) }, { code, out, err })
+    end
+    assert.equal(2, (command.run { "export", tiny.path(), "-" }))
+    assert.is_nil(core.path_kind "-")
+  end)
+
+  it("is not another output", function()
+    local path = folder .. "/plan"
+    local code, _, err = command.run { "plan", tiny.path(), "--svg", path, "--dot", path }
+    assert.same({ 2, ("ane plan: --dot and --svg must be two files, but are both %s\n"):format(path) }, { code, err })
+    assert.is_nil(core.path_kind(path))
   end)
 
   it("is not another input", function()
