@@ -128,10 +128,22 @@ function M.interrupted(raised)
   return failures.is_interrupt(raised) or type(raised) == "string" and raised:find ": interrupted!$" ~= nil
 end
 
--- Options of the Lua API that a message names, as they are typed: "option top_p" is "--top-p".
+-- The help of a command, without that of the program.
+local function help_of(name)
+  local command, p = module_of(name), argparse(name)
+  command.options(p)
+  if command.ranks then ranks.options(p) end
+  return p:get_help() .. "\n"
+end
+
+-- Options of the Lua API that a message names, as they are typed: "option top_p" is "--top-p". Those that the command does not have
+-- stay.
 local function as_typed(message, args)
+  local help
   return (tostring(message):gsub("option ([%l_]+)", function(name)
-    return args[name] ~= nil and "--" .. name:gsub("_", "-") or nil
+    local typed = "--" .. name:gsub("_", "-")
+    help = help or help_of(args.command)
+    return (args[name] ~= nil or help:find(typed:gsub("%-", "%%-") .. "[^%w-]")) and typed or nil
   end))
 end
 

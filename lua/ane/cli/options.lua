@@ -235,7 +235,7 @@ function M.sampling(parser)
   M.add(parser, "--stop", "End the reply before this text. May be given several times.", M.text):count "*":argname "TEXT"
   parser:flag("--speculate", "Check several drafted tokens in one call if that is faster. The reply stays the same.")
   M.add(parser, "--speculate-corpus", "Text file from which tokens are drafted. Implies --speculate.", M.path):argname "FILE"
-  M.add(parser, "--stop-ngram", "End the reply when the same N tokens occur for the third time.", rules.stop_ngram):argname "N"
+  M.add(parser, "--stop-ngram", "End the reply when the same N tokens occur for the third time.", M.positive):argname "N"
 end
 
 --- --max-tokens

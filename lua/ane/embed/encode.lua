@@ -28,8 +28,8 @@ end
 function M.fits(bundle, n)
   local most = M.most(bundle)
   if n <= most then return true end
-  local what = "%d tokens, the model was loaded with a context of %d: give the option context a larger number, or max_length one of "
-    .. "at most %d"
+  local what = "%d tokens, the model was loaded with a context of %d: give option context a larger number, or option max_length "
+    .. "one of at most %d"
   return nil, what:format(n, most, most), "range"
 end
 

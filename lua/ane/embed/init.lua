@@ -56,7 +56,7 @@ function M.prepare(model) return modules_of(model, require("ane.model").bundle(m
 -- The names of the prompts, for a message.
 local function names(prompts)
   local list = keys(prompts)
-  return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (prefix gives one as text)"
+  return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (option prefix gives one as text)"
 end
 
 -- The text that is put before each text; nil: none.
@@ -126,7 +126,8 @@ local function run(model, bundle, made, sequences, from, opts)
     if vectors[i] and not steps.is_finite(vectors[i]) then broken = math.min(broken or i, i) end
   end)
   if not ok then return nil, message, code end
-  if width then return nil, ("dims must be at most %d, the width of the model's vectors, but is %d"):format(width, opts.dims), "range" end
+  local wide = "option dims must be at most %d, the width of the model's vectors, but is %d"
+  if width then return nil, wide:format(width, opts.dims), "range" end
   if broken then return nil, ("entry %d: the model gives numbers that are not finite"):format(broken), "invalid" end
   return vectors
 end

@@ -124,7 +124,7 @@ local function template(bundle, query, document, opts)
   local body, message, code = ids_of(BODY:format(opts.instruction or INSTRUCTION, query, document), opts.special)
   if not (prefix and suffix and body) then return nil, message, code end
   local room = opts.max_length - #prefix - #suffix
-  local what = "max_length is %d, the template alone has %d tokens"
+  local what = "option max_length is %d, but the template alone has %d tokens"
   if room < 1 then return nil, what:format(opts.max_length, #prefix + #suffix), "range" end
   local truncated = #body > room
   if truncated then body = table.move(body, 1, room, 1, {}) end

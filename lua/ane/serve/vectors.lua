@@ -22,7 +22,7 @@ M.embedding_rules = {
 }
 
 -- Beginnings of messages of Model:embed, and the fields that they are about.
-local ABOUT = { ["dims"] = "dimensions", ["the model has no prompt"] = "prompt_name" }
+local ABOUT = { ["option dims"] = "dimensions", ["the model has no prompt"] = "prompt_name" }
 
 --- The failure of a request of embeddings.
 -- @param message, code of Model:embed

@@ -87,13 +87,16 @@ local function range_of(rule)
   return min and ("%s or more"):format(min) or ("%s or less"):format(max)
 end
 
--- The fault of v, whose type is wrong.
-local function misfit(rule, v, wanted)
+-- The fault of v, whose type is wrong; said: v as messages show it.
+local function misfit(rule, v, wanted, said)
   if rule.type == "list" and type(v) == "table" then return list_of.fault(v) end
   local of = type(rule.type) == "table" and table.concat(rule.type, " ") or rule.type
   if of:find "path" and v == "" then return "is empty" end
   if of:find "path" and type(v) == "string" then return ("must be a path without a NUL byte, but is %s"):format(shown(v)) end
-  return ("must be %s, but is %s"):format(wanted, shown(v))
+  if rule.type == "integer" and math.type(v) == "float" and v % 1 == 0 then -- beyond 64 bits
+    wanted = rule.max and range_of(rule) or "an integer of 64 bits"
+  end
+  return ("must be %s, but is %s"):format(wanted, said)
 end
 
 local fault
@@ -106,13 +109,14 @@ local function entry_fault(rule, list)
   end
 end
 
--- The fault of v; nil: none.
-function fault(rule, v)
+-- The fault of v; nil: none. said: v as messages show it; default: shown(v).
+function fault(rule, v, said)
   local ok, wanted = fits(rule, v)
-  if not ok then return misfit(rule, v, wanted) end
+  said = said or shown(v)
+  if not ok then return misfit(rule, v, wanted, said) end
   if type(v) == "table" and not rule.open and not is_callable(v) and list_of.gives_more(v) then return list_of.MORE end
   if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max or rule.above and v <= rule.above) then
-    return ("must be %s, but is %s"):format(range_of(rule), shown(v))
+    return ("must be %s, but is %s"):format(range_of(rule), said)
   end
   if rule.choices then
     local list = {}
@@ -120,7 +124,7 @@ function fault(rule, v)
       if v == choice then return nil end
       list[i] = tostring(choice)
     end
-    return ("is %s: choose %s"):format(shown(v), table.concat(list, ", "))
+    return ("is %s: choose %s"):format(said, table.concat(list, ", "))
   end
   local wrong = rule.of and type(v) == "table" and entry_fault(rule.of, v)
   return wrong or rule.check and rule.check(v)
@@ -194,7 +198,7 @@ end
 -- @return the value; or nil, the fault: "must be 0 .. 1, but is 1.5"
 function M.parse(rule, text)
   local value = read(rule, text)
-  local message = fault(rule, value)
+  local message = fault(rule, value, type(value) == "number" and text or nil)
   if message then return nil, message end
   return value
 end

@@ -250,7 +250,7 @@ describe("broken rows", function()
   it("name the number that is beyond the range of numbers", function()
     local lines = answers { '{"prompt":"a","max_tokens":1e400}', '{"prompt":"a","max_tokens":12345678901234567890}', '{"prompt":1e400}' }
     assert.matches("max_tokens must be an integer, but is inf", lines[1].error.message)
-    assert.matches("max_tokens must be an integer, but is 1%.23", lines[2].error.message)
+    assert.matches("max_tokens must be an integer of 64 bits, but is 1%.23", lines[2].error.message)
     assert.matches("prompt .* is inf", lines[3].error.message)
   end)
 

@@ -113,7 +113,16 @@ describe("the command", function()
       { { "run", path, "-p", "x", "-c", "0" }, 2, "%-%-context must be 1 .. " },
       { { "run", path, "-p", "x", "--logprobs", "2" }, 2, "%-%-logprobs needs %-%-json" },
       { { "run", path, "--ids", "1", "--system", "x" }, 2, "%-%-system needs %-%-prompt" },
-      { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be an integer of 1 or more, but is 0 " },
+      { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be 1 or more, but is 0 " },
+      { { "run", path, "-p", "x", "--stop-ngram", "x" }, 2, '%-%-stop%-ngram must be an integer, but is "x"' },
+      { { "run", path, "-p", "x", "-t", "100000000000000000000" }, 2, "%-%-threads must be 1 .. 1024, but is 100000000000000000000 " },
+      { { "run", path, "-p", "x", "--seed", "100000000000000000000" }, 2, "%-%-seed must be an integer of 64 bits, but is 10+ " },
+      { { "export", path, "x", "--target", "coreai", "--size-limit", "5" }, 2, "export: %-%-size%-limit has no effect with target coreai" },
+      { { "export", path, "x", "--target", "coreai", "--argmax" }, 2, "export: %-%-argmax has no effect with target coreai" },
+      { { "embed", "spec/fixtures/hf/bert", "--dims", "999", "--ids", "1,2" }, 2, "embed: %-%-dims must be at most 64, .* but is 999" },
+      { { "embed", "spec/fixtures/hf/bert", "--prompt", "q" }, 1, "%(%-%-prefix gives one as text%)" },
+      { { "embed", "spec/fixtures/hf/bert", "-c", "2" }, 1, "give %-%-context a larger number, or %-%-max%-length one of at most 2" },
+      { { "plan", "spec/none.json" }, 1, "^ane plan: spec/none.json: No such file or directory\n" },
       { { "run", path, "-f", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "-p", "-" }, 2, "standard input is empty" },
       { { "run", "/nonexistent" }, 1, "/nonexistent: No such file" },
@@ -169,7 +178,7 @@ describe("the command", function()
       { { "serve", path, "--alias", "" }, 2, "%-%-alias: the text is empty" },
     }
     for _, case in ipairs(cases) do
-      local code, out, err = command.run(case[1])
+      local code, out, err = command.run(case[1], case[1][1] == "embed" and "The moon.\n" or nil)
       local name = table.concat(case[1], " ")
       assert.equal(case[2], code, name .. ": " .. err)
       assert.equal("", out, name)

@@ -47,7 +47,7 @@ describe("POST /v1/embeddings", function()
 
   it("names the field at fault", function()
     with("bert", function(server, model)
-      local no_prompt = "the model has no prompt 'x'; it has none (prefix gives one as text)"
+      local no_prompt = "the model has no prompt 'x'; it has none (option prefix gives one as text)"
       for _, case in ipairs {
         { "dimensions", "field dimensions must be at most 64, the width of the model's vectors, but is 65",
           { input = "a", dimensions = 65 } },

@@ -128,8 +128,8 @@ function M.check_target(given)
   local fixed = one and SETTLED or set and { layout = "ct1", norm = "fp32", functions = "many", rope = "inputs" } or {}
   for key, value in pairs(fixed) do
     if given[key] ~= nil and given[key] ~= value then
-      return nil, ("option %s is %s: it has no effect with target %s%s"):format(key, tostring(given[key]), given.target,
-        value and ", where it is always " .. tostring(value) or ""), "invalid"
+      local what = value and "must be " .. value .. ", but is " .. tostring(given[key]) or "has no effect"
+      return nil, ("option %s %s with target %s"):format(key, what, given.target), "invalid"
     end
   end
   if one and (given.context or 0) > M.asset_context then

@@ -49,7 +49,7 @@ local function open(source)
   if source.config_path then
     path = source:config_path()
     text, message = core.read_file(path)
-    if not text then failure.raise("io", "%s: %s", path, message) end
+    if not text then failure.raise("io", "%s", message) end
     return setmetatable({ path = path, folder = paths.folder_of(path), raw = decode(path, text) }, Reader)
   end
   text, message = core.read_file(folder .. "/config.json")
