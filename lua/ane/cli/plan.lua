@@ -31,7 +31,8 @@ local function rank_options(parser)
   options.add(parser, "--cut", "With --ranks: first layers of ranks 1, 2, ...: 8,16.", options.integers("layer", 0))
     :argname "LIST"
   parser:option("--link", "With --ranks: type of activations between ranks."):choices { "fp32", "fp16" }
-  options.add(parser, "--tail", "With --ranks: weight of the head's time in the choice of the cut, as for run.", rules.tail):argname "X"
+  options.add(parser, "--tail", "With --ranks: weight of the head's time in the choice of the cut, 0 .. 16, as for run.", rules.tail)
+    :argname "X"
   parser:option("--kv", "With --ranks: type of cached keys and values."):choices(rules.kv.choices)
   options.add(parser, "--sequences", "With --ranks: number of sequences. Default: 8 for each rank.", rules.sequences):argname "N"
 end

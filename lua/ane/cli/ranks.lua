@@ -21,8 +21,8 @@ function M.options(parser)
     .. "the ranks.", options.integers("layer", 0)):argname "LIST"
   parser:option("--link", "Under mpirun: type of activations between ranks: fp32 (default; results equal those of one process) or fp16 "
     .. "(half the bytes)."):choices(LINKS)
-  options.add(parser, "--tail", "Under mpirun: weight of the head's time in the choice of the cut: 0 for long prompts, 1 for long replies; "
-    .. "default 0.5.", pipeline.rules.tail):argname "X"
+  options.add(parser, "--tail", "Under mpirun: weight of the head's time in the choice of the cut, 0 .. 16: 0 for long prompts, 1 for long "
+    .. "replies; default 0.5.", pipeline.rules.tail):argname "X"
   options.add(parser, "--rank-timeout", "Under mpirun: seconds after which a silent rank counts as dead. Default 300.",
     { type = "number", above = 0 }):argname "S"
 end

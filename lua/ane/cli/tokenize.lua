@@ -13,7 +13,7 @@ M.excludes = { { "no_bos", "decode" } }
 
 function M.options(parser)
   parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
-  parser:flag("--special", "Read the spellings of control tokens in the text as those tokens.")
+  parser:flag("--special", "Read the spellings of control tokens in the text as those tokens; of --decode: show control tokens.")
   parser:flag("--no-bos", "Add no tokens before or after the text.")
   parser:flag("--decode", "Turn the ids of --ids, or of standard input, into text. Standard input may have numbers, or the output of this "
     .. "command with or without --json.")
