@@ -465,7 +465,10 @@ end
 function Model:export(out, opts)
   local bundle, export = opened(self), require "ane.coreml.export"
   local own, calibration, code = require("ane.quantise.moments").from_options(self, watched(self, opts, "export"), "export", 2,
-    function(options) return export.check(bundle, out, options, 4) end)
+    function(options)
+      local fine, fault, word = export.check(bundle, out, options, 4)
+      return fine, fault, word -- no tail call: error levels count this function
+    end)
   if not own then return nil, calibration, code end
   local _ <close> = calibration
   local report, message
