@@ -158,19 +158,9 @@ local OF_MODEL = {
   "threads", "context", "weights", "mixed", "calibrate", "activations", "kv", "head", "engine", "recipe", "run_memory", "verify", "sandbox",
 }
 
--- The options that messages name, as they are typed.
-local TYPED = { importance = "--calibrate" }
-for _, list in ipairs { NAMES, OF_MODEL } do
-  for _, name in ipairs(list) do TYPED[name] = relations.spelling(name) end
-end
-
--- Spells the options in the middle of a message as they are typed, also those that were not.
-local function as_typed(message)
-  return (message:gsub(" option ([%l_]+)", function(name) return TYPED[name] and " " .. TYPED[name] end))
-end
-
+-- A message names importance, which the command computes from a text, by the option of that text.
 local function show(args, result, message, code)
-  if not result then return nil, message, code end
+  if not result then return nil, message and (message:gsub("option importance", "option calibrate")), code end
   if args.json then
     local failed = result.message
     result.message = nil
@@ -199,7 +189,7 @@ local function run_merge(args)
     end
   end
   local result, message, code = require("ane.batch.merge").run(paths, args.output)
-  return show(args, result, message and as_typed(message), code)
+  return show(args, result, message, code)
 end
 
 local function run_batch(args, opts)
@@ -213,7 +203,7 @@ local function run_batch(args, opts)
   ended()
   if not ran then error(result, 0) end
   if result and args.rank > 0 then return true end
-  return show(args, result, why and as_typed(why), kind)
+  return show(args, result, why, kind)
 end
 
 function M.run(args)

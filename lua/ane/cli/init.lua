@@ -141,7 +141,7 @@ end
 local function as_typed(message, args)
   local help
   return (tostring(message):gsub("option ([%l_]+)", function(name)
-    local typed = "--" .. name:gsub("_", "-")
+    local typed = relations.spelling(name)
     help = help or help_of(args.command)
     return (args[name] ~= nil or help:find(typed:gsub("%-", "%%-") .. "[^%w-]")) and typed or nil
   end))

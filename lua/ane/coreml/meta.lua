@@ -1,5 +1,6 @@
 --- runtime_meta.json of a package set. It is read and checked completely before a package is opened.
--- Needs ane.core, ane.util.paths and ane.util.failure. Usage: `local set, text = meta.read("out/", context)`; raises {message, code}
+-- Needs ane.core, ane.util.failure, ane.util.keys and ane.util.paths.
+-- Usage: `local set, text = meta.read("out/", context)`; raises {message, code}
 --
 -- runtime_meta.json is an object with these keys (others are allowed):
 --   format_version      1
@@ -37,6 +38,7 @@
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local keys = require "ane.util.keys"
 local paths = require "ane.util.paths"
 
 local M = {}
@@ -67,10 +69,7 @@ local whole = M.whole
 -- Raises unless `value` is a key of `set`.
 local function one_of(set, value, where)
   if set[value] then return end
-  local names = {}
-  for name in pairs(set) do names[#names + 1] = name end
-  table.sort(names)
-  refuse("format", "%s must be one of %s, but is %s", where, table.concat(names, ", "), tostring(value))
+  refuse("format", "%s must be one of %s, but is %s", where, table.concat(keys(set), ", "), tostring(value))
 end
 
 -- An integer of at least `low` under a key; raises otherwise.
