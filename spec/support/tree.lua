@@ -102,6 +102,13 @@ function M.folder()
   return path
 end
 
+--- Writes a file of a folder. Returns its path.
+function M.write(folder, name, text)
+  local path = folder .. "/" .. name
+  assert(require("ane.core").write_file(path, text))
+  return path
+end
+
 function M.remove(path)
   assert(path:match "^/.+/.+")
   os.execute("rm -rf '" .. path .. "'")

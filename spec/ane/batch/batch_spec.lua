@@ -13,10 +13,7 @@ teardown(function() model:close() end)
 before_each(function() folder = tree.folder() end)
 after_each(function() tree.remove(folder) end)
 
-local function write(name, text)
-  assert(core.write_file(folder .. "/" .. name, text))
-  return folder .. "/" .. name
-end
+local function write(name, text) return tree.write(folder, name, text) end
 
 local function lines_of(text)
   local list = {}

@@ -1,5 +1,4 @@
 -- The fingerprint by which a batch tells models apart: it depends on every byte of the files, and on nothing that runs write beside them.
-local core = require "ane.core"
 local fingerprint = require "ane.batch.fingerprint"
 local tree = require "support.tree"
 local ane = require "ane"
@@ -8,10 +7,7 @@ local folder
 before_each(function() folder = tree.folder() end)
 after_each(function() tree.remove(folder) end)
 
-local function write(name, text)
-  assert(core.write_file(folder .. "/" .. name, text))
-  return folder .. "/" .. name
-end
+local function write(name, text) return tree.write(folder, name, text) end
 
 -- A file of zeros, with bytes of 1 from `at` on.
 local function weights(name, size, at, count)

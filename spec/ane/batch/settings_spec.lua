@@ -14,10 +14,7 @@ teardown(function() model:close() end)
 before_each(function() folder = tree.folder() end)
 after_each(function() tree.remove(folder) end)
 
-local function write(name, text)
-  assert(core.write_file(folder .. "/" .. name, text))
-  return folder .. "/" .. name
-end
+local function write(name, text) return tree.write(folder, name, text) end
 
 -- Answers the rows of `path` with a model that is loaded with other options, or with the usual one.
 local function run(path, output, opts, loaded)
